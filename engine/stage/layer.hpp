@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe::engine {
+
+/// A tensor that a layer owns, under its full name ("layer1.0.conv1.weight").
+struct named_tensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+/// One entry of a model's list of layers: a place where the model may be cut into stages. Owns its
+/// parameters and buffers; used by one thread at a time. Errors are torch's exceptions.
+class layer {
+ public:
+  explicit layer(std::string name) : name_(std::move(name)) {}
+  layer(const layer&) = delete;
+  layer& operator=(const layer&) = delete;
+  virtual ~layer() = default;
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+  /// One micro-batch through the layer, recorded by autograd where grad mode is on. `training`
+  /// chooses between the micro-batch's own statistics and the running ones.
+  virtual at::Tensor forward(const at::Tensor& input, bool training) = 0;
+
+  /// Leaves that require a gradient, in a fixed order. Handles share storage with the layer's own.
+  [[nodiscard]] virtual std::vector<named_tensor> parameters() const = 0;
+
+  /// What is saved beside the parameters but takes no gradient (running statistics).
+  [[nodiscard]] virtual std::vector<named_tensor> buffers() const = 0;
+
+  /// Multiply-adds of one forward over one sample whose input has `sample_shape` (without the
+  /// batch dimension); replaces `sample_shape` by the output's.
+  [[nodiscard]] virtual double multiply_adds(std::vector<std::int64_t>& sample_shape) const = 0;
+
+ private:
+  std::string name_;
+};
+
+/// A model is its layers in order; the output of one is the input of the next.
+using model = std::vector<std::unique_ptr<layer>>;
+
+}  // namespace troupe::engine

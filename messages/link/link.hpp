@@ -1,0 +1,70 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "messages/error.hpp"
+#include "messages/frame.hpp"
+#include "messages/ids.hpp"
+
+namespace troupe::messages {
+
+/// What a link tells its owner. All are called on the link's own thread, one at a time, and must
+/// not block. For each peer: `on_peer_up`, then any number of `on_frame`, then `on_peer_down` once.
+struct link_events {
+  /// A connection stands, made by us or by the other side. Nothing is known of the peer yet.
+  std::function<void(peer_id)> on_peer_up;
+  /// A frame has arrived whole. Frames of one lane come in the order they were sent.
+  std::function<void(peer_id, frame)> on_frame;
+  /// The connection is gone; `error` says why. Sends still in flight have completed with it.
+  std::function<void(peer_id, error)> on_peer_down;
+};
+
+struct link_stats {
+  std::uint64_t frames_sent = 0;
+  std::uint64_t frames_received = 0;
+  std::uint64_t bytes_sent = 0;      ///< Headers and tensors.
+  std::uint64_t bytes_received = 0;
+  std::uint64_t bytes_in_flight = 0; ///< Tensor bytes handed to `send` and not completed.
+  std::uint64_t bad_frames = 0;      ///< Frames that broke the protocol or a limit.
+  std::uint64_t peers = 0;           ///< Connected now.
+};
+
+/// Moves frames between processes. A resource: one owner, closed by its destructor, which ends the
+/// link's thread, says goodbye to nobody and completes what is in flight with errc::cancelled.
+/// `send`, `connect`, `close` and `stats` may be called from any thread, also from the events.
+class link {
+ public:
+  using completion = std::function<void(result<void>)>;
+  using connected = std::function<void(result<peer_id>)>;
+
+  link() = default;
+  link(const link&) = delete;
+  link& operator=(const link&) = delete;
+  virtual ~link() = default;
+
+  /// Starts accepting peers at "host:port" (port 0: any free one) and returns the address bound.
+  /// Call once. Errors: address_unavailable.
+  [[nodiscard]] virtual result<std::string> listen(const std::string& address) = 0;
+
+  /// Connects to a listening link; `done` is called on the link's thread, after `on_peer_up`.
+  /// Errors: address_unavailable, timed_out.
+  virtual void connect(const std::string& address, std::chrono::milliseconds timeout,
+                       connected done) = 0;
+
+  /// Sends a frame. Tensor bytes are read where they lie; their owners are held until `done`
+  /// (which may be empty) is called on the link's thread. Errors: peer_lost, bad_frame (the frame
+  /// exceeds a limit and nothing was sent), cancelled.
+  virtual void send(peer_id peer, frame message, completion done) = 0;
+
+  /// Ends the connection after what was sent before is delivered. The peer sees `on_peer_down`;
+  /// so does this side, with `reason`.
+  virtual void close(peer_id peer, error reason) = 0;
+
+  [[nodiscard]] virtual link_stats stats() const = 0;
+};
+
+}  // namespace troupe::messages
