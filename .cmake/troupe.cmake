@@ -43,3 +43,14 @@ function(troupe_test name)
     TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
     PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 4 LABELS "${TEST_LABELS}")
 endfunction()
+
+# troupe_node_allocator(PROGRAM): jemalloc for a program that computes. Fresh pages cost a tensor ten
+# times what warm ones do, so nothing is given back while the program runs.
+function(troupe_node_allocator program)
+  if(TROUPE_SANITIZE)
+    return()  # sanitizers bring their own
+  endif()
+  target_sources(${program} PRIVATE ${PROJECT_SOURCE_DIR}/engine/stage/allocator.cpp)
+  target_link_options(${program} PRIVATE -Wl,--no-as-needed)
+  target_link_libraries(${program} PRIVATE jemalloc)
+endfunction()

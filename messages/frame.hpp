@@ -109,8 +109,8 @@ struct frame {
   std::uint64_t deadline_us = 0; ///< Time the sender still waits, from sending; 0: no limit.
   std::uint64_t trace_id = 0;
   std::uint64_t span_id = 0;
-  std::vector<element> body;
-  std::vector<wire_tensor> tensors;
+  std::vector<element> body = {};
+  std::vector<wire_tensor> tensors = {};
 };
 
 }  // namespace troupe::messages

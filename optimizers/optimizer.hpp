@@ -16,7 +16,8 @@ namespace troupe::optimizers {
 /// Option values by name, as a config gives them (booleans are 0 and 1).
 using options = std::map<std::string, double>;
 
-/// Tensors by slot name ("momentum_buffer"), one list entry a parameter; undefined until first used.
+/// Tensors by slot name ("momentum_buffer"), one list entry a parameter; undefined until first
+/// used.
 using state = std::map<std::string, std::vector<at::Tensor>>;
 
 /// A functional optimizer: a pure description, no state of its own, safe to share between threads.
@@ -29,9 +30,14 @@ struct optimizer {
   /// Checks a complete set of options. Errors: bad_config naming the option, value and range.
   std::function<result<void>(const options&)> check;
 
-  /// One update, in place on `params` and `state`. `gradients[i]` belongs to `params[i]`; a missing
-  /// one leaves that parameter and its state alone. `step` counts from 1. Never touches `.grad`.
-  /// Errors: bad_config when counts, shapes, dtypes or devices do not match, naming them.
+  /// One update, in place on `params` and `state`, recorded by no autograd graph but counted by
+  /// each tensor's version, so a backward that still needs the old values fails instead of using
+  /// the new ones. `gradients[i]` belongs to `params[i]`; a missing (or undefined) one leaves that
+  /// parameter and its state alone. `step` counts from 1. Never touches `.grad`; holds no lock: the
+  /// caller sees to it that nobody else uses these tensors meanwhile.
+  /// Errors: bad_config when counts, shapes, dtypes or devices do not match, naming them, before
+  /// anything has changed; handler_failed when the arithmetic threw, naming step and parameter (the
+  /// ones before it are updated).
   std::function<result<void>(std::vector<at::Tensor>& params,
                              const std::vector<std::optional<at::Tensor>>& gradients, state& state,
                              const options& options, std::uint64_t step)>

@@ -3,9 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "messages/error.hpp"
@@ -20,8 +22,13 @@ struct batch {
   at::Tensor labels;  // [N] i64
 };
 
+/// Cuts a batch into micro-batches of the sizes that `microbatch_sizes` (sampler.hpp) gives. Views:
+/// nothing is copied. Errors: bad_config naming both numbers where there are too few images.
+[[nodiscard]] result<std::vector<batch>> split_batch(const batch& whole, std::int64_t microbatches);
+
 /// A source of labelled images that can be read at any index. Immutable once opened, so any number
-/// of threads may read at once.
+/// of threads may read at once. Reading runs no torch kernel, so it never starts or joins the
+/// intra-op threads of whoever calls it.
 class dataset {
  public:
   dataset() = default;
@@ -34,9 +41,15 @@ class dataset {
   [[nodiscard]] virtual std::int64_t classes() const = 0;
   /// [C, H, W]
   [[nodiscard]] virtual std::vector<std::int64_t> sample_shape() const = 0;
+  /// A class's name; its number where the source has no names.
+  [[nodiscard]] virtual std::string class_name(std::int64_t label) const {
+    return std::to_string(label);
+  }
 
-  /// Reads the samples at `indices` in that order. An unreadable sample is left out and counted
-  /// (`skipped`), or an error in strict mode; either way its file is named.
+  /// Reads the samples at `indices` in that order into memory of the batch's own. An unreadable
+  /// sample is left out and counted (`skipped`), so a batch may be smaller than asked for, even
+  /// empty; or it is an error in strict mode. Either way its file is named. Errors: bad_data, also
+  /// for an index outside the split.
   [[nodiscard]] virtual result<batch> read(split part,
                                            std::span<const std::int64_t> indices) const = 0;
 
@@ -45,17 +58,32 @@ class dataset {
 };
 
 /// How to open a source.
+///
+/// "fashion-mnist[:DIR]"  Debian's dataset-fashion-mnist: 60,000 + 10,000 images of 10 classes, in
+///     IDX files, gzipped or not. Pixels become (x / 255 - 0.2860) / 0.3530, the training set's own
+///     mean and deviation, resized from 28 to image_size (default 32), repeated to three channels.
+/// "folder:PATH"  JPEG and PNG files in PATH/train/CLASS and PATH/val/CLASS (else PATH/test/CLASS),
+///     or in PATH/CLASS: then every tenth file of a class by name (the 10th, 20th ...) is a test
+///     image. The shorter side is resized to image_size (default 224), the centre is cut out, each
+///     channel normalised with ImageNet's mean and deviation. Transparency is ignored, the
+///     orientation that a camera noted as well (as torchvision's ImageFolder does). Classes are
+///     sorted by name.
+/// "safetensors:PATH"  Tensors `images` [N, C, H, W] f32, used as they are, and `labels` [N] i64;
+///     optionally `test_images` and `test_labels`.
+/// "synthetic:CxHxW:CLASSES[:COUNT]"  COUNT (default 1000) random normal images with uniform random
+///     labels, and a tenth as many for testing. An image depends on (seed, split, index) alone.
 struct dataset_options {
-  std::string source;          ///< "fashion-mnist[:DIR]", "folder:PATH", "safetensors:PATH" or
-                               ///< "synthetic:CxHxW:CLASSES[:COUNT]".
-  std::int64_t image_size = 0; ///< Side of the square images, 0: the source's own default.
-  std::uint64_t seed = 0;      ///< For synthetic images.
-  int threads = 1;             ///< Worker threads that decode; at least 1.
-  bool strict = false;         ///< An unreadable sample ends the run.
+  std::string source;
+  std::int64_t image_size = 0;  ///< Side of the square images, 0: the source's own default.
+  std::uint64_t seed = 0;       ///< For synthetic images.
+  int threads = 1;              ///< Worker threads that decode a folder's images; at least 1.
+  bool strict = false;          ///< An unreadable sample ends the run.
+  /// Hears of each unreadable file once, one call at a time, from any thread; empty: the log.
+  std::function<void(std::string_view)> warn;
 };
 
 /// Opens a source and checks it. Errors: bad_config (unknown source, listing the known ones),
-/// bad_data (missing, truncated, malformed; names the file).
+/// bad_data (missing, truncated, malformed; names the file), io_failed (no threads left).
 [[nodiscard]] result<std::unique_ptr<dataset>> open_dataset(const dataset_options& options);
 
 }  // namespace troupe::engine

@@ -10,6 +10,9 @@
 
 namespace troupe::engine {
 
+inline constexpr std::uint32_t max_stages = 1024;           ///< Of one pipeline.
+inline constexpr std::uint32_t max_microbatches = 1 << 14;  ///< Of one step.
+
 /// What a stage does with one micro-batch.
 enum class action_kind : std::uint8_t {
   forward,   ///< F: the stage's output.
@@ -23,8 +26,14 @@ struct action {
   bool operator==(const action&) const = default;
 };
 
+/// Whether gradients flow back.
+enum class step_kind : std::uint8_t {
+  training,    ///< Every micro-batch goes forward and backward, then the parameters change.
+  evaluation,  ///< Every micro-batch goes forward only.
+};
+
 /// One stage's share of a step: its actions in order, and how many micro-batches may be between
-/// their forward and backward at once.
+/// their forward and backward at once (in an evaluation step none stays: the cap is 1).
 struct stage_plan {
   std::vector<action> actions;
   std::uint32_t memory_cap = 0;

@@ -27,14 +27,20 @@ class layer {
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
   /// One micro-batch through the layer, recorded by autograd where grad mode is on. `training`
-  /// chooses between the micro-batch's own statistics and the running ones.
+  /// chooses between the micro-batch's own statistics and the running ones. Never writes into a
+  /// leaf: a stage's input is often another stage's output.
   virtual at::Tensor forward(const at::Tensor& input, bool training) = 0;
 
-  /// Leaves that require a gradient, in a fixed order. Handles share storage with the layer's own.
-  [[nodiscard]] virtual std::vector<named_tensor> parameters() const = 0;
+  /// Whether `forward` overwrites its input. A stage that begins with such a layer copies first.
+  [[nodiscard]] virtual bool in_place() const { return false; }
 
-  /// What is saved beside the parameters but takes no gradient (running statistics).
-  [[nodiscard]] virtual std::vector<named_tensor> buffers() const = 0;
+  /// Leaves that require a gradient, in a fixed order. The handles are the layer's own tensors:
+  /// what is written into them, or set with `set_data`, is what the layer uses next.
+  [[nodiscard]] virtual std::vector<named_tensor> parameters() const { return {}; }
+
+  /// What is saved beside the parameters but takes no gradient (running statistics). Handles as
+  /// above.
+  [[nodiscard]] virtual std::vector<named_tensor> buffers() const { return {}; }
 
   /// Multiply-adds of one forward over one sample whose input has `sample_shape` (without the
   /// batch dimension); replaces `sample_shape` by the output's.

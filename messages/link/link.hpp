@@ -26,11 +26,11 @@ struct link_events {
 struct link_stats {
   std::uint64_t frames_sent = 0;
   std::uint64_t frames_received = 0;
-  std::uint64_t bytes_sent = 0;      ///< Headers and tensors.
+  std::uint64_t bytes_sent = 0;  ///< Headers and tensors.
   std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_in_flight = 0; ///< Tensor bytes handed to `send` and not completed.
-  std::uint64_t bad_frames = 0;      ///< Frames that broke the protocol or a limit.
-  std::uint64_t peers = 0;           ///< Connected now.
+  std::uint64_t bytes_in_flight = 0;  ///< Tensor bytes handed to `send` and not completed.
+  std::uint64_t bad_frames = 0;       ///< Frames that broke the protocol or a limit.
+  std::uint64_t peers = 0;            ///< Connected now.
 };
 
 /// Moves frames between processes. A resource: one owner, closed by its destructor, which ends the

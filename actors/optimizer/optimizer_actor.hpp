@@ -1,0 +1,27 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+
+#include <string>
+#include <vector>
+
+#include "actors/interfaces.hpp"
+#include "engine/stage/layer.hpp"
+#include "optimizers/optimizer.hpp"
+
+namespace troupe::actors {
+
+/// What an optimizer actor owns: the only one who writes these parameters.
+struct optimizer_parts {
+  std::string name;                              ///< "stage-1", for errors.
+  std::vector<engine::named_tensor> parameters;  ///< In the order of the gradients.
+  optimizers::optimizer optimizer;
+  optimizers::options options;                   ///< Complete (see optimizers::complete).
+  int threads = 1;                               ///< Intra-op threads of its thread.
+};
+
+/// Spawns an optimizer on a thread of its own: an update never holds up a scheduler. Updates are in
+/// place, in order, and only while the stage waits for them.
+[[nodiscard]] optimizer_actor spawn_optimizer(caf::actor_system& system, optimizer_parts parts);
+
+}  // namespace troupe::actors

@@ -1,0 +1,60 @@
+#include "actors/pipeline/data_actor.hpp"
+
+#include <ATen/Parallel.h>
+
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "actors/errors.hpp"
+#include "actors/pipeline/feed.hpp"
+
+namespace troupe::actors {
+namespace {
+
+struct data_state {
+  std::shared_ptr<const engine::dataset> source;
+  stage_actor first;
+  stage_actor last;
+};
+
+using self_pointer = data_actor::stateful_pointer<data_state>;
+
+result<batch_delivered> deliver(const data_state& state, const deliver_batch& order) try {
+  const auto indices = order.indices.contiguous();
+  const auto batch = state.source->read(
+      order.test ? engine::split::test : engine::split::train,
+      std::span(indices.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(indices.numel())));
+  if (!batch) return tl::unexpected(batch.error());
+  if (batch->images.size(0) == 0)
+    return fail(errc::bad_data, "no image of a whole batch could be read");
+  const auto sent = feed(*batch, order.step, order.microbatches, state.first, state.last);
+  return batch_delivered{order.step, batch->images.size(0), sent, state.source->skipped()};
+} catch (const std::exception& problem) {
+  return fail(errc::handler_failed, std::string("reading a batch failed: ") + problem.what());
+}
+
+data_actor::behavior_type data_behavior(self_pointer self,
+                                        std::shared_ptr<const engine::dataset> source,
+                                        stage_actor first, stage_actor last) {
+  static_cast<void>(at::get_num_threads());
+  at::set_num_threads(1);
+  self->state = {std::move(source), std::move(first), std::move(last)};
+  return {[self](const deliver_batch& order) -> caf::result<batch_delivered> {
+    auto delivered = deliver(self->state, order);
+    if (!delivered) return to_caf(delivered.error());
+    return *delivered;
+  }};
+}
+
+}  // namespace
+
+data_actor spawn_data(caf::actor_system& system, std::shared_ptr<const engine::dataset> source,
+                      stage_actor first, stage_actor last) {
+  return system.spawn<caf::detached>(data_behavior, std::move(source), std::move(first),
+                                     std::move(last));
+}
+
+}  // namespace troupe::actors

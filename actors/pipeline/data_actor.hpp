@@ -1,0 +1,18 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+
+#include <memory>
+
+#include "actors/interfaces.hpp"
+#include "engine/data/dataset.hpp"
+
+namespace troupe::actors {
+
+/// Spawns the actor that reads batches of `source` and feeds a pipeline's two ends. Reading happens
+/// on a thread of its own, so that the next batch is read while the last one is computed.
+[[nodiscard]] data_actor spawn_data(caf::actor_system& system,
+                                    std::shared_ptr<const engine::dataset> source,
+                                    stage_actor first, stage_actor last);
+
+}  // namespace troupe::actors

@@ -1,0 +1,113 @@
+#include "actors/pipeline/host_actor.hpp"
+
+#include <c10/core/Device.h>
+
+#include <caf/send.hpp>
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "actors/errors.hpp"
+#include "actors/optimizer/optimizer_actor.hpp"
+#include "actors/stage/stage_actor.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/stage/stage_module.hpp"
+
+namespace troupe::actors {
+namespace {
+
+struct host_state {
+  host_parts parts;
+  std::vector<stage_actor> stages;
+};
+
+using self_pointer = host_actor::stateful_pointer<host_state>;
+
+result<engine::model> build_layers(const build_stage& order, const model_registry& models) {
+  const auto builder = models.find(order.model);
+  if (builder == models.end()) {
+    std::string known;
+    for (const auto& [name, make] : models) known += (known.empty() ? "" : ", ") + name;
+    return fail(errc::bad_config, "unknown model '" + order.model + "'; known: " + known);
+  }
+  auto layers = builder->second(order.classes, order.seed);
+  if (!layers) return layers;
+  if (auto kept = engine::keep_layers(*layers, order.first_layer, order.last_layer); !kept)
+    return tl::unexpected(kept.error());
+  engine::to_memory_format(*layers, order.channels_last);
+  return layers;
+}
+
+result<engine::stage_options> stage_options(const build_stage& order) {
+  const auto loss = engine::parse_loss(order.loss);
+  if (!loss) return tl::unexpected(loss.error());
+  if (order.stage.value >= order.stages || order.threads < 1)
+    return fail(errc::bad_config, "a stage order names no stage of the pipeline, or no thread");
+  return engine::stage_options{
+      .is_first = order.stage.value == 0,
+      .is_last = order.stage.value + 1 == order.stages,
+      .loss = *loss,
+      .precision = order.bf16 ? engine::precision::bf16 : engine::precision::fp32,
+      .channels_last = order.channels_last,
+      .device = c10::Device(order.device)};
+}
+
+caf::result<stage_built> on_build(self_pointer self, const build_stage& order) {
+  auto stage = build(self->system(), order, self->state.parts);
+  if (!stage) return to_caf(stage.error());
+  self->state.stages.push_back(*stage);
+  return stage_built{caf::actor_cast<caf::strong_actor_ptr>(*stage)};
+}
+
+void on_shut_down(self_pointer self) {
+  for (const auto& stage : self->state.stages)
+    caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
+  if (self->state.parts.on_shut_down) self->state.parts.on_shut_down();
+  self->quit(caf::exit_reason::user_shutdown);
+}
+
+host_actor::behavior_type host_behavior(self_pointer self,
+                                        const std::shared_ptr<host_parts>& given) {
+  self->state.parts = std::move(*given);
+  self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self); });
+  return {
+      [self](const build_stage& order) { return on_build(self, order); },
+      [self](const shut_down&) { on_shut_down(self); },
+  };
+}
+
+}  // namespace
+
+host_actor spawn_host(caf::actor_system& system, host_parts parts) {
+  return system.spawn(host_behavior, std::make_shared<host_parts>(std::move(parts)));
+}
+
+result<stage_actor> build(caf::actor_system& system, const build_stage& order,
+                          const host_parts& parts) try {
+  const auto name = "stage-" + std::to_string(order.stage.value);
+  const auto options = stage_options(order);
+  if (!options) return tl::unexpected(options.error());
+  auto layers = build_layers(order, parts.models);
+  if (!layers) return tl::unexpected(layers.error());
+  auto optimizer = parts.optimizers.find(order.optimizer);
+  if (!optimizer) return tl::unexpected(optimizer.error());
+  auto chosen = optimizers::complete(*optimizer, order.optimizer_options);
+  if (!chosen) return tl::unexpected(chosen.error());
+
+  auto module = std::make_unique<engine::stage_module>(std::move(*layers), *options);
+  auto owner = spawn_optimizer(system, {name, module->parameters(), std::move(*optimizer),
+                                        std::move(*chosen), order.threads});
+  auto stage = spawn_stage(system, {name, std::move(module), owner, order.threads});
+  // The optimizer lives as long as its stage.
+  caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
+      [owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
+  return stage;
+} catch (const std::exception& problem) {
+  return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) +
+                                    " cannot be built: " + problem.what());
+}
+
+}  // namespace troupe::actors

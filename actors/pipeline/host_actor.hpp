@@ -1,0 +1,37 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "actors/interfaces.hpp"
+#include "engine/stage/layer.hpp"
+#include "messages/error.hpp"
+#include "optimizers/optimizer.hpp"
+
+namespace troupe::actors {
+
+/// Makes a whole model with weights drawn from `seed`. Errors: bad_config.
+using model_builder = std::function<result<engine::model>(std::int64_t classes, std::uint64_t seed)>;
+
+/// The models a node can build, by name: a value that `main` fills and passes in.
+using model_registry = std::map<std::string, model_builder>;
+
+/// What a host needs to build stages.
+struct host_parts {
+  model_registry models;
+  optimizers::registry optimizers;
+  /// Called once, on a scheduler thread, when the trainer says `shut_down`; the stages have been
+  /// told to end by then.
+  std::function<void()> on_shut_down;
+};
+
+/// Spawns the actor that builds stages on this node when the trainer asks for them.
+[[nodiscard]] host_actor spawn_host(caf::actor_system& system, host_parts parts);
+
+/// Builds a stage and its optimizer from an order. Errors: bad_config.
+[[nodiscard]] result<stage_actor> build(caf::actor_system& system, const build_stage& order,
+                                        const host_parts& parts);
+
+}  // namespace troupe::actors

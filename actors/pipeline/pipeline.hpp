@@ -1,0 +1,111 @@
+#pragma once
+
+#include <caf/actor.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/interfaces.hpp"
+#include "engine/data/dataset.hpp"
+#include "engine/schedule/plan.hpp"
+
+namespace troupe::actors {
+
+/// What one stage did in a step.
+struct stage_share {
+  double busy_s = 0;                    ///< Seconds of arithmetic, the update included.
+  std::uint64_t peak_memory_bytes = 0;  ///< Of its process, so far.
+};
+
+/// What came of one step.
+struct step_outcome {
+  engine::step_key key;
+  double loss = 0;           ///< Mean over the batch.
+  std::int64_t correct = 0;  ///< Evaluation: images classified right.
+  std::int64_t images = 0;
+  double seconds = 0;  ///< Since the step before ended, or since it began if the pipeline was idle.
+  std::vector<stage_share> stages;
+};
+
+/// How a step is to run.
+struct step_order {
+  engine::step_kind kind = engine::step_kind::training;
+  std::uint32_t microbatches = 1;  ///< As fed; at least 1.
+  std::int64_t images = 0;         ///< In the whole batch.
+  double learning_rate = 0;
+};
+
+/// Drives stage actors, wherever they live, through training and evaluation steps. Its calls wait
+/// for the actors' answers; used by one thread, outside of any actor. Several steps may be under
+/// way at once: the pipeline starts one as soon as the one before lets it.
+///
+/// The actors are not owned and live on after it. After an error the pipeline cannot go on.
+class pipeline {
+ public:
+  pipeline(pipeline&&) = default;
+  pipeline& operator=(pipeline&&) = delete;
+  ~pipeline();
+
+  /// Introduces neighbouring stages to each other. `schedule`: "gpipe" or "1f1b". Errors:
+  /// bad_config (schedule, no stages), peer_lost.
+  [[nodiscard]] static result<pipeline> compose(caf::actor_system& system,
+                                                std::vector<stage_actor> stages,
+                                                const std::string& schedule);
+
+  /// The next step's number, for whoever feeds its batch.
+  [[nodiscard]] engine::step_key next_step();
+
+  /// Announces a step to all stages. Steps are begun in the order of their numbers. Errors:
+  /// bad_config.
+  [[nodiscard]] result<void> begin(const engine::step_key& step, const step_order& order);
+
+  /// Waits for the oldest step begun. Errors: what a stage answered, by its name; peer_lost.
+  [[nodiscard]] result<step_outcome> finish();
+
+  /// Steps begun and not finished.
+  [[nodiscard]] std::size_t under_way() const noexcept { return under_way_.size(); }
+
+  /// Feeds a batch from here and waits for its step.
+  [[nodiscard]] result<step_outcome> train(const engine::batch& batch, std::uint32_t microbatches,
+                                           double learning_rate);
+  [[nodiscard]] result<step_outcome> evaluate(const engine::batch& batch,
+                                              std::uint32_t microbatches);
+
+  /// Every stage's parameters and buffers, in the model's order. Errors: peer_lost.
+  [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
+
+  /// Gives one stage the weights that belong to it. Errors: bad_data, peer_lost.
+  [[nodiscard]] result<void> load_weights(std::size_t stage,
+                                          const std::vector<engine::named_tensor>& tensors);
+
+  [[nodiscard]] const std::vector<stage_actor>& stages() const noexcept { return stages_; }
+
+ private:
+  struct pending_step {
+    engine::step_key key;
+    std::int64_t images = 0;
+    std::chrono::steady_clock::time_point begun;
+    std::future<result<std::vector<run_done>>> answers;  // one a stage, or the first error
+  };
+
+  pipeline(caf::actor_system& system, std::vector<stage_actor> stages, std::string schedule);
+  [[nodiscard]] result<engine::plan> plan_for(const step_order& order) const;
+  [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
+
+  std::unique_ptr<caf::scoped_actor> self_;
+  caf::actor announcer_;  // asks all stages at once, and hears of the first failure at once
+  std::vector<stage_actor> stages_;
+  std::string schedule_;
+  std::deque<pending_step> under_way_;
+  std::uint64_t last_step_ = 0;
+  std::uint64_t updates_ = 0;
+  std::chrono::steady_clock::time_point last_finish_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,160 @@
+#include "actors/pipeline/trainer.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <caf/scoped_actor.hpp>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "actors/errors.hpp"
+#include "engine/data/sampler.hpp"
+
+namespace troupe::actors {
+namespace {
+
+constexpr std::chrono::minutes read_deadline{30};
+constexpr std::size_t steps_under_way = 2;
+
+at::Tensor to_tensor(std::span<const std::int64_t> indices) {
+  auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);  // [N] i64
+  std::memcpy(tensor.mutable_data_ptr(), indices.data(), indices.size_bytes());
+  return tensor;
+}
+
+/// One run: which batch comes next, and what is under way.
+class run_state {
+ public:
+  run_state(caf::actor_system& system, pipeline& stages, const data_actor& data,
+            const data_sizes& sizes, const training& settings, const training_events& events)
+      : self_(system), stages_(stages), data_(data), sizes_(sizes), run_(settings),
+        events_(events) {}
+
+  result<std::uint64_t> train() {
+    for (std::uint64_t update = 1; update <= run_.updates; ++update) {
+      if (events_.should_stop()) break;
+      if (auto begun = begin(update); !begun) return tl::unexpected(begun.error());
+      if (stages_.under_way() >= steps_under_way) {
+        if (auto done = finish(); !done) return tl::unexpected(done.error());
+      }
+      if (update < run_.updates && evaluation_due(update)) {
+        if (auto done = evaluate(); !done) return tl::unexpected(done.error());
+      }
+    }
+    if (auto done = drain(); !done) return tl::unexpected(done.error());
+    if (run_.evaluate && finished_ > 0) {
+      if (auto done = evaluate(); !done) return tl::unexpected(done.error());
+    }
+    return finished_;
+  }
+
+ private:
+  result<void> begin(std::uint64_t update) {
+    const auto per_epoch =
+        static_cast<std::uint64_t>(engine::batch_count(sizes_.train, run_.batch_size));
+    const auto epoch = (update - 1) / per_epoch;
+    if (order_.empty() || epoch != order_epoch_) {
+      order_ = engine::epoch_order(sizes_.train, run_.seed, epoch, run_.shuffle);
+      order_epoch_ = epoch;
+    }
+    const auto index = static_cast<std::int64_t>((update - 1) % per_epoch);
+    return order_step(engine::batch_of(order_, run_.batch_size, index), false,
+                      run_.learning_rate(update));
+  }
+
+  /// Has a batch read and its step begun.
+  result<void> order_step(std::span<const std::int64_t> indices, bool test, double learning_rate) {
+    const auto step = stages_.next_step();
+    result<batch_delivered> batch = fail(errc::handler_failed, "no answer");
+    self_->request(data_, read_deadline,
+                   deliver_batch{step, test, to_tensor(indices), run_.microbatches})
+        .receive([&](const batch_delivered& delivered) { batch = delivered; },
+                 [&](const caf::error& why) { batch = tl::unexpected(from_caf(why)); });
+    if (!batch) return tl::unexpected(batch.error());
+    const auto kind = test ? engine::step_kind::evaluation : engine::step_kind::training;
+    return stages_.begin(step, {kind, batch->microbatches, batch->images, learning_rate});
+  }
+
+  result<void> finish() {
+    const auto outcome = stages_.finish();
+    if (!outcome) return tl::unexpected(outcome.error());
+    events_.on_step(++finished_, *outcome);
+    return {};
+  }
+
+  result<void> drain() {
+    while (stages_.under_way() > 0) {
+      if (auto done = finish(); !done) return done;
+    }
+    return {};
+  }
+
+  [[nodiscard]] bool evaluation_due(std::uint64_t update) const {
+    if (!run_.evaluate) return false;
+    const auto period =
+        run_.evaluate_every > 0
+            ? run_.evaluate_every
+            : static_cast<std::uint64_t>(engine::batch_count(sizes_.train, run_.batch_size));
+    return update % period == 0;
+  }
+
+  result<void> evaluate() {
+    if (sizes_.test == 0) return {};
+    if (auto drained = drain(); !drained) return drained;
+    const auto order = engine::epoch_order(sizes_.test, 0, 0, false);
+    const auto batches = engine::batch_count(sizes_.test, run_.batch_size);
+    totals_ = {};
+    for (std::int64_t i = 0; i < batches; ++i) {
+      if (auto begun = order_step(engine::batch_of(order, run_.batch_size, i), true, 0); !begun)
+        return begun;
+      const bool last = i + 1 == batches;
+      while (stages_.under_way() >= (last ? 1 : steps_under_way)) {
+        if (auto counted = count(); !counted) return counted;
+      }
+    }
+    const auto images = static_cast<double>(totals_.images);
+    events_.on_evaluation(
+        {finished_, static_cast<double>(totals_.correct) / images, totals_.loss / images});
+    return {};
+  }
+
+  result<void> count() {
+    const auto outcome = stages_.finish();
+    if (!outcome) return tl::unexpected(outcome.error());
+    totals_.images += outcome->images;
+    totals_.correct += outcome->correct;
+    totals_.loss += outcome->loss * static_cast<double>(outcome->images);
+    return {};
+  }
+
+  struct evaluation_totals {
+    std::int64_t images = 0;
+    std::int64_t correct = 0;
+    double loss = 0;  // summed over images
+  };
+
+  caf::scoped_actor self_;
+  pipeline& stages_;
+  const data_actor& data_;
+  const data_sizes sizes_;
+  const training& run_;
+  const training_events& events_;
+  std::vector<std::int64_t> order_;  // of the current pass over the data
+  std::uint64_t order_epoch_ = 0;
+  std::uint64_t finished_ = 0;
+  evaluation_totals totals_;
+};
+
+}  // namespace
+
+result<std::uint64_t> train(caf::actor_system& system, pipeline& stages, const data_actor& data,
+                            const data_sizes& sizes, const training& run,
+                            const training_events& events) {
+  return run_state(system, stages, data, sizes, run, events).train();
+}
+
+}  // namespace troupe::actors

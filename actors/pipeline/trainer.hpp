@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "actors/interfaces.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::actors {
+
+/// One run of training, as `train` wants it.
+struct training {
+  std::uint64_t updates = 1;  ///< Optimizer steps in all.
+  std::int64_t batch_size = 1;
+  std::uint32_t microbatches = 1;
+  bool shuffle = true;
+  std::uint64_t seed = 0;         ///< Of the order of samples.
+  bool evaluate = true;           ///< After `evaluate_every` updates and at the end.
+  std::uint64_t evaluate_every = 0;  ///< 0: after each pass over the data.
+  std::function<double(std::uint64_t update)> learning_rate;
+};
+
+struct evaluation {
+  std::uint64_t updates = 0;  ///< Optimizer steps before it.
+  double accuracy = 0;        ///< 0 to 1
+  double loss = 0;            ///< Mean over the test split.
+};
+
+/// What a run tells its owner, in the calling thread.
+struct training_events {
+  std::function<void(std::uint64_t update, const step_outcome&)> on_step;
+  std::function<void(const evaluation&)> on_evaluation;
+  /// Asked before each step: true ends the run after the steps under way.
+  std::function<bool()> should_stop;
+};
+
+/// Sizes of the data that a run draws from.
+struct data_sizes {
+  std::int64_t train = 0;
+  std::int64_t test = 0;  ///< 0: nothing to evaluate on.
+};
+
+/// Trains: orders batches from the data actor and steps from the pipeline, keeping two steps under
+/// way so that the next batch is read while the last one is computed. Returns the number of updates
+/// applied. Errors: what a stage or the data actor answered; peer_lost.
+[[nodiscard]] result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
+                                          const data_actor& data, const data_sizes& sizes,
+                                          const training& run, const training_events& events);
+
+}  // namespace troupe::actors

@@ -1,0 +1,27 @@
+#include "actors/protocol.hpp"
+
+#include "actors/remote/message_registry.hpp"
+
+namespace troupe::actors {
+
+void add_protocol(message_registry& registry) {
+  registry.add<activation>("activation");
+  registry.add<target>("target");
+  registry.add<gradient>("gradient");
+  registry.add<run>("run");
+  registry.add<run_done>("run_done");
+  registry.add<apply_gradients>("apply_gradients");
+  registry.add<applied>("applied");
+  registry.add<build_stage>("build_stage");
+  registry.add<stage_built>("stage_built");
+  registry.add<connect_stage>("connect_stage");
+  registry.add<load_weights>("load_weights");
+  registry.add<read_weights>("read_weights");
+  registry.add<weights>("weights");
+  registry.add<deliver_batch>("deliver_batch");
+  registry.add<batch_delivered>("batch_delivered");
+  registry.add<done>("done");
+  registry.add<shut_down>("shut_down");
+}
+
+}  // namespace troupe::actors

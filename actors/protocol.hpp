@@ -1,0 +1,275 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <caf/allowed_unsafe_message_type.hpp>
+#include <caf/actor_control_block.hpp>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/schedule/stage_core.hpp"
+#include "engine/stage/layer.hpp"
+#include "messages/ids.hpp"
+
+/// What the actors of a training run say to each other. Tensors are shared by reference inside a
+/// process and nobody writes them once they are sent. Each message lists its members for the wire
+/// (see remote/fields.hpp); `add_protocol` registers them all.
+namespace troupe::actors {
+
+class message_registry;
+
+/// Which micro-batch of which step a tensor belongs to.
+struct microbatch_key {
+  engine::step_key step;
+  microbatch_id microbatch;
+
+  auto operator<=>(const microbatch_key&) const = default;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.microbatch);
+  }
+};
+
+/// A stage's output for the next stage; or images, for stage 0.
+struct activation {
+  microbatch_key key;
+  at::Tensor tensor;  // [n, ...]
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.key, self.tensor);
+  }
+};
+
+/// Labels, for the last stage.
+struct target {
+  microbatch_key key;
+  at::Tensor labels;  // [n] i64
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.key, self.labels);
+  }
+};
+
+/// The gradient of the activation that the previous stage sent.
+struct gradient {
+  microbatch_key key;
+  at::Tensor tensor;  // [n, ...], undefined where nothing upstream needs it
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.key, self.tensor);
+  }
+};
+
+/// A stage's part of one step.
+struct run {
+  engine::step_key step;
+  engine::step_kind kind = engine::step_kind::training;
+  std::string plan;             // this stage's plan alone, in text form (engine::to_text)
+  std::int64_t batch_size = 0;  // images in the whole batch
+  std::uint64_t update = 0;     // which optimizer step this is, from 1
+  double learning_rate = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.update,
+      self.learning_rate);
+  }
+};
+
+/// The step is over and its update applied.
+struct run_done {
+  engine::step_key step;
+  double loss = 0;           // last stage: mean over the batch
+  std::int64_t correct = 0;  // last stage, evaluation
+  double busy_s = 0;         // seconds of arithmetic, the update included
+  std::uint64_t peak_memory_bytes = 0;  // of the stage's process, so far
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.loss, self.correct, self.busy_s,
+      self.peak_memory_bytes);
+  }
+};
+
+/// An action's arithmetic is over: from a stage's work thread to its actor, never between nodes.
+struct work_done {
+  engine::step_key step;
+  engine::action action;
+  at::Tensor output = {};  // activation or input gradient
+  double loss = 0;
+  std::int64_t correct = 0;
+  double busy_s = 0;
+  std::optional<std::string> failure = {};
+};
+
+/// A step's gradients, for the stage's optimizer, which keeps none of them.
+struct apply_gradients {
+  std::uint64_t update = 0;  // from 1
+  double learning_rate = 0;
+  std::vector<std::optional<at::Tensor>> gradients;  // one a parameter
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.update, self.learning_rate, self.gradients);
+  }
+};
+
+struct applied {
+  param_version version;  // optimizer steps applied so far
+  double busy_s = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.version, self.busy_s);
+  }
+};
+
+/// Makes a stage and its optimizer on the node that gets it.
+struct build_stage {
+  stage_id stage;
+  std::uint32_t stages = 1;
+  std::string model;  // a name in the node's model registry
+  std::int64_t classes = 0;
+  std::uint64_t seed = 0;
+  std::uint64_t first_layer = 0;  // the stage's layers: [first_layer, last_layer)
+  std::uint64_t last_layer = 0;
+  std::string loss;
+  bool bf16 = false;
+  bool channels_last = false;
+  std::string device = "cpu";
+  std::int32_t threads = 1;  // intra-op threads of the stage's arithmetic
+  std::string optimizer;
+  std::map<std::string, double> optimizer_options;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.stage, self.stages, self.model, self.classes, self.seed, self.first_layer,
+      self.last_layer, self.loss, self.bf16, self.channels_last, self.device, self.threads,
+      self.optimizer, self.optimizer_options);
+  }
+};
+
+struct stage_built {
+  caf::strong_actor_ptr stage;  // a stage_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.stage);
+  }
+};
+
+/// Tells a stage its neighbours (stage_actors); null at the ends.
+struct connect_stage {
+  caf::strong_actor_ptr previous;
+  caf::strong_actor_ptr next;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.previous, self.next);
+  }
+};
+
+/// A tensor under its full name.
+struct named {
+  std::string name;
+  at::Tensor tensor;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.name, self.tensor);
+  }
+};
+
+/// Weights and buffers to take over: exactly those of the stage.
+struct load_weights {
+  std::vector<named> tensors;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.tensors);
+  }
+};
+
+struct read_weights {
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+/// A stage's parameters and buffers in the model's order, as they are after the last update.
+struct weights {
+  std::vector<named> tensors;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.tensors);
+  }
+};
+
+/// Reads a batch and sends its micro-batches to the first and the labels to the last stage.
+struct deliver_batch {
+  engine::step_key step;
+  bool test = false;    // from the test split
+  at::Tensor indices;   // [N] i64, of the samples
+  std::uint32_t microbatches = 1;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.test, self.indices, self.microbatches);
+  }
+};
+
+/// The batch is on its way. Unreadable samples were left out, so it may be smaller than asked for.
+struct batch_delivered {
+  engine::step_key step;
+  std::int64_t images = 0;
+  std::uint32_t microbatches = 0;  // never more than images
+  std::uint64_t skipped = 0;       // unreadable samples since the start
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.images, self.microbatches, self.skipped);
+  }
+};
+
+/// Done, with nothing to say.
+struct done {
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+/// Ends the node's process in order.
+struct shut_down {
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+/// Registers every message above that travels between processes.
+void add_protocol(message_registry& registry);
+
+}  // namespace troupe::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::activation)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::target)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::gradient)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::work_done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::apply_gradients)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::applied)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::build_stage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::stage_built)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::connect_stage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::load_weights)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_weights)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::weights)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::deliver_batch)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::batch_delivered)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::shut_down)

@@ -1,0 +1,110 @@
+#include "actors/remote/message_registry.hpp"
+
+#include <caf/actor_addr.hpp>
+#include <caf/error.hpp>
+#include <caf/system_messages.hpp>
+#include <exception>
+#include <stdexcept>
+
+#include "actors/errors.hpp"
+
+namespace troupe::actors {
+namespace {
+
+/// CAF's error answer travels as ours; it has no fields of its own.
+void write_error(const caf::error& from, field_writer& out) {
+  const auto mine = from_caf(from);
+  out(mine.code, mine.text);
+}
+
+caf::error read_error(field_reader& in) {
+  error mine;
+  in(mine.code, mine.text);
+  return to_caf(mine);
+}
+
+/// exit_msg and down_msg: who ended, and why.
+template <class T>
+void write_end(const void* object, field_writer& out) {
+  const auto& end = *static_cast<const T*>(object);
+  out(caf::actor_cast<caf::strong_actor_ptr>(end.source));
+  const auto mine = end.reason ? from_caf(end.reason) : error{errc::cancelled, ""};
+  out(static_cast<bool>(end.reason), mine.code, mine.text);
+}
+
+template <class T>
+void read_end(field_reader& in, caf::message_builder& out) {
+  caf::strong_actor_ptr source;
+  bool failed = false;
+  error mine;
+  in(source, failed, mine.code, mine.text);
+  if (!in.ok()) return;
+  out.append(T{caf::actor_cast<caf::actor_addr>(source), failed ? to_caf(mine) : caf::error{}});
+}
+
+}  // namespace
+
+message_registry::message_registry() {
+  add<std::int32_t>("i32");
+  add<std::uint32_t>("u32");
+  add<std::int64_t>("i64");
+  add<std::uint64_t>("u64");
+  add<bool>("bool");
+  add<float>("f32");
+  add<double>("f64");
+  add<std::string>("string");
+  insert(caf::make_rtti_pair<caf::error>(),
+         {"error",
+          [](const void* object, field_writer& out) {
+            write_error(*static_cast<const caf::error*>(object), out);
+          },
+          [](field_reader& in, caf::message_builder& out) { out.append(read_error(in)); }});
+  insert(caf::make_rtti_pair<caf::exit_msg>(),
+         {"exit", write_end<caf::exit_msg>, read_end<caf::exit_msg>});
+  insert(caf::make_rtti_pair<caf::down_msg>(),
+         {"down", write_end<caf::down_msg>, read_end<caf::down_msg>});
+}
+
+message_registry::key message_registry::key_of(caf::rtti_pair type) {
+  return {type.first, type.second ? std::type_index(*type.second) : std::type_index(typeid(void))};
+}
+
+void message_registry::insert(caf::rtti_pair type, codec entry) {
+  if (!by_name_.emplace(entry.name, entry).second || !by_type_.emplace(key_of(type), entry).second)
+    throw std::logic_error("message type '" + entry.name + "' was added twice");
+}
+
+result<void> message_registry::encode(const caf::type_erased_tuple& content, messages::frame& out,
+                                      actor_directory& directory) const try {
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const auto found = by_type_.find(key_of(content.type(i)));
+    if (found == by_type_.end())
+      return fail(errc::unknown_message, "a message holds " + content.stringify(i) +
+                                             ", whose type was not added to the message registry");
+    auto& element = out.body.emplace_back(messages::element{found->second.name, {}});
+    field_writer fields(element.fields, out.tensors, directory);
+    found->second.encode(content.get(i), fields);
+  }
+  return {};
+} catch (const std::exception& problem) {
+  return fail(errc::handler_failed, std::string("a message cannot be sent: ") + problem.what());
+}
+
+result<caf::message> message_registry::decode(const messages::frame& in,
+                                              actor_directory& directory) const try {
+  caf::message_builder elements;
+  for (const auto& element : in.body) {
+    const auto found = by_name_.find(element.type);
+    if (found == by_name_.end())
+      return fail(errc::unknown_message, "message type '" + element.type + "' is not known here");
+    field_reader fields(element.fields, in.tensors, directory);
+    found->second.decode(fields, elements);
+    if (!fields.ok())
+      return fail(errc::bad_frame, "the fields of a '" + element.type + "' message do not fit");
+  }
+  return elements.move_to_message();
+} catch (const std::exception& problem) {
+  return fail(errc::bad_frame, std::string("a message cannot be read: ") + problem.what());
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <caf/message_builder.hpp>
+#include <caf/rtti_pair.hpp>
+#include <caf/type_erased_tuple.hpp>
+#include <map>
+#include <string>
+#include <typeindex>
+#include <utility>
+
+#include "actors/remote/fields.hpp"
+#include "messages/error.hpp"
+#include "messages/frame.hpp"
+
+namespace troupe::actors {
+
+/// Which C++ types may travel between processes, and under which name. A value that `main` builds
+/// and passes in; the same on every node. Read-only once nodes use it, so safe to share.
+class message_registry {
+ public:
+  /// Starts with strings, numbers, booleans and CAF's own error, exit and down messages.
+  message_registry();
+
+  /// Makes `T` a type that can be sent. `T` is default-constructible and has `fields` (see
+  /// has_fields); `name` is unique and part of the protocol.
+  template <class T>
+  void add(const std::string& name) {
+    insert(caf::make_rtti_pair<T>(),
+           {name,
+            [](const void* object, field_writer& out) { write(*static_cast<const T*>(object), out); },
+            [](field_reader& in, caf::message_builder& out) {
+              T object{};
+              read(object, in);
+              if (in.ok()) out.append(std::move(object));
+            }});
+  }
+
+  /// Fills body and tensors of `out` from a message's elements. Errors: unknown_message naming a
+  /// type that was not added; handler_failed for a tensor that cannot be sent.
+  [[nodiscard]] result<void> encode(const caf::type_erased_tuple& content, messages::frame& out,
+                                    actor_directory& directory) const;
+
+  /// Errors: unknown_message for a name that was not added, bad_frame for fields that do not fit.
+  [[nodiscard]] result<caf::message> decode(const messages::frame& in,
+                                            actor_directory& directory) const;
+
+ private:
+  struct codec {
+    std::string name;
+    void (*encode)(const void*, field_writer&);
+    void (*decode)(field_reader&, caf::message_builder&);
+  };
+  using key = std::pair<std::uint16_t, std::type_index>;
+
+  static key key_of(caf::rtti_pair type);
+  void insert(caf::rtti_pair type, codec entry);
+
+  template <class T>
+  static void write(const T& object, field_writer& out) {
+    if constexpr (has_fields<const T, field_writer>) {
+      T::fields(object, out);
+    } else {
+      out(object);
+    }
+  }
+
+  template <class T>
+  static void read(T& object, field_reader& in) {
+    if constexpr (has_fields<T, field_reader>) {
+      T::fields(object, in);
+    } else {
+      in(object);
+    }
+  }
+
+  std::map<key, codec> by_type_;
+  std::map<std::string, codec, std::less<>> by_name_;
+};
+
+}  // namespace troupe::actors

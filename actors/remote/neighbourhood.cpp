@@ -1,0 +1,162 @@
+#include "actors/remote/neighbourhood.hpp"
+
+#include <utility>
+
+namespace troupe::actors {
+namespace {
+
+using messages::frame;
+using messages::frame_kind;
+
+frame make_hello(const std::string& name, const std::string& address) {
+  frame hello{.kind = frame_kind::hello};
+  hello.body.push_back({"hello", {{name}, {address}}});
+  return hello;
+}
+
+struct greeting {
+  std::string name;
+  std::string address;
+};
+
+std::optional<greeting> read_hello(const frame& hello) {
+  if (hello.body.size() != 1 || hello.body[0].fields.size() != 2) return std::nullopt;
+  const auto* name = std::get_if<std::string>(&hello.body[0].fields[0].of);
+  const auto* address = std::get_if<std::string>(&hello.body[0].fields[1].of);
+  if (!name || !address || name->empty()) return std::nullopt;
+  return greeting{*name, *address};
+}
+
+}  // namespace
+
+neighbourhood::effects neighbourhood::peer_up(peer_id peer) {
+  names_.emplace(peer, "");
+  effects out;
+  out.emplace_back(transmit{peer, make_hello(name_, address_)});
+  return out;
+}
+
+neighbourhood::effects neighbourhood::frame_arrived(peer_id peer, frame in) {
+  const auto found = names_.find(peer);
+  if (found == names_.end()) return {};
+  if (in.kind == frame_kind::hello) return greeted(peer, in);
+  effects out;
+  if (found->second.empty()) {
+    out.emplace_back(close{peer, {errc::bad_frame, "a peer spoke before it said hello"}});
+  } else if (in.kind == frame_kind::goodbye) {
+    neighbours_[found->second].leaving = true;
+  } else {
+    out.emplace_back(received{found->second, std::move(in)});
+  }
+  return out;
+}
+
+neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) {
+  effects out;
+  const auto who = read_hello(hello);
+  auto& name = names_.at(peer);
+  if (!who || !name.empty()) {
+    out.emplace_back(close{peer, {errc::bad_frame, "a peer's hello is malformed or repeated"}});
+    return out;
+  }
+  if (who->name == name_) {
+    out.emplace_back(close{
+        peer, {errc::bad_config, "two nodes are named '" + name_ + "'; give each its own name"}});
+    return out;
+  }
+  name = who->name;
+  auto& node = neighbours_[name];
+  if (node.lost) {
+    out.emplace_back(close{peer, {errc::stale, "node '" + name + "' was lost and cannot return"}});
+    return out;
+  }
+  if (!who->address.empty()) node.address = who->address;
+  if (node.peer) return out;  // both sides connected at once: one way each
+  node.peer = peer;
+  node.connecting = false;
+  out.emplace_back(node_up{name});
+  for (auto& waiting : std::exchange(node.backlog, {}))
+    out.emplace_back(transmit{peer, std::move(waiting)});
+  return out;
+}
+
+neighbourhood::effects neighbourhood::peer_down(peer_id peer, const error& why) {
+  const auto found = names_.find(peer);
+  if (found == names_.end()) return {};
+  const auto name = found->second;
+  names_.erase(found);
+  if (name.empty()) return {};
+  const auto node = neighbours_.find(name);
+  if (node == neighbours_.end() || node->second.lost) return {};
+  if (node->second.leaving) return gone(name, {errc::cancelled, "node '" + name + "' has left"});
+  return gone(name, {errc::peer_lost, "node '" + name + "' is gone: " + why.text});
+}
+
+neighbourhood::effects neighbourhood::connect_failed(const std::string& name, const error& why) {
+  auto& node = neighbours_[name];
+  if (node.peer || node.lost) return {};
+  return gone(name, {errc::peer_lost, "node '" + name + "' at " + node.address +
+                                          " cannot be reached: " + why.text});
+}
+
+neighbourhood::effects neighbourhood::gone(const std::string& name, const error& why) {
+  auto& node = neighbours_.at(name);
+  effects out;
+  node.lost = why;
+  node.connecting = false;
+  node.peer.reset();
+  out.emplace_back(node_down{name, why});
+  for (auto& waiting : std::exchange(node.backlog, {}))
+    out.emplace_back(undelivered{name, std::move(waiting), why});
+  return out;
+}
+
+neighbourhood::effects neighbourhood::send(const std::string& name, frame message) {
+  effects out;
+  auto& node = neighbours_[name];
+  if (node.lost) {
+    out.emplace_back(undelivered{name, std::move(message), *node.lost});
+  } else if (node.peer) {
+    out.emplace_back(transmit{*node.peer, std::move(message)});
+  } else {
+    node.backlog.push_back(std::move(message));
+    if (!std::exchange(node.connecting, true)) out.emplace_back(connect{name, node.address});
+  }
+  return out;
+}
+
+neighbourhood::effects neighbourhood::leave() {
+  effects out;
+  for (const auto& [peer, name] : names_)
+    out.emplace_back(transmit{peer, frame{.kind = frame_kind::goodbye}});
+  return out;
+}
+
+void neighbourhood::heard_of(const std::string& name, const std::string& address) {
+  auto& node = neighbours_[name];
+  if (node.address.empty()) node.address = address;
+}
+
+const std::string& neighbourhood::address_of(const std::string& node) const {
+  static const std::string unknown;
+  const auto found = neighbours_.find(node);
+  return found == neighbours_.end() ? unknown : found->second.address;
+}
+
+std::optional<std::string> neighbourhood::name_of(peer_id peer) const {
+  const auto found = names_.find(peer);
+  if (found == names_.end()) return std::nullopt;
+  return found->second;
+}
+
+bool neighbourhood::connected(const std::string& node) const {
+  const auto found = neighbours_.find(node);
+  return found != neighbours_.end() && found->second.peer.has_value();
+}
+
+std::optional<error> neighbourhood::lost(const std::string& node) const {
+  const auto found = neighbours_.find(node);
+  return found == neighbours_.end() ? std::nullopt : found->second.lost;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "messages/error.hpp"
+#include "messages/frame.hpp"
+#include "messages/ids.hpp"
+
+namespace troupe::actors {
+
+/// Who the other nodes are and how to reach them: the core of a node. It names connections by the
+/// hello that opens them, connects to a node at the first frame for it, keeps frames in order while
+/// the connection is made, and knows who left and who was lost. Pure: each event returns the effects
+/// to perform, in order; no thread, clock or I/O.
+class neighbourhood {
+ public:
+  struct connect {  ///< Connect to `node`; report `peer_up` and `connected`, or `connect_failed`.
+    std::string node;
+    std::string address;
+  };
+  struct transmit {
+    peer_id peer;
+    messages::frame what;
+  };
+  struct close {
+    peer_id peer;
+    error why;
+  };
+  struct received {  ///< A frame from a node that has said who it is.
+    std::string node;
+    messages::frame what;
+  };
+  struct undelivered {  ///< A frame given to `send` that will not arrive.
+    std::string node;
+    messages::frame what;
+    error why;
+  };
+  struct node_up {
+    std::string node;
+  };
+  struct node_down {  ///< Once for each node that was up: peer_lost, or cancelled if it said goodbye.
+    std::string node;
+    error why;
+  };
+  using effect =
+      std::variant<connect, transmit, close, received, undelivered, node_up, node_down>;
+  using effects = std::vector<effect>;
+
+  /// `address` is where this node listens, for others to come back to.
+  neighbourhood(std::string name, std::string address)
+      : name_(std::move(name)), address_(std::move(address)) {}
+
+  effects peer_up(peer_id peer);
+  effects peer_down(peer_id peer, const error& why);
+  effects frame_arrived(peer_id peer, messages::frame in);
+  effects connect_failed(const std::string& node, const error& why);
+
+  /// Sends to a node heard of before (`heard_of`), connecting first if need be.
+  effects send(const std::string& node, messages::frame out);
+
+  /// Says goodbye to everybody.
+  effects leave();
+
+  /// Notes where a node listens. A node once lost stays lost.
+  void heard_of(const std::string& node, const std::string& address);
+
+  [[nodiscard]] const std::string& address_of(const std::string& node) const;
+  /// The name behind a connection; empty before its hello, nullopt when there is none (any more).
+  [[nodiscard]] std::optional<std::string> name_of(peer_id peer) const;
+  /// Whether a node is connected and has said hello.
+  [[nodiscard]] bool connected(const std::string& node) const;
+  /// Why a node is gone; nullopt while it is not.
+  [[nodiscard]] std::optional<error> lost(const std::string& node) const;
+
+ private:
+  /// Never forgotten, so that a handle to an actor of a lost node fails by name.
+  struct neighbour {
+    std::string address;
+    std::optional<peer_id> peer;           // the connection used for sending
+    std::optional<error> lost;
+    bool connecting = false;
+    bool leaving = false;                  // it said goodbye
+    std::vector<messages::frame> backlog;  // waits for the connection
+  };
+
+  effects greeted(peer_id peer, const messages::frame& hello);
+  effects gone(const std::string& node, const error& why);
+
+  std::string name_;
+  std::string address_;
+  std::map<std::string, neighbour> neighbours_;
+  std::map<peer_id, std::string> names_;  // empty until the peer's hello
+};
+
+}  // namespace troupe::actors

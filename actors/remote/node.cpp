@@ -1,0 +1,435 @@
+#include "actors/remote/node.hpp"
+
+#include <caf/actor_registry.hpp>
+#include <caf/make_actor.hpp>
+#include <caf/message.hpp>
+#include <chrono>
+#include <utility>
+
+#include "actors/errors.hpp"
+#include "messages/log.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using messages::frame;
+using messages::frame_kind;
+using std::chrono::milliseconds;
+
+constexpr milliseconds connect_timeout{5000};
+constexpr milliseconds goodbye_timeout{1000};
+
+/// A node id that is the same wherever it is made from the same name.
+caf::node_id make_id(const std::string& name, std::uint32_t number) {
+  caf::node_id::default_data::host_id_type host{};
+  host.fill(0x54);
+  for (std::size_t i = 0; i < name.size(); ++i)
+    host[i % host.size()] = static_cast<std::uint8_t>(host[i % host.size()] * 31 + name[i]);
+  return caf::make_node_id(number, host);
+}
+
+messages::element error_element(const error& what) {
+  return {"error", {{static_cast<std::int64_t>(what.code)}, {what.text}}};
+}
+
+error read_error(const frame& in) {
+  const error unknown{errc::handler_failed, "the peer gave no reason"};
+  if (in.body.size() != 1 || in.body[0].fields.size() != 2) return unknown;
+  const auto* code = std::get_if<std::int64_t>(&in.body[0].fields[0].of);
+  const auto* text = std::get_if<std::string>(&in.body[0].fields[1].of);
+  return code && text ? error{static_cast<errc>(*code), *text} : unknown;
+}
+
+void enqueue(const caf::strong_actor_ptr& to, caf::strong_actor_ptr sender, caf::message_id mid,
+             caf::message what) {
+  to->get()->enqueue(std::move(sender), mid, std::move(what), nullptr);
+}
+
+}  // namespace
+
+result<std::unique_ptr<node>> node::start(caf::actor_system& system, const message_registry& types,
+                                          node_settings settings, const link_factory& make_link) {
+  std::unique_ptr<node> made(new node(system, types, std::move(settings)));
+  // The link's thread may report a peer as soon as it listens; it waits for the core here.
+  std::unique_lock lock(made->mutex_);
+  auto link = make_link(made->link_events());
+  if (!link) return tl::unexpected(link.error());
+  made->link_ = std::move(*link);
+  auto address = made->link_->listen(made->settings_.listen);
+  if (!address) {
+    lock.unlock();
+    return tl::unexpected(address.error());
+  }
+  made->address_ = *address;
+  made->core_ = std::make_unique<neighbourhood>(made->settings_.name, made->address_);
+  return made;
+}
+
+node::node(caf::actor_system& system, const message_registry& types, node_settings settings)
+    : system_(system), types_(types), settings_(std::move(settings)), proxies_(system, *this) {}
+
+node::~node() {
+  say_goodbye();
+  link_.reset();
+  proxies_.clear();
+}
+
+void node::say_goodbye() {
+  std::vector<std::future<void>> farewells;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!core_) return;
+    for (auto& effect : core_->leave()) {
+      auto& goodbye = std::get<neighbourhood::transmit>(effect);
+      auto sent = std::make_shared<std::promise<void>>();
+      farewells.push_back(sent->get_future());
+      link_->send(goodbye.peer, std::move(goodbye.what),
+                  [sent](const result<void>&) { sent->set_value(); });
+    }
+  }
+  const auto deadline = std::chrono::steady_clock::now() + goodbye_timeout;
+  for (auto& farewell : farewells) farewell.wait_until(deadline);
+}
+
+messages::link_events node::link_events() {
+  return {
+      .on_peer_up = [this](peer_id peer) { step([&](auto& core) { return core.peer_up(peer); }); },
+      .on_frame =
+          [this](peer_id peer, frame in) {
+            step([&](auto& core) { return core.frame_arrived(peer, std::move(in)); });
+          },
+      .on_peer_down =
+          [this](peer_id peer, const error& why) {
+            step([&](auto& core) { return core.peer_down(peer, why); });
+          },
+  };
+}
+
+template <class Event>
+void node::step(Event event) {
+  neighbourhood::effects effects;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!core_) return;
+    effects = event(*core_);
+    for (auto& effect : effects) perform_locked(effect);
+  }
+  changed_.notify_all();
+  for (auto& effect : effects) perform(effect);
+}
+
+void node::perform_locked(neighbourhood::effect& effect) {
+  if (auto* out = std::get_if<neighbourhood::transmit>(&effect)) {
+    link_->send(out->peer, std::move(out->what), {});
+  } else if (const auto* to = std::get_if<neighbourhood::connect>(&effect)) {
+    connect(*to);
+  } else if (const auto* end = std::get_if<neighbourhood::close>(&effect)) {
+    log::warning(settings_.name + ": closing a connection: " + end->why.text);
+    link_->close(end->peer, end->why);
+  }
+}
+
+void node::perform(neighbourhood::effect& effect) {
+  if (const auto* in = std::get_if<neighbourhood::received>(&effect)) {
+    received(in->node, in->what);
+  } else if (const auto* lost = std::get_if<neighbourhood::undelivered>(&effect)) {
+    undelivered(lost->what, lost->why);
+  } else if (const auto* down = std::get_if<neighbourhood::node_down>(&effect)) {
+    node_down(down->node, down->why);
+  }
+}
+
+void node::connect(const neighbourhood::connect& to) {
+  link_->connect(to.address, connect_timeout, [this, name = to.node](const result<peer_id>& peer) {
+    if (!peer) step([&](auto& core) { return core.connect_failed(name, peer.error()); });
+  });
+}
+
+void node::send(const std::string& to, frame out) {
+  step([&](auto& core) { return core.send(to, std::move(out)); });
+}
+
+void node::publish(const std::string& name, caf::strong_actor_ptr actor) {
+  const std::scoped_lock lock(mutex_);
+  published_[name] = std::move(actor);
+}
+
+result<std::string> node::join(const std::string& address, milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  auto connected = std::make_shared<std::promise<result<peer_id>>>();
+  auto outcome = connected->get_future();
+  link_->connect(address, timeout, [connected](const result<peer_id>& peer) {
+    connected->set_value(peer);
+  });
+  const auto peer = outcome.get();
+  if (!peer) return tl::unexpected(peer.error());
+
+  std::unique_lock lock(mutex_);
+  std::optional<std::string> name;
+  const bool settled = changed_.wait_until(lock, deadline, [&] {
+    name = core_->name_of(*peer);
+    return !name || !name->empty();
+  });
+  if (!settled) return fail(errc::timed_out, "no hello from the node at " + address);
+  if (!name) return fail(errc::peer_lost, "the node at " + address + " closed the connection");
+  return *name;
+}
+
+bool node::wait_for(const std::string& other, milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, timeout, [&] { return core_->connected(other); });
+}
+
+result<caf::strong_actor_ptr> node::find(const std::string& where, const std::string& actor,
+                                         milliseconds timeout) {
+  frame out{.kind = frame_kind::lookup};
+  out.body.push_back({"lookup", {{actor}}});
+  lookup answer;
+  auto outcome = answer.get_future();
+  {
+    const std::scoped_lock lock(mutex_);
+    if (auto lost = core_->lost(where)) return tl::unexpected(*lost);
+    out.request_id = next_lookup_++;
+    lookups_.emplace(out.request_id, std::pair(where, std::move(answer)));
+  }
+  const auto number = out.request_id;
+  send(where, std::move(out));
+  if (outcome.wait_for(timeout) == std::future_status::ready) return outcome.get();
+  const std::scoped_lock lock(mutex_);
+  lookups_.erase(number);
+  return fail(errc::timed_out, "node '" + where + "' did not say where '" + actor + "' is");
+}
+
+messages::actor_ref node::address_of(const caf::strong_actor_ptr& actor) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = names_.find(actor->node()); found != names_.end())
+      return {found->second, core_->address_of(found->second), actor->id()};
+  }
+  if (!system_.registry().get<caf::strong_actor_ptr>(actor->id()))
+    system_.registry().put(actor->id(), actor);
+  return {settings_.name, address_, actor->id()};
+}
+
+caf::strong_actor_ptr node::resolve(const messages::actor_ref& address) {
+  if (address.node == settings_.name)
+    return system_.registry().get<caf::strong_actor_ptr>(address.id);
+  std::optional<error> lost;
+  {
+    const std::scoped_lock lock(mutex_);
+    core_->heard_of(address.node, address.address);
+    lost = core_->lost(address.node);
+  }
+  const auto id = id_of(address.node);
+  auto proxy = proxies_.get_or_put(id, address.id);
+  if (lost) proxies_.erase(id, address.id, to_caf(*lost));
+  return proxy;
+}
+
+caf::node_id node::id_of(const std::string& name) {
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [id, known] : names_) {
+    if (known == name) return id;
+  }
+  auto id = make_id(name, static_cast<std::uint32_t>(names_.size() + 1));
+  names_.emplace(id, name);
+  return id;
+}
+
+caf::strong_actor_ptr node::make_proxy(caf::node_id id, caf::actor_id actor) {
+  std::string name;
+  {
+    const std::scoped_lock lock(mutex_);
+    name = names_.at(id);
+  }
+  caf::actor_config config;
+  auto proxy = caf::make_actor<remote_actor, caf::strong_actor_ptr>(
+      actor, std::move(id), &system_, config, static_cast<message_carrier&>(*this));
+  send(name, {.kind = frame_kind::monitor, .target = actor});
+  return proxy;
+}
+
+void node::forward(const caf::node_id& to, caf::actor_id target, caf::mailbox_element_ptr what) {
+  const auto& mid = what->mid;
+  frame out{.target = target};
+  auto encoded = types_.encode(what->content(), out, *this);
+  if (encoded && what->sender) {
+    const auto sender = address_of(what->sender);
+    if (sender.node == settings_.name) {
+      out.sender = sender.id;
+    } else if (mid.is_request()) {
+      encoded = fail(errc::unknown_target, "a request of node '" + sender.node +
+                                               "' cannot be delegated to a third node");
+    }
+  }
+  if (!encoded) {
+    if (mid.is_request() && what->sender)
+      enqueue(what->sender, nullptr, mid.response_id(),
+              caf::make_message(to_caf(encoded.error())));
+    else
+      log::error(settings_.name + ": " + encoded.error().text);
+    return;
+  }
+  if (mid.is_request() || mid.is_response()) out.request_id = mid.integer_value();
+  if (mid.is_request()) out.kind = frame_kind::request;
+  if (mid.is_response()) out.kind = frame_kind::response;
+  std::string name;
+  {
+    const std::scoped_lock lock(mutex_);
+    name = names_.at(to);
+    if (out.kind == frame_kind::request && what->sender)
+      pending_[{out.sender, mid.request_id().integer_value()}] = {what->sender, mid, name};
+  }
+  send(name, std::move(out));
+}
+
+void node::received(const std::string& from, const frame& in) {
+  switch (in.kind) {
+    case frame_kind::message:
+    case frame_kind::request: return deliver(from, in);
+    case frame_kind::response:
+      return in.target == 0 ? finish_lookup(from, in) : deliver(from, in);
+    case frame_kind::monitor: return watch(from, in.target);
+    case frame_kind::down: return actor_ended(from, in);
+    case frame_kind::lookup: return answer_lookup(from, in);
+    default: log::warning(settings_.name + ": ignored an unexpected frame from " + from);
+  }
+}
+
+void node::deliver(const std::string& from, const frame& in) {
+  const caf::message_id mid =
+      in.kind == frame_kind::message ? caf::make_message_id() : caf::message_id{in.request_id};
+  if (in.kind == frame_kind::response) {
+    const std::scoped_lock lock(mutex_);
+    if (pending_.erase({in.target, mid.request_id().integer_value()}) == 0) return;
+  }
+  const auto target = system_.registry().get<caf::strong_actor_ptr>(in.target);
+  if (!target)
+    return refuse(from, in, {errc::unknown_target, "there is no actor " +
+                                                       std::to_string(in.target) + " on node '" +
+                                                       settings_.name + "' (any more)"});
+  auto content = types_.decode(in, *this);
+  if (!content && in.kind != frame_kind::response) return refuse(from, in, content.error());
+  auto sender = in.sender ? resolve({from, "", in.sender}) : nullptr;
+  enqueue(target, std::move(sender), mid,
+          content ? std::move(*content) : caf::make_message(to_caf(content.error())));
+}
+
+void node::refuse(const std::string& from, const frame& in, const error& why) {
+  if (in.kind != frame_kind::request) {
+    log::warning(settings_.name + ": dropped a message from " + from + ": " + why.text);
+    return;
+  }
+  const caf::message_id mid{in.request_id};
+  frame out{.kind = frame_kind::response,
+            .sender = in.target,
+            .target = in.sender,
+            .request_id = mid.response_id().integer_value()};
+  out.body.push_back(error_element(why));
+  send(from, std::move(out));
+}
+
+void node::watch(const std::string& from, caf::actor_id target) {
+  const auto ended = [this, from, target](const error& why) {
+    frame out{.kind = frame_kind::down, .sender = target};
+    out.body.push_back(error_element(why));
+    send(from, std::move(out));
+  };
+  const auto actor = system_.registry().get<caf::strong_actor_ptr>(target);
+  if (!actor) return ended({errc::unknown_target, "the actor has ended"});
+  actor->get()->attach_functor([ended](const caf::error& reason) {
+    ended(reason ? from_caf(reason) : error{errc::cancelled, "the actor has ended"});
+  });
+}
+
+void node::actor_ended(const std::string& from, const frame& in) {
+  proxies_.erase(id_of(from), in.sender, to_caf(read_error(in)));
+}
+
+void node::answer_lookup(const std::string& from, const frame& in) {
+  frame out{.kind = frame_kind::response, .request_id = in.request_id};
+  const std::string* name = nullptr;
+  if (in.body.size() == 1 && in.body[0].fields.size() == 1)
+    name = std::get_if<std::string>(&in.body[0].fields[0].of);
+  caf::strong_actor_ptr actor;
+  if (name) {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = published_.find(*name); found != published_.end())
+      actor = found->second;
+  }
+  if (actor) {
+    out.body.push_back({"found", {{address_of(actor)}}});
+  } else {
+    out.body.push_back(error_element({errc::unknown_target, "node '" + settings_.name +
+                                                                "' has published no actor '" +
+                                                                (name ? *name : "") + "'"}));
+  }
+  send(from, std::move(out));
+}
+
+void node::finish_lookup(const std::string& from, const frame& in) {
+  lookup answer;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = lookups_.find(in.request_id);
+    if (found == lookups_.end() || found->second.first != from) return;
+    answer = std::move(found->second.second);
+    lookups_.erase(found);
+  }
+  const auto* address = in.body.size() == 1 && in.body[0].fields.size() == 1
+                            ? std::get_if<messages::actor_ref>(&in.body[0].fields[0].of)
+                            : nullptr;
+  if (address) {
+    answer.set_value(resolve(*address));
+  } else {
+    answer.set_value(tl::unexpected(read_error(in)));
+  }
+}
+
+void node::undelivered(const frame& out, const error& why) {
+  if (out.kind != frame_kind::request) return;
+  std::vector<pending_request> failed;
+  {
+    const std::scoped_lock lock(mutex_);
+    const caf::message_id mid{out.request_id};
+    auto found = pending_.extract({out.sender, mid.request_id().integer_value()});
+    if (found) failed.push_back(std::move(found.mapped()));
+  }
+  fail_requests(failed, why);
+}
+
+void node::node_down(const std::string& name, const error& why) {
+  std::vector<pending_request> failed;
+  std::vector<lookup> unanswered;
+  {
+    const std::scoped_lock lock(mutex_);
+    for (auto it = pending_.begin(); it != pending_.end();) {
+      if (it->second.node != name) {
+        ++it;
+        continue;
+      }
+      failed.push_back(std::move(it->second));
+      it = pending_.erase(it);
+    }
+    for (auto it = lookups_.begin(); it != lookups_.end();) {
+      if (it->second.first != name) {
+        ++it;
+        continue;
+      }
+      unanswered.push_back(std::move(it->second.second));
+      it = lookups_.erase(it);
+    }
+  }
+  for (auto& question : unanswered) question.set_value(tl::unexpected(why));
+  fail_requests(failed, why);
+  const auto id = id_of(name);
+  for (const auto& proxy : proxies_.get_all(id)) proxies_.erase(id, proxy->id(), to_caf(why));
+  if (settings_.on_node_down) settings_.on_node_down(name, why);
+}
+
+void node::fail_requests(const std::vector<pending_request>& requests, const error& why) {
+  for (const auto& request : requests)
+    enqueue(request.sender, nullptr, request.mid.response_id(), caf::make_message(to_caf(why)));
+}
+
+}  // namespace troupe::actors

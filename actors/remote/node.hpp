@@ -1,0 +1,144 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+#include <caf/node_id.hpp>
+#include <caf/proxy_registry.hpp>
+#include <chrono>
+#include <compare>
+#include <condition_variable>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "actors/remote/message_registry.hpp"
+#include "actors/remote/neighbourhood.hpp"
+#include "actors/remote/remote_actor.hpp"
+#include "messages/link/link.hpp"
+
+namespace troupe::actors {
+
+/// Makes a node's link once its events are known.
+using link_factory =
+    std::function<result<std::unique_ptr<messages::link>>(messages::link_events)>;
+
+/// A node's name, where it listens ("host:port"; port 0: any free one), and what it tells its owner.
+struct node_settings {
+  std::string name;
+  std::string listen = "127.0.0.1:0";
+  /// A connected node is gone: lost (peer_lost), or left in order (cancelled). On the link's thread.
+  std::function<void(const std::string& node, const error& why)> on_node_down;
+};
+
+/// One process's place in the cluster: its name, its link, and the doors to the actors of other
+/// nodes. A handle to a remote actor is an ordinary CAF handle: request, send, monitor and link work
+/// as for a local one, and when its process is lost every outstanding request to it is answered
+/// with errc::peer_lost and its monitors are told.
+///
+/// A resource: made after the actor system, destroyed before it and after its actors have ended.
+/// Safe to use from any thread; `join` and `find` wait, so not from the link's own.
+class node final : public actor_directory,
+                   private caf::proxy_registry::backend,
+                   private message_carrier {
+ public:
+  /// Opens the link and listens. `types` outlives the node. Errors: those of the link.
+  [[nodiscard]] static result<std::unique_ptr<node>> start(caf::actor_system& system,
+                                                           const message_registry& types,
+                                                           node_settings settings,
+                                                           const link_factory& make_link);
+  /// Says goodbye to the other nodes.
+  ~node() override;
+
+  [[nodiscard]] const std::string& name() const noexcept { return settings_.name; }
+  [[nodiscard]] const std::string& address() const noexcept { return address_; }
+  [[nodiscard]] messages::link_stats link_stats() const { return link_->stats(); }
+
+  /// Lets other nodes find `actor` by a name.
+  void publish(const std::string& name, caf::strong_actor_ptr actor);
+
+  /// Connects to the node at `address` and waits for its name. Errors: address_unavailable,
+  /// timed_out, peer_lost.
+  [[nodiscard]] result<std::string> join(const std::string& address,
+                                         std::chrono::milliseconds timeout);
+
+  /// Waits until another node has joined this one. False when `timeout` passes first.
+  [[nodiscard]] bool wait_for(const std::string& node, std::chrono::milliseconds timeout);
+
+  /// The actor that another node published. Errors: peer_lost, unknown_target, timed_out.
+  [[nodiscard]] result<caf::strong_actor_ptr> find(const std::string& where,
+                                                   const std::string& actor,
+                                                   std::chrono::milliseconds timeout);
+
+  /// A local actor becomes reachable under the returned address; a remote one keeps its own.
+  [[nodiscard]] messages::actor_ref address_of(const caf::strong_actor_ptr& actor) override;
+  /// A handle to the actor at `address`; its node is connected at the first message.
+  [[nodiscard]] caf::strong_actor_ptr resolve(const messages::actor_ref& address) override;
+
+ private:
+  struct request_key {
+    caf::actor_id sender = 0;
+    std::uint64_t number = 0;
+    auto operator<=>(const request_key&) const = default;
+  };
+  struct pending_request {
+    caf::strong_actor_ptr sender;
+    caf::message_id mid;
+    std::string node;
+  };
+  using lookup = std::promise<result<caf::strong_actor_ptr>>;
+
+  node(caf::actor_system& system, const message_registry& types, node_settings settings);
+  [[nodiscard]] messages::link_events link_events();
+  void say_goodbye();
+
+  // caf::proxy_registry::backend and message_carrier
+  caf::strong_actor_ptr make_proxy(caf::node_id node, caf::actor_id actor) override;
+  void set_last_hop(caf::node_id*) override {}
+  void forward(const caf::node_id& to, caf::actor_id target,
+               caf::mailbox_element_ptr what) override;
+
+  /// Runs an event of the core and performs its effects: sends while the core is locked, so that
+  /// frames keep their order; everything that calls an actor or the owner afterwards.
+  template <class Event>
+  void step(Event event);
+  void perform_locked(neighbourhood::effect& effect);
+  void perform(neighbourhood::effect& effect);
+  void send(const std::string& to, messages::frame out);
+  void connect(const neighbourhood::connect& to);
+
+  // Frames from other nodes, by kind.
+  void received(const std::string& from, const messages::frame& in);
+  void deliver(const std::string& from, const messages::frame& in);
+  void refuse(const std::string& from, const messages::frame& request, const error& why);
+  void watch(const std::string& from, caf::actor_id target);
+  void actor_ended(const std::string& from, const messages::frame& in);
+  void answer_lookup(const std::string& from, const messages::frame& in);
+  void finish_lookup(const std::string& from, const messages::frame& in);
+
+  void undelivered(const messages::frame& out, const error& why);
+  void node_down(const std::string& name, const error& why);
+  void fail_requests(const std::vector<pending_request>& requests, const error& why);
+  [[nodiscard]] caf::node_id id_of(const std::string& name);
+
+  caf::actor_system& system_;
+  const message_registry& types_;
+  const node_settings settings_;
+  std::string address_;
+  caf::proxy_registry proxies_;
+
+  // Guarded by mutex_, which is never held while an actor or the owner is called.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<neighbourhood> core_;
+  std::map<caf::node_id, std::string> names_;
+  std::map<request_key, pending_request> pending_;
+  std::map<std::string, caf::strong_actor_ptr> published_;
+  std::map<std::uint64_t, std::pair<std::string, lookup>> lookups_;
+  std::uint64_t next_lookup_ = 1;
+
+  std::unique_ptr<messages::link> link_;  // last: its thread calls into everything above
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <caf/actor_config.hpp>
+#include <caf/actor_proxy.hpp>
+#include <caf/mailbox_element.hpp>
+
+namespace troupe::actors {
+
+/// What carries a message to another process; `node` is the one implementation.
+class message_carrier {
+ public:
+  virtual ~message_carrier() = default;
+
+  /// Called in the sender's thread. The carrier answers a request that it cannot deliver.
+  virtual void forward(const caf::node_id& node, caf::actor_id target,
+                       caf::mailbox_element_ptr what) = 0;
+};
+
+/// Stands in this process for an actor of another one, so that a handle behaves the same wherever
+/// the actor lives. Owned by its handles and by the node's proxy registry.
+class remote_actor final : public caf::actor_proxy {
+ public:
+  /// `carrier` outlives the actor system's actors.
+  remote_actor(caf::actor_config& config, message_carrier& carrier)
+      : caf::actor_proxy(config), carrier_(carrier) {}
+
+  void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override;
+  void kill_proxy(caf::execution_unit* unit, caf::error reason) override;
+
+ private:
+  message_carrier& carrier_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,251 @@
+#include "actors/stage/stage_actor.hpp"
+
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include "actors/errors.hpp"
+#include "engine/schedule/plan_text.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/stage/work_thread.hpp"
+#include "messages/log.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using engine::action_kind;
+using engine::step_key;
+
+/// How long an update may take before its stage gives up on its optimizer.
+constexpr std::chrono::minutes update_deadline{10};
+
+std::uint64_t peak_memory_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+/// What has arrived for one micro-batch and not been used yet.
+struct microbatch_inbox {
+  at::Tensor input;     // [n, ...]
+  at::Tensor labels;    // [n] i64, last stage
+  at::Tensor gradient;  // [n, ...]
+};
+
+/// A step that was announced and not answered.
+struct announced_step {
+  run order;
+  run_done report;
+  caf::typed_response_promise<run_done> answer;
+};
+
+struct stage_state {
+  std::string name;
+  engine::stage_core core;
+  std::unique_ptr<engine::stage_module> module;  // used by the work thread while an action runs
+  optimizer_actor optimizer;
+  stage_actor previous;
+  stage_actor next;
+  std::map<microbatch_key, microbatch_inbox> inbox;
+  std::map<step_key, announced_step> steps;
+  std::unique_ptr<engine::work_thread> work;  // last: its tasks use the module
+};
+
+using self_pointer = stage_actor::stateful_pointer<stage_state>;
+
+/// Runs on the work thread. Torch's exceptions end here.
+work_done perform(engine::stage_module& module, const engine::start_action& what,
+                  engine::step_kind kind, std::int64_t batch_size, microbatch_inbox in) {
+  work_done outcome{.step = what.key, .action = what.what};
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    if (what.what.kind == action_kind::forward) {
+      auto forward = module.forward(what.key, kind, what.what.microbatch, in.input, in.labels,
+                                    batch_size);
+      outcome.output = std::move(forward.activation);
+      outcome.loss = forward.loss;
+      outcome.correct = forward.correct;
+    } else {
+      outcome.output = module.backward(what.key, what.what.microbatch, in.gradient);
+    }
+  } catch (const std::exception& problem) {
+    outcome.failure = problem.what();
+  }
+  outcome.busy_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return outcome;
+}
+
+/// The steps outstanding cannot succeed any more; says so to whoever waits for them.
+void fail_all(self_pointer self, const error& why) {
+  auto steps = std::exchange(self->state.steps, {});
+  self->state.inbox.clear();
+  if (steps.empty()) log::error(self->state.name + ": " + why.text);
+  for (auto& [key, step] : steps)
+    step.answer.deliver(to_caf({why.code, self->state.name + ": " + why.text}));
+}
+
+void perform_effects(self_pointer self, const result<engine::stage_effects>& effects);
+
+void start(self_pointer self, const engine::start_action& what) {
+  auto& state = self->state;
+  const auto step = state.steps.find(what.key);
+  if (step == state.steps.end()) return;  // it was failed meanwhile
+  const microbatch_key key{what.key, what.what.microbatch};
+  microbatch_inbox in;
+  if (what.what.kind == action_kind::forward) {
+    in.input = std::move(state.inbox[key].input);
+    in.labels = std::move(state.inbox[key].labels);
+  } else {
+    in.gradient = std::move(state.inbox[key].gradient);
+    state.inbox.erase(key);
+  }
+  if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(key);
+  state.work->post([module = state.module.get(), what, kind = step->second.order.kind,
+                    batch_size = step->second.order.batch_size, in = std::move(in),
+                    to = caf::actor_cast<stage_actor>(self)]() mutable {
+    caf::anon_send(to, perform(*module, what, kind, batch_size, std::move(in)));
+  });
+}
+
+void answer(self_pointer self, const step_key& key) {
+  auto step = self->state.steps.extract(key);
+  if (!step) return;
+  auto& [order, report, promise] = step.mapped();
+  report.step = key;
+  report.peak_memory_bytes = peak_memory_bytes();
+  promise.deliver(report);
+}
+
+void update(self_pointer self, const step_key& key) {
+  auto& step = self->state.steps.at(key);
+  apply_gradients order{step.order.update, step.order.learning_rate,
+                        self->state.module->take_gradients()};
+  self->request(self->state.optimizer, update_deadline, std::move(order))
+      .then(
+          [self, key](const applied& outcome) {
+            const auto found = self->state.steps.find(key);
+            if (found == self->state.steps.end()) return;
+            found->second.report.busy_s += outcome.busy_s;
+            answer(self, key);
+            perform_effects(self, self->state.core.update_done(key));
+          },
+          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
+void perform_effects(self_pointer self, const result<engine::stage_effects>& effects) {
+  if (!effects) return fail_all(self, effects.error());
+  for (const auto& effect : *effects) {
+    if (const auto* action = std::get_if<engine::start_action>(&effect)) {
+      start(self, *action);
+    } else if (const auto& finished = std::get<engine::step_finished>(effect);
+               finished.kind == engine::step_kind::training) {
+      update(self, finished.key);
+    } else {
+      answer(self, finished.key);
+    }
+  }
+}
+
+caf::result<run_done> on_run(self_pointer self, const run& order) {
+  auto& state = self->state;
+  const auto plan = engine::parse(order.plan);
+  if (!plan) return to_caf(plan.error());
+  if (plan->stages.size() != 1)
+    return to_caf({errc::bad_config, state.name + ": a run needs the plan of one stage"});
+  auto effects = state.core.begin({order.step, order.kind, plan->stages.front(),
+                                   state.module->options().is_first,
+                                   state.module->options().is_last});
+  if (!effects) return to_caf({effects.error().code, state.name + ": " + effects.error().text});
+  auto promise = self->make_response_promise<run_done>();
+  state.steps.emplace(order.step, announced_step{order, {}, promise});
+  perform_effects(self, effects);
+  return promise;
+}
+
+/// Hands an action's output to the neighbour that waits for it.
+void pass_on(self_pointer self, const work_done& outcome) {
+  const microbatch_key key{outcome.step, outcome.action.microbatch};
+  const auto& state = self->state;
+  if (outcome.action.kind == action_kind::backward) {
+    if (state.previous) self->send(state.previous, gradient{key, outcome.output});
+  } else if (state.next) {
+    self->send(state.next, activation{key, outcome.output});
+  }
+}
+
+void on_work_done(self_pointer self, const work_done& outcome) {
+  const auto found = self->state.steps.find(outcome.step);
+  if (found == self->state.steps.end()) return;  // failed meanwhile
+  if (outcome.failure)
+    return fail_all(self, {errc::handler_failed, engine::to_string(outcome.action) + " of " +
+                                                     engine::to_string(outcome.step) +
+                                                     " failed: " + *outcome.failure});
+  auto& report = found->second.report;
+  report.loss += outcome.loss;
+  report.correct += outcome.correct;
+  report.busy_s += outcome.busy_s;
+  pass_on(self, outcome);
+  perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
+}
+
+caf::result<done> on_load(self_pointer self, const load_weights& from) {
+  std::vector<engine::named_tensor> tensors;
+  tensors.reserve(from.tensors.size());
+  for (const auto& [name, tensor] : from.tensors) tensors.push_back({name, tensor});
+  auto loaded = engine::load_weights(self->state.module->layers(), tensors);
+  if (!loaded) return to_caf(loaded.error());
+  return done{};
+}
+
+weights on_read(self_pointer self) {
+  weights all;
+  for (auto& [name, tensor] : engine::collect_weights(self->state.module->layers()))
+    all.tensors.push_back({name, tensor.clone()});
+  return all;
+}
+
+stage_actor::behavior_type stage_behavior(self_pointer self,
+                                          const std::shared_ptr<stage_parts>& given) {
+  auto& state = self->state;
+  state.name = std::move(given->name);
+  state.module = std::move(given->module);
+  state.optimizer = std::move(given->optimizer);
+  state.work = std::make_unique<engine::work_thread>(state.name, given->threads);
+  return {
+      [self](const connect_stage& to) {
+        self->state.previous = caf::actor_cast<stage_actor>(to.previous);
+        self->state.next = caf::actor_cast<stage_actor>(to.next);
+        return done{};
+      },
+      [self](const run& order) { return on_run(self, order); },
+      [self](const activation& in) {
+        self->state.inbox[in.key].input = in.tensor;
+        perform_effects(self, self->state.core.input_arrived(in.key.step, in.key.microbatch));
+      },
+      [self](const target& in) {
+        self->state.inbox[in.key].labels = in.labels;
+        perform_effects(self, self->state.core.target_arrived(in.key.step, in.key.microbatch));
+      },
+      [self](const gradient& in) {
+        self->state.inbox[in.key].gradient = in.tensor;
+        perform_effects(self, self->state.core.gradient_arrived(in.key.step, in.key.microbatch));
+      },
+      [self](const work_done& outcome) { on_work_done(self, outcome); },
+      [self](const load_weights& from) { return on_load(self, from); },
+      [self](const read_weights&) { return on_read(self); },
+  };
+}
+
+}  // namespace
+
+stage_actor spawn_stage(caf::actor_system& system, stage_parts parts) {
+  return system.spawn(stage_behavior, std::make_shared<stage_parts>(std::move(parts)));
+}
+
+}  // namespace troupe::actors

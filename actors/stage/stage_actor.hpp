@@ -1,0 +1,25 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "actors/interfaces.hpp"
+#include "engine/stage/stage_module.hpp"
+
+namespace troupe::actors {
+
+/// What a stage is made of.
+struct stage_parts {
+  std::string name;                              ///< "stage-1", for errors and thread names.
+  std::unique_ptr<engine::stage_module> module;  ///< Its arithmetic.
+  optimizer_actor optimizer;                     ///< Owner of the module's parameters.
+  int threads = 1;                               ///< Intra-op threads of its work thread.
+};
+
+/// Spawns a stage with a work thread of its own. It ends when told to (exit message), after the
+/// action that is running.
+[[nodiscard]] stage_actor spawn_stage(caf::actor_system& system, stage_parts parts);
+
+}  // namespace troupe::actors

@@ -1,0 +1,42 @@
+#include "apps/resnet_pipeline/partition.hpp"
+
+#include "engine/partition/partition.hpp"
+#include "engine/stage/model.hpp"
+
+namespace troupe::apps {
+namespace {
+
+result<std::vector<std::size_t>> choose_cuts(const engine::model& layers,
+                                             const cluster::pipeline_config& config,
+                                             std::vector<std::int64_t> sample_shape) {
+  if (!config.cut.empty()) {
+    auto cuts = engine::parse_cuts(engine::layer_names(layers), config.cut);
+    if (cuts && cuts->size() + 1 != config.stages)
+      return fail(errc::bad_config, std::to_string(config.stages) + " stages need " +
+                                        std::to_string(config.stages - 1) + " cuts, but cut names " +
+                                        std::to_string(cuts->size()));
+    return cuts;
+  }
+  std::vector<double> costs;
+  for (const auto& layer : layers) costs.push_back(layer->multiply_adds(sample_shape));
+  return engine::even_cuts(costs, config.stages);
+}
+
+}  // namespace
+
+result<std::vector<std::pair<std::size_t, std::size_t>>> stage_ranges(
+    const engine::model& layers, const cluster::pipeline_config& config,
+    std::vector<std::int64_t> sample_shape) {
+  auto cuts = choose_cuts(layers, config, std::move(sample_shape));
+  if (!cuts) return tl::unexpected(cuts.error());
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  std::size_t first = 0;
+  cuts->push_back(layers.size());
+  for (const auto cut : *cuts) {
+    ranges.emplace_back(first, cut);
+    first = cut;
+  }
+  return ranges;
+}
+
+}  // namespace troupe::apps

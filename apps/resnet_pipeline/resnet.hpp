@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/stage/layer.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::apps {
+
+/// The networks that `build_resnet` knows, by torchvision's names.
+[[nodiscard]] std::vector<std::string> resnet_names();
+
+/// A residual network as a list of layers `conv1, bn1, relu, maxpool, layer1.0, ..., layer4.k,
+/// avgpool, fc` over images [N, 3, H, W] f32, giving logits [N, classes] f32. Names, order and
+/// shapes of its tensors are torchvision's, and so is the initialisation: seed S gives, to the bit,
+/// the weights of torch.manual_seed(S); torchvision.models.NAME(num_classes=classes). A stage
+/// builds the whole and keeps its own layers (engine::keep_layers), so all stages agree.
+/// He et al., "Deep Residual Learning for Image Recognition", 2016; torchvision's variant puts a
+/// bottleneck's stride on its 3x3 convolution. ResNeXt: Xie et al., 2017.
+/// Errors: bad_config for an unknown name (listing the known ones) or less than one class.
+[[nodiscard]] result<engine::model> build_resnet(const std::string& name, std::int64_t classes,
+                                                 std::uint64_t seed);
+
+}  // namespace troupe::apps

@@ -1,0 +1,317 @@
+#include "apps/resnet_pipeline/run.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/errors.hpp"
+#include "actors/pipeline/data_actor.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/pipeline/trainer.hpp"
+#include "apps/resnet_pipeline/partition.hpp"
+#include "apps/resnet_pipeline/resnet.hpp"
+#include "cluster/launch/interrupt.hpp"
+#include "cluster/membership/stage_node.hpp"
+#include "cluster/membership/worker_group.hpp"
+#include "cluster/observe/json_lines.hpp"
+#include "cluster/observe/progress.hpp"
+#include "engine/data/dataset.hpp"
+#include "engine/data/sampler.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/state/safetensors.hpp"
+#include "messages/log.hpp"
+
+namespace troupe::apps {
+namespace {
+
+constexpr std::chrono::minutes build_deadline{10};
+
+/// What is known of a run before any worker starts.
+struct prepared_run {
+  std::shared_ptr<const engine::dataset> data;
+  std::int64_t classes = 0;
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;  // layers [first, last) of each stage
+  std::vector<std::vector<engine::named_tensor>> weights;   // of each stage; empty: from the seed
+  std::uint64_t updates = 0;
+};
+
+actors::model_registry models() {
+  actors::model_registry known;
+  for (const auto& name : resnet_names()) {
+    known[name] = [name](std::int64_t classes, std::uint64_t seed) {
+      return build_resnet(name, classes, seed);
+    };
+  }
+  return known;
+}
+
+result<std::shared_ptr<const engine::dataset>> open_data(const cluster::trainer_config& config) {
+  auto data = engine::open_dataset({.source = config.data.source,
+                                    .image_size = config.data.image_size,
+                                    .seed = config.train.seed,
+                                    .threads = config.data.threads,
+                                    .strict = config.data.strict,
+                                    .warn = {}});
+  if (!data) return tl::unexpected(data.error());
+  return std::shared_ptr<const engine::dataset>(std::move(*data));
+}
+
+result<std::int64_t> choose_classes(const cluster::model_config& config,
+                                    const engine::dataset& data) {
+  if (config.classes == 0) return data.classes();
+  if (config.classes >= data.classes()) return config.classes;
+  return fail(errc::bad_config, "--classes " + std::to_string(config.classes) +
+                                    ": the data has " + std::to_string(data.classes()));
+}
+
+/// The weights of --init, cut like the model.
+result<std::vector<std::vector<engine::named_tensor>>> initial_weights(
+    engine::model layers, const cluster::model_config& config,
+    const std::vector<std::pair<std::size_t, std::size_t>>& ranges) {
+  std::vector<std::vector<engine::named_tensor>> parts;
+  if (config.init.empty()) return parts;
+  const auto file = engine::load_safetensors(config.init);
+  if (!file) return tl::unexpected(file.error());
+  if (auto loaded = engine::load_weights(layers, *file); !loaded)
+    return fail(loaded.error().code, config.init.string() + ": " + loaded.error().text);
+  for (const auto& [first, last] : ranges) {
+    engine::model part;
+    std::move(layers.begin() + static_cast<std::ptrdiff_t>(first),
+              layers.begin() + static_cast<std::ptrdiff_t>(last), std::back_inserter(part));
+    parts.push_back(engine::collect_weights(part));
+  }
+  return parts;
+}
+
+result<prepared_run> prepare(const cluster::trainer_config& config) {
+  prepared_run run;
+  auto data = open_data(config);
+  if (!data) return tl::unexpected(data.error());
+  run.data = std::move(*data);
+  const auto samples = run.data->size(engine::split::train);
+  if (samples == 0) return fail(errc::bad_data, config.data.source + " has no training images");
+  const auto classes = choose_classes(config.model, *run.data);
+  if (!classes) return tl::unexpected(classes.error());
+  run.classes = *classes;
+
+  auto layers = build_resnet(config.model.name, run.classes, config.train.seed);
+  if (!layers) return tl::unexpected(layers.error());
+  auto ranges = stage_ranges(*layers, config.pipeline, run.data->sample_shape());
+  if (!ranges) return tl::unexpected(ranges.error());
+  run.ranges = std::move(*ranges);
+  auto weights = initial_weights(std::move(*layers), config.model, run.ranges);
+  if (!weights) return tl::unexpected(weights.error());
+  run.weights = std::move(*weights);
+
+  const auto per_epoch =
+      static_cast<std::uint64_t>(engine::batch_count(samples, config.train.batch_size));
+  run.updates = config.train.steps ? *config.train.steps : *config.train.epochs * per_epoch;
+  return run;
+}
+
+result<std::unique_ptr<cluster::workers>> place_workers(const cluster::trainer_config& config) {
+  if (config.pipeline.stages_in == cluster::placement::threads)
+    return cluster::make_worker_threads(models(), optimizers::built_in());
+  return cluster::make_worker_processes(config.link.transport, config.observe.verbose);
+}
+
+actors::build_stage order_for(const cluster::trainer_config& config, const prepared_run& run,
+                              std::uint32_t stage) {
+  const auto& optimizer = config.optimizer;
+  return {.stage = {stage},
+          .stages = config.pipeline.stages,
+          .model = config.model.name,
+          .classes = run.classes,
+          .seed = config.train.seed,
+          .first_layer = run.ranges[stage].first,
+          .last_layer = run.ranges[stage].second,
+          .loss = std::string(name_of(config.train.loss)),
+          .bf16 = config.model.precision == cluster::precision::bf16,
+          .channels_last = config.model.memory_format == cluster::memory_format::channels_last,
+          .threads = cluster::threads_per_stage(config.pipeline, std::thread::hardware_concurrency()),
+          .optimizer = optimizer.name,
+          .optimizer_options = {{"lr", optimizer.lr},
+                                {"momentum", optimizer.momentum},
+                                {"dampening", optimizer.dampening},
+                                {"weight_decay", optimizer.weight_decay},
+                                {"nesterov", optimizer.nesterov ? 1.0 : 0.0}}};
+}
+
+/// Has every host build its stage, all at once.
+result<std::vector<actors::stage_actor>> build_stages(cluster::worker_group& group,
+                                                      const cluster::trainer_config& config,
+                                                      const prepared_run& run) {
+  caf::scoped_actor self(group.system());
+  using answer = decltype(self->request(group.hosts().front(), build_deadline,
+                                        actors::build_stage{}));
+  std::vector<answer> answers;
+  for (std::uint32_t i = 0; i < config.pipeline.stages; ++i)
+    answers.push_back(
+        self->request(group.hosts()[i], build_deadline, order_for(config, run, i)));
+  std::vector<actors::stage_actor> stages;
+  std::optional<error> failure;
+  for (auto& each : answers) {
+    each.receive(
+        [&](const actors::stage_built& built) {
+          stages.push_back(caf::actor_cast<actors::stage_actor>(built.stage));
+        },
+        [&](const caf::error& why) { failure = actors::from_caf(why); });
+    if (failure) return tl::unexpected(group.explain(*failure));
+  }
+  return stages;
+}
+
+/// Writes what happens to the terminal and to --json.
+class reporter {
+ public:
+  static result<std::unique_ptr<reporter>> open(const cluster::trainer_config& config,
+                                                const prepared_run& run) {
+    std::unique_ptr<reporter> made(new reporter(config, run));
+    if (config.observe.json.empty()) return made;
+    auto json = cluster::json_lines::open(config.observe.json);
+    if (!json) return tl::unexpected(json.error());
+    made->json_.emplace(std::move(*json));
+    return made;
+  }
+
+  void step(std::uint64_t update, const actors::step_outcome& outcome) {
+    cluster::step_report report{.step = update,
+                                .loss = outcome.loss,
+                                .seconds = outcome.seconds,
+                                .images_per_s =
+                                    static_cast<double>(outcome.images) / outcome.seconds,
+                                .stages = {}};
+    for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
+      const auto& [busy_s, peak] = outcome.stages[i];
+      report.stages.push_back({"stage-" + std::to_string(i), busy_s,
+                               std::max(0.0, outcome.seconds - busy_s), peak});
+    }
+    report.bubble = cluster::bubble_of(report.stages, outcome.seconds);
+    progress_.step(report);
+    if (json_) keep(json_->write(report));
+  }
+
+  void evaluation(const actors::evaluation& outcome) {
+    const cluster::evaluation_report report{outcome.updates, outcome.accuracy, outcome.loss};
+    progress_.evaluation(report);
+    if (json_) keep(json_->write(report));
+  }
+
+  void print(const std::string& line) { progress_.print(line); }
+  void finish() { progress_.finish(); }
+
+  /// The first failed write to --json, if one failed.
+  [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+
+ private:
+  reporter(const cluster::trainer_config& config, const prepared_run& run)
+      : progress_(progress_options(config, run)) {}
+
+  static cluster::progress_options progress_options(const cluster::trainer_config& config,
+                                                    const prepared_run& run) {
+    auto options = cluster::progress_options_for(stderr);
+    options.total_steps = run.updates;
+    options.steps_per_epoch = static_cast<std::uint64_t>(engine::batch_count(
+        run.data->size(engine::split::train), config.train.batch_size));
+    if (!config.observe.progress) options.style = cluster::progress_style::quiet;
+    return options;
+  }
+
+  void keep(const result<void>& written) {
+    if (!written && !failure_) failure_ = written.error();
+  }
+
+  cluster::progress progress_;
+  std::optional<cluster::json_lines> json_;
+  std::optional<error> failure_;
+};
+
+actors::training training_of(const cluster::trainer_config& config, const prepared_run& run) {
+  return {.updates = run.updates,
+          .batch_size = config.train.batch_size,
+          .microbatches = config.pipeline.micro_batches,
+          .shuffle = config.data.shuffle,
+          .seed = config.train.seed,
+          .evaluate = config.train.eval,
+          .evaluate_every = config.train.eval_every,
+          .learning_rate = [optimizer = config.optimizer, total = run.updates](std::uint64_t u) {
+            return cluster::learning_rate(optimizer, u, total);
+          }};
+}
+
+/// Drives the stages through the run and saves the weights at its end.
+result<void> drive(cluster::worker_group& group, const cluster::trainer_config& config,
+                   const prepared_run& run, const std::atomic<bool>& stop) {
+  auto stages = build_stages(group, config, run);
+  if (!stages) return tl::unexpected(stages.error());
+  auto pipeline = actors::pipeline::compose(group.system(), *stages, config.pipeline.schedule);
+  if (!pipeline) return tl::unexpected(pipeline.error());
+  for (std::size_t i = 0; i < run.weights.size(); ++i) {
+    if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;
+  }
+  auto report = reporter::open(config, run);
+  if (!report) return tl::unexpected(report.error());
+
+  const auto data =
+      actors::spawn_data(group.system(), run.data, stages->front(), stages->back());
+  const actors::training_events events{
+      [&](std::uint64_t update, const auto& outcome) { (*report)->step(update, outcome); },
+      [&](const auto& outcome) { (*report)->evaluation(outcome); },
+      [&] { return stop.load() || (*report)->failure().has_value(); }};
+  const actors::data_sizes sizes{run.data->size(engine::split::train),
+                                 run.data->size(engine::split::test)};
+  const auto trained = actors::train(group.system(), *pipeline, data, sizes,
+                                     training_of(config, run), events);
+  caf::anon_send_exit(data, caf::exit_reason::user_shutdown);
+  (*report)->finish();
+  if (!trained) return tl::unexpected(trained.error());
+  if ((*report)->failure()) return tl::unexpected(*(*report)->failure());
+  if (run.data->skipped() > 0)
+    log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
+  if (config.train.save.empty()) return {};
+  const auto weights = pipeline->read_weights();
+  if (!weights) return tl::unexpected(weights.error());
+  return engine::save_safetensors(config.train.save, *weights);
+}
+
+}  // namespace
+
+result<run_end> run_trainer(const cluster::trainer_config& config) {
+  const auto run = prepare(config);
+  if (!run) return tl::unexpected(run.error());
+  auto workers = place_workers(config);
+  if (!workers) return tl::unexpected(workers.error());
+
+  // The handlers outlive nothing they touch: the guard goes first.
+  std::atomic<bool> stop = false;
+  auto* const all = workers->get();
+  auto guard = cluster::interrupt_guard::install(
+      {[&stop](int) {
+         stop = true;
+         log::info("stopping after the steps under way; interrupt again to end at once");
+       },
+       [all](int) { all->kill(); }});
+  if (!guard) return tl::unexpected(guard.error());
+  auto group = cluster::worker_group::start(std::move(*workers), config.pipeline.stages,
+                                            config.link.listen);
+  if (!group) return tl::unexpected(group.error());
+  if (auto driven = drive(**group, config, *run, stop); !driven)
+    return tl::unexpected((*group)->explain(driven.error()));
+  return stop ? run_end::interrupted : run_end::complete;
+}
+
+result<void> run_worker(const cluster::node_options& options) {
+  return cluster::run_stage_node({.name = options.name,
+                                  .trainer = options.join,
+                                  .make_link = cluster::ucx_link_factory(options.transport)},
+                                 models(), optimizers::built_in());
+}
+
+}  // namespace troupe::apps

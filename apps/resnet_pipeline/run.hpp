@@ -1,0 +1,22 @@
+#pragma once
+
+#include "cluster/config/command_line.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::apps {
+
+/// How a run ended well.
+enum class run_end : std::uint8_t {
+  complete,
+  interrupted,  ///< Ctrl-C or SIGTERM; weights were saved all the same.
+};
+
+/// Trains as the config says: opens the data, cuts the model, starts the workers, and drives them
+/// until all steps are done or the user interrupts. Leaves no process behind, whatever happens.
+[[nodiscard]] result<run_end> run_trainer(const cluster::trainer_config& config);
+
+/// Serves as a worker of another process's run.
+[[nodiscard]] result<void> run_worker(const cluster::node_options& options);
+
+}  // namespace troupe::apps

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "cluster/config/option.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::cluster {
+
+/// Checks what single values cannot show: that they fit each other, and that named files can be
+/// read or written (nothing is created). Where a cut is given and the number of stages is not, the
+/// stages follow from the cut. Errors: bad_config, beginning with the setting to change.
+[[nodiscard]] result<trainer_config> check_together(draft whole);
+
+/// Whether "HOST:PORT" (or "[V6]:PORT") can be an address.
+[[nodiscard]] bool is_address(const std::string& text);
+
+}  // namespace troupe::cluster

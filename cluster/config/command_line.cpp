@@ -1,0 +1,272 @@
+#include "cluster/config/command_line.hpp"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "cluster/config/checks.hpp"
+#include "cluster/config/near_miss.hpp"
+#include "cluster/config/option.hpp"
+#include "cluster/config/toml_file.hpp"
+#include "cluster/config/words.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr std::string_view config_flag = "--config";
+
+// CLI11's help, with a switch and its opposite side by side.
+class help_layout : public CLI::Formatter {
+ public:
+  help_layout() { column_width(38); }
+
+  std::string make_option_name(const CLI::Option* shown, bool positional) const override {
+    std::string name = CLI::Formatter::make_option_name(shown, positional);
+    if (const auto mark = name.find("{false}"); mark != std::string::npos) name.erase(mark, 7);
+    if (const auto comma = name.find(','); comma != std::string::npos) name.replace(comma, 1, ", ");
+    return name;
+  }
+};
+
+std::string help_of(const option& entry) {
+  const auto* text = std::get_if<text_field>(&entry.field);
+  const std::string words = text != nullptr ? allowed_values(entry) : "";
+  const std::string usual = default_text(entry);
+  std::string help(entry.help);
+  if (!words.empty()) help += ": " + words;
+  return usual.empty() ? help : help + " [" + usual + "]";
+}
+
+// A command line that CLI11 cuts into flags and their texts; what the texts mean is decided by the
+// option table, so that flags and file give the same errors.
+class flag_reader {
+ public:
+  explicit flag_reader(const program_info& program) : program_(program), app_(program.summary) {
+    app_.name(program.name);
+    app_.formatter(std::make_shared<help_layout>());
+    app_.allow_extras();
+    app_.set_help_flag("-h,--help", "Print this text and exit");
+    version_ = app_.add_flag("--version")->description("Print the version and exit");
+    config_ = add_text(config_flag, "FILE", "Read settings from this TOML file; flags win over it");
+    for (const option& entry : option_table()) options_.push_back(add(entry));
+  }
+
+  // The text that was asked for instead of a run, or nothing.
+  result<std::optional<message_text>> parse(std::span<const char* const> arguments) {
+    try {
+      app_.parse(reversed(arguments));
+    } catch (const CLI::CallForHelp&) {
+      return message_text{app_.help()};
+    } catch (const CLI::ArgumentMismatch&) {  // the last flag lacks its value
+      return fail(errc::bad_config,
+                  std::string(arguments.back()) + ": needs a value" + hint(arguments.back()));
+    } catch (const std::exception& wrong) {
+      return fail(errc::bad_config, one_line(wrong.what()));
+    }
+    if (version_->count() > 0) return message_text{program_.name + " " + program_.version + "\n"};
+    if (const std::string why = swallowed_flag(); !why.empty()) return fail(errc::bad_config, why);
+    if (const auto left = app_.remaining(); !left.empty())
+      return fail(errc::bad_config, unexpected(left.front()));
+    return std::nullopt;
+  }
+
+  // The file that --config names; empty: none.
+  result<std::string> config_file() const {
+    if (config_->count() == 0) return "";
+    return text_of(*config_, config_flag)
+        .and_then([](const std::string& file) -> result<std::string> {
+          if (file.empty())
+            return fail(errc::bad_config, "--config: needs a value: the name of a file");
+          return file;
+        });
+  }
+
+  result<std::vector<setting>> settings() const {
+    std::vector<setting> out;
+    for (std::size_t i = 0; i < options_.size(); ++i) {
+      if (options_[i]->count() == 0) continue;
+      auto value = value_of(option_table()[i], *options_[i]);
+      if (!value) return tl::unexpected(value.error());
+      out.push_back({&option_table()[i], std::move(*value), ""});
+    }
+    return out;
+  }
+
+ private:
+  CLI::Option* add_text(std::string_view flag, std::string_view value_name,
+                        const std::string& help) {
+    CLI::Option* added = app_.add_option(std::string(flag), help);
+    return added->option_text(std::string(value_name))
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
+
+  CLI::Option* add(const option& entry) {
+    const std::string group = "[" + std::string(entry.table) + "]";
+    CLI::Option* added = nullptr;
+    if (std::holds_alternative<switch_field>(entry.field)) {
+      std::string names(entry.flag);
+      if (!entry.off_flag.empty()) names += ",!" + std::string(entry.off_flag);
+      added = app_.add_flag(names)->description(help_of(entry));
+    } else {
+      added = add_text(entry.flag, entry.value_name, help_of(entry));
+    }
+    added->group(group);
+    return added;
+  }
+
+  // CLI11 wants the arguments in reverse. It would take the argument after "--flag=" for the value.
+  static std::vector<std::string> reversed(std::span<const char* const> arguments) {
+    std::vector<std::string> out;
+    for (const std::string argument : arguments) {
+      if (argument.size() > 3 && argument.starts_with("--") && argument.ends_with('=')) {
+        out.push_back(argument.substr(0, argument.size() - 1));
+        out.emplace_back();
+      } else {
+        out.push_back(argument);
+      }
+    }
+    std::reverse(out.begin(), out.end());
+    return out;
+  }
+
+  static std::string one_line(std::string text) {
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    return text;
+  }
+
+  static std::vector<std::string_view> known_flags() {
+    std::vector<std::string_view> flags{config_flag, "--help", "--version"};
+    for (const option& entry : option_table()) {
+      flags.push_back(entry.flag);
+      if (!entry.off_flag.empty()) flags.push_back(entry.off_flag);
+    }
+    return flags;
+  }
+
+  static std::string hint(std::string_view flag) {
+    for (const option& entry : option_table())
+      if (entry.flag == flag && !allowed_values(entry).empty())
+        return "; allowed: " + allowed_values(entry);
+    return "";
+  }
+
+  std::string unexpected(const std::string& argument) const {
+    const std::string help = "; " + program_.name + " --help lists the flags";
+    const std::string word = argument.substr(0, argument.find('='));
+    if (!word.starts_with('-')) return argument + ": unexpected argument" + help;
+    const auto meant = nearest(word, known_flags());
+    return word + ": unknown flag" + (meant ? "; did you mean " + std::string(*meant) + "?" : "") +
+           help;
+  }
+
+  // CLI11 takes whatever follows for a flag's value, also the next flag.
+  std::string swallowed_flag() const {
+    const auto flags = known_flags();
+    for (const CLI::Option* seen : app_.get_options()) {
+      for (const std::string& text : seen->results()) {
+        if (std::find(flags.begin(), flags.end(), text) == flags.end()) continue;
+        const std::string name = seen->get_name();
+        return name + ": needs a value" + hint(name) + "; got the flag " + text;
+      }
+    }
+    return "";
+  }
+
+  static result<std::string> text_of(const CLI::Option& seen, std::string_view flag) {
+    const std::string name(flag);
+    const std::vector<std::string>& texts = seen.results();
+    if (texts.size() != 1) return fail(errc::bad_config, name + ": given more than once");
+    return texts.front();
+  }
+
+  static result<option_value> value_of(const option& entry, const CLI::Option& seen) {
+    const bool is_switch = std::holds_alternative<switch_field>(entry.field);
+    const auto text = is_switch ? result<std::string>(seen.results().back())  // the last one counts
+                                : text_of(seen, entry.flag);
+    return text.and_then([&entry](const std::string& given) {
+      return parse_value(entry, given).map_error([&entry](const std::string& why) {
+        return error{errc::bad_config, std::string(entry.flag) + ": " + why};
+      });
+    });
+  }
+
+  const program_info& program_;
+  CLI::App app_;
+  CLI::Option* version_ = nullptr;
+  CLI::Option* config_ = nullptr;
+  std::vector<CLI::Option*> options_;  // beside option_table()
+};
+
+result<command> read_node(std::span<const char* const> arguments) {
+  node_options out;
+  std::string link = "auto";
+  CLI::App app;
+  app.add_option("--join", out.join)->required();
+  app.add_option("--node-name", out.name)->required();
+  app.add_option("--link", link);
+  app.add_flag("--verbose", out.verbose);
+  try {
+    std::vector<std::string> words(arguments.begin(), arguments.end());
+    std::reverse(words.begin(), words.end());
+    app.parse(words);
+  } catch (const CLI::Error& wrong) {
+    return fail(errc::bad_config,
+                "--join: a stage process takes --join HOST:PORT, --node-name NAME, "
+                "--link KIND and --verbose: " +
+                    std::string(wrong.what()));
+  }
+  if (!is_address(out.join))
+    return fail(errc::bad_config,
+                "--join: \"" + out.join + "\" is not an address; allowed: HOST:PORT");
+  if (out.name.empty()) return fail(errc::bad_config, "--node-name: is empty");
+  const auto words = words_of<transport>;
+  const auto found = std::find(words.begin(), words.end(), link);
+  if (found == words.end() || word_of(transport::loopback) == link)
+    return fail(errc::bad_config,
+                "--link: unknown value \"" + link + "\"; allowed: auto, tcp, shm");
+  out.transport = static_cast<transport>(found - words.begin());
+  return out;
+}
+
+result<command> read_trainer(const program_info& program, std::span<const char* const> arguments) {
+  flag_reader flags(program);
+  const auto text = flags.parse(arguments);
+  if (!text) return tl::unexpected(text.error());
+  if (*text) return command(**text);
+  draft whole;
+  const auto file = flags.config_file();
+  if (!file) return tl::unexpected(file.error());
+  const auto above = [&whole](const std::vector<setting>& layer) { return whole.apply(layer); };
+  if (!file->empty()) {
+    if (const auto read = read_toml(*file).and_then(above); !read)
+      return tl::unexpected(read.error());
+  }
+  if (const auto read = flags.settings().and_then(above); !read)
+    return tl::unexpected(read.error());
+  return check_together(std::move(whole)).map([](trainer_config config) {
+    return command(std::move(config));
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> to_arguments(const node_options& options) {
+  std::vector<std::string> out{"--join",     options.join, "--node-name",
+                               options.name, "--link",     std::string(name_of(options.transport))};
+  if (options.verbose) out.emplace_back("--verbose");
+  return out;
+}
+
+result<command> read_command_line(const program_info& program,
+                                  std::span<const char* const> arguments) {
+  const bool is_node = std::any_of(arguments.begin(), arguments.end(), [](std::string_view word) {
+    return word == "--join" || word.starts_with("--join=");
+  });
+  return is_node ? read_node(arguments) : read_trainer(program, arguments);
+}
+
+}  // namespace troupe::cluster

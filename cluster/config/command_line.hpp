@@ -1,0 +1,52 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "cluster/config/trainer_config.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::cluster {
+
+/// What a program says of itself in --help and --version.
+struct program_info {
+  std::string name;
+  std::string version;
+  std::string summary;  ///< One sentence.
+};
+
+/// What a child process is told: where to join its parent, and as whom. Everything else comes to it
+/// by message.
+struct node_options {
+  std::string join;  ///< "HOST:PORT" of the parent.
+  std::string name;  ///< "stage-1".
+  cluster::transport transport = cluster::transport::automatic;
+  bool verbose = false;
+
+  bool operator==(const node_options&) const = default;
+};
+
+/// The flags that make a child read back exactly `options`.
+[[nodiscard]] std::vector<std::string> to_arguments(const node_options& options);
+
+/// Text that was asked for (--help, --version): print it on stdout and exit with 0.
+struct message_text {
+  std::string text;
+
+  bool operator==(const message_text&) const = default;
+};
+
+/// What a command line asks the program to do: train, serve as a node (--join was given), or talk.
+using command = std::variant<trainer_config, node_options, message_text>;
+
+/// Reads flags (without the program's own name) and the file that --config names. Flags win over
+/// the file, the file over the defaults; paths are relative to the working directory. Everything
+/// that can be known without the model and the data is checked, also that named files can be read
+/// or written; nothing is created. Errors: bad_config, one line that begins with "FILE:LINE:
+/// table.key" or "--flag" and names the allowed values.
+[[nodiscard]] result<command> read_command_line(const program_info& program,
+                                                std::span<const char* const> arguments);
+
+}  // namespace troupe::cluster

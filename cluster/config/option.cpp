@@ -1,0 +1,256 @@
+#include "cluster/config/option.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <system_error>
+
+#include "cluster/config/near_miss.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+template <class... Cases>
+struct overloaded : Cases... {
+  using Cases::operator()...;
+};
+
+tl::unexpected<std::string> refuse(std::string why) {
+  return tl::unexpected(std::move(why));
+}
+
+std::string in_quotes(std::string_view text) {
+  return '"' + std::string(text) + '"';
+}
+
+std::string text_of(double value) {
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  return {buffer, end};
+}
+
+// What follows a complaint: "; allowed: 1 to 64", or nothing.
+std::string hint(const option& entry) {
+  const std::string values = allowed_values(entry);
+  return values.empty() ? "" : "; allowed: " + values;
+}
+
+std::string describe(const option_value& value) {
+  return std::visit(overloaded{
+                        [](bool given) -> std::string {
+                          return given ? "the boolean true" : "the boolean false";
+                        },
+                        [](std::int64_t given) { return "the integer " + std::to_string(given); },
+                        [](double given) { return "the number " + text_of(given); },
+                        [](const std::string& given) { return "the text " + in_quotes(given); },
+                        [](const std::vector<std::string>&) -> std::string { return "a list"; },
+                    },
+                    value);
+}
+
+std::string wrong_kind(const option& entry, const std::string& given) {
+  return "expected " + std::string(kind_name(entry)) + ", got " + given + hint(entry);
+}
+
+template <class Number>
+accepted<Number> parse_number(const option& entry, const std::string& text) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, value);
+  if (stop != end || text.empty() || status == std::errc::invalid_argument)
+    return refuse(in_quotes(text) + " is not " + std::string(kind_name(entry)) + hint(entry));
+  if (status == std::errc::result_out_of_range)
+    return refuse(text + " is out of range" + hint(entry));
+  return value;
+}
+
+accepted<bool> parse_switch(const std::string& text) {
+  if (text == "true") return true;
+  if (text == "false") return false;
+  return refuse(in_quotes(text) + " is not a boolean; allowed: true, false");
+}
+
+accepted<std::vector<std::string>> split(const std::string& text) {
+  std::vector<std::string> words;
+  if (text.empty()) return words;
+  for (std::size_t from = 0; from <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', from), text.size());
+    words.push_back(text.substr(from, comma - from));
+    from = comma + 1;
+  }
+  return words;
+}
+
+accepted<option_value> check_list(const std::vector<std::string>& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i].empty()) return refuse("name " + std::to_string(i + 1) + " of the list is empty");
+    for (std::size_t j = 0; j < i; ++j)
+      if (words[i] == words[j]) return refuse(in_quotes(words[i]) + " stands in the list twice");
+  }
+  return words;
+}
+
+accepted<option_value> check_integer(const option& entry, const integer_field& field,
+                                     std::int64_t value) {
+  if (value < field.least || value > field.most)
+    return refuse(std::to_string(value) + " is out of range" + hint(entry));
+  return value;
+}
+
+accepted<option_value> check_number(const option& entry, const number_field& field, double value) {
+  if (!std::isfinite(value))
+    return refuse(text_of(value) + " is not a finite number" + hint(entry));
+  if (value < field.least || value > field.most || (field.above_least && value == field.least))
+    return refuse(text_of(value) + " is out of range" + hint(entry));
+  return value;
+}
+
+accepted<option_value> check_text(const option& entry, const text_field& field,
+                                  const std::string& value) {
+  if (value.find('\0') != std::string::npos) return refuse("text must not contain a NUL character");
+  if (field.allowed.empty()) return value;
+  for (const std::string_view word : field.allowed)
+    if (value == word) return value;
+  std::string why = "unknown value " + in_quotes(value);
+  if (const auto meant = nearest(value, field.allowed))
+    why += "; did you mean " + in_quotes(*meant) + "?";
+  return refuse(why + hint(entry));
+}
+
+}  // namespace
+
+std::string option::name() const {
+  return std::string(table) + "." + std::string(key);
+}
+
+accepted<option_value> parse_value(const option& entry, const std::string& text) {
+  const auto check = [&entry](const auto& value) {
+    return check_value(entry, option_value(value));
+  };
+  return std::visit(
+      overloaded{
+          [&](const switch_field&) { return parse_switch(text).and_then(check); },
+          [&](const integer_field&) {
+            return parse_number<std::int64_t>(entry, text).and_then(check);
+          },
+          [&](const number_field&) { return parse_number<double>(entry, text).and_then(check); },
+          [&](const text_field&) { return check(text); },
+          [&](const list_field&) { return split(text).and_then(check); },
+      },
+      entry.field);
+}
+
+accepted<option_value> check_value(const option& entry, const option_value& given) {
+  const auto wrong = [&] { return refuse(wrong_kind(entry, describe(given))); };
+  return std::visit(
+      overloaded{
+          [&](const switch_field&, bool value) { return accepted<option_value>(value); },
+          [&](const integer_field& field, std::int64_t value) {
+            return check_integer(entry, field, value);
+          },
+          [&](const number_field& field, std::int64_t value) {
+            return check_number(entry, field, static_cast<double>(value));
+          },
+          [&](const number_field& field, double value) {
+            return check_number(entry, field, value);
+          },
+          [&](const text_field& field, const std::string& value) {
+            return check_text(entry, field, value);
+          },
+          [&](const list_field&, const std::string& value) {
+            return split(value).and_then(check_list);
+          },
+          [&](const list_field&, const std::vector<std::string>& value) {
+            return check_list(value);
+          },
+          [&](const auto&, const auto&) { return accepted<option_value>(wrong()); },
+      },
+      entry.field, given);
+}
+
+void assign(const option& entry, const option_value& checked, trainer_config& config) {
+  std::visit(
+      overloaded{
+          [&](const switch_field& field) { field.set(config, std::get<bool>(checked)); },
+          [&](const integer_field& field) { field.set(config, std::get<std::int64_t>(checked)); },
+          [&](const number_field& field) { field.set(config, std::get<double>(checked)); },
+          [&](const text_field& field) { field.set(config, std::get<std::string>(checked)); },
+          [&](const list_field& field) {
+            field.set(config, std::get<std::vector<std::string>>(checked));
+          },
+      },
+      entry.field);
+}
+
+std::string_view kind_name(const option& entry) {
+  return std::visit(overloaded{
+                        [](const switch_field&) { return "a boolean"; },
+                        [](const integer_field&) { return "an integer"; },
+                        [](const number_field&) { return "a number"; },
+                        [](const text_field&) { return "a text"; },
+                        [](const list_field&) { return "a list of texts"; },
+                    },
+                    entry.field);
+}
+
+std::string allowed_values(const option& entry) {
+  return std::visit(overloaded{
+                        [](const switch_field&) -> std::string { return "true, false"; },
+                        [](const integer_field& field) {
+                          const bool open = field.most == std::numeric_limits<std::int64_t>::max();
+                          const std::string least = std::to_string(field.least);
+                          return open ? least + " or more"
+                                      : least + " to " + std::to_string(field.most);
+                        },
+                        [](const number_field& field) {
+                          if (field.above_least) return "above " + text_of(field.least);
+                          if (std::isinf(field.most)) return text_of(field.least) + " or more";
+                          return text_of(field.least) + " to " + text_of(field.most);
+                        },
+                        [](const text_field& field) { return join(field.allowed); },
+                        [](const list_field&) -> std::string { return ""; },
+                    },
+                    entry.field);
+}
+
+std::string default_text(const option& entry) {
+  const trainer_config config;
+  return std::visit(overloaded{
+                        [&](const switch_field& field) -> std::string {
+                          return field.get(config) ? "true" : "false";
+                        },
+                        [&](const integer_field& field) {
+                          const auto value = field.get(config);
+                          return value ? std::to_string(*value) : "";
+                        },
+                        [&](const number_field& field) { return text_of(field.get(config)); },
+                        [&](const text_field& field) { return field.get(config); },
+                        [&](const list_field& field) {
+                          const std::vector<std::string> words = field.get(config);
+                          return join({words.begin(), words.end()});
+                        },
+                    },
+                    entry.field);
+}
+
+std::string setting::where() const {
+  return file_line.empty() ? std::string(entry->flag) : file_line + ": " + entry->name();
+}
+
+result<void> draft::apply(const std::vector<setting>& layer) {
+  std::map<std::string, const setting*> seen;
+  for (const setting& above : layer) {
+    if (const auto rival = seen.find(std::string(above.entry->rival)); rival != seen.end()) {
+      return fail(errc::bad_config, above.where() + ": given together with " +
+                                        rival->second->where() + "; give one of them");
+    }
+    assign(*above.entry, above.value, config);
+    given.erase(std::string(above.entry->rival));
+    given.insert_or_assign(above.entry->name(), above);
+    seen.emplace(above.entry->name(), &above);
+  }
+  return {};
+}
+
+}  // namespace troupe::cluster

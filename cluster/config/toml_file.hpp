@@ -1,0 +1,19 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "cluster/config/option.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::cluster {
+
+/// The settings of a TOML text, in the order of their lines; `name` stands for the file in errors.
+/// Errors: bad_config with "FILE:LINE: table.key: ..", the first by line.
+[[nodiscard]] result<std::vector<setting>> parse_toml(std::string_view text, std::string_view name);
+
+/// The same for a file. Errors: also bad_config when the file cannot be read.
+[[nodiscard]] result<std::vector<setting>> read_toml(const std::filesystem::path& file);
+
+}  // namespace troupe::cluster

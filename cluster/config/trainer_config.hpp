@@ -1,0 +1,128 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::cluster {
+
+enum class placement : std::uint8_t { processes, threads };
+enum class memory_format : std::uint8_t { contiguous, channels_last };
+enum class precision : std::uint8_t { fp32, bf16 };
+enum class lr_schedule : std::uint8_t { constant, linear };
+enum class loss_kind : std::uint8_t { cross_entropy, mse };
+enum class transport : std::uint8_t { automatic, tcp, shm, loopback };
+
+/// The word that a user writes for a value ("cross-entropy", "auto").
+[[nodiscard]] std::string_view name_of(placement value) noexcept;
+[[nodiscard]] std::string_view name_of(memory_format value) noexcept;
+[[nodiscard]] std::string_view name_of(precision value) noexcept;
+[[nodiscard]] std::string_view name_of(lr_schedule value) noexcept;
+[[nodiscard]] std::string_view name_of(loss_kind value) noexcept;
+[[nodiscard]] std::string_view name_of(transport value) noexcept;
+
+/// TOML table [pipeline].
+struct pipeline_config {
+  std::uint32_t stages = 2;
+  std::vector<std::string> cut;   ///< First layer of stages 1, 2, ..; empty: balanced by cost.
+  std::string schedule = "1f1b";  ///< Name of a plan generator: gpipe or 1f1b.
+  std::uint32_t micro_batches = 4;
+  int threads_per_stage = 0;  ///< 0: see `threads_per_stage` below.
+  placement stages_in = placement::processes;
+
+  bool operator==(const pipeline_config&) const = default;
+};
+
+/// TOML table [model].
+struct model_config {
+  std::string name = "resnet50";
+  std::int64_t classes = 0;    ///< 0: as many as the data has.
+  std::filesystem::path init;  ///< Weights to start from; empty: from the seed.
+  cluster::memory_format memory_format = cluster::memory_format::contiguous;
+  cluster::precision precision = cluster::precision::fp32;
+
+  bool operator==(const model_config&) const = default;
+};
+
+/// TOML table [optimizer].
+struct optimizer_config {
+  std::string name = "sgd";
+  double lr = 0.008;
+  double momentum = 0.9;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  cluster::lr_schedule lr_schedule = cluster::lr_schedule::constant;
+
+  bool operator==(const optimizer_config&) const = default;
+};
+
+/// TOML table [data].
+struct data_config {
+  std::string source = "fashion-mnist";  ///< See engine::dataset_options::source.
+  std::int64_t image_size = 0;           ///< 0: the source's own.
+  int threads = 1;
+  bool strict = false;
+  bool shuffle = true;
+
+  bool operator==(const data_config&) const = default;
+};
+
+/// TOML table [train]. Of `steps` and `epochs` exactly one has a value.
+struct train_config {
+  std::int64_t batch_size = 64;
+  std::optional<std::uint64_t> steps;
+  std::optional<std::uint64_t> epochs = 1;
+  loss_kind loss = loss_kind::cross_entropy;
+  std::uint64_t seed = 1;
+  bool eval = true;
+  std::uint64_t eval_every = 0;  ///< Steps; 0: after each epoch and at the end.
+  std::filesystem::path save;    ///< Weights at the end; empty: not saved.
+
+  bool operator==(const train_config&) const = default;
+};
+
+/// TOML table [link].
+struct link_config {
+  cluster::transport transport = cluster::transport::automatic;
+  std::string listen = "127.0.0.1:0";  ///< "HOST:PORT"; port 0: any free one.
+
+  bool operator==(const link_config&) const = default;
+};
+
+/// TOML table [observe].
+struct observe_config {
+  std::filesystem::path json;  ///< A JSON line per step goes here; empty: nowhere.
+  bool progress = true;
+  bool verbose = false;
+
+  bool operator==(const observe_config&) const = default;
+};
+
+/// Everything that a user decides about one training run, checked. A value type; as constructed it
+/// holds the defaults. `read_command_line` makes one from flags and a file.
+struct trainer_config {
+  pipeline_config pipeline;
+  model_config model;
+  optimizer_config optimizer;
+  data_config data;
+  train_config train;
+  link_config link;
+  observe_config observe;
+
+  bool operator==(const trainer_config&) const = default;
+};
+
+/// Intra-op threads of each stage on a machine with `cores`: what the config says, or where it says
+/// 0 an equal share, so that the stages together never exceed the cores; at least 1.
+[[nodiscard]] int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept;
+
+/// The learning rate of a step (the first is 1) in a run of `total_steps`. Linear: the full rate at
+/// step 1, and it would reach zero at step total_steps + 1.
+[[nodiscard]] double learning_rate(const optimizer_config& config, std::uint64_t step,
+                                   std::uint64_t total_steps) noexcept;
+
+}  // namespace troupe::cluster

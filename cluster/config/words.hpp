@@ -1,0 +1,43 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "cluster/config/trainer_config.hpp"
+
+namespace troupe::cluster {
+
+/// The words of an enumeration, in the order of its values.
+template <class Enum>
+inline constexpr std::span<const std::string_view> words_of{};
+
+namespace words {
+inline constexpr std::array<std::string_view, 2> placement{"processes", "threads"};
+inline constexpr std::array<std::string_view, 2> memory_format{"contiguous", "channels_last"};
+inline constexpr std::array<std::string_view, 2> precision{"fp32", "bf16"};
+inline constexpr std::array<std::string_view, 2> lr_schedule{"constant", "linear"};
+inline constexpr std::array<std::string_view, 2> loss_kind{"cross-entropy", "mse"};
+inline constexpr std::array<std::string_view, 4> transport{"auto", "tcp", "shm", "loopback"};
+}  // namespace words
+
+template <>
+inline constexpr std::span<const std::string_view> words_of<placement>{words::placement};
+template <>
+inline constexpr std::span<const std::string_view> words_of<memory_format>{words::memory_format};
+template <>
+inline constexpr std::span<const std::string_view> words_of<precision>{words::precision};
+template <>
+inline constexpr std::span<const std::string_view> words_of<lr_schedule>{words::lr_schedule};
+template <>
+inline constexpr std::span<const std::string_view> words_of<loss_kind>{words::loss_kind};
+template <>
+inline constexpr std::span<const std::string_view> words_of<transport>{words::transport};
+
+template <class Enum>
+[[nodiscard]] constexpr std::string_view word_of(Enum value) noexcept {
+  return words_of<Enum>[static_cast<std::size_t>(value)];
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,236 @@
+#include "cluster/launch/child_process.hpp"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+extern char** environ;
+
+namespace troupe::cluster {
+namespace {
+
+struct pipe_ends {
+  descriptor read;
+  descriptor write;
+};
+
+result<pipe_ends> open_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return fail(errc::io_failed, std::string("no pipe can be opened: ") + std::strerror(errno));
+  return pipe_ends{descriptor(ends[0]), descriptor(ends[1])};
+}
+
+// A name to execute. /proc/self/exe would show as "exe" in ps; it stays where the file was
+// replaced.
+std::string executable(const std::filesystem::path& program) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(program, error)) return program.string();
+  const std::string target = std::filesystem::read_symlink(program, error).string();
+  return error || target.ends_with(" (deleted)") || target.front() != '/' ? program.string()
+                                                                          : target;
+}
+
+std::vector<std::string> environment_of(const child_spec& spec) {
+  std::vector<std::string> out;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (!spec.environment.contains(std::string(text.substr(0, text.find('=')))))
+      out.emplace_back(text);
+  }
+  for (const auto& [name, value] : spec.environment) out.push_back(name + '=' + value);
+  return out;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> out;
+  for (std::string& word : words) out.push_back(word.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+// Everything the child needs, made before the fork: after it only system calls are safe.
+struct plan_of_start {
+  const char* program;
+  char** arguments;
+  char** environment;
+  int in, out, err, failure;
+  pid_t parent;
+};
+
+[[noreturn]] void give_up(const plan_of_start& plan) {
+  const int reason = errno;
+  [[maybe_unused]] const auto sent = ::write(plan.failure, &reason, sizeof reason);
+  ::_exit(127);
+}
+
+[[noreturn]] void become(const plan_of_start& plan) {
+  ::setpgid(0, 0);
+  struct sigaction usual {};
+  usual.sa_handler = SIG_DFL;
+  for (int number = 1; number < NSIG; ++number) ::sigaction(number, &usual, nullptr);
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan);
+  if (::getppid() != plan.parent) ::_exit(127);  // it died before the line above took effect
+  if (::dup2(plan.in, 0) < 0 || ::dup2(plan.out, 1) < 0 || ::dup2(plan.err, 2) < 0) give_up(plan);
+  ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execve(plan.program, plan.arguments, plan.environment);
+  give_up(plan);
+}
+
+// Forks with all signals blocked, so that no handler of ours runs in the child.
+pid_t fork_and_become(const plan_of_start& plan) {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = ::fork();
+  if (pid == 0) become(plan);
+  const int reason = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = reason;
+  return pid;
+}
+
+// With SIGCHLD ignored, which a parent of ours may have left us, the kernel would throw exit codes
+// away.
+void keep_exit_codes() {
+  struct sigaction now {};
+  ::sigaction(SIGCHLD, nullptr, &now);
+  if (now.sa_handler != SIG_IGN) return;
+  now.sa_handler = SIG_DFL;
+  ::sigaction(SIGCHLD, &now, nullptr);
+}
+
+// Waits until the child has become its program: 0, or why it could not.
+int reason_of_failure(int fd) {
+  int reason = 0;
+  ssize_t count = 0;
+  do {
+    count = ::read(fd, &reason, sizeof reason);
+  } while (count < 0 && errno == EINTR);
+  return count == sizeof reason ? reason : 0;
+}
+
+tl::unexpected<error> cannot_start(const child_spec& spec, int reason) {
+  return fail(errc::io_failed, spec.name + " cannot be started (" + spec.program.string() +
+                                   "): " + std::strerror(reason));
+}
+
+}  // namespace
+
+std::string describe(const child_exit& ended) {
+  if (ended.signal != 0) {
+    const char* name = ::sigabbrev_np(ended.signal);
+    return ended.name + " was killed by signal " + std::to_string(ended.signal) +
+           (name != nullptr ? std::string(" (SIG") + name + ")" : "");
+  }
+  if (ended.code < 0) return ended.name + " ended, and its exit code is lost";
+  return ended.name + " exited with code " + std::to_string(ended.code);
+}
+
+result<child_process> child_process::start(const child_spec& spec) {
+  auto out = open_pipe();
+  if (!out) return tl::unexpected(out.error());
+  auto err = open_pipe();
+  if (!err) return tl::unexpected(err.error());
+  auto failure = open_pipe();
+  if (!failure) return tl::unexpected(failure.error());
+  const descriptor in(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!in) return cannot_start(spec, errno);
+
+  const std::string program = executable(spec.program);
+  std::vector<std::string> arguments{program};
+  arguments.insert(arguments.end(), spec.arguments.begin(), spec.arguments.end());
+  std::vector<std::string> environment = environment_of(spec);
+  std::vector<char*> argument_pointers = pointers(arguments);
+  std::vector<char*> environment_pointers = pointers(environment);
+  keep_exit_codes();
+
+  child_process child;
+  child.name_ = spec.name;
+  child.pid_ = fork_and_become({program.c_str(), argument_pointers.data(),
+                                environment_pointers.data(), in.get(), out->write.get(),
+                                err->write.get(), failure->write.get(), ::getpid()});
+  if (child.pid_ < 0) {
+    child.pid_ = 0;
+    return cannot_start(spec, errno);
+  }
+  ::setpgid(child.pid_, child.pid_);  // here too: whoever comes first
+  failure->write.reset();
+  if (const int reason = reason_of_failure(failure->read.get())) return cannot_start(spec, reason);
+  child.pidfd_ = descriptor(static_cast<int>(::syscall(SYS_pidfd_open, child.pid_, 0)));
+  if (!child.pidfd_) return cannot_start(spec, errno);
+  ::fcntl(out->read.get(), F_SETFL, O_NONBLOCK);
+  ::fcntl(err->read.get(), F_SETFL, O_NONBLOCK);
+  child.output_ = {std::move(out->read), std::move(err->read)};
+  return child;
+}
+
+child_process::child_process(child_process&& other) noexcept
+    : name_(std::move(other.name_)),
+      pid_(std::exchange(other.pid_, 0)),
+      pidfd_(std::move(other.pidfd_)),
+      output_(std::move(other.output_)) {}
+
+child_process& child_process::operator=(child_process&& other) noexcept {
+  std::swap(name_, other.name_);
+  std::swap(pid_, other.pid_);
+  std::swap(pidfd_, other.pidfd_);
+  std::swap(output_, other.output_);
+  return *this;
+}
+
+child_process::~child_process() {
+  kill_and_reap();
+}
+
+void child_process::signal(int number) const noexcept {
+  if (pid_ > 0) ::kill(pid_, number);  // not reaped yet, so the number is still its own
+}
+
+void child_process::kill_group() const noexcept {
+  if (pid_ > 0) ::kill(-pid_, SIGKILL);
+}
+
+std::optional<child_exit> child_process::try_reap() {
+  if (pid_ == 0) return std::nullopt;
+  siginfo_t how{};
+  int status = 0;
+  do {
+    status = ::waitid(P_PID, static_cast<id_t>(pid_), &how, WEXITED | WNOHANG);
+  } while (status != 0 && errno == EINTR);
+  if (status == 0 && how.si_pid == 0) return std::nullopt;  // it runs
+  child_exit ended{name_, std::exchange(pid_, 0), -1, 0};
+  pidfd_.reset();
+  if (status != 0) return ended;  // somebody else reaped it
+  if (how.si_code == CLD_EXITED) {
+    ended.code = how.si_status;
+  } else {
+    ended.code = 0;
+    ended.signal = how.si_status;
+  }
+  return ended;
+}
+
+void child_process::kill_and_reap() noexcept {
+  if (pid_ == 0) return;
+  kill_group();
+  ::kill(pid_, SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = 0;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/launch/descriptor.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::cluster {
+
+/// A program to start.
+struct child_spec {
+  std::string name;                                  ///< For messages: "stage-1".
+  std::vector<std::string> arguments;                ///< Without the program's own name.
+  std::map<std::string, std::string> environment;    ///< Added to ours, or replacing.
+  std::filesystem::path program = "/proc/self/exe";  ///< This very program, unless told otherwise.
+};
+
+/// How a child ended.
+struct child_exit {
+  std::string name;
+  pid_t pid = 0;
+  int code = 0;    ///< Exit code, where it exited.
+  int signal = 0;  ///< The signal that killed it, or 0.
+
+  [[nodiscard]] bool ok() const noexcept { return code == 0 && signal == 0; }
+
+  bool operator==(const child_exit&) const = default;
+};
+
+/// "stage-1 exited with code 3", "stage-1 was killed by signal 9 (SIGKILL)".
+[[nodiscard]] std::string describe(const child_exit& ended);
+
+/// One running child process. Owns it: the destructor kills and reaps it, with every process it has
+/// started in its process group. The kernel kills the child (SIGKILL) as soon as the thread that
+/// started it ends, so start children from a thread that outlives them; `process_group` does.
+///
+/// The child has its own process group, so a Ctrl-C at the terminal reaches only the parent, an
+/// empty standard input, no inherited descriptors but the standard three, and default signal
+/// handling.
+class child_process {
+ public:
+  /// The read ends of the child's standard output and error, non-blocking.
+  struct pipes {
+    descriptor out;
+    descriptor err;
+  };
+
+  /// Starts a program. Errors: io_failed (cannot be executed, no pid or descriptor left), naming
+  /// child and program.
+  [[nodiscard]] static result<child_process> start(const child_spec& spec);
+
+  child_process(child_process&& other) noexcept;
+  child_process& operator=(child_process&& other) noexcept;
+  ~child_process();
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+  /// Readable (POLLIN) once the child has ended.
+  [[nodiscard]] int exit_descriptor() const noexcept { return pidfd_.get(); }
+  /// Its output; the caller may take them out.
+  [[nodiscard]] pipes& output() noexcept { return output_; }
+
+  /// Sends a signal to the child alone; nothing happens once it has ended.
+  void signal(int number) const noexcept;
+  /// Sends SIGKILL to the child and whatever lives in its process group.
+  void kill_group() const noexcept;
+
+  /// Reaps the child if it has ended. Afterwards this object owns nothing.
+  [[nodiscard]] std::optional<child_exit> try_reap();
+
+ private:
+  child_process() = default;
+  void kill_and_reap() noexcept;
+
+  std::string name_;
+  pid_t pid_ = 0;  // 0: nothing to reap
+  descriptor pidfd_;
+  pipes output_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,107 @@
+#include "cluster/launch/interrupt.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "cluster/launch/descriptor.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr std::array<int, 2> caught{SIGINT, SIGTERM};
+
+// A signal handler can reach nothing but a global: the write end of the guard's pipe, or -1.
+std::atomic<int> signal_pipe{-1};
+
+void pass_on(int number) {
+  const int before = errno;
+  const auto byte = static_cast<unsigned char>(number);
+  const int fd = signal_pipe.load();
+  if (fd >= 0) [[maybe_unused]]
+    const auto written = ::write(fd, &byte, 1);
+  errno = before;
+}
+
+}  // namespace
+
+// Two threads: one listens, one runs `on_stop`, so that the second signal is heard however long the
+// clean stop takes.
+class interrupt_guard::listener {
+ public:
+  listener(interrupt_handlers handlers, descriptor read, descriptor write)
+      : handlers_(std::move(handlers)), read_(std::move(read)), write_(std::move(write)) {
+    thread_ = std::thread([this] { listen(); });
+    struct sigaction ours {};
+    ours.sa_handler = pass_on;
+    ours.sa_flags = SA_RESTART;
+    for (std::size_t i = 0; i < caught.size(); ++i) ::sigaction(caught[i], &ours, &before_[i]);
+  }
+  listener(const listener&) = delete;
+  listener& operator=(const listener&) = delete;
+  ~listener() {
+    for (std::size_t i = 0; i < caught.size(); ++i) ::sigaction(caught[i], &before_[i], nullptr);
+    signal_pipe = -1;
+    const unsigned char end = 0;
+    [[maybe_unused]] const auto written = ::write(write_.get(), &end, 1);
+    thread_.join();
+    if (stopper_.joinable()) stopper_.join();
+  }
+
+ private:
+  void listen() {
+    for (int heard = 0;;) {
+      unsigned char number = 0;
+      const ssize_t count = ::read(read_.get(), &number, 1);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0 || number == 0) return;
+      ++heard;
+      if (heard == 1) {
+        stopper_ = std::thread([this, number] {
+          if (handlers_.on_stop) handlers_.on_stop(number);
+        });
+      } else {
+        if (handlers_.on_abort) handlers_.on_abort(number);
+        std::_Exit(128 + number);
+      }
+    }
+  }
+
+  interrupt_handlers handlers_;
+  descriptor read_;
+  descriptor write_;
+  std::array<struct sigaction, caught.size()> before_{};
+  std::thread stopper_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+result<interrupt_guard> interrupt_guard::install(interrupt_handlers handlers) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return fail(errc::io_failed, std::string("no pipe for signals: ") + std::strerror(errno));
+  descriptor read(ends[0]);
+  descriptor write(ends[1]);
+  ::fcntl(write.get(), F_SETFL, O_NONBLOCK);  // a handler must not wait
+  int none = -1;
+  if (!signal_pipe.compare_exchange_strong(none, write.get()))
+    return fail(errc::io_failed, "signals are caught already: one interrupt guard at a time");
+  return interrupt_guard(
+      std::make_unique<listener>(std::move(handlers), std::move(read), std::move(write)));
+}
+
+interrupt_guard::interrupt_guard(std::unique_ptr<listener> impl) noexcept
+    : impl_(std::move(impl)) {}
+interrupt_guard::interrupt_guard(interrupt_guard&&) noexcept = default;
+interrupt_guard& interrupt_guard::operator=(interrupt_guard&&) noexcept = default;
+interrupt_guard::~interrupt_guard() = default;
+
+}  // namespace troupe::cluster

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "messages/error.hpp"
+
+namespace troupe::cluster {
+
+/// Called on the guard's own thread, where anything may be done.
+struct interrupt_handlers {
+  /// The first SIGINT or SIGTERM: begin a clean stop.
+  std::function<void(int signal)> on_stop;
+  /// The second: kill what must not outlive us, at once. The process then exits with 128 + signal
+  /// (130 for Ctrl-C), without running destructors.
+  std::function<void(int signal)> on_abort;
+};
+
+/// Turns Ctrl-C and SIGTERM into calls. At most one exists in a process at a time; its destructor
+/// restores what was there before.
+class interrupt_guard {
+ public:
+  /// Errors: io_failed (no descriptor left, or a guard exists already).
+  [[nodiscard]] static result<interrupt_guard> install(interrupt_handlers handlers);
+
+  interrupt_guard(interrupt_guard&&) noexcept;
+  interrupt_guard& operator=(interrupt_guard&&) noexcept;
+  ~interrupt_guard();
+
+ private:
+  class listener;
+  explicit interrupt_guard(std::unique_ptr<listener> impl) noexcept;
+
+  std::unique_ptr<listener> impl_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,301 @@
+#include "cluster/launch/process_group.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cluster/launch/line_splitter.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+using clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr auto longest_grace = std::chrono::hours(24);
+constexpr std::size_t last_words_bytes = 1 << 20;  // read from a child that has ended
+
+void print_line(std::string_view name, output_stream stream, std::string_view line) {
+  std::string text;
+  text.reserve(name.size() + line.size() + 4);
+  text.append("[").append(name).append("] ").append(line).append("\n");
+  std::FILE* to = stream == output_stream::out ? stdout : stderr;
+  std::fwrite(text.data(), 1, text.size(), to);
+  std::fflush(to);
+}
+
+}  // namespace
+
+// Owns the thread. The thread alone touches `children_`; what is asked of it goes through the
+// members under `mutex_`.
+class process_group::watcher {
+ public:
+  watcher(group_events events, descriptor wake)
+      : events_(std::move(events)), wake_(std::move(wake)) {
+    if (!events_.on_line) events_.on_line = print_line;
+    thread_ = std::thread([this] { run(); });
+  }
+  watcher(const watcher&) = delete;
+  watcher& operator=(const watcher&) = delete;
+  ~watcher() {
+    stop(0ms);
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    wake();
+    thread_.join();
+  }
+
+  result<void> start(const child_spec& spec) {
+    request wanted{&spec, {}};
+    std::future<result<void>> done = wanted.done.get_future();
+    {
+      const std::lock_guard lock(mutex_);
+      requests_.push_back(std::move(wanted));
+    }
+    wake();
+    return done.get();
+  }
+
+  void stop(std::chrono::milliseconds grace) {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto end =
+          clock::now() + std::clamp<std::chrono::milliseconds>(grace, 0ms, longest_grace);
+      kill_at_ = std::min(kill_at_.value_or(end), end);
+    }
+    wake();
+  }
+
+  bool wait(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    const auto bound = std::clamp<std::chrono::milliseconds>(timeout, 0ms, longest_grace);
+    return quiet_.wait_for(lock, bound, [this] { return unreported_ == 0; });
+  }
+
+  void wait_for_all() {
+    std::unique_lock lock(mutex_);
+    quiet_.wait(lock, [this] { return unreported_ == 0; });
+  }
+
+  std::size_t running() {
+    const std::lock_guard lock(mutex_);
+    return running_;
+  }
+
+ private:
+  struct request {
+    const child_spec* spec;  // the asker waits, so it lives
+    std::promise<result<void>> done;
+  };
+
+  struct stream {
+    descriptor pipe;
+    line_splitter lines;
+  };
+
+  struct member {
+    child_process process;
+    stream out;
+    stream err;
+    bool told_to_end = false;
+    bool killed = false;
+  };
+
+  void wake() const {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+  }
+
+  void run() {
+    while (true) {
+      serve_requests();
+      const std::optional<clock::time_point> kill_at = deadline();
+      if (kill_at) end_members(*kill_at);
+      if (is_closing() && children_.empty()) return;
+      wait_for_news(kill_at);
+    }
+  }
+
+  bool is_closing() {
+    const std::lock_guard lock(mutex_);
+    return closing_ && requests_.empty();
+  }
+
+  std::optional<clock::time_point> deadline() {
+    const std::lock_guard lock(mutex_);
+    return kill_at_;
+  }
+
+  void serve_requests() {
+    std::vector<request> asked;
+    bool stopping = false;
+    {
+      const std::lock_guard lock(mutex_);
+      asked.swap(requests_);
+      stopping = kill_at_.has_value();
+    }
+    for (request& wanted : asked) {
+      if (stopping) {
+        wanted.done.set_value(
+            fail(errc::cancelled, wanted.spec->name + " was not started: its group is stopping"));
+      } else {
+        wanted.done.set_value(launch(*wanted.spec));
+      }
+    }
+  }
+
+  result<void> launch(const child_spec& spec) {
+    return child_process::start(spec).map([this](child_process child) {
+      auto [out, err] = std::move(child.output());
+      const std::lock_guard lock(mutex_);
+      children_.push_back({std::move(child), {std::move(out), {}}, {std::move(err), {}}});
+      ++running_;
+      ++unreported_;
+    });
+  }
+
+  void end_members(clock::time_point kill_at) {
+    const bool is_over = clock::now() >= kill_at;
+    for (member& child : children_) {
+      if (!std::exchange(child.told_to_end, true) && !is_over) child.process.signal(SIGTERM);
+      if (is_over && !std::exchange(child.killed, true)) child.process.kill_group();
+    }
+  }
+
+  // -1: for ever.
+  int patience(std::optional<clock::time_point> kill_at) const {
+    const bool all_killed = std::all_of(children_.begin(), children_.end(),
+                                        [](const member& child) { return child.killed; });
+    if (!kill_at || all_killed) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_at - clock::now()).count();
+    return static_cast<int>(std::clamp<std::int64_t>(left, 0, INT_MAX));
+  }
+
+  void wait_for_news(std::optional<clock::time_point> kill_at) {
+    std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
+    for (const member& child : children_) {  // poll passes over the descriptor -1
+      watched.push_back({child.process.exit_descriptor(), POLLIN, 0});
+      watched.push_back({child.out.pipe.get(), POLLIN, 0});
+      watched.push_back({child.err.pipe.get(), POLLIN, 0});
+    }
+    if (::poll(watched.data(), watched.size(), patience(kill_at)) <= 0) return;
+    if (watched[0].revents != 0) {
+      std::uint64_t count = 0;
+      [[maybe_unused]] const auto taken = ::read(wake_.get(), &count, sizeof count);
+    }
+    for (std::size_t i = children_.size(); i-- > 0;) {  // from behind: `bury` removes
+      const pollfd* seen = &watched[1 + 3 * i];
+      if (seen[1].revents != 0) forward(i, output_stream::out, 1);
+      if (seen[2].revents != 0) forward(i, output_stream::err, 1);
+      if (seen[0].revents != 0) bury(i);
+    }
+  }
+
+  // Passes on what a child wrote, at most about `most` bytes of it.
+  void forward(std::size_t index, output_stream kind, std::size_t most) {
+    member& child = children_[index];
+    stream& from = kind == output_stream::out ? child.out : child.err;
+    const auto pass_on = [&](std::string_view line) {
+      events_.on_line(child.process.name(), kind, line);
+    };
+    char bytes[16 * 1024];
+    for (std::size_t taken = 0; from.pipe && taken < most;) {
+      const ssize_t count = ::read(from.pipe.get(), bytes, sizeof bytes);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno == EAGAIN) return;
+      if (count <= 0) {
+        from.pipe.reset();
+        from.lines.finish(pass_on);
+        return;
+      }
+      from.lines.feed({bytes, static_cast<std::size_t>(count)}, pass_on);
+      taken += static_cast<std::size_t>(count);
+    }
+  }
+
+  // The child has ended: takes along what it has started, forwards its last words, reports it.
+  void bury(std::size_t index) {
+    children_[index].process.kill_group();
+    for (const output_stream kind : {output_stream::out, output_stream::err}) {
+      forward(index, kind, last_words_bytes);
+      stream& from = kind == output_stream::out ? children_[index].out : children_[index].err;
+      from.lines.finish([&](std::string_view line) {
+        events_.on_line(children_[index].process.name(), kind, line);
+      });
+    }
+    const std::optional<child_exit> ended = children_[index].process.try_reap();
+    if (!ended) return;
+    children_.erase(children_.begin() + static_cast<std::ptrdiff_t>(index));
+    {
+      const std::lock_guard lock(mutex_);
+      --running_;
+    }
+    if (events_.on_exit) events_.on_exit(*ended);
+    const std::lock_guard lock(mutex_);
+    --unreported_;
+    quiet_.notify_all();
+  }
+
+  group_events events_;
+  descriptor wake_;               // eventfd
+  std::vector<member> children_;  // the thread's own
+
+  std::mutex mutex_;
+  std::condition_variable quiet_;
+  std::vector<request> requests_;
+  std::optional<clock::time_point> kill_at_;  // the group is stopping
+  std::size_t running_ = 0;
+  std::size_t unreported_ = 0;
+  bool closing_ = false;
+
+  std::thread thread_;  // last: it uses all of the above
+};
+
+result<process_group> process_group::create(group_events events) {
+  descriptor wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake)
+    return fail(errc::io_failed,
+                std::string("no event descriptor for child processes: ") + std::strerror(errno));
+  return process_group(std::make_unique<watcher>(std::move(events), std::move(wake)));
+}
+
+process_group::process_group(std::unique_ptr<watcher> impl) noexcept : impl_(std::move(impl)) {}
+process_group::process_group(process_group&&) noexcept = default;
+process_group& process_group::operator=(process_group&&) noexcept = default;
+process_group::~process_group() = default;
+
+result<void> process_group::start(const child_spec& spec) {
+  return impl_->start(spec);
+}
+void process_group::stop(std::chrono::milliseconds grace) {
+  impl_->stop(grace);
+}
+bool process_group::wait(std::chrono::milliseconds timeout) const {
+  return impl_->wait(timeout);
+}
+std::size_t process_group::running() const {
+  return impl_->running();
+}
+
+void process_group::terminate_all(std::chrono::milliseconds grace) {
+  impl_->stop(grace);
+  impl_->wait_for_all();
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "cluster/launch/child_process.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::cluster {
+
+/// Where a line came from.
+enum class output_stream : std::uint8_t { out, err };
+
+/// What a group tells its owner, on the group's own thread, one call at a time. A handler may call
+/// `stop`, `kill` and `running`, but nothing that waits for this thread (`start`, `wait`,
+/// `terminate_all`, the destructor).
+struct group_events {
+  /// A child has ended, by itself or because it was told to: once a child, after its last line.
+  std::function<void(const child_exit&)> on_exit;
+  /// A child wrote a line (without its newline). Empty: "[name] line" goes to our own standard
+  /// output or error.
+  std::function<void(std::string_view name, output_stream stream, std::string_view line)> on_line;
+};
+
+/// Children that live and die with this object. One thread starts them, forwards their output and
+/// reaps them; the destructor leaves no child, zombie or thread behind. If this process dies,
+/// however it dies, the kernel kills the children.
+class process_group {
+ public:
+  /// Errors: io_failed (no descriptor left).
+  [[nodiscard]] static result<process_group> create(group_events events);
+
+  process_group(process_group&&) noexcept;
+  process_group& operator=(process_group&&) noexcept;
+  /// Kills what still runs.
+  ~process_group();
+
+  /// Starts a child and waits until its program runs. Errors: io_failed naming child and program;
+  /// cancelled once the group has been told to stop.
+  [[nodiscard]] result<void> start(const child_spec& spec);
+
+  /// Sends SIGTERM to every child now and SIGKILL after `grace` to those that still run; does not
+  /// wait. No child can be started afterwards. Calling again can only shorten the grace.
+  void stop(std::chrono::milliseconds grace);
+  /// SIGKILL, now.
+  void kill() { stop(std::chrono::milliseconds{0}); }
+
+  /// Waits until no child runs and all ends have been reported; false when `timeout` passes first.
+  [[nodiscard]] bool wait(std::chrono::milliseconds timeout) const;
+
+  /// `stop` and wait for the end of all.
+  void terminate_all(std::chrono::milliseconds grace);
+
+  /// Children that have not ended.
+  [[nodiscard]] std::size_t running() const;
+
+ private:
+  class watcher;
+  explicit process_group(std::unique_ptr<watcher> impl) noexcept;
+
+  std::unique_ptr<watcher> impl_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,64 @@
+#include "cluster/membership/stage_node.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/send.hpp>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "actors/protocol.hpp"
+#include "actors/system.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr std::chrono::seconds join_timeout{10};
+
+/// How a stage node's life ends: the first reason counts.
+class ending {
+ public:
+  void decide(result<void> how) {
+    std::call_once(once_, [&] { decided_.set_value(std::move(how)); });
+  }
+  result<void> wait() { return decided_.get_future().get(); }
+
+ private:
+  std::once_flag once_;
+  std::promise<result<void>> decided_;
+};
+
+}  // namespace
+
+result<void> run_stage_node(const stage_node_settings& settings, actors::model_registry models,
+                            optimizers::registry optimizers) {
+  actors::message_registry types;
+  actors::add_protocol(types);
+  actors::system_config config;
+  caf::actor_system system(config);
+  auto end = std::make_shared<ending>();
+
+  const auto host = actors::spawn_host(
+      system, {std::move(models), std::move(optimizers), [end] { end->decide({}); }});
+  const auto close_host = [&] { caf::anon_send(host, actors::shut_down{}); };
+
+  auto node = actors::node::start(system, types,
+                                  {settings.name, settings.listen,
+                                   [end](const std::string& other, const error& why) {
+                                     if (other == "trainer") end->decide(tl::unexpected(why));
+                                   }},
+                                  settings.make_link);
+  if (!node) {
+    close_host();
+    return tl::unexpected(node.error());
+  }
+  (*node)->publish("host", caf::actor_cast<caf::strong_actor_ptr>(host));
+  const auto joined = (*node)->join(settings.trainer, join_timeout);
+  auto outcome = joined ? end->wait() : result<void>(tl::unexpected(joined.error()));
+  close_host();
+  system.await_all_actors_done();
+  return outcome;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "actors/pipeline/host_actor.hpp"
+#include "actors/remote/node.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::cluster {
+
+/// Where stages of a run live: a process, or a thread of the trainer's.
+struct stage_node_settings {
+  std::string name;     ///< "stage-1", unique in the run.
+  std::string trainer;  ///< Where the trainer's node listens, "host:port".
+  std::string listen = "127.0.0.1:0";
+  actors::link_factory make_link;
+};
+
+/// Joins the trainer, builds the stages it asks for, and returns when it says so. Errors: those of
+/// the link; address_unavailable or timed_out when the trainer cannot be joined; peer_lost when it
+/// is gone before it said goodbye.
+[[nodiscard]] result<void> run_stage_node(const stage_node_settings& settings,
+                                          actors::model_registry models,
+                                          optimizers::registry optimizers);
+
+}  // namespace troupe::cluster

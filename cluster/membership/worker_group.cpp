@@ -1,0 +1,81 @@
+#include "cluster/membership/worker_group.hpp"
+
+#include <caf/send.hpp>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace troupe::cluster {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds join_timeout{30};
+constexpr milliseconds look_every{50};   // for a worker that ended while it was waited for
+constexpr milliseconds last_word{1000};  // the system's word on a lost peer comes within
+
+}  // namespace
+
+result<std::unique_ptr<worker_group>> worker_group::start(std::unique_ptr<workers> where,
+                                                          std::uint32_t count,
+                                                          const std::string& listen) {
+  std::unique_ptr<worker_group> group(new worker_group(std::move(where)));
+  if (auto opened = group->open(count, listen); !opened) return tl::unexpected(opened.error());
+  return group;
+}
+
+worker_group::worker_group(std::unique_ptr<workers> where)
+    : system_(config_), workers_(std::move(where)) {
+  actors::add_protocol(types_);
+}
+
+result<void> worker_group::open(std::uint32_t count, const std::string& listen) {
+  auto node =
+      actors::node::start(system_, types_, {"trainer", listen, {}}, workers_->trainer_link());
+  if (!node) return tl::unexpected(node.error());
+  node_ = std::move(*node);
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    names.push_back("stage-" + std::to_string(i));
+    if (auto started = workers_->start(names.back(), node_->address()); !started) return started;
+  }
+  for (const auto& name : names) {
+    if (auto here = await(name); !here) return here;
+    const auto host = node_->find(name, "host", join_timeout);
+    if (!host) return tl::unexpected(explain(host.error()));
+    hosts_.push_back(caf::actor_cast<actors::host_actor>(*host));
+  }
+  return {};
+}
+
+result<void> worker_group::await(const std::string& worker) {
+  const auto deadline = steady_clock::now() + join_timeout;
+  while (!node_->wait_for(worker, look_every)) {
+    if (auto ended = workers_->failure()) return fail(errc::peer_lost, *ended);
+    if (steady_clock::now() > deadline)
+      return fail(errc::timed_out, worker + " has not joined the run within " +
+                                       std::to_string(join_timeout.count()) + " s");
+  }
+  return {};
+}
+
+error worker_group::explain(const error& why) const {
+  if (why.code != errc::peer_lost) return why;
+  const auto deadline = steady_clock::now() + last_word;
+  for (;;) {
+    if (auto ended = workers_->failure()) return {errc::peer_lost, *ended};
+    if (steady_clock::now() > deadline) return why;
+    std::this_thread::sleep_for(look_every);
+  }
+}
+
+worker_group::~worker_group() {
+  for (const auto& host : hosts_) caf::anon_send(host, actors::shut_down{});
+  hosts_.clear();
+  system_.await_all_actors_done();
+  node_.reset();  // says goodbye: a worker whose host was never found ends too
+  workers_->join();
+}
+
+}  // namespace troupe::cluster

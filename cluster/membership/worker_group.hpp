@@ -1,0 +1,93 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/interfaces.hpp"
+#include "actors/pipeline/host_actor.hpp"
+#include "actors/protocol.hpp"
+#include "actors/remote/node.hpp"
+#include "actors/system.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::cluster {
+
+/// Where workers run: the port behind a worker_group, with one implementation for processes and one
+/// for threads. Used by one thread, but for `kill`.
+class workers {
+ public:
+  virtual ~workers() = default;
+
+  /// The link of the trainer's node.
+  [[nodiscard]] virtual actors::link_factory trainer_link() = 0;
+
+  /// Starts one worker that will join the trainer. Errors: io_failed.
+  [[nodiscard]] virtual result<void> start(const std::string& name,
+                                           const std::string& trainer_address) = 0;
+
+  /// How a worker ended that was not told to, if one has.
+  [[nodiscard]] virtual std::optional<std::string> failure() const = 0;
+
+  /// Waits for workers that were told to end, and ends those that take too long.
+  virtual void join() = 0;
+
+  /// Ends worker processes at once. From any thread.
+  virtual void kill() = 0;
+};
+
+/// Processes of this program, started with --join, over UCX.
+[[nodiscard]] result<std::unique_ptr<workers>> make_worker_processes(transport link, bool verbose);
+
+/// Threads of this process over the loopback link.
+[[nodiscard]] std::unique_ptr<workers> make_worker_threads(actors::model_registry models,
+                                                           optimizers::registry optimizers);
+
+/// UCX over `choice`; `automatic` is shared memory, for all workers run on one machine.
+[[nodiscard]] actors::link_factory ucx_link_factory(transport choice);
+
+/// The trainer's node and the stage nodes "stage-0", "stage-1", .. that joined it. They live and
+/// die with this object; whatever way this process ends, no worker outlives it. Used by one thread.
+class worker_group {
+ public:
+  /// Starts `count` workers and waits until all have joined. `listen`: of the trainer's node.
+  /// Errors: those of the link; io_failed when a worker cannot be started; peer_lost when one ends
+  /// before it has joined, with its reason; timed_out.
+  [[nodiscard]] static result<std::unique_ptr<worker_group>> start(std::unique_ptr<workers> where,
+                                                                   std::uint32_t count,
+                                                                   const std::string& listen);
+  worker_group(const worker_group&) = delete;
+  worker_group& operator=(const worker_group&) = delete;
+  /// Ends the workers in order and waits for them.
+  ~worker_group();
+
+  [[nodiscard]] caf::actor_system& system() noexcept { return system_; }
+
+  /// The host of each worker, which builds stages there.
+  [[nodiscard]] const std::vector<actors::host_actor>& hosts() const noexcept { return hosts_; }
+
+  /// `why`, or where it is peer_lost the system's word on the worker that ended: "stage-1 was
+  /// killed by signal 9 (SIGKILL)". Waits a moment for that word.
+  [[nodiscard]] error explain(const error& why) const;
+
+  /// Ends worker processes at once. From any thread.
+  void kill() { workers_->kill(); }
+
+ private:
+  explicit worker_group(std::unique_ptr<workers> where);
+  [[nodiscard]] result<void> open(std::uint32_t count, const std::string& listen);
+  [[nodiscard]] result<void> await(const std::string& worker);
+
+  actors::message_registry types_;
+  actors::system_config config_;
+  caf::actor_system system_;
+  std::unique_ptr<workers> workers_;
+  std::unique_ptr<actors::node> node_;
+  std::vector<actors::host_actor> hosts_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,56 @@
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "cluster/membership/stage_node.hpp"
+#include "cluster/membership/worker_group.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+class worker_threads final : public workers {
+ public:
+  worker_threads(actors::model_registry models, optimizers::registry optimizers)
+      : models_(std::move(models)), optimizers_(std::move(optimizers)) {}
+  ~worker_threads() override { join(); }
+
+  actors::link_factory trainer_link() override { return ucx_link_factory(transport::shm); }
+
+  result<void> start(const std::string& name, const std::string& trainer) override {
+    threads_.emplace_back(
+        [this, settings = stage_node_settings{
+                   .name = name, .trainer = trainer, .make_link = trainer_link()}] {
+          const auto ended = run_stage_node(settings, models_, optimizers_);
+          const std::scoped_lock lock(mutex_);
+          if (!ended && !failure_) failure_ = settings.name + ": " + ended.error().text;
+        });
+    return {};
+  }
+
+  std::optional<std::string> failure() const override {
+    const std::scoped_lock lock(mutex_);
+    return failure_;
+  }
+
+  void join() override {
+    for (auto& thread : std::exchange(threads_, {})) thread.join();
+  }
+
+  void kill() override {}  // threads end with the process
+
+ private:
+  const actors::model_registry models_;
+  const optimizers::registry optimizers_;
+  mutable std::mutex mutex_;
+  std::optional<std::string> failure_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<workers> make_worker_threads(actors::model_registry models,
+                                             optimizers::registry optimizers) {
+  return std::make_unique<worker_threads>(std::move(models), std::move(optimizers));
+}
+
+}  // namespace troupe::cluster

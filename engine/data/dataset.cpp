@@ -1,0 +1,91 @@
+#include "engine/data/dataset.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+#include "engine/data/sampler.hpp"
+#include "engine/data/sources.hpp"
+
+namespace troupe::engine {
+namespace {
+
+constexpr auto known_sources =
+    "fashion-mnist[:DIR], folder:PATH, safetensors:PATH, synthetic:CxHxW:CLASSES[:COUNT]";
+constexpr std::int64_t largest_image_size = 16384;
+
+result<void> check_options(const dataset_options& options) {
+  if (options.image_size < 0 || options.image_size > largest_image_size)
+    return fail(errc::bad_config, "image_size = " + std::to_string(options.image_size) +
+                                      " is not 0 to " + std::to_string(largest_image_size));
+  if (options.threads < 1)
+    return fail(errc::bad_config,
+                "threads = " + std::to_string(options.threads) + " is less than 1");
+  return {};
+}
+
+opened_dataset open_kind(std::string_view kind, std::string_view rest,
+                         const dataset_options& options) {
+  if (kind == "fashion-mnist")
+    return open_fashion_mnist(rest.empty() ? "/usr/share/datasets/fashion-mnist" : rest, options);
+  if (kind != "folder" && kind != "safetensors" && kind != "synthetic")
+    return fail(errc::bad_config,
+                "unknown data source \"" + options.source + "\"; known are: " + known_sources);
+  if (rest.empty())
+    return fail(errc::bad_config, "the data source \"" + options.source +
+                                      "\" is incomplete; known are: " + known_sources);
+  if (kind == "folder") return open_folder(rest, options);
+  if (kind == "safetensors") return open_safetensors(rest, options);
+  return open_synthetic(rest, options);
+}
+
+}  // namespace
+
+opened_dataset open_dataset(const dataset_options& options) {
+  if (auto sound = check_options(options); !sound) return tl::unexpected(sound.error());
+  const std::string_view source = options.source;
+  const auto colon = source.find(':');
+  const auto rest = colon == source.npos ? std::string_view() : source.substr(colon + 1);
+  return guarded(options.source, [&] { return open_kind(source.substr(0, colon), rest, options); });
+}
+
+batch empty_batch(std::int64_t count, const std::vector<std::int64_t>& sample_shape) {
+  std::vector<std::int64_t> shape{count};
+  shape.insert(shape.end(), sample_shape.begin(), sample_shape.end());
+  return {at::empty(shape, at::TensorOptions().dtype(at::kFloat)),
+          at::empty({count}, at::TensorOptions().dtype(at::kLong))};
+}
+
+result<void> check_indices(std::span<const std::int64_t> indices, std::int64_t size) {
+  for (const auto index : indices)
+    if (index < 0 || index >= size)
+      return fail(errc::bad_data, "sample " + std::to_string(index) + " is outside a split of " +
+                                      std::to_string(size) + " samples");
+  return {};
+}
+
+result<void> check_fixed_size(const dataset_options& options, std::int64_t height,
+                              std::int64_t width) {
+  const auto asked = options.image_size;
+  if (asked == 0 || (asked == height && asked == width)) return {};
+  return fail(errc::bad_config, options.source + ": image_size = " + std::to_string(asked) +
+                                    ", but its images are used as they are, " +
+                                    std::to_string(height) + "x" + std::to_string(width) +
+                                    "; leave image_size out");
+}
+
+result<std::vector<batch>> split_batch(const batch& whole, std::int64_t microbatches) {
+  const auto sizes = microbatch_sizes(whole.images.size(0), microbatches);
+  if (!sizes) return tl::unexpected(sizes.error());
+  return guarded("micro-batches", [&]() -> result<std::vector<batch>> {
+    std::vector<batch> parts;
+    std::int64_t begin = 0;
+    for (const auto size : *sizes) {
+      parts.push_back({whole.images.narrow(0, begin, size), whole.labels.narrow(0, begin, size)});
+      begin += size;
+    }
+    return parts;
+  });
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,211 @@
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "engine/data/resample.hpp"
+#include "engine/data/sources.hpp"
+
+namespace troupe::engine {
+namespace {
+
+constexpr std::int64_t default_image_size = 32;
+constexpr std::int64_t pixels_a_side = 28;
+constexpr std::size_t pixels_an_image = pixels_a_side * pixels_a_side;
+constexpr std::int64_t channels = 3;
+constexpr std::uint32_t most_images = 1 << 20;
+constexpr std::array<channel_scale, 1> normalised{channel_scale::normalising(0.2860F, 0.3530F)};
+constexpr std::array<const char*, 10> class_names{"T-shirt/top", "Trouser",   "Pullover", "Dress",
+                                                  "Coat",        "Sandal",    "Shirt",    "Sneaker",
+                                                  "Bag",         "Ankle boot"};
+
+tl::unexpected<error> bad_file(const std::filesystem::path& file, const std::string& what) {
+  return fail(errc::bad_data, file.string() + " " + what);
+}
+
+// A file read through zlib, which hands out what is not gzipped as it is.
+class gzip_file {
+ public:
+  explicit gzip_file(const std::filesystem::path& file) : handle_(gzopen(file.c_str(), "rbe")) {
+    if (handle_ != nullptr) gzbuffer(handle_, 1 << 17);
+  }
+  gzip_file(const gzip_file&) = delete;
+  gzip_file& operator=(const gzip_file&) = delete;
+  ~gzip_file() {
+    if (handle_ != nullptr) gzclose(handle_);
+  }
+
+  [[nodiscard]] bool is_open() const { return handle_ != nullptr; }
+
+  /// Bytes read, fewer only at the end or before damage.
+  [[nodiscard]] std::size_t read(std::span<std::uint8_t> to) {
+    return gzfread(to.data(), 1, to.size(), handle_);
+  }
+
+  /// Empty where no damage was met so far.
+  [[nodiscard]] std::string damage() const {
+    int code = Z_OK;
+    const char* text = gzerror(handle_, &code);
+    if (code == Z_OK || code == Z_STREAM_END) return "";
+    return code == Z_BUF_ERROR ? "the gzip data end early" : text;
+  }
+
+ private:
+  gzFile handle_;
+};
+
+std::uint32_t big_endian(const std::uint8_t* bytes) {
+  return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 |
+         std::uint32_t{bytes[2]} << 8 | std::uint32_t{bytes[3]};
+}
+
+// An IDX file: 0, 0, 8 (unsigned bytes), the number of dimensions, their sizes, the bytes.
+struct idx_array {
+  std::uint32_t count = 0;
+  std::vector<std::uint8_t> bytes;
+};
+
+tl::unexpected<error> truncated(const std::filesystem::path& file, const gzip_file& from) {
+  const auto damage = from.damage();
+  return bad_file(file, damage.empty() ? "is truncated" : "is damaged: " + damage);
+}
+
+// `inner` are the sizes that must follow the count.
+result<idx_array> read_idx(const std::filesystem::path& file,
+                           std::span<const std::uint32_t> inner) {
+  gzip_file from(file);
+  if (!from.is_open())
+    return bad_file(file, "cannot be opened: " + std::generic_category().message(errno));
+  const std::size_t dimensions = 1 + inner.size();
+  std::vector<std::uint8_t> head(4 + 4 * dimensions);
+  if (from.read(head) != head.size()) return truncated(file, from);
+  if (big_endian(head.data()) != 0x0800 + dimensions)
+    return bad_file(file,
+                    "is no IDX file of bytes with " + std::to_string(dimensions) + " dimensions");
+  idx_array array;
+  array.count = big_endian(head.data() + 4);
+  std::size_t bytes = array.count;
+  for (std::size_t i = 0; i < inner.size(); ++i) {
+    const auto size = big_endian(head.data() + 8 + 4 * i);
+    if (size != inner[i])
+      return bad_file(file, "holds items of another size: " + std::to_string(size) +
+                                " instead of " + std::to_string(inner[i]));
+    bytes *= size;
+  }
+  if (array.count == 0 || array.count > most_images)
+    return bad_file(file, "holds " + std::to_string(array.count) + " items; allowed are 1 to " +
+                              std::to_string(most_images));
+  array.bytes.resize(bytes + 1);  // one more than there should be: reading it checks the checksum
+  const auto read = from.read(array.bytes);
+  if (read < bytes || !from.damage().empty()) return truncated(file, from);
+  if (read > bytes) return bad_file(file, "holds more than its header says");
+  array.bytes.pop_back();
+  return array;
+}
+
+struct images_of_split {
+  std::vector<std::uint8_t> pixels;  // [N, 28, 28]
+  std::vector<std::uint8_t> labels;  // [N]
+};
+
+// With or without ".gz", as one finds them; the name to complain about where there is neither.
+std::filesystem::path find_file(const std::filesystem::path& folder, const std::string& name) {
+  if (auto plain = folder / name; std::filesystem::exists(plain)) return plain;
+  return folder / (name + ".gz");
+}
+
+result<images_of_split> load_split(const std::filesystem::path& folder, const std::string& prefix) {
+  const auto image_file = find_file(folder, prefix + "-images-idx3-ubyte");
+  const auto label_file = find_file(folder, prefix + "-labels-idx1-ubyte");
+  for (const auto& file : {image_file, label_file})
+    if (!std::filesystem::exists(file))
+      return fail(errc::bad_data, "fashion-mnist: there is no " + file.string() +
+                                      "; install the Debian package dataset-fashion-mnist, or "
+                                      "name the folder as in fashion-mnist:DIR");
+  auto images = read_idx(image_file, std::array<std::uint32_t, 2>{pixels_a_side, pixels_a_side});
+  if (!images) return tl::unexpected(images.error());
+  auto labels = read_idx(label_file, {});
+  if (!labels) return tl::unexpected(labels.error());
+  if (images->count != labels->count)
+    return bad_file(label_file, "holds " + std::to_string(labels->count) +
+                                    " labels, but there are " + std::to_string(images->count) +
+                                    " images");
+  for (std::size_t i = 0; i < labels->bytes.size(); ++i)
+    if (labels->bytes[i] >= class_names.size())
+      return bad_file(label_file, "has the label " + std::to_string(labels->bytes[i]) +
+                                      " at index " + std::to_string(i) + "; labels are 0 to 9");
+  return images_of_split{std::move(images->bytes), std::move(labels->bytes)};
+}
+
+class fashion_mnist_dataset final : public dataset {
+ public:
+  fashion_mnist_dataset(images_of_split train, images_of_split test, std::int64_t image_size)
+      : train_(std::move(train)),
+        test_(std::move(test)),
+        image_size_(image_size),
+        resampler_(pixels_a_side, pixels_a_side, image_size) {}
+
+  [[nodiscard]] std::int64_t size(split part) const override {
+    return static_cast<std::int64_t>(of(part).labels.size());
+  }
+  [[nodiscard]] std::int64_t classes() const override { return class_names.size(); }
+  [[nodiscard]] std::vector<std::int64_t> sample_shape() const override {
+    return {channels, image_size_, image_size_};
+  }
+  [[nodiscard]] std::string class_name(std::int64_t label) const override {
+    return class_names.at(static_cast<std::size_t>(label));
+  }
+
+  [[nodiscard]] result<batch> read(split part,
+                                   std::span<const std::int64_t> indices) const override {
+    if (auto sound = check_indices(indices, size(part)); !sound)
+      return fail(sound.error().code, "fashion-mnist: " + sound.error().text);
+    return guarded("fashion-mnist", [&]() -> result<batch> { return convert(part, indices); });
+  }
+
+ private:
+  [[nodiscard]] const images_of_split& of(split part) const {
+    return part == split::train ? train_ : test_;
+  }
+
+  [[nodiscard]] batch convert(split part, std::span<const std::int64_t> indices) const {
+    const auto& from = of(part);
+    auto converted = empty_batch(static_cast<std::int64_t>(indices.size()), sample_shape());
+    const auto plane = static_cast<std::size_t>(image_size_ * image_size_);
+    auto* to = converted.images.mutable_data_ptr<float>();
+    auto* labels = converted.labels.mutable_data_ptr<std::int64_t>();
+    for (const auto index : indices) {
+      const auto at = static_cast<std::size_t>(index);
+      *labels++ = from.labels[at];
+      const std::span pixels(from.pixels.data() + at * pixels_an_image, pixels_an_image);
+      resampler_.run(pixels, normalised, {to, plane});
+      for (std::int64_t copy = 1; copy < channels; ++copy, to += plane)
+        std::copy_n(to, plane, to + plane);
+      to += plane;
+    }
+    return converted;
+  }
+
+  images_of_split train_;
+  images_of_split test_;
+  std::int64_t image_size_;
+  resampler resampler_;
+};
+
+}  // namespace
+
+opened_dataset open_fashion_mnist(const std::filesystem::path& folder,
+                                  const dataset_options& options) {
+  auto train = load_split(folder, "train");
+  if (!train) return tl::unexpected(train.error());
+  auto test = load_split(folder, "t10k");
+  if (!test) return tl::unexpected(test.error());
+  const auto size = options.image_size == 0 ? default_image_size : options.image_size;
+  return std::make_unique<fashion_mnist_dataset>(std::move(*train), std::move(*test), size);
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/data/dataset.hpp"
+
+namespace troupe::engine {
+
+// What the sources share, and one function for each that opens it. `open_dataset` chooses and turns
+// exceptions into errors.
+
+using opened_dataset = result<std::unique_ptr<dataset>>;
+
+[[nodiscard]] opened_dataset open_fashion_mnist(const std::filesystem::path& folder,
+                                                const dataset_options& options);
+[[nodiscard]] opened_dataset open_folder(const std::filesystem::path& folder,
+                                         const dataset_options& options);
+[[nodiscard]] opened_dataset open_safetensors(const std::filesystem::path& file,
+                                              const dataset_options& options);
+/// `shape` is what follows "synthetic:".
+[[nodiscard]] opened_dataset open_synthetic(std::string_view shape, const dataset_options& options);
+
+/// A batch for `count` samples of [C, H, W] whose values are yet to be written.
+[[nodiscard]] batch empty_batch(std::int64_t count, const std::vector<std::int64_t>& sample_shape);
+
+/// bad_data where an index is outside 0 .. size - 1.
+[[nodiscard]] result<void> check_indices(std::span<const std::int64_t> indices, std::int64_t size);
+
+/// bad_config where the user asks for another size than images that are used as they are have.
+[[nodiscard]] result<void> check_fixed_size(const dataset_options& options, std::int64_t height,
+                                            std::int64_t width);
+
+/// Runs `work` and turns what it throws into an error that names the source.
+template <class Work>
+auto guarded(const std::string& source, Work work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::system_error& problem) {
+    return fail(errc::io_failed, source + ": " + problem.what());
+  } catch (const std::exception& problem) {
+    return fail(errc::handler_failed, source + ": " + problem.what());
+  }
+}
+
+}  // namespace troupe::engine

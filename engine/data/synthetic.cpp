@@ -1,0 +1,123 @@
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <utility>
+
+#include "engine/data/random.hpp"
+#include "engine/data/sources.hpp"
+
+namespace troupe::engine {
+namespace {
+
+constexpr std::int64_t default_count = 1000;
+constexpr std::int64_t largest_number = std::int64_t{1} << 40;
+constexpr std::int64_t largest_image = std::int64_t{1} << 28;  // values, 1 GiB
+
+struct synthetic_shape {
+  std::vector<std::int64_t> sample;  // [C, H, W]
+  std::int64_t classes = 0;
+  std::int64_t count = default_count;
+};
+
+// Takes a number of at least 1, and the separator behind it unless the text ends there.
+std::optional<std::int64_t> take_number(std::string_view& text, char separator) {
+  std::int64_t number = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (problem != std::errc() || number < 1 || number > largest_number) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  if (text.empty()) return number;
+  if (text.front() != separator || text.size() == 1) return std::nullopt;
+  text.remove_prefix(1);
+  return number;
+}
+
+std::optional<synthetic_shape> parse(std::string_view text) {
+  synthetic_shape shape;
+  std::int64_t values = 1;
+  for (const char separator : {'x', 'x', ':'}) {
+    const auto size = take_number(text, separator);
+    if (!size || text.empty() || *size > largest_image / values) return std::nullopt;
+    shape.sample.push_back(*size);
+    values *= *size;
+  }
+  const auto classes = take_number(text, ':');
+  if (!classes) return std::nullopt;
+  shape.classes = *classes;
+  if (text.empty()) return shape;
+  const auto count = take_number(text, ':');
+  if (!count || !text.empty()) return std::nullopt;
+  shape.count = *count;
+  return shape;
+}
+
+// Box and Muller's transform: two uniform numbers give two normal ones.
+void fill_normal(std::span<float> values, splitmix64& random) {
+  constexpr float scale = 0x1p-24F;
+  for (std::size_t i = 0; i < values.size(); i += 2) {
+    const auto bits = random.next();
+    const auto above_zero = (static_cast<float>(bits >> 40) + 1) * scale;  // (0, 1]
+    const auto turn = static_cast<float>(bits & 0xffffff) * scale;         // [0, 1)
+    const auto radius = std::sqrt(-2 * std::log(above_zero));
+    const auto angle = 2 * std::numbers::pi_v<float> * turn;
+    values[i] = radius * std::cos(angle);
+    if (i + 1 < values.size()) values[i + 1] = radius * std::sin(angle);
+  }
+}
+
+class synthetic_dataset final : public dataset {
+ public:
+  synthetic_dataset(std::string source, synthetic_shape shape, std::uint64_t seed)
+      : source_(std::move(source)), shape_(std::move(shape)), seed_(seed) {}
+
+  [[nodiscard]] std::int64_t size(split part) const override {
+    return part == split::train ? shape_.count : std::max<std::int64_t>(1, shape_.count / 10);
+  }
+  [[nodiscard]] std::int64_t classes() const override { return shape_.classes; }
+  [[nodiscard]] std::vector<std::int64_t> sample_shape() const override { return shape_.sample; }
+
+  [[nodiscard]] result<batch> read(split part,
+                                   std::span<const std::int64_t> indices) const override {
+    if (auto sound = check_indices(indices, size(part)); !sound)
+      return fail(sound.error().code, source_ + ": " + sound.error().text);
+    return guarded(source_, [&]() -> result<batch> { return fill(part, indices); });
+  }
+
+ private:
+  [[nodiscard]] batch fill(split part, std::span<const std::int64_t> indices) const {
+    auto filled = empty_batch(static_cast<std::int64_t>(indices.size()), shape_.sample);
+    auto* images = filled.images.mutable_data_ptr<float>();
+    auto* labels = filled.labels.mutable_data_ptr<std::int64_t>();
+    const auto values = static_cast<std::size_t>(shape_.sample[0] * shape_.sample[1]) *
+                        static_cast<std::size_t>(shape_.sample[2]);
+    const auto split_seed = splitmix64::combine(seed_, static_cast<std::uint64_t>(part));
+    for (const auto index : indices) {
+      splitmix64 random(splitmix64::combine(split_seed, static_cast<std::uint64_t>(index)));
+      *labels++ =
+          static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(shape_.classes)));
+      fill_normal({images, values}, random);
+      images += values;
+    }
+    return filled;
+  }
+
+  std::string source_;
+  synthetic_shape shape_;
+  std::uint64_t seed_;
+};
+
+}  // namespace
+
+opened_dataset open_synthetic(std::string_view shape, const dataset_options& options) {
+  auto parsed = parse(shape);
+  if (!parsed)
+    return fail(errc::bad_config, "\"" + options.source +
+                                      "\" is not synthetic:CxHxW:CLASSES[:COUNT] with numbers of "
+                                      "at least 1, as in synthetic:3x128x128:1000");
+  if (auto sound = check_fixed_size(options, parsed->sample[1], parsed->sample[2]); !sound)
+    return tl::unexpected(sound.error());
+  return std::make_unique<synthetic_dataset>(options.source, std::move(*parsed), options.seed);
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,112 @@
+#include "engine/partition/partition.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace troupe::engine {
+
+namespace {
+
+std::string quoted(const std::string& name) {
+  return "'" + name + "'";
+}
+
+std::string allowed_names(const std::vector<std::string>& layer_names) {
+  if (layer_names.size() < 2) return "; a model of one layer cannot be cut";
+  std::string list = "; a cut may be one of: ";
+  for (std::size_t i = 1; i < layer_names.size(); ++i) list += (i > 1 ? ", " : "") + layer_names[i];
+  return list;
+}
+
+// Index of the layer called `cut`, else of the first one in the group of that name, else the size.
+std::size_t find_layer(const std::vector<std::string>& layer_names, const std::string& cut) {
+  auto found = std::ranges::find(layer_names, cut);
+  if (found == layer_names.end() && !cut.empty()) {
+    found = std::ranges::find_if(layer_names, [prefix = cut + "."](const std::string& name) {
+      return name.starts_with(prefix);
+    });
+  }
+  return static_cast<std::size_t>(found - layer_names.begin());
+}
+
+result<void> check_costs(const std::vector<double>& costs, std::size_t stages) {
+  if (stages == 0) return fail(errc::bad_config, "a pipeline needs at least 1 stage");
+  if (stages > costs.size()) {
+    return fail(errc::bad_config, "cannot cut " + std::to_string(costs.size()) + " layers into " +
+                                      std::to_string(stages) +
+                                      " stages: every stage needs at least one layer");
+  }
+  double sum = 0;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    sum += costs[i];
+    if (costs[i] >= 0 && std::isfinite(sum)) continue;
+    return fail(errc::bad_config, "the cost of layer " + std::to_string(i) + " is " +
+                                      std::to_string(costs[i]) +
+                                      "; costs are numbers from 0 up with a finite sum");
+  }
+  return {};
+}
+
+// The best way to run the first `end` layers in some number of stages.
+struct best_cut {
+  double slowest = std::numeric_limits<double>::infinity();
+  std::size_t last_begin = 0;  // first layer of the last stage
+};
+
+// Given the best ways with one stage less, the best ways with one more stage. `sums[i]` is the cost
+// of the first i layers.
+std::vector<best_cut> add_stage(const std::vector<best_cut>& before,
+                                const std::vector<double>& sums) {
+  std::vector<best_cut> after(before.size());
+  for (std::size_t end = 1; end < before.size(); ++end) {
+    for (std::size_t begin = 0; begin < end; ++begin) {
+      const double slowest = std::max(before[begin].slowest, sums[end] - sums[begin]);
+      if (std::isfinite(slowest) && slowest <= after[end].slowest) after[end] = {slowest, begin};
+    }
+  }
+  return after;
+}
+
+}  // namespace
+
+result<std::vector<std::size_t>> parse_cuts(const std::vector<std::string>& layer_names,
+                                            const std::vector<std::string>& cuts) {
+  std::vector<std::size_t> indices;
+  for (const auto& cut : cuts) {
+    const auto index = find_layer(layer_names, cut);
+    std::string problem;
+    if (index == layer_names.size()) {
+      problem = " names no layer";
+    } else if (index == 0) {
+      problem = " is where the first stage begins anyway";
+    } else if (!indices.empty() && index == indices.back()) {
+      problem = " repeats the cut before it";
+    } else if (!indices.empty() && index < indices.back()) {
+      problem = " lies before the cut " + quoted(layer_names[indices.back()]) +
+                "; cuts go in the order of the layers";
+    }
+    if (!problem.empty())
+      return fail(errc::bad_config, "cut " + quoted(cut) + problem + allowed_names(layer_names));
+    indices.push_back(index);
+  }
+  return indices;
+}
+
+result<std::vector<std::size_t>> even_cuts(const std::vector<double>& costs, std::size_t stages) {
+  if (auto checked = check_costs(costs, stages); !checked) return tl::unexpected(checked.error());
+  std::vector<double> sums(costs.size() + 1, 0);
+  for (std::size_t i = 0; i < costs.size(); ++i) sums[i + 1] = sums[i] + costs[i];
+
+  std::vector<std::vector<best_cut>> best(1, std::vector<best_cut>(sums.size()));
+  best[0][0].slowest = 0;  // no layer needs no stage
+  for (std::size_t i = 0; i < stages; ++i) best.push_back(add_stage(best.back(), sums));
+
+  std::vector<std::size_t> cuts(stages - 1);
+  std::size_t end = costs.size();
+  for (std::size_t stage = stages - 1; stage > 0; --stage)
+    end = cuts[stage - 1] = best[stage + 1][end].last_begin;
+  return cuts;
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "messages/error.hpp"
+
+namespace troupe::engine {
+
+// A partition of a model into stages is the list of the layers that begin every stage after the
+// first, as indices into the model's layers: {4, 9} makes stages [0, 4), [4, 9) and [9, n).
+
+/// Turns cuts, each the name of a stage's first layer, into indices. A name that groups several
+/// layers means the first of them: "layer3" is "layer3.0". No cuts give one stage. Errors:
+/// bad_config naming the cut and the allowed names, for a cut that is unknown, is the model's first
+/// layer, repeats, or does not come after the one before it.
+[[nodiscard]] result<std::vector<std::size_t>> parse_cuts(
+    const std::vector<std::string>& layer_names, const std::vector<std::string>& cuts);
+
+/// Cuts layers of the given costs (any unit, none negative) into contiguous stages so that the
+/// slowest is as fast as can be: dynamic programming, O(stages * layers^2). Of equal cuts it takes
+/// the latest: cheap layers (an activation, a pooling) stay with what they follow. Errors:
+/// bad_config for no stage, more stages than layers (naming both), or a cost that is not a number
+/// from 0 up.
+[[nodiscard]] result<std::vector<std::size_t>> even_cuts(const std::vector<double>& costs,
+                                                         std::size_t stages);
+
+}  // namespace troupe::engine

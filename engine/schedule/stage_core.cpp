@@ -1,0 +1,217 @@
+#include "engine/schedule/stage_core.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "engine/schedule/plan_checker.hpp"
+#include "engine/schedule/plan_text.hpp"
+
+namespace troupe::engine {
+namespace {
+
+tl::unexpected<error> stale(const step_key& key, const step_key& last, const std::string& what) {
+  return fail(errc::stale, what + " for " + to_string(key) + ", which is over: " + to_string(last) +
+                               " is the last one announced");
+}
+
+std::string number(microbatch_id microbatch) {
+  return std::to_string(microbatch.value);
+}
+
+}  // namespace
+
+std::string to_string(const step_key& key) {
+  return "step " + std::to_string(key.step.value) + " of epoch " + std::to_string(key.epoch.value);
+}
+
+const char* stage_core::name(arrival what) {
+  switch (what) {
+    case arrival::input:
+      return "input";
+    case arrival::target:
+      return "target";
+    case arrival::gradient:
+      return "gradient";
+  }
+  return "arrival";
+}
+
+std::set<microbatch_id>& stage_core::arrivals::of(arrival what) {
+  return what == arrival::input ? inputs : what == arrival::target ? targets : gradients;
+}
+
+result<stage_effects> stage_core::begin(run_step step) {
+  if (announced_ && step.key <= *announced_) return stale(step.key, *announced_, "an announcement");
+  const bool new_epoch = announced_ && step.key.epoch > announced_->epoch;
+  if (!new_epoch && queue_.size() == max_queued_steps)
+    return fail(errc::bad_frame, to_string(step.key) + " is announced while " +
+                                     std::to_string(max_queued_steps) + " steps are queued");
+  const auto microbatches = static_cast<std::uint32_t>(std::ranges::count(
+      step.plan.actions, action_kind::forward, [](const action& what) { return what.kind; }));
+  if (auto good = check_stage(step.plan, {}, microbatches, step.kind); !good)
+    return fail(errc::bad_config,
+                "the plan of " + to_string(step.key) + " is wrong: " + good.error().text);
+  queued_step made{std::move(step), microbatches, 0, false, {}};
+  auto here = take_early(made);
+  if (!here) return tl::unexpected(here.error());
+  made.here = std::move(*here);
+  if (new_epoch) queue_.clear();
+  announced_ = made.step.key;
+  early_.erase(early_.begin(), early_.upper_bound(*announced_));
+  queue_.push_back(std::move(made));
+  return advance();
+}
+
+result<stage_core::arrivals> stage_core::take_early(const queued_step& step) {
+  const auto found = early_.find(step.step.key);
+  if (found == early_.end()) return arrivals{};
+  arrivals here = std::move(found->second);
+  early_.erase(found);
+  for (const arrival what : {arrival::input, arrival::target, arrival::gradient})
+    for (const microbatch_id microbatch : here.of(what))
+      if (auto good = fits(what, step, microbatch); !good) return tl::unexpected(good.error());
+  return here;
+}
+
+result<stage_effects> stage_core::input_arrived(const step_key& key, microbatch_id microbatch) {
+  return arrived(arrival::input, key, microbatch);
+}
+
+result<stage_effects> stage_core::target_arrived(const step_key& key, microbatch_id microbatch) {
+  return arrived(arrival::target, key, microbatch);
+}
+
+result<stage_effects> stage_core::gradient_arrived(const step_key& key, microbatch_id microbatch) {
+  return arrived(arrival::gradient, key, microbatch);
+}
+
+result<stage_effects> stage_core::arrived(arrival what, const step_key& key,
+                                          microbatch_id microbatch) {
+  queued_step* announced = find(key);
+  if (!announced && announced_ && key <= *announced_)
+    return stale(key, *announced_,
+                 std::string("the ") + name(what) + " of micro-batch " + number(microbatch));
+  if (announced) {
+    if (auto good = fits(what, *announced, microbatch); !good) return tl::unexpected(good.error());
+  } else {
+    if (microbatch.value >= max_microbatches)
+      return fail(errc::bad_frame,
+                  to_string(key) + ": micro-batch " + number(microbatch) + " is out of range");
+    if (auto good = admit_early(key); !good) return tl::unexpected(good.error());
+  }
+  if (!(announced ? announced->here : early_[key]).of(what).insert(microbatch).second)
+    return fail(errc::bad_frame, to_string(key) + ": the " + name(what) + " of micro-batch " +
+                                     number(microbatch) + " arrived twice");
+  return advance();
+}
+
+// Bounds what is kept for steps that nobody has announced yet.
+result<void> stage_core::admit_early(const step_key& key) {
+  if (early_.contains(key)) return {};
+  if (announced_ && key.epoch == announced_->epoch) {
+    if (key.step.value - announced_->step.value <= steps_ahead) return {};
+    return fail(errc::bad_frame, to_string(key) + " is more than " + std::to_string(steps_ahead) +
+                                     " steps ahead of " + to_string(*announced_));
+  }
+  const auto first = early_.lower_bound({key.epoch, {}});
+  const auto newer = early_.upper_bound({key.epoch, {std::numeric_limits<std::uint64_t>::max()}});
+  if (newer != early_.end())
+    return fail(errc::stale,
+                to_string(key) + " is over: " + to_string(newer->first) + " has been heard of");
+  if (static_cast<std::uint64_t>(std::distance(first, newer)) >= steps_ahead)
+    return fail(errc::bad_frame, to_string(key) + " is one of more than " +
+                                     std::to_string(steps_ahead) +
+                                     " steps that were not announced");
+  std::erase_if(early_, [&](const auto& kept) {
+    return kept.first.epoch < key.epoch && !(announced_ && kept.first.epoch == announced_->epoch);
+  });
+  return {};
+}
+
+result<void> stage_core::fits(arrival what, const queued_step& step, microbatch_id microbatch) {
+  const std::string where = to_string(step.step.key);
+  if (microbatch.value >= step.microbatches)
+    return fail(errc::bad_frame, where + ": the " + name(what) + " of micro-batch " +
+                                     number(microbatch) + " is out of range, the step has " +
+                                     std::to_string(step.microbatches));
+  if (what == arrival::target && !step.step.is_last)
+    return fail(errc::bad_frame, where + ": targets belong to the last stage");
+  if (what == arrival::gradient && step.step.is_last)
+    return fail(errc::bad_frame, where + ": the last stage takes no gradients");
+  if (what == arrival::gradient && step.step.kind == step_kind::evaluation)
+    return fail(errc::bad_frame, where + ": an evaluation step has no gradients");
+  return {};
+}
+
+result<stage_effects> stage_core::action_done(const step_key& key, const action& what) {
+  if (running_ != start_action{key, what}) {
+    if (announced_ && key < *announced_ && !find(key))
+      return stale(key, *announced_, to_string(what) + " is done");
+    return fail(errc::bad_frame,
+                to_string(what) + " of " + to_string(key) + " is done, but it was not running");
+  }
+  running_.reset();
+  return advance();
+}
+
+result<stage_effects> stage_core::update_done(const step_key& key) {
+  const queued_step* step = find(key);
+  if (!step && announced_ && key <= *announced_) return stale(key, *announced_, "an update");
+  if (!step || !step->awaits_update)
+    return fail(errc::bad_frame, "an update for " + to_string(key) + ", which awaits none");
+  queue_.pop_front();
+  return advance();
+}
+
+stage_core::queued_step* stage_core::find(const step_key& key) {
+  const auto found =
+      std::ranges::find(queue_, key, [](const queued_step& queued) { return queued.step.key; });
+  return found == queue_.end() ? nullptr : &*found;
+}
+
+std::optional<stage_core::arrival> stage_core::missing(const queued_step& step) {
+  const action& what = step.step.plan.actions[step.next];
+  if (what.kind == action_kind::backward) {
+    if (step.step.is_last || step.here.gradients.contains(what.microbatch)) return std::nullopt;
+    return arrival::gradient;
+  }
+  if (!step.here.inputs.contains(what.microbatch)) return arrival::input;
+  if (step.step.is_last && !step.here.targets.contains(what.microbatch)) return arrival::target;
+  return std::nullopt;
+}
+
+// Starts what can start; called after every event.
+stage_effects stage_core::advance() {
+  stage_effects effects;
+  while (!running_ && !queue_.empty()) {
+    queued_step& front = queue_.front();
+    if (front.next < front.step.plan.actions.size()) {
+      if (missing(front)) break;
+      running_ = start_action{front.step.key, front.step.plan.actions[front.next++]};
+      effects.emplace_back(*running_);
+      break;
+    }
+    if (front.awaits_update) break;
+    effects.emplace_back(step_finished{front.step.key, front.step.kind});
+    if (front.step.kind == step_kind::training)
+      front.awaits_update = true;
+    else
+      queue_.pop_front();
+  }
+  return effects;
+}
+
+std::string stage_core::waiting_for() const {
+  if (running_) return to_string(running_->key) + ": " + to_string(running_->what) + " runs";
+  if (queue_.empty()) return "no step is announced";
+  const queued_step& front = queue_.front();
+  const std::string where = to_string(front.step.key);
+  if (front.awaits_update) return where + " waits for its optimizer update";
+  const auto what = missing(front);
+  return where + ": " + to_string(front.step.plan.actions[front.next]) + " waits for its " +
+         (what ? name(*what) : "turn");
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,28 @@
+#include "engine/stage/loss.hpp"
+
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/one_hot.h>
+#include <ATen/ops/sum.h>
+
+namespace troupe::engine {
+
+result<loss_kind> parse_loss(const std::string& name) {
+  if (name == "cross-entropy") return loss_kind::cross_entropy;
+  if (name == "mse") return loss_kind::mse;
+  return fail(errc::bad_config, "unknown loss '" + name + "'; known: cross-entropy, mse");
+}
+
+at::Tensor mean_loss(loss_kind kind, const at::Tensor& logits, const at::Tensor& labels) {
+  const auto scores = logits.to(at::kFloat);  // [N, K] f32
+  if (kind == loss_kind::cross_entropy) return at::cross_entropy_loss(scores, labels);
+  return at::mse_loss(scores, at::one_hot(labels, scores.size(1)).to(at::kFloat));
+}
+
+std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& labels) {
+  return at::argmax(logits, 1).eq(labels).sum().item<std::int64_t>();
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,131 @@
+#include "engine/stage/model.hpp"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <unordered_set>
+#include <utility>
+
+namespace troupe::engine {
+
+namespace {
+
+using by_name = std::map<std::string, at::Tensor>;
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.sizes();
+  return text.str();
+}
+
+// The layers' own tensors, parameters before buffers.
+std::vector<named_tensor> own_weights(const model& layers) {
+  std::vector<named_tensor> all;
+  for (const auto& each : layers) {
+    for (auto part : {each->parameters(), each->buffers()})
+      std::ranges::move(part, std::back_inserter(all));
+  }
+  return all;
+}
+
+result<void> check_match(const std::string& name, const at::Tensor& own, const at::Tensor& given) {
+  if (own.sizes() != given.sizes()) {
+    return fail(errc::bad_data, "weight '" + name + "' has shape " + shape_text(given) +
+                                    ", but the model expects " + shape_text(own));
+  }
+  if (own.is_floating_point() != given.is_floating_point()) {
+    return fail(errc::bad_data, "weight '" + name + "' is of type " +
+                                    c10::toString(given.scalar_type()) +
+                                    ", but the model expects " + c10::toString(own.scalar_type()));
+  }
+  return {};
+}
+
+result<by_name> index_weights(const std::vector<named_tensor>& tensors,
+                              const std::vector<named_tensor>& own,
+                              const std::vector<std::string>& known) {
+  std::unordered_set<std::string> allowed(known.begin(), known.end());
+  for (const auto& each : own) allowed.insert(each.name);
+  by_name given;
+  for (const auto& [name, tensor] : tensors) {
+    if (!allowed.contains(name))
+      return fail(errc::bad_data, "weight '" + name + "' belongs to no layer of the model");
+    if (!given.emplace(name, tensor).second)
+      return fail(errc::bad_data, "weight '" + name + "' is given twice");
+  }
+  return given;
+}
+
+}  // namespace
+
+std::vector<std::string> layer_names(const model& layers) {
+  std::vector<std::string> names;
+  for (const auto& each : layers) names.push_back(each->name());
+  return names;
+}
+
+result<void> keep_layers(model& layers, std::size_t first, std::size_t last) {
+  if (first >= last || last > layers.size()) {
+    return fail(errc::bad_config, "layers [" + std::to_string(first) + ", " + std::to_string(last) +
+                                      ") are not a range of the model's " +
+                                      std::to_string(layers.size()) + " layers");
+  }
+  layers.resize(last);
+  layers.erase(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(first));
+  return {};
+}
+
+std::vector<named_tensor> parameters(const model& layers) {
+  std::vector<named_tensor> all;
+  for (const auto& each : layers) std::ranges::move(each->parameters(), std::back_inserter(all));
+  return all;
+}
+
+std::vector<named_tensor> collect_weights(const model& layers) {
+  auto all = own_weights(layers);
+  for (auto& each : all) each.tensor = each.tensor.detach();
+  return all;
+}
+
+std::vector<std::string> weight_names(const model& layers) {
+  std::vector<std::string> names;
+  for (auto& each : own_weights(layers)) names.push_back(std::move(each.name));
+  return names;
+}
+
+result<void> load_weights(const model& layers, const std::vector<named_tensor>& tensors,
+                          const std::vector<std::string>& known) {
+  auto own = own_weights(layers);
+  const auto given = index_weights(tensors, own, known);
+  if (!given) return tl::unexpected(given.error());
+  for (const auto& [name, tensor] : own) {
+    const auto found = given->find(name);
+    if (found == given->end())
+      return fail(errc::bad_data, "weight '" + name + "' of the model is missing; expected shape " +
+                                      shape_text(tensor));
+    if (auto checked = check_match(name, tensor, found->second); !checked) return checked;
+  }
+  try {
+    const c10::NoGradGuard no_grad;
+    for (auto& [name, tensor] : own) tensor.copy_(given->at(name));
+  } catch (const std::exception& caught) {
+    return fail(errc::handler_failed, std::string("copying weights failed: ") + caught.what());
+  }
+  return {};
+}
+
+void to_memory_format(const model& layers, bool channels_last) {
+  const auto format = channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  const c10::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own_weights(layers)) {
+    if (tensor.dim() != 4) continue;
+    tensor.set_data(tensor.detach().to(tensor.options(), false, false, format));
+  }
+}
+
+}  // namespace troupe::engine

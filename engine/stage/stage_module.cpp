@@ -1,0 +1,109 @@
+#include "engine/stage/stage_module.hpp"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/clone.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "engine/stage/model.hpp"
+
+namespace troupe::engine {
+namespace {
+
+/// bf16 autocast on this thread while it lives. The cache of cast weights stays off: it would hold
+/// stale weights once the optimizer has stepped, and each weight is used once a forward anyway.
+class autocast_guard {
+ public:
+  autocast_guard(bool on, c10::DeviceType device)
+      : device_(device), enabled_before_(at::autocast::is_autocast_enabled(device)) {
+    at::autocast::set_autocast_cache_enabled(false);
+    at::autocast::set_autocast_dtype(device, at::kBFloat16);
+    at::autocast::set_autocast_enabled(device, on);
+  }
+  autocast_guard(const autocast_guard&) = delete;
+  autocast_guard& operator=(const autocast_guard&) = delete;
+  ~autocast_guard() { at::autocast::set_autocast_enabled(device_, enabled_before_); }
+
+ private:
+  c10::DeviceType device_;
+  bool enabled_before_;
+};
+
+}  // namespace
+
+stage_module::stage_module(model layers, stage_options options)
+    : layers_(std::move(layers)), options_(options), parameters_(engine::parameters(layers_)) {}
+
+at::Tensor stage_module::prepare(const at::Tensor& input) const {
+  auto x = input.detach().to(options_.device);
+  if (options_.channels_last && x.dim() == 4) x = x.contiguous(at::MemoryFormat::ChannelsLast);
+  return x;
+}
+
+at::Tensor stage_module::run_layers(at::Tensor x, bool training) {
+  const autocast_guard autocast(options_.precision == precision::bf16, options_.device.type());
+  // The input belongs to the sender, and to the graph as a leaf: neither may be overwritten.
+  if (!layers_.empty() && layers_.front()->in_place()) x = at::clone(x);
+  for (const auto& layer : layers_) x = layer->forward(x, training);
+  return x;
+}
+
+forward_outcome stage_module::forward(const step_key& step, step_kind kind,
+                                      microbatch_id microbatch, const at::Tensor& input,
+                                      const at::Tensor& labels, std::int64_t batch_size) {
+  const bool training = kind == step_kind::training;
+  const at::AutoGradMode recording(training);
+  auto leaf = prepare(input);
+  if (training && !options_.is_first) leaf.requires_grad_(true);
+  auto output = run_layers(leaf, training);
+
+  forward_outcome outcome;
+  if (options_.is_last) {
+    const auto targets = labels.to(options_.device);
+    const double weight = static_cast<double>(input.size(0)) / static_cast<double>(batch_size);
+    if (!training) outcome.correct = count_correct(output, targets);
+    output = mean_loss(options_.loss, output, targets) * weight;
+    outcome.loss = output.item<double>();
+  } else {
+    outcome.activation = output.detach();
+  }
+  if (training)
+    contexts_.put(step, microbatch,
+                  {options_.is_first ? at::Tensor() : std::move(leaf), std::move(output)});
+  return outcome;
+}
+
+at::Tensor stage_module::backward(const step_key& step, microbatch_id microbatch,
+                                  const at::Tensor& gradient) {
+  auto context = contexts_.take(step, microbatch);
+  if (!context) throw std::logic_error("backward of a micro-batch that has not gone forward");
+  if (!context->output.requires_grad()) return {};  // nothing to train up to here
+  std::vector<at::Tensor> wanted;
+  wanted.reserve(parameters_.size() + 1);
+  for (const auto& parameter : parameters_) wanted.push_back(parameter.tensor);
+  if (!options_.is_first) wanted.push_back(context->input);
+
+  std::vector<at::Tensor> seeds;
+  if (!options_.is_last) seeds.push_back(gradient.to(options_.device));
+  auto gradients = torch::autograd::grad({context->output}, wanted, seeds,
+                                         /*retain_graph=*/false, /*create_graph=*/false,
+                                         /*allow_unused=*/true);
+  at::Tensor input_gradient;
+  if (!options_.is_first) {
+    input_gradient = std::move(gradients.back());
+    gradients.pop_back();
+  }
+  gradients_.add(gradients);
+  return input_gradient;
+}
+
+std::vector<std::optional<at::Tensor>> stage_module::take_gradients() {
+  auto sums = gradients_.take();
+  sums.resize(parameters_.size());
+  return sums;
+}
+
+}  // namespace troupe::engine

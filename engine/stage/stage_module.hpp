@@ -1,0 +1,82 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/autograd/contexts.hpp"
+#include "engine/schedule/stage_core.hpp"
+#include "engine/stage/layer.hpp"
+#include "engine/stage/loss.hpp"
+
+namespace troupe::engine {
+
+enum class precision : std::uint8_t {
+  fp32,
+  bf16,  ///< Autocast: bf16 arithmetic where it is safe, parameters and their gradients in f32.
+};
+
+/// How a stage computes.
+struct stage_options {
+  bool is_first = true;
+  bool is_last = true;
+  loss_kind loss = loss_kind::cross_entropy;
+  engine::precision precision = precision::fp32;
+  bool channels_last = false;
+  c10::Device device = c10::kCPU;
+};
+
+/// What one micro-batch's forward gives.
+struct forward_outcome {
+  at::Tensor activation;     // for the next stage; undefined on the last
+  double loss = 0;           // last stage: this micro-batch's share of the batch's mean loss
+  std::int64_t correct = 0;  // last stage, evaluation: images classified right
+};
+
+/// The arithmetic of one pipeline stage: a slice of the model with its autograd contexts and
+/// gradient sums. Never writes a parameter. Batch norm sees one micro-batch at a time, and updates
+/// its running statistics in the order of the forwards.
+///
+/// Used by one thread at a time. Torch's exceptions pass through.
+class stage_module {
+ public:
+  stage_module(model layers, stage_options options);
+
+  /// `input`: activation of the previous stage or images, [n, ...]; not written. `labels` [n] i64
+  /// on the last stage. `batch_size`: images in the whole batch, for this micro-batch's weight n /
+  /// batch_size. A training forward keeps a context for `backward`.
+  forward_outcome forward(const step_key& step, step_kind kind, microbatch_id microbatch,
+                          const at::Tensor& input, const at::Tensor& labels,
+                          std::int64_t batch_size);
+
+  /// Adds the micro-batch's parameter gradients to the step's and returns the gradient of its
+  /// input, undefined on the first stage. `gradient`: of this stage's activation; undefined on the
+  /// last stage.
+  at::Tensor backward(const step_key& step, microbatch_id microbatch, const at::Tensor& gradient);
+
+  /// The step's gradients in the order of `parameters()`; starts anew.
+  [[nodiscard]] std::vector<std::optional<at::Tensor>> take_gradients();
+
+  /// Micro-batches between forward and backward.
+  [[nodiscard]] std::size_t contexts() const noexcept { return contexts_.size(); }
+
+  /// Handles share storage with the layers' own.
+  [[nodiscard]] const std::vector<named_tensor>& parameters() const noexcept { return parameters_; }
+  [[nodiscard]] const stage_options& options() const noexcept { return options_; }
+  [[nodiscard]] const model& layers() const noexcept { return layers_; }
+
+ private:
+  [[nodiscard]] at::Tensor prepare(const at::Tensor& input) const;
+  at::Tensor run_layers(at::Tensor x, bool training);
+
+  model layers_;
+  stage_options options_;
+  std::vector<named_tensor> parameters_;
+  microbatch_contexts contexts_;
+  gradient_sum gradients_;
+};
+
+}  // namespace troupe::engine

@@ -1,0 +1,48 @@
+#include "engine/stage/work_thread.hpp"
+
+#include <ATen/Parallel.h>
+#include <pthread.h>
+
+namespace troupe::engine {
+
+work_thread::work_thread(std::string name, int intra_op_threads)
+    : thread_([this, intra_op_threads] { run(intra_op_threads); }) {
+  name.resize(std::min<std::size_t>(name.size(), 15));
+  pthread_setname_np(thread_.native_handle(), name.c_str());
+}
+
+work_thread::~work_thread() {
+  {
+    const std::scoped_lock lock(mutex_);
+    closing_ = true;
+  }
+  posted_.notify_one();
+  thread_.join();
+}
+
+void work_thread::post(std::function<void()> task) {
+  {
+    const std::scoped_lock lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  posted_.notify_one();
+}
+
+void work_thread::run(int intra_op_threads) {
+  // A thread's first look at the setting takes the process's last one; set ours after that.
+  static_cast<void>(at::get_num_threads());
+  at::set_num_threads(intra_op_threads);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    posted_.wait(lock, [this] { return closing_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace troupe::engine {
+
+/// The one thread a stage computes on, so that a long forward never holds up a scheduler. Tasks run
+/// in the order they were posted. The destructor finishes what was posted and joins.
+class work_thread {
+ public:
+  /// `intra_op_threads`: how many threads one operator may use on this thread, at least 1. `name`
+  /// is what a debugger or profiler shows (15 characters count).
+  work_thread(std::string name, int intra_op_threads);
+  work_thread(const work_thread&) = delete;
+  work_thread& operator=(const work_thread&) = delete;
+  ~work_thread();
+
+  /// From any thread. The task must not throw.
+  void post(std::function<void()> task);
+
+ private:
+  void run(int intra_op_threads);
+
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::deque<std::function<void()>> tasks_;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace troupe::engine

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "messages/error.hpp"
+
+namespace troupe::engine {
+
+/// A file that appears under its name whole or not at all: it is written under a temporary name in
+/// the same folder, synced, and renamed by `commit`. Destroyed without a commit it leaves no trace.
+/// Used by one thread. Errors: io_failed naming the file and the system's reason.
+class atomic_file {
+ public:
+  [[nodiscard]] static result<std::unique_ptr<atomic_file>> create(std::filesystem::path file);
+  atomic_file(const atomic_file&) = delete;
+  atomic_file& operator=(const atomic_file&) = delete;
+  ~atomic_file();
+
+  [[nodiscard]] result<void> write(std::span<const std::byte> bytes);
+  /// Syncs the bytes, renames, syncs the folder. Nothing may be written afterwards.
+  [[nodiscard]] result<void> commit();
+
+ private:
+  atomic_file(std::filesystem::path file, std::filesystem::path temporary, int descriptor);
+  [[nodiscard]] tl::unexpected<error> failed(const char* what) const;
+
+  std::filesystem::path file_;
+  std::filesystem::path temporary_;
+  int descriptor_ = -1;
+};
+
+}  // namespace troupe::engine

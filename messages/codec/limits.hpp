@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace troupe::messages {
+
+/// What a frame may be at most. Senders refuse to send more, receivers close the link of a peer
+/// that does. Errors name the member that was exceeded.
+struct limits {
+  std::size_t header_bytes = std::size_t{1} << 20;  ///< The encoded header, without tensor bytes.
+  std::uint32_t tensors = 4096;                     ///< Tensors of one frame.
+  std::uint32_t rank = 16;                          ///< Dimensions of one tensor.
+  std::uint64_t tensor_bytes = std::uint64_t{4} << 30;  ///< Of all tensors of one frame together.
+  std::uint32_t elements = 1024;                        ///< Elements of one frame's body.
+  std::uint32_t values = 65536;                         ///< Fields and list items of one frame.
+  std::uint32_t depth = 8;                              ///< Lists within lists within fields.
+  std::size_t text_bytes = std::size_t{1} << 20;        ///< One string or byte string.
+};
+
+}  // namespace troupe::messages

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <utility>
+#include <variant>
+
+#include "messages/link/link.hpp"
+
+namespace troupe::messages {
+
+/// `link_stats` that one thread writes (two for bytes_in_flight) and any thread reads.
+struct link_counters {
+  std::atomic<std::uint64_t> frames_sent = 0;
+  std::atomic<std::uint64_t> frames_received = 0;
+  std::atomic<std::uint64_t> bytes_sent = 0;
+  std::atomic<std::uint64_t> bytes_received = 0;
+  std::atomic<std::uint64_t> bytes_in_flight = 0;
+  std::atomic<std::uint64_t> bad_frames = 0;
+  std::atomic<std::uint64_t> peers = 0;
+
+  [[nodiscard]] link_stats read() const {
+    return {frames_sent,     frames_received, bytes_sent, bytes_received,
+            bytes_in_flight, bad_frames,      peers};
+  }
+};
+
+/// What a link's owner is to be told, in order. Filled where calling strangers would be unsafe
+/// (inside UCX, under a lock) and told outside. One thread.
+class event_queue {
+ public:
+  explicit event_queue(link_events events) : events_(std::move(events)) {}
+
+  void up(peer_id peer) { waiting_.emplace_back(up_event{peer}); }
+  void arrived(peer_id peer, frame message) {
+    waiting_.emplace_back(frame_event{peer, std::move(message)});
+  }
+  void down(peer_id peer, error why) { waiting_.emplace_back(down_event{peer, std::move(why)}); }
+  void completed(link::completion done, result<void> how) {
+    if (done) waiting_.emplace_back(completed_event{std::move(done), std::move(how)});
+  }
+  void connected(link::connected done, result<peer_id> how) {
+    if (done) waiting_.emplace_back(connected_event{std::move(done), std::move(how)});
+  }
+
+  /// Tells everything. Returns whether there was anything.
+  bool tell() {
+    const bool any = !waiting_.empty();
+    while (!waiting_.empty()) {
+      std::visit([this](auto& event) { tell_one(event); }, waiting_.front());
+      waiting_.pop_front();
+    }
+    return any;
+  }
+
+ private:
+  struct up_event {
+    peer_id peer;
+  };
+  struct frame_event {
+    peer_id peer;
+    frame message;
+  };
+  struct down_event {
+    peer_id peer;
+    error why;
+  };
+  struct completed_event {
+    link::completion done;
+    result<void> how;
+  };
+  struct connected_event {
+    link::connected done;
+    result<peer_id> how;
+  };
+
+  void tell_one(up_event& event) const {
+    if (events_.on_peer_up) events_.on_peer_up(event.peer);
+  }
+  void tell_one(frame_event& event) const {
+    if (events_.on_frame) events_.on_frame(event.peer, std::move(event.message));
+  }
+  void tell_one(down_event& event) const {
+    if (events_.on_peer_down) events_.on_peer_down(event.peer, std::move(event.why));
+  }
+  void tell_one(completed_event& event) const { event.done(std::move(event.how)); }
+  void tell_one(connected_event& event) const { event.done(std::move(event.how)); }
+
+  link_events events_;
+  std::deque<std::variant<up_event, frame_event, down_event, completed_event, connected_event>>
+      waiting_;
+};
+
+}  // namespace troupe::messages

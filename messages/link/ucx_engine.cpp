@@ -1,0 +1,247 @@
+#include "messages/link/ucx_engine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <utility>
+
+namespace troupe::messages {
+namespace {
+
+std::span<const std::byte> bytes_of(const void* data, std::size_t length) {
+  return {static_cast<const std::byte*>(data), length};
+}
+
+}  // namespace
+
+result<std::unique_ptr<ucx_engine>> ucx_engine::make(const ucx_options& options, link_events events,
+                                                     link_counters& counters) {
+  std::unique_ptr<ucx_engine> out(new ucx_engine(options, std::move(events), counters));
+  if (auto started = out->start(); !started) return tl::unexpected(std::move(started.error()));
+  return out;
+}
+
+ucx_engine::ucx_engine(const ucx_options& options, link_events events, link_counters& counters)
+    : options_(options),
+      counters_(counters),
+      events_(std::move(events)),
+      pool_(options.pool_bytes),
+      shared_{options_, pool_, counters_, events_, attention_} {}
+
+ucx_engine::~ucx_engine() {
+  listener_.reset();
+  for (auto& [id, peer] : peers_) peer->cancel();
+  events_.tell();
+  if (worker_) close_endpoints();
+  worker_.reset();  // may still complete requests of peers
+  peers_.clear();
+  events_.tell();
+}
+
+void ucx_engine::close_endpoints() {
+  // Peers see a closed socket at once either way; waiting lets UCX end the requests itself.
+  const auto most = clock::now() + std::chrono::milliseconds(200);
+  const auto closed = [](const auto& entry) { return entry.second->endpoint() == nullptr; };
+  if (options_.transport != ucx_transport::tcp) return;
+  while (!std::ranges::all_of(peers_, closed) && clock::now() < most) {
+    ucp_worker_progress(worker_.get());
+  }
+}
+
+result<void> ucx_engine::start() {
+  auto made = ucx::make_context(options_);
+  if (!made) return tl::unexpected(std::move(made.error()));
+  context_ = std::move(*made);
+  auto worker = ucx::make_worker(context_.get());
+  if (!worker) return tl::unexpected(std::move(worker.error()));
+  worker_ = std::move(*worker);
+  shared_.worker = worker_.get();
+  if (const auto status = ucp_worker_get_efd(worker_.get(), &event_fd_); status != UCS_OK) {
+    return tl::unexpected(ucx::to_error(status, "UCX cannot be waited for"));
+  }
+  return set_handlers();
+}
+
+template <class Handler>
+ucs_status_t ucx_engine::dispatch(void* self, const ucp_am_recv_param_t* param, Handler handle) {
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
+  ucx_peer* const peer = static_cast<ucx_engine*>(self)->find(param->reply_ep);
+  if (peer == nullptr) return UCS_OK;
+  try {
+    return handle(*peer);
+  } catch (const std::exception& problem) {  // must not cross UCX
+    peer->break_off(
+        {errc::io_failed, fmt::format("a message could not be taken in: {}", problem.what())});
+    return UCS_OK;
+  }
+}
+
+result<void> ucx_engine::set_handlers() {
+  const std::array<std::pair<unsigned, ucp_am_recv_callback_t>, 4> handlers = {{
+      {ucx::greeting_id,
+       [](void* self, const void* header, std::size_t size, void*, std::size_t,
+          const ucp_am_recv_param_t* param) {
+         return dispatch(self, param,
+                         [&](ucx_peer& peer) { return peer.take_greeting(header, size); });
+       }},
+      {ucx::frame_id,
+       [](void* self, const void* header, std::size_t size, void* data, std::size_t length,
+          const ucp_am_recv_param_t* param) {
+         return dispatch(self, param, [&](ucx_peer& peer) {
+           return peer.take_frame(header, size, bytes_of(data, length));
+         });
+       }},
+      {ucx::chunk_id,
+       [](void* self, const void* header, std::size_t size, void* data, std::size_t length,
+          const ucp_am_recv_param_t* param) {
+         return dispatch(self, param, [&](ucx_peer& peer) {
+           const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+           return peer.take_chunk(header, size, data, length, rendezvous);
+         });
+       }},
+      {ucx::farewell_id,
+       [](void* self, const void* header, std::size_t size, void* data, std::size_t length,
+          const ucp_am_recv_param_t* param) {
+         return dispatch(self, param, [&](ucx_peer& peer) {
+           return peer.take_farewell(header, size, bytes_of(data, length));
+         });
+       }},
+  }};
+  for (const auto& [id, handler] : handlers) {
+    ucp_am_handler_param_t params{};
+    params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+    params.id = id;
+    params.flags = UCP_AM_FLAG_WHOLE_MSG;
+    params.cb = handler;
+    params.arg = this;
+    const auto status = ucp_worker_set_am_recv_handler(worker_.get(), &params);
+    if (status != UCS_OK) return tl::unexpected(ucx::to_error(status, "UCX takes no handler"));
+  }
+  return {};
+}
+
+result<std::string> ucx_engine::listen(const ucx::address& where, const std::string& text) {
+  if (listener_) return fail(errc::address_unavailable, "the link listens already");
+  if (auto free = ucx::check_bindable(where, text); !free) {
+    return tl::unexpected(std::move(free.error()));
+  }
+  auto made = ucx::make_listener(worker_.get(), where, {&ucx_engine::on_connection, this});
+  if (!made) return tl::unexpected(std::move(made.error()));
+  auto bound = ucx::bound_address(made->get());
+  if (!bound) return tl::unexpected(std::move(bound.error()));
+  listener_ = std::move(*made);
+  return bound->text();
+}
+
+void ucx_engine::on_connection(ucp_conn_request_h request, void* self) {
+  static_cast<ucx_engine*>(self)->connections_.push_back(request);
+}
+
+ucx_peer& ucx_engine::add_peer(std::string name) {
+  const peer_id id{next_peer_++};
+  return *peers_.emplace(id.value, std::make_unique<ucx_peer>(id, std::move(name), shared_))
+              .first->second;
+}
+
+void ucx_engine::accept_waiting(clock::time_point now) {
+  for (ucp_conn_request_h request : std::exchange(connections_, {})) {
+    if (by_endpoint_.size() >= options_.peers) {
+      ucp_listener_reject(listener_.get(), request);
+      continue;
+    }
+    ucx_peer& peer = add_peer(ucx::origin(request));
+    peer.accept(request, now + options_.greeting_timeout);
+    remember(peer);
+  }
+}
+
+void ucx_engine::connect(const ucx::address& where, std::string name,
+                         std::chrono::milliseconds timeout, link::connected done) {
+  if (by_endpoint_.size() >= options_.peers) {
+    return refuse(std::move(done),
+                  {errc::address_unavailable,
+                   fmt::format("cannot connect to {}: limit peers is {}", name, options_.peers)});
+  }
+  ucx_peer& peer = add_peer(std::move(name));
+  peer.connect(where, clock::now() + timeout, std::move(done));
+  remember(peer);
+}
+
+void ucx_engine::remember(ucx_peer& peer) {
+  deadline_ = std::min(deadline_, peer.deadline());
+  if (peer.endpoint() != nullptr) by_endpoint_[peer.endpoint()] = &peer;
+}
+
+ucx_peer* ucx_engine::find(ucp_ep_h endpoint) {
+  const auto found = by_endpoint_.find(endpoint);
+  return found == by_endpoint_.end() ? nullptr : found->second;
+}
+
+void ucx_engine::send(peer_id to, std::shared_ptr<outgoing> frame) {
+  const auto found = peers_.find(to.value);
+  if (found != peers_.end() && found->second->is_up()) {
+    return found->second->send(std::move(frame));
+  }
+  counters_.bytes_in_flight -= frame->tensor_bytes;
+  refuse(std::move(frame->done), {errc::peer_lost, fmt::format("no peer {} any more", to.value)});
+}
+
+void ucx_engine::refuse(link::completion done, error why) {
+  events_.completed(std::move(done), tl::unexpected(std::move(why)));
+}
+
+void ucx_engine::refuse(link::connected done, error why) {
+  events_.connected(std::move(done), tl::unexpected(std::move(why)));
+}
+
+void ucx_engine::close(peer_id which, error reason) {
+  const auto found = peers_.find(which.value);
+  if (found != peers_.end()) found->second->close(std::move(reason));
+}
+
+bool ucx_engine::poll(clock::time_point now) {
+  bool worked = ucp_worker_progress(worker_.get()) > 0;
+  if (!connections_.empty()) accept_waiting(now);
+  if (now >= deadline_) settle_expired(now);
+  worked |= settle_all(now);
+  worked |= events_.tell();
+  return worked;
+}
+
+bool ucx_engine::settle_all(clock::time_point now) {
+  const bool any = !attention_.empty();
+  while (!attention_.empty()) {
+    ucx_peer* const peer = attention_.back();
+    attention_.pop_back();
+    settle(*peer, now);
+  }
+  return any;
+}
+
+void ucx_engine::settle(ucx_peer& peer, clock::time_point now) {
+  const ucp_ep_h endpoint = peer.endpoint();
+  peer.settle(now);
+  deadline_ = std::min(deadline_, peer.deadline());
+  if (!peer.is_gone()) return;
+  if (find(endpoint) == &peer) by_endpoint_.erase(endpoint);
+  if (peer.is_released()) peers_.erase(peer.id().value);
+}
+
+void ucx_engine::settle_expired(clock::time_point now) {
+  deadline_ = clock::time_point::max();
+  for (auto& [id, peer] : peers_) {
+    if (now >= peer->deadline())
+      peer->want_attention();
+    else
+      deadline_ = std::min(deadline_, peer->deadline());
+  }
+}
+
+bool ucx_engine::arm() {
+  return ucp_worker_arm(worker_.get()) == UCS_OK;
+}
+
+}  // namespace troupe::messages

@@ -1,0 +1,222 @@
+#include "messages/link/ucx_link.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <future>
+#include <thread>
+#include <variant>
+
+#include "messages/link/mpsc_queue.hpp"
+#include "messages/link/ucx_engine.hpp"
+
+namespace troupe::messages {
+namespace {
+
+using namespace std::chrono_literals;
+using clock = std::chrono::steady_clock;
+
+/// The thread-safe shell: hands commands to the one thread that owns the engine, and puts that
+/// thread to sleep when there is nothing to do.
+class ucx_link final : public link {
+ public:
+  ucx_link(ucx_options options, int wake_fd) : options_(std::move(options)), wake_fd_(wake_fd) {}
+
+  ~ucx_link() override {
+    stop_.store(true);
+    wake();
+    if (thread_.joinable()) thread_.join();
+    ::close(wake_fd_);
+  }
+
+  result<void> start(link_events events) {
+    std::promise<result<void>> started;
+    std::future<result<void>> outcome = started.get_future();
+    thread_ = std::thread([this, events = std::move(events), &started]() mutable noexcept {
+      pthread_setname_np(pthread_self(), "troupe-link");
+      run(std::move(events), started);
+    });
+    return outcome.get();
+  }
+
+  result<std::string> listen(const std::string& address) override {
+    result<ucx::address> where = ucx::resolve(address, true);
+    if (!where) return tl::unexpected(std::move(where.error()));
+    if (std::this_thread::get_id() == thread_.get_id()) return engine_->listen(*where, address);
+    std::promise<result<std::string>> answer;
+    std::future<result<std::string>> outcome = answer.get_future();
+    push(listen_command{*where, address, &answer});
+    return outcome.get();
+  }
+
+  void connect(const std::string& address, std::chrono::milliseconds timeout,
+               connected done) override {
+    push(connect_command{ucx::resolve(address, false), address, timeout, std::move(done)});
+  }
+
+  void send(peer_id peer, frame message, completion done) override {
+    auto cut_up =
+        cut(std::move(message), options_.bounds, options_.inline_bytes, options_.chunk_bytes);
+    if (!cut_up) return push(refuse_command{std::move(cut_up.error()), std::move(done)});
+    (*cut_up)->done = std::move(done);
+    counters_.bytes_in_flight += (*cut_up)->tensor_bytes;
+    push(send_command{peer, std::move(*cut_up)});
+  }
+
+  void close(peer_id peer, error reason) override { push(close_command{peer, std::move(reason)}); }
+
+  link_stats stats() const override { return counters_.read(); }
+
+ private:
+  struct listen_command {
+    ucx::address where;
+    std::string text;
+    std::promise<result<std::string>>* answer;
+  };
+  struct connect_command {
+    result<ucx::address> where;
+    std::string text;
+    std::chrono::milliseconds timeout;
+    connected done;
+  };
+  struct send_command {
+    peer_id peer;
+    std::shared_ptr<outgoing> frame;
+  };
+  struct refuse_command {
+    error why;
+    completion done;
+  };
+  struct close_command {
+    peer_id peer;
+    error reason;
+  };
+  using command =
+      std::variant<send_command, refuse_command, close_command, connect_command, listen_command>;
+
+  void push(command what) {
+    commands_.push(std::move(what));
+    // Pairs with `sleep`: either we see that it sleeps, or it sees what we pushed.
+    if (sleeping_.load(std::memory_order_seq_cst) && sleeping_.exchange(false)) wake();
+  }
+
+  void wake() {
+    const std::uint64_t one = 1;
+    while (::write(wake_fd_, &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+  }
+
+  void run(link_events events, std::promise<result<void>>& started) {
+    auto made = ucx_engine::make(options_, std::move(events), counters_);
+    if (!made) return started.set_value(tl::unexpected(std::move(made.error())));
+    engine_ = std::move(*made);
+    started.set_value({});
+    auto last_work = clock::now();
+    while (!stop_.load(std::memory_order_relaxed)) {
+      bool worked = drain();
+      const auto now = clock::now();
+      worked |= engine_->poll(now);
+      if (worked) {
+        last_work = now;
+        fruitless_ = 0;
+      } else if (now - last_work >= options_.spin) {
+        sleep(now);
+      }
+    }
+    drain();
+    engine_.reset();
+  }
+
+  bool drain() {
+    bool any = false;
+    while (std::optional<command> next = commands_.pop()) {
+      any = true;
+      std::visit([this](auto& what) { execute(what); }, *next);
+    }
+    return any;
+  }
+
+  void execute(send_command& what) { engine_->send(what.peer, std::move(what.frame)); }
+  void execute(refuse_command& what) { engine_->refuse(std::move(what.done), std::move(what.why)); }
+  void execute(close_command& what) { engine_->close(what.peer, std::move(what.reason)); }
+  void execute(connect_command& what) {
+    if (!what.where) return engine_->refuse(std::move(what.done), std::move(what.where.error()));
+    engine_->connect(*what.where, std::move(what.text), what.timeout, std::move(what.done));
+  }
+  void execute(listen_command& what) {
+    what.answer->set_value(engine_->listen(what.where, what.text));
+  }
+
+  void sleep(clock::time_point now) {
+    sleeping_.store(true, std::memory_order_seq_cst);
+    const bool idle = commands_.empty() && !stop_.load();
+    if (idle) {
+      auto longest = engine_->deadline() == clock::time_point::max()
+                         ? clock::duration::max()
+                         : std::max(engine_->deadline() - now, clock::duration::zero());
+      if (!engine_->arm()) longest = std::min(longest, patience());
+      if (longest > clock::duration::zero()) wait(longest);
+    }
+    sleeping_.store(false, std::memory_order_seq_cst);
+  }
+
+  /// UCX refuses to be waited for while it has work of its own, for which it may need the peer: a
+  /// peer that is stopped would keep us spinning. So poll it ever less often, down to 1 kHz.
+  clock::duration patience() {
+    if (fruitless_ < 8) return ++fruitless_, clock::duration::zero();
+    return std::min<clock::duration>(10us * (++fruitless_ - 8), 1ms);
+  }
+
+  void wait(clock::duration longest) {
+    std::array<pollfd, 2> ready = {{{engine_->event_fd(), POLLIN, 0}, {wake_fd_, POLLIN, 0}}};
+    timespec limit{};
+    const bool bounded = longest != clock::duration::max();
+    if (bounded) {
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
+      limit.tv_sec = seconds.count();
+      limit.tv_nsec = std::chrono::nanoseconds(longest - seconds).count();
+    }
+    ppoll(ready.data(), ready.size(), bounded ? &limit : nullptr, nullptr);
+    if (ready[1].revents != 0) {
+      std::uint64_t count = 0;
+      [[maybe_unused]] const auto read_bytes = ::read(wake_fd_, &count, sizeof(count));
+    }
+  }
+
+  const ucx_options options_;
+  const int wake_fd_;
+  link_counters counters_;
+  mpsc_queue<command> commands_;
+  std::atomic<bool> sleeping_ = false;
+  std::atomic<bool> stop_ = false;
+
+  // The owner thread's:
+  std::unique_ptr<ucx_engine> engine_;
+  int fruitless_ = 0;  // times UCX would not be waited for since something happened
+
+  std::thread thread_;
+};
+
+}  // namespace
+
+result<std::unique_ptr<link>> make_ucx_link(ucx_options options, link_events events) {
+  options.chunk_bytes = std::max(options.chunk_bytes, ucx::least_chunk_bytes);
+  const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd < 0) {
+    return fail(errc::io_failed, fmt::format("cannot make an eventfd: {}", std::strerror(errno)));
+  }
+  auto out = std::make_unique<ucx_link>(std::move(options), wake_fd);
+  if (auto started = out->start(std::move(events)); !started) {
+    return tl::unexpected(std::move(started.error()));
+  }
+  return out;
+}
+
+}  // namespace troupe::messages

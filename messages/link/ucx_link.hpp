@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "messages/codec/limits.hpp"
+#include "messages/link/link.hpp"
+
+namespace troupe::messages {
+
+/// Which wires UCX may use.
+enum class ucx_transport : std::uint8_t {
+  tcp,  ///< TCP only, between any machines.
+  shm,  ///< Shared memory between processes of one machine; TCP connects them and notices deaths.
+};
+
+struct ucx_options {
+  ucx_transport transport = ucx_transport::tcp;
+  limits bounds = {};  ///< Of frames sent and received.
+
+  /// Bytes of one peer that are handed to UCX and not delivered, at most; the rest waits at our
+  /// side. At least one chunk is always under way.
+  std::uint64_t in_flight_bytes = std::uint64_t{16} << 20;
+  std::uint64_t chunk_bytes = std::uint64_t{8} << 20;  ///< Tensors travel in pieces of this size.
+  std::uint32_t inline_bytes = 8 << 10;  ///< Tensors up to this in all travel with the header.
+  std::size_t pool_bytes = std::size_t{512} << 20;  ///< Unused receive buffers that are kept.
+
+  std::chrono::microseconds spin{20};  ///< How long to poll after traffic before sleeping.
+  std::chrono::milliseconds greeting_timeout{10'000};  ///< For a peer that connected, to say hello.
+  std::chrono::milliseconds linger{2'000};  ///< For a closed peer to confirm, before it is dropped.
+  std::uint32_t peers = 1024;               ///< Connections at most.
+
+  /// Further settings for UCX, as of its environment but without "UCX_": {"NET_DEVICES", "eth0"}.
+  std::vector<std::pair<std::string, std::string>> settings = {};
+};
+
+/// A link over UCX. It has a thread of its own, which sleeps when there is nothing to do. A host
+/// that is missing in an address to listen at means loopback. Forked children must not use a link
+/// of their parent. Errors: transport_missing, io_failed.
+[[nodiscard]] result<std::unique_ptr<link>> make_ucx_link(ucx_options options, link_events events);
+
+}  // namespace troupe::messages

@@ -1,0 +1,230 @@
+#include "messages/link/ucx_peer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::messages {
+
+ucx_peer::ucx_peer(peer_id id, std::string name, const ucx_shared& shared)
+    : id_(id),
+      name_(std::move(name)),
+      shared_(shared),
+      outbox_(shared.options.in_flight_bytes),
+      reassembly_(shared.options.bounds, shared.pool) {}
+
+void ucx_peer::connect(const ucx::address& where, clock::time_point deadline,
+                       link::connected done) {
+  connected_ = std::move(done);
+  deadline_ = deadline;
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
+  params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+  params.sockaddr = {where.get(), where.length};
+  create_endpoint(params);
+  if (endpoint_ != nullptr) greet();
+}
+
+void ucx_peer::accept(ucp_conn_request_h request, clock::time_point deadline) {
+  state_ = state::accepted;
+  deadline_ = deadline;
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
+  params.conn_request = request;
+  create_endpoint(params);
+}
+
+void ucx_peer::create_endpoint(ucp_ep_params_t& params) {
+  // With the PEER mode UCX would silently leave shared memory out.
+  params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+  params.err_mode = is_tcp() ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
+  params.err_handler = {&ucx_peer::on_endpoint_error, this};
+  const auto status = ucp_ep_create(shared_.worker, &params, &endpoint_);
+  if (status == UCS_OK) return;
+  endpoint_ = nullptr;
+  endpoint_error_ = status;
+  want_attention();
+}
+
+void ucx_peer::on_endpoint_error(void* self, ucp_ep_h, ucs_status_t status) {
+  auto* const peer = static_cast<ucx_peer*>(self);
+  if (!peer->endpoint_error_) peer->endpoint_error_ = status;
+  peer->want_attention();
+}
+
+void ucx_peer::want_attention() {
+  if (std::exchange(listed_, true)) return;
+  shared_.attention.push_back(this);
+}
+
+void ucx_peer::close(error reason) {
+  if (state_ != state::up) return;
+  close_reason_ = std::move(reason);
+  state_ = state::closing;
+  want_attention();
+}
+
+void ucx_peer::break_off(error why) {
+  if (!violation_) violation_ = std::move(why);
+  want_attention();
+}
+
+void ucx_peer::settle(clock::time_point now) {
+  listed_ = false;
+  if (state_ == state::gone) {
+    // An abandoned endpoint whose requests came to an end after all.
+    if (abandoned_) close_endpoint();
+    return;
+  }
+  if (endpoint_error_) return lose(lost_error(*endpoint_error_));
+  if (state_ == state::leaving) {
+    if (answered_ || farewell_ || (answering_ && is_quiet() && !is_tcp())) return lose({});
+  } else if (violation_) {
+    ++shared_.counters.bad_frames;
+    return leave(*violation_, false, now);
+  } else {
+    pump();
+    check_farewell(now);
+    flush_and_leave(now);
+  }
+  if (now >= deadline_) expire(now);
+}
+
+error ucx_peer::lost_error(ucs_status_t status) const {
+  if (state_ == state::connecting) {
+    return ucx::to_error(status, fmt::format("cannot connect to {}", name_),
+                         errc::address_unavailable);
+  }
+  return ucx::to_error(status, fmt::format("peer {} is gone", name_), errc::peer_lost);
+}
+
+void ucx_peer::become_up() {
+  state_ = state::up;
+  deadline_ = clock::time_point::max();
+  ++shared_.counters.peers;
+  shared_.events.up(id_);
+  shared_.events.connected(std::exchange(connected_, nullptr), id_);
+  release_frames();
+}
+
+void ucx_peer::check_farewell(clock::time_point now) {
+  if (!farewell_ || state_ == state::leaving) return;
+  // What the peer sent before it left is still delivered.
+  const bool whole = reassembly_.released(lane::control) >= farewell_frames_[0] &&
+                     reassembly_.released(lane::data) >= farewell_frames_[1];
+  if (state_ == state::connecting || whole) {
+    return leave(state_ == state::closing ? std::move(close_reason_) : *farewell_, true, now);
+  }
+  deadline_ = std::min(deadline_, now + shared_.options.linger);
+}
+
+void ucx_peer::flush_and_leave(clock::time_point now) {
+  if (state_ == state::closing && outbox_.idle() && sends_.empty()) {
+    leave(std::move(close_reason_), false, now);
+  }
+}
+
+void ucx_peer::expire(clock::time_point now) {
+  if (state_ == state::leaving) return lose({});
+  if (state_ == state::connecting) {
+    return lose({errc::timed_out, fmt::format("cannot connect to {}: no answer in time", name_)});
+  }
+  if (state_ == state::accepted) {
+    return lose({errc::timed_out, fmt::format("{} connected and said nothing", name_)});
+  }
+  leave({errc::peer_lost, fmt::format("peer {} left before its frames were whole", name_)}, true,
+        now);
+}
+
+void ucx_peer::leave(error why, bool answer, clock::time_point now) {
+  fail_sends(why, false);
+  announce_down(why);
+  state_ = state::leaving;
+  deadline_ = now + shared_.options.linger;
+  drop_held();
+  say_farewell(why, answer);
+  // Whoever answers lets the other side close first: closing a TCP endpoint by force, as the PEER
+  // mode does, may drop the answer.
+  answering_ = answer;
+  farewell_.reset();
+}
+
+void ucx_peer::lose(error why) {
+  // With the connection failed UCX reads no tensor of ours any more, even where it keeps the
+  // request; if only we give up, the other side may still be reading.
+  const bool dead = endpoint_error_.has_value();
+  if (state_ != state::leaving) {
+    fail_sends(why, dead);
+    announce_down(why);
+  }
+  state_ = state::gone;
+  deadline_ = clock::time_point::max();
+  drop_held();
+  close_endpoint();
+}
+
+void ucx_peer::announce_down(const error& why) {
+  if (state_ == state::up || state_ == state::closing) {
+    --shared_.counters.peers;
+    shared_.events.down(id_, why);
+  }
+  shared_.events.connected(std::exchange(connected_, nullptr), tl::unexpected(why));
+}
+
+void ucx_peer::fail_sends(const error& why, bool release_tensors) {
+  for (const std::shared_ptr<outgoing>& frame : outbox_.take_all()) {
+    shared_.counters.bytes_in_flight -= frame->tensor_bytes;
+    shared_.events.completed(std::exchange(frame->done, nullptr), tl::unexpected(why));
+    if (release_tensors) frame->large.clear();
+  }
+}
+
+void ucx_peer::cancel() {
+  const error why{errc::cancelled, "the link was destroyed"};
+  if (state_ == state::up || state_ == state::closing) --shared_.counters.peers;
+  if (state_ != state::leaving && state_ != state::gone) fail_sends(why, false);
+  shared_.events.connected(std::exchange(connected_, nullptr), tl::unexpected(why));
+  drop_held();
+  if (state_ == state::gone) return;
+  state_ = state::gone;
+  // Destroying the worker closes its endpoints; only the PEER mode can close one in mid-flight.
+  if (is_tcp()) close_endpoint();
+}
+
+void ucx_peer::close_endpoint() {
+  if (endpoint_ == nullptr || closing_endpoint_) return;
+  // Without the PEER mode UCX cannot close an endpoint that failed, and keeps the requests of a
+  // dead peer for ever; such an endpoint is left to the worker's end.
+  abandoned_ = !is_tcp() && (endpoint_error_ || !is_quiet());
+  if (abandoned_) return;
+  closing_endpoint_ = true;
+  ucp_request_param_t params{};
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = is_tcp() ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+  params.cb.send = &ucx_peer::on_closed;
+  params.user_data = this;
+  if (!UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint_, &params))) endpoint_ = nullptr;
+}
+
+void ucx_peer::on_closed(void* request, ucs_status_t, void* self) {
+  ucp_request_free(request);
+  auto* const peer = static_cast<ucx_peer*>(self);
+  peer->endpoint_ = nullptr;
+  peer->want_attention();
+}
+
+bool ucx_peer::is_tcp() const {
+  return shared_.options.transport == ucx_transport::tcp;
+}
+
+bool ucx_peer::is_quiet() const {
+  return sends_.empty() && receives_.empty();
+}
+
+bool ucx_peer::is_released() const {
+  return state_ == state::gone && endpoint_ == nullptr && is_quiet() && !listed_;
+}
+
+}  // namespace troupe::messages

@@ -1,0 +1,176 @@
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <chrono>
+#include <list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "messages/link/event_queue.hpp"
+#include "messages/link/outbox.hpp"
+#include "messages/link/reassembly.hpp"
+#include "messages/link/ucx_handles.hpp"
+
+namespace troupe::messages {
+
+class ucx_peer;
+
+/// What the peers of one link share; all of it outlives them.
+struct ucx_shared {
+  const ucx_options& options;
+  buffer_pool& pool;
+  link_counters& counters;
+  event_queue& events;
+  std::vector<ucx_peer*>& attention;  ///< Peers whose `settle` is to be called.
+  ucp_worker_h worker = nullptr;
+};
+
+/// One connection: its UCX endpoint, the protocol spoken over it and what is in flight. Used by the
+/// link's thread only. UCX's callbacks record what happened; `settle`, called outside of them,
+/// acts.
+///
+///   connecting --greeting--> up --close()--> closing --flushed--> leaving --answered--> gone
+///   accepted ---greeting-->  up --farewell, violation--------->   leaving
+///   (any) --endpoint failed--> gone
+///
+/// The owner of the link is told "down" on the way into `leaving` or `gone`.
+class ucx_peer {
+ public:
+  using clock = std::chrono::steady_clock;
+  enum class state { connecting, accepted, up, closing, leaving, gone };
+
+  ucx_peer(peer_id id, std::string name, const ucx_shared& shared);
+  ucx_peer(const ucx_peer&) = delete;
+  ucx_peer& operator=(const ucx_peer&) = delete;
+  ~ucx_peer() = default;  // after its endpoint is closed or the worker destroyed
+
+  /// Starts a connection; `done` hears how it ends.
+  void connect(const ucx::address& where, clock::time_point deadline, link::connected done);
+  /// Takes a connection that came in.
+  void accept(ucp_conn_request_h request, clock::time_point deadline);
+
+  void send(std::shared_ptr<outgoing> frame);
+  void close(error reason);
+  /// The link ends: completes everything with errc::cancelled and tells nobody.
+  void cancel();
+
+  // Active Messages from this peer. Their result is for UCX.
+  ucs_status_t take_greeting(const void* header, std::size_t bytes);
+  ucs_status_t take_frame(const void* header, std::size_t header_bytes,
+                          std::span<const std::byte> data);
+  ucs_status_t take_chunk(const void* header, std::size_t header_bytes, void* data,
+                          std::size_t bytes, bool rendezvous);
+  ucs_status_t take_farewell(const void* header, std::size_t header_bytes,
+                             std::span<const std::byte> text);
+  /// A handler failed on this side, as when memory is short.
+  void break_off(error why);
+
+  /// Has `settle` called soon.
+  void want_attention();
+  /// Acts on what happened since the last call.
+  void settle(clock::time_point now);
+
+  [[nodiscard]] peer_id id() const { return id_; }
+  [[nodiscard]] ucp_ep_h endpoint() const { return endpoint_; }
+  [[nodiscard]] bool is_up() const { return state_ == state::up; }
+  [[nodiscard]] bool is_gone() const { return state_ == state::gone; }
+  /// UCX knows nothing of this object any more.
+  [[nodiscard]] bool is_released() const;
+  /// When `settle` is to be called at the latest.
+  [[nodiscard]] clock::time_point deadline() const { return deadline_; }
+
+ private:
+  struct send_op {
+    ucx_peer* peer = nullptr;
+    outbox::piece piece;  // of no frame: a greeting or a farewell
+    union {
+      ucx::frame_prefix frame;
+      ucx::chunk_prefix chunk;
+      ucx::greeting greeting;
+      ucx::farewell farewell;
+    } header{};
+    std::string text;
+    std::list<send_op>::iterator self;
+  };
+  struct receive_op {
+    ucx_peer* peer = nullptr;
+    ucx::chunk_prefix chunk;
+    std::shared_ptr<void> owner;
+    std::list<receive_op>::iterator self;
+  };
+  struct held_chunk {
+    ucx::chunk_prefix chunk;
+    void* descriptor = nullptr;
+  };
+
+  // ucx_peer.cpp: the life of a connection
+  void create_endpoint(ucp_ep_params_t& params);
+  void greet();
+  void become_up();
+  void check_farewell(clock::time_point now);
+  void flush_and_leave(clock::time_point now);
+  void leave(error why, bool answer, clock::time_point now);
+  void lose(error why);
+  void announce_down(const error& why);
+  void fail_sends(const error& why, bool release_tensors);
+  void say_farewell(const error& why, bool answer);
+  void close_endpoint();
+  void expire(clock::time_point now);
+  [[nodiscard]] error lost_error(ucs_status_t status) const;
+  [[nodiscard]] bool is_tcp() const;
+  [[nodiscard]] bool is_quiet() const;  // no request of UCX's is under way
+  static void on_endpoint_error(void* self, ucp_ep_h endpoint, ucs_status_t status);
+  static void on_closed(void* request, ucs_status_t status, void* self);
+
+  // ucx_peer_io.cpp: messages
+  void pump();
+  void post_piece(outbox::piece piece);
+  void post(send_op& op, unsigned id, const void* header, std::size_t header_bytes,
+            const void* data, std::size_t bytes, unsigned flags);
+  send_op& new_send();
+  void finish_send(send_op& op, ucs_status_t status);
+  void finish_receive(receive_op& op, ucs_status_t status);
+  void release_frames();
+  result<bool> receive_chunk(const ucx::chunk_prefix& chunk, void* data, std::size_t bytes,
+                             bool rendezvous);
+  bool start_receive(const ucx::chunk_prefix& chunk, void* descriptor,
+                     reassembly::destination target);
+  result<void> offer_held(std::uint8_t lane, std::uint64_t sequence);
+  void drop_held();
+  [[nodiscard]] bool is_receiving() const;
+  static void on_sent(void* request, ucs_status_t status, void* op);
+  static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* op);
+
+  /// Chunks that may wait for their frame; an honest peer has few that overtake it.
+  static constexpr std::size_t most_held = 1024;
+
+  const peer_id id_;
+  const std::string name_;  // for error texts: "host:port"
+  const ucx_shared& shared_;
+
+  state state_ = state::connecting;
+  bool listed_ = false;  // in shared_.attention
+  clock::time_point deadline_ = clock::time_point::max();
+  link::connected connected_;
+  error close_reason_;
+  std::optional<error> violation_;
+  std::optional<error> farewell_;  // the peer's reason to leave
+  std::array<std::uint64_t, 2> farewell_frames_{};
+  bool answered_ = false;   // the peer confirmed our farewell
+  bool answering_ = false;  // we confirmed the peer's
+
+  ucp_ep_h endpoint_ = nullptr;
+  std::optional<ucs_status_t> endpoint_error_;
+  bool closing_endpoint_ = false;
+  bool abandoned_ = false;  // not to be closed while requests are under way
+
+  outbox outbox_;
+  reassembly reassembly_;
+  std::list<send_op> sends_;
+  std::list<receive_op> receives_;
+  std::vector<held_chunk> held_;
+};
+
+}  // namespace troupe::messages

@@ -1,0 +1,267 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "messages/link/ucx_peer.hpp"
+
+namespace troupe::messages {
+namespace {
+
+/// UCX gives headers at any address.
+template <class Header>
+std::optional<Header> read_header(const void* header, std::size_t bytes) {
+  if (bytes != sizeof(Header)) return std::nullopt;
+  Header out;
+  std::memcpy(&out, header, sizeof(Header));
+  return out;
+}
+
+}  // namespace
+
+ucx_peer::send_op& ucx_peer::new_send() {
+  send_op& op = sends_.emplace_front();
+  op.peer = this;
+  op.self = sends_.begin();
+  return op;
+}
+
+void ucx_peer::post(send_op& op, unsigned id, const void* header, std::size_t header_bytes,
+                    const void* data, std::size_t bytes, unsigned flags) {
+  ucp_request_param_t params{};
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = flags | UCP_AM_SEND_FLAG_REPLY;  // so that the receiver knows whose it is
+  params.cb.send = &ucx_peer::on_sent;
+  params.user_data = &op;
+  const ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint_, id, header, header_bytes, data, bytes, &params);
+  if (!UCS_PTR_IS_PTR(request)) finish_send(op, UCS_PTR_RAW_STATUS(request));
+}
+
+void ucx_peer::on_sent(void* request, ucs_status_t status, void* op) {
+  ucp_request_free(request);
+  auto* const sent = static_cast<send_op*>(op);
+  sent->peer->finish_send(*sent, status);
+}
+
+void ucx_peer::greet() {
+  send_op& op = new_send();
+  op.header.greeting = {.protocol = protocol_version};
+  post(op, ucx::greeting_id, &op.header.greeting, sizeof(ucx::greeting), nullptr, 0,
+       UCP_AM_SEND_FLAG_EAGER);
+}
+
+void ucx_peer::say_farewell(const error& why, bool answer) {
+  send_op& op = new_send();
+  op.header.farewell = {.code = static_cast<std::uint8_t>(why.code),
+                        .answer = static_cast<std::uint8_t>(answer),
+                        .frames = {outbox_.frames(lane::control), outbox_.frames(lane::data)}};
+  op.text = why.text.substr(0, ucx::farewell_text_bytes);
+  post(op, ucx::farewell_id, &op.header.farewell, sizeof(ucx::farewell), op.text.data(),
+       op.text.size(), UCP_AM_SEND_FLAG_EAGER);
+}
+
+void ucx_peer::send(std::shared_ptr<outgoing> frame) {
+  outbox_.push(std::move(frame));
+  want_attention();
+}
+
+void ucx_peer::pump() {
+  if (state_ != state::up && state_ != state::closing) return;
+  while (!endpoint_error_) {
+    std::optional<outbox::piece> piece = outbox_.next();
+    if (!piece) return;
+    post_piece(std::move(*piece));
+  }
+}
+
+void ucx_peer::post_piece(outbox::piece piece) {
+  send_op& op = new_send();
+  op.piece = std::move(piece);
+  if (op.piece.head) {
+    op.header.frame = op.piece.frame->prefix;
+    post(op, ucx::frame_id, &op.header.frame, sizeof(ucx::frame_prefix), op.piece.data,
+         op.piece.bytes, UCP_AM_SEND_FLAG_EAGER);
+  } else {
+    op.header.chunk = op.piece.chunk;
+    post(op, ucx::chunk_id, &op.header.chunk, sizeof(ucx::chunk_prefix), op.piece.data,
+         op.piece.bytes, UCP_AM_SEND_FLAG_RNDV);
+  }
+}
+
+void ucx_peer::finish_send(send_op& op, ucs_status_t status) {
+  const bool live = state_ == state::up || state_ == state::closing;
+  if (status != UCS_OK && !endpoint_error_ && state_ != state::gone) endpoint_error_ = status;
+  if (status == UCS_OK && live && op.piece.frame) {
+    if (const std::shared_ptr<outgoing> frame = outbox_.completed(op.piece)) {
+      shared_.counters.bytes_in_flight -= frame->tensor_bytes;
+      shared_.counters.bytes_sent += frame->all_bytes;
+      ++shared_.counters.frames_sent;
+      shared_.events.completed(std::exchange(frame->done, nullptr), {});
+    }
+  }
+  sends_.erase(op.self);
+  want_attention();
+}
+
+ucs_status_t ucx_peer::take_greeting(const void* header, std::size_t bytes) {
+  const auto theirs = read_header<ucx::greeting>(header, bytes);
+  if (!theirs || theirs->magic != ucx::wire_magic) {
+    break_off({errc::bad_frame, fmt::format("{} does not speak Troupe's protocol", name_)});
+  } else if (theirs->wire != ucx::wire_version || theirs->protocol != protocol_version) {
+    break_off({errc::version_mismatch,
+               fmt::format("{} speaks protocol {}.{}, we speak {}.{}", name_, theirs->wire,
+                           theirs->protocol, ucx::wire_version, protocol_version)});
+  } else if (state_ == state::connecting) {
+    become_up();
+  } else if (state_ == state::accepted) {
+    greet();
+    become_up();
+  } else if (state_ == state::up || state_ == state::closing) {
+    break_off({errc::bad_frame, fmt::format("peer {} greeted twice", name_)});
+  }
+  return UCS_OK;
+}
+
+ucs_status_t ucx_peer::take_frame(const void* header, std::size_t header_bytes,
+                                  std::span<const std::byte> data) {
+  if (!is_receiving()) return UCS_OK;
+  const auto prefix = read_header<ucx::frame_prefix>(header, header_bytes);
+  result<void> taken = prefix ? reassembly_.add_head(*prefix, data)
+                              : fail(errc::bad_frame, "a frame's prefix has another size");
+  if (taken) taken = offer_held(prefix->lane, prefix->sequence);
+  if (!taken) {
+    break_off({taken.error().code, fmt::format("peer {}: {}", name_, taken.error().text)});
+    return UCS_OK;
+  }
+  shared_.counters.bytes_received += data.size();
+  release_frames();
+  return UCS_OK;
+}
+
+ucs_status_t ucx_peer::take_chunk(const void* header, std::size_t header_bytes, void* data,
+                                  std::size_t bytes, bool rendezvous) {
+  // UCX tells the sender of a chunk that is not received that it is done.
+  if (!is_receiving()) return UCS_OK;
+  const auto chunk = read_header<ucx::chunk_prefix>(header, header_bytes);
+  const result<bool> pending = chunk ? receive_chunk(*chunk, data, bytes, rendezvous)
+                                     : fail(errc::bad_frame, "a chunk's prefix has another size");
+  if (!pending) {
+    break_off({pending.error().code, fmt::format("peer {}: {}", name_, pending.error().text)});
+    return UCS_OK;
+  }
+  return *pending ? UCS_INPROGRESS : UCS_OK;
+}
+
+result<bool> ucx_peer::receive_chunk(const ucx::chunk_prefix& chunk, void* data, std::size_t bytes,
+                                     bool rendezvous) {
+  auto announced = reassembly_.announce(chunk, bytes);
+  if (!announced) return tl::unexpected(std::move(announced.error()));
+  auto* const target = std::get_if<reassembly::destination>(&*announced);
+  if (target == nullptr) {
+    if (!rendezvous) return fail(errc::bad_frame, "a chunk came eagerly and before its frame");
+    if (held_.size() >= most_held) return fail(errc::bad_frame, "too many chunks without a frame");
+    held_.push_back({chunk, data});
+    return true;
+  }
+  if (rendezvous) return start_receive(chunk, data, std::move(*target));
+  std::memcpy(target->data, data, bytes);
+  shared_.counters.bytes_received += bytes;
+  reassembly_.done(chunk);
+  release_frames();
+  return false;
+}
+
+bool ucx_peer::start_receive(const ucx::chunk_prefix& chunk, void* descriptor,
+                             reassembly::destination target) {
+  receive_op& op = receives_.emplace_front();
+  op = {this, chunk, std::move(target.owner), receives_.begin()};
+  ucp_request_param_t params{};
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  params.cb.recv_am = &ucx_peer::on_received;
+  params.user_data = &op;
+  const ucs_status_ptr_t request =
+      ucp_am_recv_data_nbx(shared_.worker, descriptor, target.data, chunk.bytes, &params);
+  if (UCS_PTR_IS_PTR(request)) return true;
+  finish_receive(op, UCS_PTR_RAW_STATUS(request));
+  return false;
+}
+
+void ucx_peer::on_received(void* request, ucs_status_t status, std::size_t, void* op) {
+  ucp_request_free(request);
+  auto* const received = static_cast<receive_op*>(op);
+  received->peer->finish_receive(*received, status);
+}
+
+void ucx_peer::finish_receive(receive_op& op, ucs_status_t status) {
+  if (status != UCS_OK && !endpoint_error_ && state_ != state::gone) endpoint_error_ = status;
+  if (status == UCS_OK && is_receiving()) {
+    shared_.counters.bytes_received += op.chunk.bytes;
+    reassembly_.done(op.chunk);
+    release_frames();
+  }
+  receives_.erase(op.self);
+  want_attention();
+}
+
+result<void> ucx_peer::offer_held(std::uint8_t lane, std::uint64_t sequence) {
+  if (held_.empty()) return {};
+  const auto mine = std::stable_partition(held_.begin(), held_.end(), [&](const held_chunk& held) {
+    return held.chunk.lane != lane || held.chunk.sequence != sequence;
+  });
+  const std::vector<held_chunk> due(mine, held_.end());
+  held_.erase(mine, held_.end());
+  result<void> out;
+  for (const held_chunk& held : due) {
+    result<bool> pending = fail(errc::cancelled, "after a chunk that was refused");
+    if (out) pending = receive_chunk(held.chunk, held.descriptor, held.chunk.bytes, true);
+    if (pending) continue;
+    if (out) out = tl::unexpected(std::move(pending.error()));
+    ucp_am_data_release(shared_.worker, held.descriptor);
+  }
+  return out;
+}
+
+bool ucx_peer::is_receiving() const {
+  // While we connect: the first frame of a peer may overtake its greeting.
+  const bool open = state_ == state::connecting || state_ == state::up || state_ == state::closing;
+  return open && !violation_;
+}
+
+void ucx_peer::drop_held() {
+  for (const held_chunk& held : std::exchange(held_, {})) {
+    ucp_am_data_release(shared_.worker, held.descriptor);
+  }
+}
+
+void ucx_peer::release_frames() {
+  if (state_ == state::connecting) return;
+  while (std::optional<frame> message = reassembly_.pop()) {
+    ++shared_.counters.frames_received;
+    shared_.events.arrived(id_, std::move(*message));
+  }
+}
+
+ucs_status_t ucx_peer::take_farewell(const void* header, std::size_t header_bytes,
+                                     std::span<const std::byte> text) {
+  const auto theirs = read_header<ucx::farewell>(header, header_bytes);
+  if (!theirs) {
+    break_off({errc::bad_frame, fmt::format("peer {}: a farewell of another size", name_)});
+    return UCS_OK;
+  }
+  const std::string reason(reinterpret_cast<const char*>(text.data()),
+                           std::min(text.size(), ucx::farewell_text_bytes));
+  const bool mismatch = theirs->code == static_cast<std::uint8_t>(errc::version_mismatch);
+  farewell_ = error{mismatch ? errc::version_mismatch : errc::peer_lost,
+                    fmt::format("peer {} closed the link: {}", name_, reason)};
+  farewell_frames_ = {theirs->frames[0], theirs->frames[1]};
+  answered_ = answered_ || theirs->answer != 0;
+  want_attention();
+  return UCS_OK;
+}
+
+}  // namespace troupe::messages

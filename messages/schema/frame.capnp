@@ -1,0 +1,135 @@
+# The header of a frame: everything one Troupe process says to another, except the tensors' bytes.
+#
+# How to read this file: comments speak to the sender. "Must" means that a receiver closes the link
+# with a named error if you do otherwise; it closes only that link, and counts the frame.
+#
+# On the wire a header is one unpacked Cap'n Proto segment without a segment table. Tensor bytes
+# travel beside it (messages/link/ucx_wire.hpp), from tensor storage into tensor storage.
+#
+# Ordering: frames of one lane arrive in the order you sent them. The control lane overtakes the
+# data lane: never let a control frame rely on a data frame sent before it.
+#
+# Limits (messages/codec/limits.hpp has the numbers): header bytes, tensors, rank, bytes of one
+# frame's tensors, elements, values in all, depth of nested lists, bytes of one text or data.
+# The receiver checks each of them before it allocates.
+#
+# Changing it: add fields at the end with a default that means "as before", and leave `version`
+# alone. Anything else is another protocol: bump `protocol_version` in messages/frame.hpp.
+
+@0xf56ecb5cdd45ae9a;
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("troupe::messages::wire");
+
+struct Frame {
+  version @0 :UInt16;
+  # The protocol you speak. A receiver that speaks another answers with nothing but a closed link.
+
+  kind @1 :Kind;
+  lane @2 :Lane;
+  # Must be the lane the frame is sent on.
+
+  epoch @3 :UInt64;
+  # The run epoch you are in. It grows at each recovery; receivers drop frames of an older one.
+
+  sender @4 :UInt64;
+  target @5 :UInt64;
+  # Actor ids, each in its own process; 0 is the process itself.
+
+  requestId @6 :UInt64;
+  # Unique among your outstanding requests, and not 0, when you expect a `response` or a `failure`.
+  # In those two it is the id of the request you answer.
+
+  deadlineUs @7 :UInt64;
+  # How much longer you will wait, in microseconds from the moment of sending; 0: no limit. A
+  # duration, because the clocks of two machines differ.
+
+  traceId @8 :UInt64;
+  spanId @9 :UInt64;
+  # The trace this frame belongs to and the span that caused it; 0: not traced.
+
+  body @10 :List(Element);
+  tensors @11 :List(Tensor);
+}
+
+enum Kind {
+  hello @0;      # The first frame each way on a new link: who I am.
+  message @1;    # To an actor; no answer expected.
+  request @2;    # To an actor; it answers with `response` or `failure`.
+  response @3;
+  failure @4;    # The body is the error's code and text.
+  monitor @5;    # Tell me when actor `target` ends.
+  down @6;       # My actor `sender` has ended; the body is the reason.
+  lookup @7;     # Which actor has this name? Answered by `response`.
+  heartbeat @8;  # I am alive.
+  goodbye @9;    # I leave in order; do not count me as lost.
+}
+
+enum Lane {
+  control @0;
+  data @1;
+}
+
+struct Element {
+  # One part of a message: its registered type name and that type's fields in order.
+  type @0 :Text;
+  fields @1 :List(Value);
+}
+
+struct Value {
+  union {
+    none @0 :Void;
+    integer @1 :Int64;
+    real @2 :Float64;
+    text @3 :Text;
+    bytes @4 :Data;
+    tensor @5 :UInt32;
+    # An index into `Frame.tensors`; must be less than their number.
+    actor @6 :ActorRef;
+    list @7 :List(Value);
+    # Lists may nest, but not deeper than the limit.
+  }
+}
+
+struct ActorRef {
+  # An actor anywhere in the cluster.
+  node @0 :Text;     # The name of the process that hosts it.
+  address @1 :Text;  # "host:port" where that process listens.
+  id @2 :UInt64;
+}
+
+enum DType {
+  f32 @0;
+  f64 @1;
+  f16 @2;
+  bf16 @3;
+  i64 @4;
+  i32 @5;
+  i16 @6;
+  i8 @7;
+  u8 @8;
+  boolean @9;
+}
+
+enum DeviceKind {
+  cpu @0;
+  cuda @1;
+}
+
+struct Tensor {
+  # What a tensor looks like. Its bytes are little-endian elements in the order of storage.
+  type @0 :DType;
+  deviceKind @1 :DeviceKind;
+  deviceIndex @2 :Int8 = -1;
+  # Where the bytes lay at your side. The receiver decides where they arrive.
+
+  shape @3 :List(Int64);
+  # No negative sizes; a size of 0 makes an empty tensor.
+
+  strides @4 :List(Int64);
+  # In elements, as many as `shape` has sizes. The layout must be dense: the elements fill the byte
+  # range without gap or overlap, in any order of the dimensions (so channels-last is fine).
+
+  byteCount @5 :UInt64;
+  # Must be the product of `shape` times the size of an element.
+}

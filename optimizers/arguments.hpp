@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimizers/optimizer.hpp"
+
+namespace troupe::optimizers {
+
+/// A gradient of a step: nullptr when that parameter has none.
+[[nodiscard]] inline const at::Tensor* given(const std::optional<at::Tensor>& gradient) {
+  return gradient && gradient->defined() ? &*gradient : nullptr;
+}
+
+/// Whether every gradient fits its parameter. Errors: bad_config naming both counts, or the
+/// parameter's index and both shapes, dtypes or devices.
+[[nodiscard]] result<void> check_gradients(const std::string& optimizer,
+                                           const std::vector<at::Tensor>& params,
+                                           const std::vector<std::optional<at::Tensor>>& gradients);
+
+/// Whether `kept` holds no other slots than `slots`, each with one entry a parameter that is
+/// undefined or fits it. Errors: bad_config as above, naming the slot.
+[[nodiscard]] result<void> check_state(const std::string& optimizer,
+                                       const std::vector<at::Tensor>& params, const state& kept,
+                                       const std::vector<std::string>& slots);
+
+}  // namespace troupe::optimizers

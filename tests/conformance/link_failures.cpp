@@ -1,0 +1,187 @@
+// What every link promises when things end or go wrong. Runs against each backend.
+#include <catch2/catch_test_macros.hpp>
+#include <latch>
+
+#include "link_fixture.hpp"
+
+namespace troupe::messages::testing {
+
+LINK_TEST("close delivers what was sent before, then both sides are told") {
+  pair_of_nodes<TestType> nodes;
+  completions sent(21);
+  for (int i = 0; i < 20; ++i) {
+    nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 5 == 0 ? 10 << 20 : 100),
+                            sent.at(static_cast<std::size_t>(i)));
+  }
+  nodes.client.wire->close(nodes.to_server, {errc::cancelled, "enough said"});
+  nodes.client.wire->send(nodes.to_server, numbered(99), sent.at(20));  // too late
+  for (int i = 0; i < 20; ++i) REQUIRE(number_of(nodes.server.frames.next()) == i);
+  const auto [there, why] = nodes.server.downs.next();
+  CHECK(there == nodes.to_client);
+  CHECK(why.code == errc::peer_lost);
+  CHECK(why.text.find("enough said") != std::string::npos);
+  const auto [here, reason] = nodes.client.downs.next();
+  CHECK(here == nodes.to_server);
+  CHECK(reason == error{errc::cancelled, "enough said"});
+  CHECK(sent.all_once());
+  CHECK(sent.failed() == 1);
+  CHECK(sent.failed_only_with(errc::peer_lost));
+  CHECK(nodes.client.wire->stats().peers == 0);
+  CHECK(nodes.server.wire->stats().peers == 0);
+}
+
+LINK_TEST("a closed peer can be connected to again") {
+  pair_of_nodes<TestType> nodes;
+  for (int round = 0; round < 5; ++round) {
+    nodes.client.wire->close(nodes.to_server, {errc::cancelled, "again"});
+    nodes.client.downs.next();
+    nodes.server.downs.next();
+    nodes.to_server = nodes.client.try_connect(nodes.address).value();
+    nodes.server.ups.next();
+    REQUIRE(nodes.client.send(nodes.to_server, with_bytes(round, 100000)).has_value());
+    REQUIRE(number_of(nodes.server.frames.next()) == round);
+  }
+}
+
+LINK_TEST("both sides may close at once") {
+  pair_of_nodes<TestType> nodes;
+  nodes.client.wire->close(nodes.to_server, {errc::cancelled, "mine"});
+  nodes.server.wire->close(nodes.to_client, {errc::cancelled, "mine too"});
+  CHECK(nodes.client.downs.next().first == nodes.to_server);
+  CHECK(nodes.server.downs.next().first == nodes.to_client);
+  CHECK(nodes.client.downs.stays_empty(50ms));
+  CHECK(nodes.server.downs.stays_empty(50ms));
+}
+
+LINK_TEST("sends to a peer that is destroyed all complete once") {
+  pair_of_nodes<TestType> nodes;
+  completions sent(40);
+  std::latch some(1);
+  nodes.server.on_frame = [&](peer_id, const frame& message) {
+    if (number_of(message) == 3) some.count_down();
+  };
+  for (int i = 0; i < 40; ++i) {
+    nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 2 == 0 ? 8 << 20 : 64),
+                            sent.at(static_cast<std::size_t>(i)));
+  }
+  some.wait();
+  nodes.server.wire.reset();
+  CHECK(sent.all_once());
+  CHECK(sent.failed_only_with(errc::peer_lost));
+  const auto [peer, why] = nodes.client.downs.next();
+  CHECK(peer == nodes.to_server);
+  CHECK(why.code == errc::peer_lost);
+  CHECK(nodes.client.downs.stays_empty(50ms));
+  CHECK(nodes.client.wire->stats().bytes_in_flight == 0);
+}
+
+LINK_TEST("a link that is destroyed cancels what it was sending") {
+  pair_of_nodes<TestType> nodes;
+  completions sent(40);
+  std::latch some(1);
+  nodes.server.on_frame = [&](peer_id, const frame& message) {
+    if (number_of(message) == 3) some.count_down();
+  };
+  for (int i = 0; i < 40; ++i) {
+    nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 2 == 0 ? 8 << 20 : 64),
+                            sent.at(static_cast<std::size_t>(i)));
+  }
+  some.wait();
+  nodes.client.wire.reset();
+  CHECK(sent.all_once(0ms));  // before the destructor returned
+  CHECK(sent.failed_only_with(errc::cancelled));
+  CHECK(nodes.server.downs.next().second.code == errc::peer_lost);
+}
+
+LINK_TEST("tensors outlive the link that received them") {
+  frame kept;
+  {
+    pair_of_nodes<TestType> nodes;
+    nodes.client.wire->send(nodes.to_server, with_bytes(1, 1 << 20), {});
+    kept = nodes.server.frames.next();
+  }
+  CHECK(holds(kept.tensors.at(0), 1 << 20, 1));
+}
+
+LINK_TEST("connecting to nobody fails by name") {
+  TestType backend;
+  std::string nobody;
+  {
+    node<TestType> gone(backend);
+    nobody = gone.wire->listen("127.0.0.1:0").value();
+  }
+  node<TestType> lonely(backend);
+  const auto start = std::chrono::steady_clock::now();
+  const result<peer_id> peer = lonely.try_connect(nobody);
+  REQUIRE_FALSE(peer);
+  CHECK(peer.error().code == errc::address_unavailable);
+  CHECK(peer.error().text.find(nobody) != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - start < 5s);
+  CHECK(lonely.downs.stays_empty(20ms));
+  CHECK_FALSE(lonely.try_connect("no address at all"));
+}
+
+LINK_TEST("a port that is taken is refused by name") {
+  TestType backend;
+  node<TestType> first(backend);
+  const std::string address = first.wire->listen(":0").value();
+  CHECK(address.starts_with("127.0.0.1:"));
+  CHECK_FALSE(address.ends_with(":0"));
+  {
+    node<TestType> second(backend);
+    const auto refused = second.wire->listen(address);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == errc::address_unavailable);
+    CHECK(refused.error().text.find(address) != std::string::npos);
+  }
+  first.wire.reset();
+  node<TestType> third(backend);
+  CHECK(third.wire->listen(address) == address);  // free again at once
+}
+
+LINK_TEST("a frame beyond our own limits is not sent") {
+  pair_of_nodes<TestType> nodes;
+  frame wrong = with_bytes(1, 100);
+  wrong.tensors[0].descriptor.shape = {101};
+  const auto refused = nodes.client.send(nodes.to_server, std::move(wrong));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_frame);
+  CHECK(nodes.client.send(nodes.to_server, numbered(2)).has_value());
+  CHECK(number_of(nodes.server.frames.next()) == 2);
+}
+
+LINK_TEST("a frame beyond the receiver's limits ends that peer's link only") {
+  limits strict;
+  strict.tensors = 2;
+  pair_of_nodes<TestType> nodes(strict);
+  node<TestType> other(nodes.backend);
+  const peer_id from_other = other.try_connect(nodes.address).value();
+  nodes.server.ups.next();
+
+  frame three = numbered(1);
+  for (unsigned i = 0; i < 3; ++i) three.tensors.push_back(byte_tensor(1 << 20, i));
+  completions sent(1);
+  nodes.client.wire->send(nodes.to_server, std::move(three), sent.at(0));
+  const auto [peer, why] = nodes.server.downs.next();
+  CHECK(peer == nodes.to_client);
+  CHECK(why.code == errc::bad_frame);
+  CHECK(why.text.find("tensors") != std::string::npos);
+  const auto [here, told] = nodes.client.downs.next();
+  CHECK(told.code == errc::peer_lost);
+  CHECK(told.text.find("tensors") != std::string::npos);
+  CHECK(sent.all_once());
+  CHECK(nodes.server.wire->stats().bad_frames == 1);
+
+  CHECK(other.send(from_other, numbered(5)).has_value());
+  CHECK(number_of(nodes.server.frames.next()) == 5);
+}
+
+LINK_TEST("a send to a peer that never was fails") {
+  TestType backend;
+  node<TestType> alone(backend);
+  const auto refused = alone.send(peer_id{12345}, numbered(1));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::peer_lost);
+}
+
+}  // namespace troupe::messages::testing

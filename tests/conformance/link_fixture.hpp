@@ -1,0 +1,226 @@
+#pragma once
+
+#include <algorithm>
+#include <catch2/catch_template_test_macros.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "messages/link/link.hpp"
+#include "messages/link/loopback.hpp"
+#include "messages/link/ucx_link.hpp"
+
+namespace troupe::messages::testing {
+
+using namespace std::chrono_literals;
+
+/// How long a test waits for an event that must come.
+inline constexpr auto bound = 20s;
+
+// The backends the suite runs against: each makes links that can reach each other.
+
+struct loopback_backend {
+  loopback_network network;
+
+  std::unique_ptr<messages::link> make(link_events events, limits bounds = {}) {
+    return std::move(make_loopback_link(network, std::move(events), bounds).value());
+  }
+};
+
+template <ucx_transport Transport>
+struct ucx_backend {
+  std::unique_ptr<messages::link> make(link_events events, limits bounds = {}) {
+    auto made = make_ucx_link({.transport = Transport, .bounds = bounds}, std::move(events));
+    if (!made) throw std::runtime_error(made.error().text);
+    return std::move(*made);
+  }
+};
+using tcp_backend = ucx_backend<ucx_transport::tcp>;
+using shm_backend = ucx_backend<ucx_transport::shm>;
+
+/// A test of the suite: `TestType` is the backend.
+#define LINK_TEST(title) \
+  TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, tcp_backend, shm_backend)
+
+// Frames
+
+inline std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> strides(shape.size(), 1);
+  for (std::size_t i = shape.size(); i-- > 1;) {
+    strides[i - 1] = strides[i] * std::max<std::int64_t>(shape[i], 1);
+  }
+  return strides;
+}
+
+/// A tensor of bytes that differ along it and with `seed`.
+inline wire_tensor byte_tensor(std::size_t bytes, unsigned seed) {
+  auto owner = std::make_shared<std::vector<std::byte>>(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) {
+    (*owner)[i] = static_cast<std::byte>(i * 31 + (i >> 12) + seed);
+  }
+  wire_tensor out;
+  out.descriptor = {dtype::u8, {static_cast<std::int64_t>(bytes)}, {1}, {}};
+  out.bytes = {owner->data(), bytes, owner};
+  return out;
+}
+
+inline bool holds(const wire_tensor& tensor, std::size_t bytes, unsigned seed) {
+  const wire_tensor expected = byte_tensor(bytes, seed);
+  return tensor.descriptor == expected.descriptor && tensor.bytes.bytes == bytes &&
+         (bytes == 0 || std::memcmp(tensor.bytes.data, expected.bytes.data, bytes) == 0);
+}
+
+inline frame numbered(std::int64_t number, lane on = lane::data) {
+  frame out;
+  out.lane = on;
+  out.body.push_back({"number", {value{number}}});
+  return out;
+}
+
+inline std::int64_t number_of(const frame& message) {
+  return std::get<std::int64_t>(message.body.at(0).fields.at(0).of);
+}
+
+inline frame with_bytes(std::int64_t number, std::size_t bytes) {
+  frame out = numbered(number);
+  out.tensors.push_back(byte_tensor(bytes, static_cast<unsigned>(number)));
+  return out;
+}
+
+/// Things that happen on one thread and are awaited on another.
+template <class T>
+class mailbox {
+ public:
+  void put(T item) {
+    const std::lock_guard lock(mutex_);
+    items_.push_back(std::move(item));
+    changed_.notify_all();
+  }
+
+  /// The next item; throws when none comes in time.
+  T next(std::chrono::milliseconds limit = bound) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, limit, [this] { return !items_.empty(); })) {
+      throw std::runtime_error("an event did not come in time");
+    }
+    T out = std::move(items_.front());
+    items_.pop_front();
+    return out;
+  }
+
+  /// Whether nothing comes for a while: for what must not happen.
+  bool stays_empty(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    return !changed_.wait_for(lock, time, [this] { return !items_.empty(); });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<T> items_;
+};
+
+/// The completions of many sends: how often each was called and with what.
+class completions {
+ public:
+  explicit completions(std::size_t count) : calls_(count), codes_(count) {}
+
+  messages::link::completion at(std::size_t index) {
+    return [this, index](const result<void>& how) {
+      const std::lock_guard lock(mutex_);
+      ++calls_[index];
+      if (!how) codes_[index] = how.error().code;
+      changed_.notify_all();
+    };
+  }
+
+  bool all_once(std::chrono::milliseconds limit = bound) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, limit, [this] {
+      return std::ranges::all_of(calls_, [](int calls) { return calls > 0; });
+    });
+    return std::ranges::all_of(calls_, [](int calls) { return calls == 1; });
+  }
+
+  std::size_t failed() {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(
+        std::ranges::count_if(codes_, [](const auto& code) { return code.has_value(); }));
+  }
+
+  /// Whether those that failed did so with this code.
+  bool failed_only_with(errc code) {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::all_of(codes_, [&](const auto& c) { return !c || *c == code; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<int> calls_;
+  std::vector<std::optional<errc>> codes_;
+};
+
+/// A link and what it tells.
+template <class Backend>
+struct node {
+  explicit node(Backend& backend, limits bounds = {}) {
+    link_events events;
+    events.on_peer_up = [this](peer_id peer) { ups.put(peer); };
+    events.on_frame = [this](peer_id peer, frame message) {
+      if (on_frame) on_frame(peer, message);
+      frames.put(std::move(message));
+    };
+    events.on_peer_down = [this](peer_id peer, error why) { downs.put({peer, std::move(why)}); };
+    wire = backend.make(std::move(events), bounds);
+  }
+
+  result<peer_id> try_connect(const std::string& address, std::chrono::milliseconds timeout = 5s) {
+    mailbox<result<peer_id>> answer;
+    wire->connect(address, timeout, [&](result<peer_id> peer) { answer.put(std::move(peer)); });
+    return answer.next();
+  }
+
+  /// Sends and waits for the completion.
+  result<void> send(peer_id peer, frame message) {
+    mailbox<result<void>> answer;
+    wire->send(peer, std::move(message), [&](result<void> how) { answer.put(std::move(how)); });
+    return answer.next();
+  }
+
+  mailbox<peer_id> ups;
+  mailbox<frame> frames;
+  mailbox<std::pair<peer_id, error>> downs;
+  std::function<void(peer_id, const frame&)> on_frame;  // set before the first frame can come
+  std::unique_ptr<messages::link> wire;
+};
+
+/// Two connected nodes.
+template <class Backend>
+struct pair_of_nodes {
+  explicit pair_of_nodes(limits server_bounds = {}) : server(backend, server_bounds) {
+    address = server.wire->listen("127.0.0.1:0").value();
+    to_server = client.try_connect(address).value();
+    to_client = server.ups.next();
+    client.ups.next();
+  }
+
+  Backend backend;
+  node<Backend> server;
+  node<Backend> client{backend};
+  std::string address;
+  peer_id to_server;  // as the client calls it
+  peer_id to_client;
+};
+
+}  // namespace troupe::messages::testing

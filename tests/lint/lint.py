@@ -1,0 +1,167 @@
+"""Checks the house rules that a compiler does not: who may include what, and what nobody may use.
+
+usage: python3 tests/lint/lint.py ROOT
+
+Prints one line a violation (FILE:LINE: RULE: what to do) and exits with 1 if there is any.
+"""
+
+import os
+import re
+import sys
+from typing import NamedTuple
+
+# Includes point one way: each folder and what it may include, besides itself.
+MAY_INCLUDE = {
+    "messages": set(),
+    "optimizers": {"messages"},
+    "engine": {"messages"},
+    "actors": {"messages", "optimizers", "engine"},
+    "cluster": {"messages", "optimizers", "engine", "actors"},
+    "apps": {"messages", "optimizers", "engine", "actors", "cluster"},
+}
+FOLDERS = [*MAY_INCLUDE, "tests"]
+SUFFIXES = (".hpp", ".cpp", ".h", ".cc", ".cu", ".cuh", ".inc")
+
+
+class Confined(NamedTuple):
+    """Headers that only some paths may include. Tests may include them too."""
+
+    rule: str
+    header: re.Pattern
+    where: re.Pattern
+    advice: str
+
+
+class Banned(NamedTuple):
+    """Text that must not appear, outside comments and strings, in files whose path matches."""
+
+    rule: str
+    text: re.Pattern
+    where: re.Pattern
+    advice: str
+
+
+CONFINED = [
+    Confined("caf", re.compile(r"caf/"), re.compile(r"(actors|cluster)/"),
+             "CAF belongs to actors/ and cluster/"),
+    Confined("ucx", re.compile(r"(ucp|ucs|uct|ucm)/"), re.compile(r"messages/link/ucx"),
+             "UCX belongs to messages/link/ucx*"),
+    Confined("capnp", re.compile(r"(capnp|kj)/|.*\.capnp\.h$"), re.compile(r"messages/codec/"),
+             "Cap'n Proto belongs to messages/codec/"),
+    Confined("cuda", re.compile(r"nccl|cuda|(ATen|c10)/cuda/"),
+             re.compile(r"engine/(collective|stage)/"),
+             "NCCL and CUDA belong to engine/collective/ and engine/stage/"),
+    Confined("torch", re.compile(r"(torch|ATen|c10)/"),
+             re.compile(r"(optimizers|engine|actors|cluster|apps)/"),
+             "messages/ knows tensors as bytes, not torch"),
+]
+
+BANNED = [
+    Banned("torch-all", re.compile(r'#\s*include\s*[<"]torch/(torch|all|extension)\.h[>"]'),
+           re.compile(r""), "include the narrow header: ATen/core/Tensor.h, ATen/ops/NAME.h"),
+    Banned("grad", re.compile(r"(\.|->)\s*grad\s*\(\s*\)|\bmutable_grad\b"),
+           re.compile(r"(?!tests/)"),
+           "gradients belong to an autograd context; .grad is never touched"),
+    Banned("lock", re.compile(r"\bstd::\w*(mutex|_lock|lock_guard|call_once|condition_variable\w*)\b"
+                              r"|#\s*include\s*<(mutex|shared_mutex|condition_variable)>"),
+           re.compile(r"optimizers/"), "an optimizer is a pure function and holds no lock"),
+    Banned("core", re.compile(r"\b\w+_clock::now\b|#\s*include\s*<(thread|iostream|fstream|mutex"
+                              r"|future|condition_variable|caf/[^>]*|random)>"),
+           re.compile(r"(?!tests/).*_core\.(hpp|cpp)$"),
+           "a core has no CAF, thread, clock, I/O or randomness of its own"),
+]
+
+TOKENS = re.compile(
+    r'(?P<comment>//(?:\\\n|[^\n])*|/\*.*?\*/)'
+    r'|(?P<raw>R"(?P<mark>[^()\s\\]{0,16})\(.*?\)(?P=mark)")'
+    r'|(?P<string>"(?:\\.|[^"\\\n])*")'
+    r"|(?P<char>(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])+')", re.DOTALL)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+
+
+def without(source, kinds):
+    """The source with tokens of these kinds blanked; lines stay where they are."""
+    def blank(match):
+        return re.sub(r"[^\n]", " ", match[0]) if match.lastgroup in kinds else match[0]
+    # lastgroup of a raw string is its mark's enclosing group, since that group closes last
+    return TOKENS.sub(blank, source)
+
+
+def code_of(source):
+    """Code without comments, strings and characters, but with the paths of its includes."""
+    bare = without(source, {"comment"})
+    includes = {match.start(): match[0] for match in INCLUDE.finditer(bare)}
+    code = without(bare, {"raw", "string", "char"})
+    for start, text in includes.items():
+        code = code[:start] + text + code[start + len(text):]
+    return bare, code
+
+
+def line_of(text, at):
+    return text.count("\n", 0, at) + 1
+
+
+def check_direction(path, header, quoted):
+    folder, target = path.split("/")[0], header.split("/")[0]
+    if not quoted and target in FOLDERS and "/" in header and header.endswith(".hpp"):
+        return 'include our own headers with quotes'
+    if quoted and ".." in header.split("/"):
+        return "include from the root of the repository, without '..'"
+    if folder == "tests" or target == folder or target not in FOLDERS:
+        return None
+    if target not in MAY_INCLUDE[folder]:
+        allowed = ", ".join(sorted(MAY_INCLUDE[folder])) or "nothing but itself"
+        return f"{folder}/ may not include {target}/; it may include: {allowed}"
+    return None
+
+
+def check_file(path, source):
+    """Violations in one file, as (line, rule, advice)."""
+    bare, code = code_of(source)
+    found = []
+    for match in INCLUDE.finditer(bare):
+        header, line = match[2], line_of(bare, match.start())
+        if problem := check_direction(path, header, match[1] == '"'):
+            found.append((line, "direction", problem))
+        for rule in CONFINED:
+            if (rule.header.match(header) and not rule.where.match(path)
+                    and not path.startswith("tests/")):
+                found.append((line, rule.rule, rule.advice))
+    for rule in BANNED:
+        if rule.where.match(path):
+            found += [(line_of(code, match.start()), rule.rule, rule.advice)
+                      for match in rule.text.finditer(code)]
+    return sorted(found)
+
+
+def sources(root):
+    for folder in FOLDERS:
+        if not os.path.isdir(os.path.join(root, folder)):
+            sys.exit(f"lint: {root} has no folder {folder}/: not the root of the repository?")
+        for where, _, names in os.walk(os.path.join(root, folder)):
+            for name in sorted(names):
+                if name.endswith(SUFFIXES):
+                    yield os.path.relpath(os.path.join(where, name), root).replace(os.sep, "/")
+
+
+def check_tree(root):
+    """How many files were read, and their violations as lines of text."""
+    count, lines = 0, []
+    for path in sources(root):
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            found = check_file(path, file.read())
+        count += 1
+        lines += [f"{path}:{line}: {rule}: {advice}" for line, rule, advice in found]
+    return count, lines
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    count, lines = check_tree(sys.argv[1])
+    print("\n".join([*lines, f"lint: {count} files, {len(lines)} violations"]))
+    sys.exit(1 if lines or count == 0 else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Proves that lint.py can fail: a bad sample for every rule, and good ones that must pass."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import lint
+
+BAD = [
+    # (path, source, rules that must fire)
+    ("messages/a.hpp", '#include "engine/schedule/plan.hpp"', ["direction"]),
+    ("messages/a.hpp", '#include "optimizers/optimizer.hpp"', ["direction"]),
+    ("engine/a.hpp", '#include "optimizers/optimizer.hpp"', ["direction"]),
+    ("engine/a.hpp", '#include "actors/interfaces.hpp"', ["direction"]),
+    ("optimizers/a.cpp", '#include "engine/stage/layer.hpp"', ["direction"]),
+    ("actors/a.cpp", '  #  include "cluster/config/config.hpp"  // why not', ["direction"]),
+    ("cluster/a.cpp", '#include "apps/resnet_pipeline/flags.hpp"', ["direction"]),
+    ("engine/a.cpp", '#include "tests/helper.hpp"', ["direction"]),
+    ("engine/a.cpp", '#include "../actors/interfaces.hpp"', ["direction"]),
+    ("engine/a.cpp", '#include <actors/interfaces.hpp>', ["direction"]),
+    ("engine/stage/a.cpp", "#include <caf/all.hpp>", ["caf"]),
+    ("apps/x/a.cpp", '#include "caf/actor.hpp"', ["caf"]),
+    ("messages/a.cpp", "#include <ucp/api/ucp.h>", ["ucx"]),
+    ("messages/link/loopback.cpp", "#include <ucs/type/status.h>", ["ucx"]),
+    ("messages/link/ucx_link.cpp", "#include <capnp/message.h>", ["capnp"]),
+    ("cluster/a.cpp", "#include <kj/common.h>", ["capnp"]),
+    ("actors/a.cpp", '#include "messages/schema/frame.capnp.h"', ["capnp"]),
+    ("engine/state/a.cpp", "#include <nccl.h>", ["cuda"]),
+    ("optimizers/a.cpp", "#include <cuda_runtime.h>", ["cuda"]),
+    ("messages/frame.hpp", "#include <ATen/core/Tensor.h>", ["torch"]),
+    ("messages/frame.hpp", "#include <c10/core/Device.h>", ["torch"]),
+    ("engine/a.cpp", "#include <torch/torch.h>", ["torch-all"]),
+    ("tests/unit/a.cpp", "int a;\n\n#include <torch/all.h>", ["torch-all"]),
+    ("engine/a.cpp", "auto g = weight.grad();", ["grad"]),
+    ("actors/a.cpp", "auto g = weight->grad( );", ["grad"]),
+    ("optimizers/a.cpp", "weight.mutable_grad() = g;", ["grad"]),
+    ("optimizers/a.cpp", "std::mutex all;", ["lock"]),
+    ("optimizers/a.cpp", "#include <mutex>", ["lock"]),
+    ("optimizers/a.cpp", "std::shared_mutex m; std::unique_lock hold(m);", ["lock", "lock"]),
+    ("engine/schedule/stage_core.cpp", "auto t = std::chrono::steady_clock::now();", ["core"]),
+    ("actors/stage/x_core.hpp", "#include <caf/actor.hpp>", ["core"]),
+    ("actors/stage/x_core.hpp", "#include <thread>", ["core"]),
+]
+
+GOOD = [
+    ("actors/a.cpp", '#include <caf/all.hpp>\n#include "engine/schedule/plan.hpp"'),
+    ("cluster/a.cpp", '#include "actors/interfaces.hpp"\n#include <caf/all.hpp>'),
+    ("apps/x/a.cpp", '#include "cluster/config/config.hpp"\n#include "apps/x/b.hpp"'),
+    ("messages/codec/a.cpp", '#include "messages/schema/frame.capnp.h"\n#include <kj/array.h>'),
+    ("messages/link/ucx_link.cpp", "#include <ucp/api/ucp.h>"),
+    ("engine/stage/a.cpp", "#include <cuda_runtime.h>\n#include <ATen/ops/add.h>"),
+    ("engine/a.cpp", "// never weight.grad(), std::mutex or\n/* #include <torch/torch.h>\n*/ int a;"),
+    ("engine/a.cpp", 'auto s = "weight.grad()"; auto r = R"x(w.mutable_grad() ")x"; char c = \'"\';'),
+    ("engine/a.cpp", "auto g = torch::autograd::grad({loss}, {w}); auto h = tape.gradient();"),
+    ("optimizers/a.cpp", "const int count = 1'000'000; int block_lock = 0;"),
+    ("engine/a.cpp", "std::mutex fine;"),
+    ("tests/unit/a.cpp", '#include <capnp/message.h>\nauto g = w.grad();'),
+    ("tests/unit/x_core_test.cpp", "#include <random>"),
+]
+
+
+class Rules(unittest.TestCase):
+    def test_every_bad_sample_is_caught_by_its_rule(self):
+        for path, source, rules in BAD:
+            with self.subTest(path=path, source=source):
+                self.assertEqual([rule for _, rule, _ in lint.check_file(path, source)], rules)
+
+    def test_every_rule_has_a_bad_sample(self):
+        named = {rule for *_, rules in BAD for rule in rules}
+        known = {"direction"} | {rule.rule for rule in lint.CONFINED + lint.BANNED}
+        self.assertEqual(named, known)
+
+    def test_good_samples_pass(self):
+        for path, source in GOOD:
+            with self.subTest(path=path, source=source):
+                self.assertEqual(lint.check_file(path, source), [])
+
+    def test_a_violation_names_its_line(self):
+        source = "/* one\ntwo */\n\n#include <torch/torch.h>\n"
+        self.assertEqual(lint.check_file("engine/a.cpp", source)[0][0], 4)
+
+
+class Program(unittest.TestCase):
+    def run_over(self, files, folders=lint.FOLDERS):
+        with tempfile.TemporaryDirectory() as root:
+            for folder in folders:
+                os.makedirs(os.path.join(root, folder))
+            for path, source in files:
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(source)
+            program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lint.py")
+            return subprocess.run([sys.executable, program, root], capture_output=True, text=True)
+
+    def test_it_fails_over_a_tree_with_a_violation(self):
+        ran = self.run_over([("engine/a.cpp", "\nauto g = w.grad();"), ("engine/b.hpp", "int b;")])
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("engine/a.cpp:2: grad: ", ran.stdout)
+        self.assertIn("2 files, 1 violations", ran.stdout)
+
+    def test_it_passes_over_a_clean_tree(self):
+        self.assertEqual(self.run_over([("engine/a.cpp", "int a;")]).returncode, 0)
+
+    def test_it_fails_where_there_is_nothing_to_check(self):
+        self.assertEqual(self.run_over([]).returncode, 1)
+        ran = self.run_over([("engine/a.cpp", "int a;")], ["engine"])
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("has no folder", ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,577 @@
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cluster/config/command_line.hpp"
+#include "cluster/config/near_miss.hpp"
+#include "cluster/config/option.hpp"
+#include "cluster/config/toml_file.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::cluster;
+
+const program_info trainer{"trainer", "1.2.3", "Trains."};
+
+result<command> read(const std::vector<std::string>& words) {
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  return read_command_line(trainer, arguments);
+}
+
+trainer_config config_of(const std::vector<std::string>& words) {
+  const auto asked = read(words);
+  INFO((asked ? "" : asked.error().text));
+  REQUIRE(asked);
+  return std::get<trainer_config>(*asked);
+}
+
+std::string error_of(const std::vector<std::string>& words) {
+  const auto asked = read(words);
+  if (asked) return "accepted";
+  CHECK(asked.error().code == errc::bad_config);
+  CHECK(asked.error().text.find('\n') == std::string::npos);
+  return asked.error().text;
+}
+
+// A folder of its own for each test case.
+class folder {
+ public:
+  folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "troupe-config-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  folder(const folder&) = delete;
+  folder& operator=(const folder&) = delete;
+  ~folder() { std::filesystem::remove_all(path_); }
+
+  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
+  [[nodiscard]] std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(file(name)) << text;
+    return file(name);
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string toml_error(const std::string& text) {
+  const auto settings = parse_toml(text, "run.toml");
+  if (settings) return "accepted";
+  CHECK(settings.error().code == errc::bad_config);
+  return settings.error().text;
+}
+
+}  // namespace
+
+TEST_CASE("without flags every value has its default") {
+  CHECK(config_of({}) == trainer_config{});
+}
+
+TEST_CASE("every flag reaches its member") {
+  const folder here;
+  const std::string init = here.write("w.safetensors", "x");
+  const trainer_config c = config_of({"--model",
+                                      "resnet18",
+                                      "--classes",
+                                      "7",
+                                      "--stages",
+                                      "3",
+                                      "--cut",
+                                      "layer3,layer4.1",
+                                      "--schedule",
+                                      "gpipe",
+                                      "--micro-batches",
+                                      "8",
+                                      "--batch-size",
+                                      "32",
+                                      "--steps",
+                                      "12",
+                                      "--data",
+                                      "folder:x",
+                                      "--image-size",
+                                      "48",
+                                      "--data-threads",
+                                      "3",
+                                      "--strict",
+                                      "--no-shuffle",
+                                      "--loss",
+                                      "mse",
+                                      "--optimizer",
+                                      "sgd",
+                                      "--lr",
+                                      "0.5",
+                                      "--momentum",
+                                      "0.25",
+                                      "--dampening",
+                                      "0.125",
+                                      "--weight-decay",
+                                      "1e-4",
+                                      "--nesterov",
+                                      "--lr-schedule",
+                                      "linear",
+                                      "--seed",
+                                      "9",
+                                      "--threads-per-stage",
+                                      "2",
+                                      "--memory-format",
+                                      "channels_last",
+                                      "--precision",
+                                      "bf16",
+                                      "--init",
+                                      init,
+                                      "--save",
+                                      here.file("s"),
+                                      "--json",
+                                      here.file("j"),
+                                      "--no-eval",
+                                      "--eval-every",
+                                      "5",
+                                      "--link",
+                                      "loopback",
+                                      "--stages-in",
+                                      "threads",
+                                      "--listen",
+                                      "[::1]:80",
+                                      "--no-progress",
+                                      "--verbose"});
+  CHECK(c.pipeline ==
+        pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 2, placement::threads});
+  CHECK(c.model ==
+        model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
+  CHECK(c.optimizer == optimizer_config{"sgd", 0.5, 0.25, 0.125, 1e-4, true, lr_schedule::linear});
+  CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
+  CHECK(c.train == train_config{32, 12, std::nullopt, loss_kind::mse, 9, false, 5, here.file("s")});
+  CHECK(c.link == link_config{transport::loopback, "[::1]:80"});
+  CHECK(c.observe == observe_config{here.file("j"), false, true});
+}
+
+TEST_CASE("every key of a file reaches the same member as its flag") {
+  const folder here;
+  const std::string init = here.write("w.safetensors", "x");
+  const std::string file = here.write("run.toml", R"(
+[pipeline]
+stages = 3
+cut = ["layer3", "layer4.1"]
+schedule = "gpipe"
+micro_batches = 8
+threads_per_stage = 2
+stages_in = "threads"
+[model]
+name = "resnet18"
+classes = 7
+init = ")" + init + R"("
+memory_format = "channels_last"
+precision = "bf16"
+[optimizer]
+name = "sgd"
+lr = 1
+momentum = 0.25
+dampening = 0.125
+weight_decay = 1e-4
+nesterov = true
+lr_schedule = "linear"
+[data]
+source = "folder:x"
+image_size = 48
+threads = 3
+strict = true
+shuffle = false
+[train]
+batch_size = 32
+epochs = 4
+loss = "mse"
+seed = 9
+eval = false
+eval_every = 5
+save = ")" + here.file("s") + R"("
+[link]
+transport = "loopback"
+listen = "localhost:80"
+[observe]
+json = ")" + here.file("j") + R"("
+progress = false
+verbose = true
+)");
+  const trainer_config c = config_of({"--config", file});
+  CHECK(c.pipeline ==
+        pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 2, placement::threads});
+  CHECK(c.model ==
+        model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
+  CHECK(c.optimizer == optimizer_config{"sgd", 1, 0.25, 0.125, 1e-4, true, lr_schedule::linear});
+  CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
+  CHECK(c.train == train_config{32, std::nullopt, 4, loss_kind::mse, 9, false, 5, here.file("s")});
+  CHECK(c.link == link_config{transport::loopback, "localhost:80"});
+  CHECK(c.observe == observe_config{here.file("j"), false, true});
+}
+
+TEST_CASE("a flag wins over the file and the file over the default") {
+  const folder here;
+  const std::string file = here.write("run.toml",
+                                      "[optimizer]\nlr = 0.5\nmomentum = 0.1\n"
+                                      "[data]\nshuffle = false\n[train]\nepochs = 3\n");
+  const trainer_config c = config_of({"--lr", "2", "--config", file, "--shuffle"});
+  CHECK(c.optimizer.lr == 2);
+  CHECK(c.optimizer.momentum == 0.1);
+  CHECK(c.data.shuffle);
+  CHECK(c.train.epochs == 3);
+  CHECK(c.train.batch_size == train_config{}.batch_size);
+}
+
+TEST_CASE("a run length in flags replaces the other kind in the file") {
+  const folder here;
+  const std::string file = here.write("run.toml", "[train]\nepochs = 3\n");
+  const trainer_config c = config_of({"--config", file, "--steps", "5"});
+  CHECK(c.train.steps == 5);
+  CHECK(c.train.epochs == std::nullopt);
+}
+
+TEST_CASE("the last of a switch and its opposite counts") {
+  CHECK_FALSE(config_of({"--eval", "--no-eval"}).train.eval);
+  CHECK(config_of({"--no-eval", "--eval"}).train.eval);
+  CHECK_FALSE(config_of({"--eval=false"}).train.eval);
+}
+
+TEST_CASE("a value may stand behind an equals sign") {
+  CHECK(config_of({"--lr=0.5"}).optimizer.lr == 0.5);
+  CHECK(config_of({"--cut=", "--steps", "3"}).pipeline.cut.empty());
+}
+
+TEST_CASE("the number of stages follows from a cut unless it is given") {
+  CHECK(config_of({"--cut", "a,b,c"}).pipeline.stages == 4);
+  CHECK(config_of({"--cut", "a", "--stages", "2"}).pipeline.stages == 2);
+}
+
+TEST_CASE("an empty cut in flags undoes the file's") {
+  const folder here;
+  const std::string file = here.write("run.toml", "[pipeline]\nstages = 2\ncut = [\"layer3\"]\n");
+  const trainer_config c = config_of({"--config", file, "--stages", "4", "--cut", ""});
+  CHECK(c.pipeline.stages == 4);
+  CHECK(c.pipeline.cut.empty());
+}
+
+TEST_CASE("a wrong flag gives one line that begins with it") {
+  struct row {
+    std::vector<std::string> words;
+    std::string text;
+  };
+  const auto [words, text] = GENERATE(values<row>({
+      {{"--stagse", "2"},
+       "--stagse: unknown flag; did you mean --stages?; trainer --help lists the flags"},
+      {{"--stagse=2"},
+       "--stagse: unknown flag; did you mean --stages?; trainer --help lists the flags"},
+      {{"--zzzzzz"}, "--zzzzzz: unknown flag; trainer --help lists the flags"},
+      {{"-x"}, "-x: unknown flag; trainer --help lists the flags"},
+      {{"fast"}, "fast: unexpected argument; trainer --help lists the flags"},
+      {{"--stages", "two"}, "--stages: \"two\" is not an integer; allowed: 1 to 1024"},
+      {{"--stages", "2.5"}, "--stages: \"2.5\" is not an integer; allowed: 1 to 1024"},
+      {{"--stages", ""}, "--stages: \"\" is not an integer; allowed: 1 to 1024"},
+      {{"--stages", "0"}, "--stages: 0 is out of range; allowed: 1 to 1024"},
+      {{"--stages", "-1"}, "--stages: -1 is out of range; allowed: 1 to 1024"},
+      {{"--seed", "99999999999999999999"},
+       "--seed: 99999999999999999999 is out of range; allowed: 0 or more"},
+      {{"--lr", "0"}, "--lr: 0 is out of range; allowed: above 0"},
+      {{"--lr", "nan"}, "--lr: nan is not a finite number; allowed: above 0"},
+      {{"--lr", "inf"}, "--lr: inf is not a finite number; allowed: above 0"},
+      {{"--lr", "1e999"}, "--lr: 1e999 is out of range; allowed: above 0"},
+      {{"--lr", "fast"}, "--lr: \"fast\" is not a number; allowed: above 0"},
+      {{"--momentum", "-0.5"}, "--momentum: -0.5 is out of range; allowed: 0 or more"},
+      {{"--schedule", "1f1"},
+       "--schedule: unknown value \"1f1\"; did you mean \"1f1b\"?; allowed: gpipe, 1f1b"},
+      {{"--precision", "int4"}, "--precision: unknown value \"int4\"; allowed: fp32, bf16"},
+      {{"--eval=maybe"}, "--eval: \"maybe\" is not a boolean; allowed: true, false"},
+      {{"--cut", "a,,b"}, "--cut: name 2 of the list is empty"},
+      {{"--cut", "a,b,a"}, "--cut: \"a\" stands in the list twice"},
+      {{"--lr", "1", "--lr", "2"}, "--lr: given more than once"},
+      {{"--steps"}, "--steps: needs a value; allowed: 1 or more"},
+      {{"--save", "--json", "x"}, "--save: needs a value; got the flag --json"},
+      {{"--steps", "5", "--epochs", "1"},
+       "--epochs: given together with --steps; give one of them"},
+      {{"--config", ""}, "--config: needs a value: the name of a file"},
+      {{"--model", ""}, "--model: is empty; name a model"},
+      {{"--data", ""}, "--data: is empty; name a data source"},
+      {{"--config", "/nowhere/run.toml"},
+       "--config: /nowhere/run.toml cannot be read: No such file or directory"},
+      {{"--config", "/"}, "--config: / cannot be read: Is a directory"},
+  }));
+  CHECK(error_of(words) == text);
+}
+
+TEST_CASE("values that do not fit each other are refused by the name of the nearest") {
+  const folder here;
+  const std::string file = here.write("run.toml",
+                                      "[pipeline]\ncut = ['a', 'b']\nstages = 3\n"
+                                      "micro_batches = 6\nstages_in = 'threads'\n");
+  struct row {
+    std::vector<std::string> words;
+    std::string text;
+  };
+  const std::vector<row> rows{
+      {{"--micro-batches", "8", "--batch-size", "4"},
+       "--micro-batches: 8 micro-batches (--micro-batches 8) need as many samples, but a batch has "
+       "4 "
+       "(--batch-size 4)"},
+      {{"--batch-size", "2"},
+       "--batch-size: 4 micro-batches (pipeline.micro_batches = 4 by default) need as many "
+       "samples, "
+       "but a batch has 2 (--batch-size 2)"},
+      {{"--config", file, "--batch-size", "5"},
+       "--batch-size: 6 micro-batches (pipeline.micro_batches = 6 in " + file +
+           ":4) need as many samples, but a batch has 5 (--batch-size 5)"},
+      {{"--cut", "a,b", "--stages", "2"},
+       "--cut: a cut at 2 layers (--cut a, b) makes 3 stages, not 2 (--stages 2); name one layer "
+       "less "
+       "than stages, or none to have them balanced"},
+      {{"--config", file, "--stages", "4"},
+       "--stages: a cut at 2 layers (pipeline.cut = a, b in " + file +
+           ":2) makes 3 stages, not 4 (--stages 4); name one layer less than stages, or none to "
+           "have "
+           "them balanced"},
+      {{"--link", "loopback"},
+       "--link: loopback (--link loopback) cannot connect stages in processes (pipeline.stages_in "
+       "= "
+       "processes by default); allowed there: auto, tcp, shm"},
+      {{"--config", file, "--link", "shm"},
+       "--link: shm (--link shm) cannot connect stages in threads (pipeline.stages_in = threads "
+       "in " +
+           file + ":5); allowed there: auto, loopback"},
+  };
+  for (const row& wrong : rows) CHECK(error_of(wrong.words) == wrong.text);
+}
+
+TEST_CASE("a combination that a file gets wrong is named by file and line") {
+  const folder here;
+  const std::string file =
+      here.write("run.toml", "[train]\nbatch_size = 4\n\n[pipeline]\nmicro_batches = 8\n");
+  CHECK(error_of({"--config", file}) ==
+        file + ":5: pipeline.micro_batches: 8 micro-batches (pipeline.micro_batches = 8 in " +
+            file + ":5) need as many samples, but a batch has 4 (train.batch_size = 4 in " + file +
+            ":2)");
+}
+
+TEST_CASE("an address to listen on needs a host and a port") {
+  for (const char* wrong :
+       {"127.0.0.1", ":80", "host:", "host:70000", "::1:80", "[]:80", "a b:1", "host:8x", ""}) {
+    CHECK(error_of({"--listen", wrong}) == "--listen: \"" + std::string(wrong) +
+                                               "\" is not an address; allowed: HOST:PORT with a "
+                                               "port from 0 to 65535 (0: any free one)");
+  }
+  CHECK(config_of({"--listen", "[::1]:0"}).link.listen == "[::1]:0");
+}
+
+TEST_CASE("files that cannot be read or written are named before a run starts") {
+  const folder here;
+  const std::string absent = here.file("absent");
+  const std::string plain = here.write("plain", "x");
+  const std::string root = std::filesystem::path(plain).parent_path().string();
+  CHECK(error_of({"--init", absent}) ==
+        "--init: " + absent + " cannot be read: No such file or directory");
+  CHECK(error_of({"--init", root}) == "--init: " + root + " cannot be read: is a directory");
+  CHECK(error_of({"--save", absent + "/w"}) ==
+        "--save: " + absent + "/w cannot be written: the directory " + absent + " does not exist");
+  CHECK(error_of({"--save", plain + "/w"}) ==
+        "--save: " + plain + "/w cannot be written: " + plain + " is not a directory");
+  CHECK(error_of({"--json", root}) == "--json: " + root + " cannot be written: is a directory");
+  CHECK(config_of({"--json", plain}).observe.json == plain);
+  CHECK(config_of({"--json", "/dev/null"}).observe.json == "/dev/null");
+  const std::string file = here.write("run.toml", "[train]\nsave = \"" + root + "\"\n");
+  CHECK(error_of({"--config", file}) ==
+        file + ":2: train.save: " + root + " cannot be written: is a directory");
+}
+
+TEST_CASE("a wrong file gives one line with file, line, key and what is allowed") {
+  struct row {
+    std::string toml;
+    std::string text;
+  };
+  const auto [toml, text] = GENERATE(values<row>({
+      {"[pipeline]\nstagse = 2\n",
+       "run.toml:2: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, cut, "
+       "schedule, micro_batches, threads_per_stage, stages_in"},
+      {"[link]\nqqqq = 2\n", "run.toml:2: link.qqqq: unknown key; allowed: transport, listen"},
+      {"[link]\nlr = 2\n",
+       "run.toml:2: link.lr: unknown key; did you mean lr in [optimizer]?; allowed: transport, "
+       "listen"},
+      {"\n[pipline]\nstages = 2\n",
+       "run.toml:2: [pipline]: unknown table; did you mean [pipeline]?; allowed: pipeline, model, "
+       "optimizer, data, train, link, observe"},
+      {"[[nodes]]\nhost = 'a'\n",
+       "run.toml:1: [nodes]: unknown table; allowed: pipeline, model, optimizer, data, train, "
+       "link, "
+       "observe"},
+      {"lr = 0.1\n",
+       "run.toml:1: lr: unknown key outside of a table; did you mean lr in [optimizer]?"},
+      {"zzz = 0.1\n", "run.toml:1: zzz: unknown key outside of a table"},
+      {"pipeline = 3\n", "run.toml:1: pipeline: expected a table, got the integer 3"},
+      {"[[pipeline]]\n", "run.toml:1: pipeline: expected a table, got an array"},
+      {"[pipeline]\nstages = \"two\"\n",
+       "run.toml:2: pipeline.stages: expected an integer, got the text \"two\"; allowed: 1 to "
+       "1024"},
+      {"[pipeline]\nstages = 2.5\n",
+       "run.toml:2: pipeline.stages: expected an integer, got the number 2.5; allowed: 1 to 1024"},
+      {"[pipeline]\nstages = [2]\n",
+       "run.toml:2: pipeline.stages: expected an integer, got an array; allowed: 1 to 1024"},
+      {"[pipeline]\nstages = {a = 1}\n",
+       "run.toml:2: pipeline.stages: expected an integer, got a table; allowed: 1 to 1024"},
+      {"[train]\nseed = 2020-01-01\n",
+       "run.toml:2: train.seed: expected an integer, got a date or time; allowed: 0 or more"},
+      {"[train]\neval = 1\n",
+       "run.toml:2: train.eval: expected a boolean, got the integer 1; allowed: true, false"},
+      {"[optimizer]\nlr = true\n",
+       "run.toml:2: optimizer.lr: expected a number, got the boolean true; allowed: above 0"},
+      {"[optimizer]\nlr = nan\n",
+       "run.toml:2: optimizer.lr: nan is not a finite number; allowed: above 0"},
+      {"[optimizer]\nlr = -1\n", "run.toml:2: optimizer.lr: -1 is out of range; allowed: above 0"},
+      {"[optimizer]\ndampening = 1.5\n",
+       "run.toml:2: optimizer.dampening: 1.5 is out of range; allowed: 0 to 1"},
+      {"[pipeline]\ncut = [\"a\", 3]\n",
+       "run.toml:2: pipeline.cut: expected a list of texts, got the integer 3 as element 2"},
+      {"[pipeline]\ncut = 3\n",
+       "run.toml:2: pipeline.cut: expected a list of texts, got the integer 3"},
+      {"[pipeline]\ncut = [\"\"]\n", "run.toml:2: pipeline.cut: name 1 of the list is empty"},
+      {"[model]\nname = 3\n", "run.toml:2: model.name: expected a text, got the integer 3"},
+      {"[model]\nprecision = \"bf1\"\n",
+       "run.toml:2: model.precision: unknown value \"bf1\"; did you mean \"bf16\"?; allowed: fp32, "
+       "bf16"},
+  }));
+  CHECK(toml_error(toml) == text);
+}
+
+TEST_CASE("of several mistakes the first by line is reported") {
+  CHECK(toml_error("[train]\nseed = -1\n[data]\nthreads = 0\n") ==
+        "run.toml:2: train.seed: -1 is out of range; allowed: 0 or more");
+}
+
+TEST_CASE("text that is not TOML is refused with its line") {
+  CHECK(toml_error("[train]\nseed = \n").starts_with("run.toml:2: not valid TOML: "));
+  CHECK(toml_error("[train]\nseed = 1\nseed = 2\n").starts_with("run.toml:3: not valid TOML: "));
+  CHECK(toml_error("\x01\xff").starts_with("run.toml:1: not valid TOML: "));
+}
+
+TEST_CASE("two rivals in one file are refused") {
+  const folder here;
+  const std::string file = here.write("run.toml", "[train]\nepochs = 1\nsteps = 2\n");
+  CHECK(error_of({"--config", file}) == file + ":3: train.steps: given together with " + file +
+                                            ":2: train.epochs; give one of them");
+}
+
+TEST_CASE("every option is complete, and named once") {
+  std::set<std::string> names;
+  std::set<std::string_view> flags{"--config", "--help", "--version", "--join", "--node-name"};
+  for (const option& entry : option_table()) {
+    INFO(entry.name());
+    CHECK(names.insert(entry.name()).second);
+    CHECK(flags.insert(entry.flag).second);
+    CHECK((entry.off_flag.empty() || flags.insert(entry.off_flag).second));
+    CHECK(entry.flag.starts_with("--"));
+    CHECK_FALSE(entry.help.empty());
+    CHECK(entry.value_name.empty() == std::holds_alternative<switch_field>(entry.field));
+  }
+  for (const option& entry : option_table())
+    CHECK((entry.rival.empty() || names.contains(std::string(entry.rival))));
+}
+
+TEST_CASE("every default is a value that its own option accepts") {
+  for (const option& entry : option_table()) {
+    const std::string usual = default_text(entry);
+    if (usual.empty()) continue;
+    INFO(entry.name() << " = " << usual);
+    CHECK(parse_value(entry, usual));
+  }
+}
+
+TEST_CASE("help names every flag, its allowed words and its default") {
+  const auto asked = read({"--help"});
+  REQUIRE(asked);
+  const std::string text = std::get<message_text>(*asked).text;
+  for (const option& entry : option_table()) {
+    INFO(entry.name());
+    CHECK(text.find(std::string(entry.flag)) != std::string::npos);
+    CHECK(text.find(std::string(entry.help)) != std::string::npos);
+  }
+  CHECK(text.find("--eval, --no-eval") != std::string::npos);
+  CHECK(text.find("gpipe, 1f1b [1f1b]") != std::string::npos);
+  CHECK(text.find("--config FILE") != std::string::npos);
+  CHECK(text.find("--join") == std::string::npos);
+  CHECK(text.find("{false}") == std::string::npos);
+}
+
+TEST_CASE("the version is told on request") {
+  const auto asked = read({"--version"});
+  REQUIRE(asked);
+  CHECK(std::get<message_text>(*asked).text == "trainer 1.2.3\n");
+}
+
+TEST_CASE("a child reads back what its parent meant") {
+  const node_options meant{"127.0.0.1:4711", "stage-1", transport::shm, true};
+  const auto asked = read(to_arguments(meant));
+  REQUIRE(asked);
+  CHECK(std::get<node_options>(*asked) == meant);
+}
+
+TEST_CASE("a child's wrong flags are refused") {
+  CHECK(error_of({"--join", "here", "--node-name", "a"}) ==
+        "--join: \"here\" is not an address; allowed: HOST:PORT");
+  CHECK(error_of({"--join", "h:1", "--node-name", ""}) == "--node-name: is empty");
+  CHECK(error_of({"--join", "h:1", "--node-name", "a", "--link", "loopback"}) ==
+        "--link: unknown value \"loopback\"; allowed: auto, tcp, shm");
+  for (const auto& words :
+       {std::vector<std::string>{"--join", "h:1"}, std::vector<std::string>{"--join"},
+        std::vector<std::string>{"--join", "h:1", "--node-name", "a", "--lr", "1"}})
+    CHECK(error_of(words).starts_with("--join: a stage process takes --join HOST:PORT, "));
+}
+
+TEST_CASE("the sample configuration is accepted") {
+  const trainer_config c =
+      config_of({"--config", TROUPE_SOURCE_DIR "/apps/resnet_pipeline/fashion_mnist.toml"});
+  CHECK(c.model.name == "resnet50");
+  CHECK(c.pipeline.stages == 2);
+  CHECK(c.train.steps.has_value());
+}
+
+TEST_CASE("a near miss is found by edits, swaps and beginnings") {
+  const std::vector<std::string_view> known{"stages", "schedule", "micro_batches", "lr"};
+  CHECK(nearest("stagse", known) == "stages");
+  CHECK(nearest("Stages", known) == "stages");
+  CHECK(nearest("micro-batches", known) == "micro_batches");
+  CHECK(nearest("sched", known) == "schedule");
+  CHECK(nearest("l", known) == "lr");
+  CHECK(nearest("s", known) == std::nullopt);
+  CHECK(nearest("elephants", known) == std::nullopt);
+  CHECK(nearest("", known) == std::nullopt);
+  CHECK(nearest(std::string(100000, 's'), known) == std::nullopt);
+}
+
+TEST_CASE("threads are shared out so that stages never exceed the cores") {
+  const auto threads = [](std::uint32_t stages, int given, unsigned cores) {
+    pipeline_config pipeline;
+    pipeline.stages = stages;
+    pipeline.threads_per_stage = given;
+    return threads_per_stage(pipeline, cores);
+  };
+  CHECK(threads(2, 0, 2) == 1);
+  CHECK(threads(2, 0, 9) == 4);
+  CHECK(threads(8, 0, 2) == 1);
+  CHECK(threads(2, 0, 0) == 1);
+  CHECK(threads(2, 3, 2) == 3);
+}
+
+TEST_CASE("a linear learning rate falls to zero over the run, a constant one stays") {
+  optimizer_config optimizer;
+  optimizer.lr = 0.5;
+  CHECK(learning_rate(optimizer, 7, 10) == 0.5);
+  optimizer.lr_schedule = lr_schedule::linear;
+  CHECK(learning_rate(optimizer, 1, 10) == 0.5);
+  CHECK_THAT(learning_rate(optimizer, 6, 10), Catch::Matchers::WithinULP(0.25, 2));
+  CHECK_THAT(learning_rate(optimizer, 10, 10), Catch::Matchers::WithinULP(0.05, 8));
+  CHECK(learning_rate(optimizer, 11, 10) == 0);
+  CHECK(learning_rate(optimizer, 99, 10) == 0);
+}

@@ -1,0 +1,82 @@
+// Plays the parts that the launch tests need: launch_helper PART.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <string>
+
+#include "cluster/launch/interrupt.hpp"
+#include "cluster/launch/process_group.hpp"
+
+namespace {
+
+using namespace troupe::cluster;
+
+void say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+[[noreturn]] void sleep_for_ever() {
+  while (true) ::pause();
+}
+
+// Tells its pid and sleeps.
+int sleeper() {
+  say("pid " + std::to_string(::getpid()));
+  sleep_for_ever();
+}
+
+// Has two sleeping children, whose words it passes on.
+int parent() {
+  auto group = process_group::create({});
+  if (!group) return 1;
+  for (const char* name : {"a", "b"})
+    if (!group->start({name, {"sleeper"}, {}})) return 1;
+  sleep_for_ever();
+}
+
+// Passes on what a child says, the default way.
+int forwarder() {
+  auto group = process_group::create({});
+  const child_spec talker{"inner", {"-c", "echo hello; echo oops >&2"}, {}, "/bin/sh"};
+  if (!group || !group->start(talker)) return 1;
+  return group->wait(std::chrono::seconds(10)) ? 0 : 1;
+}
+
+// Has a child, and stops cleanly on the first signal unless it is stubborn.
+int interruptible(bool stubborn) {
+  std::promise<int> stop;
+  auto group = process_group::create({});
+  if (!group || !group->start({"child", {"sleeper"}, {}})) return 1;
+  const auto on_stop = [&](int signal) {
+    say("stopping");
+    if (stubborn) sleep_for_ever();
+    stop.set_value(signal);
+  };
+  const auto on_abort = [&](int) {
+    group->kill();
+    if (group->wait(std::chrono::seconds(10))) say("killed");
+  };
+  const auto guard = interrupt_guard::install({on_stop, on_abort});
+  if (!guard) return 1;
+  say("ready " + std::to_string(::getpid()));
+  const int signal = stop.get_future().get();
+  group->terminate_all(std::chrono::seconds(10));
+  say("stopped by " + std::to_string(signal));
+  return 7;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string part = argc > 1 ? argv[1] : "";
+  if (part == "sleeper") return sleeper();
+  if (part == "parent") return parent();
+  if (part == "forwarder") return forwarder();
+  if (part == "interruptible") return interruptible(false);
+  if (part == "stubborn") return interruptible(true);
+  std::fprintf(stderr, "unknown part '%s'\n", part.c_str());
+  return 2;
+}

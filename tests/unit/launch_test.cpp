@@ -1,0 +1,464 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cluster/launch/child_process.hpp"
+#include "cluster/launch/interrupt.hpp"
+#include "cluster/launch/line_splitter.hpp"
+#include "cluster/launch/process_group.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace troupe;
+using namespace troupe::cluster;
+using std::chrono::steady_clock;
+
+constexpr auto bound = 20s;  // of every wait below
+constexpr auto long_grace = 60s;
+
+child_spec shell(const std::string& name, const std::string& script) {
+  return {name, {"-c", script}, {}, "/bin/sh"};
+}
+
+child_spec helper(const std::string& name, const std::string& part) {
+  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  return {name, {part}, {}, here / "launch_helper"};
+}
+
+// Remembers what a group reports, in order: "out stage-1: text", "exit stage-1 exited with ..".
+class recorder {
+ public:
+  group_events events() {
+    return {[this](const child_exit& ended) {
+              if (on_exit) on_exit(ended);
+              add("exit " + describe(ended));
+            },
+            [this](std::string_view name, output_stream stream, std::string_view line) {
+              add((stream == output_stream::out ? "out " : "err ") + std::string(name) + ": " +
+                  std::string(line));
+            }};
+  }
+
+  std::function<void(const child_exit&)> on_exit;
+
+  std::vector<std::string> all() {
+    const std::lock_guard lock(mutex_);
+    return seen_;
+  }
+
+  // The first report that begins so; waits for it.
+  std::string await(const std::string& beginning) {
+    std::unique_lock lock(mutex_);
+    const auto find = [&] {
+      return std::find_if(seen_.begin(), seen_.end(),
+                          [&](const std::string& one) { return one.starts_with(beginning); });
+    };
+    if (!changed_.wait_for(lock, bound, [&] { return find() != seen_.end(); }))
+      FAIL("nothing began with: " << beginning);
+    return *find();
+  }
+
+  pid_t await_pid(const std::string& beginning) {
+    return static_cast<pid_t>(std::stol(await(beginning).substr(beginning.size())));
+  }
+
+ private:
+  void add(std::string report) {
+    const std::lock_guard lock(mutex_);
+    seen_.push_back(std::move(report));
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> seen_;
+};
+
+process_group group_of(recorder& reports) {
+  auto group = process_group::create(reports.events());
+  REQUIRE(group);
+  return std::move(*group);
+}
+
+// Waits for the end of a process that need not be our child.
+bool ends(pid_t pid) {
+  const descriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd) return errno == ESRCH;
+  pollfd watched{pidfd.get(), POLLIN, 0};
+  return ::poll(&watched, 1, std::chrono::milliseconds(bound).count()) == 1;
+}
+
+bool no_child_is_left() {
+  return ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
+}
+
+using reports_list = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a child's exit code is reported once") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(shell("stage-1", "exit 3")));
+  REQUIRE(group.wait(bound));
+  CHECK(group.running() == 0);
+  CHECK(reports.all() == reports_list{"exit stage-1 exited with code 3"});
+  group.terminate_all(1s);
+  CHECK(reports.all().size() == 1);
+  CHECK(no_child_is_left());
+}
+
+TEST_CASE("a child killed by a signal is reported with the signal's name") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(shell("stage-1", "kill -9 $$")));
+  REQUIRE(group.wait(bound));
+  CHECK(reports.all() == reports_list{"exit stage-1 was killed by signal 9 (SIGKILL)"});
+}
+
+TEST_CASE("the end of a child is told apart by code, signal and loss") {
+  CHECK(child_exit{"a", 1, 0, 0}.ok());
+  CHECK_FALSE(child_exit{"a", 1, 3, 0}.ok());
+  CHECK_FALSE(child_exit{"a", 1, 0, 15}.ok());
+  CHECK(describe({"a", 1, 0, SIGTERM}) == "a was killed by signal 15 (SIGTERM)");
+  CHECK(describe({"a", 1, 0, 40}) == "a was killed by signal 40");
+  CHECK(describe({"a", 1, -1, 0}) == "a ended, and its exit code is lost");
+}
+
+TEST_CASE("arguments and environment reach the child") {
+  ::setenv("TROUPE_KEPT", "kept", 1);
+  ::setenv("TROUPE_REPLACED", "old", 1);
+  recorder reports;
+  process_group group = group_of(reports);
+  child_spec spec = shell("c", "echo \"$1|$TROUPE_KEPT|$TROUPE_REPLACED|$TROUPE_NEW\"");
+  spec.arguments.insert(spec.arguments.end(), {"sh", "two words"});
+  spec.environment = {{"TROUPE_REPLACED", "new"}, {"TROUPE_NEW", "a=b"}};
+  REQUIRE(group.start(spec));
+  CHECK(reports.await("out ") == "out c: two words|kept|new|a=b");
+  REQUIRE(group.wait(bound));
+}
+
+TEST_CASE("a child has an empty standard input and none of our descriptors") {
+  const descriptor ours(::open("/dev/null", O_RDONLY));  // on purpose not O_CLOEXEC
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(shell("c", "cat; [ -e /proc/self/fd/" + std::to_string(ours.get()) +
+                                     " ] && echo inherited || echo clean")));
+  REQUIRE(group.wait(bound));
+  CHECK(reports.all() == reports_list{"out c: clean", "exit c exited with code 0"});
+}
+
+TEST_CASE("a child has default signal handling, whatever ours is") {
+  ::signal(SIGUSR1, SIG_IGN);
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+  recorder reports;
+  {
+    process_group group = group_of(reports);
+    REQUIRE(group.start(shell("a", "kill -USR1 $$; exit 0")));
+    REQUIRE(group.start(shell("b", "kill -TERM $$; exit 0")));
+    REQUIRE(group.wait(bound));
+  }
+  ::signal(SIGUSR1, SIG_DFL);
+  ::pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  auto seen = reports.all();
+  std::sort(seen.begin(), seen.end());
+  CHECK(seen == reports_list{"exit a was killed by signal 10 (SIGUSR1)",
+                             "exit b was killed by signal 15 (SIGTERM)"});
+}
+
+TEST_CASE("output comes line by line, before the exit, the unfinished line too") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(shell("c", "echo one; echo; printf 'two\\nthree'; exit 4")));
+  REQUIRE(group.wait(bound));
+  CHECK(reports.all() == reports_list{"out c: one", "out c: ", "out c: two", "out c: three",
+                                      "exit c exited with code 4"});
+}
+
+TEST_CASE("no line is lost when a child writes much and ends") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(shell("c", "seq 1 20000; seq 1 20000 >&2")));
+  REQUIRE(group.wait(bound));
+  const auto seen = reports.all();
+  REQUIRE(seen.size() == 40001);
+  CHECK(std::count(seen.begin(), seen.end(), "out c: 20000") == 1);
+  CHECK(std::count(seen.begin(), seen.end(), "err c: 20000") == 1);
+  CHECK(seen.back() == "exit c exited with code 0");
+}
+
+TEST_CASE("without a handler, lines are printed behind the child's name") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(helper("outer", "forwarder")));
+  REQUIRE(group.wait(bound));
+  auto seen = reports.all();
+  CHECK(seen.back() == "exit outer exited with code 0");
+  std::sort(seen.begin(), seen.end());
+  CHECK(seen == reports_list{"err outer: [inner] oops", "exit outer exited with code 0",
+                             "out outer: [inner] hello"});
+}
+
+TEST_CASE("a child that heeds SIGTERM ends by itself, with what it has started") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(shell("c", "trap 'exit 5' TERM; sleep 1000 & echo $!; wait")));
+  const pid_t grandchild = reports.await_pid("out c: ");
+  group.terminate_all(long_grace);
+  CHECK(reports.all().back() == "exit c exited with code 5");
+  CHECK(ends(grandchild));
+}
+
+TEST_CASE("a child that ignores SIGTERM is killed after the grace") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(shell("c", "trap '' TERM; echo ready; while :; do sleep 1000; done")));
+  reports.await("out c: ready");
+  const auto begin = steady_clock::now();
+  group.terminate_all(100ms);
+  CHECK(steady_clock::now() - begin >= 100ms);
+  CHECK(reports.all().back() == "exit c was killed by signal 9 (SIGKILL)");
+  CHECK(no_child_is_left());
+}
+
+TEST_CASE("a stopped child is killed after the grace") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(helper("c", "sleeper")));
+  ::kill(reports.await_pid("out c: pid "), SIGSTOP);
+  group.terminate_all(50ms);
+  CHECK(reports.all().back() == "exit c was killed by signal 9 (SIGKILL)");
+}
+
+TEST_CASE("a second stop shortens the grace and never lengthens it") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(shell("c", "trap '' TERM; echo ready; while :; do sleep 1000; done")));
+  reports.await("out c: ready");
+  group.stop(long_grace);
+  CHECK_FALSE(group.wait(0ms));
+  group.kill();
+  group.stop(long_grace);
+  REQUIRE(group.wait(bound));
+  CHECK(reports.all().back() == "exit c was killed by signal 9 (SIGKILL)");
+}
+
+TEST_CASE("many children are each reported once") {
+  constexpr int count = 40;
+  recorder reports;
+  process_group group = group_of(reports);
+  for (int i = 0; i < count; ++i)
+    REQUIRE(group.start(shell("c" + std::to_string(i), "exit " + std::to_string(i))));
+  REQUIRE(group.wait(bound));
+  auto seen = reports.all();
+  reports_list expected;
+  for (int i = 0; i < count; ++i)
+    expected.push_back("exit c" + std::to_string(i) + " exited with code " + std::to_string(i));
+  std::sort(seen.begin(), seen.end());
+  std::sort(expected.begin(), expected.end());
+  CHECK(seen == expected);
+  CHECK(no_child_is_left());
+}
+
+TEST_CASE("when one child ends, a handler may stop the others") {
+  recorder reports;
+  process_group group = group_of(reports);
+  std::size_t left = 99;
+  reports.on_exit = [&](const child_exit& ended) {
+    if (ended.name != "a") return;
+    left = group.running();
+    group.stop(long_grace);
+  };
+  REQUIRE(group.start(helper("b", "sleeper")));
+  REQUIRE(group.start(helper("c", "sleeper")));
+  REQUIRE(group.start(shell("a", "exit 1")));
+  REQUIRE(group.wait(bound));
+  CHECK(left == 2);
+  auto seen = reports.all();
+  CHECK(std::count(seen.begin(), seen.end(), "exit b was killed by signal 15 (SIGTERM)") == 1);
+  CHECK(std::count(seen.begin(), seen.end(), "exit c was killed by signal 15 (SIGTERM)") == 1);
+}
+
+TEST_CASE("a program that cannot run is an error that names it, and leaves nothing") {
+  recorder reports;
+  process_group group = group_of(reports);
+  child_spec spec = shell("stage-1", "");
+  spec.program = "/nowhere/at/all";
+  const auto started = group.start(spec);
+  REQUIRE_FALSE(started);
+  CHECK(started.error() == error{errc::io_failed,
+                                 "stage-1 cannot be started (/nowhere/at/all): No "
+                                 "such file or directory"});
+  CHECK(group.running() == 0);
+  CHECK(reports.all().empty());
+  CHECK(no_child_is_left());
+}
+
+TEST_CASE("a group that is stopping starts nothing") {
+  recorder reports;
+  process_group group = group_of(reports);
+  group.terminate_all(1s);
+  const auto started = group.start(shell("late", "exit 0"));
+  REQUIRE_FALSE(started);
+  CHECK(started.error().code == errc::cancelled);
+}
+
+TEST_CASE("a group's end kills and reaps its children and reports them") {
+  recorder reports;
+  {
+    process_group group = group_of(reports);
+    REQUIRE(group.start(helper("a", "sleeper")));
+    REQUIRE(group.start(helper("b", "sleeper")));
+  }
+  CHECK(no_child_is_left());
+  CHECK(reports.all().size() >= 2);
+}
+
+TEST_CASE("a child lives on when the thread that asked for it ends") {
+  recorder reports;
+  process_group group = group_of(reports);
+  std::thread([&] { CHECK(group.start(helper("c", "sleeper"))); }).join();
+  reports.await("out c: pid ");
+  group.terminate_all(long_grace);
+  CHECK(reports.all().back() == "exit c was killed by signal 15 (SIGTERM)");
+}
+
+TEST_CASE("exit codes are seen even if we were started with SIGCHLD ignored") {
+  ::signal(SIGCHLD, SIG_IGN);
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(shell("c", "exit 3")));
+  REQUIRE(group.wait(bound));
+  CHECK(reports.all() == reports_list{"exit c exited with code 3"});
+}
+
+TEST_CASE("a child process is killed and reaped by its owner's end") {
+  pid_t pid = 0;
+  {
+    auto child = child_process::start(helper("c", "sleeper"));
+    REQUIRE(child);
+    pid = child->pid();
+    CHECK(child->name() == "c");
+    CHECK_FALSE(child->try_reap());
+    child_process moved = std::move(*child);
+    CHECK(moved.pid() == pid);
+  }
+  CHECK(ends(pid));
+  CHECK(no_child_is_left());
+}
+
+TEST_CASE("when a parent is killed its children die with it") {
+  auto parent = child_process::start(helper("parent", "parent"));
+  REQUIRE(parent);
+  recorder words;
+  line_splitter lines;
+  const auto read_line = words.events().on_line;
+  pollfd watched{parent->output().out.get(), POLLIN, 0};
+  while (words.all().size() < 2) {
+    REQUIRE(::poll(&watched, 1, std::chrono::milliseconds(bound).count()) == 1);
+    char bytes[256];
+    const ssize_t count = ::read(watched.fd, bytes, sizeof bytes);
+    REQUIRE(count > 0);
+    lines.feed({bytes, static_cast<std::size_t>(count)},
+               [&](std::string_view line) { read_line("parent", output_stream::out, line); });
+  }
+  const pid_t a = words.await_pid("out parent: [a] pid ");
+  const pid_t b = words.await_pid("out parent: [b] pid ");
+  parent->signal(SIGKILL);
+  CHECK(ends(parent->pid()));
+  CHECK(ends(a));
+  CHECK(ends(b));
+}
+
+TEST_CASE("the first SIGINT or SIGTERM stops cleanly, the children included") {
+  for (const int number : {SIGINT, SIGTERM}) {
+    recorder reports;
+    process_group group = group_of(reports);
+    REQUIRE(group.start(helper("p", "interruptible")));
+    const pid_t pid = reports.await_pid("out p: ready ");
+    const pid_t child = reports.await_pid("out p: [child] pid ");
+    CHECK(::getpgid(child) == child);  // so the terminal's Ctrl-C reaches the parent alone
+    ::kill(pid, number);
+    REQUIRE(group.wait(bound));
+    auto seen = reports.all();
+    REQUIRE(seen.size() == 5);
+    CHECK(seen[2] == "out p: stopping");
+    CHECK(seen[3] == "out p: stopped by " + std::to_string(number));
+    CHECK(seen[4] == "exit p exited with code 7");
+    CHECK(ends(child));
+  }
+}
+
+TEST_CASE("a second signal kills the children at once, though the clean stop hangs") {
+  for (const int second : {SIGINT, SIGTERM}) {
+    recorder reports;
+    process_group group = group_of(reports);
+    REQUIRE(group.start(helper("p", "stubborn")));
+    const pid_t pid = reports.await_pid("out p: ready ");
+    const pid_t child = reports.await_pid("out p: [child] pid ");
+    ::kill(pid, SIGINT);
+    reports.await("out p: stopping");
+    ::kill(pid, second);
+    REQUIRE(group.wait(bound));
+    auto seen = reports.all();
+    CHECK(seen[3] == "out p: killed");
+    CHECK(seen[4] == "exit p exited with code " + std::to_string(128 + second));
+    CHECK(ends(child));
+  }
+}
+
+TEST_CASE("a signal guard exists once, and gives back what was there before") {
+  {
+    const auto guard = interrupt_guard::install({});
+    REQUIRE(guard);
+    const auto second = interrupt_guard::install({});
+    REQUIRE_FALSE(second);
+    CHECK(second.error().code == errc::io_failed);
+  }
+  struct sigaction now {};
+  ::sigaction(SIGINT, nullptr, &now);
+  CHECK(now.sa_handler == SIG_DFL);
+  CHECK(interrupt_guard::install({}));
+}
+
+TEST_CASE("bytes become lines however they are cut") {
+  const std::string text = "one\n\ntwo\nthree";
+  for (std::size_t size = 1; size <= text.size(); ++size) {
+    line_splitter lines;
+    reports_list seen;
+    const auto keep = [&](std::string_view line) { seen.emplace_back(line); };
+    for (std::size_t i = 0; i < text.size(); i += size)
+      lines.feed(std::string_view(text).substr(i, size), keep);
+    CHECK(seen == reports_list{"one", "", "two"});
+    lines.finish(keep);
+    lines.finish(keep);
+    CHECK(seen == reports_list{"one", "", "two", "three"});
+  }
+}
+
+TEST_CASE("an endless line comes in bounded pieces") {
+  constexpr std::size_t most = line_splitter::longest_line_bytes;
+  line_splitter lines;
+  std::vector<std::size_t> sizes;
+  const auto keep = [&](std::string_view line) { sizes.push_back(line.size()); };
+  lines.feed(std::string(2 * most + 10, 'x') + "\nrest", keep);
+  CHECK(sizes == std::vector<std::size_t>{most, most, 10});
+}

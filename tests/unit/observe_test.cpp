@@ -1,0 +1,287 @@
+#include <unistd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cluster/observe/json_lines.hpp"
+#include "cluster/observe/progress.hpp"
+#include "cluster/observe/report.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace troupe;
+using namespace troupe::cluster;
+
+step_report report_of(std::uint64_t step, double seconds = 0.5) {
+  return {step, 2.5, seconds, 128.25, 0.125, {}};
+}
+
+// An anonymous file, a clock that is moved by hand and a width.
+class screen {
+ public:
+  progress_options options(std::uint64_t total, std::uint64_t per_epoch, progress_style style) {
+    progress_options out;
+    out.total_steps = total;
+    out.steps_per_epoch = per_epoch;
+    out.style = style;
+    out.out = file_.get();
+    out.columns = [this] { return columns; };
+    out.now = [this] { return now; };
+    return out;
+  }
+
+  // What was written since the last call, with ESC as '^'.
+  std::string text() {
+    std::fflush(file_.get());
+    const long end = std::ftell(file_.get());
+    std::string out(static_cast<std::size_t>(end - read_), '\0');
+    std::fseek(file_.get(), read_, SEEK_SET);
+    REQUIRE(std::fread(out.data(), 1, out.size(), file_.get()) == out.size());
+    std::fseek(file_.get(), 0, SEEK_END);
+    read_ = end;
+    for (char& c : out)
+      if (c == '\x1b') c = '^';
+    return out;
+  }
+
+  int columns = 80;
+  std::chrono::steady_clock::time_point now{};
+
+ private:
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_{std::tmpfile(), &std::fclose};
+  long read_ = 0;
+};
+
+std::string content(const std::filesystem::path& path) {
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "r"), &std::fclose);
+  REQUIRE(file);
+  std::string out(4096, '\0');
+  out.resize(std::fread(out.data(), 1, out.size(), file.get()));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("the bubble is the share of stage time without arithmetic") {
+  const auto of = [](std::vector<double> busy, double seconds) {
+    std::vector<stage_report> stages;
+    for (const double b : busy) stages.push_back({"s", b, 0, 0});
+    return bubble_of(stages, seconds);
+  };
+  using Catch::Matchers::WithinAbs;
+  CHECK_THAT(of({1, 0.5}, 1), WithinAbs(0.25, 1e-12));
+  CHECK_THAT(of({2, 2, 2, 2}, 2), WithinAbs(0, 1e-12));
+  CHECK(of({0}, 3) == 1);
+  CHECK(of({1.1}, 1) == 0);
+  CHECK(of({}, 1) == 0);
+  CHECK(of({1}, 0) == 0);
+  CHECK(of({1}, std::numeric_limits<double>::quiet_NaN()) == 0);
+}
+
+TEST_CASE("each report is one JSON line, readable at once") {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("troupe-observe-" + std::to_string(::getpid()));
+  {
+    auto lines = json_lines::open(path);
+    REQUIRE(lines);
+    step_report step{3, 0.5, 0.25, 256, 0.125, {{"stage-0", 0.1, 0.15, 1024}, {"\xff", 0, 0, 0}}};
+    REQUIRE(lines->write(step));
+    const std::string first =
+        R"({"step":3,"loss":0.5,"seconds":0.25,"images_per_s":256.0,"bubble":0.125,"stages":[)"
+        R"({"name":"stage-0","busy_s":0.1,"idle_s":0.15,"peak_memory_bytes":1024},)"
+        "{\"name\":\"\xef\xbf\xbd\",\"busy_s\":0.0,\"idle_s\":0.0,\"peak_memory_bytes\":0}]}\n";
+    CHECK(content(path) == first);
+    REQUIRE(lines->write(evaluation_report{3, 0.75, std::numeric_limits<double>::infinity()}));
+    CHECK(content(path) == first + R"({"eval_step":3,"accuracy":0.75,"eval_loss":null})" + "\n");
+  }
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("a JSON file that cannot be opened or written is named") {
+  const auto absent = json_lines::open("/nowhere/run.jsonl");
+  REQUIRE_FALSE(absent);
+  CHECK(absent.error() == error{errc::io_failed,
+                                "/nowhere/run.jsonl: the JSON lines cannot be "
+                                "written: No such file or directory"});
+  auto full = json_lines::open("/dev/full");
+  REQUIRE(full);
+  const auto written = full->write(report_of(1));
+  REQUIRE_FALSE(written);
+  CHECK(written.error() == error{errc::io_failed,
+                                 "/dev/full: the JSON lines cannot be written: No "
+                                 "space left on device"});
+}
+
+TEST_CASE("a short run has a plain line for every step") {
+  screen out;
+  progress shown(out.options(3, 2, progress_style::lines));
+  for (std::uint64_t step = 1; step <= 3; ++step) shown.step(report_of(step));
+  shown.evaluation({3, 0.79123, 0.56789});
+  shown.finish();
+  CHECK(out.text() ==
+        "step 1/3 (epoch 1/2): loss 2.5000, 128.2 images/s, bubble 12.5%, ETA 0:01\n"
+        "step 2/3 (epoch 1/2): loss 2.5000, 128.2 images/s, bubble 12.5%, ETA 0:01\n"
+        "step 3/3 (epoch 2/2): loss 2.5000, 128.2 images/s, bubble 12.5%, ETA 0:00\n"
+        "evaluation after step 3: accuracy 79.12%, loss 0.5679\n");
+}
+
+TEST_CASE("a long run has a plain line about every two seconds, and the first and the last") {
+  screen out;
+  progress shown(out.options(100, 0, progress_style::lines));
+  for (std::uint64_t step = 1; step <= 100; ++step) {
+    shown.step(report_of(step));
+    out.now += 500ms;
+  }
+  std::istringstream text(out.text());
+  std::vector<std::string> steps;
+  for (std::string line; std::getline(text, line);) steps.push_back(line.substr(0, line.find(':')));
+  REQUIRE(steps.size() == 26);
+  CHECK(steps[0] == "step 1/100");
+  CHECK(steps[1] == "step 5/100");
+  CHECK(steps[24] == "step 97/100");
+  CHECK(steps[25] == "step 100/100");
+}
+
+TEST_CASE("a run that ends early shows its last step") {
+  screen out;
+  progress shown(out.options(100, 0, progress_style::lines));
+  shown.step(report_of(1));
+  shown.step(report_of(2));
+  out.text();
+  shown.finish();
+  CHECK(out.text() == "step 2/100: loss 2.5000, 128.2 images/s, bubble 12.5%, ETA 0:49\n");
+  shown.finish();
+  CHECK(out.text().empty());
+}
+
+TEST_CASE("a quiet run shows evaluations and printed lines alone") {
+  screen out;
+  progress shown(out.options(1, 0, progress_style::quiet));
+  shown.step(report_of(1));
+  shown.print("hello");
+  shown.evaluation({1, 1, 0});
+  shown.finish();
+  CHECK(out.text() == "hello\nevaluation after step 1: accuracy 100.00%, loss 0.0000\n");
+}
+
+TEST_CASE("on a terminal one line is redrawn, and other lines go above it") {
+  screen out;
+  out.columns = 101;
+  progress shown(out.options(4, 2, progress_style::bar));
+  shown.print("before");
+  CHECK(out.text() == "before\n");
+  shown.step(report_of(1));
+  const std::string first =
+      "\r^[Kepoch 1/2  step 1/4  #####...............  loss 2.5000  128.2 images/s  bubble 12.5%  "
+      "ETA "
+      "0:02";
+  CHECK(out.text() == first);
+  shown.print("between");
+  CHECK(out.text() == "\r^[Kbetween\n" + first);
+  out.now += 100ms;
+  shown.step(report_of(4));
+  CHECK(
+      out.text() ==
+      "\r^[Kepoch 2/2  step 4/4  ####################  loss 2.5000  128.2 images/s  bubble 12.5%  "
+      "ETA 0:00");
+  shown.evaluation({4, 0.5, 1});
+  CHECK(
+      out.text().starts_with("\r^[Kevaluation after step 4: accuracy 50.00%, loss 1.0000\n\r^[K"));
+  shown.finish();
+  CHECK(out.text() == "\n");
+  shown.print("after");
+  CHECK(out.text() == "after\n");
+}
+
+TEST_CASE("the live line is drawn at a bounded pace, but always for the last step") {
+  screen out;
+  progress shown(out.options(3, 0, progress_style::bar));
+  shown.step(report_of(1));
+  out.text();
+  out.now += 10ms;
+  shown.step(report_of(2));
+  CHECK(out.text().empty());
+  shown.step(report_of(3));
+  CHECK(out.text().find("step 3/3") != std::string::npos);
+}
+
+TEST_CASE("the live line never reaches the terminal's last column") {
+  screen out;
+  for (out.columns = 1; out.columns < 200; ++out.columns) {
+    progress shown(out.options(1000, 100, progress_style::bar));
+    shown.step(report_of(123));
+    const std::string text = out.text().substr(4);
+    INFO(out.columns << ": " << text);
+    CHECK(text.size() <= static_cast<std::size_t>(std::max(out.columns - 1, 1)));
+    shown.finish();
+    out.text();
+  }
+}
+
+TEST_CASE("a narrow terminal loses the least needed first") {
+  screen out;
+  const auto drawn = [&out](int columns) {
+    out.columns = columns;
+    progress shown(out.options(1000, 100, progress_style::bar));
+    shown.step(report_of(123));
+    const std::string text = out.text().substr(4);
+    shown.finish();
+    out.text();
+    return text;
+  };
+  CHECK(drawn(76) ==
+        "epoch 2/10  step 123/1000  loss 2.5000  128.2 images/s  bubble 12.5%  ETA 7:19");
+  CHECK(drawn(70) == "step 123/1000  loss 2.5000  128.2 images/s  bubble 12.5%  ETA 7:19");
+  CHECK(drawn(60) == "step 123/1000  loss 2.5000  128.2 images/s  ETA 7:19");
+  CHECK(drawn(45) == "step 123/1000  loss 2.5000  ETA 7:19");
+  CHECK(drawn(30) == "step 123/1000  loss 2.5000");
+  CHECK(drawn(20) == "step 123/1000");
+  CHECK(drawn(8) == "step 12");
+}
+
+TEST_CASE("box characters are drawn where the terminal knows them") {
+  screen out;
+  progress_options options = out.options(2, 0, progress_style::bar);
+  options.unicode = true;
+  out.columns = 73;
+  progress shown(options);
+  shown.step(report_of(1));
+  CHECK(out.text().find("step 1/2  ━━━━━") != std::string::npos);
+}
+
+TEST_CASE("hours are shown where there are some") {
+  screen out;
+  progress shown(out.options(7000, 0, progress_style::lines));
+  shown.step(report_of(1, 1));
+  CHECK(out.text().ends_with("ETA 1:56:39\n"));
+}
+
+TEST_CASE("a file is given plain lines") {
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), &std::fclose);
+  CHECK(progress_options_for(file.get()).style == progress_style::lines);
+}
+
+TEST_CASE("lines of several threads stay whole") {
+  screen out;
+  progress shown(out.options(500, 0, progress_style::lines));
+  std::thread steps([&] {
+    for (std::uint64_t step = 1; step <= 500; ++step) shown.step(report_of(step));
+  });
+  for (int i = 0; i < 500; ++i) shown.print("line");
+  steps.join();
+  std::istringstream text(out.text());
+  int lines = 0;
+  for (std::string line; std::getline(text, line);) lines += line == "line" ? 1 : 0;
+  CHECK(lines == 500);
+}

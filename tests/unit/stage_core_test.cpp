@@ -1,0 +1,221 @@
+#include "engine/schedule/stage_core.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "engine/schedule/generators.hpp"
+
+using namespace troupe;
+using namespace troupe::engine;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+constexpr action f(std::uint32_t i) {
+  return {action_kind::forward, {i}};
+}
+constexpr action b(std::uint32_t i) {
+  return {action_kind::backward, {i}};
+}
+constexpr step_key at(std::uint64_t step, std::uint64_t epoch = 1) {
+  return {{epoch}, {step}};
+}
+
+/// A step of a gpipe plan for a stage in the middle of a pipeline.
+run_step middle(step_key key, std::uint32_t microbatches = 2) {
+  return {key, step_kind::training, gpipe(1, microbatches).stages[0], false, false};
+}
+
+run_step last(step_key key, std::uint32_t microbatches = 2) {
+  return {key, step_kind::training, gpipe(1, microbatches).stages[0], false, true};
+}
+
+run_step evaluation(step_key key, std::uint32_t microbatches = 2) {
+  return {key, step_kind::evaluation, forward_only(1, microbatches).stages[0], false, false};
+}
+
+stage_effects start(step_key key, action what) {
+  return {start_action{key, what}};
+}
+
+const stage_effects nothing;
+
+/// Drives a middle stage's step of `microbatches` to where it waits for its update.
+void run_to_update(stage_core& core, step_key key, std::uint32_t microbatches = 2) {
+  for (std::uint32_t i = 0; i < microbatches; ++i) {
+    REQUIRE(core.input_arrived(key, {i}));
+    REQUIRE(core.action_done(key, f(i)));
+  }
+  for (std::uint32_t i = 0; i < microbatches; ++i) {
+    REQUIRE(core.gradient_arrived(key, {i}));
+    REQUIRE(core.action_done(key, b(i)));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("an action starts when its input is there and the one before it is done") {
+  stage_core core;
+  CHECK(core.waiting_for() == "no step is announced");
+  CHECK(core.begin(middle(at(1))).value() == nothing);
+  CHECK(core.waiting_for() == "step 1 of epoch 1: F0 waits for its input");
+  CHECK(core.input_arrived(at(1), {1}).value() == nothing);
+  CHECK(core.input_arrived(at(1), {0}).value() == start(at(1), f(0)));
+  CHECK(core.waiting_for() == "step 1 of epoch 1: F0 runs");
+  CHECK(core.action_done(at(1), f(0)).value() == start(at(1), f(1)));
+  CHECK(core.gradient_arrived(at(1), {0}).value() == nothing);
+  CHECK(core.action_done(at(1), f(1)).value() == start(at(1), b(0)));
+  CHECK(core.action_done(at(1), b(0)).value() == nothing);
+  CHECK(core.waiting_for() == "step 1 of epoch 1: B1 waits for its gradient");
+  CHECK(core.gradient_arrived(at(1), {1}).value() == start(at(1), b(1)));
+  CHECK(core.action_done(at(1), b(1)).value() ==
+        stage_effects{step_finished{at(1), step_kind::training}});
+  CHECK(core.waiting_for() == "step 1 of epoch 1 waits for its optimizer update");
+  CHECK(core.update_done(at(1)).value() == nothing);
+  CHECK(core.waiting_for() == "no step is announced");
+}
+
+TEST_CASE("the last stage needs targets and makes its own gradients") {
+  stage_core core;
+  REQUIRE(core.begin(last(at(1), 1)));
+  CHECK(core.input_arrived(at(1), {0}).value() == nothing);
+  CHECK(core.waiting_for() == "step 1 of epoch 1: F0 waits for its target");
+  CHECK(core.target_arrived(at(1), {0}).value() == start(at(1), f(0)));
+  CHECK(core.action_done(at(1), f(0)).value() == start(at(1), b(0)));
+  CHECK(core.action_done(at(1), b(0)).value() ==
+        stage_effects{step_finished{at(1), step_kind::training}});
+}
+
+TEST_CASE("a gradient that overtakes the news of its forward is kept") {
+  stage_core core;
+  REQUIRE(core.begin(middle(at(1), 1)));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  CHECK(core.gradient_arrived(at(1), {0}).value() == nothing);
+  CHECK(core.action_done(at(1), f(0)).value() == start(at(1), b(0)));
+}
+
+TEST_CASE("a queued step starts after the optimizer's update of the one before it") {
+  stage_core core;
+  REQUIRE(core.begin(middle(at(1))));
+  REQUIRE(core.begin(middle(at(2))));
+  REQUIRE(core.input_arrived(at(2), {0}));
+  run_to_update(core, at(1));
+  CHECK(core.update_done(at(1)).value() == start(at(2), f(0)));
+}
+
+TEST_CASE("an evaluation step needs no update") {
+  stage_core core;
+  REQUIRE(core.begin(evaluation(at(1), 1)));
+  REQUIRE(core.begin(middle(at(2), 1)));
+  REQUIRE(core.input_arrived(at(2), {0}));
+  CHECK(core.input_arrived(at(1), {0}).value() == start(at(1), f(0)));
+  CHECK(core.action_done(at(1), f(0)).value() ==
+        stage_effects{step_finished{at(1), step_kind::evaluation}, start_action{at(2), f(0)}});
+  CHECK(core.update_done(at(1)).error().code == errc::stale);
+}
+
+TEST_CASE("arrivals wait for the announcement of their step") {
+  stage_core core;
+  CHECK(core.input_arrived(at(5), {0}).value() == nothing);
+  CHECK(core.input_arrived(at(6), {1}).value() == nothing);
+  CHECK(core.input_arrived(at(7), {0}).error().code == errc::bad_frame);
+  CHECK(core.begin(middle(at(5), 1)).value() == start(at(5), f(0)));
+  CHECK(core.input_arrived(at(7), {0}).value() == nothing);
+  CHECK(
+      core.input_arrived(at(8), {0}).error() ==
+      error{errc::bad_frame, "step 8 of epoch 1 is more than 2 steps ahead of step 5 of epoch 1"});
+  CHECK(core.begin(middle(at(6))).value() == nothing);
+  CHECK(core.input_arrived(at(6), {1}).error() ==
+        error{errc::bad_frame, "step 6 of epoch 1: the input of micro-batch 1 arrived twice"});
+}
+
+TEST_CASE("what is over is refused as stale, by name") {
+  stage_core core;
+  REQUIRE(core.begin(middle(at(3, 2))));
+  run_to_update(core, at(3, 2));
+  REQUIRE(core.update_done(at(3, 2)));
+  const auto late = core.input_arrived(at(3, 2), {0});
+  CHECK(late.error() == error{errc::stale,
+                              "the input of micro-batch 0 for step 3 of epoch 2, which is over: "
+                              "step 3 of epoch 2 is the last one announced"});
+  CHECK(core.gradient_arrived(at(9, 1), {0}).error().code == errc::stale);
+  CHECK(core.begin(middle(at(3, 2))).error().code == errc::stale);
+  CHECK(core.begin(middle(at(4, 1))).error().code == errc::stale);
+  CHECK(core.update_done(at(3, 2)).error().code == errc::stale);
+  CHECK(core.action_done(at(2, 2), f(0)).error().code == errc::stale);
+}
+
+TEST_CASE("what does not fit the step is refused as a bad frame, by name") {
+  stage_core core;
+  REQUIRE(core.begin(middle(at(1))));
+  const auto text = [](const auto& refused) {
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == errc::bad_frame);
+    return refused.error().text;
+  };
+  CHECK_THAT(text(core.input_arrived(at(1), {2})), ContainsSubstring("the step has 2"));
+  CHECK_THAT(text(core.target_arrived(at(1), {0})), ContainsSubstring("the last stage"));
+  CHECK_THAT(text(core.update_done(at(1))), ContainsSubstring("awaits none"));
+  CHECK_THAT(text(core.action_done(at(1), f(0))), ContainsSubstring("was not running"));
+  CHECK_THAT(text(core.input_arrived(at(2), {1u << 20})), ContainsSubstring("out of range"));
+  REQUIRE(core.begin(last(at(2))));
+  CHECK_THAT(text(core.gradient_arrived(at(2), {0})), ContainsSubstring("takes no gradients"));
+  REQUIRE(core.begin(evaluation(at(3))));
+  CHECK_THAT(text(core.gradient_arrived(at(3), {0})), ContainsSubstring("evaluation"));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  CHECK_THAT(text(core.action_done(at(1), f(1))), ContainsSubstring("F1 of step 1"));
+  CHECK_THAT(text(core.input_arrived(at(1), {0})), ContainsSubstring("arrived twice"));
+  CHECK(core.action_done(at(1), f(0)).has_value());
+}
+
+TEST_CASE("an announcement that early arrivals contradict is refused") {
+  stage_core core;
+  REQUIRE(core.input_arrived(at(1), {2}));
+  CHECK_THAT(core.begin(middle(at(1), 2)).error().text, ContainsSubstring("the step has 2"));
+  CHECK(core.waiting_for() == "no step is announced");
+}
+
+TEST_CASE("a plan that breaks a rule is refused before it runs") {
+  stage_core core;
+  run_step wrong = middle(at(1));
+  wrong.plan.actions.pop_back();
+  CHECK(core.begin(wrong).error() ==
+        error{errc::bad_config, "the plan of step 1 of epoch 1 is wrong: stage 0: B1 is missing"});
+  wrong.kind = step_kind::evaluation;
+  CHECK(core.begin(wrong).error().code == errc::bad_config);
+}
+
+TEST_CASE("the queue of steps is bounded") {
+  stage_core core;
+  for (std::uint64_t i = 1; i <= stage_core::max_queued_steps; ++i)
+    REQUIRE(core.begin(middle(at(i))));
+  CHECK_THAT(core.begin(middle(at(65))).error().text, ContainsSubstring("64 steps are queued"));
+}
+
+TEST_CASE("a newer epoch gives the older one up and waits only for what runs") {
+  stage_core core;
+  REQUIRE(core.begin(middle(at(7, 1))));
+  REQUIRE(core.begin(middle(at(8, 1))));
+  REQUIRE(core.input_arrived(at(7, 1), {0}));
+  REQUIRE(core.input_arrived(at(9, 1), {0}));
+  REQUIRE(core.input_arrived(at(5, 2), {0}));
+  CHECK(core.begin(middle(at(5, 2))).value() == nothing);
+  CHECK(core.input_arrived(at(7, 1), {1}).error().code == errc::stale);
+  CHECK(core.waiting_for() == "step 7 of epoch 1: F0 runs");
+  CHECK(core.action_done(at(7, 1), f(0)).value() == start(at(5, 2), f(0)));
+  CHECK(core.action_done(at(7, 1), f(0)).error().code == errc::stale);
+  CHECK(core.action_done(at(5, 2), f(0)).value() == nothing);
+}
+
+TEST_CASE("arrivals of a newer epoch are kept before its announcement, within bounds") {
+  stage_core core;
+  REQUIRE(core.begin(middle(at(7, 1))));
+  REQUIRE(core.input_arrived(at(3, 2), {0}));
+  REQUIRE(core.input_arrived(at(8, 1), {0}));
+  REQUIRE(core.input_arrived(at(4, 2), {0}));
+  CHECK(core.input_arrived(at(5, 2), {0}).error().code == errc::bad_frame);
+  REQUIRE(core.input_arrived(at(3, 4), {0}));
+  CHECK(core.input_arrived(at(3, 3), {0}).error().code == errc::stale);
+  CHECK(core.input_arrived(at(9, 1), {0}).has_value());
+  CHECK(core.begin(middle(at(3, 4), 1)).value() == start(at(3, 4), f(0)));
+}
