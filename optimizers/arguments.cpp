@@ -30,8 +30,12 @@ result<void> fits(const std::string& where, const at::Tensor& param, const std::
   return {};
 }
 
+std::string whose(const std::string& optimizer) {
+  return "optimizer '" + optimizer + "': ";
+}
+
 std::string parameter(const std::string& optimizer, std::size_t index) {
-  return "optimizer '" + optimizer + "': parameter " + std::to_string(index);
+  return whose(optimizer) + "parameter " + std::to_string(index);
 }
 
 }  // namespace
@@ -39,9 +43,9 @@ std::string parameter(const std::string& optimizer, std::size_t index) {
 result<void> check_gradients(const std::string& optimizer, const std::vector<at::Tensor>& params,
                              const std::vector<std::optional<at::Tensor>>& gradients) {
   if (params.size() != gradients.size())
-    return fail(errc::bad_config, "optimizer '" + optimizer +
-                                      "': " + std::to_string(params.size()) + " parameters, but " +
-                                      std::to_string(gradients.size()) + " gradients");
+    return fail(errc::bad_config, whose(optimizer) + std::to_string(params.size()) +
+                                      " parameters, but " + std::to_string(gradients.size()) +
+                                      " gradients");
   for (std::size_t i = 0; i < params.size(); ++i) {
     const std::string where = parameter(optimizer, i);
     if (!params[i].defined()) return fail(errc::bad_config, where + " is undefined");
@@ -57,14 +61,14 @@ result<void> check_gradients(const std::string& optimizer, const std::vector<at:
 result<void> check_state(const std::string& optimizer, const std::vector<at::Tensor>& params,
                          const state& kept, const std::vector<std::string>& slots) {
   for (const auto& [slot, tensors] : kept) {
+    const std::string quoted = "'" + slot + "'";
     if (std::ranges::find(slots, slot) == slots.end())
-      return fail(errc::bad_config, "optimizer '" + optimizer + "' keeps no state called '" + slot +
-                                        "'; this state belongs to another optimizer");
+      return fail(errc::bad_config, whose(optimizer) + "no state called " + quoted +
+                                        " is kept; this state belongs to another optimizer");
     if (tensors.size() != params.size())
-      return fail(errc::bad_config, "optimizer '" + optimizer +
-                                        "': " + std::to_string(params.size()) +
+      return fail(errc::bad_config, whose(optimizer) + std::to_string(params.size()) +
                                         " parameters, but " + std::to_string(tensors.size()) +
-                                        " entries of '" + slot + "'");
+                                        " entries of " + quoted);
     for (std::size_t i = 0; i < params.size(); ++i)
       if (tensors[i].defined())
         if (auto good = fits(parameter(optimizer, i), params[i], "its " + slot, tensors[i]); !good)

@@ -127,8 +127,10 @@ neighbourhood::effects neighbourhood::send(const std::string& name, frame messag
 
 neighbourhood::effects neighbourhood::leave() {
   effects out;
-  for (const auto& [peer, name] : names_)
+  for (const auto& [peer, name] : names_) {
     out.emplace_back(transmit{peer, frame{.kind = frame_kind::goodbye}});
+    out.emplace_back(close{peer, {errc::cancelled, "this node leaves"}});
+  }
   return out;
 }
 

@@ -62,8 +62,9 @@ class neighbourhood {
   /// Sends to a node heard of before (`heard_of`), connecting first if need be.
   effects send(const std::string& node, messages::frame out);
 
-  /// Says goodbye to everybody.
+  /// Says goodbye to everybody; done once `alone`.
   effects leave();
+  [[nodiscard]] bool alone() const noexcept { return names_.empty(); }
 
   /// Notes where a node listens. A node once lost stays lost.
   void heard_of(const std::string& node, const std::string& address);

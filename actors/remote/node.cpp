@@ -69,26 +69,17 @@ node::node(caf::actor_system& system, const message_registry& types, node_settin
     : system_(system), types_(types), settings_(std::move(settings)), proxies_(system, *this) {}
 
 node::~node() {
+  open_->close();
   say_goodbye();
   link_.reset();
   proxies_.clear();
 }
 
 void node::say_goodbye() {
-  std::vector<std::future<void>> farewells;
-  {
-    const std::scoped_lock lock(mutex_);
-    if (!core_) return;
-    for (auto& effect : core_->leave()) {
-      auto& goodbye = std::get<neighbourhood::transmit>(effect);
-      auto sent = std::make_shared<std::promise<void>>();
-      farewells.push_back(sent->get_future());
-      link_->send(goodbye.peer, std::move(goodbye.what),
-                  [sent](const result<void>&) { sent->set_value(); });
-    }
-  }
-  const auto deadline = std::chrono::steady_clock::now() + goodbye_timeout;
-  for (auto& farewell : farewells) farewell.wait_until(deadline);
+  std::unique_lock lock(mutex_);
+  if (!core_) return;
+  for (auto& effect : core_->leave()) perform_locked(effect);
+  changed_.wait_for(lock, goodbye_timeout, [this] { return core_->alone(); });
 }
 
 messages::link_events node::link_events() {
@@ -124,7 +115,8 @@ void node::perform_locked(neighbourhood::effect& effect) {
   } else if (const auto* to = std::get_if<neighbourhood::connect>(&effect)) {
     connect(*to);
   } else if (const auto* end = std::get_if<neighbourhood::close>(&effect)) {
-    log::warning(settings_.name + ": closing a connection: " + end->why.text);
+    if (end->why.code != errc::cancelled)
+      log::warning(settings_.name + ": closing a connection: " + end->why.text);
     link_->close(end->peer, end->why);
   }
 }
@@ -244,7 +236,7 @@ caf::strong_actor_ptr node::make_proxy(caf::node_id id, caf::actor_id actor) {
   }
   caf::actor_config config;
   auto proxy = caf::make_actor<remote_actor, caf::strong_actor_ptr>(
-      actor, std::move(id), &system_, config, static_cast<message_carrier&>(*this));
+      actor, std::move(id), &system_, config, static_cast<message_carrier&>(*this), open_);
   send(name, {.kind = frame_kind::monitor, .target = actor});
   return proxy;
 }
@@ -337,8 +329,9 @@ void node::watch(const std::string& from, caf::actor_id target) {
   };
   const auto actor = system_.registry().get<caf::strong_actor_ptr>(target);
   if (!actor) return ended({errc::unknown_target, "the actor has ended"});
-  actor->get()->attach_functor([ended](const caf::error& reason) {
-    ended(reason ? from_caf(reason) : error{errc::cancelled, "the actor has ended"});
+  actor->get()->attach_functor([ended, open = open_](const caf::error& reason) {
+    if (const auto inside = open->enter())
+      ended(reason ? from_caf(reason) : error{errc::cancelled, "the actor has ended"});
   });
 }
 

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 
+#include "actors/remote/gate.hpp"
 #include "actors/remote/message_registry.hpp"
 #include "actors/remote/neighbourhood.hpp"
 #include "actors/remote/remote_actor.hpp"
@@ -37,8 +38,8 @@ struct node_settings {
 /// as for a local one, and when its process is lost every outstanding request to it is answered
 /// with errc::peer_lost and its monitors are told.
 ///
-/// A resource: made after the actor system, destroyed before it and after its actors have ended.
-/// Safe to use from any thread; `join` and `find` wait, so not from the link's own.
+/// A resource: made after the actor system, destroyed before it. Safe to use from any thread; `join`
+/// and `find` wait, so not from the link's own.
 class node final : public actor_directory,
                    private caf::proxy_registry::backend,
                    private message_carrier {
@@ -127,6 +128,7 @@ class node final : public actor_directory,
   const node_settings settings_;
   std::string address_;
   caf::proxy_registry proxies_;
+  std::shared_ptr<gate> open_ = std::make_shared<gate>();  // actors come in through it
 
   // Guarded by mutex_, which is never held while an actor or the owner is called.
   std::mutex mutex_;

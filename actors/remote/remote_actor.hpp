@@ -3,6 +3,10 @@
 #include <caf/actor_config.hpp>
 #include <caf/actor_proxy.hpp>
 #include <caf/mailbox_element.hpp>
+#include <memory>
+#include <utility>
+
+#include "actors/remote/gate.hpp"
 
 namespace troupe::actors {
 
@@ -20,15 +24,16 @@ class message_carrier {
 /// the actor lives. Owned by its handles and by the node's proxy registry.
 class remote_actor final : public caf::actor_proxy {
  public:
-  /// `carrier` outlives the actor system's actors.
-  remote_actor(caf::actor_config& config, message_carrier& carrier)
-      : caf::actor_proxy(config), carrier_(carrier) {}
+  /// `carrier` may be called while `open` lets one in.
+  remote_actor(caf::actor_config& config, message_carrier& carrier, std::shared_ptr<gate> open)
+      : caf::actor_proxy(config), carrier_(carrier), open_(std::move(open)) {}
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override;
   void kill_proxy(caf::execution_unit* unit, caf::error reason) override;
 
  private:
   message_carrier& carrier_;
+  std::shared_ptr<gate> open_;
 };
 
 }  // namespace troupe::actors

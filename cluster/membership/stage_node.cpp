@@ -46,7 +46,9 @@ result<void> run_stage_node(const stage_node_settings& settings, actors::model_r
   auto node = actors::node::start(system, types,
                                   {settings.name, settings.listen,
                                    [end](const std::string& other, const error& why) {
-                                     if (other == "trainer") end->decide(tl::unexpected(why));
+                                     if (other != "trainer") return;
+         const bool in_order = why.code == errc::cancelled;
+         end->decide(in_order ? result<void>() : tl::unexpected(why));
                                    }},
                                   settings.make_link);
   if (!node) {

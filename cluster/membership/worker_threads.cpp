@@ -4,6 +4,7 @@
 
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
+#include "messages/link/loopback.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -14,7 +15,11 @@ class worker_threads final : public workers {
       : models_(std::move(models)), optimizers_(std::move(optimizers)) {}
   ~worker_threads() override { join(); }
 
-  actors::link_factory trainer_link() override { return ucx_link_factory(transport::shm); }
+  actors::link_factory trainer_link() override {
+    return [network = network_](messages::link_events events) {
+      return messages::make_loopback_link(network, std::move(events));
+    };
+  }
 
   result<void> start(const std::string& name, const std::string& trainer) override {
     threads_.emplace_back(
@@ -39,6 +44,7 @@ class worker_threads final : public workers {
   void kill() override {}  // threads end with the process
 
  private:
+  const messages::loopback_network network_;
   const actors::model_registry models_;
   const optimizers::registry optimizers_;
   mutable std::mutex mutex_;

@@ -34,19 +34,21 @@ ucx_engine::~ucx_engine() {
   listener_.reset();
   for (auto& [id, peer] : peers_) peer->cancel();
   events_.tell();
-  if (worker_) close_endpoints();
+  if (worker_) end_requests();
   worker_.reset();  // may still complete requests of peers
   peers_.clear();
   events_.tell();
 }
 
-void ucx_engine::close_endpoints() {
-  // Peers see a closed socket at once either way; waiting lets UCX end the requests itself.
-  const auto most = clock::now() + std::chrono::milliseconds(200);
-  const auto closed = [](const auto& entry) { return entry.second->endpoint() == nullptr; };
-  if (options_.transport != ucx_transport::tcp) return;
-  while (!std::ranges::all_of(peers_, closed) && clock::now() < most) {
-    ucp_worker_progress(worker_.get());
+void ucx_engine::end_requests() {
+  // Over TCP every endpoint was closed by force, which ends its requests. With shared memory UCX
+  // must not be destroyed while it copies from a peer's memory, and it does that copying here.
+  const auto most = clock::now() + std::chrono::seconds(1);
+  const auto ended = [](const auto& entry) { return entry.second->may_be_destroyed(); };
+  // Endpoints that failed go on ending after their last request: until UCX finds nothing to do.
+  for (int idle = 0; idle < 16 && clock::now() < most;) {
+    const bool worked = ucp_worker_progress(worker_.get()) > 0;
+    idle = worked || !std::ranges::all_of(peers_, ended) ? 0 : idle + 1;
   }
 }
 

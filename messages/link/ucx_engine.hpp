@@ -58,7 +58,7 @@ class ucx_engine {
   void settle_expired(clock::time_point now);
   ucx_peer* find(ucp_ep_h endpoint);
   void remember(ucx_peer& peer);
-  void close_endpoints();
+  void end_requests();
   static void on_connection(ucp_conn_request_h request, void* self);
   template <class Handler>
   static ucs_status_t dispatch(void* self, const ucp_am_recv_param_t* param, Handler handle);

@@ -161,8 +161,9 @@ class ucx_link final : public link {
       auto longest = engine_->deadline() == clock::time_point::max()
                          ? clock::duration::max()
                          : std::max(engine_->deadline() - now, clock::duration::zero());
-      if (!engine_->arm()) longest = std::min(longest, patience());
-      if (longest > clock::duration::zero()) wait(longest);
+      const bool armed = engine_->arm();
+      if (!armed) longest = std::min(longest, patience());
+      if (longest > clock::duration::zero()) wait(longest, armed ? 2 : 1);
     }
     sleeping_.store(false, std::memory_order_seq_cst);
   }
@@ -174,8 +175,9 @@ class ucx_link final : public link {
     return std::min<clock::duration>(10us * (++fruitless_ - 8), 1ms);
   }
 
-  void wait(clock::duration longest) {
-    std::array<pollfd, 2> ready = {{{engine_->event_fd(), POLLIN, 0}, {wake_fd_, POLLIN, 0}}};
+  /// Waits for commands, and with two descriptors for UCX too.
+  void wait(clock::duration longest, nfds_t descriptors) {
+    std::array<pollfd, 2> ready = {{{wake_fd_, POLLIN, 0}, {engine_->event_fd(), POLLIN, 0}}};
     timespec limit{};
     const bool bounded = longest != clock::duration::max();
     if (bounded) {
@@ -183,8 +185,8 @@ class ucx_link final : public link {
       limit.tv_sec = seconds.count();
       limit.tv_nsec = std::chrono::nanoseconds(longest - seconds).count();
     }
-    ppoll(ready.data(), ready.size(), bounded ? &limit : nullptr, nullptr);
-    if (ready[1].revents != 0) {
+    ppoll(ready.data(), descriptors, bounded ? &limit : nullptr, nullptr);
+    if (ready[0].revents != 0) {
       std::uint64_t count = 0;
       [[maybe_unused]] const auto read_bytes = ::read(wake_fd_, &count, sizeof(count));
     }

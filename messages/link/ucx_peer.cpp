@@ -227,4 +227,8 @@ bool ucx_peer::is_released() const {
   return state_ == state::gone && endpoint_ == nullptr && is_quiet() && !listed_;
 }
 
+bool ucx_peer::may_be_destroyed() const {
+  return is_tcp() ? endpoint_ == nullptr : receives_.empty();
+}
+
 }  // namespace troupe::messages

@@ -78,6 +78,8 @@ class ucx_peer {
   [[nodiscard]] bool is_gone() const { return state_ == state::gone; }
   /// UCX knows nothing of this object any more.
   [[nodiscard]] bool is_released() const;
+  /// Destroying the worker under this peer is safe.
+  [[nodiscard]] bool may_be_destroyed() const;
   /// When `settle` is to be called at the latest.
   [[nodiscard]] clock::time_point deadline() const { return deadline_; }
 

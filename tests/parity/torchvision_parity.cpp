@@ -61,7 +61,7 @@ void prepare() {
 
 // As in make_fixture.py.
 at::Tensor summary(const at::Tensor& tensor, std::int64_t samples = 64) {
-  const auto flat = tensor.detach().to(at::kDouble).flatten();
+  auto flat = tensor.detach().to(at::kDouble).flatten();
   if (flat.numel() <= samples) return flat;
   const auto at = at::arange(samples).mul(flat.numel() - 1).floor_divide(samples - 1);
   return at::cat(
@@ -115,12 +115,15 @@ at::Tensor run(const model& layers, at::Tensor x, bool training) {
 
 void add_loss(tensors& made, const std::string& loss_name, const at::Tensor& loss,
               const model& layers) {
+  const auto named = parameters(layers);
   std::vector<at::Tensor> leaves;
-  for (const auto& each : parameters(layers)) leaves.push_back(each.tensor);
+  leaves.reserve(named.size());
+  for (const auto& each : named) leaves.push_back(each.tensor);
   const auto gradients = torch::autograd::grad({loss}, leaves, {}, /*retain_graph=*/true);
   made[loss_name] = summary(loss);
-  for (std::size_t i = 0; i < leaves.size(); ++i) {
-    made[loss_name + ".grad." + parameters(layers)[i].name] = summary(gradients[i]);
+  const auto prefix = loss_name + ".grad.";
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    made[prefix + named[i].name] = summary(gradients[i]);
     CHECK_FALSE(leaves[i].grad().defined());
   }
 }

@@ -1,5 +1,6 @@
 #include "image_writer.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>

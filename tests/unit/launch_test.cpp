@@ -242,8 +242,8 @@ TEST_CASE("a child that ignores SIGTERM is killed after the grace") {
 TEST_CASE("a stopped child is killed after the grace") {
   recorder reports;
   process_group group = group_of(reports);
-  REQUIRE(group.start(helper("c", "sleeper")));
-  ::kill(reports.await_pid("out c: pid "), SIGSTOP);
+  REQUIRE(group.start(shell("c", "trap 'exit 5' TERM; echo $$; while :; do sleep 1000; done")));
+  ::kill(reports.await_pid("out c: "), SIGSTOP);
   group.terminate_all(50ms);
   CHECK(reports.all().back() == "exit c was killed by signal 9 (SIGKILL)");
 }
@@ -426,6 +426,8 @@ TEST_CASE("a second signal kills the children at once, though the clean stop han
 }
 
 TEST_CASE("a signal guard exists once, and gives back what was there before") {
+  struct sigaction before {};
+  ::sigaction(SIGINT, nullptr, &before);
   {
     const auto guard = interrupt_guard::install({});
     REQUIRE(guard);
@@ -435,7 +437,7 @@ TEST_CASE("a signal guard exists once, and gives back what was there before") {
   }
   struct sigaction now {};
   ::sigaction(SIGINT, nullptr, &now);
-  CHECK(now.sa_handler == SIG_DFL);
+  CHECK(now.sa_handler == before.sa_handler);
   CHECK(interrupt_guard::install({}));
 }
 

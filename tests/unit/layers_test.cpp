@@ -27,7 +27,7 @@ at::Generator seeded(std::uint64_t seed) {
   return at::make_generator<at::CPUGeneratorImpl>(seed);
 }
 
-at::Tensor images(shape sizes) {
+at::Tensor images(const shape& sizes) {
   return at::randn(sizes, seeded(1), at::kFloat);
 }
 

@@ -19,6 +19,7 @@
 #include <random>
 
 #include "engine/data/random.hpp"
+#include "engine/state/safetensors_header.hpp"
 #include "scratch_folder.hpp"
 
 namespace {
@@ -140,7 +141,8 @@ TEST_CASE("the header and every tensor are aligned, and equal content gives equa
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), 8);
   CHECK(length % 8 == 0);
-  for (const auto& [name, tensor] : load_safetensors(folder / "a").value())
+  const auto loaded = load_safetensors(folder / "a").value();
+  for (const auto& [name, tensor] : loaded)
     CHECK(reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % tensor.element_size() == 0);
 }
 
@@ -287,13 +289,15 @@ TEST_CASE("random damage never does more than an error") {
       for (auto left = 1 + random.below(4); left > 0; --left)
         bytes[random.below(bytes.size())] = static_cast<char>(random.next());
     }
-    write_bytes(file, bytes);
-    const auto loaded = load_safetensors(file);
-    if (!loaded) {
-      REQUIRE(loaded.error().code == errc::bad_data);
+    const auto header = parse_safetensors_header(std::as_bytes(std::span(bytes)));
+    if (!header) {
+      REQUIRE(header.error().code == errc::bad_data);
       continue;
     }
     ++accepted;
+    write_bytes(file, bytes);
+    const auto loaded = load_safetensors(file);  // may still refuse a BOOL
+    if (!loaded) continue;
     for (const auto& item : *loaded) (void)item.tensor.to(at::kDouble).sum().item<double>();
   }
   CHECK(accepted > 0);  // damage within a float's bytes is no damage to the file's form

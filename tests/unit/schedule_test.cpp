@@ -185,7 +185,9 @@ TEST_CASE("a simulation without one usable cost a stage is refused") {
 
 TEST_CASE("every rule of the checker names stage, action and rule") {
   const std::vector<action> good{f(0), f(1), b(0), b(1)};
-  const auto last = [&](std::vector<action> list) { return violation(two_stages(good, list, 2)); };
+  const auto last = [&](const std::vector<action>& list) {
+    return violation(two_stages(good, list, 2));
+  };
   CHECK(last({f(0), f(1), b(0)}) == "stage 1: B1 is missing");
   CHECK(last({f(0), b(0)}) == "stage 1: F1 is missing");
   CHECK(last({f(0), f(1), f(1), b(0), b(1)}) == "stage 1: F1 appears twice");
@@ -273,9 +275,11 @@ TEST_CASE("a parse error names line, column, what was expected and what was foun
   CHECK(fault(head + "stage 0 cap -1:") ==
         "line 2, column 13: expected a number from 0 to 4294967295, found '-1'");
   CHECK(fault(head + "stage 0 cap 2 F0") == "line 2, column 15: expected ':', found 'F0'");
-  for (const std::string wrong : {"X1", "F", "B-1", "F01", "F1x", "f0", "F16384", "F99999999999"})
-    CHECK(fault(head + "stage 0 cap 2: F0 " + wrong) ==
-          "line 2, column 19: expected an action such as F0 or B3 (micro-batches 0 to 16383), "
-          "found '" +
-              wrong + "'");
+  for (const std::string_view wrong :
+       {"X1", "F", "B-1", "F01", "F1x", "f0", "F16384", "F99999999999"})
+    CHECK(fault(std::string(head).append("stage 0 cap 2: F0 ").append(wrong)) ==
+          std::string("line 2, column 19: expected an action such as F0 or B3 (micro-batches 0 to "
+                      "16383), found '")
+              .append(wrong)
+              .append("'"));
 }

@@ -95,10 +95,12 @@ class simulated_cluster {
   using arrival = result<stage_effects> (stage_core::*)(const step_key&, microbatch_id);
 
   void send(std::uint32_t to, step_key key, arrival what, microbatch_id microbatch) {
-    const auto hand = [=](stage_core& core) { return (core.*what)(key, microbatch); };
-    after(below(jitter_), [=, this] {
+    const auto hand = [key, what, microbatch](stage_core& core) {
+      return (core.*what)(key, microbatch);
+    };
+    after(below(jitter_), [this, to, key, hand] {
       deliver(to, key, hand);
-      if (below(10) == 0) after(below(jitter_), [=, this] { refuse(to, key, hand); });
+      if (below(10) == 0) after(below(jitter_), [this, to, key, hand] { refuse(to, key, hand); });
     });
   }
 
@@ -130,26 +132,25 @@ class simulated_cluster {
     if (busy_[s]) fault_ = "stage " + std::to_string(s) + " runs two actions at once";
     busy_[s] = true;
     log_[{s, start.key}].push_back(start.what);
-    after(1 + below(jitter_), [=, this] {
-      const auto [key, what] = start;
+    after(1 + below(jitter_), [this, s, key = start.key, what = start.what] {
       if (what.kind == action_kind::forward && s + 1 < stages_)
         send(s + 1, key, &stage_core::input_arrived, what.microbatch);
       if (what.kind == action_kind::backward && s > 0)
         send(s - 1, key, &stage_core::gradient_arrived, what.microbatch);
       busy_[s] = false;
-      deliver(s, key, [=](stage_core& core) { return core.action_done(key, what); });
+      deliver(s, key, [key, what](stage_core& core) { return core.action_done(key, what); });
     });
   }
 
   void finish(std::uint32_t s, const step_finished& done) {
-    const auto close = [=, this] {
+    const auto close = [this, s, done] {
       if (done.key.epoch != epoch_) return;
       finished_[s] = done.key.step.value;
       announce();
     };
     if (done.kind == step_kind::evaluation) return close();
-    after(below(jitter_), [=, this] {
-      deliver(s, done.key, [=](stage_core& core) { return core.update_done(done.key); });
+    after(below(jitter_), [this, s, done, close] {
+      deliver(s, done.key, [key = done.key](stage_core& core) { return core.update_done(key); });
       close();
     });
   }

@@ -1,0 +1,283 @@
+// What links promise across processes: deaths are seen, nothing is left behind, idling is free.
+// The other process is this program again, told by TROUPE_LINK_CHILD what to be.
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch_test_macros.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "link_fixture.hpp"
+
+extern char** environ;
+
+namespace troupe::messages::testing {
+namespace {
+
+using steady = std::chrono::steady_clock;
+
+/// Another process with a listening link, which stops reading when it gets a frame numbered 0.
+class child_process {
+ public:
+  explicit child_process(const std::string& transport) {
+    std::array<int, 2> fds{};
+    if (pipe(fds.data()) != 0) throw std::runtime_error("pipe failed");
+    fcntl(fds[0], F_SETFD, FD_CLOEXEC);
+    const std::string what = "TROUPE_LINK_CHILD=" + transport + ":" + std::to_string(fds[1]);
+    std::vector<char*> environment;
+    for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+    environment.push_back(const_cast<char*>(what.c_str()));
+    environment.push_back(nullptr);
+    std::array<char*, 3> arguments = {const_cast<char*>("link_processes"),
+                                      const_cast<char*>("[.child]"), nullptr};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    if (posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments.data(),
+                    environment.data()) != 0) {
+      throw std::runtime_error("spawn failed");
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    close(fds[1]);
+    std::array<char, 64> text{};
+    if (read(fds[0], text.data(), text.size()) <= 0) throw std::runtime_error("no child");
+    close(fds[0]);
+    address_ = text.data();
+  }
+  child_process(const child_process&) = delete;
+  child_process& operator=(const child_process&) = delete;
+  ~child_process() { end(); }
+
+  /// Kills it unless it has ended, and waits for its end.
+  void end() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+  void signal(int number) const { kill(pid_, number); }
+  [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  std::string address_;
+};
+
+double cpu_seconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+/// System V segments that one of these processes made.
+int segments_of(const std::set<pid_t>& makers) {
+  std::ifstream table("/proc/sysvipc/shm");
+  std::string line;
+  std::getline(table, line);
+  int count = 0;
+  while (std::getline(table, line)) {
+    std::istringstream fields(line);
+    std::string key, id, mode, size;
+    pid_t maker = 0;
+    fields >> key >> id >> mode >> size >> maker;
+    count += makers.contains(maker) ? 1 : 0;
+  }
+  return count;
+}
+
+std::set<std::string> shared_files() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    names.insert(entry.path().filename());
+  }
+  return names;
+}
+
+std::size_t open_files() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(files), end(files)));
+}
+
+std::string transport_of(const tcp_backend&) {
+  return "tcp";
+}
+std::string transport_of(const shm_backend&) {
+  return "shm";
+}
+
+}  // namespace
+
+TEST_CASE("be the other process", "[.child]") {
+  const char* const what = std::getenv("TROUPE_LINK_CHILD");
+  REQUIRE(what != nullptr);
+  const std::string text = what;
+  const auto run = [&](auto backend) {
+    mailbox<int> never;
+    node<decltype(backend)> here(backend);
+    here.on_frame = [&](peer_id, const frame& message) {
+      if (number_of(message) == 0) never.next(std::chrono::hours(1));
+    };
+    const std::string address = here.wire->listen("127.0.0.1:0").value();
+    const int fd = std::stoi(text.substr(4));
+    REQUIRE(write(fd, address.c_str(), address.size() + 1) > 0);
+    close(fd);
+    // Ends with the parent, should that fail to end it.
+    here.downs.next(std::chrono::hours(1));
+  };
+  if (text.starts_with("tcp")) run(tcp_backend{});
+  if (text.starts_with("shm")) run(shm_backend{});
+}
+
+TEMPLATE_TEST_CASE("a killed process is noticed within a second and its sends fail", "[link]",
+                   tcp_backend, shm_backend) {
+  TestType backend;
+  node<TestType> here(backend);
+  child_process child(transport_of(backend));
+  const std::set<pid_t> makers = {getpid(), child.pid()};
+  const peer_id peer = here.try_connect(child.address()).value();
+  completions sent(400);
+  auto watched = std::make_shared<std::vector<std::byte>>(64 << 20);
+  const std::weak_ptr<void> tensor = watched;
+  for (int i = 0; i < 400; ++i) {
+    frame message = with_bytes(i, i % 4 == 0 ? 20000 : 64);
+    if (i % 40 == 1) {
+      message.tensors[0].descriptor.shape = {64 << 20};
+      message.tensors[0].bytes = {watched->data(), watched->size(), watched};
+    }
+    here.wire->send(peer, std::move(message), sent.at(static_cast<std::size_t>(i)));
+  }
+  watched.reset();
+  REQUIRE(here.downs.stays_empty(100ms));  // the child holds still with all that in flight
+
+  const auto start = steady::now();
+  child.end();
+  const auto [gone, why] = here.downs.next();
+  const auto noticed = steady::now() - start;
+  CHECK(noticed < 1s);
+  const double noticed_ms = std::chrono::duration<double, std::milli>(noticed).count();
+  WARN(transport_of(backend) << ": noticed after " << noticed_ms << " ms");
+  CHECK(gone == peer);
+  CHECK(why.code == errc::peer_lost);
+  CHECK(sent.all_once(0ms));  // all before "down"
+  CHECK(sent.failed() > 0);
+  CHECK(sent.failed_only_with(errc::peer_lost));
+  CHECK(here.wire->stats().bytes_in_flight == 0);
+  while (!tensor.expired() && steady::now() - start < 1s) here.downs.stays_empty(1ms);
+  CHECK(tensor.expired());
+
+  // The link goes on with others.
+  child_process next(transport_of(backend));
+  const peer_id again = here.try_connect(next.address()).value();
+  CHECK(here.send(again, with_bytes(1, 1 << 20)).has_value());
+  here.wire.reset();
+  next.end();
+  CHECK(segments_of(makers) == 0);
+}
+
+TEMPLATE_TEST_CASE("a link leaves no file, socket or segment behind", "[link]", tcp_backend,
+                   shm_backend) {
+  const auto use = [] {
+    pair_of_nodes<TestType> nodes;
+    nodes.client.send(nodes.to_server, with_bytes(1, 1 << 20));
+    nodes.server.frames.next();
+  };
+  use();  // what UCX opens once for the process
+  const std::size_t files = open_files();
+  const std::set<std::string> shared = shared_files();
+  for (int i = 0; i < 3; ++i) use();
+  CHECK(open_files() == files);
+  CHECK(segments_of({getpid()}) == 0);
+  // Other programs of this machine may come and go meanwhile: look for what stays.
+  const auto leftovers = [&] {
+    std::set<std::string> now = shared_files();
+    std::erase_if(now, [&](const std::string& name) { return shared.contains(name); });
+    return now;
+  };
+  const auto start = steady::now();
+  mailbox<int> never;
+  while (!leftovers().empty() && steady::now() - start < 2s) never.stays_empty(10ms);
+  CHECK(leftovers().empty());
+}
+
+TEMPLATE_TEST_CASE("an idle link costs no processor time", "[link]", tcp_backend, shm_backend) {
+  pair_of_nodes<TestType> nodes;
+  nodes.client.send(nodes.to_server, with_bytes(1, 1 << 20));
+  nodes.server.frames.next();
+  const double before = cpu_seconds();
+  REQUIRE(nodes.server.frames.stays_empty(500ms));
+  const double used = cpu_seconds() - before;
+  WARN("two idle links: " << used * 1e3 << " ms of processor time in 500 ms");
+  CHECK(used < 0.025);
+}
+
+TEMPLATE_TEST_CASE("a peer that is stopped costs little processor time", "[link]", tcp_backend,
+                   shm_backend) {
+  TestType backend;
+  node<TestType> here(backend);
+  child_process child(transport_of(backend));
+  const peer_id peer = here.try_connect(child.address()).value();
+  REQUIRE(here.send(peer, numbered(1)).has_value());
+  child.signal(SIGSTOP);
+  completions sent(2000);
+  for (int i = 0; i < 2000; ++i) {
+    here.wire->send(peer, with_bytes(i + 1, i % 100 == 0 ? 1 << 20 : 8000),
+                    sent.at(static_cast<std::size_t>(i)));
+  }
+  here.downs.stays_empty(100ms);
+  const double before = cpu_seconds();
+  REQUIRE(here.downs.stays_empty(500ms));
+  const double used = cpu_seconds() - before;
+  WARN(transport_of(backend) << ": " << used * 1e3 << " ms of processor time in 500 ms");
+  CHECK(used < 0.1);
+  child.signal(SIGCONT);
+  CHECK(sent.all_once());
+  CHECK(sent.failed() == 0);
+}
+
+TEMPLATE_TEST_CASE("a link whose peer is stopped can be destroyed", "[link]", tcp_backend,
+                   shm_backend) {
+  TestType backend;
+  child_process child(transport_of(backend));
+  completions sent(500);
+  {
+    node<TestType> here(backend);
+    const peer_id peer = here.try_connect(child.address()).value();
+    REQUIRE(here.send(peer, numbered(1)).has_value());
+    child.signal(SIGSTOP);
+    for (int i = 0; i < 500; ++i) {
+      here.wire->send(peer, with_bytes(i + 1, i % 100 == 0 ? 20 << 20 : 8000),
+                      sent.at(static_cast<std::size_t>(i)));
+    }
+    here.downs.stays_empty(50ms);
+  }
+  CHECK(sent.all_once(0ms));
+  CHECK(sent.failed() > 0);
+  CHECK(sent.failed_only_with(errc::cancelled));
+}
+
+TEST_CASE("a transport that UCX lacks is refused in one line", "[link]") {
+  const auto made =
+      make_ucx_link({.transport = ucx_transport::shm, .settings = {{"TLS", "tcp"}}}, {});
+  REQUIRE_FALSE(made);
+  CHECK(made.error().code == errc::transport_missing);
+  CHECK(made.error().text.find('\n') == std::string::npos);
+  const auto none =
+      make_ucx_link({.settings = {{"TLS", "no_such_transport"}, {"LOG_LEVEL", "fatal"}}}, {});
+  REQUIRE_FALSE(none);
+  CHECK(none.error().code == errc::transport_missing);
+}
+
+}  // namespace troupe::messages::testing
