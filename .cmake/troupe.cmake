@@ -39,9 +39,12 @@ function(troupe_test name)
   cmake_parse_arguments(TEST "" "" "LINK;LABELS" ${ARGN})
   add_executable(${name} ${TEST_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE troupe_options ${TEST_LINK} Catch2::Catch2WithMain)
+  if(NOT TEST_LABELS)
+    set(TEST_LABELS unit)
+  endif()
   catch_discover_tests(${name}
     TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 4 LABELS "${TEST_LABELS}")
+    PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 4 LABELS ${TEST_LABELS})
 endfunction()
 
 # troupe_node_allocator(PROGRAM): jemalloc for a program that computes. Fresh pages cost a tensor ten

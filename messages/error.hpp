@@ -8,9 +8,9 @@
 
 namespace troupe {
 
-/// What kind of expected failure happened. `describe` has one sentence for each.
+/// What kind of expected failure happened. `describe` has one sentence for each. 0 is no failure.
 enum class errc : std::uint8_t {
-  bad_config,           ///< A flag, key or value that the user gave is wrong.
+  bad_config = 1,       ///< A flag, key or value that the user gave is wrong.
   bad_data,             ///< A data, weight or image file is missing, truncated or malformed.
   bad_frame,            ///< Bytes from a peer break the protocol or one of its limits.
   version_mismatch,     ///< A peer speaks another protocol version.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "engine/stage/torch_error.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -36,7 +37,7 @@ result<void> step(optimizer_state& state, const apply_gradients& order) try {
   return state.optimizer.step(state.parameters, order.gradients, state.slots, options,
                               order.update);
 } catch (const std::exception& problem) {
-  return fail(errc::handler_failed, problem.what());
+  return fail(errc::handler_failed, engine::reason_of(problem));
 }
 
 caf::result<applied> on_apply(self_pointer self, const apply_gradients& order) {

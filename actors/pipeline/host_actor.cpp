@@ -15,6 +15,7 @@
 #include "actors/stage/stage_actor.hpp"
 #include "engine/stage/model.hpp"
 #include "engine/stage/stage_module.hpp"
+#include "engine/stage/torch_error.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -107,7 +108,7 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& order,
   return stage;
 } catch (const std::exception& problem) {
   return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) +
-                                    " cannot be built: " + problem.what());
+                                    " cannot be built: " + engine::reason_of(problem));
 }
 
 }  // namespace troupe::actors

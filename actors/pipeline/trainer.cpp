@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
 #include <chrono>
 #include <cstring>
-#include <deque>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "actors/errors.hpp"
+#include "actors/pipeline/data_actor.hpp"
 #include "engine/data/sampler.hpp"
 
 namespace troupe::actors {
@@ -29,10 +30,19 @@ at::Tensor to_tensor(std::span<const std::int64_t> indices) {
 /// One run: which batch comes next, and what is under way.
 class run_state {
  public:
-  run_state(caf::actor_system& system, pipeline& stages, const data_actor& data,
-            const data_sizes& sizes, const training& settings, const training_events& events)
-      : self_(system), stages_(stages), data_(data), sizes_(sizes), run_(settings),
+  run_state(caf::actor_system& system, pipeline& stages,
+            const std::shared_ptr<const engine::dataset>& data, const training& settings,
+            const training_events& events)
+      : self_(system),
+        stages_(stages),
+        data_(spawn_data(system, data, stages.stages().front(), stages.stages().back())),
+        train_size_(data->size(engine::split::train)),
+        test_size_(data->size(engine::split::test)),
+        run_(settings),
         events_(events) {}
+  run_state(const run_state&) = delete;
+  run_state& operator=(const run_state&) = delete;
+  ~run_state() { caf::anon_send_exit(data_, caf::exit_reason::user_shutdown); }
 
   result<std::uint64_t> train() {
     for (std::uint64_t update = 1; update <= run_.updates; ++update) {
@@ -55,10 +65,10 @@ class run_state {
  private:
   result<void> begin(std::uint64_t update) {
     const auto per_epoch =
-        static_cast<std::uint64_t>(engine::batch_count(sizes_.train, run_.batch_size));
+        static_cast<std::uint64_t>(engine::batch_count(train_size_, run_.batch_size));
     const auto epoch = (update - 1) / per_epoch;
     if (order_.empty() || epoch != order_epoch_) {
-      order_ = engine::epoch_order(sizes_.train, run_.seed, epoch, run_.shuffle);
+      order_ = engine::epoch_order(train_size_, run_.seed, epoch, run_.shuffle);
       order_epoch_ = epoch;
     }
     const auto index = static_cast<std::int64_t>((update - 1) % per_epoch);
@@ -98,15 +108,15 @@ class run_state {
     const auto period =
         run_.evaluate_every > 0
             ? run_.evaluate_every
-            : static_cast<std::uint64_t>(engine::batch_count(sizes_.train, run_.batch_size));
+            : static_cast<std::uint64_t>(engine::batch_count(train_size_, run_.batch_size));
     return update % period == 0;
   }
 
   result<void> evaluate() {
-    if (sizes_.test == 0) return {};
+    if (test_size_ == 0) return {};
     if (auto drained = drain(); !drained) return drained;
-    const auto order = engine::epoch_order(sizes_.test, 0, 0, false);
-    const auto batches = engine::batch_count(sizes_.test, run_.batch_size);
+    const auto order = engine::epoch_order(test_size_, 0, 0, false);
+    const auto batches = engine::batch_count(test_size_, run_.batch_size);
     totals_ = {};
     for (std::int64_t i = 0; i < batches; ++i) {
       if (auto begun = order_step(engine::batch_of(order, run_.batch_size, i), true, 0); !begun)
@@ -139,8 +149,9 @@ class run_state {
 
   caf::scoped_actor self_;
   pipeline& stages_;
-  const data_actor& data_;
-  const data_sizes sizes_;
+  const data_actor data_;
+  const std::int64_t train_size_;
+  const std::int64_t test_size_;
   const training& run_;
   const training_events& events_;
   std::vector<std::int64_t> order_;  // of the current pass over the data
@@ -151,10 +162,10 @@ class run_state {
 
 }  // namespace
 
-result<std::uint64_t> train(caf::actor_system& system, pipeline& stages, const data_actor& data,
-                            const data_sizes& sizes, const training& run,
+result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
+                            std::shared_ptr<const engine::dataset> data, const training& run,
                             const training_events& events) {
-  return run_state(system, stages, data, sizes, run, events).train();
+  return run_state(system, stages, data, run, events).train();
 }
 
 }  // namespace troupe::actors

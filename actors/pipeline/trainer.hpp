@@ -2,9 +2,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
-#include "actors/interfaces.hpp"
 #include "actors/pipeline/pipeline.hpp"
+#include "engine/data/dataset.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::actors {
@@ -35,17 +36,11 @@ struct training_events {
   std::function<bool()> should_stop;
 };
 
-/// Sizes of the data that a run draws from.
-struct data_sizes {
-  std::int64_t train = 0;
-  std::int64_t test = 0;  ///< 0: nothing to evaluate on.
-};
-
-/// Trains: orders batches from the data actor and steps from the pipeline, keeping two steps under
-/// way so that the next batch is read while the last one is computed. Returns the number of updates
-/// applied. Errors: what a stage or the data actor answered; peer_lost.
+/// Trains: orders batches from a data actor of its own and steps from the pipeline, keeping two
+/// steps under way so that the next batch is read while the last one is computed. Returns the number
+/// of updates applied. Errors: what a stage answered, or the data (bad_data); peer_lost.
 [[nodiscard]] result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
-                                          const data_actor& data, const data_sizes& sizes,
+                                          std::shared_ptr<const engine::dataset> data,
                                           const training& run, const training_events& events);
 
 }  // namespace troupe::actors

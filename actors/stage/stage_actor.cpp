@@ -14,6 +14,7 @@
 #include "engine/schedule/plan_text.hpp"
 #include "engine/stage/model.hpp"
 #include "engine/stage/work_thread.hpp"
+#include "engine/stage/torch_error.hpp"
 #include "messages/log.hpp"
 
 namespace troupe::actors {
@@ -75,7 +76,7 @@ work_done perform(engine::stage_module& module, const engine::start_action& what
       outcome.output = module.backward(what.key, what.what.microbatch, in.gradient);
     }
   } catch (const std::exception& problem) {
-    outcome.failure = problem.what();
+    outcome.failure = engine::reason_of(problem);
   }
   outcome.busy_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return outcome;

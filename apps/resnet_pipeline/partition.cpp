@@ -9,14 +9,7 @@ namespace {
 result<std::vector<std::size_t>> choose_cuts(const engine::model& layers,
                                              const cluster::pipeline_config& config,
                                              std::vector<std::int64_t> sample_shape) {
-  if (!config.cut.empty()) {
-    auto cuts = engine::parse_cuts(engine::layer_names(layers), config.cut);
-    if (cuts && cuts->size() + 1 != config.stages)
-      return fail(errc::bad_config, std::to_string(config.stages) + " stages need " +
-                                        std::to_string(config.stages - 1) + " cuts, but cut names " +
-                                        std::to_string(cuts->size()));
-    return cuts;
-  }
+  if (!config.cut.empty()) return engine::parse_cuts(engine::layer_names(layers), config.cut);
   std::vector<double> costs;
   for (const auto& layer : layers) costs.push_back(layer->multiply_adds(sample_shape));
   return engine::even_cuts(costs, config.stages);

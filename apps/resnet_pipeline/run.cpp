@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <caf/scoped_actor.hpp>
-#include <caf/send.hpp>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "actors/errors.hpp"
-#include "actors/pipeline/data_actor.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
 #include "apps/resnet_pipeline/partition.hpp"
@@ -30,8 +25,6 @@
 
 namespace troupe::apps {
 namespace {
-
-constexpr std::chrono::minutes build_deadline{10};
 
 /// What is known of a run before any worker starts.
 struct prepared_run {
@@ -144,30 +137,6 @@ actors::build_stage order_for(const cluster::trainer_config& config, const prepa
                                 {"nesterov", optimizer.nesterov ? 1.0 : 0.0}}};
 }
 
-/// Has every host build its stage, all at once.
-result<std::vector<actors::stage_actor>> build_stages(cluster::worker_group& group,
-                                                      const cluster::trainer_config& config,
-                                                      const prepared_run& run) {
-  caf::scoped_actor self(group.system());
-  using answer = decltype(self->request(group.hosts().front(), build_deadline,
-                                        actors::build_stage{}));
-  std::vector<answer> answers;
-  for (std::uint32_t i = 0; i < config.pipeline.stages; ++i)
-    answers.push_back(
-        self->request(group.hosts()[i], build_deadline, order_for(config, run, i)));
-  std::vector<actors::stage_actor> stages;
-  std::optional<error> failure;
-  for (auto& each : answers) {
-    each.receive(
-        [&](const actors::stage_built& built) {
-          stages.push_back(caf::actor_cast<actors::stage_actor>(built.stage));
-        },
-        [&](const caf::error& why) { failure = actors::from_caf(why); });
-    if (failure) return tl::unexpected(group.explain(*failure));
-  }
-  return stages;
-}
-
 /// Writes what happens to the terminal and to --json.
 class reporter {
  public:
@@ -249,7 +218,10 @@ actors::training training_of(const cluster::trainer_config& config, const prepar
 /// Drives the stages through the run and saves the weights at its end.
 result<void> drive(cluster::worker_group& group, const cluster::trainer_config& config,
                    const prepared_run& run, const std::atomic<bool>& stop) {
-  auto stages = build_stages(group, config, run);
+  std::vector<actors::build_stage> orders;
+  for (std::uint32_t i = 0; i < config.pipeline.stages; ++i)
+    orders.push_back(order_for(config, run, i));
+  auto stages = group.build(orders);
   if (!stages) return tl::unexpected(stages.error());
   auto pipeline = actors::pipeline::compose(group.system(), *stages, config.pipeline.schedule);
   if (!pipeline) return tl::unexpected(pipeline.error());
@@ -259,17 +231,12 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
   auto report = reporter::open(config, run);
   if (!report) return tl::unexpected(report.error());
 
-  const auto data =
-      actors::spawn_data(group.system(), run.data, stages->front(), stages->back());
   const actors::training_events events{
       [&](std::uint64_t update, const auto& outcome) { (*report)->step(update, outcome); },
       [&](const auto& outcome) { (*report)->evaluation(outcome); },
       [&] { return stop.load() || (*report)->failure().has_value(); }};
-  const actors::data_sizes sizes{run.data->size(engine::split::train),
-                                 run.data->size(engine::split::test)};
-  const auto trained = actors::train(group.system(), *pipeline, data, sizes,
-                                     training_of(config, run), events);
-  caf::anon_send_exit(data, caf::exit_reason::user_shutdown);
+  const auto trained =
+      actors::train(group.system(), *pipeline, run.data, training_of(config, run), events);
   (*report)->finish();
   if (!trained) return tl::unexpected(trained.error());
   if ((*report)->failure()) return tl::unexpected(*(*report)->failure());

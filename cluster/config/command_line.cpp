@@ -30,6 +30,14 @@ class help_layout : public CLI::Formatter {
     if (const auto comma = name.find(','); comma != std::string::npos) name.replace(comma, 1, ", ");
     return name;
   }
+
+  // A blank line before each table is enough; CLI11 leaves two.
+  std::string make_group(std::string group, bool positional,
+                         std::vector<const CLI::Option*> shown) const override {
+    const bool is_table = group.starts_with('[');
+    return CLI::Formatter::make_group(std::move(group), positional, std::move(shown))
+        .substr(is_table ? 1 : 0);
+  }
 };
 
 std::string help_of(const option& entry) {
@@ -37,7 +45,7 @@ std::string help_of(const option& entry) {
   const std::string words = text != nullptr ? allowed_values(entry) : "";
   const std::string usual = default_text(entry);
   std::string help(entry.help);
-  if (!words.empty()) help += ": " + words;
+  if (!words.empty()) help += " (" + words + ")";
   return usual.empty() ? help : help + " [" + usual + "]";
 }
 
@@ -48,6 +56,7 @@ class flag_reader {
   explicit flag_reader(const program_info& program) : program_(program), app_(program.summary) {
     app_.name(program.name);
     app_.formatter(std::make_shared<help_layout>());
+    app_.footer("Tables are those of the file. [x]: the default, (x, y): the allowed values.");
     app_.allow_extras();
     app_.set_help_flag("-h,--help", "Print this text and exit");
     version_ = app_.add_flag("--version")->description("Print the version and exit");
@@ -169,8 +178,9 @@ class flag_reader {
     for (const CLI::Option* seen : app_.get_options()) {
       for (const std::string& text : seen->results()) {
         if (std::find(flags.begin(), flags.end(), text) == flags.end()) continue;
-        const std::string name = seen->get_name();
-        return name + ": needs a value" + hint(name) + "; got the flag " + text;
+        std::string why = seen->get_name();
+        why += ": needs a value" + hint(why) + "; got the flag ";
+        return why + text;
       }
     }
     return "";

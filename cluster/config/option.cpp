@@ -15,6 +15,8 @@ template <class... Cases>
 struct overloaded : Cases... {
   using Cases::operator()...;
 };
+template <class... Cases>
+overloaded(Cases...) -> overloaded<Cases...>;  // clang 14 does not deduce it
 
 tl::unexpected<std::string> refuse(std::string why) {
   return tl::unexpected(std::move(why));

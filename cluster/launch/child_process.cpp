@@ -13,8 +13,6 @@
 #include <string_view>
 #include <utility>
 
-extern char** environ;
-
 namespace troupe::cluster {
 namespace {
 
@@ -30,6 +28,23 @@ result<pipe_ends> open_pipe() {
   return pipe_ends{descriptor(ends[0]), descriptor(ends[1])};
 }
 
+struct child_pipes {
+  pipe_ends out;
+  pipe_ends err;
+  pipe_ends failure;  // why the program could not be executed
+};
+
+result<child_pipes> open_pipes() {
+  auto out = open_pipe();
+  auto err = open_pipe();
+  auto failure = open_pipe();
+  for (const auto* one : {&out, &err, &failure})
+    if (!*one) return tl::unexpected(one->error());
+  ::fcntl(out->read.get(), F_SETFL, O_NONBLOCK);
+  ::fcntl(err->read.get(), F_SETFL, O_NONBLOCK);
+  return child_pipes{std::move(*out), std::move(*err), std::move(*failure)};
+}
+
 // A name to execute. /proc/self/exe would show as "exe" in ps; it stays where the file was
 // replaced.
 std::string executable(const std::filesystem::path& program) {
@@ -40,6 +55,12 @@ std::string executable(const std::filesystem::path& program) {
                                                                           : target;
 }
 
+std::vector<std::string> arguments_of(const child_spec& spec, const std::string& program) {
+  std::vector<std::string> out{program};
+  out.insert(out.end(), spec.arguments.begin(), spec.arguments.end());
+  return out;
+}
+
 std::vector<std::string> environment_of(const child_spec& spec) {
   std::vector<std::string> out;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -47,12 +68,14 @@ std::vector<std::string> environment_of(const child_spec& spec) {
     if (!spec.environment.contains(std::string(text.substr(0, text.find('=')))))
       out.emplace_back(text);
   }
-  for (const auto& [name, value] : spec.environment) out.push_back(name + '=' + value);
+  for (const auto& [name, value] : spec.environment)
+    out.push_back(std::string(name).append("=").append(value));
   return out;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> out;
+  out.reserve(words.size() + 1);
   for (std::string& word : words) out.push_back(word.data());
   out.push_back(nullptr);
   return out;
@@ -61,8 +84,8 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
 // Everything the child needs, made before the fork: after it only system calls are safe.
 struct plan_of_start {
   const char* program;
-  char** arguments;
-  char** environment;
+  char* const* arguments;
+  char* const* environment;
   int in, out, err, failure;
   pid_t parent;
 };
@@ -141,40 +164,30 @@ std::string describe(const child_exit& ended) {
 }
 
 result<child_process> child_process::start(const child_spec& spec) {
-  auto out = open_pipe();
-  if (!out) return tl::unexpected(out.error());
-  auto err = open_pipe();
-  if (!err) return tl::unexpected(err.error());
-  auto failure = open_pipe();
-  if (!failure) return tl::unexpected(failure.error());
+  auto pipes = open_pipes();
+  if (!pipes) return tl::unexpected(pipes.error());
+  auto& [out, err, failure] = *pipes;
   const descriptor in(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!in) return cannot_start(spec, errno);
-
   const std::string program = executable(spec.program);
-  std::vector<std::string> arguments{program};
-  arguments.insert(arguments.end(), spec.arguments.begin(), spec.arguments.end());
+  std::vector<std::string> arguments = arguments_of(spec, program);
   std::vector<std::string> environment = environment_of(spec);
-  std::vector<char*> argument_pointers = pointers(arguments);
-  std::vector<char*> environment_pointers = pointers(environment);
-  keep_exit_codes();
+  const std::vector<char*> argument_pointers = pointers(arguments);
+  const std::vector<char*> environment_pointers = pointers(environment);
 
+  keep_exit_codes();
   child_process child;
   child.name_ = spec.name;
-  child.pid_ = fork_and_become({program.c_str(), argument_pointers.data(),
-                                environment_pointers.data(), in.get(), out->write.get(),
-                                err->write.get(), failure->write.get(), ::getpid()});
-  if (child.pid_ < 0) {
-    child.pid_ = 0;
-    return cannot_start(spec, errno);
-  }
-  ::setpgid(child.pid_, child.pid_);  // here too: whoever comes first
-  failure->write.reset();
-  if (const int reason = reason_of_failure(failure->read.get())) return cannot_start(spec, reason);
-  child.pidfd_ = descriptor(static_cast<int>(::syscall(SYS_pidfd_open, child.pid_, 0)));
+  const pid_t pid = fork_and_become({program.c_str(), argument_pointers.data(),
+                                     environment_pointers.data(), in.get(), out.write.get(),
+                                     err.write.get(), failure.write.get(), ::getpid()});
+  if (pid < 0) return cannot_start(spec, errno);
+  child.pid_ = pid;  // from here on it is killed and reaped if anything fails
+  failure.write.reset();
+  if (const int reason = reason_of_failure(failure.read.get())) return cannot_start(spec, reason);
+  child.pidfd_ = descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!child.pidfd_) return cannot_start(spec, errno);
-  ::fcntl(out->read.get(), F_SETFL, O_NONBLOCK);
-  ::fcntl(err->read.get(), F_SETFL, O_NONBLOCK);
-  child.output_ = {std::move(out->read), std::move(err->read)};
+  child.output_ = {std::move(out.read), std::move(err.read)};
   return child;
 }
 

@@ -12,7 +12,7 @@ namespace troupe::cluster {
 class line_splitter {
  public:
   using sink = std::function<void(std::string_view line)>;
-  static constexpr std::size_t longest_line_bytes = 64 * 1024;
+  static constexpr std::size_t longest_line_bytes = 1 << 16;
 
   /// Hands out every line that these bytes complete, without its newline.
   void feed(std::string_view bytes, const sink& out);

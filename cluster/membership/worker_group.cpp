@@ -1,9 +1,12 @@
 #include "cluster/membership/worker_group.hpp"
 
+#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <chrono>
 #include <thread>
 #include <utility>
+
+#include "actors/errors.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -12,6 +15,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds join_timeout{30};
+constexpr std::chrono::minutes build_deadline{10};
 constexpr milliseconds look_every{50};   // for a worker that ended while it was waited for
 constexpr milliseconds last_word{1000};  // the system's word on a lost peer comes within
 
@@ -58,6 +62,26 @@ result<void> worker_group::await(const std::string& worker) {
                                        std::to_string(join_timeout.count()) + " s");
   }
   return {};
+}
+
+result<std::vector<actors::stage_actor>> worker_group::build(
+    const std::vector<actors::build_stage>& orders) {
+  caf::scoped_actor self(system_);
+  using answer = decltype(self->request(hosts_.front(), build_deadline, orders.front()));
+  std::vector<answer> answers;
+  for (std::size_t i = 0; i < orders.size(); ++i)
+    answers.push_back(self->request(hosts_.at(i), build_deadline, orders[i]));
+  std::vector<actors::stage_actor> stages;
+  std::optional<error> failure;
+  for (auto& each : answers) {
+    each.receive(
+        [&](const actors::stage_built& built) {
+          stages.push_back(caf::actor_cast<actors::stage_actor>(built.stage));
+        },
+        [&](const caf::error& why) { failure = actors::from_caf(why); });
+    if (failure) return tl::unexpected(explain(*failure));
+  }
+  return stages;
 }
 
 error worker_group::explain(const error& why) const {

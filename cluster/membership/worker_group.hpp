@@ -67,8 +67,10 @@ class worker_group {
 
   [[nodiscard]] caf::actor_system& system() noexcept { return system_; }
 
-  /// The host of each worker, which builds stages there.
-  [[nodiscard]] const std::vector<actors::host_actor>& hosts() const noexcept { return hosts_; }
+  /// Has each worker build its stage, all at once: `orders[i]` goes to worker i. Errors: bad_config;
+  /// peer_lost with the reason.
+  [[nodiscard]] result<std::vector<actors::stage_actor>> build(
+      const std::vector<actors::build_stage>& orders);
 
   /// `why`, or where it is peer_lost the system's word on the worker that ended: "stage-1 was
   /// killed by signal 9 (SIGKILL)". Waits a moment for that word.

@@ -33,7 +33,7 @@ class measure {
     }
     words_ += 1 + message.body.size() * struct_words<wire::Element>;
     for (const element& part : message.body) {
-      add_text(part.type.size() + 1);
+      add_text(part.type.size());
       add_list(part.fields, message.tensors.size(), 0);
     }
   }
@@ -48,13 +48,13 @@ class measure {
 
   void add_value(const value& item, std::size_t tensors, std::uint32_t depth) {
     if (const auto* text = std::get_if<std::string>(&item.of)) {
-      add_text(text->size() + 1);
+      add_text(text->size());
     } else if (const auto* data = std::get_if<value::bytes>(&item.of)) {
-      add_text(data->size());
+      add_bytes(data->size());
     } else if (const auto* actor = std::get_if<actor_ref>(&item.of)) {
       words_ += struct_words<wire::ActorRef>;
-      add_text(actor->node.size() + 1);
-      add_text(actor->address.size() + 1);
+      add_text(actor->node.size());
+      add_text(actor->address.size());
     } else if (const auto* list = std::get_if<value::list>(&item.of)) {
       add_list(*list, tensors, depth + 1);
     } else if (const auto* tensor = std::get_if<value::tensor_index>(&item.of)) {
@@ -64,7 +64,13 @@ class measure {
   }
 
   void add_text(std::size_t bytes) {
-    if (bytes > bounds_.text_bytes + 1) {
+    add_bytes(bytes);
+    // The terminating zero.
+    if (bytes % sizeof(capnp::word) == 0) ++words_;
+  }
+
+  void add_bytes(std::size_t bytes) {
+    if (bytes > bounds_.text_bytes) {
       return refuse("bytes of text", bytes, "text_bytes", bounds_.text_bytes);
     }
     words_ += (bytes + sizeof(capnp::word) - 1) / sizeof(capnp::word);

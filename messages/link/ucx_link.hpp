@@ -42,6 +42,9 @@ struct ucx_options {
 /// A link over UCX. It has a thread of its own, which sleeps when there is nothing to do. A host
 /// that is missing in an address to listen at means loopback. Forked children must not use a link
 /// of their parent. Errors: transport_missing, io_failed.
+///
+/// Make one link per process: up to UCX 1.17, connections of one link that come and go may make UCX
+/// abort when another link of the process opens a socket just then (openucx/ucx#9942).
 [[nodiscard]] result<std::unique_ptr<link>> make_ucx_link(ucx_options options, link_events events);
 
 }  // namespace troupe::messages

@@ -30,19 +30,6 @@ LINK_TEST("close delivers what was sent before, then both sides are told") {
   CHECK(nodes.server.wire->stats().peers == 0);
 }
 
-LINK_TEST("a closed peer can be connected to again") {
-  pair_of_nodes<TestType> nodes;
-  for (int round = 0; round < 5; ++round) {
-    nodes.client.wire->close(nodes.to_server, {errc::cancelled, "again"});
-    nodes.client.downs.next();
-    nodes.server.downs.next();
-    nodes.to_server = nodes.client.try_connect(nodes.address).value();
-    nodes.server.ups.next();
-    REQUIRE(nodes.client.send(nodes.to_server, with_bytes(round, 100000)).has_value());
-    REQUIRE(number_of(nodes.server.frames.next()) == round);
-  }
-}
-
 LINK_TEST("both sides may close at once") {
   pair_of_nodes<TestType> nodes;
   nodes.client.wire->close(nodes.to_server, {errc::cancelled, "mine"});

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +25,8 @@ namespace {
 
 using steady = std::chrono::steady_clock;
 
-/// Another process with a listening link, which stops reading when it gets a frame numbered 0.
+/// Another process with a listening link. It sends back requests, and stops reading when it gets a
+/// frame numbered 0.
 class child_process {
  public:
   explicit child_process(const std::string& transport) {
@@ -127,16 +129,17 @@ TEST_CASE("be the other process", "[.child]") {
   const auto run = [&](auto backend) {
     mailbox<int> never;
     node<decltype(backend)> here(backend);
-    here.on_frame = [&](peer_id, const frame& message) {
+    here.on_frame = [&](peer_id peer, const frame& message) {
       if (number_of(message) == 0) never.next(std::chrono::hours(1));
+      if (message.kind == frame_kind::request) here.wire->send(peer, message, {});
     };
     const std::string address = here.wire->listen("127.0.0.1:0").value();
     const int fd = std::stoi(text.substr(4));
     REQUIRE(write(fd, address.c_str(), address.size() + 1) > 0);
     close(fd);
-    // Ends with the parent, should that fail to end it.
-    here.downs.next(std::chrono::hours(1));
+    never.next(std::chrono::hours(1));  // until the parent ends it
   };
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (text.starts_with("tcp")) run(tcp_backend{});
   if (text.starts_with("shm")) run(shm_backend{});
 }
@@ -185,6 +188,24 @@ TEMPLATE_TEST_CASE("a killed process is noticed within a second and its sends fa
   here.wire.reset();
   next.end();
   CHECK(segments_of(makers) == 0);
+}
+
+TEMPLATE_TEST_CASE("a process can be left and connected to again and again", "[link]", tcp_backend,
+                   shm_backend) {
+  TestType backend;
+  node<TestType> here(backend);
+  child_process child(transport_of(backend));
+  for (int round = 1; round <= 30; ++round) {
+    const peer_id peer = here.try_connect(child.address()).value();
+    frame question = with_bytes(round, round % 2 == 0 ? 1 << 20 : 10);
+    question.kind = frame_kind::request;
+    here.wire->send(peer, std::move(question), {});
+    REQUIRE(number_of(here.frames.next()) == round);
+    here.wire->close(peer, {errc::cancelled, "again"});
+    REQUIRE(here.downs.next().first == peer);
+  }
+  CHECK(here.wire->stats().peers == 0);
+  CHECK(here.wire->stats().bad_frames == 0);
 }
 
 TEMPLATE_TEST_CASE("a link leaves no file, socket or segment behind", "[link]", tcp_backend,

@@ -167,15 +167,16 @@ void check_initial(const fs::path& dir, const std::string& name) {
   const auto expected = load_fixture(dir / "initial.safetensors");
   const auto layers = apps::build_resnet(name, classes, seed).value();
   tensors sums;
+  const auto prefix = name + ".";
   for (const auto& [parameter, tensor] : parameters(layers)) {
     INFO(parameter);
     const auto value = summary(tensor, 8);
-    const auto& other = expected.at(name + "." + parameter);
+    const auto& other = expected.at(prefix + parameter);
     REQUIRE(value.sizes() == other.sizes());
     CHECK(at::equal(value.narrow(0, value.size(0) - 8, 8), other.narrow(0, other.size(0) - 8, 8)));
     sums[parameter] = value;
   }
-  compare(sums, expected, name + ".", {1e-12, 1e-12});
+  compare(sums, expected, prefix, {1e-12, 1e-12});
 }
 
 void check_trained(const model& layers, const fs::path& weights, const fs::path& step_file,

@@ -498,7 +498,7 @@ TEST_CASE("help names every flag, its allowed words and its default") {
     CHECK(text.find(std::string(entry.help)) != std::string::npos);
   }
   CHECK(text.find("--eval, --no-eval") != std::string::npos);
-  CHECK(text.find("gpipe, 1f1b [1f1b]") != std::string::npos);
+  CHECK(text.find("(gpipe, 1f1b) [1f1b]") != std::string::npos);
   CHECK(text.find("--config FILE") != std::string::npos);
   CHECK(text.find("--join") == std::string::npos);
   CHECK(text.find("{false}") == std::string::npos);

@@ -1,9 +1,9 @@
 // Plays the parts that the launch tests need: launch_helper PART.
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <future>
 #include <string>
 
 #include "cluster/launch/interrupt.hpp"
@@ -47,13 +47,14 @@ int forwarder() {
 
 // Has a child, and stops cleanly on the first signal unless it is stubborn.
 int interruptible(bool stubborn) {
-  std::promise<int> stop;
+  std::atomic<int> stopped_by{0};
   auto group = process_group::create({});
   if (!group || !group->start({"child", {"sleeper"}, {}})) return 1;
   const auto on_stop = [&](int signal) {
     say("stopping");
     if (stubborn) sleep_for_ever();
-    stop.set_value(signal);
+    stopped_by = signal;
+    group->stop(std::chrono::seconds(10));
   };
   const auto on_abort = [&](int) {
     group->kill();
@@ -62,9 +63,9 @@ int interruptible(bool stubborn) {
   const auto guard = interrupt_guard::install({on_stop, on_abort});
   if (!guard) return 1;
   say("ready " + std::to_string(::getpid()));
-  const int signal = stop.get_future().get();
-  group->terminate_all(std::chrono::seconds(10));
-  say("stopped by " + std::to_string(signal));
+  if (!group->wait(std::chrono::seconds(60))) return 1;
+  if (stopped_by == 0) sleep_for_ever();  // the abort ends us
+  say("stopped by " + std::to_string(stopped_by));
   return 7;
 }
 

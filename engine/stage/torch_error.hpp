@@ -1,0 +1,11 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace troupe::engine {
+
+/// What an exception says, in one line: of torch's, the message without its C++ backtrace.
+[[nodiscard]] std::string reason_of(const std::exception& problem);
+
+}  // namespace troupe::engine

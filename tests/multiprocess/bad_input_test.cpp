@@ -1,0 +1,121 @@
+// What a user may get wrong: one clear line, exit code 2, nothing left behind.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/program.hpp"
+
+#include <ATen/ops/zeros.h>
+
+namespace {
+
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using tests::run_program;
+using tests::scratch_folder;
+
+/// Runs a good command but for `arguments` and expects a refusal whose one line holds `words`.
+void refuses(const std::vector<std::string>& arguments, const std::vector<std::string>& words) {
+  auto all = arguments;
+  for (const auto& [flag, value] : {std::pair("--model", "resnet18"),
+                                    std::pair("--data", "synthetic:3x32x32:10:8"),
+                                    std::pair("--batch-size", "8"), std::pair("--steps", "1")}) {
+    if (std::find(all.begin(), all.end(), flag) == all.end()) all.insert(all.end(), {flag, value});
+  }
+  const auto outcome = run_program(all);
+  INFO(outcome.err);
+  CHECK(outcome.code == 2);
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  for (const auto& word : words) CHECK_THAT(outcome.err, ContainsSubstring(word));
+  CHECK(tests::children_of(getpid()).empty());
+}
+
+void write(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream(file) << text;
+}
+
+/// A port of loopback that somebody else listens at.
+class taken_port {
+ public:
+  taken_port() : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    REQUIRE(bind(socket_, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    REQUIRE(listen(socket_, 1) == 0);
+    REQUIRE(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~taken_port() { close(socket_); }
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  int socket_;
+  int port_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("Wrong flags are refused by name") {
+  refuses({"--shedule", "1f1b"}, {"--shedule", "--schedule"});
+  refuses({"--stages", "two"}, {"--stages", "two"});
+  refuses({"--schedule", "zigzag"}, {"zigzag", "gpipe", "1f1b"});
+  refuses({"--micro-batches", "9"}, {"9", "8"});
+  refuses({"--model", "resnet19"}, {"resnet19", "resnet18", "resnext101_32x8d"});
+  refuses({"--lr", "-1"}, {"--lr", "-1"});
+}
+
+TEST_CASE("Impossible pipelines are refused with the numbers") {
+  refuses({"--stages", "40"}, {"40 stages", "14 layers"});
+  refuses({"--stages", "2", "--cut", "layer9"}, {"layer9", "layer3"});
+  refuses({"--stages", "3", "--cut", "layer3"}, {"makes 2 stages, not 3", "layer3"});
+  refuses({"--classes", "4"}, {"--classes 4", "10"});
+}
+
+TEST_CASE("A wrong config file is refused with file, line and key") {
+  const scratch_folder folder;
+  const auto file = folder / "run.toml";
+  write(file, "[pipeline]\nstages = 2\nmicrobatches = 4\n");
+  refuses({"--config", file}, {file.string() + ":3", "microbatches", "micro_batches"});
+  write(file, "[train]\nbatch_size = \"many\"\n");
+  refuses({"--config", file}, {file.string() + ":2", "batch_size"});
+  write(file, "[train\n");
+  refuses({"--config", file}, {file.string() + ":1"});
+  refuses({"--config", folder / "none.toml"}, {"none.toml"});
+}
+
+TEST_CASE("Missing and broken data is refused with the file's name") {
+  const scratch_folder folder;
+  refuses({"--data", "fashion-mnist:" + (folder / "none").string()}, {"none"});
+  refuses({"--data", "folder:" + (folder / "none").string()}, {"none"});
+  refuses({"--data", "cifar"}, {"cifar", "fashion-mnist", "synthetic"});
+  write(folder / "cut.safetensors", "\x10");
+  refuses({"--data", "safetensors:" + (folder / "cut.safetensors").string()},
+          {"cut.safetensors"});
+}
+
+TEST_CASE("Weights that do not fit are refused with the tensor's name") {
+  const scratch_folder folder;
+  const auto file = folder / "weights.safetensors";
+  REQUIRE(engine::save_safetensors(file, {{"conv1.weight", at::zeros({64, 3, 3, 3})}}));
+  refuses({"--init", file}, {"weights.safetensors", "conv1.weight", "[64, 3, 7, 7]"});
+}
+
+TEST_CASE("Addresses that cannot be bound are refused by name") {
+  const taken_port taken;
+  refuses({"--listen", taken.address()}, {taken.address()});
+  refuses({"--listen", "192.0.2.1:0"}, {"192.0.2.1"});
+  refuses({"--listen", taken.address(), "--link", "tcp"}, {taken.address()});
+}

@@ -1,0 +1,110 @@
+// A run whose processes are killed or interrupted ends by itself, says why, and leaves nothing.
+
+#include <signal.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/program.hpp"
+
+namespace {
+
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using tests::children_of;
+using tests::run_program;
+using tests::scratch_folder;
+using tests::wait_until_gone;
+
+const std::vector<std::string> long_run{
+    "--model", "resnet18", "--data",       "synthetic:3x64x64:10:64", "--batch-size", "16",
+    "--steps", "100000",   "--stages",     "2",                       "--no-eval",    "--link"};
+
+std::vector<std::string> long_run_over(const std::string& link) {
+  auto arguments = long_run;
+  arguments.push_back(link);
+  return arguments;
+}
+
+std::set<std::string> shared_memory() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    names.insert(entry.path().filename());
+  return names;
+}
+
+bool is_step(std::string_view line) { return line.find("step ") == 0; }
+
+}  // namespace
+
+TEST_CASE("A killed stage process ends the run with its name and the signal") {
+  for (const std::string link : {"shm", "tcp"}) {
+    INFO(link);
+    const auto before = shared_memory();
+    std::vector<pid_t> stages;
+    const auto outcome =
+        run_program(long_run_over(link), [&](pid_t program, std::string_view line) {
+          if (!stages.empty() || !is_step(line)) return;
+          stages = children_of(program);
+          REQUIRE(stages.size() == 2);
+          kill(stages[1], SIGKILL);
+        });
+    INFO(outcome.err);
+    CHECK(outcome.code == 1);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring("was killed by signal 9 (SIGKILL)"));
+    for (const auto stage : stages) CHECK(wait_until_gone(stage));
+    CHECK(shared_memory() == before);
+  }
+}
+
+TEST_CASE("Stage processes die with a killed trainer") {
+  std::vector<pid_t> stages;
+  const auto outcome =
+      run_program(long_run_over("shm"), [&](pid_t program, std::string_view line) {
+        if (!stages.empty() || !is_step(line)) return;
+        stages = children_of(program);
+        kill(program, SIGKILL);
+      });
+  CHECK(outcome.signal == SIGKILL);
+  REQUIRE(stages.size() == 2);
+  for (const auto stage : stages) CHECK(wait_until_gone(stage));
+}
+
+TEST_CASE("Ctrl-C stops after the steps under way and saves the weights") {
+  const scratch_folder folder;
+  const auto file = folder / "weights.safetensors";
+  auto arguments = long_run_over("auto");
+  arguments.insert(arguments.end(), {"--save", file});
+  std::vector<pid_t> stages;
+  const auto outcome = run_program(arguments, [&](pid_t program, std::string_view line) {
+    if (!stages.empty() || !is_step(line)) return;
+    stages = children_of(program);
+    kill(program, SIGINT);
+  });
+  INFO(outcome.err);
+  CHECK(outcome.code == 130);
+  const auto saved = engine::load_safetensors(file);
+  REQUIRE(saved);
+  CHECK(saved->size() == 122);
+  for (const auto stage : stages) CHECK(wait_until_gone(stage));
+}
+
+TEST_CASE("A second Ctrl-C ends the run at once") {
+  std::vector<pid_t> stages;
+  const auto outcome =
+      run_program(long_run_over("auto"), [&](pid_t program, std::string_view line) {
+        if (stages.empty() && is_step(line)) {
+          stages = children_of(program);
+          kill(program, SIGINT);
+        } else if (line.find("interrupt again") != std::string_view::npos) {
+          kill(program, SIGINT);
+        }
+      });
+  CHECK(outcome.code == 130);
+  for (const auto stage : stages) CHECK(wait_until_gone(stage));
+}

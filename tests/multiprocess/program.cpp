@@ -1,0 +1,88 @@
+#include "tests/multiprocess/program.hpp"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <poll.h>
+#include <sstream>
+#include <stdexcept>
+
+#include "cluster/launch/process_group.hpp"
+
+namespace troupe::tests {
+
+std::string program_outcome::last_line() const {
+  std::istringstream lines(err);
+  std::string line;
+  std::string last;
+  while (std::getline(lines, line)) {
+    if (!line.empty()) last = line;
+  }
+  return last;
+}
+
+program_outcome run_program(const std::vector<std::string>& arguments,
+                            const std::function<void(pid_t, std::string_view)>& on_line) {
+  program_outcome outcome;
+  std::optional<cluster::child_exit> ended;
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    auto group = cluster::process_group::create(
+        {.on_exit = [&](const cluster::child_exit& how) { ended = how; },
+         .on_line =
+             [&](std::string_view, cluster::output_stream stream, std::string_view line) {
+               auto& text = stream == cluster::output_stream::out ? outcome.out : outcome.err;
+               (text += line) += '\n';
+               if (on_line && stream == cluster::output_stream::err) {
+                 const auto children = children_of(getpid());
+                 on_line(children.empty() ? 0 : children.front(), line);
+               }
+             }});
+    REQUIRE(group);
+    REQUIRE(group->start({.name = "program",
+                          .arguments = arguments,
+                          .environment = {},
+                          .program = TROUPE_PROGRAM}));
+    CHECK(group->wait(std::chrono::minutes(2)));
+  }
+  outcome.seconds = std::chrono::steady_clock::now() - begin;
+  REQUIRE(ended);
+  outcome.code = ended->code;
+  outcome.signal = ended->signal;
+  return outcome;
+}
+
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> found;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(parent) +
+                                                              "/task")) {
+    std::ifstream list(task.path() / "children");
+    for (pid_t child = 0; list >> child;) found.push_back(child);
+  }
+  return found;
+}
+
+bool wait_until_gone(pid_t pid) {
+  const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (descriptor < 0) return true;
+  pollfd end{.fd = descriptor, .events = POLLIN, .revents = 0};
+  const bool gone = poll(&end, 1, 5000) == 1;
+  close(descriptor);
+  return gone;
+}
+
+scratch_folder::scratch_folder() {
+  std::string name = std::filesystem::temp_directory_path() / "troupe-test-XXXXXX";
+  if (!mkdtemp(name.data())) throw std::runtime_error("no scratch folder");
+  path_ = name;
+}
+
+scratch_folder::~scratch_folder() { std::filesystem::remove_all(path_); }
+
+}  // namespace troupe::tests

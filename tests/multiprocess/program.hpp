@@ -1,0 +1,53 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::tests {
+
+/// How a run of resnet_pipeline ended and what it wrote.
+struct program_outcome {
+  int code = 0;    ///< Exit code, where it exited.
+  int signal = 0;  ///< What killed it, or 0.
+  std::string out;
+  std::string err;
+  std::chrono::duration<double> seconds{0};
+
+  /// The last line of `err`.
+  [[nodiscard]] std::string last_line() const;
+};
+
+/// Runs resnet_pipeline to its end (killed, and failing the test, after two minutes). `on_line` sees
+/// each line of its standard error as it comes, with the program's pid.
+program_outcome run_program(const std::vector<std::string>& arguments,
+                            const std::function<void(pid_t, std::string_view)>& on_line = {});
+
+/// Processes whose parent is `parent`.
+std::vector<pid_t> children_of(pid_t parent);
+
+/// Waits until a process is gone; false after five seconds.
+bool wait_until_gone(pid_t pid);
+
+/// A folder that goes with the object.
+class scratch_folder {
+ public:
+  scratch_folder();
+  scratch_folder(const scratch_folder&) = delete;
+  scratch_folder& operator=(const scratch_folder&) = delete;
+  ~scratch_folder();
+
+  [[nodiscard]] std::filesystem::path operator/(std::string_view name) const {
+    return path_ / name;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace troupe::tests

@@ -1,0 +1,106 @@
+// One stage or many, threads or processes, whatever the wire: the same losses and the same weights.
+
+#include <ATen/ops/equal.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/program.hpp"
+
+namespace {
+
+using namespace troupe;
+using tests::run_program;
+using tests::scratch_folder;
+
+struct trained {
+  std::vector<double> losses;
+  std::vector<engine::named_tensor> weights;
+};
+
+/// Two batches of 10 and one of 4, in micro-batches of 3, 3, 2, 2 and 1, 1, 1, 1.
+trained train(std::vector<std::string> arguments) {
+  const scratch_folder folder;
+  const auto weights = folder / "weights.safetensors";
+  const auto steps = folder / "steps.jsonl";
+  for (const auto* argument :
+       {"--model", "resnet18", "--data", "synthetic:3x64x64:10:24", "--batch-size", "10",
+        "--micro-batches", "4", "--epochs", "1", "--lr", "0.05", "--momentum", "0.9",
+        "--weight-decay", "0.0001", "--nesterov", "--seed", "7", "--threads-per-stage", "1",
+        "--no-eval", "--save"})
+    arguments.emplace_back(argument);
+  arguments.push_back(weights);
+  arguments.insert(arguments.end(), {"--json", steps});
+  const auto outcome = run_program(arguments);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+
+  trained result;
+  std::ifstream lines(steps);
+  for (std::string line; std::getline(lines, line);)
+    result.losses.push_back(nlohmann::json::parse(line).at("loss").get<double>());
+  auto saved = engine::load_safetensors(weights);
+  REQUIRE(saved);
+  result.weights = std::move(*saved);
+  return result;
+}
+
+void check_same(const trained& one, const trained& other) {
+  CHECK(one.losses == other.losses);
+  REQUIRE(one.weights.size() == other.weights.size());
+  for (std::size_t i = 0; i < one.weights.size(); ++i) {
+    INFO(one.weights[i].name);
+    CHECK(one.weights[i].name == other.weights[i].name);
+    CHECK(at::equal(one.weights[i].tensor, other.weights[i].tensor));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Every number of stages, schedule and wire trains to the same bits") {
+  const auto alone = train({"--stages", "1", "--stages-in", "threads"});
+  REQUIRE(alone.losses.size() == 3);
+  REQUIRE(alone.weights.size() == 122);
+  const std::vector<std::vector<std::string>> ways{
+      {"--stages", "2", "--link", "shm", "--cut", "layer3"},
+      {"--stages", "2", "--link", "tcp", "--schedule", "gpipe"},
+      {"--stages", "2", "--stages-in", "threads", "--cut", "relu"},
+      {"--stages", "3", "--link", "shm", "--schedule", "gpipe", "--cut", "maxpool,fc"},
+      {"--stages", "4", "--link", "tcp"},
+      {"--stages", "4", "--stages-in", "threads", "--schedule", "gpipe"},
+  };
+  for (const auto& way : ways) {
+    std::string words;
+    for (const auto& word : way) words += word + " ";
+    INFO(words);
+    check_same(alone, train(way));
+  }
+}
+
+TEST_CASE("Training goes on from saved weights as if it had not stopped") {
+  // Without momentum nothing but the weights carries over.
+  const scratch_folder folder;
+  const std::vector<std::string> common{
+      "--model",  "resnet18", "--data",     "synthetic:3x32x32:10:8", "--batch-size", "8",
+      "--stages", "2",        "--momentum", "0",                      "--no-eval",    "--no-shuffle"};
+  const auto run = [&](const std::string& steps, const std::string& init,
+                       const std::string& save) {
+    auto arguments = common;
+    arguments.insert(arguments.end(), {"--steps", steps, "--save", folder / save});
+    if (!init.empty()) arguments.insert(arguments.end(), {"--init", folder / init});
+    const auto outcome = run_program(arguments);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    auto saved = engine::load_safetensors(folder / save);
+    REQUIRE(saved);
+    return trained{{}, std::move(*saved)};
+  };
+  const auto straight = run("2", "", "straight");
+  run("1", "", "half");
+  check_same(straight, run("1", "half", "whole"));
+}

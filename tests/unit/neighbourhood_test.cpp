@@ -1,0 +1,140 @@
+#include "actors/remote/neighbourhood.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <string>
+
+namespace {
+
+using namespace troupe;
+using actors::neighbourhood;
+using messages::frame;
+using messages::frame_kind;
+
+const error reset{errc::peer_lost, "connection reset"};
+
+frame numbered(std::uint64_t number) {
+  return {.kind = frame_kind::request, .request_id = number};
+}
+
+frame hello_of(const std::string& name) {
+  auto effects = neighbourhood(name, name + ":1").peer_up({99});
+  return std::get<neighbourhood::transmit>(effects.at(0)).what;
+}
+
+/// A core that is connected to "b" by peer 1.
+neighbourhood connected_to_b() {
+  neighbourhood core("a", "a:1");
+  core.peer_up({1});
+  core.frame_arrived({1}, hello_of("b"));
+  return core;
+}
+
+}  // namespace
+
+TEST_CASE("A node says hello to each new peer") {
+  neighbourhood core("a", "host:7");
+  const auto effects = core.peer_up({1});
+  REQUIRE(effects.size() == 1);
+  const auto& hello = std::get<neighbourhood::transmit>(effects[0]);
+  CHECK(hello.peer == peer_id{1});
+  CHECK(hello.what.kind == frame_kind::hello);
+  CHECK(core.name_of({1}) == "");
+}
+
+TEST_CASE("The first frame connects, and all wait their turn until the hello") {
+  neighbourhood core("a", "a:1");
+  core.heard_of("b", "b:1");
+  const auto first = core.send("b", numbered(1));
+  REQUIRE(first.size() == 1);
+  CHECK(std::get<neighbourhood::connect>(first[0]).address == "b:1");
+  CHECK(core.send("b", numbered(2)).empty());
+  CHECK(core.peer_up({1}).size() == 1);
+  CHECK(core.send("b", numbered(3)).empty());
+
+  const auto effects = core.frame_arrived({1}, hello_of("b"));
+  REQUIRE(effects.size() == 4);
+  CHECK(std::get<neighbourhood::node_up>(effects[0]).node == "b");
+  for (std::uint64_t i = 1; i <= 3; ++i)
+    CHECK(std::get<neighbourhood::transmit>(effects[i]).what.request_id == i);
+  CHECK(core.connected("b"));
+}
+
+TEST_CASE("Frames before the hello, second hellos and malformed ones close the connection") {
+  neighbourhood core("a", "a:1");
+  core.peer_up({1});
+  auto effects = core.frame_arrived({1}, numbered(1));
+  CHECK(std::get<neighbourhood::close>(effects.at(0)).why.code == errc::bad_frame);
+
+  auto greeted = connected_to_b();
+  effects = greeted.frame_arrived({1}, hello_of("b"));
+  CHECK(std::get<neighbourhood::close>(effects.at(0)).why.code == errc::bad_frame);
+
+  core.peer_up({2});
+  effects = core.frame_arrived({2}, {.kind = frame_kind::hello});
+  CHECK(std::get<neighbourhood::close>(effects.at(0)).why.code == errc::bad_frame);
+
+  core.peer_up({3});
+  effects = core.frame_arrived({3}, hello_of("a"));
+  CHECK(std::get<neighbourhood::close>(effects.at(0)).why.code == errc::bad_config);
+}
+
+TEST_CASE("A lost node is reported once and what is sent to it afterwards comes back") {
+  auto core = connected_to_b();
+  auto effects = core.peer_down({1}, reset);
+  REQUIRE(effects.size() == 1);
+  const auto& down = std::get<neighbourhood::node_down>(effects[0]);
+  CHECK(down.node == "b");
+  CHECK(down.why == error{errc::peer_lost, "node 'b' is gone: connection reset"});
+  CHECK(core.lost("b"));
+
+  effects = core.send("b", numbered(5));
+  REQUIRE(effects.size() == 1);
+  CHECK(std::get<neighbourhood::undelivered>(effects[0]).what.request_id == 5);
+  CHECK(core.peer_down({1}, reset).empty());
+}
+
+TEST_CASE("A lost node cannot come back under its name") {
+  auto core = connected_to_b();
+  core.peer_down({1}, reset);
+  core.peer_up({2});
+  const auto effects = core.frame_arrived({2}, hello_of("b"));
+  CHECK(std::get<neighbourhood::close>(effects.at(0)).why.code == errc::stale);
+}
+
+TEST_CASE("A node that says goodbye has left, not been lost") {
+  auto core = connected_to_b();
+  CHECK(core.frame_arrived({1}, {.kind = frame_kind::goodbye}).empty());
+  const auto effects = core.peer_down({1}, reset);
+  CHECK(std::get<neighbourhood::node_down>(effects.at(0)).why.code == errc::cancelled);
+}
+
+TEST_CASE("A node that cannot be reached gives every waiting frame back") {
+  neighbourhood core("a", "a:1");
+  core.heard_of("b", "b:1");
+  core.send("b", numbered(1));
+  core.send("b", numbered(2));
+  const auto effects = core.connect_failed("b", {errc::timed_out, "no answer"});
+  REQUIRE(effects.size() == 3);
+  CHECK(std::get<neighbourhood::node_down>(effects[0]).why.code == errc::peer_lost);
+  CHECK(std::get<neighbourhood::undelivered>(effects[1]).what.request_id == 1);
+  CHECK(std::get<neighbourhood::undelivered>(effects[2]).what.request_id == 2);
+}
+
+TEST_CASE("Of two connections to one node the first is used, and both deliver") {
+  auto core = connected_to_b();
+  core.peer_up({2});
+  CHECK(core.frame_arrived({2}, hello_of("b")).empty());
+  CHECK(std::get<neighbourhood::transmit>(core.send("b", numbered(1)).at(0)).peer == peer_id{1});
+  CHECK(std::get<neighbourhood::received>(core.frame_arrived({2}, numbered(2)).at(0)).node == "b");
+}
+
+TEST_CASE("Leaving says goodbye to every peer and closes it") {
+  auto core = connected_to_b();
+  const auto effects = core.leave();
+  REQUIRE(effects.size() == 2);
+  CHECK(std::get<neighbourhood::transmit>(effects[0]).what.kind == frame_kind::goodbye);
+  CHECK(std::get<neighbourhood::close>(effects[1]).why.code == errc::cancelled);
+  CHECK(!core.alone());
+  core.peer_down({1}, reset);
+  CHECK(core.alone());
+}
