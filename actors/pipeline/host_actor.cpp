@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "actors/errors.hpp"
-#include "actors/optimizer/optimizer_actor.hpp"
-#include "actors/stage/stage_actor.hpp"
+#include "actors/pipeline/local_stages.hpp"
 #include "engine/stage/model.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/torch_error.hpp"
@@ -93,19 +92,14 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& order,
   if (!options) return tl::unexpected(options.error());
   auto layers = build_layers(order, parts.models);
   if (!layers) return tl::unexpected(layers.error());
-  auto optimizer = parts.optimizers.find(order.optimizer);
-  if (!optimizer) return tl::unexpected(optimizer.error());
-  auto chosen = optimizers::complete(*optimizer, order.optimizer_options);
-  if (!chosen) return tl::unexpected(chosen.error());
-
-  auto module = std::make_unique<engine::stage_module>(std::move(*layers), *options);
-  auto owner = spawn_optimizer(system, {name, module->parameters(), std::move(*optimizer),
-                                        std::move(*chosen), order.threads});
-  auto stage = spawn_stage(system, {name, std::move(module), owner, order.threads});
-  // The optimizer lives as long as its stage.
-  caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
-      [owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
-  return stage;
+  return spawn_stage_with_optimizer(
+      system, {.name = name,
+               .layers = std::move(*layers),
+               .options = *options,
+               .optimizer = order.optimizer,
+               .optimizer_options = order.optimizer_options,
+               .threads = order.threads},
+      parts.optimizers);
 } catch (const std::exception& problem) {
   return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) +
                                     " cannot be built: " + engine::reason_of(problem));

@@ -47,8 +47,8 @@ result<void> run_stage_node(const stage_node_settings& settings, actors::model_r
                                   {settings.name, settings.listen,
                                    [end](const std::string& other, const error& why) {
                                      if (other != "trainer") return;
-         const bool in_order = why.code == errc::cancelled;
-         end->decide(in_order ? result<void>() : tl::unexpected(why));
+                                     const bool in_order = why.code == errc::cancelled;
+                                     end->decide(in_order ? result<void>() : tl::unexpected(why));
                                    }},
                                   settings.make_link);
   if (!node) {

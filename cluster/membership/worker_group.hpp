@@ -67,8 +67,8 @@ class worker_group {
 
   [[nodiscard]] caf::actor_system& system() noexcept { return system_; }
 
-  /// Has each worker build its stage, all at once: `orders[i]` goes to worker i. Errors: bad_config;
-  /// peer_lost with the reason.
+  /// Has each worker build its stage, all at once: `orders[i]` goes to worker i. Errors:
+  /// bad_config; peer_lost with the reason.
   [[nodiscard]] result<std::vector<actors::stage_actor>> build(
       const std::vector<actors::build_stage>& orders);
 

@@ -83,7 +83,8 @@ struct dataset_options {
 };
 
 /// Opens a source and checks it. Errors: bad_config (unknown source, listing the known ones),
-/// bad_data (missing, truncated, malformed; names the file), io_failed (no threads left).
+/// bad_data (missing, truncated, malformed; names the file), io_failed (the system refuses a folder
+/// or a thread).
 [[nodiscard]] result<std::unique_ptr<dataset>> open_dataset(const dataset_options& options);
 
 }  // namespace troupe::engine

@@ -25,9 +25,8 @@ resampler::axis resampler::make_axis(std::int64_t length, std::int64_t resized, 
   made.weights.assign(made.taps * static_cast<std::size_t>(side), 0);
   for (std::size_t out = 0; out < static_cast<std::size_t>(side); ++out) {
     const double centre = (crop + static_cast<double>(out) + 0.5) * scale;
-    const auto lowest =
-        std::max<std::int64_t>(0, static_cast<std::int64_t>(centre - support + 0.5));
-    const auto highest = std::min(length, static_cast<std::int64_t>(centre + support + 0.5));
+    const auto lowest = std::max<std::int64_t>(0, std::lround(centre - support));
+    const auto highest = std::min<std::int64_t>(length, std::lround(centre + support));
     // A window at the end of the axis starts earlier, so that all windows have the same width.
     const auto first =
         std::min(static_cast<std::size_t>(lowest), static_cast<std::size_t>(length) - made.taps);

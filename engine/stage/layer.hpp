@@ -31,9 +31,6 @@ class layer {
   /// leaf: a stage's input is often another stage's output.
   virtual at::Tensor forward(const at::Tensor& input, bool training) = 0;
 
-  /// Whether `forward` overwrites its input. A stage that begins with such a layer copies first.
-  [[nodiscard]] virtual bool in_place() const { return false; }
-
   /// Leaves that require a gradient, in a fixed order. The handles are the layer's own tensors:
   /// what is written into them, or set with `set_data`, is what the layer uses next.
   [[nodiscard]] virtual std::vector<named_tensor> parameters() const { return {}; }

@@ -2,7 +2,6 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/clone.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <stdexcept>
@@ -45,8 +44,6 @@ at::Tensor stage_module::prepare(const at::Tensor& input) const {
 
 at::Tensor stage_module::run_layers(at::Tensor x, bool training) {
   const autocast_guard autocast(options_.precision == precision::bf16, options_.device.type());
-  // The input belongs to the sender, and to the graph as a leaf: neither may be overwritten.
-  if (!layers_.empty() && layers_.front()->in_place()) x = at::clone(x);
   for (const auto& layer : layers_) x = layer->forward(x, training);
   return x;
 }

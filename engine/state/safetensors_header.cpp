@@ -182,6 +182,7 @@ result<safetensors_entry> parse_entry(const std::string& name, const json& entry
 
 result<void> check_layout(const std::vector<safetensors_entry>& tensors, std::uint64_t data_bytes) {
   std::vector<const safetensors_entry*> sorted;
+  sorted.reserve(tensors.size());
   for (const auto& tensor : tensors) sorted.push_back(&tensor);
   std::sort(sorted.begin(), sorted.end(), [](const auto* left, const auto* right) {
     return std::pair(left->begin, left->end) < std::pair(right->begin, right->end);

@@ -101,7 +101,7 @@ class measure {
     refuse(fmt::format("{} {}, limit {} is {}", count, what, name, limit));
   }
 
-  void refuse(std::string text) {
+  void refuse(const std::string& text) {
     if (problem_.text.empty()) problem_ = {errc::bad_frame, "frame not sent: " + text};
   }
 

@@ -25,6 +25,11 @@ struct link_counters {
   }
 };
 
+/// Whether `close` with this reason waits for nothing.
+[[nodiscard]] inline bool believes_dead(const error& reason) {
+  return reason.code == errc::peer_lost || reason.code == errc::timed_out;
+}
+
 /// What a link's owner is to be told, in order. Filled where calling strangers would be unsafe
 /// (inside UCX, under a lock) and told outside. One thread.
 class event_queue {

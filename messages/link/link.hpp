@@ -13,7 +13,8 @@
 namespace troupe::messages {
 
 /// What a link tells its owner. All are called on the link's own thread, one at a time, and must
-/// not block. For each peer: `on_peer_up`, then any number of `on_frame`, then `on_peer_down` once.
+/// neither block nor throw. For each peer: `on_peer_up`, then any number of `on_frame`, then
+/// `on_peer_down` once, unless the link is destroyed before.
 struct link_events {
   /// A connection stands, made by us or by the other side. Nothing is known of the peer yet.
   std::function<void(peer_id)> on_peer_up;
@@ -34,8 +35,10 @@ struct link_stats {
 };
 
 /// Moves frames between processes. A resource: one owner, closed by its destructor, which ends the
-/// link's thread, says goodbye to nobody and completes what is in flight with errc::cancelled.
+/// link's thread, says goodbye to nobody and completes what is in flight with errc::cancelled; its
+/// peers see it go. Not to be destroyed from its own events.
 /// `send`, `connect`, `close` and `stats` may be called from any thread, also from the events.
+/// Nothing limits how much may be handed to `send`: it is the caller's credits that do.
 class link {
  public:
   using completion = std::function<void(result<void>)>;
@@ -50,8 +53,9 @@ class link {
   /// Call once. Errors: address_unavailable.
   [[nodiscard]] virtual result<std::string> listen(const std::string& address) = 0;
 
-  /// Connects to a listening link; `done` is called on the link's thread, after `on_peer_up`.
-  /// Errors: address_unavailable, timed_out.
+  /// Connects to a listening link; `done` is called on the link's thread, after `on_peer_up`. A
+  /// name is resolved in the calling thread. Errors: address_unavailable, timed_out,
+  /// version_mismatch.
   virtual void connect(const std::string& address, std::chrono::milliseconds timeout,
                        connected done) = 0;
 
@@ -60,8 +64,10 @@ class link {
   /// exceeds a limit and nothing was sent), cancelled.
   virtual void send(peer_id peer, frame message, completion done) = 0;
 
-  /// Ends the connection after what was sent before is delivered. The peer sees `on_peer_down`;
-  /// so does this side, with `reason`.
+  /// Ends the connection after what was sent before is delivered. The peer sees `on_peer_down` with
+  /// peer_lost and the text of `reason`; this side sees it with `reason`.
+  /// With the code peer_lost or timed_out the peer is believed dead or hung: nothing is waited for,
+  /// and sends in flight fail with `reason` at once.
   virtual void close(peer_id peer, error reason) = 0;
 
   [[nodiscard]] virtual link_stats stats() const = 0;

@@ -73,7 +73,7 @@ class loopback_link final : public link {
     core_->send(peer, std::move(message), std::move(done));
   }
 
-  void close(peer_id peer, error reason) override { core_->close(peer, std::move(reason)); }
+  void close(peer_id peer, error reason) override { core_->close(peer, reason); }
 
   link_stats stats() const override { return core_->counters().read(); }
 

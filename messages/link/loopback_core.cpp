@@ -76,7 +76,8 @@ bool loopback_core::deposit(arrival what, bool control) {
   return true;
 }
 
-void loopback_core::close(peer_id which, error reason) {
+void loopback_core::close(peer_id which, const error& reason) {
+  if (believes_dead(reason)) return drop(which, reason);
   std::shared_ptr<loopback_core> other;
   farewell what;
   {
@@ -87,7 +88,7 @@ void loopback_core::close(peer_id which, error reason) {
     what = {found->second.id_there, reason.text, reason};
   }
   // Our own "down" follows when the peer has come to the farewell.
-  if (!other || !other->say_farewell(std::move(what))) lose(which, std::move(reason));
+  if (!other || !other->say_farewell(std::move(what))) lose(which, reason);
 }
 
 bool loopback_core::say_farewell(farewell what) {
@@ -124,7 +125,7 @@ std::optional<loopback_core::peer> loopback_core::remove(peer_id which, const er
   return std::move(found.mapped());
 }
 
-void loopback_core::lose(peer_id which, error why) {
+void loopback_core::lose(peer_id which, const error& why) {
   remove(which, why);
 }
 
@@ -189,7 +190,7 @@ void loopback_core::tell(up& what) {
 
 void loopback_core::tell(arrival& what) {
   result<frame> message = decode(what.header, bounds_);
-  if (!message) return refuse_frame(what, std::move(message.error()));
+  if (!message) return refuse_frame(what, message.error());
   std::uint64_t bytes = what.header.size();
   for (std::size_t i = 0; i < message->tensors.size(); ++i) {
     message->tensors[i].bytes = std::move(what.tensors[i].bytes);
@@ -201,13 +202,18 @@ void loopback_core::tell(arrival& what) {
   if (const auto sender = what.sender.lock()) sender->delivered(what.ticket, bytes);
 }
 
-void loopback_core::refuse_frame(const arrival& what, error why) {
+void loopback_core::refuse_frame(const arrival& what, const error& why) {
   ++counters_.bad_frames;
-  const std::optional<peer> removed = remove(what.from, why);
+  drop(what.from, why);
+}
+
+void loopback_core::drop(peer_id which, const error& why) {
+  const std::optional<peer> removed = remove(which, why);
   const auto other = removed ? removed->other.lock() : nullptr;
   if (!other) return;
-  other->lose(removed->id_there, {errc::peer_lost, fmt::format("peer {} closed the link: {}",
-                                                               removed->id_there.value, why.text)});
+  const std::uint64_t id_there = removed->id_there.value;
+  other->lose(removed->id_there,
+              {errc::peer_lost, fmt::format("peer {} closed the link: {}", id_there, why.text)});
 }
 
 void loopback_core::tell(farewell& what) {
@@ -216,7 +222,7 @@ void loopback_core::tell(farewell& what) {
       {errc::peer_lost, fmt::format("peer {} closed the link: {}", what.from.value, what.reason)});
   if (!removed) return;
   if (const auto other = removed->other.lock()) {
-    other->lose(removed->id_there, std::move(what.reason_there));
+    other->lose(removed->id_there, what.reason_there);
   }
 }
 

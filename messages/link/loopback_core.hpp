@@ -27,7 +27,7 @@ class loopback_core : public std::enable_shared_from_this<loopback_core> {
                    const std::shared_ptr<loopback_core>& to, link::connected done);
 
   void send(peer_id to, frame message, link::completion done);
-  void close(peer_id which, error reason);
+  void close(peer_id which, const error& reason);
   void refuse(link::connected done, error why);
 
   /// Delivers until `stop`, then completes what is in flight.
@@ -80,7 +80,7 @@ class loopback_core : public std::enable_shared_from_this<loopback_core> {
   bool deposit(arrival what, bool control);
   bool say_farewell(farewell what);
   void delivered(std::uint64_t ticket, std::uint64_t bytes);
-  void lose(peer_id which, error why);
+  void lose(peer_id which, const error& why);
 
   std::optional<item> take();
   void tell(up& what);
@@ -89,7 +89,8 @@ class loopback_core : public std::enable_shared_from_this<loopback_core> {
   void tell(down& what);
   void tell(completed& what);
   void tell(connected& what);
-  void refuse_frame(const arrival& what, error why);
+  void refuse_frame(const arrival& what, const error& why);
+  void drop(peer_id which, const error& why);
   std::optional<peer> remove(peer_id which, const error& why);
   void cancel_all();
   void put(std::deque<item>& queue, item what);

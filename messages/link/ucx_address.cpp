@@ -47,9 +47,13 @@ result<address> resolve(const std::string& text, bool to_listen) {
   if (const int code = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); code != 0) {
     return refuse(gai_strerror(code));
   }
+  // "localhost" is both; version 4 is what a missing host means too.
+  const addrinfo* chosen = found;
+  while (chosen != nullptr && chosen->ai_family != AF_INET) chosen = chosen->ai_next;
+  if (chosen == nullptr) chosen = found;
   address out;
-  std::memcpy(&out.storage, found->ai_addr, found->ai_addrlen);
-  out.length = found->ai_addrlen;
+  std::memcpy(&out.storage, chosen->ai_addr, chosen->ai_addrlen);
+  out.length = chosen->ai_addrlen;
   freeaddrinfo(found);
   return out;
 }

@@ -201,11 +201,14 @@ void ucx_engine::refuse(link::connected done, error why) {
 
 void ucx_engine::close(peer_id which, error reason) {
   const auto found = peers_.find(which.value);
-  if (found != peers_.end()) found->second->close(std::move(reason));
+  if (found == peers_.end()) return;
+  found->second->close(std::move(reason), clock::now());
+  deadline_ = std::min(deadline_, found->second->deadline());
 }
 
 bool ucx_engine::poll(clock::time_point now) {
-  bool worked = ucp_worker_progress(worker_.get()) > 0;
+  bool worked = settle_all(now);  // what was commanded goes out before we look for what came in
+  worked |= ucp_worker_progress(worker_.get()) > 0;
   if (!connections_.empty()) accept_waiting(now);
   if (now >= deadline_) settle_expired(now);
   worked |= settle_all(now);

@@ -72,7 +72,7 @@ result<void> check_transports(const std::string& description, ucx_transport want
 
 }  // namespace
 
-error to_error(ucs_status_t status, const std::string& what, errc otherwise) {
+error to_error(ucs_status_t status, const std::string& what, std::optional<errc> as) {
   const auto code = [&] {
     switch (status) {
       case UCS_ERR_NO_DEVICE:
@@ -89,11 +89,10 @@ error to_error(ucs_status_t status, const std::string& what, errc otherwise) {
       case UCS_ERR_ENDPOINT_TIMEOUT:
         return errc::peer_lost;
       default:
-        return otherwise;
+        return errc::io_failed;
     }
   };
-  return {otherwise == errc::io_failed ? code() : otherwise,
-          fmt::format("{}: {}", what, ucs_status_string(status))};
+  return {as ? *as : code(), fmt::format("{}: {}", what, ucs_status_string(status))};
 }
 
 result<context> make_context(const ucx_options& options) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,10 +15,10 @@
 
 namespace troupe::messages::ucx {
 
-/// The one place where UCX's status codes become errors. `what` was being tried; statuses that
-/// name no particular cause become `otherwise`.
+/// The one place where UCX's status codes become errors. `what` was being tried. `as` is the code
+/// where the caller knows what any failure means: statuses differ between UCX's modes.
 [[nodiscard]] error to_error(ucs_status_t status, const std::string& what,
-                             errc otherwise = errc::io_failed);
+                             std::optional<errc> as = std::nullopt);
 
 template <auto Destroy>
 struct destroyer {

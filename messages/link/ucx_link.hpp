@@ -30,7 +30,8 @@ struct ucx_options {
   std::uint32_t inline_bytes = 8 << 10;  ///< Tensors up to this in all travel with the header.
   std::size_t pool_bytes = std::size_t{512} << 20;  ///< Unused receive buffers that are kept.
 
-  std::chrono::microseconds spin{20};  ///< How long to poll after traffic before sleeping.
+  /// How long to poll after traffic before sleeping, on a core that nobody else wants.
+  std::chrono::microseconds spin{50};
   std::chrono::milliseconds greeting_timeout{10'000};  ///< For a peer that connected, to say hello.
   std::chrono::milliseconds linger{2'000};  ///< For a closed peer to confirm, before it is dropped.
   std::uint32_t peers = 1024;               ///< Connections at most.

@@ -58,8 +58,10 @@ void ucx_peer::want_attention() {
   shared_.attention.push_back(this);
 }
 
-void ucx_peer::close(error reason) {
-  if (state_ != state::up) return;
+void ucx_peer::close(error reason, clock::time_point now) {
+  if (state_ != state::up && state_ != state::closing) return;
+  if (believes_dead(reason)) return leave(reason, false, now);
+  if (state_ == state::closing) return;
   close_reason_ = std::move(reason);
   state_ = state::closing;
   want_attention();
@@ -73,9 +75,9 @@ void ucx_peer::break_off(error why) {
 void ucx_peer::settle(clock::time_point now) {
   listed_ = false;
   if (state_ == state::gone) {
-    // An abandoned endpoint whose requests came to an end after all.
-    if (abandoned_) close_endpoint();
-    return;
+    if (!abandoned_) return;
+    release_tensors();
+    return close_endpoint();  // if its requests came to an end after all
   }
   if (endpoint_error_) return lose(lost_error(*endpoint_error_));
   if (state_ == state::leaving) {
@@ -114,14 +116,14 @@ void ucx_peer::check_farewell(clock::time_point now) {
   const bool whole = reassembly_.released(lane::control) >= farewell_frames_[0] &&
                      reassembly_.released(lane::data) >= farewell_frames_[1];
   if (state_ == state::connecting || whole) {
-    return leave(state_ == state::closing ? std::move(close_reason_) : *farewell_, true, now);
+    return leave(state_ == state::closing ? close_reason_ : *farewell_, true, now);
   }
   deadline_ = std::min(deadline_, now + shared_.options.linger);
 }
 
 void ucx_peer::flush_and_leave(clock::time_point now) {
   if (state_ == state::closing && outbox_.idle() && sends_.empty()) {
-    leave(std::move(close_reason_), false, now);
+    leave(close_reason_, false, now);
   }
 }
 
@@ -137,8 +139,8 @@ void ucx_peer::expire(clock::time_point now) {
         now);
 }
 
-void ucx_peer::leave(error why, bool answer, clock::time_point now) {
-  fail_sends(why, false);
+void ucx_peer::leave(const error& why, bool answer, clock::time_point now) {
+  fail_sends(why);
   announce_down(why);
   state_ = state::leaving;
   deadline_ = now + shared_.options.linger;
@@ -150,18 +152,25 @@ void ucx_peer::leave(error why, bool answer, clock::time_point now) {
   farewell_.reset();
 }
 
-void ucx_peer::lose(error why) {
-  // With the connection failed UCX reads no tensor of ours any more, even where it keeps the
-  // request; if only we give up, the other side may still be reading.
-  const bool dead = endpoint_error_.has_value();
+void ucx_peer::lose(const error& why) {
   if (state_ != state::leaving) {
-    fail_sends(why, dead);
+    fail_sends(why);
     announce_down(why);
   }
   state_ = state::gone;
   deadline_ = clock::time_point::max();
   drop_held();
+  release_tensors();
   close_endpoint();
+}
+
+void ucx_peer::release_tensors() {
+  // An endpoint that failed without the PEER mode keeps its requests for ever, but reads no tensor
+  // of ours any more. Where only we gave up, the other side may still be reading.
+  if (is_tcp() || !endpoint_error_) return;
+  for (send_op& op : sends_) {
+    if (op.piece.frame) op.piece.frame->large.clear();
+  }
 }
 
 void ucx_peer::announce_down(const error& why) {
@@ -172,18 +181,17 @@ void ucx_peer::announce_down(const error& why) {
   shared_.events.connected(std::exchange(connected_, nullptr), tl::unexpected(why));
 }
 
-void ucx_peer::fail_sends(const error& why, bool release_tensors) {
+void ucx_peer::fail_sends(const error& why) {
   for (const std::shared_ptr<outgoing>& frame : outbox_.take_all()) {
     shared_.counters.bytes_in_flight -= frame->tensor_bytes;
     shared_.events.completed(std::exchange(frame->done, nullptr), tl::unexpected(why));
-    if (release_tensors) frame->large.clear();
   }
 }
 
 void ucx_peer::cancel() {
   const error why{errc::cancelled, "the link was destroyed"};
   if (state_ == state::up || state_ == state::closing) --shared_.counters.peers;
-  if (state_ != state::leaving && state_ != state::gone) fail_sends(why, false);
+  if (state_ != state::leaving && state_ != state::gone) fail_sends(why);
   shared_.events.connected(std::exchange(connected_, nullptr), tl::unexpected(why));
   drop_held();
   if (state_ == state::gone) return;

@@ -52,7 +52,7 @@ class ucx_peer {
   void accept(ucp_conn_request_h request, clock::time_point deadline);
 
   void send(std::shared_ptr<outgoing> frame);
-  void close(error reason);
+  void close(error reason, clock::time_point now);
   /// The link ends: completes everything with errc::cancelled and tells nobody.
   void cancel();
 
@@ -113,10 +113,11 @@ class ucx_peer {
   void become_up();
   void check_farewell(clock::time_point now);
   void flush_and_leave(clock::time_point now);
-  void leave(error why, bool answer, clock::time_point now);
-  void lose(error why);
+  void leave(const error& why, bool answer, clock::time_point now);
+  void lose(const error& why);
   void announce_down(const error& why);
-  void fail_sends(const error& why, bool release_tensors);
+  void fail_sends(const error& why);
+  void release_tensors();
   void say_farewell(const error& why, bool answer);
   void close_endpoint();
   void expire(clock::time_point now);

@@ -72,7 +72,7 @@ class client {
     auto made = make_ucx_link({.transport = transport}, std::move(events));
     if (!made) die(made.error().text);
     link_ = std::move(*made);
-    link_->connect(address, 5s, [this](result<peer_id> peer) {
+    link_->connect(address, 5s, [this](const result<peer_id>& peer) {
       if (!peer) die(peer.error().text);
       peer_ = *peer;
       done_.release();
@@ -134,6 +134,7 @@ class client {
 template <class Measure>
 double median(Measure measure) {
   std::vector<double> values;
+  values.reserve(5);
   for (int i = 0; i < 5; ++i) values.push_back(measure());
   std::ranges::nth_element(values, values.begin() + 2);
   return values[2];

@@ -40,13 +40,33 @@ LINK_TEST("both sides may close at once") {
   CHECK(nodes.server.downs.stays_empty(50ms));
 }
 
+LINK_TEST("a peer believed dead is dropped without waiting for it") {
+  std::latch finished(1);
+  pair_of_nodes<TestType> nodes;
+  nodes.server.react([&](peer_id, const frame&) { finished.wait(); });  // it hangs
+  completions sent(10);
+  for (int i = 0; i < 10; ++i) {
+    nodes.client.wire->send(nodes.to_server, with_bytes(i, 20 << 20),
+                            sent.at(static_cast<std::size_t>(i)));
+  }
+  nodes.client.wire->close(nodes.to_server, {errc::timed_out, "no heartbeat"});
+  const auto [peer, why] = nodes.client.downs.next(1s);
+  CHECK(peer == nodes.to_server);
+  CHECK(why == error{errc::timed_out, "no heartbeat"});
+  CHECK(sent.all_once());
+  CHECK(sent.failed() > 0);
+  CHECK(sent.failed_only_with(errc::timed_out));
+  finished.count_down();
+  CHECK(nodes.server.downs.next().second.code == errc::peer_lost);
+}
+
 LINK_TEST("sends to a peer that is destroyed all complete once") {
   pair_of_nodes<TestType> nodes;
   completions sent(40);
   std::latch some(1);
-  nodes.server.on_frame = [&](peer_id, const frame& message) {
+  nodes.server.react([&](peer_id, const frame& message) {
     if (number_of(message) == 3) some.count_down();
-  };
+  });
   for (int i = 0; i < 40; ++i) {
     nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 2 == 0 ? 8 << 20 : 64),
                             sent.at(static_cast<std::size_t>(i)));
@@ -66,9 +86,9 @@ LINK_TEST("a link that is destroyed cancels what it was sending") {
   pair_of_nodes<TestType> nodes;
   completions sent(40);
   std::latch some(1);
-  nodes.server.on_frame = [&](peer_id, const frame& message) {
+  nodes.server.react([&](peer_id, const frame& message) {
     if (number_of(message) == 3) some.count_down();
-  };
+  });
   for (int i = 0; i < 40; ++i) {
     nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 2 == 0 ? 8 << 20 : 64),
                             sent.at(static_cast<std::size_t>(i)));

@@ -173,12 +173,13 @@ class completions {
 
 /// A link and what it tells.
 template <class Backend>
-struct node {
+class node {
+ public:
   explicit node(Backend& backend, limits bounds = {}) {
     link_events events;
     events.on_peer_up = [this](peer_id peer) { ups.put(peer); };
     events.on_frame = [this](peer_id peer, frame message) {
-      if (on_frame) on_frame(peer, message);
+      if (const auto reaction = current_reaction()) reaction(peer, message);
       frames.put(std::move(message));
     };
     events.on_peer_down = [this](peer_id peer, error why) { downs.put({peer, std::move(why)}); };
@@ -191,6 +192,12 @@ struct node {
     return answer.next();
   }
 
+  /// What to do with frames, on the link's thread, before they can be awaited in `frames`.
+  void react(std::function<void(peer_id, const frame&)> reaction) {
+    const std::lock_guard lock(mutex_);
+    reaction_ = std::move(reaction);
+  }
+
   /// Sends and waits for the completion.
   result<void> send(peer_id peer, frame message) {
     mailbox<result<void>> answer;
@@ -201,8 +208,16 @@ struct node {
   mailbox<peer_id> ups;
   mailbox<frame> frames;
   mailbox<std::pair<peer_id, error>> downs;
-  std::function<void(peer_id, const frame&)> on_frame;  // set before the first frame can come
   std::unique_ptr<messages::link> wire;
+
+ private:
+  std::function<void(peer_id, const frame&)> current_reaction() {
+    const std::lock_guard lock(mutex_);
+    return reaction_;
+  }
+
+  std::mutex mutex_;
+  std::function<void(peer_id, const frame&)> reaction_;
 };
 
 /// Two connected nodes.

@@ -53,7 +53,7 @@ LINK_TEST("a frame's fields, body and layouts are kept") {
         value{value::bytes{std::byte{1}, std::byte{2}}}, value{value::tensor_index{2}},
         value{actor_ref{"node", "host:1", 77}}, value{value::list{value{std::int64_t{-1}}}}}});
   message.tensors = {byte_tensor(64 << 10, 1), byte_tensor(3, 2), byte_tensor(0, 3)};
-  wire_tensor channels_last = byte_tensor(2 * 3 * 4 * 5 * 4, 4);
+  wire_tensor channels_last = byte_tensor(480, 4);
   channels_last.descriptor = {dtype::f32, {2, 3, 4, 5}, {60, 1, 15, 3}, {}};
   message.tensors.push_back(channels_last);
   const frame sent = message;
@@ -80,32 +80,37 @@ LINK_TEST("a frame's fields, body and layouts are kept") {
 LINK_TEST("a frame may hold hundreds of tensors, small and large") {
   pair_of_nodes<TestType> nodes;
   frame message = numbered(0);
-  for (unsigned i = 0; i < 400; ++i) message.tensors.push_back(byte_tensor(i % 7 * 1000, i));
+  for (unsigned i = 0; i < 400; ++i)
+    message.tensors.push_back(byte_tensor(std::size_t{i % 7} * 1000, i));
   nodes.client.wire->send(nodes.to_server, std::move(message), {});
   const frame got = nodes.server.frames.next();
   REQUIRE(got.tensors.size() == 400);
-  for (unsigned i = 0; i < 400; ++i) REQUIRE(holds(got.tensors[i], i % 7 * 1000, i));
+  for (unsigned i = 0; i < 400; ++i) REQUIRE(holds(got.tensors[i], std::size_t{i % 7} * 1000, i));
 }
 
 LINK_TEST("thousands of frames from several threads each keep their order") {
-  constexpr int threads = 4;
-  constexpr int each = 2000;
+  constexpr std::size_t threads = 4;
+  constexpr std::size_t each = 2000;
   pair_of_nodes<TestType> nodes;
   completions sent(threads * each);
   std::vector<std::thread> senders;
-  for (int t = 0; t < threads; ++t) {
+  senders.reserve(threads);
+  for (std::size_t t = 0; t < threads; ++t) {
     senders.emplace_back([&, t] {
-      for (int i = 0; i < each; ++i) {
-        nodes.client.wire->send(nodes.to_server, with_bytes(t * each + i, i % 100 == 0 ? 20000 : 8),
-                                sent.at(static_cast<std::size_t>(t * each + i)));
+      for (std::size_t i = 0; i < each; ++i) {
+        const std::size_t number = t * each + i;
+        nodes.client.wire->send(
+            nodes.to_server,
+            with_bytes(static_cast<std::int64_t>(number), i % 100 == 0 ? 20000 : 8),
+            sent.at(number));
       }
     });
   }
-  std::vector<int> next(threads, 0);
+  std::vector<std::size_t> next(threads, 0);
   bool in_order = true;
-  for (int i = 0; i < threads * each; ++i) {
-    const auto number = static_cast<int>(number_of(nodes.server.frames.next()));
-    in_order = in_order && number % each == next[static_cast<std::size_t>(number / each)]++;
+  for (std::size_t i = 0; i < threads * each; ++i) {
+    const auto number = static_cast<std::size_t>(number_of(nodes.server.frames.next()));
+    in_order = in_order && number % each == next[number / each]++;
   }
   for (std::thread& sender : senders) sender.join();
   CHECK(in_order);
@@ -116,9 +121,9 @@ LINK_TEST("thousands of frames from several threads each keep their order") {
 LINK_TEST("the control lane overtakes large tensors") {
   std::latch all_sent(1);
   pair_of_nodes<TestType> nodes;
-  nodes.server.on_frame = [&](peer_id, const frame& message) {
+  nodes.server.react([&](peer_id, const frame& message) {
     if (number_of(message) == 0) all_sent.wait();  // hold the receiver until all is under way
-  };
+  });
   nodes.client.wire->send(nodes.to_server, numbered(0), {});
   nodes.client.wire->send(nodes.to_server, with_bytes(1, 64 << 20), {});
   nodes.client.wire->send(nodes.to_server, with_bytes(2, 64 << 20), {});
@@ -126,15 +131,15 @@ LINK_TEST("the control lane overtakes large tensors") {
   nodes.client.wire->send(nodes.to_server, numbered(101, lane::control), {});
   all_sent.count_down();
   std::vector<std::int64_t> order;
+  order.reserve(5);
   for (int i = 0; i < 5; ++i) order.push_back(number_of(nodes.server.frames.next()));
   CHECK(order == std::vector<std::int64_t>{0, 100, 101, 1, 2});
 }
 
 LINK_TEST("both sides talk at once, from their events too") {
   pair_of_nodes<TestType> nodes;
-  nodes.server.on_frame = [&](peer_id from, const frame& message) {
-    nodes.server.wire->send(from, message, {});
-  };
+  nodes.server.react(
+      [&](peer_id from, const frame& message) { nodes.server.wire->send(from, message, {}); });
   for (int i = 0; i < 50; ++i) {
     nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 2 == 0 ? 1 << 20 : 5), {});
   }

@@ -18,8 +18,6 @@
 
 #include "link_fixture.hpp"
 
-extern char** environ;
-
 namespace troupe::messages::testing {
 namespace {
 
@@ -129,10 +127,10 @@ TEST_CASE("be the other process", "[.child]") {
   const auto run = [&](auto backend) {
     mailbox<int> never;
     node<decltype(backend)> here(backend);
-    here.on_frame = [&](peer_id peer, const frame& message) {
+    here.react([&](peer_id peer, const frame& message) {
       if (number_of(message) == 0) never.next(std::chrono::hours(1));
       if (message.kind == frame_kind::request) here.wire->send(peer, message, {});
-    };
+    });
     const std::string address = here.wire->listen("127.0.0.1:0").value();
     const int fd = std::stoi(text.substr(4));
     REQUIRE(write(fd, address.c_str(), address.size() + 1) > 0);

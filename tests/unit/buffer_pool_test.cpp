@@ -46,6 +46,7 @@ TEST_CASE("a released buffer is handed out again") {
 TEST_CASE("the pool keeps no more than its cap") {
   buffer_pool pool(3 << 20);
   std::vector<payload> buffers;
+  buffers.reserve(8);
   for (int i = 0; i < 8; ++i) buffers.push_back(pool.acquire(1 << 20));
   buffers.clear();
   CHECK(pool.retained_bytes() == 3 << 20);
@@ -62,8 +63,10 @@ TEST_CASE("buffers outlive the pool") {
 TEST_CASE("any thread may release a buffer") {
   buffer_pool pool(1 << 20);
   std::vector<payload> shared;
+  shared.reserve(1000);
   for (std::size_t i = 0; i < 1000; ++i) shared.push_back(pool.acquire(64 + i % 5 * 1000));
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (std::size_t t = 0; t < 4; ++t) {
     threads.emplace_back([&pool, t, mine = shared]() mutable {
       for (std::size_t i = 0; i < 2000; ++i) {

@@ -22,6 +22,7 @@ const program_info trainer{"trainer", "1.2.3", "Trains."};
 
 result<command> read(const std::vector<std::string>& words) {
   std::vector<const char*> arguments;
+  arguments.reserve(words.size());
   for (const std::string& word : words) arguments.push_back(word.c_str());
   return read_command_line(trainer, arguments);
 }

@@ -267,6 +267,7 @@ TEST_CASE("several threads may read a folder at once") {
   {
     std::latch start(4);
     std::vector<std::jthread> readers;
+    readers.reserve(differences.size());
     for (auto& difference : differences)
       readers.emplace_back([&start, &data, &alone, &difference] {
         start.arrive_and_wait();

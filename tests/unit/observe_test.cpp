@@ -74,8 +74,9 @@ std::string content(const std::filesystem::path& path) {
 }  // namespace
 
 TEST_CASE("the bubble is the share of stage time without arithmetic") {
-  const auto of = [](std::vector<double> busy, double seconds) {
+  const auto of = [](const std::vector<double>& busy, double seconds) {
     std::vector<stage_report> stages;
+    stages.reserve(busy.size());
     for (const double b : busy) stages.push_back({"s", b, 0, 0});
     return bubble_of(stages, seconds);
   };
@@ -235,7 +236,7 @@ TEST_CASE("a narrow terminal loses the least needed first") {
     out.columns = columns;
     progress shown(out.options(1000, 100, progress_style::bar));
     shown.step(report_of(123));
-    const std::string text = out.text().substr(4);
+    std::string text = out.text().substr(4);
     shown.finish();
     out.text();
     return text;

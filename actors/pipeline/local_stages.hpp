@@ -1,0 +1,52 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/interfaces.hpp"
+#include "engine/stage/stage_module.hpp"
+#include "messages/error.hpp"
+#include "optimizers/optimizer.hpp"
+
+namespace troupe::actors {
+
+/// A stage and its optimizer, before they live.
+struct stage_blueprint {
+  std::string name = {};  ///< "stage-1"
+  engine::model layers = {};
+  engine::stage_options options = {};
+  std::string optimizer = "sgd";               ///< A name in the registry.
+  optimizers::options optimizer_options = {};  ///< Over the optimizer's defaults.
+  int threads = 1;                             ///< Intra-op threads of its arithmetic.
+};
+
+/// Spawns a stage with an optimizer that lives as long as it does. Errors: bad_config.
+[[nodiscard]] result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system,
+                                                             stage_blueprint blueprint,
+                                                             const optimizers::registry& known);
+
+/// Stages in this process, handing tensors over by reference. They end with this object.
+class local_stages {
+ public:
+  /// Cuts `layers` at `cuts`, the indices of the first layer of each stage after the first, and
+  /// spawns the stages. `like` gives everything but name, layers and place. Errors: bad_config.
+  [[nodiscard]] static result<local_stages> spawn(caf::actor_system& system, engine::model layers,
+                                                  const std::vector<std::size_t>& cuts,
+                                                  const stage_blueprint& like,
+                                                  const optimizers::registry& known);
+  local_stages(local_stages&& other) noexcept : stages_(std::exchange(other.stages_, {})) {}
+  local_stages& operator=(local_stages&&) = delete;
+  ~local_stages();
+
+  [[nodiscard]] const std::vector<stage_actor>& handles() const noexcept { return stages_; }
+
+ private:
+  local_stages() = default;
+
+  std::vector<stage_actor> stages_;
+};
+
+}  // namespace troupe::actors
