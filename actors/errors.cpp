@@ -13,10 +13,14 @@ const caf::atom_value category = caf::atom("troupe");
 errc code_of(caf::sec code) {
   switch (code) {
     case caf::sec::unexpected_message:
-    case caf::sec::unexpected_response: return errc::unknown_message;
-    case caf::sec::request_timeout: return errc::timed_out;
-    case caf::sec::request_receiver_down: return errc::unknown_target;
-    default: return errc::handler_failed;
+    case caf::sec::unexpected_response:
+      return errc::unknown_message;
+    case caf::sec::request_timeout:
+      return errc::timed_out;
+    case caf::sec::request_receiver_down:
+      return errc::unknown_target;
+    default:
+      return errc::handler_failed;
   }
 }
 

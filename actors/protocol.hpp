@@ -2,8 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <caf/allowed_unsafe_message_type.hpp>
 #include <caf/actor_control_block.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -86,9 +86,9 @@ struct run {
 /// The step is over and its update applied.
 struct run_done {
   engine::step_key step;
-  double loss = 0;           // last stage: mean over the batch
-  std::int64_t correct = 0;  // last stage, evaluation
-  double busy_s = 0;         // seconds of arithmetic, the update included
+  double loss = 0;                      // last stage: mean over the batch
+  std::int64_t correct = 0;             // last stage, evaluation
+  double busy_s = 0;                    // seconds of arithmetic, the update included
   std::uint64_t peak_memory_bytes = 0;  // of the stage's process, so far
 
   template <class Self, class Fields>
@@ -215,8 +215,8 @@ struct weights {
 /// Reads a batch and sends its micro-batches to the first and the labels to the last stage.
 struct deliver_batch {
   engine::step_key step;
-  bool test = false;    // from the test split
-  at::Tensor indices;   // [N] i64, of the samples
+  bool test = false;   // from the test split
+  at::Tensor indices;  // [N] i64, of the samples
   std::uint32_t microbatches = 1;
 
   template <class Self, class Fields>

@@ -16,8 +16,8 @@ struct optimizer_parts {
   std::string name;                              ///< "stage-1", for errors.
   std::vector<engine::named_tensor> parameters;  ///< In the order of the gradients.
   optimizers::optimizer optimizer;
-  optimizers::options options;                   ///< Complete (see optimizers::complete).
-  int threads = 1;                               ///< Intra-op threads of its thread.
+  optimizers::options options;  ///< Complete (see optimizers::complete).
+  int threads = 1;              ///< Intra-op threads of its thread.
 };
 
 /// Spawns an optimizer on a thread of its own: an update never holds up a scheduler. Updates are in

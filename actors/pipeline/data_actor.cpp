@@ -34,7 +34,8 @@ result<batch_delivered> deliver(const data_state& state, const deliver_batch& or
   const auto sent = feed(*batch, order.step, order.microbatches, state.first, state.last);
   return batch_delivered{order.step, batch->images.size(0), sent, state.source->skipped()};
 } catch (const std::exception& problem) {
-  return fail(errc::handler_failed, std::string("reading a batch failed: ") + engine::reason_of(problem));
+  return fail(errc::handler_failed,
+              std::string("reading a batch failed: ") + engine::reason_of(problem));
 }
 
 data_actor::behavior_type data_behavior(self_pointer self,

@@ -4,24 +4,19 @@
 
 #include <caf/send.hpp>
 
-#include "engine/data/sampler.hpp"
-
 namespace troupe::actors {
 
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
                    std::uint32_t microbatches, const stage_actor& first, const stage_actor& last) {
-  const auto images = batch.images.size(0);
-  const auto count = std::min<std::int64_t>(images, microbatches);
-  const auto sizes = engine::microbatch_sizes(images, count);
-  std::int64_t begin = 0;
-  for (std::uint32_t i = 0; i < sizes->size(); ++i) {
+  const auto parts =
+      engine::split_batch(batch, std::min<std::int64_t>(batch.images.size(0), microbatches));
+  if (!parts) return 0;
+  for (std::uint32_t i = 0; i < parts->size(); ++i) {
     const microbatch_key key{step, {i}};
-    const auto size = (*sizes)[i];
-    caf::anon_send(first, activation{key, batch.images.narrow(0, begin, size)});
-    caf::anon_send(last, target{key, batch.labels.narrow(0, begin, size)});
-    begin += size;
+    caf::anon_send(first, activation{key, (*parts)[i].images});
+    caf::anon_send(last, target{key, (*parts)[i].labels});
   }
-  return static_cast<std::uint32_t>(count);
+  return static_cast<std::uint32_t>(parts->size());
 }
 
 }  // namespace troupe::actors

@@ -92,14 +92,14 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& order,
   if (!options) return tl::unexpected(options.error());
   auto layers = build_layers(order, parts.models);
   if (!layers) return tl::unexpected(layers.error());
-  return spawn_stage_with_optimizer(
-      system, {.name = name,
-               .layers = std::move(*layers),
-               .options = *options,
-               .optimizer = order.optimizer,
-               .optimizer_options = order.optimizer_options,
-               .threads = order.threads},
-      parts.optimizers);
+  return spawn_stage_with_optimizer(system,
+                                    {.name = name,
+                                     .layers = std::move(*layers),
+                                     .options = *options,
+                                     .optimizer = order.optimizer,
+                                     .optimizer_options = order.optimizer_options,
+                                     .threads = order.threads},
+                                    parts.optimizers);
 } catch (const std::exception& problem) {
   return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) +
                                     " cannot be built: " + engine::reason_of(problem));

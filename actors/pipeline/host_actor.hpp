@@ -13,7 +13,8 @@
 namespace troupe::actors {
 
 /// Makes a whole model with weights drawn from `seed`. Errors: bad_config.
-using model_builder = std::function<result<engine::model>(std::int64_t classes, std::uint64_t seed)>;
+using model_builder =
+    std::function<result<engine::model>(std::int64_t classes, std::uint64_t seed)>;
 
 /// The models a node can build, by name: a value that `main` fills and passes in.
 using model_registry = std::map<std::string, model_builder>;

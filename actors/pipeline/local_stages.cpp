@@ -8,21 +8,19 @@
 
 namespace troupe::actors {
 
-result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system,
-                                               stage_blueprint blueprint,
+result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_blueprint blueprint,
                                                const optimizers::registry& known) {
   auto optimizer = known.find(blueprint.optimizer);
   if (!optimizer) return tl::unexpected(optimizer.error());
   auto options = optimizers::complete(*optimizer, blueprint.optimizer_options);
   if (!options) return tl::unexpected(options.error());
 
-  auto module = std::make_unique<engine::stage_module>(std::move(blueprint.layers),
-                                                       blueprint.options);
+  auto module =
+      std::make_unique<engine::stage_module>(std::move(blueprint.layers), blueprint.options);
   const auto owner =
       spawn_optimizer(system, {blueprint.name, module->parameters(), std::move(*optimizer),
                                std::move(*options), blueprint.threads});
-  auto stage =
-      spawn_stage(system, {blueprint.name, std::move(module), owner, blueprint.threads});
+  auto stage = spawn_stage(system, {blueprint.name, std::move(module), owner, blueprint.threads});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
       [owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;
@@ -57,8 +55,7 @@ result<local_stages> local_stages::spawn(caf::actor_system& system, engine::mode
 }
 
 local_stages::~local_stages() {
-  for (const auto& stage : stages_)
-    caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
+  for (const auto& stage : stages_) caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
 }
 
 }  // namespace troupe::actors

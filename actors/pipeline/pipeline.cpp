@@ -74,8 +74,7 @@ caf::behavior announcer(caf::event_based_actor* self) {
 
 }  // namespace
 
-pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
-                   std::string schedule)
+pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages, std::string schedule)
     : self_(std::make_unique<caf::scoped_actor>(system)),
       announcer_(system.spawn(announcer)),
       stages_(std::move(stages)),
@@ -107,19 +106,21 @@ result<engine::plan> pipeline::plan_for(const step_order& order) const {
     return engine::forward_only(stages, order.microbatches);
   auto plan = engine::make_plan(schedule_, stages, order.microbatches);
   if (plan) {
-    if (auto sound = engine::check(*plan, order.kind); !sound)
-      return tl::unexpected(sound.error());
+    if (auto sound = engine::check(*plan, order.kind); !sound) return tl::unexpected(sound.error());
   }
   return plan;
 }
 
-engine::step_key pipeline::next_step() { return {epoch_id{0}, step_id{++last_step_}}; }
+engine::step_key pipeline::next_step() {
+  return {epoch_id{0}, step_id{++last_step_}};
+}
 
 result<void> pipeline::begin(const engine::step_key& step, const step_order& order) {
   auto plan = plan_for(order);
   if (!plan) return tl::unexpected(plan.error());
   if (order.kind == engine::step_kind::training) ++updates_;
-  announcement message{stages_, {}, std::make_shared<std::promise<result<std::vector<run_done>>>>()};
+  announcement message{
+      stages_, {}, std::make_shared<std::promise<result<std::vector<run_done>>>>()};
   for (const auto& stage : plan->stages) {
     const engine::plan own{plan->schedule, plan->microbatches, {stage}};
     message.orders.push_back(
@@ -151,8 +152,7 @@ result<step_outcome> pipeline::finish() {
 result<step_outcome> pipeline::run_alone(const engine::batch& batch, step_order order) {
   const auto step = next_step();
   order.images = batch.images.size(0);
-  order.microbatches =
-      feed(batch, step, order.microbatches, stages_.front(), stages_.back());
+  order.microbatches = feed(batch, step, order.microbatches, stages_.front(), stages_.back());
   if (auto begun = begin(step, order); !begun) return tl::unexpected(begun.error());
   return finish();
 }

@@ -80,8 +80,9 @@ class run_state {
   result<void> order_step(std::span<const std::int64_t> indices, bool test, double learning_rate) {
     const auto step = stages_.next_step();
     result<batch_delivered> batch = fail(errc::handler_failed, "no answer");
-    self_->request(data_, read_deadline,
-                   deliver_batch{step, test, to_tensor(indices), run_.microbatches})
+    self_
+        ->request(data_, read_deadline,
+                  deliver_batch{step, test, to_tensor(indices), run_.microbatches})
         .receive([&](const batch_delivered& delivered) { batch = delivered; },
                  [&](const caf::error& why) { batch = tl::unexpected(from_caf(why)); });
     if (!batch) return tl::unexpected(batch.error());

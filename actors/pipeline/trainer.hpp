@@ -16,8 +16,8 @@ struct training {
   std::int64_t batch_size = 1;
   std::uint32_t microbatches = 1;
   bool shuffle = true;
-  std::uint64_t seed = 0;         ///< Of the order of samples.
-  bool evaluate = true;           ///< After `evaluate_every` updates and at the end.
+  std::uint64_t seed = 0;            ///< Of the order of samples.
+  bool evaluate = true;              ///< After `evaluate_every` updates and at the end.
   std::uint64_t evaluate_every = 0;  ///< 0: after each pass over the data.
   std::function<double(std::uint64_t update)> learning_rate;
 };
@@ -37,8 +37,8 @@ struct training_events {
 };
 
 /// Trains: orders batches from a data actor of its own and steps from the pipeline, keeping two
-/// steps under way so that the next batch is read while the last one is computed. Returns the number
-/// of updates applied. Errors: what a stage answered, or the data (bad_data); peer_lost.
+/// steps under way so that the next batch is read while the last one is computed. Returns the
+/// number of updates applied. Errors: what a stage answered, or the data (bad_data); peer_lost.
 [[nodiscard]] result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
                                           std::shared_ptr<const engine::dataset> data,
                                           const training& run, const training_events& events);

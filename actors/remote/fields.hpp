@@ -32,11 +32,13 @@ class actor_directory {
 /// A message type that can travel: it lists its members to a writer or a reader,
 ///   template <class Self, class Fields> static void fields(Self& self, Fields& f) { f(self.a); }
 template <class T, class Fields>
-concept has_fields = requires(T& object, Fields& fields) { T::fields(object, fields); };
+concept has_fields = requires(T& object, Fields& fields) {
+  T::fields(object, fields);
+};
 
 template <class T>
 concept actor_handle = std::same_as<T, caf::strong_actor_ptr> || std::same_as<T, caf::actor> ||
-                       caf::is_typed_actor<T>::value;
+    caf::is_typed_actor<T>::value;
 
 namespace detail {
 template <class T>

@@ -25,14 +25,15 @@ class message_registry {
   /// has_fields); `name` is unique and part of the protocol.
   template <class T>
   void add(const std::string& name) {
-    insert(caf::make_rtti_pair<T>(),
-           {name,
-            [](const void* object, field_writer& out) { write(*static_cast<const T*>(object), out); },
-            [](field_reader& in, caf::message_builder& out) {
-              T object{};
-              read(object, in);
-              if (in.ok()) out.append(std::move(object));
-            }});
+    insert(caf::make_rtti_pair<T>(), {name,
+                                      [](const void* object, field_writer& out) {
+                                        write(*static_cast<const T*>(object), out);
+                                      },
+                                      [](field_reader& in, caf::message_builder& out) {
+                                        T object{};
+                                        read(object, in);
+                                        if (in.ok()) out.append(std::move(object));
+                                      }});
   }
 
   /// Fills body and tensors of `out` from a message's elements. Errors: unknown_message naming a

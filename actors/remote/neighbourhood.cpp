@@ -95,8 +95,8 @@ neighbourhood::effects neighbourhood::peer_down(peer_id peer, const error& why) 
 neighbourhood::effects neighbourhood::connect_failed(const std::string& name, const error& why) {
   auto& node = neighbours_[name];
   if (node.peer || node.lost) return {};
-  return gone(name, {errc::peer_lost, "node '" + name + "' at " + node.address +
-                                          " cannot be reached: " + why.text});
+  return gone(name, {errc::peer_lost,
+                     "node '" + name + "' at " + node.address + " cannot be reached: " + why.text});
 }
 
 neighbourhood::effects neighbourhood::gone(const std::string& name, const error& why) {

@@ -14,8 +14,8 @@ namespace troupe::actors {
 
 /// Who the other nodes are and how to reach them: the core of a node. It names connections by the
 /// hello that opens them, connects to a node at the first frame for it, keeps frames in order while
-/// the connection is made, and knows who left and who was lost. Pure: each event returns the effects
-/// to perform, in order; no thread, clock or I/O.
+/// the connection is made, and knows who left and who was lost. Pure: each event returns the
+/// effects to perform, in order; no thread, clock or I/O.
 class neighbourhood {
  public:
   struct connect {  ///< Connect to `node`; report `peer_up` and `connected`, or `connect_failed`.
@@ -42,12 +42,12 @@ class neighbourhood {
   struct node_up {
     std::string node;
   };
-  struct node_down {  ///< Once for each node that was up: peer_lost, or cancelled if it said goodbye.
+  struct node_down {  ///< Once for each node that was up: peer_lost, or cancelled if it said
+                      ///< goodbye.
     std::string node;
     error why;
   };
-  using effect =
-      std::variant<connect, transmit, close, received, undelivered, node_up, node_down>;
+  using effect = std::variant<connect, transmit, close, received, undelivered, node_up, node_down>;
   using effects = std::vector<effect>;
 
   /// `address` is where this node listens, for others to come back to.
@@ -81,7 +81,7 @@ class neighbourhood {
   /// Never forgotten, so that a handle to an actor of a lost node fails by name.
   struct neighbour {
     std::string address;
-    std::optional<peer_id> peer;           // the connection used for sending
+    std::optional<peer_id> peer;  // the connection used for sending
     std::optional<error> lost;
     bool connecting = false;
     bool leaving = false;                  // it said goodbye

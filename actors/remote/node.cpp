@@ -150,9 +150,8 @@ result<std::string> node::join(const std::string& address, milliseconds timeout)
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   auto connected = std::make_shared<std::promise<result<peer_id>>>();
   auto outcome = connected->get_future();
-  link_->connect(address, timeout, [connected](const result<peer_id>& peer) {
-    connected->set_value(peer);
-  });
+  link_->connect(address, timeout,
+                 [connected](const result<peer_id>& peer) { connected->set_value(peer); });
   const auto peer = outcome.get();
   if (!peer) return tl::unexpected(peer.error());
 
@@ -250,14 +249,13 @@ void node::forward(const caf::node_id& to, caf::actor_id target, caf::mailbox_el
     if (sender.node == settings_.name) {
       out.sender = sender.id;
     } else if (mid.is_request()) {
-      encoded = fail(errc::unknown_target, "a request of node '" + sender.node +
-                                               "' cannot be delegated to a third node");
+      encoded = fail(errc::unknown_target,
+                     "a request of node '" + sender.node + "' cannot be delegated to a third node");
     }
   }
   if (!encoded) {
     if (mid.is_request() && what->sender)
-      enqueue(what->sender, nullptr, mid.response_id(),
-              caf::make_message(to_caf(encoded.error())));
+      enqueue(what->sender, nullptr, mid.response_id(), caf::make_message(to_caf(encoded.error())));
     else
       log::error(settings_.name + ": " + encoded.error().text);
     return;
@@ -278,13 +276,18 @@ void node::forward(const caf::node_id& to, caf::actor_id target, caf::mailbox_el
 void node::received(const std::string& from, const frame& in) {
   switch (in.kind) {
     case frame_kind::message:
-    case frame_kind::request: return deliver(from, in);
+    case frame_kind::request:
+      return deliver(from, in);
     case frame_kind::response:
       return in.target == 0 ? finish_lookup(from, in) : deliver(from, in);
-    case frame_kind::monitor: return watch(from, in.target);
-    case frame_kind::down: return actor_ended(from, in);
-    case frame_kind::lookup: return answer_lookup(from, in);
-    default: log::warning(settings_.name + ": ignored an unexpected frame from " + from);
+    case frame_kind::monitor:
+      return watch(from, in.target);
+    case frame_kind::down:
+      return actor_ended(from, in);
+    case frame_kind::lookup:
+      return answer_lookup(from, in);
+    default:
+      log::warning(settings_.name + ": ignored an unexpected frame from " + from);
   }
 }
 
@@ -297,9 +300,9 @@ void node::deliver(const std::string& from, const frame& in) {
   }
   const auto target = system_.registry().get<caf::strong_actor_ptr>(in.target);
   if (!target)
-    return refuse(from, in, {errc::unknown_target, "there is no actor " +
-                                                       std::to_string(in.target) + " on node '" +
-                                                       settings_.name + "' (any more)"});
+    return refuse(from, in,
+                  {errc::unknown_target, "there is no actor " + std::to_string(in.target) +
+                                             " on node '" + settings_.name + "' (any more)"});
   auto content = types_.decode(in, *this);
   if (!content && in.kind != frame_kind::response) return refuse(from, in, content.error());
   auto sender = in.sender ? resolve({from, "", in.sender}) : nullptr;
@@ -347,15 +350,14 @@ void node::answer_lookup(const std::string& from, const frame& in) {
   caf::strong_actor_ptr actor;
   if (name) {
     const std::scoped_lock lock(mutex_);
-    if (const auto found = published_.find(*name); found != published_.end())
-      actor = found->second;
+    if (const auto found = published_.find(*name); found != published_.end()) actor = found->second;
   }
   if (actor) {
     out.body.push_back({"found", {{address_of(actor)}}});
   } else {
-    out.body.push_back(error_element({errc::unknown_target, "node '" + settings_.name +
-                                                                "' has published no actor '" +
-                                                                (name ? *name : "") + "'"}));
+    out.body.push_back(error_element(
+        {errc::unknown_target,
+         "node '" + settings_.name + "' has published no actor '" + (name ? *name : "") + "'"}));
   }
   send(from, std::move(out));
 }

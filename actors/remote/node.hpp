@@ -22,24 +22,25 @@
 namespace troupe::actors {
 
 /// Makes a node's link once its events are known.
-using link_factory =
-    std::function<result<std::unique_ptr<messages::link>>(messages::link_events)>;
+using link_factory = std::function<result<std::unique_ptr<messages::link>>(messages::link_events)>;
 
-/// A node's name, where it listens ("host:port"; port 0: any free one), and what it tells its owner.
+/// A node's name, where it listens ("host:port"; port 0: any free one), and what it tells its
+/// owner.
 struct node_settings {
   std::string name;
   std::string listen = "127.0.0.1:0";
-  /// A connected node is gone: lost (peer_lost), or left in order (cancelled). On the link's thread.
+  /// A connected node is gone: lost (peer_lost), or left in order (cancelled). On the link's
+  /// thread.
   std::function<void(const std::string& node, const error& why)> on_node_down;
 };
 
 /// One process's place in the cluster: its name, its link, and the doors to the actors of other
-/// nodes. A handle to a remote actor is an ordinary CAF handle: request, send, monitor and link work
-/// as for a local one, and when its process is lost every outstanding request to it is answered
-/// with errc::peer_lost and its monitors are told.
+/// nodes. A handle to a remote actor is an ordinary CAF handle: request, send, monitor and link
+/// work as for a local one, and when its process is lost every outstanding request to it is
+/// answered with errc::peer_lost and its monitors are told.
 ///
-/// A resource: made after the actor system, destroyed before it. Safe to use from any thread; `join`
-/// and `find` wait, so not from the link's own.
+/// A resource: made after the actor system, destroyed before it. Safe to use from any thread;
+/// `join` and `find` wait, so not from the link's own.
 class node final : public actor_directory,
                    private caf::proxy_registry::backend,
                    private message_carrier {

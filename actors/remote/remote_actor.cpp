@@ -11,8 +11,8 @@ void remote_actor::enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) 
     carrier_.forward(node(), id(), std::move(what));
   } else if (what->mid.is_request() && what->sender) {
     const error why{errc::cancelled, "this node has left the cluster"};
-    what->sender->get()->enqueue(nullptr, what->mid.response_id(),
-                                 caf::make_message(to_caf(why)), nullptr);
+    what->sender->get()->enqueue(nullptr, what->mid.response_id(), caf::make_message(to_caf(why)),
+                                 nullptr);
   }
 }
 

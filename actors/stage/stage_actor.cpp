@@ -1,9 +1,9 @@
 #include "actors/stage/stage_actor.hpp"
 
+#include <sys/resource.h>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
-#include <sys/resource.h>
 
 #include <chrono>
 #include <exception>
@@ -13,8 +13,8 @@
 #include "actors/errors.hpp"
 #include "engine/schedule/plan_text.hpp"
 #include "engine/stage/model.hpp"
-#include "engine/stage/work_thread.hpp"
 #include "engine/stage/torch_error.hpp"
+#include "engine/stage/work_thread.hpp"
 #include "messages/log.hpp"
 
 namespace troupe::actors {
@@ -67,8 +67,8 @@ work_done perform(engine::stage_module& module, const engine::start_action& what
   const auto begin = std::chrono::steady_clock::now();
   try {
     if (what.what.kind == action_kind::forward) {
-      auto forward = module.forward(what.key, kind, what.what.microbatch, in.input, in.labels,
-                                    batch_size);
+      auto forward =
+          module.forward(what.key, kind, what.what.microbatch, in.input, in.labels, batch_size);
       outcome.output = std::move(forward.activation);
       outcome.loss = forward.loss;
       outcome.correct = forward.correct;
@@ -159,9 +159,9 @@ caf::result<run_done> on_run(self_pointer self, const run& order) {
   if (!plan) return to_caf(plan.error());
   if (plan->stages.size() != 1)
     return to_caf({errc::bad_config, state.name + ": a run needs the plan of one stage"});
-  auto effects = state.core.begin({order.step, order.kind, plan->stages.front(),
-                                   state.module->options().is_first,
-                                   state.module->options().is_last});
+  auto effects =
+      state.core.begin({order.step, order.kind, plan->stages.front(),
+                        state.module->options().is_first, state.module->options().is_last});
   if (!effects) return to_caf({effects.error().code, state.name + ": " + effects.error().text});
   auto promise = self->make_response_promise<run_done>();
   state.steps.emplace(order.step, announced_step{order, {}, promise});

@@ -1,8 +1,8 @@
 // Composes a pipeline of three stage actors in one process and trains it to tell quadrants apart.
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/gt.h>
 #include <ATen/ops/randn.h>
-#include <ATen/CPUGeneratorImpl.h>
 
 #include <cstdio>
 #include <memory>
@@ -33,9 +33,9 @@ int main() {
   if (!pipeline) return std::puts(pipeline.error().text.c_str()), 1;
 
   for (int step = 1; step <= 200; ++step) {
-    const auto points = at::randn({256, 2}, random);                        // [N, 2] f32
-    const auto right = at::gt(points, 0).to(at::kLong);                     // [N, 2] i64
-    const auto quadrant = right.select(1, 0).add(right.select(1, 1), 2);    // [N] i64
+    const auto points = at::randn({256, 2}, random);                      // [N, 2] f32
+    const auto right = at::gt(points, 0).to(at::kLong);                   // [N, 2] i64
+    const auto quadrant = right.select(1, 0).add(right.select(1, 1), 2);  // [N] i64
     const auto outcome = pipeline->train({.images = points, .labels = quadrant},
                                          /*microbatches=*/8, /*learning_rate=*/0.1);
     if (!outcome) return std::puts(outcome.error().text.c_str()), 1;

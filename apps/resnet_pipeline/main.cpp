@@ -20,8 +20,10 @@ int exit_code(errc code) {
     case errc::bad_data:
     case errc::address_unavailable:
     case errc::transport_missing:
-    case errc::io_failed: return exit_refused;
-    default: return exit_failed;
+    case errc::io_failed:
+      return exit_refused;
+    default:
+      return exit_failed;
   }
 }
 

@@ -60,8 +60,8 @@ result<std::int64_t> choose_classes(const cluster::model_config& config,
                                     const engine::dataset& data) {
   if (config.classes == 0) return data.classes();
   if (config.classes >= data.classes()) return config.classes;
-  return fail(errc::bad_config, "--classes " + std::to_string(config.classes) +
-                                    ": the data has " + std::to_string(data.classes()));
+  return fail(errc::bad_config, "--classes " + std::to_string(config.classes) + ": the data has " +
+                                    std::to_string(data.classes()));
 }
 
 /// The weights of --init, cut like the model.
@@ -118,23 +118,24 @@ result<std::unique_ptr<cluster::workers>> place_workers(const cluster::trainer_c
 actors::build_stage order_for(const cluster::trainer_config& config, const prepared_run& run,
                               std::uint32_t stage) {
   const auto& optimizer = config.optimizer;
-  return {.stage = {stage},
-          .stages = config.pipeline.stages,
-          .model = config.model.name,
-          .classes = run.classes,
-          .seed = config.train.seed,
-          .first_layer = run.ranges[stage].first,
-          .last_layer = run.ranges[stage].second,
-          .loss = std::string(name_of(config.train.loss)),
-          .bf16 = config.model.precision == cluster::precision::bf16,
-          .channels_last = config.model.memory_format == cluster::memory_format::channels_last,
-          .threads = cluster::threads_per_stage(config.pipeline, std::thread::hardware_concurrency()),
-          .optimizer = optimizer.name,
-          .optimizer_options = {{"lr", optimizer.lr},
-                                {"momentum", optimizer.momentum},
-                                {"dampening", optimizer.dampening},
-                                {"weight_decay", optimizer.weight_decay},
-                                {"nesterov", optimizer.nesterov ? 1.0 : 0.0}}};
+  return {
+      .stage = {stage},
+      .stages = config.pipeline.stages,
+      .model = config.model.name,
+      .classes = run.classes,
+      .seed = config.train.seed,
+      .first_layer = run.ranges[stage].first,
+      .last_layer = run.ranges[stage].second,
+      .loss = std::string(name_of(config.train.loss)),
+      .bf16 = config.model.precision == cluster::precision::bf16,
+      .channels_last = config.model.memory_format == cluster::memory_format::channels_last,
+      .threads = cluster::threads_per_stage(config.pipeline, std::thread::hardware_concurrency()),
+      .optimizer = optimizer.name,
+      .optimizer_options = {{"lr", optimizer.lr},
+                            {"momentum", optimizer.momentum},
+                            {"dampening", optimizer.dampening},
+                            {"weight_decay", optimizer.weight_decay},
+                            {"nesterov", optimizer.nesterov ? 1.0 : 0.0}}};
 }
 
 /// Writes what happens to the terminal and to --json.
@@ -151,16 +152,16 @@ class reporter {
   }
 
   void step(std::uint64_t update, const actors::step_outcome& outcome) {
-    cluster::step_report report{.step = update,
-                                .loss = outcome.loss,
-                                .seconds = outcome.seconds,
-                                .images_per_s =
-                                    static_cast<double>(outcome.images) / outcome.seconds,
-                                .stages = {}};
+    cluster::step_report report{
+        .step = update,
+        .loss = outcome.loss,
+        .seconds = outcome.seconds,
+        .images_per_s = static_cast<double>(outcome.images) / outcome.seconds,
+        .stages = {}};
     for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
       const auto& [busy_s, peak] = outcome.stages[i];
-      report.stages.push_back({"stage-" + std::to_string(i), busy_s,
-                               std::max(0.0, outcome.seconds - busy_s), peak});
+      report.stages.push_back(
+          {"stage-" + std::to_string(i), busy_s, std::max(0.0, outcome.seconds - busy_s), peak});
     }
     report.bubble = cluster::bubble_of(report.stages, outcome.seconds);
     progress_.step(report);
@@ -187,8 +188,8 @@ class reporter {
                                                     const prepared_run& run) {
     auto options = cluster::progress_options_for(stderr);
     options.total_steps = run.updates;
-    options.steps_per_epoch = static_cast<std::uint64_t>(engine::batch_count(
-        run.data->size(engine::split::train), config.train.batch_size));
+    options.steps_per_epoch = static_cast<std::uint64_t>(
+        engine::batch_count(run.data->size(engine::split::train), config.train.batch_size));
     if (!config.observe.progress) options.style = cluster::progress_style::quiet;
     return options;
   }
@@ -266,8 +267,8 @@ result<run_end> run_trainer(const cluster::trainer_config& config) {
        },
        [all](int) { all->kill(); }});
   if (!guard) return tl::unexpected(guard.error());
-  auto group = cluster::worker_group::start(std::move(*workers), config.pipeline.stages,
-                                            config.link.listen);
+  auto group =
+      cluster::worker_group::start(std::move(*workers), config.pipeline.stages, config.link.listen);
   if (!group) return tl::unexpected(group.error());
   if (auto driven = drive(**group, config, *run, stop); !driven)
     return tl::unexpected((*group)->explain(driven.error()));

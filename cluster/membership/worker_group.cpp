@@ -40,6 +40,7 @@ result<void> worker_group::open(std::uint32_t count, const std::string& listen) 
   if (!node) return tl::unexpected(node.error());
   node_ = std::move(*node);
   std::vector<std::string> names;
+  count_ = count;
   for (std::uint32_t i = 0; i < count; ++i) {
     names.push_back("stage-" + std::to_string(i));
     if (auto started = workers_->start(names.back(), node_->address()); !started) return started;
@@ -95,10 +96,11 @@ error worker_group::explain(const error& why) const {
 }
 
 worker_group::~worker_group() {
-  for (const auto& host : hosts_) caf::anon_send(host, actors::shut_down{});
-  hosts_.clear();
+  const bool all_here = hosts_.size() == count_;
+  for (const auto& host : std::exchange(hosts_, {})) caf::anon_send(host, actors::shut_down{});
   system_.await_all_actors_done();
-  node_.reset();  // says goodbye: a worker whose host was never found ends too
+  // The trainer leaves last. But a worker whose host was never found ends when it hears us leave.
+  if (!all_here) node_.reset();
   workers_->join();
 }
 

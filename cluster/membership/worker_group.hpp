@@ -89,6 +89,7 @@ class worker_group {
   caf::actor_system system_;
   std::unique_ptr<workers> workers_;
   std::unique_ptr<actors::node> node_;
+  std::uint32_t count_ = 0;
   std::vector<actors::host_actor> hosts_;
 };
 

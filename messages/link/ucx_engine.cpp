@@ -3,18 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <utility>
 
 namespace troupe::messages {
-namespace {
-
-std::span<const std::byte> bytes_of(const void* data, std::size_t length) {
-  return {static_cast<const std::byte*>(data), length};
-}
-
-}  // namespace
 
 result<std::unique_ptr<ucx_engine>> ucx_engine::make(const ucx_options& options, link_events events,
                                                      link_counters& counters) {
@@ -68,8 +60,8 @@ result<void> ucx_engine::start() {
 
 template <class Handler>
 ucs_status_t ucx_engine::dispatch(void* self, const ucp_am_recv_param_t* param, Handler handle) {
-  if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
-  ucx_peer* const peer = static_cast<ucx_engine*>(self)->find(param->reply_ep);
+  const bool named = (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0;
+  ucx_peer* const peer = named ? static_cast<ucx_engine*>(self)->find(param->reply_ep) : nullptr;
   if (peer == nullptr) return UCS_OK;
   try {
     return handle(*peer);
@@ -80,49 +72,51 @@ ucs_status_t ucx_engine::dispatch(void* self, const ucp_am_recv_param_t* param, 
   }
 }
 
+template <unsigned Id>
+ucs_status_t ucx_engine::on_message(void* self, const void* header, std::size_t header_bytes,
+                                    void* data, std::size_t bytes,
+                                    const ucp_am_recv_param_t* param) {
+  return dispatch(self, param, [&](ucx_peer& peer) {
+    const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+    if constexpr (Id == ucx::chunk_id) {
+      return peer.take_chunk(header, header_bytes, data, bytes, rendezvous);
+    }
+    // Data that is still at the sender cannot be read here.
+    const std::span<const std::byte> here(static_cast<const std::byte*>(data), bytes);
+    if (rendezvous || Id == ucx::unknown_id) return peer.take_unknown();
+    if constexpr (Id == ucx::greeting_id) return peer.take_greeting(header, header_bytes);
+    if constexpr (Id == ucx::farewell_id) return peer.take_farewell(header, header_bytes, here);
+    return peer.take_frame(header, header_bytes, here);
+  });
+}
+
+result<void> ucx_engine::set_handler(unsigned id, ucp_am_recv_callback_t handler) {
+  ucp_am_handler_param_t params{};
+  params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  params.id = id;
+  params.flags = UCP_AM_FLAG_WHOLE_MSG;
+  params.cb = handler;
+  params.arg = this;
+  const auto status = ucp_worker_set_am_recv_handler(worker_.get(), &params);
+  if (status == UCS_OK) return {};
+  return tl::unexpected(ucx::to_error(status, "UCX takes no handler"));
+}
+
 result<void> ucx_engine::set_handlers() {
-  const std::array<std::pair<unsigned, ucp_am_recv_callback_t>, 4> handlers = {{
-      {ucx::greeting_id,
-       [](void* self, const void* header, std::size_t size, void*, std::size_t,
-          const ucp_am_recv_param_t* param) {
-         return dispatch(self, param,
-                         [&](ucx_peer& peer) { return peer.take_greeting(header, size); });
-       }},
-      {ucx::frame_id,
-       [](void* self, const void* header, std::size_t size, void* data, std::size_t length,
-          const ucp_am_recv_param_t* param) {
-         return dispatch(self, param, [&](ucx_peer& peer) {
-           return peer.take_frame(header, size, bytes_of(data, length));
-         });
-       }},
-      {ucx::chunk_id,
-       [](void* self, const void* header, std::size_t size, void* data, std::size_t length,
-          const ucp_am_recv_param_t* param) {
-         return dispatch(self, param, [&](ucx_peer& peer) {
-           const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-           return peer.take_chunk(header, size, data, length, rendezvous);
-         });
-       }},
-      {ucx::farewell_id,
-       [](void* self, const void* header, std::size_t size, void* data, std::size_t length,
-          const ucp_am_recv_param_t* param) {
-         return dispatch(self, param, [&](ucx_peer& peer) {
-           return peer.take_farewell(header, size, bytes_of(data, length));
-         });
-       }},
-  }};
-  for (const auto& [id, handler] : handlers) {
-    ucp_am_handler_param_t params{};
-    params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-    params.id = id;
-    params.flags = UCP_AM_FLAG_WHOLE_MSG;
-    params.cb = handler;
-    params.arg = this;
-    const auto status = ucp_worker_set_am_recv_handler(worker_.get(), &params);
-    if (status != UCS_OK) return tl::unexpected(ucx::to_error(status, "UCX takes no handler"));
+  // UCX 1.13 looks ids up in its table of handlers without checking that they are in it: a stranger
+  // could crash us with one that is not. So each possible id has its handler, the highest first,
+  // for the table to grow once (to 2 MiB).
+  result<void> out;
+  for (unsigned id = ucx::unknown_id; out; --id) {
+    out = set_handler(id, &ucx_engine::on_message<ucx::unknown_id>);
+    if (id == 0) break;
   }
-  return {};
+  if (out) out = set_handler(ucx::greeting_id, &ucx_engine::on_message<ucx::greeting_id>);
+  if (out) out = set_handler(ucx::frame_id, &ucx_engine::on_message<ucx::frame_id>);
+  if (out) out = set_handler(ucx::chunk_id, &ucx_engine::on_message<ucx::chunk_id>);
+  if (out) out = set_handler(ucx::farewell_id, &ucx_engine::on_message<ucx::farewell_id>);
+  return out;
 }
 
 result<std::string> ucx_engine::listen(const ucx::address& where, const std::string& text) {

@@ -51,6 +51,7 @@ class ucx_engine {
 
   result<void> start();
   result<void> set_handlers();
+  result<void> set_handler(unsigned id, ucp_am_recv_callback_t handler);
   ucx_peer& add_peer(std::string name);
   void accept_waiting(clock::time_point now);
   void settle(ucx_peer& peer, clock::time_point now);
@@ -60,6 +61,9 @@ class ucx_engine {
   void remember(ucx_peer& peer);
   void end_requests();
   static void on_connection(ucp_conn_request_h request, void* self);
+  template <unsigned Id>
+  static ucs_status_t on_message(void* self, const void* header, std::size_t header_bytes,
+                                 void* data, std::size_t bytes, const ucp_am_recv_param_t* param);
   template <class Handler>
   static ucs_status_t dispatch(void* self, const ucp_am_recv_param_t* param, Handler handle);
 

@@ -64,6 +64,7 @@ class ucx_peer {
                           std::size_t bytes, bool rendezvous);
   ucs_status_t take_farewell(const void* header, std::size_t header_bytes,
                              std::span<const std::byte> text);
+  ucs_status_t take_unknown();
   /// A handler failed on this side, as when memory is short.
   void break_off(error why);
 

@@ -264,4 +264,9 @@ ucs_status_t ucx_peer::take_farewell(const void* header, std::size_t header_byte
   return UCS_OK;
 }
 
+ucs_status_t ucx_peer::take_unknown() {
+  break_off({errc::bad_frame, fmt::format("peer {}: a message of an unknown kind", name_)});
+  return UCS_OK;
+}
+
 }  // namespace troupe::messages

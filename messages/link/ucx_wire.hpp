@@ -20,16 +20,23 @@ namespace troupe::messages::ucx {
 // receiver holds early ones and releases whole frames in the order of their numbers. The sender
 // hands UCX the control lane's messages first and keeps the bytes it has in flight bounded.
 //
-// A receiver closes the connection for: a header of another size, a lane that does not exist, a
-// number that was used or is too far ahead, a chunk that is not the next multiple, overlaps,
-// repeats or belongs to no tensor, byte counts that do not add up, a frame beyond its limits.
+// A receiver closes the connection for: another message, a header of another size, a lane that does
+// not exist, a number that was used or is too far ahead, a chunk that is not the next multiple,
+// overlaps, repeats or belongs to no tensor, byte counts that do not add up, a frame beyond its
+// limits.
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 inline constexpr std::uint32_t wire_magic = 0x50525254;  // "TRRP"
 inline constexpr std::uint16_t wire_version = 1;
 
-enum message_id : unsigned { greeting_id = 1, frame_id = 2, chunk_id = 3, farewell_id = 4 };
+enum message_id : unsigned {
+  greeting_id = 1,
+  frame_id = 2,
+  chunk_id = 3,
+  farewell_id = 4,
+  unknown_id = 65535,  ///< The highest that UCX can carry; all others are unknown too.
+};
 
 struct greeting {
   std::uint32_t magic = wire_magic;

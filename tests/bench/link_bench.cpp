@@ -68,7 +68,7 @@ class client {
  public:
   client(ucx_transport transport, const std::string& address) {
     link_events events;
-    events.on_frame = [this](peer_id, frame) { on_answer(); };
+    events.on_frame = [this](peer_id, const frame&) { on_answer(); };
     auto made = make_ucx_link({.transport = transport}, std::move(events));
     if (!made) die(made.error().text);
     link_ = std::move(*made);

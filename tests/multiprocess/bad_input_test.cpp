@@ -28,9 +28,9 @@ using tests::scratch_folder;
 /// Runs a good command but for `arguments` and expects a refusal whose one line holds `words`.
 void refuses(const std::vector<std::string>& arguments, const std::vector<std::string>& words) {
   auto all = arguments;
-  for (const auto& [flag, value] : {std::pair("--model", "resnet18"),
-                                    std::pair("--data", "synthetic:3x32x32:10:8"),
-                                    std::pair("--batch-size", "8"), std::pair("--steps", "1")}) {
+  for (const auto& [flag, value] :
+       {std::pair("--model", "resnet18"), std::pair("--data", "synthetic:3x32x32:10:8"),
+        std::pair("--batch-size", "8"), std::pair("--steps", "1")}) {
     if (std::find(all.begin(), all.end(), flag) == all.end()) all.insert(all.end(), {flag, value});
   }
   const auto outcome = run_program(all);
@@ -102,8 +102,7 @@ TEST_CASE("Missing and broken data is refused with the file's name") {
   refuses({"--data", "folder:" + (folder / "none").string()}, {"none"});
   refuses({"--data", "cifar"}, {"cifar", "fashion-mnist", "synthetic"});
   write(folder / "cut.safetensors", "\x10");
-  refuses({"--data", "safetensors:" + (folder / "cut.safetensors").string()},
-          {"cut.safetensors"});
+  refuses({"--data", "safetensors:" + (folder / "cut.safetensors").string()}, {"cut.safetensors"});
 }
 
 TEST_CASE("Weights that do not fit are refused with the tensor's name") {

@@ -22,8 +22,9 @@ using tests::scratch_folder;
 using tests::wait_until_gone;
 
 const std::vector<std::string> long_run{
-    "--model", "resnet18", "--data",       "synthetic:3x64x64:10:64", "--batch-size", "16",
-    "--steps", "100000",   "--stages",     "2",                       "--no-eval",    "--link"};
+    "--model",      "resnet18", "--data",    "synthetic:3x64x64:10:64",
+    "--batch-size", "16",       "--steps",   "100000",
+    "--stages",     "2",        "--no-eval", "--link"};
 
 std::vector<std::string> long_run_over(const std::string& link) {
   auto arguments = long_run;
@@ -38,7 +39,9 @@ std::set<std::string> shared_memory() {
   return names;
 }
 
-bool is_step(std::string_view line) { return line.find("step ") == 0; }
+bool is_step(std::string_view line) {
+  return line.find("step ") == 0;
+}
 
 }  // namespace
 
@@ -64,12 +67,11 @@ TEST_CASE("A killed stage process ends the run with its name and the signal") {
 
 TEST_CASE("Stage processes die with a killed trainer") {
   std::vector<pid_t> stages;
-  const auto outcome =
-      run_program(long_run_over("shm"), [&](pid_t program, std::string_view line) {
-        if (!stages.empty() || !is_step(line)) return;
-        stages = children_of(program);
-        kill(program, SIGKILL);
-      });
+  const auto outcome = run_program(long_run_over("shm"), [&](pid_t program, std::string_view line) {
+    if (!stages.empty() || !is_step(line)) return;
+    stages = children_of(program);
+    kill(program, SIGKILL);
+  });
   CHECK(outcome.signal == SIGKILL);
   REQUIRE(stages.size() == 2);
   for (const auto stage : stages) CHECK(wait_until_gone(stage));

@@ -4,12 +4,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <poll.h>
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
-#include <poll.h>
 #include <sstream>
 #include <stdexcept>
 
@@ -45,10 +45,8 @@ program_outcome run_program(const std::vector<std::string>& arguments,
                }
              }});
     REQUIRE(group);
-    REQUIRE(group->start({.name = "program",
-                          .arguments = arguments,
-                          .environment = {},
-                          .program = TROUPE_PROGRAM}));
+    REQUIRE(group->start(
+        {.name = "program", .arguments = arguments, .environment = {}, .program = TROUPE_PROGRAM}));
     CHECK(group->wait(std::chrono::minutes(2)));
   }
   outcome.seconds = std::chrono::steady_clock::now() - begin;
@@ -60,8 +58,8 @@ program_outcome run_program(const std::vector<std::string>& arguments,
 
 std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> found;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(parent) +
-                                                              "/task")) {
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(parent) + "/task")) {
     std::ifstream list(task.path() / "children");
     for (pid_t child = 0; list >> child;) found.push_back(child);
   }
@@ -83,6 +81,8 @@ scratch_folder::scratch_folder() {
   path_ = name;
 }
 
-scratch_folder::~scratch_folder() { std::filesystem::remove_all(path_); }
+scratch_folder::~scratch_folder() {
+  std::filesystem::remove_all(path_);
+}
 
 }  // namespace troupe::tests

@@ -28,11 +28,29 @@ trained train(std::vector<std::string> arguments) {
   const scratch_folder folder;
   const auto weights = folder / "weights.safetensors";
   const auto steps = folder / "steps.jsonl";
-  for (const auto* argument :
-       {"--model", "resnet18", "--data", "synthetic:3x64x64:10:24", "--batch-size", "10",
-        "--micro-batches", "4", "--epochs", "1", "--lr", "0.05", "--momentum", "0.9",
-        "--weight-decay", "0.0001", "--nesterov", "--seed", "7", "--threads-per-stage", "1",
-        "--no-eval", "--save"})
+  for (const auto* argument : {"--model",
+                               "resnet18",
+                               "--data",
+                               "synthetic:3x64x64:10:24",
+                               "--batch-size",
+                               "10",
+                               "--micro-batches",
+                               "4",
+                               "--epochs",
+                               "1",
+                               "--lr",
+                               "0.05",
+                               "--momentum",
+                               "0.9",
+                               "--weight-decay",
+                               "0.0001",
+                               "--nesterov",
+                               "--seed",
+                               "7",
+                               "--threads-per-stage",
+                               "1",
+                               "--no-eval",
+                               "--save"})
     arguments.emplace_back(argument);
   arguments.push_back(weights);
   arguments.insert(arguments.end(), {"--json", steps});
@@ -86,10 +104,10 @@ TEST_CASE("Training goes on from saved weights as if it had not stopped") {
   // Without momentum nothing but the weights carries over.
   const scratch_folder folder;
   const std::vector<std::string> common{
-      "--model",  "resnet18", "--data",     "synthetic:3x32x32:10:8", "--batch-size", "8",
-      "--stages", "2",        "--momentum", "0",                      "--no-eval",    "--no-shuffle"};
-  const auto run = [&](const std::string& steps, const std::string& init,
-                       const std::string& save) {
+      "--model",      "resnet18", "--data",    "synthetic:3x32x32:10:8",
+      "--batch-size", "8",        "--stages",  "2",
+      "--momentum",   "0",        "--no-eval", "--no-shuffle"};
+  const auto run = [&](const std::string& steps, const std::string& init, const std::string& save) {
     auto arguments = common;
     arguments.insert(arguments.end(), {"--steps", steps, "--save", folder / save});
     if (!init.empty()) arguments.insert(arguments.end(), {"--init", folder / init});

@@ -116,21 +116,22 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
   std::vector<actors::stage_actor> stages;
   const auto count = static_cast<std::uint32_t>(cuts.size() - 1);
   for (std::uint32_t i = 0; i < count; ++i) {
-    const auto stage = actors::build(
-        system,
-        {.stage = {i},
-         .stages = count,
-         .model = "resnet18",
-         .classes = classes,
-         .seed = seed,
-         .first_layer = cuts[i],
-         .last_layer = cuts[i + 1],
-         .loss = how.loss,
-         .bf16 = how.bf16,
-         .channels_last = how.channels_last,
-         .optimizer = "sgd",
-         .optimizer_options = {{"lr", rate}, {"momentum", momentum}, {"weight_decay", weight_decay}}},
-        parts);
+    const auto stage = actors::build(system,
+                                     {.stage = {i},
+                                      .stages = count,
+                                      .model = "resnet18",
+                                      .classes = classes,
+                                      .seed = seed,
+                                      .first_layer = cuts[i],
+                                      .last_layer = cuts[i + 1],
+                                      .loss = how.loss,
+                                      .bf16 = how.bf16,
+                                      .channels_last = how.channels_last,
+                                      .optimizer = "sgd",
+                                      .optimizer_options = {{"lr", rate},
+                                                            {"momentum", momentum},
+                                                            {"weight_decay", weight_decay}}},
+                                     parts);
     REQUIRE(stage);
     stages.push_back(*stage);
   }

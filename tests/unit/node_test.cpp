@@ -40,8 +40,8 @@ struct everything {
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.flag, self.small, self.large, self.real, self.text, self.step, self.tensor,
-      self.nothing, self.absent, self.present, self.numbers, self.options, self.actor);
+    f(self.flag, self.small, self.large, self.real, self.text, self.step, self.tensor, self.nothing,
+      self.absent, self.present, self.numbers, self.options, self.actor);
   }
 };
 
@@ -235,8 +235,8 @@ TEST_CASE("Outstanding requests fail when the node is gone, and later ones at on
       return self->make_response_promise<int>();  // answered never
     }};
   });
-  auto failure = std::async(std::launch::async,
-                            [&] { return nodes.failure_of(actor, patience, 1, 2); });
+  auto failure =
+      std::async(std::launch::async, [&] { return nodes.failure_of(actor, patience, 1, 2); });
   asked.get_future().wait();
   caf::anon_send_exit(nodes.published.front(), caf::exit_reason::user_shutdown);
   nodes.published.clear();
@@ -250,8 +250,7 @@ TEST_CASE("A handle passed on by a third party reaches its actor") {
   pair_of_nodes nodes;
   member third("third", nodes.network, nodes.types);
   const auto actor = nodes.far_actor(adder);
-  const auto address =
-      nodes.near->node->address_of(caf::actor_cast<caf::strong_actor_ptr>(actor));
+  const auto address = nodes.near->node->address_of(caf::actor_cast<caf::strong_actor_ptr>(actor));
   CHECK(address.node == "far");
   const auto handle = caf::actor_cast<caf::actor>(third.node->resolve(address));
   caf::scoped_actor self(third.system);
