@@ -5,14 +5,14 @@
 #include <thread>
 #include <utility>
 
-#include "messages/link/loopback_core.hpp"
+#include "messages/link/loopback_engine.hpp"
 
 namespace troupe::messages {
 
 loopback_network::loopback_network() : state_(std::make_shared<state>()) {}
 
 result<std::string> loopback_network::state::add(std::string address,
-                                                 const std::shared_ptr<loopback_core>& core) {
+                                                 const std::shared_ptr<loopback_engine>& core) {
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos) {
     return fail(errc::address_unavailable,
@@ -35,7 +35,7 @@ void loopback_network::state::remove(const std::string& address) {
   listeners_.erase(address);
 }
 
-std::shared_ptr<loopback_core> loopback_network::state::find(const std::string& address) {
+std::shared_ptr<loopback_engine> loopback_network::state::find(const std::string& address) {
   const std::lock_guard lock(mutex_);
   const auto found = listeners_.find(address);
   return found == listeners_.end() ? nullptr : found->second.lock();
@@ -47,7 +47,7 @@ class loopback_link final : public link {
  public:
   loopback_link(std::shared_ptr<loopback_network::state> network, link_events events, limits bounds)
       : network_(std::move(network)),
-        core_(std::make_shared<loopback_core>(std::move(events), bounds)),
+        core_(std::make_shared<loopback_engine>(std::move(events), bounds)),
         thread_([core = core_] { core->run(); }) {}
 
   ~loopback_link() override {
@@ -63,8 +63,8 @@ class loopback_link final : public link {
   }
 
   void connect(const std::string& address, std::chrono::milliseconds, connected done) override {
-    const std::shared_ptr<loopback_core> other = network_->find(address);
-    if (other && loopback_core::join(core_, other, done)) return;
+    const std::shared_ptr<loopback_engine> other = network_->find(address);
+    if (other && loopback_engine::join(core_, other, done)) return;
     core_->refuse(std::move(done), {errc::address_unavailable,
                                     fmt::format("cannot connect to {}: nobody listens", address)});
   }
@@ -79,7 +79,7 @@ class loopback_link final : public link {
 
  private:
   const std::shared_ptr<loopback_network::state> network_;
-  const std::shared_ptr<loopback_core> core_;
+  const std::shared_ptr<loopback_engine> core_;
   std::string listening_at_;
   std::thread thread_;
 };

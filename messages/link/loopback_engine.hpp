@@ -18,13 +18,14 @@ namespace troupe::messages {
 
 /// What a loopback link's own thread and the links of its peers share. Any thread. No two locks are
 /// held at once but in `join`, and none while calling strangers.
-class loopback_core : public std::enable_shared_from_this<loopback_core> {
+class loopback_engine : public std::enable_shared_from_this<loopback_engine> {
  public:
-  loopback_core(link_events events, limits bounds) : events_(std::move(events)), bounds_(bounds) {}
+  loopback_engine(link_events events, limits bounds)
+      : events_(std::move(events)), bounds_(bounds) {}
 
   /// Connects two links; both are told. False if one of them has ended.
-  static bool join(const std::shared_ptr<loopback_core>& from,
-                   const std::shared_ptr<loopback_core>& to, link::connected done);
+  static bool join(const std::shared_ptr<loopback_engine>& from,
+                   const std::shared_ptr<loopback_engine>& to, link::connected done);
 
   void send(peer_id to, frame message, link::completion done);
   void close(peer_id which, const error& reason);
@@ -38,7 +39,7 @@ class loopback_core : public std::enable_shared_from_this<loopback_core> {
 
  private:
   struct peer {
-    std::weak_ptr<loopback_core> other;
+    std::weak_ptr<loopback_engine> other;
     peer_id id_there;
     bool closing = false;
   };
@@ -54,7 +55,7 @@ class loopback_core : public std::enable_shared_from_this<loopback_core> {
     peer_id from;
     encoded_header header;
     std::vector<wire_tensor> tensors;
-    std::weak_ptr<loopback_core> sender;
+    std::weak_ptr<loopback_engine> sender;
     std::uint64_t ticket = 0;  // of the sender's pending send
   };
   struct farewell {  // the peer closes
@@ -113,13 +114,13 @@ class loopback_core : public std::enable_shared_from_this<loopback_core> {
 /// The listeners of a network.
 class loopback_network::state {
  public:
-  result<std::string> add(std::string address, const std::shared_ptr<loopback_core>& core);
+  result<std::string> add(std::string address, const std::shared_ptr<loopback_engine>& core);
   void remove(const std::string& address);
-  std::shared_ptr<loopback_core> find(const std::string& address);
+  std::shared_ptr<loopback_engine> find(const std::string& address);
 
  private:
   std::mutex mutex_;
-  std::map<std::string, std::weak_ptr<loopback_core>> listeners_;
+  std::map<std::string, std::weak_ptr<loopback_engine>> listeners_;
   int next_port_ = 1;
 };
 

@@ -1,4 +1,4 @@
-#include "messages/link/loopback_core.hpp"
+#include "messages/link/loopback_engine.hpp"
 
 #include <fmt/format.h>
 
@@ -7,13 +7,13 @@
 
 namespace troupe::messages {
 
-void loopback_core::put(std::deque<item>& queue, item what) {
+void loopback_engine::put(std::deque<item>& queue, item what) {
   queue.push_back(std::move(what));
   wake_.notify_one();
 }
 
-bool loopback_core::join(const std::shared_ptr<loopback_core>& from,
-                         const std::shared_ptr<loopback_core>& to, link::connected done) {
+bool loopback_engine::join(const std::shared_ptr<loopback_engine>& from,
+                           const std::shared_ptr<loopback_engine>& to, link::connected done) {
   // Both learn of each other before either can send.
   std::unique_lock first(from->mutex_, std::defer_lock);
   std::unique_lock second(to->mutex_, std::defer_lock);
@@ -35,16 +35,16 @@ bool loopback_core::join(const std::shared_ptr<loopback_core>& from,
   return true;
 }
 
-void loopback_core::refuse(link::connected done, error why) {
+void loopback_engine::refuse(link::connected done, error why) {
   const std::lock_guard lock(mutex_);
   put(urgent_, connected{std::move(done), tl::unexpected(std::move(why))});
 }
 
-void loopback_core::send(peer_id to, frame message, link::completion done) {
+void loopback_engine::send(peer_id to, frame message, link::completion done) {
   result<encoded_header> header = encode(message, bounds_);
   std::uint64_t bytes = 0;
   for (const wire_tensor& tensor : message.tensors) bytes += tensor.bytes.bytes;
-  std::shared_ptr<loopback_core> other;
+  std::shared_ptr<loopback_engine> other;
   arrival what;
   what.sender = weak_from_this();
   {
@@ -69,16 +69,16 @@ void loopback_core::send(peer_id to, frame message, link::completion done) {
   lose(to, {errc::peer_lost, fmt::format("peer {} is gone: its link ended", to.value)});
 }
 
-bool loopback_core::deposit(arrival what, bool control) {
+bool loopback_engine::deposit(arrival what, bool control) {
   const std::lock_guard lock(mutex_);
   if (stopped_ || !peers_.contains(what.from.value)) return false;
   put(control ? urgent_ : ordinary_, std::move(what));
   return true;
 }
 
-void loopback_core::close(peer_id which, const error& reason) {
+void loopback_engine::close(peer_id which, const error& reason) {
   if (believes_dead(reason)) return drop(which, reason);
-  std::shared_ptr<loopback_core> other;
+  std::shared_ptr<loopback_engine> other;
   farewell what;
   {
     const std::lock_guard lock(mutex_);
@@ -91,14 +91,14 @@ void loopback_core::close(peer_id which, const error& reason) {
   if (!other || !other->say_farewell(std::move(what))) lose(which, reason);
 }
 
-bool loopback_core::say_farewell(farewell what) {
+bool loopback_engine::say_farewell(farewell what) {
   const std::lock_guard lock(mutex_);
   if (stopped_ || !peers_.contains(what.from.value)) return false;
   put(ordinary_, std::move(what));
   return true;
 }
 
-void loopback_core::delivered(std::uint64_t ticket, std::uint64_t bytes) {
+void loopback_engine::delivered(std::uint64_t ticket, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   auto found = sends_.extract(ticket);
   if (found.empty()) return;
@@ -108,7 +108,7 @@ void loopback_core::delivered(std::uint64_t ticket, std::uint64_t bytes) {
   put(urgent_, completed{std::move(found.mapped().done), {}});
 }
 
-std::optional<loopback_core::peer> loopback_core::remove(peer_id which, const error& why) {
+std::optional<loopback_engine::peer> loopback_engine::remove(peer_id which, const error& why) {
   const std::lock_guard lock(mutex_);
   // Sends first: whoever fails one because the peer is gone may come here before the peer's end.
   for (auto next = sends_.begin(); next != sends_.end();) {
@@ -125,11 +125,11 @@ std::optional<loopback_core::peer> loopback_core::remove(peer_id which, const er
   return std::move(found.mapped());
 }
 
-void loopback_core::lose(peer_id which, const error& why) {
+void loopback_engine::lose(peer_id which, const error& why) {
   remove(which, why);
 }
 
-std::optional<loopback_core::item> loopback_core::take() {
+std::optional<loopback_engine::item> loopback_engine::take() {
   std::unique_lock lock(mutex_);
   wake_.wait(lock, [this] { return stopped_ || !urgent_.empty() || !ordinary_.empty(); });
   if (stopped_) return std::nullopt;
@@ -139,20 +139,20 @@ std::optional<loopback_core::item> loopback_core::take() {
   return out;
 }
 
-void loopback_core::run() {
+void loopback_engine::run() {
   while (std::optional<item> next = take()) {
     std::visit([this](auto& what) { tell(what); }, *next);
   }
   cancel_all();
 }
 
-void loopback_core::stop() {
+void loopback_engine::stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
   wake_.notify_one();
 }
 
-void loopback_core::cancel_all() {
+void loopback_engine::cancel_all() {
   const error why{errc::cancelled, "the link was destroyed"};
   std::map<std::uint64_t, peer> peers;
   std::map<std::uint64_t, pending_send> sends;
@@ -184,11 +184,11 @@ void loopback_core::cancel_all() {
   }
 }
 
-void loopback_core::tell(up& what) {
+void loopback_engine::tell(up& what) {
   if (events_.on_peer_up) events_.on_peer_up(what.which);
 }
 
-void loopback_core::tell(arrival& what) {
+void loopback_engine::tell(arrival& what) {
   result<frame> message = decode(what.header, bounds_);
   if (!message) return refuse_frame(what, message.error());
   std::uint64_t bytes = what.header.size();
@@ -202,12 +202,12 @@ void loopback_core::tell(arrival& what) {
   if (const auto sender = what.sender.lock()) sender->delivered(what.ticket, bytes);
 }
 
-void loopback_core::refuse_frame(const arrival& what, const error& why) {
+void loopback_engine::refuse_frame(const arrival& what, const error& why) {
   ++counters_.bad_frames;
   drop(what.from, why);
 }
 
-void loopback_core::drop(peer_id which, const error& why) {
+void loopback_engine::drop(peer_id which, const error& why) {
   const std::optional<peer> removed = remove(which, why);
   const auto other = removed ? removed->other.lock() : nullptr;
   if (!other) return;
@@ -216,7 +216,7 @@ void loopback_core::drop(peer_id which, const error& why) {
               {errc::peer_lost, fmt::format("peer {} closed the link: {}", id_there, why.text)});
 }
 
-void loopback_core::tell(farewell& what) {
+void loopback_engine::tell(farewell& what) {
   const std::optional<peer> removed = remove(
       what.from,
       {errc::peer_lost, fmt::format("peer {} closed the link: {}", what.from.value, what.reason)});
@@ -226,15 +226,15 @@ void loopback_core::tell(farewell& what) {
   }
 }
 
-void loopback_core::tell(down& what) {
+void loopback_engine::tell(down& what) {
   if (events_.on_peer_down) events_.on_peer_down(what.which, std::move(what.why));
 }
 
-void loopback_core::tell(completed& what) {
+void loopback_engine::tell(completed& what) {
   if (what.done) what.done(std::move(what.how));
 }
 
-void loopback_core::tell(connected& what) {
+void loopback_engine::tell(connected& what) {
   if (what.done) what.done(std::move(what.how));
 }
 
