@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <map>
 #include <optional>
 #include <utility>
@@ -29,9 +28,6 @@ class microbatch_contexts {
   /// Hands the context over to its backward; nullopt if there is none.
   [[nodiscard]] std::optional<microbatch_context> take(const step_key& step,
                                                        microbatch_id microbatch);
-
-  [[nodiscard]] std::size_t size() const noexcept { return contexts_.size(); }
-  void clear() noexcept { contexts_.clear(); }
 
  private:
   std::map<std::pair<step_key, microbatch_id>, microbatch_context> contexts_;

@@ -60,9 +60,6 @@ class stage_module {
   /// The step's gradients in the order of `parameters()`; starts anew.
   [[nodiscard]] std::vector<std::optional<at::Tensor>> take_gradients();
 
-  /// Micro-batches between forward and backward.
-  [[nodiscard]] std::size_t contexts() const noexcept { return contexts_.size(); }
-
   /// Handles share storage with the layers' own.
   [[nodiscard]] const std::vector<named_tensor>& parameters() const noexcept { return parameters_; }
   [[nodiscard]] const stage_options& options() const noexcept { return options_; }
