@@ -24,7 +24,7 @@ using stage_actor = caf::typed_actor<
     // From the next stage.
     caf::reacts_to<gradient>,
     // From the stage's own work thread.
-    caf::reacts_to<work_done>,
+    caf::reacts_to<output_ready>, caf::reacts_to<work_done>,
     // From the trainer, between steps. Errors: bad_data naming the tensor.
     caf::replies_to<load_weights>::with<done>, caf::replies_to<read_weights>::with<weights>>;
 

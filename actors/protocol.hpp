@@ -98,11 +98,18 @@ struct run_done {
   }
 };
 
+/// What the neighbour waits for is there: from a stage's work thread to its actor, never between
+/// nodes, before the action's `work_done`.
+struct output_ready {
+  engine::step_key step;
+  engine::action action;
+  at::Tensor tensor = {};  // activation or input gradient
+};
+
 /// An action's arithmetic is over: from a stage's work thread to its actor, never between nodes.
 struct work_done {
   engine::step_key step;
   engine::action action;
-  at::Tensor output = {};  // activation or input gradient
   double loss = 0;
   std::int64_t correct = 0;
   double busy_s = 0;
@@ -260,6 +267,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::target)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::gradient)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::output_ready)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::work_done)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::apply_gradients)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::applied)

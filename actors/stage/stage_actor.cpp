@@ -60,20 +60,25 @@ struct stage_state {
 
 using self_pointer = stage_actor::stateful_pointer<stage_state>;
 
-/// Runs on the work thread. Torch's exceptions end here.
+/// Runs on the work thread. Torch's exceptions end here. The output goes to the stage actor `to` as
+/// soon as it is there: the neighbour need not wait for the weights' gradients.
 work_done perform(engine::stage_module& module, const engine::start_action& what,
-                  engine::step_kind kind, std::int64_t batch_size, microbatch_inbox in) {
+                  engine::step_kind kind, std::int64_t batch_size, microbatch_inbox in,
+                  const stage_actor& to) {
   work_done outcome{.step = what.key, .action = what.what};
   const auto begin = std::chrono::steady_clock::now();
   try {
     if (what.what.kind == action_kind::forward) {
       auto forward =
           module.forward(what.key, kind, what.what.microbatch, in.input, in.labels, batch_size);
-      outcome.output = std::move(forward.activation);
+      caf::anon_send(to, output_ready{what.key, what.what, std::move(forward.activation)});
       outcome.loss = forward.loss;
       outcome.correct = forward.correct;
     } else {
-      outcome.output = module.backward(what.key, what.what.microbatch, in.gradient);
+      caf::anon_send(
+          to, output_ready{what.key, what.what,
+                           module.backward_input(what.key, what.what.microbatch, in.gradient)});
+      module.backward_weights(what.key, what.what.microbatch);
     }
   } catch (const std::exception& problem) {
     outcome.failure = engine::reason_of(problem);
@@ -110,7 +115,7 @@ void start(self_pointer self, const engine::start_action& what) {
   state.work->post([module = state.module.get(), what, kind = step->second.order.kind,
                     batch_size = step->second.order.batch_size, in = std::move(in),
                     to = caf::actor_cast<stage_actor>(self)]() mutable {
-    caf::anon_send(to, perform(*module, what, kind, batch_size, std::move(in)));
+    caf::anon_send(to, perform(*module, what, kind, batch_size, std::move(in), to));
   });
 }
 
@@ -170,13 +175,14 @@ caf::result<run_done> on_run(self_pointer self, const run& order) {
 }
 
 /// Hands an action's output to the neighbour that waits for it.
-void pass_on(self_pointer self, const work_done& outcome) {
-  const microbatch_key key{outcome.step, outcome.action.microbatch};
+void pass_on(self_pointer self, const output_ready& output) {
   const auto& state = self->state;
-  if (outcome.action.kind == action_kind::backward) {
-    if (state.previous) self->send(state.previous, gradient{key, outcome.output});
+  if (!state.steps.contains(output.step)) return;  // failed meanwhile
+  const microbatch_key key{output.step, output.action.microbatch};
+  if (output.action.kind == action_kind::backward) {
+    if (state.previous) self->send(state.previous, gradient{key, output.tensor});
   } else if (state.next) {
-    self->send(state.next, activation{key, outcome.output});
+    self->send(state.next, activation{key, output.tensor});
   }
 }
 
@@ -191,7 +197,6 @@ void on_work_done(self_pointer self, const work_done& outcome) {
   report.loss += outcome.loss;
   report.correct += outcome.correct;
   report.busy_s += outcome.busy_s;
-  pass_on(self, outcome);
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
 }
 
@@ -237,6 +242,7 @@ stage_actor::behavior_type stage_behavior(self_pointer self,
         self->state.inbox[in.key].gradient = in.tensor;
         perform_effects(self, self->state.core.gradient_arrived(in.key.step, in.key.microbatch));
       },
+      [self](const output_ready& output) { pass_on(self, output); },
       [self](const work_done& outcome) { on_work_done(self, outcome); },
       [self](const load_weights& from) { return on_load(self, from); },
       [self](const read_weights&) { return on_read(self); },

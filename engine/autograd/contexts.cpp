@@ -22,19 +22,21 @@ std::optional<microbatch_context> microbatch_contexts::take(const step_key& step
 }
 
 void gradient_sum::add(const std::vector<at::Tensor>& gradients) {
+  for (std::size_t i = 0; i < gradients.size(); ++i) add(i, gradients[i]);
+}
+
+void gradient_sum::add(std::size_t parameter, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
-  sums_.resize(std::max(sums_.size(), gradients.size()));
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    auto& [sum, owned] = sums_[i];
-    if (!gradients[i].defined()) continue;
-    if (!sum.defined()) {
-      sum = gradients[i];
-    } else if (owned) {
-      sum.add_(gradients[i]);
-    } else {
-      sum = at::add(sum, gradients[i]);
-      owned = true;
-    }
+  if (parameter >= sums_.size()) sums_.resize(parameter + 1);
+  if (!gradient.defined()) return;
+  auto& [sum, owned] = sums_[parameter];
+  if (!sum.defined()) {
+    sum = gradient;
+  } else if (owned) {
+    sum.add_(gradient);
+  } else {
+    sum = at::add(sum, gradient);
+    owned = true;
   }
 }
 

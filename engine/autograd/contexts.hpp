@@ -7,16 +7,18 @@
 #include <utility>
 #include <vector>
 
+#include "engine/autograd/weight_gradients.hpp"
 #include "engine/schedule/stage_core.hpp"
 #include "messages/ids.hpp"
 
 namespace troupe::engine {
 
-/// What a stage keeps of one micro-batch between its forward and its backward. Owning it keeps the
-/// recorded graph, and with it the activations, alive.
+/// What a stage keeps of one micro-batch between its forward and the end of its backward. Owning it
+/// keeps the recorded graph, and with it the activations, alive.
 struct microbatch_context {
-  at::Tensor input;   // leaf of the recorded graph; undefined on the first stage
-  at::Tensor output;  // its root: the activation, or the loss on the last stage
+  at::Tensor input = {};   // leaf of the recorded graph; undefined on the first stage
+  at::Tensor output = {};  // its root: the activation, or the loss on the last stage
+  std::vector<weight_task> weights = {};  // left by the backward of the input
 };
 
 /// The contexts of a stage, keyed by (epoch, step, micro-batch). Not thread-safe.
@@ -39,6 +41,7 @@ class gradient_sum {
  public:
   /// Undefined entries add nothing. The tensors are not written.
   void add(const std::vector<at::Tensor>& gradients);
+  void add(std::size_t parameter, const at::Tensor& gradient);
 
   /// The sums so far (nullopt: no gradient at all); starts anew.
   [[nodiscard]] std::vector<std::optional<at::Tensor>> take();

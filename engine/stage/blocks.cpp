@@ -2,7 +2,6 @@
 
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/batch_norm.h>
-#include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
@@ -15,6 +14,8 @@
 #include <array>
 #include <cmath>
 #include <utility>
+
+#include "engine/autograd/convolution.hpp"
 
 namespace troupe::engine {
 
@@ -65,8 +66,8 @@ convolution::convolution(std::string name, const convolution_options& options,
       weight_(default_weight(weight_shape(this->name(), options), random)) {}
 
 at::Tensor convolution::forward(const at::Tensor& input, bool /*training*/) {
-  return at::conv2d(input, weight_, {}, options_.stride, options_.padding, options_.dilation,
-                    options_.groups);
+  return convolve(input, weight_,
+                  {options_.stride, options_.padding, options_.dilation, options_.groups});
 }
 
 std::vector<named_tensor> convolution::parameters() const {

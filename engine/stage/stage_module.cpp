@@ -34,7 +34,10 @@ class autocast_guard {
 }  // namespace
 
 stage_module::stage_module(model layers, stage_options options)
-    : layers_(std::move(layers)), options_(options), parameters_(engine::parameters(layers_)) {}
+    : layers_(std::move(layers)), options_(options), parameters_(engine::parameters(layers_)) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    index_of_.emplace(parameters_[i].tensor.unsafeGetTensorImpl(), i);
+}
 
 at::Tensor stage_module::prepare(const at::Tensor& input) const {
   auto x = input.detach().to(options_.device);
@@ -73,8 +76,8 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
   return outcome;
 }
 
-at::Tensor stage_module::backward(const step_key& step, microbatch_id microbatch,
-                                  const at::Tensor& gradient) {
+at::Tensor stage_module::backward_input(const step_key& step, microbatch_id microbatch,
+                                        const at::Tensor& gradient) {
   auto context = contexts_.take(step, microbatch);
   if (!context) throw std::logic_error("backward of a micro-batch that has not gone forward");
   if (!context->output.requires_grad()) return {};  // nothing to train up to here
@@ -85,6 +88,7 @@ at::Tensor stage_module::backward(const step_key& step, microbatch_id microbatch
 
   std::vector<at::Tensor> seeds;
   if (!options_.is_last) seeds.push_back(gradient.to(options_.device));
+  weight_gradient_collector later;
   auto gradients = torch::autograd::grad({context->output}, wanted, seeds,
                                          /*retain_graph=*/false, /*create_graph=*/false,
                                          /*allow_unused=*/true);
@@ -94,7 +98,18 @@ at::Tensor stage_module::backward(const step_key& step, microbatch_id microbatch
     gradients.pop_back();
   }
   gradients_.add(gradients);
+  contexts_.put(step, microbatch, {.weights = later.take()});
   return input_gradient;
+}
+
+void stage_module::backward_weights(const step_key& step, microbatch_id microbatch) {
+  auto context = contexts_.take(step, microbatch);
+  if (!context) return;  // there was nothing to train
+  const at::NoGradGuard no_grad;
+  for (auto& task : context->weights) {
+    const auto run = std::exchange(task.gradient, {});  // frees its activations once it is done
+    gradients_.add(index_of_.at(task.weight.unsafeGetTensorImpl()), run());
+  }
 }
 
 std::vector<std::optional<at::Tensor>> stage_module::take_gradients() {

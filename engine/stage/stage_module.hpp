@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/autograd/contexts.hpp"
@@ -52,10 +53,16 @@ class stage_module {
                           const at::Tensor& input, const at::Tensor& labels,
                           std::int64_t batch_size);
 
-  /// Adds the micro-batch's parameter gradients to the step's and returns the gradient of its
-  /// input, undefined on the first stage. `gradient`: of this stage's activation; undefined on the
-  /// last stage.
-  at::Tensor backward(const step_key& step, microbatch_id microbatch, const at::Tensor& gradient);
+  /// Returns the gradient of the micro-batch's input, undefined on the first stage, and leaves the
+  /// weights' gradients that can wait to `backward_weights`. `gradient`: of this stage's
+  /// activation; undefined on the last stage.
+  at::Tensor backward_input(const step_key& step, microbatch_id microbatch,
+                            const at::Tensor& gradient);
+
+  /// Completes the micro-batch's parameter gradients in the step's sums, and forgets its context.
+  /// The sums are those of an unsplit backward, to the bit, as long as micro-batches come in one
+  /// order.
+  void backward_weights(const step_key& step, microbatch_id microbatch);
 
   /// The step's gradients in the order of `parameters()`; starts anew.
   [[nodiscard]] std::vector<std::optional<at::Tensor>> take_gradients();
@@ -72,6 +79,7 @@ class stage_module {
   model layers_;
   stage_options options_;
   std::vector<named_tensor> parameters_;
+  std::unordered_map<const at::TensorImpl*, std::size_t> index_of_;  // of a parameter
   microbatch_contexts contexts_;
   gradient_sum gradients_;
 };

@@ -5,7 +5,8 @@ Run by a person, with the Python peers' environment:
     .venv-peers/bin/python tests/parity/make_fixture.py
 
 A fixture holds no weights that a seed reproduces. Of every large tensor it keeps a summary (see
-`summary`), in float64. Everything is computed on one thread: on the machine that made a fixture,
+`summary`), in float64. Everything is computed on two threads and with two images or more, where
+PyTorch leaves every convolution to oneDNN as Troupe does: on the machine that made a fixture,
 float32 results are reproducible to the bit.
 
 NAME.safetensors, for NAME in resnet18, resnet50, resnext101_32x8d (only its first six layers):
@@ -163,7 +164,7 @@ def write_stem(out):
     kept = ("conv1.", "bn1.", "layer1.0.")
     weights = {k: v.clone() for k, v in net.state_dict().items() if k.startswith(kept)}
     save_file(weights, out / "stem_weights.safetensors", metadata={"format": "pt"})
-    x = inputs(1, 64)["input"]
+    x = inputs(2, 64)["input"]
     with torch.no_grad():
         y = Slice(layers(net, 5))(x)
     save_file({"input": x, "output": summary(y)}, out / "stem.safetensors")
@@ -184,7 +185,7 @@ def main():
     arguments.add_argument("--out", type=pathlib.Path, default=fixtures)
     arguments.add_argument("--weights", action="store_true", help="whole networks' weights too")
     given = arguments.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(2)
     given.out.mkdir(parents=True, exist_ok=True)
     write_resnets(given.out)
     write_initial(given.out)

@@ -1,0 +1,134 @@
+// Troupe's convolution against ATen's, and its backward in two parts against the backward in one.
+
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <vector>
+
+#include "engine/autograd/convolution.hpp"
+#include "engine/autograd/weight_gradients.hpp"
+
+namespace {
+
+using namespace troupe::engine;
+
+struct shape {
+  std::int64_t images, in, out, kernel;
+  convolution_geometry how;
+};
+
+struct tensors {
+  at::Tensor input;
+  at::Tensor weight;
+};
+
+tensors make(const shape& of, at::ScalarType type) {
+  return {at::randn({of.images, of.in, 10, 10}, type).requires_grad_(),
+          at::randn({of.out, of.in / of.how.groups, of.kernel, of.kernel}, type).requires_grad_()};
+}
+
+shape any_shape() {
+  return GENERATE(shape{3, 8, 16, 1, {}}, shape{17, 16, 32, 1, {.stride = 2}},
+                  shape{2, 8, 8, 3, {.padding = 1}},
+                  shape{2, 8, 16, 3, {.stride = 2, .padding = 2, .dilation = 2, .groups = 4}});
+}
+
+class autocast_to_bf16 {
+ public:
+  autocast_to_bf16() {
+    at::autocast::set_autocast_cache_enabled(false);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+  }
+  ~autocast_to_bf16() { at::autocast::set_autocast_enabled(at::kCPU, false); }
+};
+
+std::vector<at::Tensor> gradients(const at::Tensor& output, const tensors& of,
+                                  const at::Tensor& seed) {
+  return torch::autograd::grad({output}, {of.input, of.weight}, {seed}, false, false, true);
+}
+
+/// The input's gradient, and the weight's from the task that was left.
+std::vector<at::Tensor> gradients_in_two_parts(const at::Tensor& output, const tensors& of,
+                                               const at::Tensor& seed) {
+  weight_gradient_collector later;
+  auto found = gradients(output, of, seed);
+  CHECK_FALSE(found[1].defined());
+  const auto tasks = later.take();
+  REQUIRE(tasks.size() == 1);
+  CHECK(tasks[0].weight.is_same(of.weight));
+  const at::NoGradGuard no_grad;
+  found[1] = tasks[0].gradient();
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("A convolution and its gradients are ATen's") {
+  const auto of = any_shape();
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const auto given = make(of, type);
+    const auto ours = convolve(given.input, given.weight, of.how);
+    const auto theirs = at::conv2d(given.input, given.weight, {}, of.how.stride, of.how.padding,
+                                   of.how.dilation, of.how.groups);
+    REQUIRE(at::allclose(ours, theirs, 1e-4, 1e-5));
+    const auto seed = at::randn(ours.sizes(), type);
+    const auto expected = gradients(theirs, given, seed);
+    const auto found = gradients(ours, given, seed);
+    CHECK(at::allclose(found[0], expected[0], 1e-4, 1e-4));
+    CHECK(at::allclose(found[1], expected[1], 1e-4, 1e-4));
+  }
+}
+
+TEST_CASE("A backward in two parts gives the bits of one in a piece") {
+  const auto of = any_shape();
+  const bool channels_last = GENERATE(false, true);
+  const bool bf16 = GENERATE(false, true);
+  auto given = make(of, at::kFloat);
+  auto input = channels_last ? given.input.contiguous(at::MemoryFormat::ChannelsLast) : given.input;
+  const auto forward = [&] {
+    if (!bf16) return convolve(input, given.weight, of.how);
+    const autocast_to_bf16 autocast;
+    return convolve(input, given.weight, of.how);
+  };
+  const auto whole_output = forward();
+  const auto split_output = forward();
+  REQUIRE(at::equal(whole_output, split_output));
+  CHECK(whole_output.scalar_type() == (bf16 ? at::kBFloat16 : at::kFloat));
+  const auto seed = at::randn(whole_output.sizes()).to(whole_output.scalar_type());
+  given.input = input;
+  const auto whole = gradients(whole_output, given, seed);
+  const auto split = gradients_in_two_parts(split_output, given, seed);
+  CHECK(at::equal(whole[0], split[0]));
+  CHECK(at::equal(whole[1], split[1]));
+  CHECK(split[1].scalar_type() == at::kFloat);
+}
+
+TEST_CASE("On one thread f32 images give the same bits however they are cut into micro-batches") {
+  static_cast<void>(at::get_num_threads());
+  at::set_num_threads(1);
+  const at::NoGradGuard no_grad;
+  const auto given = make({20, 64, 32, 1, {}}, at::kFloat);
+  const auto whole = convolve(given.input, given.weight, {});
+  for (const std::int64_t images : {4, 10})
+    CHECK(at::equal(whole.narrow(0, 0, images),
+                    convolve(given.input.narrow(0, 0, images), given.weight, {})));
+}
+
+TEST_CASE("A weight that needs no gradient leaves no task") {
+  auto given = make({2, 4, 4, 3, {.padding = 1}}, at::kFloat);
+  given.weight.requires_grad_(false);
+  const auto output = convolve(given.input, given.weight, {.padding = 1});
+  weight_gradient_collector later;
+  const auto found = torch::autograd::grad({output}, {given.input}, {at::randn(output.sizes())});
+  CHECK(found[0].defined());
+  CHECK(later.take().empty());
+}
