@@ -39,10 +39,11 @@ liveness::effects liveness::tick(clock::time_point now) {
     pause_until_ = now + pause_is_remembered;
   }
   const bool on_time = elapsed < 2 * settings_.interval;
+  const bool counts = elapsed >= settings_.interval / 2;
   effects out;
   for (auto& [node, who] : peers_) {
     out.emplace_back(beat{node});
-    who.silent += std::min<clock::duration>(elapsed, settings_.interval);
+    if (counts) who.silent += settings_.interval;
     if (!on_time) continue;
     if (is_of_this_host(who) && who.silent >= settings_.suspicion) {
       out.emplace_back(examine{node, who.where});
@@ -96,8 +97,8 @@ void liveness::judge(const std::string& node, const peer& who, clock::duration l
 }
 
 void liveness::forget_lost(const effects& of) {
-  for (const auto& effect : of) {
-    if (const auto* gone = std::get_if<lost>(&effect)) peers_.erase(gone->node);
+  for (const auto& each : of) {
+    if (const auto* gone = std::get_if<lost>(&each)) peers_.erase(gone->node);
   }
 }
 

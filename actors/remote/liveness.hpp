@@ -30,11 +30,12 @@ struct liveness_settings {
 /// Decides who is alive. Pure: events and the time come in, effects go out, in order; no thread,
 /// clock or I/O.
 ///
-/// It counts silence in ticks that it lived through itself: a tick adds the time since the last
-/// one, but never more than one interval, and a tick that comes late convicts nobody. A judge that
-/// was starved, or stopped with the whole machine, has not listened meanwhile: what came in still
-/// lies unread, and the next tick that is on time comes after it was read. The price is that a
-/// judge that gets no processor is slow to notice a death.
+/// It counts silence in ticks that it lived through itself: a tick adds one interval, however late
+/// it comes (and nothing when it comes right behind another), and a late one convicts nobody. A
+/// judge that was starved, or stopped with the whole machine, has not listened meanwhile: what came
+/// in still lies unread, and the next tick that is on time comes after it was read. So a node whose
+/// heartbeats are never more than `silence` less two intervals apart is never lost. The price is
+/// that a judge that gets no processor is slow to notice a death.
 class liveness {
  public:
   using clock = std::chrono::steady_clock;

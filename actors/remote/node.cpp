@@ -1,7 +1,6 @@
 #include "actors/remote/node.hpp"
 
 #include <caf/actor_registry.hpp>
-#include <caf/default_attachable.hpp>
 #include <caf/make_actor.hpp>
 #include <caf/message.hpp>
 #include <chrono>
@@ -33,13 +32,6 @@ caf::node_id make_id(const std::string& name, std::uint32_t number) {
 void enqueue(const caf::strong_actor_ptr& to, caf::strong_actor_ptr sender, caf::message_id mid,
              caf::message what) {
   to->get()->enqueue(std::move(sender), mid, std::move(what), nullptr);
-}
-
-void forget_link(const caf::strong_actor_ptr& observed, const caf::strong_actor_ptr& observer) {
-  if (!observed) return;
-  const caf::default_attachable::observe_token link{caf::actor_cast<caf::actor_addr>(observer),
-                                                    caf::default_attachable::link};
-  observed->get()->detach(link);
 }
 
 }  // namespace
@@ -369,8 +361,6 @@ void node::deliver(const std::string& from, const frame& in) {
   auto content = types_.decode(in, *this);
   if (!content && in.kind != frame_kind::response) return refuse(from, in, content.error());
   auto sender = in.sender ? resolve({from, "", in.sender}) : nullptr;
-  // The end of a linked actor is told once, though we watch the actor as well.
-  if (content && content->match_elements<caf::exit_msg>()) forget_link(sender, target);
   enqueue(target, std::move(sender), mid,
           content ? std::move(*content) : caf::make_message(to_caf(content.error())));
 }
@@ -404,6 +394,7 @@ void node::watch(const std::string& from, caf::actor_id target) {
 
 void node::actor_ended(const std::string& from, const frame& in) {
   const auto reason = in.body.empty() ? caf::error{} : to_caf(error_in(in));
+  forget_links(from, [&](const remote_link& known) { return known.there == in.sender; });
   proxies_.erase(id_of(from), in.sender, reason);
 }
 
@@ -420,18 +411,46 @@ void node::tell_link(frame_kind what, const caf::strong_actor_ptr& local,
   });
 }
 
+/// The other actor sends its exit itself when it ends; only when its node is lost it is up to us.
+/// The end of ours reaches it as that of any watched actor.
 void node::link_actor(const std::string& from, const frame& in) {
   const auto actor = system_.registry().get<caf::strong_actor_ptr>(in.target);
-  if (!actor) return;  // whoever linked to it watches it too
-  // The other direction stands at the other node.
-  const auto other = resolve({from, "", in.sender});
-  other->get()->attach(caf::default_attachable::make_link(caf::actor_cast<caf::actor_addr>(other),
-                                                          caf::actor_cast<caf::actor_addr>(actor)));
+  if (!actor) return;
+  const auto other = resolve({from, "", in.sender});  // watched from here on
+  const std::scoped_lock lock(mutex_);
+  remote_links_.emplace(from, remote_link{in.sender, caf::actor_cast<caf::actor_addr>(actor)});
 }
 
 void node::unlink_actor(const std::string& from, const frame& in) {
-  const auto actor = system_.registry().get<caf::strong_actor_ptr>(in.target);
-  if (actor) forget_link(proxies_.get(id_of(from), in.sender), actor);
+  forget_links(from, [&](const remote_link& known) {
+    return known.there == in.sender && known.here.id() == in.target;
+  });
+}
+
+template <class Condition>
+void node::forget_links(const std::string& name, Condition condition) {
+  const std::scoped_lock lock(mutex_);
+  const auto [first, last] = remote_links_.equal_range(name);
+  for (auto it = first; it != last;)
+    it = condition(it->second) ? remote_links_.erase(it) : std::next(it);
+}
+
+void node::break_links(const std::string& name, const caf::error& why) {
+  std::vector<remote_link> broken;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto [first, last] = remote_links_.equal_range(name);
+    for (auto it = first; it != last; ++it) broken.push_back(it->second);
+    remote_links_.erase(first, last);
+  }
+  const auto id = id_of(name);
+  for (const auto& [there, here] : broken) {
+    const auto other = proxies_.get(id, there);
+    const auto actor = caf::actor_cast<caf::strong_actor_ptr>(here);
+    if (!other || !actor) continue;
+    const caf::exit_msg exit{caf::actor_cast<caf::actor_addr>(other), why};
+    enqueue(actor, nullptr, caf::make_message_id(), caf::make_message(exit));
+  }
 }
 
 void node::answer_lookup(const std::string& from, const frame& in) {
@@ -508,6 +527,7 @@ void node::node_down(const std::string& name, const error& why) {
   }
   for (auto& question : unanswered) question.set_value(tl::unexpected(why));
   fail_requests(failed, why);
+  break_links(name, to_caf(why));
   const auto id = id_of(name);
   for (const auto& proxy : proxies_.get_all(id)) proxies_.erase(id, proxy->id(), to_caf(why));
   if (settings_.on_node_down) settings_.on_node_down(name, why);

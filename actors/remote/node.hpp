@@ -1,5 +1,6 @@
 #pragma once
 
+#include <caf/actor_addr.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/node_id.hpp>
 #include <caf/proxy_registry.hpp>
@@ -33,7 +34,7 @@ struct node_settings {
   std::string listen = "127.0.0.1:0";
   /// A connected node is gone: lost (peer_lost), or left in order (cancelled). On the link's
   /// thread.
-  std::function<void(const std::string& node, const error& why)> on_node_down;
+  std::function<void(const std::string& node, const error& why)> on_node_down = {};
   /// How soon a node that hangs or cannot be reached any more counts as lost.
   liveness_settings liveness = {};
 };
@@ -98,6 +99,10 @@ class node final : public actor_directory,
     caf::message_id mid;
     std::string node;
   };
+  struct remote_link {  // of an actor of another node to one of ours
+    caf::actor_id there = 0;
+    caf::actor_addr here;
+  };
   using lookup = std::promise<result<caf::strong_actor_ptr>>;
 
   node(caf::actor_system& system, const message_registry& types, node_settings settings);
@@ -140,6 +145,9 @@ class node final : public actor_directory,
 
   void undelivered(const messages::frame& out, const error& why);
   void node_down(const std::string& name, const error& why);
+  void break_links(const std::string& name, const caf::error& why);
+  template <class Condition>
+  void forget_links(const std::string& name, Condition condition);
   void fail_requests(const std::vector<pending_request>& requests, const error& why);
   void put_error(messages::frame& out, const error& what);
   [[nodiscard]] error error_in(const messages::frame& in);
@@ -159,6 +167,7 @@ class node final : public actor_directory,
   liveness liveness_;
   std::map<caf::node_id, std::string> names_;
   std::map<request_key, pending_request> pending_;
+  std::multimap<std::string, remote_link> remote_links_;  // by node
   std::map<std::string, caf::strong_actor_ptr> published_;
   std::map<std::uint64_t, std::pair<std::string, lookup>> lookups_;
   std::uint64_t next_lookup_ = 1;

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <poll.h>
@@ -64,6 +65,19 @@ std::vector<pid_t> children_of(pid_t parent) {
     for (pid_t child = 0; list >> child;) found.push_back(child);
   }
   return found;
+}
+
+void wait_until_stopped(pid_t child) {
+  siginfo_t how{};
+  REQUIRE(waitid(P_PID, static_cast<id_t>(child), &how, WSTOPPED) == 0);
+}
+
+char state_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const auto end_of_name = line.rfind(')');
+  return end_of_name == std::string::npos ? '-' : line.at(end_of_name + 2);
 }
 
 bool wait_until_gone(pid_t pid) {
