@@ -53,6 +53,7 @@ neighbourhood::effects neighbourhood::frame_arrived(peer_id peer, frame in) {
   if (in.kind == frame_kind::hello) return greeted(peer, in);
   effects out;
   if (found->second.empty()) {
+    if (in.kind == frame_kind::heartbeat) return out;  // it overtook the hello
     out.emplace_back(close{peer, {errc::bad_frame, "a peer spoke before it said hello"}});
     return out;
   }

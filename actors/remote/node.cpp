@@ -172,7 +172,7 @@ neighbourhood::effects node::perform_liveness(const liveness::effects& what) {
     } else if (const auto* doubt = std::get_if<liveness::examine>(&effect)) {
       add(perform_liveness(liveness_.examined(doubt->node, state_of(doubt->process))));
     } else if (const auto* gone = std::get_if<liveness::lost>(&effect)) {
-      add(core_->lose(gone->node, gone->why));
+      add(core_->lose(gone->node, with_own_pause(gone->why)));
     }
   }
   return out;

@@ -69,7 +69,8 @@ enum Kind {
 
   heartbeat @8;
   # I am alive. Send one every 100 ms or so, on the control lane, whatever else you send. Any frame
-  # is a sign of life; who shows none for a second is cut off and cannot return.
+  # is a sign of life; who shows none for a second is cut off and cannot return. It may overtake the
+  # hello.
 
   goodbye @9;    # I leave in order; do not count me as lost.
   unlink @10;    # Takes a `link` back.
