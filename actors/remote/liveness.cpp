@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <utility>
 
 namespace troupe::actors {
 namespace {
@@ -34,7 +33,7 @@ void liveness::heard(const std::string& node) {
 liveness::effects liveness::tick(clock::time_point now) {
   const auto elapsed = last_tick_ ? now - *last_tick_ : settings_.interval;
   last_tick_ = now;
-  if (elapsed >= settings_.silence) {
+  if (elapsed >= settings_.suspicion) {
     pause_ = elapsed;
     pause_until_ = now + pause_is_remembered;
   }
@@ -114,7 +113,7 @@ std::optional<milliseconds> liveness::stood_still(clock::time_point now) const {
   if (!last_tick_) return std::nullopt;
   auto longest = now - *last_tick_;
   if (now <= pause_until_) longest = std::max(longest, pause_);
-  if (longest < settings_.silence) return std::nullopt;
+  if (longest < settings_.suspicion) return std::nullopt;
   return std::chrono::duration_cast<milliseconds>(longest);
 }
 

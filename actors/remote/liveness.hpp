@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -68,8 +69,8 @@ class liveness {
   effects tick(clock::time_point now);
   effects examined(const std::string& node, process_state state);
 
-  /// How long this process itself stood still, if it did so for longer than a silent node is given,
-  /// and just now or in the last seconds: others have counted it as lost.
+  /// How long this process itself stood still, if it did so for longer than `suspicion`, just now
+  /// or in the last seconds: others may have counted it as lost.
   [[nodiscard]] std::optional<std::chrono::milliseconds> stood_still(clock::time_point now) const;
 
  private:

@@ -106,7 +106,7 @@ neighbourhood::effects neighbourhood::peer_down(peer_id peer, const error& why) 
   if (node == neighbours_.end() || node->second.lost) return {};
   if (node->second.leaving) return gone(name, {errc::cancelled, "node '" + name + "' has left"});
   auto out = gone(name, {errc::peer_lost, "node '" + name + "' is gone: " + why.text});
-  close_all(name, {errc::peer_lost, "another connection of this node was lost"}, out);
+  close_all(name, {errc::peer_lost, "another connection of node '" + name + "' was lost"}, out);
   return out;
 }
 

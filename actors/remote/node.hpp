@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "actors/remote/gate.hpp"
@@ -63,8 +64,8 @@ class node final : public actor_directory,
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
   [[nodiscard]] messages::link_stats link_stats() const { return link_->stats(); }
 
-  /// How long this process itself has just stood still, if it was long enough for others to count
-  /// it as lost (see liveness).
+  /// How long this process itself has just stood still, if others may have counted it as lost for
+  /// that (see liveness).
   [[nodiscard]] std::optional<std::chrono::milliseconds> stood_still();
 
   /// Lets other nodes find `actor` by a name.

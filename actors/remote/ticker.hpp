@@ -1,9 +1,8 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
-
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
 

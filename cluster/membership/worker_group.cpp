@@ -90,10 +90,11 @@ result<std::vector<actors::stage_actor>> worker_group::build(
 }
 
 error worker_group::explain(const error& why) const {
-  if (why.code != errc::peer_lost || node_->stood_still()) return why;
+  if (why.code != errc::peer_lost) return why;
   const auto deadline = steady_clock::now() + last_word;
   for (;;) {
-    if (auto ended = workers_->failure()) return {errc::peer_lost, *ended};
+    if (auto ended = workers_->failure())
+      return {errc::peer_lost, node_->stood_still() ? *ended + ": " + why.text : *ended};
     if (steady_clock::now() > deadline) return why;
     std::this_thread::sleep_for(look_every);
   }

@@ -22,6 +22,7 @@ using tests::children_of;
 using tests::run_program;
 using tests::scratch_folder;
 using tests::wait_until_gone;
+using tests::wait_until_stopped;
 
 const std::vector<std::string> long_run{
     "--model",      "resnet18", "--data",    "synthetic:3x64x64:10:64",
@@ -129,7 +130,7 @@ TEST_CASE("Ctrl-Z stops the whole run, and it goes on when it is continued") {
           REQUIRE(stages.size() == 2);
           kill(program, SIGTSTP);
           wait_until_stopped(program);
-          for (const auto stage : stages) CHECK(tests::state_of(stage) == 'T');
+          for (const auto stage : stages) CHECK(tests::wait_for_state(stage, 'T'));
           // Far longer than a silent peer is given.
           std::this_thread::sleep_for(std::chrono::seconds(3));
           kill(program, SIGCONT);
