@@ -33,7 +33,7 @@ void liveness::heard(const std::string& node) {
 liveness::effects liveness::tick(clock::time_point now) {
   const auto elapsed = last_tick_ ? now - *last_tick_ : settings_.interval;
   last_tick_ = now;
-  if (elapsed >= settings_.suspicion) {
+  if (elapsed >= noticeable_pause()) {
     pause_ = elapsed;
     pause_until_ = now + pause_is_remembered;
   }
@@ -109,11 +109,16 @@ bool liveness::is_of_this_network(const peer& who) const {
   return !self_.network.empty() && who.where.network == self_.network;
 }
 
+/// Our last heartbeat went out up to one interval before we stood still.
+milliseconds liveness::noticeable_pause() const {
+  return settings_.suspicion - settings_.interval;
+}
+
 std::optional<milliseconds> liveness::stood_still(clock::time_point now) const {
   if (!last_tick_) return std::nullopt;
   auto longest = now - *last_tick_;
   if (now <= pause_until_) longest = std::max(longest, pause_);
-  if (longest < settings_.suspicion) return std::nullopt;
+  if (longest < noticeable_pause()) return std::nullopt;
   return std::chrono::duration_cast<milliseconds>(longest);
 }
 

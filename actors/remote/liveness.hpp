@@ -83,6 +83,7 @@ class liveness {
   [[nodiscard]] bool is_of_this_network(const peer& who) const;
   void judge(const std::string& node, const peer& who, clock::duration limit, effects& out) const;
   void forget_lost(const effects& of);
+  [[nodiscard]] std::chrono::milliseconds noticeable_pause() const;
 
   const liveness_settings settings_;
   const process_identity self_;

@@ -79,8 +79,8 @@ class worker_group {
       const std::vector<actors::build_stage>& orders);
 
   /// `why`, or where it is peer_lost the system's word on the worker that ended: "stage-1 was
-  /// killed by signal 9 (SIGKILL)". Waits a moment for that word. Where this process itself has stood
-  /// still, workers may have ended for that, and both are told.
+  /// killed by signal 9 (SIGKILL)". Waits a moment for that word. Where this process itself has
+  /// stood still, workers may have ended for that, and both are told.
   [[nodiscard]] error explain(const error& why) const;
 
   /// Ends worker processes at once. From any thread.
