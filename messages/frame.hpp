@@ -9,7 +9,7 @@
 
 namespace troupe::messages {
 
-inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint16_t protocol_version = 2;
 
 /// Element types a tensor may have on the wire.
 enum class dtype : std::uint8_t { f32, f64, f16, bf16, i64, i32, i16, i8, u8, boolean };
@@ -84,14 +84,15 @@ struct element {
 enum class frame_kind : std::uint8_t {
   hello,      ///< First frame each way on a new link: who I am.
   message,    ///< To an actor; no answer expected.
-  request,    ///< To an actor; answered by `response` or `failure` with the same request id.
-  response,   ///< The answer to a request.
-  failure,    ///< The error answer to a request: body is {code, text}.
+  request,    ///< To an actor; answered by `response` with the same request id.
+  response,   ///< The answer to a request; an error answer is a body of one `error` element.
+  link,       ///< My actor `sender` and your actor `target` end together: see `unlink`.
   monitor,    ///< Tell me when actor `target` ends.
-  down,       ///< Actor `sender` of mine has ended: body is the reason.
+  down,       ///< Actor `sender` of mine has ended: body is the reason, an `error` element.
   lookup,     ///< Which actor has this name? Answered by `response`.
   heartbeat,  ///< I am alive.
   goodbye,    ///< I am leaving in order; do not count me as lost.
+  unlink,     ///< Takes a `link` back.
 };
 
 /// Frames keep their order within a lane of one peer. `control` overtakes tensors in `data`.

@@ -8,23 +8,34 @@ namespace {
 using messages::frame;
 using messages::frame_kind;
 
-frame make_hello(const std::string& name, const std::string& address) {
-  frame hello{.kind = frame_kind::hello};
-  hello.body.push_back({"hello", {{name}, {address}}});
-  return hello;
-}
-
 struct greeting {
   std::string name;
   std::string address;
+  process_identity process;
 };
 
+frame make_hello(const greeting& who) {
+  frame hello{.kind = frame_kind::hello};
+  hello.body.push_back({"hello",
+                        {{who.name},
+                         {who.address},
+                         {who.process.host},
+                         {who.process.network},
+                         {who.process.pid},
+                         {who.process.started}}});
+  return hello;
+}
+
 std::optional<greeting> read_hello(const frame& hello) {
-  if (hello.body.size() != 1 || hello.body[0].fields.size() != 2) return std::nullopt;
-  const auto* name = std::get_if<std::string>(&hello.body[0].fields[0].of);
-  const auto* address = std::get_if<std::string>(&hello.body[0].fields[1].of);
-  if (!name || !address || name->empty()) return std::nullopt;
-  return greeting{*name, *address};
+  if (hello.body.size() != 1 || hello.body[0].fields.size() != 6) return std::nullopt;
+  const auto& fields = hello.body[0].fields;
+  const auto text = [&](std::size_t i) { return std::get_if<std::string>(&fields[i].of); };
+  const auto number = [&](std::size_t i) { return std::get_if<std::int64_t>(&fields[i].of); };
+  for (const std::size_t i : {0, 1, 2, 3}) {
+    if (!text(i)) return std::nullopt;
+  }
+  if (!number(4) || !number(5) || text(0)->empty()) return std::nullopt;
+  return greeting{*text(0), *text(1), {*text(2), *text(3), *number(4), *number(5)}};
 }
 
 }  // namespace
@@ -32,7 +43,7 @@ std::optional<greeting> read_hello(const frame& hello) {
 neighbourhood::effects neighbourhood::peer_up(peer_id peer) {
   names_.emplace(peer, "");
   effects out;
-  out.emplace_back(transmit{peer, make_hello(name_, address_)});
+  out.emplace_back(transmit{peer, make_hello({name_, address_, self_})});
   return out;
 }
 
@@ -42,9 +53,14 @@ neighbourhood::effects neighbourhood::frame_arrived(peer_id peer, frame in) {
   if (in.kind == frame_kind::hello) return greeted(peer, in);
   effects out;
   if (found->second.empty()) {
+    if (in.kind == frame_kind::heartbeat) return out;  // it overtook the hello
     out.emplace_back(close{peer, {errc::bad_frame, "a peer spoke before it said hello"}});
-  } else if (in.kind == frame_kind::goodbye) {
-    neighbours_[found->second].leaving = true;
+    return out;
+  }
+  auto& node = neighbours_[found->second];
+  if (node.lost && !node.leaving) return out;  // it was cut off
+  if (in.kind == frame_kind::goodbye) {
+    node.leaving = true;
   } else {
     out.emplace_back(received{found->second, std::move(in)});
   }
@@ -74,7 +90,7 @@ neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) 
   if (node.peer) return out;  // both sides connected at once: one way each
   node.peer = peer;
   node.connecting = false;
-  out.emplace_back(node_up{name});
+  out.emplace_back(node_up{name, who->process});
   for (auto& waiting : std::exchange(node.backlog, {}))
     out.emplace_back(transmit{peer, std::move(waiting)});
   return out;
@@ -89,7 +105,27 @@ neighbourhood::effects neighbourhood::peer_down(peer_id peer, const error& why) 
   const auto node = neighbours_.find(name);
   if (node == neighbours_.end() || node->second.lost) return {};
   if (node->second.leaving) return gone(name, {errc::cancelled, "node '" + name + "' has left"});
-  return gone(name, {errc::peer_lost, "node '" + name + "' is gone: " + why.text});
+  auto out = gone(name, {errc::peer_lost, "node '" + name + "' is gone: " + why.text});
+  close_all(name, {errc::peer_lost, "another connection of node '" + name + "' was lost"}, out);
+  return out;
+}
+
+neighbourhood::effects neighbourhood::lose(const std::string& name, const error& why) {
+  const auto node = neighbours_.find(name);
+  if (node == neighbours_.end() || node->second.lost) return {};
+  auto out = node->second.leaving
+                 ? gone(name, {errc::cancelled, "node '" + name + "' has left"})
+                 : gone(name, {errc::peer_lost, "node '" + name + "' is gone: " + why.text});
+  // The text is for the other side.
+  close_all(name, {why.code, "node '" + name_ + "' has cut node '" + name + "' off: " + why.text},
+            out);
+  return out;
+}
+
+void neighbourhood::close_all(const std::string& name, const error& why, effects& out) const {
+  for (const auto& [peer, of] : names_) {
+    if (of == name) out.emplace_back(close{peer, why});
+  }
 }
 
 neighbourhood::effects neighbourhood::connect_failed(const std::string& name, const error& why) {

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/remote/process_identity.hpp"
 #include "messages/error.hpp"
 #include "messages/frame.hpp"
 #include "messages/ids.hpp"
@@ -39,8 +40,9 @@ class neighbourhood {
     messages::frame what;
     error why;
   };
-  struct node_up {
+  struct node_up {  ///< A node is connected and has said who it is.
     std::string node;
+    process_identity process;
   };
   struct node_down {  ///< Once for each node that was up: peer_lost, or cancelled if it said
                       ///< goodbye.
@@ -50,14 +52,16 @@ class neighbourhood {
   using effect = std::variant<connect, transmit, close, received, undelivered, node_up, node_down>;
   using effects = std::vector<effect>;
 
-  /// `address` is where this node listens, for others to come back to.
-  neighbourhood(std::string name, std::string address)
-      : name_(std::move(name)), address_(std::move(address)) {}
+  /// `address` is where this node listens, for others to come back to; `self` is where it runs.
+  neighbourhood(std::string name, std::string address, process_identity self = {})
+      : name_(std::move(name)), address_(std::move(address)), self_(std::move(self)) {}
 
   effects peer_up(peer_id peer);
   effects peer_down(peer_id peer, const error& why);
   effects frame_arrived(peer_id peer, messages::frame in);
   effects connect_failed(const std::string& node, const error& why);
+  /// A connected node is dead or hung: it is cut off, and told if it still listens.
+  effects lose(const std::string& node, const error& why);
 
   /// Sends to a node heard of before (`heard_of`), connecting first if need be.
   effects send(const std::string& node, messages::frame out);
@@ -90,9 +94,11 @@ class neighbourhood {
 
   effects greeted(peer_id peer, const messages::frame& hello);
   effects gone(const std::string& node, const error& why);
+  void close_all(const std::string& node, const error& why, effects& out) const;
 
   std::string name_;
   std::string address_;
+  process_identity self_;
   std::map<std::string, neighbour> neighbours_;
   std::map<peer_id, std::string> names_;  // empty until the peer's hello
 };

@@ -4,6 +4,7 @@
 #include <caf/make_actor.hpp>
 #include <caf/message.hpp>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "actors/errors.hpp"
@@ -28,18 +29,6 @@ caf::node_id make_id(const std::string& name, std::uint32_t number) {
   return caf::make_node_id(number, host);
 }
 
-messages::element error_element(const error& what) {
-  return {"error", {{static_cast<std::int64_t>(what.code)}, {what.text}}};
-}
-
-error read_error(const frame& in) {
-  const error unknown{errc::handler_failed, "the peer gave no reason"};
-  if (in.body.size() != 1 || in.body[0].fields.size() != 2) return unknown;
-  const auto* code = std::get_if<std::int64_t>(&in.body[0].fields[0].of);
-  const auto* text = std::get_if<std::string>(&in.body[0].fields[1].of);
-  return code && text ? error{static_cast<errc>(*code), *text} : unknown;
-}
-
 void enqueue(const caf::strong_actor_ptr& to, caf::strong_actor_ptr sender, caf::message_id mid,
              caf::message what) {
   to->get()->enqueue(std::move(sender), mid, std::move(what), nullptr);
@@ -61,16 +50,25 @@ result<std::unique_ptr<node>> node::start(caf::actor_system& system, const messa
     return tl::unexpected(address.error());
   }
   made->address_ = *address;
-  made->core_ = std::make_unique<neighbourhood>(made->settings_.name, made->address_);
+  made->core_ =
+      std::make_unique<neighbourhood>(made->settings_.name, made->address_, own_identity());
+  made->ticker_ = std::make_unique<ticker>(made->settings_.liveness.interval, [self = made.get()] {
+    self->run_on_link([self] { self->judge(); });
+  });
   return made;
 }
 
 node::node(caf::actor_system& system, const message_registry& types, node_settings settings)
-    : system_(system), types_(types), settings_(std::move(settings)), proxies_(system, *this) {}
+    : system_(system),
+      types_(types),
+      settings_(std::move(settings)),
+      proxies_(system, *this),
+      liveness_(settings_.liveness, own_identity()) {}
 
 node::~node() {
   open_->close();
   say_goodbye();
+  ticker_.reset();
   link_.reset();
   proxies_.clear();
 }
@@ -91,7 +89,7 @@ messages::link_events node::link_events() {
           },
       .on_peer_down =
           [this](peer_id peer, const error& why) {
-            step([&](auto& core) { return core.peer_down(peer, why); });
+            step([&](auto& core) { return core.peer_down(peer, with_own_pause(why)); });
           },
   };
 }
@@ -118,6 +116,12 @@ void node::perform_locked(neighbourhood::effect& effect) {
     if (end->why.code != errc::cancelled)
       log::warning(settings_.name + ": closing a connection: " + end->why.text);
     link_->close(end->peer, end->why);
+  } else if (const auto* up = std::get_if<neighbourhood::node_up>(&effect)) {
+    liveness_.node_up(up->node, up->process);
+  } else if (const auto* down = std::get_if<neighbourhood::node_down>(&effect)) {
+    liveness_.node_down(down->node);
+  } else if (const auto* in = std::get_if<neighbourhood::received>(&effect)) {
+    liveness_.heard(in->node);
   }
 }
 
@@ -139,6 +143,51 @@ void node::connect(const neighbourhood::connect& to) {
 
 void node::send(const std::string& to, frame out) {
   step([&](auto& core) { return core.send(to, std::move(out)); });
+}
+
+/// A frame to nobody is refused on the link's thread: wherever that thread is stuck or starved,
+/// what it is asked to do waits too.
+void node::run_on_link(std::function<void()> what) {
+  constexpr peer_id nobody{0};
+  link_->send(nobody, frame{.kind = frame_kind::heartbeat, .lane = messages::lane::control},
+              [what = std::move(what)](const result<void>& refused) {
+                if (!refused && refused.error().code == errc::peer_lost) what();
+              });
+}
+
+void node::judge() {
+  step(
+      [this](auto&) { return perform_liveness(liveness_.tick(std::chrono::steady_clock::now())); });
+}
+
+neighbourhood::effects node::perform_liveness(const liveness::effects& what) {
+  neighbourhood::effects out;
+  const auto add = [&out](neighbourhood::effects more) {
+    std::move(more.begin(), more.end(), std::back_inserter(out));
+  };
+  for (const auto& effect : what) {
+    if (const auto* beat = std::get_if<liveness::beat>(&effect)) {
+      add(core_->send(beat->node,
+                      {.kind = frame_kind::heartbeat, .lane = messages::lane::control}));
+    } else if (const auto* doubt = std::get_if<liveness::examine>(&effect)) {
+      add(perform_liveness(liveness_.examined(doubt->node, state_of(doubt->process))));
+    } else if (const auto* gone = std::get_if<liveness::lost>(&effect)) {
+      add(core_->lose(gone->node, with_own_pause(gone->why)));
+    }
+  }
+  return out;
+}
+
+error node::with_own_pause(error why) const {
+  const auto pause = liveness_.stood_still(std::chrono::steady_clock::now());
+  if (!pause) return why;
+  return {why.code,
+          why.text + " (this process itself had stood still for " + in_seconds(*pause) + ")"};
+}
+
+std::optional<milliseconds> node::stood_still() {
+  const std::scoped_lock lock(mutex_);
+  return liveness_.stood_still(std::chrono::steady_clock::now());
 }
 
 void node::publish(const std::string& name, caf::strong_actor_ptr actor) {
@@ -284,8 +333,14 @@ void node::received(const std::string& from, const frame& in) {
       return watch(from, in.target);
     case frame_kind::down:
       return actor_ended(from, in);
+    case frame_kind::link:
+      return link_actor(from, in);
+    case frame_kind::unlink:
+      return unlink_actor(from, in);
     case frame_kind::lookup:
       return answer_lookup(from, in);
+    case frame_kind::heartbeat:
+      return;  // it was heard
     default:
       log::warning(settings_.name + ": ignored an unexpected frame from " + from);
   }
@@ -320,26 +375,82 @@ void node::refuse(const std::string& from, const frame& in, const error& why) {
             .sender = in.target,
             .target = in.sender,
             .request_id = mid.response_id().integer_value()};
-  out.body.push_back(error_element(why));
+  put_error(out, why);
   send(from, std::move(out));
 }
 
 void node::watch(const std::string& from, caf::actor_id target) {
-  const auto ended = [this, from, target](const error& why) {
+  const auto ended = [this, from, target](const caf::error& reason) {
     frame out{.kind = frame_kind::down, .sender = target};
-    out.body.push_back(error_element(why));
+    if (reason) put_error(out, from_caf(reason));
     send(from, std::move(out));
   };
   const auto actor = system_.registry().get<caf::strong_actor_ptr>(target);
-  if (!actor) return ended({errc::unknown_target, "the actor has ended"});
+  if (!actor) return ended(to_caf({errc::unknown_target, "the actor has ended"}));
   actor->get()->attach_functor([ended, open = open_](const caf::error& reason) {
-    if (const auto inside = open->enter())
-      ended(reason ? from_caf(reason) : error{errc::cancelled, "the actor has ended"});
+    if (const auto inside = open->enter()) ended(reason);
   });
 }
 
 void node::actor_ended(const std::string& from, const frame& in) {
-  proxies_.erase(id_of(from), in.sender, to_caf(read_error(in)));
+  const auto reason = in.body.empty() ? caf::error{} : to_caf(error_in(in));
+  forget_links(from, [&](const remote_link& known) { return known.there == in.sender; });
+  proxies_.erase(id_of(from), in.sender, reason);
+}
+
+/// CAF links actors under the locks of both, where nothing may be asked of either.
+void node::tell_link(frame_kind what, const caf::strong_actor_ptr& local,
+                     const caf::strong_actor_ptr& remote) {
+  run_on_link([this, what, local, remote] {
+    std::string name;
+    {
+      const std::scoped_lock lock(mutex_);
+      name = names_.at(remote->node());
+    }
+    send(name, {.kind = what, .sender = address_of(local).id, .target = remote->id()});
+  });
+}
+
+/// The other actor sends its exit itself when it ends; only when its node is lost it is up to us.
+/// The end of ours reaches it as that of any watched actor.
+void node::link_actor(const std::string& from, const frame& in) {
+  const auto actor = system_.registry().get<caf::strong_actor_ptr>(in.target);
+  if (!actor) return;
+  const auto other = resolve({from, "", in.sender});  // watched from here on
+  const std::scoped_lock lock(mutex_);
+  remote_links_.emplace(from, remote_link{in.sender, caf::actor_cast<caf::actor_addr>(actor)});
+}
+
+void node::unlink_actor(const std::string& from, const frame& in) {
+  forget_links(from, [&](const remote_link& known) {
+    return known.there == in.sender && known.here.id() == in.target;
+  });
+}
+
+template <class Condition>
+void node::forget_links(const std::string& name, Condition condition) {
+  const std::scoped_lock lock(mutex_);
+  const auto [first, last] = remote_links_.equal_range(name);
+  for (auto it = first; it != last;)
+    it = condition(it->second) ? remote_links_.erase(it) : std::next(it);
+}
+
+void node::break_links(const std::string& name, const caf::error& why) {
+  std::vector<remote_link> broken;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto [first, last] = remote_links_.equal_range(name);
+    for (auto it = first; it != last; ++it) broken.push_back(it->second);
+    remote_links_.erase(first, last);
+  }
+  const auto id = id_of(name);
+  for (const auto& [there, here] : broken) {
+    const auto other = proxies_.get(id, there);
+    const auto actor = caf::actor_cast<caf::strong_actor_ptr>(here);
+    if (!other || !actor) continue;
+    const caf::exit_msg exit{caf::actor_cast<caf::actor_addr>(other), why};
+    enqueue(actor, nullptr, caf::make_message_id(), caf::make_message(exit));
+  }
 }
 
 void node::answer_lookup(const std::string& from, const frame& in) {
@@ -355,9 +466,8 @@ void node::answer_lookup(const std::string& from, const frame& in) {
   if (actor) {
     out.body.push_back({"found", {{address_of(actor)}}});
   } else {
-    out.body.push_back(error_element(
-        {errc::unknown_target,
-         "node '" + settings_.name + "' has published no actor '" + (name ? *name : "") + "'"}));
+    put_error(out, {errc::unknown_target, "node '" + settings_.name + "' has published no actor '" +
+                                              (name ? *name : "") + "'"});
   }
   send(from, std::move(out));
 }
@@ -377,7 +487,7 @@ void node::finish_lookup(const std::string& from, const frame& in) {
   if (address) {
     answer.set_value(resolve(*address));
   } else {
-    answer.set_value(tl::unexpected(read_error(in)));
+    answer.set_value(tl::unexpected(error_in(in)));
   }
 }
 
@@ -417,6 +527,7 @@ void node::node_down(const std::string& name, const error& why) {
   }
   for (auto& question : unanswered) question.set_value(tl::unexpected(why));
   fail_requests(failed, why);
+  break_links(name, to_caf(why));
   const auto id = id_of(name);
   for (const auto& proxy : proxies_.get_all(id)) proxies_.erase(id, proxy->id(), to_caf(why));
   if (settings_.on_node_down) settings_.on_node_down(name, why);
@@ -425,6 +536,18 @@ void node::node_down(const std::string& name, const error& why) {
 void node::fail_requests(const std::vector<pending_request>& requests, const error& why) {
   for (const auto& request : requests)
     enqueue(request.sender, nullptr, request.mid.response_id(), caf::make_message(to_caf(why)));
+}
+
+void node::put_error(frame& out, const error& what) {
+  // Not refused: every registry knows errors.
+  [[maybe_unused]] const auto put = types_.encode(caf::make_message(to_caf(what)), out, *this);
+}
+
+error node::error_in(const frame& in) {
+  const auto content = types_.decode(in, *this);
+  if (content && content->match_elements<caf::error>())
+    return from_caf(content->get_as<caf::error>(0));
+  return {errc::handler_failed, "the peer gave no reason"};
 }
 
 }  // namespace troupe::actors

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <caf/actor_addr.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/node_id.hpp>
 #include <caf/proxy_registry.hpp>
@@ -11,12 +12,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "actors/remote/gate.hpp"
+#include "actors/remote/liveness.hpp"
 #include "actors/remote/message_registry.hpp"
 #include "actors/remote/neighbourhood.hpp"
 #include "actors/remote/remote_actor.hpp"
+#include "actors/remote/ticker.hpp"
 #include "messages/link/link.hpp"
 
 namespace troupe::actors {
@@ -31,13 +35,16 @@ struct node_settings {
   std::string listen = "127.0.0.1:0";
   /// A connected node is gone: lost (peer_lost), or left in order (cancelled). On the link's
   /// thread.
-  std::function<void(const std::string& node, const error& why)> on_node_down;
+  std::function<void(const std::string& node, const error& why)> on_node_down = {};
+  /// How soon a node that hangs or cannot be reached any more counts as lost.
+  liveness_settings liveness = {};
 };
 
 /// One process's place in the cluster: its name, its link, and the doors to the actors of other
 /// nodes. A handle to a remote actor is an ordinary CAF handle: request, send, monitor and link
 /// work as for a local one, and when its process is lost every outstanding request to it is
-/// answered with errc::peer_lost and its monitors are told.
+/// answered with errc::peer_lost and its monitors and links are told. Lost is who dies, is stopped,
+/// hangs or cannot be reached, within a second (see liveness); it cannot return.
 ///
 /// A resource: made after the actor system, destroyed before it. Safe to use from any thread;
 /// `join` and `find` wait, so not from the link's own.
@@ -56,6 +63,10 @@ class node final : public actor_directory,
   [[nodiscard]] const std::string& name() const noexcept { return settings_.name; }
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
   [[nodiscard]] messages::link_stats link_stats() const { return link_->stats(); }
+
+  /// How long this process itself has just stood still, if others may have counted it as lost for
+  /// that (see liveness).
+  [[nodiscard]] std::optional<std::chrono::milliseconds> stood_still();
 
   /// Lets other nodes find `actor` by a name.
   void publish(const std::string& name, caf::strong_actor_ptr actor);
@@ -89,6 +100,10 @@ class node final : public actor_directory,
     caf::message_id mid;
     std::string node;
   };
+  struct remote_link {  // of an actor of another node to one of ours
+    caf::actor_id there = 0;
+    caf::actor_addr here;
+  };
   using lookup = std::promise<result<caf::strong_actor_ptr>>;
 
   node(caf::actor_system& system, const message_registry& types, node_settings settings);
@@ -100,6 +115,8 @@ class node final : public actor_directory,
   void set_last_hop(caf::node_id*) override {}
   void forward(const caf::node_id& to, caf::actor_id target,
                caf::mailbox_element_ptr what) override;
+  void tell_link(messages::frame_kind what, const caf::strong_actor_ptr& local,
+                 const caf::strong_actor_ptr& remote) override;
 
   /// Runs an event of the core and performs its effects: sends while the core is locked, so that
   /// frames keep their order; everything that calls an actor or the owner afterwards.
@@ -110,18 +127,31 @@ class node final : public actor_directory,
   void send(const std::string& to, messages::frame out);
   void connect(const neighbourhood::connect& to);
 
+  // Liveness: the ticker's thread asks for a tick, the link's thread judges.
+  void run_on_link(std::function<void()> what);
+  void judge();
+  [[nodiscard]] neighbourhood::effects perform_liveness(const liveness::effects& what);
+  [[nodiscard]] error with_own_pause(error why) const;
+
   // Frames from other nodes, by kind.
   void received(const std::string& from, const messages::frame& in);
   void deliver(const std::string& from, const messages::frame& in);
   void refuse(const std::string& from, const messages::frame& request, const error& why);
   void watch(const std::string& from, caf::actor_id target);
   void actor_ended(const std::string& from, const messages::frame& in);
+  void link_actor(const std::string& from, const messages::frame& in);
+  void unlink_actor(const std::string& from, const messages::frame& in);
   void answer_lookup(const std::string& from, const messages::frame& in);
   void finish_lookup(const std::string& from, const messages::frame& in);
 
   void undelivered(const messages::frame& out, const error& why);
   void node_down(const std::string& name, const error& why);
+  void break_links(const std::string& name, const caf::error& why);
+  template <class Condition>
+  void forget_links(const std::string& name, Condition condition);
   void fail_requests(const std::vector<pending_request>& requests, const error& why);
+  void put_error(messages::frame& out, const error& what);
+  [[nodiscard]] error error_in(const messages::frame& in);
   [[nodiscard]] caf::node_id id_of(const std::string& name);
 
   caf::actor_system& system_;
@@ -135,13 +165,16 @@ class node final : public actor_directory,
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<neighbourhood> core_;
+  liveness liveness_;
   std::map<caf::node_id, std::string> names_;
   std::map<request_key, pending_request> pending_;
+  std::multimap<std::string, remote_link> remote_links_;  // by node
   std::map<std::string, caf::strong_actor_ptr> published_;
   std::map<std::uint64_t, std::pair<std::string, lookup>> lookups_;
   std::uint64_t next_lookup_ = 1;
 
-  std::unique_ptr<messages::link> link_;  // last: its thread calls into everything above
+  std::unique_ptr<messages::link> link_;  // its thread calls into everything above
+  std::unique_ptr<ticker> ticker_;        // last: it uses the link
 };
 
 }  // namespace troupe::actors

@@ -20,4 +20,21 @@ void remote_actor::kill_proxy(caf::execution_unit* unit, caf::error reason) {
   cleanup(std::move(reason), unit);
 }
 
+bool remote_actor::add_backlink(caf::abstract_actor* local) {
+  const bool added = actor_proxy::add_backlink(local);
+  if (added) tell_link(messages::frame_kind::link, local);
+  return added;
+}
+
+bool remote_actor::remove_backlink(caf::abstract_actor* local) {
+  const bool removed = actor_proxy::remove_backlink(local);
+  if (removed) tell_link(messages::frame_kind::unlink, local);
+  return removed;
+}
+
+void remote_actor::tell_link(messages::frame_kind what, caf::abstract_actor* local) {
+  if (const auto inside = open_->enter())
+    carrier_.tell_link(what, caf::strong_actor_ptr(local->ctrl()), caf::strong_actor_ptr(ctrl()));
+}
+
 }  // namespace troupe::actors

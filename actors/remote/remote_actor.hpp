@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/remote/gate.hpp"
+#include "messages/frame.hpp"
 
 namespace troupe::actors {
 
@@ -18,6 +19,11 @@ class message_carrier {
   /// Called in the sender's thread. The carrier answers a request that it cannot deliver.
   virtual void forward(const caf::node_id& node, caf::actor_id target,
                        caf::mailbox_element_ptr what) = 0;
+
+  /// A local actor was linked to (`frame_kind::link`) or unlinked from a remote one. Called under
+  /// the locks of both: to be told later, from another thread.
+  virtual void tell_link(messages::frame_kind what, const caf::strong_actor_ptr& local,
+                         const caf::strong_actor_ptr& remote) = 0;
 };
 
 /// Stands in this process for an actor of another one, so that a handle behaves the same wherever
@@ -30,8 +36,12 @@ class remote_actor final : public caf::actor_proxy {
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override;
   void kill_proxy(caf::execution_unit* unit, caf::error reason) override;
+  bool add_backlink(caf::abstract_actor* local) override;
+  bool remove_backlink(caf::abstract_actor* local) override;
 
  private:
+  void tell_link(messages::frame_kind what, caf::abstract_actor* local);
+
   message_carrier& carrier_;
   std::shared_ptr<gate> open_;
 };

@@ -261,11 +261,14 @@ result<run_end> run_trainer(const cluster::trainer_config& config) {
   std::atomic<bool> stop = false;
   auto* const all = workers->get();
   auto guard = cluster::interrupt_guard::install(
-      {[&stop](int) {
-         stop = true;
-         log::info("stopping after the steps under way; interrupt again to end at once");
-       },
-       [all](int) { all->kill(); }});
+      {.on_stop =
+           [&stop](int) {
+             stop = true;
+             log::info("stopping after the steps under way; interrupt again to end at once");
+           },
+       .on_abort = [all](int) { all->kill(); },
+       .on_suspend = [all] { all->suspend(); },
+       .on_resume = [all] { all->resume(); }});
   if (!guard) return tl::unexpected(guard.error());
   auto group =
       cluster::worker_group::start(std::move(*workers), config.pipeline.stages, config.link.listen);

@@ -213,8 +213,12 @@ void child_process::signal(int number) const noexcept {
   if (pid_ > 0) ::kill(pid_, number);  // not reaped yet, so the number is still its own
 }
 
+void child_process::signal_group(int number) const noexcept {
+  if (pid_ > 0) ::kill(-pid_, number);
+}
+
 void child_process::kill_group() const noexcept {
-  if (pid_ > 0) ::kill(-pid_, SIGKILL);
+  signal_group(SIGKILL);
 }
 
 std::optional<child_exit> child_process::try_reap() {

@@ -68,7 +68,9 @@ class child_process {
 
   /// Sends a signal to the child alone; nothing happens once it has ended.
   void signal(int number) const noexcept;
-  /// Sends SIGKILL to the child and whatever lives in its process group.
+  /// Sends a signal to the child and whatever lives in its process group.
+  void signal_group(int number) const noexcept;
+  /// SIGKILL to the whole process group.
   void kill_group() const noexcept;
 
   /// Reaps the child if it has ended. Afterwards this object owns nothing.

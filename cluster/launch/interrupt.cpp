@@ -18,7 +18,7 @@
 namespace troupe::cluster {
 namespace {
 
-constexpr std::array<int, 2> caught{SIGINT, SIGTERM};
+constexpr std::array<int, 3> caught{SIGINT, SIGTERM, SIGTSTP};
 
 // A signal handler can reach nothing but a global: the write end of the guard's pipe, or -1.
 std::atomic<int> signal_pipe{-1};
@@ -41,10 +41,7 @@ class interrupt_guard::listener {
   listener(interrupt_handlers handlers, descriptor read, descriptor write)
       : handlers_(std::move(handlers)), read_(std::move(read)), write_(std::move(write)) {
     thread_ = std::thread([this] { listen(); });
-    struct sigaction ours {};
-    ours.sa_handler = pass_on;
-    ours.sa_flags = SA_RESTART;
-    for (std::size_t i = 0; i < caught.size(); ++i) ::sigaction(caught[i], &ours, &before_[i]);
+    for (std::size_t i = 0; i < caught.size(); ++i) listen_for(i);
   }
   listener(const listener&) = delete;
   listener& operator=(const listener&) = delete;
@@ -58,12 +55,37 @@ class interrupt_guard::listener {
   }
 
  private:
+  void listen_for(std::size_t index) {
+    struct sigaction ours {};
+    ours.sa_handler = pass_on;
+    ours.sa_flags = SA_RESTART;
+    ::sigaction(caught[index], &ours, &before_[index]);
+    // Whoever started us without job control wants no stop.
+    const bool ignored = before_[index].sa_handler == SIG_IGN;
+    if (caught[index] == SIGTSTP && ignored) ::sigaction(SIGTSTP, &before_[index], nullptr);
+  }
+
+  // Stops the whole process as if nobody had caught the signal, and returns when it is continued.
+  void stand_still() {
+    constexpr std::size_t index = 2;
+    static_assert(caught[index] == SIGTSTP);
+    if (handlers_.on_suspend) handlers_.on_suspend();
+    ::sigaction(SIGTSTP, &before_[index], nullptr);
+    ::raise(SIGTSTP);  // to this thread: it returns after the stop
+    listen_for(index);
+    if (handlers_.on_resume) handlers_.on_resume();
+  }
+
   void listen() {
     for (int heard = 0;;) {
       unsigned char number = 0;
       const ssize_t count = ::read(read_.get(), &number, 1);
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0 || number == 0) return;
+      if (number == SIGTSTP) {
+        stand_still();
+        continue;
+      }
       ++heard;
       if (heard == 1) {
         stopper_ = std::thread([this, number] {

@@ -14,10 +14,14 @@ struct interrupt_handlers {
   /// The second: kill what must not outlive us, at once. The process then exits with 128 + signal
   /// (130 for Ctrl-C), without running destructors.
   std::function<void(int signal)> on_abort;
+  /// SIGTSTP (Ctrl-Z): this process is about to be stopped; and it has been continued. What it has
+  /// started is to stop and go on with it.
+  std::function<void()> on_suspend = {};
+  std::function<void()> on_resume = {};
 };
 
-/// Turns Ctrl-C and SIGTERM into calls. At most one exists in a process at a time; its destructor
-/// restores what was there before.
+/// Turns Ctrl-C, Ctrl-Z and SIGTERM into calls. At most one exists in a process at a time; its
+/// destructor restores what was there before.
 class interrupt_guard {
  public:
   /// Errors: io_failed (no descriptor left, or a guard exists already).

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cluster/launch/line_splitter.hpp"
@@ -72,6 +73,17 @@ class process_group::watcher {
     return done.get();
   }
 
+  // To every child and its process group.
+  void signal_all(int number) {
+    std::promise<void> sent;
+    {
+      const std::lock_guard lock(mutex_);
+      signals_.emplace_back(number, &sent);
+    }
+    wake();
+    sent.get_future().wait();
+  }
+
   void stop(std::chrono::milliseconds grace) {
     {
       const std::lock_guard lock(mutex_);
@@ -125,6 +137,7 @@ class process_group::watcher {
   void run() {
     while (true) {
       serve_requests();
+      send_signals();
       const std::optional<clock::time_point> kill_at = deadline();
       if (kill_at) end_members(*kill_at);
       if (is_closing() && children_.empty()) return;
@@ -160,6 +173,18 @@ class process_group::watcher {
     }
   }
 
+  void send_signals() {
+    std::vector<std::pair<int, std::promise<void>*>> asked;
+    {
+      const std::lock_guard lock(mutex_);
+      asked.swap(signals_);
+    }
+    for (auto& [number, sent] : asked) {
+      for (const member& child : children_) child.process.signal_group(number);
+      sent->set_value();
+    }
+  }
+
   result<void> launch(const child_spec& spec) {
     return child_process::start(spec).map([this](child_process child) {
       auto [out, err] = std::move(child.output());
@@ -173,7 +198,10 @@ class process_group::watcher {
   void end_members(clock::time_point kill_at) {
     const bool is_over = clock::now() >= kill_at;
     for (member& child : children_) {
-      if (!std::exchange(child.told_to_end, true) && !is_over) child.process.signal(SIGTERM);
+      if (!std::exchange(child.told_to_end, true) && !is_over) {
+        child.process.signal(SIGTERM);
+        child.process.signal(SIGCONT);  // one that is stopped would not hear
+      }
       if (is_over && !std::exchange(child.killed, true)) child.process.kill_group();
     }
   }
@@ -259,7 +287,8 @@ class process_group::watcher {
   std::mutex mutex_;
   std::condition_variable quiet_;
   std::vector<request> requests_;
-  std::optional<clock::time_point> kill_at_;  // the group is stopping
+  std::vector<std::pair<int, std::promise<void>*>> signals_;  // the askers wait, so they live
+  std::optional<clock::time_point> kill_at_;                  // the group is stopping
   std::size_t running_ = 0;
   std::size_t unreported_ = 0;
   bool closing_ = false;
@@ -282,6 +311,12 @@ process_group::~process_group() = default;
 
 result<void> process_group::start(const child_spec& spec) {
   return impl_->start(spec);
+}
+void process_group::suspend() {
+  impl_->signal_all(SIGSTOP);
+}
+void process_group::resume() {
+  impl_->signal_all(SIGCONT);
 }
 void process_group::stop(std::chrono::milliseconds grace) {
   impl_->stop(grace);

@@ -15,8 +15,8 @@ namespace troupe::cluster {
 enum class output_stream : std::uint8_t { out, err };
 
 /// What a group tells its owner, on the group's own thread, one call at a time. A handler may call
-/// `stop`, `kill` and `running`, but nothing that waits for this thread (`start`, `wait`,
-/// `terminate_all`, the destructor).
+/// `stop`, `kill` and `running`, but nothing that waits for this thread (`start`, `suspend`,
+/// `resume`, `wait`, `terminate_all`, the destructor).
 struct group_events {
   /// A child has ended, by itself or because it was told to: once a child, after its last line.
   std::function<void(const child_exit&)> on_exit;
@@ -42,8 +42,14 @@ class process_group {
   /// cancelled once the group has been told to stop.
   [[nodiscard]] result<void> start(const child_spec& spec);
 
-  /// Sends SIGTERM to every child now and SIGKILL after `grace` to those that still run; does not
-  /// wait. No child can be started afterwards. Calling again can only shorten the grace.
+  /// Stops every child (SIGSTOP) with its process group, as when our own job is stopped, and lets
+  /// them go on (SIGCONT). They have been told when this returns.
+  void suspend();
+  void resume();
+
+  /// Sends SIGTERM to every child now, stopped ones too, and SIGKILL after `grace` to those that
+  /// still run; does not wait. No child can be started afterwards. Calling again can only shorten
+  /// the grace.
   void stop(std::chrono::milliseconds grace);
   /// SIGKILL, now.
   void kill() { stop(std::chrono::milliseconds{0}); }

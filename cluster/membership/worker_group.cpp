@@ -35,8 +35,12 @@ worker_group::worker_group(std::unique_ptr<workers> where)
 }
 
 result<void> worker_group::open(std::uint32_t count, const std::string& listen) {
-  auto node =
-      actors::node::start(system_, types_, {"trainer", listen, {}}, workers_->trainer_link());
+  const auto on_node_down = [this](const std::string&, const error& why) {
+    if (why.code != errc::cancelled) lost_ = true;
+  };
+  auto node = actors::node::start(
+      system_, types_, {.name = "trainer", .listen = listen, .on_node_down = on_node_down},
+      workers_->trainer_link());
   if (!node) return tl::unexpected(node.error());
   node_ = std::move(*node);
   std::vector<std::string> names;
@@ -89,7 +93,8 @@ error worker_group::explain(const error& why) const {
   if (why.code != errc::peer_lost) return why;
   const auto deadline = steady_clock::now() + last_word;
   for (;;) {
-    if (auto ended = workers_->failure()) return {errc::peer_lost, *ended};
+    if (auto ended = workers_->failure())
+      return {errc::peer_lost, node_->stood_still() ? *ended + ": " + why.text : *ended};
     if (steady_clock::now() > deadline) return why;
     std::this_thread::sleep_for(look_every);
   }
@@ -101,7 +106,7 @@ worker_group::~worker_group() {
   system_.await_all_actors_done();
   // The trainer leaves last. But a worker whose host was never found ends when it hears us leave.
   if (!all_here) node_.reset();
-  workers_->join();
+  workers_->join(!lost_);
 }
 
 }  // namespace troupe::cluster

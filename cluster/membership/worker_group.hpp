@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <caf/actor_system.hpp>
 #include <cstdint>
 #include <memory>
@@ -18,7 +19,7 @@
 namespace troupe::cluster {
 
 /// Where workers run: the port behind a worker_group, with one implementation for processes and one
-/// for threads. Used by one thread, but for `kill`.
+/// for threads. Used by one thread, but for `kill`, `suspend` and `resume`.
 class workers {
  public:
   virtual ~workers() = default;
@@ -33,11 +34,16 @@ class workers {
   /// How a worker ended that was not told to, if one has.
   [[nodiscard]] virtual std::optional<std::string> failure() const = 0;
 
-  /// Waits for workers that were told to end, and ends those that take too long.
-  virtual void join() = 0;
+  /// Waits for workers that were told to end, and ends those that take too long; at once, when not
+  /// all of them can end in order.
+  virtual void join(bool in_order) = 0;
 
   /// Ends worker processes at once. From any thread.
   virtual void kill() = 0;
+
+  /// Worker processes stop and go on with the trainer. From any thread.
+  virtual void suspend() = 0;
+  virtual void resume() = 0;
 };
 
 /// Processes of this program, started with --join, over UCX.
@@ -73,7 +79,8 @@ class worker_group {
       const std::vector<actors::build_stage>& orders);
 
   /// `why`, or where it is peer_lost the system's word on the worker that ended: "stage-1 was
-  /// killed by signal 9 (SIGKILL)". Waits a moment for that word.
+  /// killed by signal 9 (SIGKILL)". Waits a moment for that word. Where this process itself has
+  /// stood still, workers may have ended for that, and both are told.
   [[nodiscard]] error explain(const error& why) const;
 
   /// Ends worker processes at once. From any thread.
@@ -88,6 +95,7 @@ class worker_group {
   actors::system_config config_;
   caf::actor_system system_;
   std::unique_ptr<workers> workers_;
+  std::atomic<bool> lost_ = false;  // some worker, so not all will end in order
   std::unique_ptr<actors::node> node_;
   std::uint32_t count_ = 0;
   std::vector<actors::host_actor> hosts_;

@@ -43,16 +43,18 @@ class worker_processes final : public workers {
     return ends_->failure;
   }
 
-  void join() override {
+  void join(bool in_order) override {
     {
       const std::scoped_lock lock(ends_->mutex);
       ends_->expected = true;
     }
-    const auto patience = failure() ? std::chrono::seconds{0} : end_in_order;
+    const auto patience = in_order && !failure() ? end_in_order : std::chrono::seconds{0};
     if (!group_.wait(patience)) group_.terminate_all(grace);
   }
 
   void kill() override { group_.kill(); }
+  void suspend() override { group_.suspend(); }
+  void resume() override { group_.resume(); }
 
  private:
   transport link_;

@@ -13,7 +13,7 @@ class worker_threads final : public workers {
  public:
   worker_threads(actors::model_registry models, optimizers::registry optimizers)
       : models_(std::move(models)), optimizers_(std::move(optimizers)) {}
-  ~worker_threads() override { join(); }
+  ~worker_threads() override { join(true); }
 
   actors::link_factory trainer_link() override {
     return [network = network_](messages::link_events events) {
@@ -37,11 +37,13 @@ class worker_threads final : public workers {
     return failure_;
   }
 
-  void join() override {
+  void join(bool) override {
     for (auto& thread : std::exchange(threads_, {})) thread.join();
   }
 
-  void kill() override {}  // threads end with the process
+  void kill() override {}     // threads end with the process
+  void suspend() override {}  // and stop and go on with it
+  void resume() override {}
 
  private:
   const messages::loopback_network network_;

@@ -7,7 +7,7 @@
 namespace troupe::messages {
 namespace {
 
-static_assert(static_cast<int>(frame_kind::goodbye) == static_cast<int>(wire::Kind::GOODBYE));
+static_assert(static_cast<int>(frame_kind::unlink) == static_cast<int>(wire::Kind::UNLINK));
 static_assert(static_cast<int>(lane::data) == static_cast<int>(wire::Lane::DATA));
 static_assert(static_cast<int>(dtype::boolean) == static_cast<int>(wire::DType::BOOLEAN));
 static_assert(static_cast<int>(device_ref::kind::cuda) == static_cast<int>(wire::DeviceKind::CUDA));
@@ -155,7 +155,7 @@ result<frame> read_frame(wire::Frame::Reader in, const limits& bounds) {
   }
   try {
     frame out;
-    out.kind = checked_enum(in.getKind(), frame_kind::goodbye, "kind");
+    out.kind = checked_enum(in.getKind(), frame_kind::unlink, "kind");
     out.lane = checked_enum(in.getLane(), lane::data, "lane");
     out.epoch = in.getEpoch();
     out.sender = in.getSender();

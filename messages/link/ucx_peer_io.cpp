@@ -55,9 +55,12 @@ void ucx_peer::greet() {
 
 void ucx_peer::say_farewell(const error& why, bool answer) {
   send_op& op = new_send();
+  // Whoever is believed dead and lives gets no more frames, so it need not wait for them.
+  const bool whole = !believes_dead(why);
   op.header.farewell = {.code = static_cast<std::uint8_t>(why.code),
                         .answer = static_cast<std::uint8_t>(answer),
-                        .frames = {outbox_.frames(lane::control), outbox_.frames(lane::data)}};
+                        .frames = {whole ? outbox_.frames(lane::control) : 0,
+                                   whole ? outbox_.frames(lane::data) : 0}};
   op.text = why.text.substr(0, ucx::farewell_text_bytes);
   post(op, ucx::farewell_id, &op.header.farewell, sizeof(ucx::farewell), op.text.data(),
        op.text.size(), UCP_AM_SEND_FLAG_EAGER);

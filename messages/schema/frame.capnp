@@ -37,8 +37,8 @@ struct Frame {
   # Actor ids, each in its own process; 0 is the process itself.
 
   requestId @6 :UInt64;
-  # Unique among your outstanding requests, and not 0, when you expect a `response` or a `failure`.
-  # In those two it is the id of the request you answer.
+  # Unique among your outstanding requests, and not 0, when you expect a `response`. There it is the
+  # id of the request you answer.
 
   deadlineUs @7 :UInt64;
   # How much longer you will wait, in microseconds from the moment of sending; 0: no limit. A
@@ -53,16 +53,27 @@ struct Frame {
 }
 
 enum Kind {
-  hello @0;      # The first frame each way on a new link: who I am.
+  hello @0;
+  # The first frame each way on a new link: who I am. One element `hello`: your name, the address you
+  # listen at, and for those on your host where you run: the host (boot id and pid namespace), the
+  # network namespace, the process id and when it started (clock ticks since boot). A host that you
+  # cannot name is an empty text: nobody will ask about you then.
+
   message @1;    # To an actor; no answer expected.
-  request @2;    # To an actor; it answers with `response` or `failure`.
-  response @3;
-  failure @4;    # The body is the error's code and text.
+  request @2;    # To an actor; it answers with `response`.
+  response @3;   # An error is answered as one element `error`: its code and text.
+  link @4;       # My actor `sender` and your actor `target` end together.
   monitor @5;    # Tell me when actor `target` ends.
-  down @6;       # My actor `sender` has ended; the body is the reason.
+  down @6;       # My actor `sender` has ended; the body is the reason, an element `error`.
   lookup @7;     # Which actor has this name? Answered by `response`.
-  heartbeat @8;  # I am alive.
+
+  heartbeat @8;
+  # I am alive. Send one every 100 ms or so, on the control lane, whatever else you send. Any frame
+  # is a sign of life; who shows none for a second is cut off and cannot return. It may overtake the
+  # hello.
+
   goodbye @9;    # I leave in order; do not count me as lost.
+  unlink @10;    # Takes a `link` back.
 }
 
 enum Lane {

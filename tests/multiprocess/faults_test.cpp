@@ -4,9 +4,11 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <filesystem>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/state/safetensors.hpp"
@@ -20,6 +22,7 @@ using tests::children_of;
 using tests::run_program;
 using tests::scratch_folder;
 using tests::wait_until_gone;
+using tests::wait_until_stopped;
 
 const std::vector<std::string> long_run{
     "--model",      "resnet18", "--data",    "synthetic:3x64x64:10:64",
@@ -62,6 +65,80 @@ TEST_CASE("A killed stage process ends the run with its name and the signal") {
     CHECK_THAT(outcome.last_line(), ContainsSubstring("was killed by signal 9 (SIGKILL)"));
     for (const auto stage : stages) CHECK(wait_until_gone(stage));
     CHECK(shared_memory() == before);
+  }
+}
+
+TEST_CASE("A stopped stage process ends the run with its name within seconds") {
+  for (const std::string link : {"shm", "tcp"}) {
+    INFO(link);
+    const auto before = shared_memory();
+    std::vector<pid_t> stages;
+    std::chrono::steady_clock::time_point stopped;
+    const auto outcome =
+        run_program(long_run_over(link), [&](pid_t program, std::string_view line) {
+          if (!stages.empty() || !is_step(line)) return;
+          stages = children_of(program);
+          REQUIRE(stages.size() == 2);
+          stopped = std::chrono::steady_clock::now();
+          kill(stages[1], SIGSTOP);
+        });
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - stopped;
+    WARN(link << ": the run ended " << took.count() << " s after: " << outcome.last_line());
+    INFO(outcome.err);
+    CHECK(outcome.code == 1);
+    CHECK(took.count() < 5);
+    CHECK_THAT(outcome.last_line(),
+               ContainsSubstring("node 'stage-") &&
+                   ContainsSubstring("its process " + std::to_string(stages[1]) + " is stopped"));
+    for (const auto stage : stages) CHECK(wait_until_gone(stage));
+    CHECK(shared_memory() == before);
+  }
+}
+
+TEST_CASE("Stage processes leave a stopped trainer, which learns that it was left") {
+  const auto before = shared_memory();
+  std::vector<pid_t> stages;
+  const auto outcome = run_program(long_run_over("shm"), [&](pid_t program, std::string_view line) {
+    if (!stages.empty() || !is_step(line)) return;
+    stages = children_of(program);
+    kill(program, SIGSTOP);
+    for (const auto stage : stages) CHECK(wait_until_gone(stage));
+    kill(program, SIGCONT);
+  });
+  WARN(outcome.last_line());
+  INFO(outcome.err);
+  REQUIRE(stages.size() == 2);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.err, ContainsSubstring("node 'trainer' is gone: its process"));
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("this process itself had stood still for"));
+  CHECK(shared_memory() == before);
+}
+
+TEST_CASE("Ctrl-Z stops the whole run, and it goes on when it is continued") {
+  for (const std::string link : {"shm", "tcp"}) {
+    INFO(link);
+    std::vector<pid_t> stages;
+    int steps_after = 0;
+    const auto outcome =
+        run_program(long_run_over(link), [&](pid_t program, std::string_view line) {
+          if (!is_step(line)) return;
+          if (!stages.empty()) {
+            if (++steps_after == 2) kill(program, SIGINT);
+            return;
+          }
+          stages = children_of(program);
+          REQUIRE(stages.size() == 2);
+          kill(program, SIGTSTP);
+          wait_until_stopped(program);
+          for (const auto stage : stages) CHECK(tests::wait_for_state(stage, 'T'));
+          // Far longer than a silent peer is given.
+          std::this_thread::sleep_for(std::chrono::seconds(3));
+          kill(program, SIGCONT);
+        });
+    INFO(outcome.err);
+    CHECK(steps_after >= 2);
+    CHECK(outcome.code == 130);
+    for (const auto stage : stages) CHECK(wait_until_gone(stage));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <poll.h>
@@ -12,10 +13,23 @@
 #include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 
 #include "cluster/launch/process_group.hpp"
 
 namespace troupe::tests {
+namespace {
+
+/// The letter of a process's state, as ps shows it.
+char state_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const auto end_of_name = line.rfind(')');
+  return end_of_name == std::string::npos ? '-' : line.at(end_of_name + 2);
+}
+
+}  // namespace
 
 std::string program_outcome::last_line() const {
   std::istringstream lines(err);
@@ -64,6 +78,20 @@ std::vector<pid_t> children_of(pid_t parent) {
     for (pid_t child = 0; list >> child;) found.push_back(child);
   }
   return found;
+}
+
+void wait_until_stopped(pid_t child) {
+  siginfo_t how{};
+  REQUIRE(waitid(P_PID, static_cast<id_t>(child), &how, WSTOPPED) == 0);
+}
+
+bool wait_for_state(pid_t pid, char state) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (state_of(pid) != state) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 bool wait_until_gone(pid_t pid) {

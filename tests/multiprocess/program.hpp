@@ -31,6 +31,12 @@ program_outcome run_program(const std::vector<std::string>& arguments,
 /// Processes whose parent is `parent`.
 std::vector<pid_t> children_of(pid_t parent);
 
+/// Waits until a child of ours is stopped by a signal.
+void wait_until_stopped(pid_t child);
+
+/// Waits until the system shows a process in a state ('T': stopped); false after five seconds.
+bool wait_for_state(pid_t pid, char state);
+
 /// Waits until a process is gone; false after five seconds.
 bool wait_until_gone(pid_t pid);
 

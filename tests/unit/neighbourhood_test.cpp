@@ -62,6 +62,7 @@ TEST_CASE("The first frame connects, and all wait their turn until the hello") {
 TEST_CASE("Frames before the hello, second hellos and malformed ones close the connection") {
   neighbourhood core("a", "a:1");
   core.peer_up({1});
+  CHECK(core.frame_arrived({1}, {.kind = frame_kind::heartbeat}).empty());  // overtakes
   auto effects = core.frame_arrived({1}, numbered(1));
   CHECK(std::get<neighbourhood::close>(effects.at(0)).why.code == errc::bad_frame);
 
@@ -99,6 +100,49 @@ TEST_CASE("A lost node cannot come back under its name") {
   core.peer_up({2});
   const auto effects = core.frame_arrived({2}, hello_of("b"));
   CHECK(std::get<neighbourhood::close>(effects.at(0)).why.code == errc::stale);
+}
+
+TEST_CASE("A node that hangs is cut off, told why, and not listened to any more") {
+  auto core = connected_to_b();
+  auto effects = core.lose("b", {errc::timed_out, "it was silent"});
+  REQUIRE(effects.size() == 2);
+  CHECK(std::get<neighbourhood::node_down>(effects[0]).why ==
+        error{errc::peer_lost, "node 'b' is gone: it was silent"});
+  const auto& end = std::get<neighbourhood::close>(effects[1]);
+  CHECK(end.peer == peer_id{1});
+  CHECK(end.why == error{errc::timed_out, "node 'a' has cut node 'b' off: it was silent"});
+
+  CHECK(core.lose("b", reset).empty());
+  CHECK(core.frame_arrived({1}, numbered(1)).empty());
+  CHECK(!core.alone());
+  CHECK(core.peer_down({1}, reset).empty());
+  CHECK(core.alone());
+}
+
+TEST_CASE("A node that hangs while it leaves has left") {
+  auto core = connected_to_b();
+  core.frame_arrived({1}, {.kind = frame_kind::goodbye});
+  const auto effects = core.lose("b", {errc::timed_out, "it was silent"});
+  CHECK(std::get<neighbourhood::node_down>(effects.at(0)).why.code == errc::cancelled);
+  CHECK(std::get<neighbourhood::close>(effects.at(1)).why.code == errc::timed_out);
+}
+
+TEST_CASE("A node that loses one of its connections loses them all") {
+  auto core = connected_to_b();
+  core.peer_up({2});
+  core.frame_arrived({2}, hello_of("b"));
+  const auto effects = core.peer_down({1}, reset);
+  REQUIRE(effects.size() == 2);
+  CHECK(std::get<neighbourhood::close>(effects[1]).peer == peer_id{2});
+}
+
+TEST_CASE("A hello says where the process runs") {
+  const actors::process_identity where{"host", "network", 42, 7};
+  auto effects = neighbourhood("b", "b:1", where).peer_up({99});
+  neighbourhood core("a", "a:1");
+  core.peer_up({1});
+  effects = core.frame_arrived({1}, std::get<neighbourhood::transmit>(effects.at(0)).what);
+  CHECK(std::get<neighbourhood::node_up>(effects.at(0)).process == where);
 }
 
 TEST_CASE("A node that says goodbye has left, not been lost") {

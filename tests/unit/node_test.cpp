@@ -7,6 +7,7 @@
 
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -118,6 +119,12 @@ struct pair_of_nodes {
     return failure;
   }
 
+  /// Returns when what the near node was to tell before is told: the second question is asked after
+  /// the link's thread has brought the first answer.
+  void flush(const caf::actor& adds) {
+    for (int i = 0; i < 2; ++i) REQUIRE(!failure_of(adds, 10s, 1, 2));
+  }
+
   messages::loopback_network network;
   actors::message_registry types;
   std::optional<member> near;
@@ -224,6 +231,134 @@ TEST_CASE("A monitor hears of a remote actor's end") {
   self->receive([&](const caf::down_msg&) { heard = true; },
                 caf::after(patience) >> [] { FAIL("no down message"); });
   CHECK(heard);
+}
+
+TEST_CASE("A monitor hears that a remote actor ended as it meant to") {
+  pair_of_nodes nodes;
+  const auto actor = nodes.far_actor([](caf::event_based_actor* self) -> caf::behavior {
+    return {[self](int, int) {
+      self->quit();
+      return 0;
+    }};
+  });
+  caf::scoped_actor self(nodes.near->system);
+  self->monitor(actor);
+  self->send(actor, 1, 2);
+  bool normal = false;
+  self->receive([&](const caf::down_msg& down) { normal = !down.reason; },
+                caf::after(patience) >> [] { FAIL("no down message"); });
+  CHECK(normal);
+}
+
+TEST_CASE("Links between nodes end both actors, whichever ends first and however") {
+  pair_of_nodes nodes;
+  const auto far = nodes.far_actor(adder);
+  std::promise<void> linked;
+  const auto near = nodes.near->system.spawn([&](caf::event_based_actor* self) -> caf::behavior {
+    self->link_to(far);
+    linked.set_value();
+    return {[self](const std::string&) { self->quit(caf::exit_reason::user_shutdown); }};
+  });
+  linked.get_future().wait();
+  nodes.flush(far);
+  caf::scoped_actor here(nodes.near->system);
+  caf::scoped_actor there(nodes.far->system);
+  here->monitor(near);
+  there->monitor(nodes.published.front());
+
+  SECTION("the far one") {
+    caf::anon_send_exit(nodes.published.front(), caf::exit_reason::user_shutdown);
+  }
+  SECTION("the near one") {
+    here->send(near, std::string("end"));
+  }
+  SECTION("the near one's node") {
+    nodes.near->node.reset();
+    caf::anon_send_exit(near, caf::exit_reason::user_shutdown);
+  }
+  for (auto* self : {&here, &there}) {
+    bool ended = false;
+    (*self)->receive([&](const caf::down_msg& down) { ended = static_cast<bool>(down.reason); },
+                     caf::after(patience) >> [] { FAIL("no down message"); });
+    CHECK(ended);
+  }
+}
+
+TEST_CASE("An actor that traps exits hears of a linked remote one once, and not after unlinking") {
+  pair_of_nodes nodes;
+  std::promise<int> heard;
+  std::promise<void> linked;
+  const auto trapper = nodes.far->system.spawn([&](caf::event_based_actor* self) -> caf::behavior {
+    auto exits = std::make_shared<int>(0);
+    self->set_exit_handler([exits](const caf::exit_msg&) { ++*exits; });
+    return {[self, exits, &heard](const std::string&) {
+      heard.set_value(*exits);
+      self->quit();
+    }};
+  });
+  const auto far = nodes.far_actor([](caf::event_based_actor*) -> caf::behavior {
+    return {[](int x, int y) { return x + y; }};
+  });
+  nodes.far->publish("trapper", trapper);
+  const auto found = nodes.near->node->find("far", "trapper", patience);
+  REQUIRE(found);
+  const auto remote = caf::actor_cast<caf::actor>(*found);
+  const bool unlinks = GENERATE(false, true);
+  const auto near = nodes.near->system.spawn([&](caf::event_based_actor* self) -> caf::behavior {
+    self->link_to(remote);
+    if (unlinks) self->unlink_from(remote);
+    linked.set_value();
+    return {[self](int) { self->quit(caf::exit_reason::user_shutdown); }};
+  });
+  linked.get_future().wait();
+  nodes.flush(far);
+  caf::scoped_actor here(nodes.near->system);
+  here->monitor(near);
+  here->send(near, 1);
+  here->receive([](const caf::down_msg&) {}, caf::after(patience) >> [] { FAIL("no down"); });
+  nodes.flush(far);
+  here->send(remote, std::string("how many?"));
+  auto count = heard.get_future();
+  REQUIRE(count.wait_for(patience) == std::future_status::ready);
+  CHECK(count.get() == (unlinks ? 0 : 1));
+}
+
+TEST_CASE("A node that says hello and nothing more is lost within a second") {
+  // A peer that is no node: it never beats.
+  pair_of_nodes nodes;
+  std::promise<error> told;
+  messages::link_events events;
+  events.on_peer_down = [&](peer_id, const error& why) { told.set_value(why); };
+  auto mute = messages::make_loopback_link(nodes.network, std::move(events));
+  REQUIRE(mute);
+  std::promise<peer_id> connected;
+  (*mute)->connect(nodes.near->node->address(), patience,
+                   [&](const result<peer_id>& peer) { connected.set_value(*peer); });
+  const auto peer = connected.get_future().get();
+  auto hello = actors::neighbourhood("mute", "nowhere:1").peer_up(peer);
+  (*mute)->send(peer, std::get<actors::neighbourhood::transmit>(hello.at(0)).what, {});
+  REQUIRE(nodes.near->node->wait_for("mute", patience));
+
+  const auto begin = std::chrono::steady_clock::now();
+  const auto actor =
+      caf::actor_cast<caf::actor>(nodes.near->node->resolve({"mute", "nowhere:1", 1}));
+  const auto failure = nodes.failure_of(actor, patience, 1, 2);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  WARN("a silent node was noticed after " << took.count() << " ms");
+  CHECK(took < 1s);
+  REQUIRE(failure);
+  CHECK(failure->code == errc::peer_lost);
+  CHECK(failure->text.find("node 'mute' is gone: it was silent for 0.8 s") == 0);
+  const auto why = told.get_future().get();
+  CHECK(why.text.find("node 'near' has cut node 'mute' off") != std::string::npos);
+}
+
+TEST_CASE("Nodes with nothing to say to each other stay connected") {
+  pair_of_nodes nodes;
+  const auto actor = nodes.far_actor(adder);
+  const auto idle = nodes.near->downs.get_future();
+  CHECK(idle.wait_for(2s) == std::future_status::timeout);
+  CHECK(!nodes.failure_of(actor, patience, 1, 2));
 }
 
 TEST_CASE("Outstanding requests fail when the node is gone, and later ones at once") {

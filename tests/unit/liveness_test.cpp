@@ -1,0 +1,237 @@
+#include "actors/remote/liveness.hpp"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <random>
+#include <string>
+
+namespace {
+
+using namespace troupe;
+using namespace std::chrono_literals;
+using actors::liveness;
+using actors::liveness_settings;
+using actors::process_identity;
+using actors::process_state;
+using Catch::Matchers::ContainsSubstring;
+using clock = liveness::clock;
+
+constexpr clock::time_point start{1h};
+const liveness_settings usual;
+const process_identity here{"this host", "this network", 1, 10};
+const process_identity elsewhere{"another host", "another network", 2, 20};
+const process_identity beside{"this host", "this network", 3, 30};
+const process_identity in_container{"this host", "another network", 4, 40};
+
+template <class Effect>
+std::optional<Effect> first(const liveness::effects& effects) {
+  for (const auto& effect : effects) {
+    if (const auto* found = std::get_if<Effect>(&effect)) return *found;
+  }
+  return std::nullopt;
+}
+
+/// A judge of one node "b", whose clock goes on with its ticks.
+struct judge_of_b {
+  explicit judge_of_b(const process_identity& where, const liveness_settings& settings = usual)
+      : core(settings, here) {
+    core.tick(now);
+    core.node_up("b", where);
+  }
+  liveness::effects tick(clock::duration after = usual.interval) { return core.tick(now += after); }
+
+  /// The time until b is lost while it is silent and the system says `state` of it; zero: never.
+  clock::duration time_to_loss(std::optional<process_state> state = {},
+                               clock::duration most = 60s) {
+    const auto begin = now;
+    while (now - begin < most) {
+      auto effects = tick();
+      if (state && first<liveness::examine>(effects)) effects = core.examined("b", *state);
+      if (auto lost = first<liveness::lost>(effects)) {
+        why = lost->why;
+        return now - begin;
+      }
+    }
+    return clock::duration::zero();
+  }
+
+  liveness core;
+  clock::time_point now = start;
+  error why;
+};
+
+}  // namespace
+
+TEST_CASE("Every node is sent a heartbeat at every tick until it is gone") {
+  judge_of_b judge(elsewhere);
+  judge.core.node_up("c", elsewhere);
+  for (int i = 0; i < 20; ++i) {
+    judge.core.heard("b");
+    judge.core.heard("c");
+    const auto effects = judge.tick();
+    REQUIRE(effects.size() == 2);
+    CHECK(std::get<liveness::beat>(effects[0]).node == "b");
+    CHECK(std::get<liveness::beat>(effects[1]).node == "c");
+  }
+  judge.core.node_down("b");
+  CHECK(judge.tick().size() == 1);
+}
+
+TEST_CASE("A silent node is lost once, by name of its silence") {
+  judge_of_b judge(elsewhere);
+  CHECK(judge.time_to_loss() == usual.silence);
+  CHECK(judge.why.code == errc::timed_out);
+  CHECK_THAT(judge.why.text, ContainsSubstring("silent for 0.8 s"));
+  CHECK(judge.tick().empty());
+}
+
+TEST_CASE("The system's word on a silent process of this host decides") {
+  SECTION("stopped") {
+    judge_of_b judge(beside);
+    CHECK(judge.time_to_loss(process_state::stopped) == usual.suspicion);
+    CHECK(judge.why ==
+          error{errc::peer_lost, "its process 3 is stopped, and was silent for 0.3 s"});
+  }
+  SECTION("gone") {
+    judge_of_b judge(beside);
+    CHECK(judge.time_to_loss(process_state::gone) == usual.suspicion);
+    CHECK(judge.why.code == errc::peer_lost);
+  }
+  SECTION("alive, so it waits for a processor") {
+    CHECK(judge_of_b(beside).time_to_loss(process_state::alive) == usual.starved_silence);
+  }
+  SECTION("alive, but behind a network") {
+    CHECK(judge_of_b(in_container).time_to_loss(process_state::alive) == usual.silence);
+  }
+  SECTION("held by a debugger") {
+    CHECK(judge_of_b(beside).time_to_loss(process_state::traced) == clock::duration::zero());
+  }
+  SECTION("no word") {
+    CHECK(judge_of_b(beside).time_to_loss(process_state::unknown) == usual.silence);
+  }
+}
+
+TEST_CASE("The system is not asked about other hosts, or when it is not to be") {
+  judge_of_b far(elsewhere);
+  CHECK(far.time_to_loss(process_state::stopped) == usual.silence);
+  judge_of_b near(beside, {.ask_system = false});
+  CHECK(near.time_to_loss(process_state::stopped) == usual.silence);
+  liveness nowhere(usual, {});
+  nowhere.tick(start);
+  nowhere.node_up("b", {});
+  for (int i = 1; i < 8; ++i)
+    CHECK(!first<liveness::examine>(nowhere.tick(start + i * usual.interval)));
+}
+
+TEST_CASE("A machine that stood still convicts nobody") {
+  judge_of_b judge(elsewhere);
+  for (int i = 0; i < 7; ++i) judge.tick();  // one tick short of a verdict
+  CHECK(!first<liveness::lost>(judge.tick(1h)));
+  judge.core.heard("b");
+  CHECK(judge.time_to_loss() == usual.silence);
+}
+
+TEST_CASE("Who stood still itself is told so for a while") {
+  judge_of_b judge(elsewhere);
+  CHECK(!judge.core.stood_still(judge.now + 100ms));
+  CHECK(judge.core.stood_still(judge.now + 3s) == 3s);  // before the first tick after it
+  judge.tick(3s);
+  CHECK(judge.core.stood_still(judge.now + 100ms) == 3s);
+  for (int i = 0; i < 60; ++i) judge.tick();
+  CHECK(!judge.core.stood_still(judge.now + 100ms));
+}
+
+TEST_CASE("No heartbeat that comes within the bound makes an alarm, however late the judge") {
+  constexpr int schedules = 5000;
+  const clock::duration bound = usual.silence - 2 * usual.interval;
+  for (unsigned seed = 0; seed < schedules; ++seed) {
+    std::mt19937 random(seed);
+    const auto between = [&](clock::duration least, clock::duration most) {
+      return clock::duration(
+          std::uniform_int_distribution<clock::rep>(least.count(), most.count())(random));
+    };
+    judge_of_b judge(elsewhere);
+    auto beat = judge.now + between(0s, bound);
+    const int lateness = static_cast<int>(seed % 5) * 10;  // percent of the ticks
+    auto due = judge.now;
+    for (int i = 0; i < 300; ++i) {
+      const bool late = std::uniform_int_distribution(0, 99)(random) < lateness;
+      due += late ? between(200ms, 5s) : usual.interval;
+      const auto until = due + between(0ms, 90ms);
+      const auto listen = [&] {
+        for (; beat <= until; beat += between(1ms, bound)) judge.core.heard("b");
+      };
+      // A judge that is on time has read what came; one that is late may read it afterwards.
+      const bool reads_first = !late || random() % 2 == 0;
+      if (reads_first) listen();
+      INFO("seed " << seed << ", tick " << i);
+      REQUIRE(!first<liveness::lost>(judge.core.tick(until)));
+      if (!reads_first) listen();
+      judge.now = until;
+    }
+  }
+}
+
+TEST_CASE("A node that falls silent is lost within the bound by a judge that is on time") {
+  constexpr int schedules = 5000;
+  for (unsigned seed = 0; seed < schedules; ++seed) {
+    std::mt19937 random(seed);
+    judge_of_b judge(elsewhere);
+    const auto jitter = [&] { return std::chrono::milliseconds(random() % 10); };
+    for (unsigned i = random() % 20; i > 0; --i) {
+      judge.tick(usual.interval + jitter());
+      judge.core.heard("b");
+    }
+    const auto silent_since = judge.now;
+    bool lost = false;
+    while (!lost && judge.now - silent_since < 2s)
+      lost = first<liveness::lost>(judge.tick(usual.interval + jitter())).has_value();
+    INFO("seed " << seed);
+    REQUIRE(lost);
+    REQUIRE(judge.now - silent_since <= usual.silence + 8 * 10ms);
+  }
+}
+
+TEST_CASE("The system tells whether a process is alive, stopped or gone") {
+  const auto self = actors::own_identity();
+  CHECK(!self.host.empty());
+  CHECK(self.pid == getpid());
+  CHECK(actors::state_of(self) == process_state::alive);
+  auto later = self;
+  ++later.started;  // another process that has our number
+  CHECK(actors::state_of(later) == process_state::gone);
+  CHECK(actors::state_of({"host", "network", -1, 0}) == process_state::unknown);
+
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto who = actors::own_identity();
+    [[maybe_unused]] const auto sent = write(ready[1], &who.started, sizeof who.started);
+    for (;;) pause();
+  }
+  auto other = self;
+  other.pid = child;
+  REQUIRE(read(ready[0], &other.started, sizeof other.started) == sizeof other.started);
+  CHECK(actors::state_of(other) == process_state::alive);
+  kill(child, SIGSTOP);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, WUNTRACED) == child);
+  CHECK(actors::state_of(other) == process_state::stopped);
+  kill(child, SIGKILL);
+  siginfo_t how{};
+  REQUIRE(waitid(P_PID, static_cast<id_t>(child), &how, WEXITED | WNOWAIT) == 0);
+  CHECK(actors::state_of(other) == process_state::gone);  // not reaped yet
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(actors::state_of(other) == process_state::gone);
+  close(ready[0]);
+  close(ready[1]);
+}
