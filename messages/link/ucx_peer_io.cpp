@@ -133,7 +133,7 @@ ucs_status_t ucx_peer::take_handshake(const void* header, std::size_t bytes) {
 /// under its seal.
 template <class Prefix, class Covered>
 std::optional<Prefix> ucx_peer::unseal(const void* header, std::size_t bytes, Covered covered) {
-  if (state_ == state::leaving || state_ == state::gone || violation_) return std::nullopt;
+  if (state_ == state::gone) return std::nullopt;
   if (!handshake_->admitted()) return refuse(refusal::out_of_order), std::nullopt;
   const auto prefix = read_header<Prefix>(header, bytes);
   const auto data = prefix ? covered(*prefix) : std::nullopt;
@@ -148,7 +148,7 @@ std::optional<Prefix> ucx_peer::unseal(const void* header, std::size_t bytes, Co
               shared_.counters.bad_macs);
     return std::nullopt;
   }
-  if (!was_up_) {
+  if (state_ == state::accepted) {
     handshake_->confirm();
     become_up();
   }
@@ -157,6 +157,7 @@ std::optional<Prefix> ucx_peer::unseal(const void* header, std::size_t bytes, Co
 
 ucs_status_t ucx_peer::take_frame(const void* header, std::size_t header_bytes,
                                   std::span<const std::byte> data) {
+  if (state_ == state::leaving || violation_) return UCS_OK;
   using covered = std::optional<std::span<const std::byte>>;
   const auto prefix =
       unseal<ucx::frame_prefix>(header, header_bytes, [&](const auto& read) -> covered {
@@ -185,6 +186,7 @@ void ucx_peer::turn_down(const error& why) {
 ucs_status_t ucx_peer::take_chunk(const void* header, std::size_t header_bytes, void* data,
                                   std::size_t bytes, bool rendezvous) {
   // UCX tells the sender of a chunk that is not received that it is done.
+  if (state_ == state::leaving || violation_) return UCS_OK;
   const auto chunk = unseal<ucx::chunk_prefix>(header, header_bytes, [](const auto&) {
     return std::optional(std::span<const std::byte>());
   });

@@ -21,7 +21,7 @@ namespace troupe::messages::ucx {
 // over the prefix and the Cap'n Proto header or the farewell's text. The bytes of tensors are not
 // covered. The MAC is SipHash-2-4 with 128 bits: its keys live as long as one connection, a forger
 // has one guess (a wrong MAC ends the connection), and it is several times as fast as keyed BLAKE2b
-// (docs/protocol.md has the figures).
+// (docs/security.md has the figures).
 //
 // Frames are numbered from 0 per lane. UCX may deliver any message before an earlier one, so the
 // receiver holds early ones and releases whole frames in the order of their numbers. The sender

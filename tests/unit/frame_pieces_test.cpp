@@ -225,6 +225,20 @@ TEST_CASE("pieces that come again are told apart and change nothing") {
   CHECK_FALSE(in.pop());
 }
 
+TEST_CASE("chunks larger than any tensor are one chunk") {
+  // Rounding up by adding overflowed, and the frame came out without its bytes.
+  buffer_pool pool(0);
+  reassembly in({}, pool);
+  const auto out = pieces_of(frame_with(0, {2 * chunk}));
+  out->prefix.chunk_bytes = ~std::uint64_t{0};
+  REQUIRE(in.add_head(out->prefix, out->head));
+  CHECK_FALSE(in.pop());
+  const ucx::chunk_prefix whole{.lane = out->prefix.lane, .bytes = 2 * chunk};
+  REQUIRE(in.announce(whole, whole.bytes));
+  in.done(whole);
+  CHECK(in.pop());
+}
+
 TEST_CASE("frames that wait for others are bounded") {
   buffer_pool pool(0);
   limits bounds;
