@@ -32,6 +32,8 @@ std::string_view describe(errc code) noexcept {
       return "a handler failed";
     case errc::io_failed:
       return "the operating system refused an operation";
+    case errc::not_admitted:
+      return "a handshake between peers failed";
   }
   return "unknown error";
 }

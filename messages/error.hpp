@@ -24,6 +24,7 @@ enum class errc : std::uint8_t {
   stale,                ///< The message belongs to an epoch or step that is over.
   handler_failed,       ///< A handler, or the arithmetic it started, threw.
   io_failed,            ///< The operating system refused an operation.
+  not_admitted,         ///< A peer's handshake failed, or it refused ours.
 };
 
 /// One sentence for each code.

@@ -12,6 +12,8 @@
 #include "actors/pipeline/trainer.hpp"
 #include "apps/resnet_pipeline/partition.hpp"
 #include "apps/resnet_pipeline/resnet.hpp"
+#include "cluster/config/checks.hpp"
+#include "cluster/config/secret_file.hpp"
 #include "cluster/launch/interrupt.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
@@ -112,7 +114,22 @@ result<prepared_run> prepare(const cluster::trainer_config& config) {
 result<std::unique_ptr<cluster::workers>> place_workers(const cluster::trainer_config& config) {
   if (config.pipeline.stages_in == cluster::placement::threads)
     return cluster::make_worker_threads(models(), optimizers::built_in());
-  return cluster::make_worker_processes(config.link.transport, config.observe.verbose);
+  auto secret = config.link.secret_file.empty()
+                    ? result<messages::cluster_secret>(messages::cluster_secret::random())
+                    : cluster::read_secret_file(config.link.secret_file);
+  if (!secret) return tl::unexpected(secret.error());
+  return cluster::make_worker_processes(
+      {.transport = config.link.transport,
+       .secret = std::move(*secret),
+       .beyond_loopback = !cluster::is_loopback(config.link.listen)},
+      config.observe.verbose);
+}
+
+result<messages::cluster_secret> secret_of(const cluster::node_options& options) {
+  if (options.secret_descriptor >= 0)
+    return cluster::read_inherited_secret(options.secret_descriptor);
+  if (!options.secret_file.empty()) return cluster::read_secret_file(options.secret_file);
+  return messages::cluster_secret();
 }
 
 actors::build_stage order_for(const cluster::trainer_config& config, const prepared_run& run,
@@ -279,9 +296,13 @@ result<run_end> run_trainer(const cluster::trainer_config& config) {
 }
 
 result<void> run_worker(const cluster::node_options& options) {
-  return cluster::run_stage_node({.name = options.name,
-                                  .trainer = options.join,
-                                  .make_link = cluster::ucx_link_factory(options.transport)},
+  auto secret = secret_of(options);
+  if (!secret) return tl::unexpected(secret.error());
+  const auto link =
+      cluster::ucx_link_factory({.transport = options.transport,
+                                 .secret = std::move(*secret),
+                                 .beyond_loopback = !cluster::is_loopback(options.join)});
+  return cluster::run_stage_node({.name = options.name, .trainer = options.join, .make_link = link},
                                  models(), optimizers::built_in());
 }
 

@@ -1,5 +1,6 @@
 #include "cluster/config/checks.hpp"
 
+#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +9,7 @@
 #include <filesystem>
 
 #include "cluster/config/near_miss.hpp"
+#include "cluster/config/secret_file.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -99,6 +101,22 @@ result<void> check_texts(draft& whole) {
   return {};
 }
 
+// Strangers could join a run that they reach, and their bytes would be decoded.
+result<void> check_secret(draft& whole) {
+  const link_config& link = whole.config.link;
+  if (!link.secret_file.empty()) {
+    return read_secret_file(link.secret_file).map([](const auto&) {}).map_error([&](error why) {
+      why.text.insert(0, given(whole, "link.secret_file")->where() + ": ");
+      return why;
+    });
+  }
+  if (is_loopback(link.listen)) return {};
+  return fail(errc::bad_config,
+              given(whole, "link.listen")->where() + ": other machines reach " + link.listen +
+                  ", so only who knows a secret may connect: name its file with --secret-file, or "
+                  "listen at a loopback address");
+}
+
 // Why a file cannot be read; empty: it can.
 std::string unreadable(const fs::path& file) {
   std::error_code error;
@@ -151,8 +169,16 @@ bool is_address(const std::string& text) {
   return begin != end && stop == end && status == std::errc() && port <= 65535;
 }
 
+bool is_loopback(const std::string& address) {
+  const std::string host = address.substr(0, address.rfind(':'));
+  if (host.empty() || host == "localhost" || host == "[::1]") return true;
+  in_addr four{};
+  return ::inet_pton(AF_INET, host.c_str(), &four) == 1 && ntohl(four.s_addr) >> 24 == 127;
+}
+
 result<trainer_config> check_together(draft whole) {
-  for (auto check : {check_cut, check_micro_batches, check_link, check_texts, check_files})
+  for (auto check :
+       {check_cut, check_micro_batches, check_link, check_texts, check_secret, check_files})
     if (auto fine = check(whole); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }

@@ -13,4 +13,8 @@ namespace troupe::cluster {
 /// Whether "HOST:PORT" (or "[V6]:PORT") can be an address.
 [[nodiscard]] bool is_address(const std::string& text);
 
+/// Whether an address is one that only this machine reaches: "localhost", 127.x.x.x, [::1]. Any
+/// other name counts as one that others reach.
+[[nodiscard]] bool is_loopback(const std::string& address);
+
 }  // namespace troupe::cluster

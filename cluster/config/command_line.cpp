@@ -219,6 +219,8 @@ result<command> read_node(std::span<const char* const> arguments) {
   app.add_option("--node-name", out.name)->required();
   app.add_option("--link", link);
   app.add_flag("--verbose", out.verbose);
+  app.add_option("--secret-fd", out.secret_descriptor)->check(CLI::Range(3, 1 << 20));
+  app.add_option("--secret-file", out.secret_file);
   try {
     std::vector<std::string> words(arguments.begin(), arguments.end());
     std::reverse(words.begin(), words.end());
@@ -226,12 +228,16 @@ result<command> read_node(std::span<const char* const> arguments) {
   } catch (const CLI::Error& wrong) {
     return fail(errc::bad_config,
                 "--join: a stage process takes --join HOST:PORT, --node-name NAME, "
-                "--link KIND and --verbose: " +
+                "--link KIND, --secret-file FILE and --verbose: " +
                     std::string(wrong.what()));
   }
   if (!is_address(out.join))
     return fail(errc::bad_config,
                 "--join: \"" + out.join + "\" is not an address; allowed: HOST:PORT");
+  if (!is_loopback(out.join) && out.secret_file.empty() && out.secret_descriptor < 0)
+    return fail(errc::bad_config, "--join: " + out.join +
+                                      " is on another machine: name the file of the cluster's "
+                                      "secret with --secret-file");
   if (out.name.empty()) return fail(errc::bad_config, "--node-name: is empty");
   const auto words = words_of<transport>;
   const auto found = std::find(words.begin(), words.end(), link);
@@ -268,6 +274,10 @@ std::vector<std::string> to_arguments(const node_options& options) {
   std::vector<std::string> out{"--join",     options.join, "--node-name",
                                options.name, "--link",     std::string(name_of(options.transport))};
   if (options.verbose) out.emplace_back("--verbose");
+  if (options.secret_descriptor >= 0)
+    out.insert(out.end(), {"--secret-fd", std::to_string(options.secret_descriptor)});
+  if (!options.secret_file.empty())
+    out.insert(out.end(), {"--secret-file", options.secret_file.string()});
   return out;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <variant>
@@ -18,12 +19,14 @@ struct program_info {
 };
 
 /// What a child process is told: where to join its parent, and as whom. Everything else comes to it
-/// by message.
+/// by message. Never the secret itself: everybody on a machine can read a process's arguments.
 struct node_options {
   std::string join;  ///< "HOST:PORT" of the parent.
   std::string name;  ///< "stage-1".
   cluster::transport transport = cluster::transport::automatic;
   bool verbose = false;
+  int secret_descriptor = -1;  ///< Where its parent left it the cluster's secret; -1: nowhere.
+  std::filesystem::path secret_file;  ///< Or the user, in a file; empty: nowhere.
 
   bool operator==(const node_options&) const = default;
 };

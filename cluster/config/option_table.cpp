@@ -212,6 +212,9 @@ std::vector<option> link_options() {
       {"link", "listen", "--listen", "", "HOST:PORT",
        "Where stage processes reach this one; port 0: any free",
        text([](auto& c) -> auto& { return c.link.listen; }), ""},
+      {"link", "secret_file", "--secret-file", "", "FILE",
+       "The cluster's secret, for processes on other machines; only you may read the file",
+       text([](auto& c) -> auto& { return c.link.secret_file; }), ""},
   };
 }
 

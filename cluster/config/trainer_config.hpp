@@ -89,6 +89,7 @@ struct train_config {
 struct link_config {
   cluster::transport transport = cluster::transport::automatic;
   std::string listen = "127.0.0.1:0";  ///< "HOST:PORT"; port 0: any free one.
+  std::filesystem::path secret_file;   ///< Empty: a random secret, for processes we start.
 
   bool operator==(const link_config&) const = default;
 };

@@ -86,7 +86,7 @@ struct plan_of_start {
   const char* program;
   char* const* arguments;
   char* const* environment;
-  int in, out, err, failure;
+  int in, out, err, failure, handed_over;
   pid_t parent;
 };
 
@@ -96,7 +96,7 @@ struct plan_of_start {
   ::_exit(127);
 }
 
-[[noreturn]] void become(const plan_of_start& plan) {
+[[noreturn]] void become(plan_of_start plan) {
   ::setpgid(0, 0);
   struct sigaction usual {};
   usual.sa_handler = SIG_DFL;
@@ -104,7 +104,17 @@ struct plan_of_start {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan);
   if (::getppid() != plan.parent) ::_exit(127);  // it died before the line above took effect
   if (::dup2(plan.in, 0) < 0 || ::dup2(plan.out, 1) < 0 || ::dup2(plan.err, 2) < 0) give_up(plan);
-  ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  int first_closed = handed_over_as;
+  if (plan.handed_over >= 0) {
+    // The pipe for failures may stand where the descriptor goes.
+    plan.failure = ::fcntl(plan.failure, F_DUPFD, handed_over_as + 1);
+    if (plan.failure < 0) ::_exit(127);
+    if (plan.handed_over != handed_over_as && ::dup2(plan.handed_over, handed_over_as) < 0)
+      give_up(plan);
+    if (::fcntl(handed_over_as, F_SETFD, 0) != 0) give_up(plan);
+    ++first_closed;
+  }
+  ::close_range(static_cast<unsigned>(first_closed), ~0U, CLOSE_RANGE_CLOEXEC);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -178,9 +188,9 @@ result<child_process> child_process::start(const child_spec& spec) {
   keep_exit_codes();
   child_process child;
   child.name_ = spec.name;
-  const pid_t pid = fork_and_become({program.c_str(), argument_pointers.data(),
-                                     environment_pointers.data(), in.get(), out.write.get(),
-                                     err.write.get(), failure.write.get(), ::getpid()});
+  const pid_t pid = fork_and_become(
+      {program.c_str(), argument_pointers.data(), environment_pointers.data(), in.get(),
+       out.write.get(), err.write.get(), failure.write.get(), spec.handed_over, ::getpid()});
   if (pid < 0) return cannot_start(spec, errno);
   child.pid_ = pid;  // from here on it is killed and reaped if anything fails
   failure.write.reset();

@@ -13,12 +13,17 @@
 
 namespace troupe::cluster {
 
+/// The number under which a child finds the one descriptor that it may be handed.
+inline constexpr int handed_over_as = 3;
+
 /// A program to start.
 struct child_spec {
   std::string name;                                  ///< For messages: "stage-1".
   std::vector<std::string> arguments;                ///< Without the program's own name.
   std::map<std::string, std::string> environment;    ///< Added to ours, or replacing.
   std::filesystem::path program = "/proc/self/exe";  ///< This very program, unless told otherwise.
+  int handed_over =
+      -1;  ///< A descriptor of ours that the child gets as `handed_over_as`; -1: none.
 };
 
 /// How a child ended.
@@ -41,8 +46,8 @@ struct child_exit {
 /// started it ends, so start children from a thread that outlives them; `process_group` does.
 ///
 /// The child has its own process group, so a Ctrl-C at the terminal reaches only the parent, an
-/// empty standard input, no inherited descriptors but the standard three, and default signal
-/// handling.
+/// empty standard input, no inherited descriptors but the standard three and the one that it is
+/// handed, and default signal handling.
 class child_process {
  public:
   /// The read ends of the child's standard output and error, non-blocking.

@@ -15,6 +15,7 @@
 #include "actors/system.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "messages/error.hpp"
+#include "messages/link/cluster_secret.hpp"
 
 namespace troupe::cluster {
 
@@ -46,15 +47,24 @@ class workers {
   virtual void resume() = 0;
 };
 
-/// Processes of this program, started with --join, over UCX.
-[[nodiscard]] result<std::unique_ptr<workers>> make_worker_processes(transport link, bool verbose);
+/// How the processes of a run find and trust each other.
+struct process_link {
+  cluster::transport transport = cluster::transport::automatic;
+  messages::cluster_secret secret = {};
+  bool beyond_loopback = false;  ///< Other machines reach the trainer.
+};
+
+/// Processes of this program, started with --join, over UCX. They are handed the secret through a
+/// pipe: it is in no argument, environment or file.
+[[nodiscard]] result<std::unique_ptr<workers>> make_worker_processes(process_link link,
+                                                                     bool verbose);
 
 /// Threads of this process over the loopback link.
 [[nodiscard]] std::unique_ptr<workers> make_worker_threads(actors::model_registry models,
                                                            optimizers::registry optimizers);
 
-/// UCX over `choice`; `automatic` is shared memory, for all workers run on one machine.
-[[nodiscard]] actors::link_factory ucx_link_factory(transport choice);
+/// UCX; the transport `automatic` is shared memory, for all workers run on one machine.
+[[nodiscard]] actors::link_factory ucx_link_factory(const process_link& link);
 
 /// The trainer's node and the stage nodes "stage-0", "stage-1", .. that joined it. They live and
 /// die with this object; whatever way this process ends, no worker outlives it. Used by one thread.

@@ -1,4 +1,9 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -25,16 +30,41 @@ struct ends {
   }
 };
 
+/// A pipe that holds the secret and nothing else, to be read once to its end.
+result<descriptor> pipe_with(const messages::cluster_secret& secret) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return fail(errc::io_failed, std::string("no pipe can be opened: ") + std::strerror(errno));
+  descriptor read(ends[0]);
+  const descriptor write(ends[1]);
+  const auto bytes = secret.bytes();  // far less than a pipe takes without waiting
+  if (::write(write.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
+    return fail(errc::io_failed, "the secret cannot be handed to a stage process");
+  return read;
+}
+
 class worker_processes final : public workers {
  public:
-  worker_processes(transport link, bool verbose, std::shared_ptr<ends> ended, process_group group)
-      : link_(link), verbose_(verbose), ends_(std::move(ended)), group_(std::move(group)) {}
+  worker_processes(process_link link, bool verbose, std::shared_ptr<ends> ended,
+                   process_group group)
+      : link_(std::move(link)),
+        verbose_(verbose),
+        ends_(std::move(ended)),
+        group_(std::move(group)) {}
 
   actors::link_factory trainer_link() override { return ucx_link_factory(link_); }
 
   result<void> start(const std::string& name, const std::string& trainer) override {
+    const auto secret = pipe_with(link_.secret);
+    if (!secret) return tl::unexpected(secret.error());
     child_spec child{.name = name, .arguments = {}, .environment = {}};
-    child.arguments = to_arguments(node_options{trainer, name, link_, verbose_});
+    child.arguments = to_arguments({.join = trainer,
+                                    .name = name,
+                                    .transport = link_.transport,
+                                    .verbose = verbose_,
+                                    .secret_descriptor = handed_over_as,
+                                    .secret_file = {}});
+    child.handed_over = secret->get();
     return group_.start(child);
   }
 
@@ -57,7 +87,7 @@ class worker_processes final : public workers {
   void resume() override { group_.resume(); }
 
  private:
-  transport link_;
+  process_link link_;
   bool verbose_;
   std::shared_ptr<ends> ends_;
   process_group group_;
@@ -65,18 +95,21 @@ class worker_processes final : public workers {
 
 }  // namespace
 
-result<std::unique_ptr<workers>> make_worker_processes(transport link, bool verbose) {
+result<std::unique_ptr<workers>> make_worker_processes(process_link link, bool verbose) {
   auto ended = std::make_shared<ends>();
   auto group = process_group::create(
       {.on_exit = [ended](const child_exit& child) { ended->note(child); }, .on_line = {}});
   if (!group) return tl::unexpected(group.error());
-  return std::make_unique<worker_processes>(link, verbose, std::move(ended), std::move(*group));
+  return std::make_unique<worker_processes>(std::move(link), verbose, std::move(ended),
+                                            std::move(*group));
 }
 
-actors::link_factory ucx_link_factory(transport choice) {
+actors::link_factory ucx_link_factory(const process_link& link) {
   messages::ucx_options options;
-  options.transport =
-      choice == transport::tcp ? messages::ucx_transport::tcp : messages::ucx_transport::shm;
+  options.transport = link.transport == transport::tcp ? messages::ucx_transport::tcp
+                                                       : messages::ucx_transport::shm;
+  options.secret = link.secret;
+  options.beyond_loopback = link.beyond_loopback;
   return [options](messages::link_events events) {
     return messages::make_ucx_link(options, std::move(events));
   };

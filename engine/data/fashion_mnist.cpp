@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/data/idx_header.hpp"
 #include "engine/data/resample.hpp"
 #include "engine/data/sources.hpp"
 
@@ -17,7 +18,6 @@ constexpr std::int64_t default_image_size = 32;
 constexpr std::int64_t pixels_a_side = 28;
 constexpr std::size_t pixels_an_image = pixels_a_side * pixels_a_side;
 constexpr std::int64_t channels = 3;
-constexpr std::uint32_t most_images = 1 << 20;
 constexpr std::array<channel_scale, 1> normalised{channel_scale::normalising(0.2860F, 0.3530F)};
 constexpr std::array<const char*, 10> class_names{"T-shirt/top", "Trouser",   "Pullover", "Dress",
                                                   "Coat",        "Sandal",    "Shirt",    "Sneaker",
@@ -58,12 +58,6 @@ class gzip_file {
   gzFile handle_;
 };
 
-std::uint32_t big_endian(const std::uint8_t* bytes) {
-  return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 |
-         std::uint32_t{bytes[2]} << 8 | std::uint32_t{bytes[3]};
-}
-
-// An IDX file: 0, 0, 8 (unsigned bytes), the number of dimensions, their sizes, the bytes.
 struct idx_array {
   std::uint32_t count = 0;
   std::vector<std::uint8_t> bytes;
@@ -80,25 +74,13 @@ result<idx_array> read_idx(const std::filesystem::path& file,
   gzip_file from(file);
   if (!from.is_open())
     return bad_file(file, "cannot be opened: " + std::generic_category().message(errno));
-  const std::size_t dimensions = 1 + inner.size();
-  std::vector<std::uint8_t> head(4 + 4 * dimensions);
+  std::vector<std::uint8_t> head(idx_header_bytes(inner.size()));
   if (from.read(head) != head.size()) return truncated(file, from);
-  if (big_endian(head.data()) != 0x0800 + dimensions)
-    return bad_file(file,
-                    "is no IDX file of bytes with " + std::to_string(dimensions) + " dimensions");
+  const auto header = parse_idx_header(std::as_bytes(std::span(head)), inner);
+  if (!header) return bad_file(file, header.error());
+  const std::size_t bytes = header->bytes;
   idx_array array;
-  array.count = big_endian(head.data() + 4);
-  std::size_t bytes = array.count;
-  for (std::size_t i = 0; i < inner.size(); ++i) {
-    const auto size = big_endian(head.data() + 8 + 4 * i);
-    if (size != inner[i])
-      return bad_file(file, "holds items of another size: " + std::to_string(size) +
-                                " instead of " + std::to_string(inner[i]));
-    bytes *= size;
-  }
-  if (array.count == 0 || array.count > most_images)
-    return bad_file(file, "holds " + std::to_string(array.count) + " items; allowed are 1 to " +
-                              std::to_string(most_images));
+  array.count = header->count;
   array.bytes.resize(bytes + 1);  // one more than there should be: reading it checks the checksum
   const auto read = from.read(array.bytes);
   if (read < bytes || !from.damage().empty()) return truncated(file, from);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <deque>
 #include <utility>
@@ -18,10 +20,20 @@ struct link_counters {
   std::atomic<std::uint64_t> bytes_in_flight = 0;
   std::atomic<std::uint64_t> bad_frames = 0;
   std::atomic<std::uint64_t> peers = 0;
+  std::atomic<std::uint64_t> bad_macs = 0;
+  std::atomic<std::uint64_t> replayed_frames = 0;
+  std::atomic<std::uint64_t> unknown_sessions = 0;
+  std::array<std::atomic<std::uint64_t>, refusal_kinds> refused_handshakes = {};
+
+  [[nodiscard]] std::atomic<std::uint64_t>& refused(refusal why) {
+    return refused_handshakes[static_cast<std::size_t>(why)];
+  }
 
   [[nodiscard]] link_stats read() const {
-    return {frames_sent,     frames_received, bytes_sent, bytes_received,
-            bytes_in_flight, bad_frames,      peers};
+    link_stats out{frames_sent, frames_received, bytes_sent, bytes_received,  bytes_in_flight,
+                   bad_frames,  peers,           bad_macs,   replayed_frames, unknown_sessions};
+    std::ranges::copy(refused_handshakes, out.refused_handshakes.begin());
+    return out;
   }
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -9,6 +10,7 @@
 #include "messages/error.hpp"
 #include "messages/frame.hpp"
 #include "messages/ids.hpp"
+#include "messages/link/refusal.hpp"
 
 namespace troupe::messages {
 
@@ -29,9 +31,17 @@ struct link_stats {
   std::uint64_t frames_received = 0;
   std::uint64_t bytes_sent = 0;  ///< Headers and tensors.
   std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_in_flight = 0;  ///< Tensor bytes handed to `send` and not completed.
-  std::uint64_t bad_frames = 0;       ///< Frames that broke the protocol or a limit.
-  std::uint64_t peers = 0;            ///< Connected now.
+  std::uint64_t bytes_in_flight = 0;   ///< Tensor bytes handed to `send` and not completed.
+  std::uint64_t bad_frames = 0;        ///< Frames that broke the protocol or a limit.
+  std::uint64_t peers = 0;             ///< Connected now.
+  std::uint64_t bad_macs = 0;          ///< Messages not sealed by the peer; each ended its link.
+  std::uint64_t replayed_frames = 0;   ///< Pieces of frames that came again and were dropped.
+  std::uint64_t unknown_sessions = 0;  ///< Messages of another session that were dropped.
+  std::array<std::uint64_t, refusal_kinds> refused_handshakes = {};  ///< Indexed by `refusal`.
+
+  [[nodiscard]] std::uint64_t refused(refusal why) const {
+    return refused_handshakes[static_cast<std::size_t>(why)];
+  }
 };
 
 /// Moves frames between processes. A resource: one owner, closed by its destructor, which ends the
@@ -55,7 +65,7 @@ class link {
 
   /// Connects to a listening link; `done` is called on the link's thread, after `on_peer_up`. A
   /// name is resolved in the calling thread. Errors: address_unavailable, timed_out,
-  /// version_mismatch.
+  /// version_mismatch, not_admitted.
   virtual void connect(const std::string& address, std::chrono::milliseconds timeout,
                        connected done) = 0;
 

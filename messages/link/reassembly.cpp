@@ -13,8 +13,12 @@ tl::unexpected<error> refuse(std::string text) {
   return fail(errc::bad_frame, std::move(text));
 }
 
+tl::unexpected<error> again(std::string text) {
+  return fail(errc::stale, std::move(text));
+}
+
 std::uint64_t divide_up(std::uint64_t bytes, std::uint64_t by) {
-  return (bytes + by - 1) / by;
+  return bytes / by + (bytes % by == 0 ? 0 : 1);  // a stranger's sum might overflow
 }
 
 result<frame> decode_unaligned(std::span<const std::byte> header, const limits& bounds) {
@@ -32,7 +36,7 @@ result<void> reassembly::add_head(const ucx::frame_prefix& prefix,
   const result<lane_state*> state = lane_of(prefix.lane, prefix.sequence);
   if (!state) return tl::unexpected(state.error());
   if ((*state)->partials.contains(prefix.sequence)) {
-    return refuse(fmt::format("frame {} came twice", prefix.sequence));
+    return again(fmt::format("frame {} came twice", prefix.sequence));
   }
   result<partial> opened = open(prefix, data);
   if (!opened) return tl::unexpected(std::move(opened.error()));
@@ -40,6 +44,12 @@ result<void> reassembly::add_head(const ucx::frame_prefix& prefix,
     ready_.push_back(std::move(opened->message));
     ++(*state)->next;
   } else {
+    if (held_bytes_ + data.size() > bounds_.held_bytes) {
+      return refuse(fmt::format("{} bytes of frames wait for others, limit held_bytes is {}",
+                                held_bytes_ + data.size(), bounds_.held_bytes));
+    }
+    opened->head_bytes = data.size();
+    held_bytes_ += data.size();
     (*state)->partials.emplace(prefix.sequence, std::move(*opened));
   }
   release(**state);
@@ -70,7 +80,7 @@ result<reassembly::partial> reassembly::open(const ucx::frame_prefix& prefix,
         fmt::format("small tensors of {} bytes came with {}", inlined, prefix.inline_bytes));
   }
   fill_inline(*message, prefix.inline_max, data.subspan(prefix.header_bytes));
-  partial opened{std::move(*message), prefix.chunk_bytes, 0, 0, {}};
+  partial opened{std::move(*message), prefix.chunk_bytes, 0, 0, 0, {}};
   if (auto planned = plan_chunks(opened, prefix.inline_max); !planned) {
     return tl::unexpected(std::move(planned.error()));
   }
@@ -93,8 +103,8 @@ result<void> reassembly::plan_chunks(partial& opened, std::uint32_t inline_max) 
     const std::uint64_t bytes = opened.message.tensors[i].bytes.bytes;
     if (bytes <= inline_max) continue;
     if (opened.tensors.empty()) opened.tensors.resize(opened.message.tensors.size());
-    opened.tensors[i].chunks_left = divide_up(bytes, opened.chunk_bytes);
-    opened.chunks_left += opened.tensors[i].chunks_left;
+    opened.tensors[i].chunks = divide_up(bytes, opened.chunk_bytes);
+    opened.chunks_left += opened.tensors[i].chunks;
     opened.pending_bytes += bytes;
   }
   // An honest sender has one frame of each lane partly sent, and a few whose last bytes are on
@@ -110,7 +120,7 @@ result<void> reassembly::plan_chunks(partial& opened, std::uint32_t inline_max) 
 result<reassembly::lane_state*> reassembly::lane_of(std::uint8_t lane, std::uint64_t sequence) {
   if (lane >= lanes_.size()) return refuse(fmt::format("a message on lane {}", lane));
   lane_state& state = lanes_[lane];
-  if (sequence < state.next) return refuse(fmt::format("frame {} came again", sequence));
+  if (sequence < state.next) return again(fmt::format("frame {} came again", sequence));
   if (sequence - state.next >= window) {
     return refuse(fmt::format("frame {} came while {} is awaited", sequence, state.next));
   }
@@ -127,7 +137,7 @@ result<std::variant<reassembly::destination, reassembly::early>> reassembly::ann
   const auto found = (*state)->partials.find(chunk.sequence);
   if (found == (*state)->partials.end()) return early{};
   partial& open = found->second;
-  if (chunk.tensor >= open.tensors.size() || open.tensors[chunk.tensor].chunks_left == 0) {
+  if (chunk.tensor >= open.tensors.size() || open.tensors[chunk.tensor].chunks == 0) {
     return refuse(fmt::format("a chunk for tensor {}, which awaits none", chunk.tensor));
   }
   payload& target = open.message.tensors[chunk.tensor].bytes;
@@ -139,12 +149,12 @@ result<std::variant<reassembly::destination, reassembly::early>> reassembly::ann
   tensor_progress& progress = open.tensors[chunk.tensor];
   // Nothing is allocated for a tensor before its bytes are on their way.
   if (progress.announced.empty()) {
-    progress.announced.resize(progress.chunks_left);
+    progress.announced.resize(progress.chunks);
     target = pool_.acquire(target.bytes);
   }
   const std::uint64_t index = chunk.offset / open.chunk_bytes;
   if (progress.announced[index]) {
-    return refuse(fmt::format("a chunk at {} of tensor {} came twice", chunk.offset, chunk.tensor));
+    return again(fmt::format("a chunk at {} of tensor {} came twice", chunk.offset, chunk.tensor));
   }
   progress.announced[index] = true;
   return destination{target.data + chunk.offset, target.owner};
@@ -153,7 +163,6 @@ result<std::variant<reassembly::destination, reassembly::early>> reassembly::ann
 void reassembly::done(const ucx::chunk_prefix& chunk) {
   lane_state& state = lanes_[chunk.lane];
   partial& open = state.partials.at(chunk.sequence);
-  --open.tensors[chunk.tensor].chunks_left;
   --open.chunks_left;
   release(state);
 }
@@ -164,6 +173,7 @@ void reassembly::release(lane_state& state) {
        first->second.chunks_left == 0;
        first = state.partials.erase(first)) {
     pending_bytes_ -= first->second.pending_bytes;
+    held_bytes_ -= first->second.head_bytes;
     ready_.push_back(std::move(first->second.message));
     ++state.next;
   }

@@ -16,9 +16,9 @@
 namespace troupe::messages {
 
 /// Puts one peer's frames together again from heads and chunks in any order, and releases whole
-/// frames in the order of their lane. Pure logic: it trusts nothing it is given. After an error the
-/// peer has broken the protocol (errc::bad_frame, version_mismatch) and the object is of no more
-/// use. One thread.
+/// frames in the order of their lane. Pure logic: it trusts nothing it is given. errc::stale: the
+/// piece came before; nothing has changed. After another error the peer has broken the protocol
+/// (errc::bad_frame, version_mismatch) and the object is of no more use. One thread.
 class reassembly {
  public:
   /// How far ahead of the next frame of its lane a frame may be numbered.
@@ -55,7 +55,7 @@ class reassembly {
 
  private:
   struct tensor_progress {
-    std::uint64_t chunks_left = 0;
+    std::uint64_t chunks = 0;     // 0: its bytes came with the header
     std::vector<bool> announced;  // allocated with the first chunk, like the tensor itself
   };
   struct partial {
@@ -63,6 +63,7 @@ class reassembly {
     std::uint64_t chunk_bytes = 0;
     std::uint64_t chunks_left = 0;
     std::uint64_t pending_bytes = 0;
+    std::uint64_t head_bytes = 0;
     std::vector<tensor_progress> tensors;  // empty when nothing is left to come
   };
   struct lane_state {
@@ -81,6 +82,7 @@ class reassembly {
   buffer_pool& pool_;
   std::array<lane_state, 2> lanes_;
   std::uint64_t pending_bytes_ = 0;  // of tensors whose frames are not whole
+  std::uint64_t held_bytes_ = 0;     // of heads that are not released
   std::deque<frame> ready_;
 };
 

@@ -23,6 +23,15 @@ std::string address::text() const {
   return fmt::format("[{}]:{}", host, ntohs(six->sin6_port));
 }
 
+bool address::is_loopback() const noexcept {
+  if (storage.ss_family == AF_INET) {
+    const auto* four = reinterpret_cast<const sockaddr_in*>(&storage);
+    return ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  const auto* six = reinterpret_cast<const sockaddr_in6*>(&storage);
+  return storage.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
+}
+
 result<address> resolve(const std::string& text, bool to_listen) {
   const auto refuse = [&](const char* why) {
     return fail(errc::address_unavailable, fmt::format("\"{}\" is no address: {}", text, why));

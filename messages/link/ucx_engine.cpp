@@ -84,7 +84,7 @@ ucs_status_t ucx_engine::on_message(void* self, const void* header, std::size_t 
     // Data that is still at the sender cannot be read here.
     const std::span<const std::byte> here(static_cast<const std::byte*>(data), bytes);
     if (rendezvous || Id == ucx::unknown_id) return peer.take_unknown();
-    if constexpr (Id == ucx::greeting_id) return peer.take_greeting(header, header_bytes);
+    if constexpr (Id == ucx::handshake_id) return peer.take_handshake(header, header_bytes);
     if constexpr (Id == ucx::farewell_id) return peer.take_farewell(header, header_bytes, here);
     return peer.take_frame(header, header_bytes, here);
   });
@@ -112,7 +112,7 @@ result<void> ucx_engine::set_handlers() {
     out = set_handler(id, &ucx_engine::on_message<ucx::unknown_id>);
     if (id == 0) break;
   }
-  if (out) out = set_handler(ucx::greeting_id, &ucx_engine::on_message<ucx::greeting_id>);
+  if (out) out = set_handler(ucx::handshake_id, &ucx_engine::on_message<ucx::handshake_id>);
   if (out) out = set_handler(ucx::frame_id, &ucx_engine::on_message<ucx::frame_id>);
   if (out) out = set_handler(ucx::chunk_id, &ucx_engine::on_message<ucx::chunk_id>);
   if (out) out = set_handler(ucx::farewell_id, &ucx_engine::on_message<ucx::farewell_id>);
@@ -143,14 +143,18 @@ ucx_peer& ucx_engine::add_peer(std::string name) {
 }
 
 void ucx_engine::accept_waiting(clock::time_point now) {
+  auto strangers = static_cast<std::size_t>(
+      std::ranges::count_if(peers_, [](const auto& entry) { return entry.second->is_stranger(); }));
   for (ucp_conn_request_h request : std::exchange(connections_, {})) {
-    if (by_endpoint_.size() >= options_.peers) {
+    if (by_endpoint_.size() >= options_.peers || strangers >= options_.handshakes) {
+      ++counters_.refused(refusal::too_many);
       ucp_listener_reject(listener_.get(), request);
       continue;
     }
     ucx_peer& peer = add_peer(ucx::origin(request));
-    peer.accept(request, now + options_.greeting_timeout);
+    peer.accept(request, now + options_.handshake_timeout);
     remember(peer);
+    ++strangers;
   }
 }
 

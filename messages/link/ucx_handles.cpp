@@ -28,6 +28,10 @@ result<config> make_config(const ucx_options& options) {
       {"WARN_UNUSED_ENV_VARS", "n"},
   };
   if (!shm) settings.emplace_back("RNDV_SCHEME", "put_zcopy");
+  // UCX opens a port on each device that it may use, whatever address we listen at.
+  if (!options.beyond_loopback && std::getenv("UCX_NET_DEVICES") == nullptr) {
+    settings.emplace_back("NET_DEVICES", "lo");
+  }
   // A user who wants UCX's warnings asks for them in the environment.
   if (std::getenv("UCX_LOG_LEVEL") == nullptr) settings.emplace_back("LOG_LEVEL", "error");
   settings.insert(settings.end(), options.settings.begin(), options.settings.end());

@@ -48,6 +48,7 @@ struct address {
     return reinterpret_cast<const sockaddr*>(&storage);
   }
   [[nodiscard]] std::string text() const;
+  [[nodiscard]] bool is_loopback() const noexcept;
 };
 
 /// "host:port", "[v6]:port", ":port" (loopback). Resolves names, so it may block.

@@ -48,6 +48,7 @@ class ucx_link final : public link {
 
   result<std::string> listen(const std::string& address) override {
     result<ucx::address> where = ucx::resolve(address, true);
+    if (where) where = within_reach(std::move(*where), address);
     if (!where) return tl::unexpected(std::move(where.error()));
     if (std::this_thread::get_id() == thread_.get_id()) return engine_->listen(*where, address);
     std::promise<result<std::string>> answer;
@@ -58,7 +59,9 @@ class ucx_link final : public link {
 
   void connect(const std::string& address, std::chrono::milliseconds timeout,
                connected done) override {
-    push(connect_command{ucx::resolve(address, false), address, timeout, std::move(done)});
+    result<ucx::address> where = ucx::resolve(address, false);
+    if (where) where = within_reach(std::move(*where), address);
+    push(connect_command{std::move(where), address, timeout, std::move(done)});
   }
 
   void send(peer_id peer, frame message, completion done) override {
@@ -100,6 +103,14 @@ class ucx_link final : public link {
   };
   using command =
       std::variant<send_command, refuse_command, close_command, connect_command, listen_command>;
+
+  /// `where`, unless a stranger could listen in there.
+  [[nodiscard]] result<ucx::address> within_reach(ucx::address where,
+                                                  const std::string& text) const {
+    if (options_.beyond_loopback || where.is_loopback()) return where;
+    return fail(errc::address_unavailable,
+                fmt::format("{} is no loopback address, and this link is bound to those", text));
+  }
 
   void push(command what) {
     commands_.push(std::move(what));
@@ -229,6 +240,9 @@ class ucx_link final : public link {
 }  // namespace
 
 result<std::unique_ptr<link>> make_ucx_link(ucx_options options, link_events events) {
+  if (options.beyond_loopback && options.secret.empty()) {
+    return fail(errc::bad_config, "a link beyond loopback addresses needs a secret");
+  }
   options.chunk_bytes = std::max(options.chunk_bytes, ucx::least_chunk_bytes);
   const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd < 0) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "messages/codec/limits.hpp"
+#include "messages/link/cluster_secret.hpp"
 #include "messages/link/link.hpp"
 
 namespace troupe::messages {
@@ -32,9 +33,15 @@ struct ucx_options {
 
   /// How long to poll after traffic before sleeping, on a core that nobody else wants.
   std::chrono::microseconds spin{50};
-  std::chrono::milliseconds greeting_timeout{10'000};  ///< For a peer that connected, to say hello.
+  std::chrono::milliseconds handshake_timeout{5'000};  ///< For a peer that connected to us.
   std::chrono::milliseconds linger{2'000};  ///< For a closed peer to confirm, before it is dropped.
   std::uint32_t peers = 1024;               ///< Connections at most.
+  std::uint32_t handshakes = 256;           ///< Handshakes of peers that connected to us, at most.
+
+  /// What peers must know, as we must. Empty: anybody may connect who reaches a loopback address.
+  cluster_secret secret = {};
+  /// Whether it may listen at and connect to other than loopback addresses. Needs a secret.
+  bool beyond_loopback = false;
 
   /// Further settings for UCX, as of its environment but without "UCX_": {"NET_DEVICES", "eth0"}.
   std::vector<std::pair<std::string, std::string>> settings = {};
@@ -42,7 +49,7 @@ struct ucx_options {
 
 /// A link over UCX. It has a thread of its own, which sleeps when there is nothing to do. A host
 /// that is missing in an address to listen at means loopback. Forked children must not use a link
-/// of their parent. Errors: transport_missing, io_failed.
+/// of their parent. Errors: transport_missing, io_failed; bad_config without the secret it needs.
 ///
 /// Make one link per process: up to UCX 1.17, connections of one link that come and go may make UCX
 /// abort when another link of the process opens a socket just then (openucx/ucx#9942).

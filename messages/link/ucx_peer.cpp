@@ -23,16 +23,25 @@ void ucx_peer::connect(const ucx::address& where, clock::time_point deadline,
   params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
   params.sockaddr = {where.get(), where.length};
   create_endpoint(params);
-  if (endpoint_ != nullptr) greet();
+  start_handshake(handshake::role::connects);
+  if (endpoint_ != nullptr) say_handshake(handshake_->hello());
 }
 
 void ucx_peer::accept(ucp_conn_request_h request, clock::time_point deadline) {
   state_ = state::accepted;
+  accepted_ = true;
   deadline_ = deadline;
+  start_handshake(handshake::role::accepts);
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
   params.conn_request = request;
   create_endpoint(params);
+}
+
+void ucx_peer::start_handshake(handshake::role mine) {
+  handshake::nonce fresh;
+  fill_random(fresh);
+  handshake_.emplace(mine, shared_.options.secret.bytes(), fresh);
 }
 
 void ucx_peer::create_endpoint(ucp_ep_params_t& params) {
@@ -68,7 +77,24 @@ void ucx_peer::close(error reason, clock::time_point now) {
 }
 
 void ucx_peer::break_off(error why) {
-  if (!violation_) violation_ = std::move(why);
+  break_off(std::move(why), shared_.counters.bad_frames);
+}
+
+void ucx_peer::break_off(error why, std::atomic<std::uint64_t>& counter) {
+  if (!violation_) violation_ = {std::move(why), &counter, std::nullopt};
+  want_attention();
+}
+
+void ucx_peer::refuse(refusal why) {
+  if (violation_) return;
+  auto told = why;
+  std::string text = fmt::format("{} {}", name_, describe(why));
+  if (why == refusal::by_peer) {
+    told = handshake_->their_reason().value_or(refusal::malformed);
+    text = fmt::format("{} refused this process, which {}", name_, describe(told));
+  }
+  const errc code = told == refusal::version ? errc::version_mismatch : errc::not_admitted;
+  violation_ = {{code, std::move(text)}, &shared_.counters.refused(why), why};
   want_attention();
 }
 
@@ -83,8 +109,9 @@ void ucx_peer::settle(clock::time_point now) {
   if (state_ == state::leaving) {
     if (answered_ || farewell_ || (answering_ && is_quiet() && !is_tcp())) return lose({});
   } else if (violation_) {
-    ++shared_.counters.bad_frames;
-    return leave(*violation_, false, now);
+    ++*violation_->counter;
+    if (violation_->refused == refusal::by_peer) return lose(violation_->why);
+    return leave(violation_->why, false, now);
   } else {
     pump();
     check_farewell(now);
@@ -103,11 +130,11 @@ error ucx_peer::lost_error(ucs_status_t status) const {
 
 void ucx_peer::become_up() {
   state_ = state::up;
+  was_up_ = true;
   deadline_ = clock::time_point::max();
   ++shared_.counters.peers;
   shared_.events.up(id_);
   shared_.events.connected(std::exchange(connected_, nullptr), id_);
-  release_frames();
 }
 
 void ucx_peer::check_farewell(clock::time_point now) {
@@ -115,7 +142,7 @@ void ucx_peer::check_farewell(clock::time_point now) {
   // What the peer sent before it left is still delivered.
   const bool whole = reassembly_.released(lane::control) >= farewell_frames_[0] &&
                      reassembly_.released(lane::data) >= farewell_frames_[1];
-  if (state_ == state::connecting || whole) {
+  if (whole) {
     return leave(state_ == state::closing ? close_reason_ : *farewell_, true, now);
   }
   deadline_ = std::min(deadline_, now + shared_.options.linger);
@@ -133,7 +160,8 @@ void ucx_peer::expire(clock::time_point now) {
     return lose({errc::timed_out, fmt::format("cannot connect to {}: no answer in time", name_)});
   }
   if (state_ == state::accepted) {
-    return lose({errc::timed_out, fmt::format("{} connected and said nothing", name_)});
+    ++shared_.counters.refused(refusal::too_slow);
+    return lose({errc::timed_out, fmt::format("{} {}", name_, describe(refusal::too_slow))});
   }
   leave({errc::peer_lost, fmt::format("peer {} left before its frames were whole", name_)}, true,
         now);

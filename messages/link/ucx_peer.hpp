@@ -2,6 +2,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <atomic>
 #include <chrono>
 #include <list>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "messages/link/event_queue.hpp"
 #include "messages/link/outbox.hpp"
 #include "messages/link/reassembly.hpp"
+#include "messages/link/session.hpp"
 #include "messages/link/ucx_handles.hpp"
 
 namespace troupe::messages {
@@ -31,9 +33,11 @@ struct ucx_shared {
 /// link's thread only. UCX's callbacks record what happened; `settle`, called outside of them,
 /// acts.
 ///
-///   connecting --greeting--> up --close()--> closing --flushed--> leaving --answered--> gone
-///   accepted ---greeting-->  up --farewell, violation--------->   leaving
+///   connecting --handshake--> up --close()--> closing --flushed--> leaving --answered--> gone
+///   accepted ---handshake-->  up --farewell, violation--------->   leaving
 ///   (any) --endpoint failed--> gone
+///
+/// Until the handshake is done nothing else that the peer sends is looked at.
 ///
 /// The owner of the link is told "down" on the way into `leaving` or `gone`.
 class ucx_peer {
@@ -57,7 +61,7 @@ class ucx_peer {
   void cancel();
 
   // Active Messages from this peer. Their result is for UCX.
-  ucs_status_t take_greeting(const void* header, std::size_t bytes);
+  ucs_status_t take_handshake(const void* header, std::size_t bytes);
   ucs_status_t take_frame(const void* header, std::size_t header_bytes,
                           std::span<const std::byte> data);
   ucs_status_t take_chunk(const void* header, std::size_t header_bytes, void* data,
@@ -77,6 +81,8 @@ class ucx_peer {
   [[nodiscard]] ucp_ep_h endpoint() const { return endpoint_; }
   [[nodiscard]] bool is_up() const { return state_ == state::up; }
   [[nodiscard]] bool is_gone() const { return state_ == state::gone; }
+  /// Came to us and has not been admitted.
+  [[nodiscard]] bool is_stranger() const { return accepted_ && !was_up_ && !is_gone(); }
   /// UCX knows nothing of this object any more.
   [[nodiscard]] bool is_released() const;
   /// Destroying the worker under this peer is safe.
@@ -87,11 +93,11 @@ class ucx_peer {
  private:
   struct send_op {
     ucx_peer* peer = nullptr;
-    outbox::piece piece;  // of no frame: a greeting or a farewell
+    outbox::piece piece;  // of no frame: of a handshake or a farewell
     union {
       ucx::frame_prefix frame;
       ucx::chunk_prefix chunk;
-      ucx::greeting greeting;
+      ucx::handshake_message handshake;
       ucx::farewell farewell;
     } header{};
     std::string text;
@@ -107,10 +113,16 @@ class ucx_peer {
     ucx::chunk_prefix chunk;
     void* descriptor = nullptr;
   };
+  struct violation {
+    error why;
+    std::atomic<std::uint64_t>* counter = nullptr;
+    std::optional<refusal> refused;  // before the handshake was done
+  };
 
   // ucx_peer.cpp: the life of a connection
   void create_endpoint(ucp_ep_params_t& params);
-  void greet();
+  void start_handshake(handshake::role mine);
+  void refuse(refusal why);
   void become_up();
   void check_farewell(clock::time_point now);
   void flush_and_leave(clock::time_point now);
@@ -119,6 +131,7 @@ class ucx_peer {
   void announce_down(const error& why);
   void fail_sends(const error& why);
   void release_tensors();
+  void say_handshake(const ucx::handshake_message& message);
   void say_farewell(const error& why, bool answer);
   void close_endpoint();
   void expire(clock::time_point now);
@@ -143,6 +156,10 @@ class ucx_peer {
                      reassembly::destination target);
   result<void> offer_held(std::uint8_t lane, std::uint64_t sequence);
   void drop_held();
+  template <class Prefix, class Covered>
+  std::optional<Prefix> unseal(const void* header, std::size_t bytes, Covered covered);
+  void turn_down(const error& why);
+  void break_off(error why, std::atomic<std::uint64_t>& counter);
   [[nodiscard]] bool is_receiving() const;
   static void on_sent(void* request, ucs_status_t status, void* op);
   static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* op);
@@ -159,7 +176,10 @@ class ucx_peer {
   clock::time_point deadline_ = clock::time_point::max();
   link::connected connected_;
   error close_reason_;
-  std::optional<error> violation_;
+  std::optional<handshake> handshake_;
+  bool accepted_ = false;  // the other side connected
+  bool was_up_ = false;
+  std::optional<violation> violation_;
   std::optional<error> farewell_;  // the peer's reason to leave
   std::array<std::uint64_t, 2> farewell_frames_{};
   bool answered_ = false;   // the peer confirmed our farewell

@@ -46,14 +46,19 @@ void ucx_peer::on_sent(void* request, ucs_status_t status, void* op) {
   sent->peer->finish_send(*sent, status);
 }
 
-void ucx_peer::greet() {
+void ucx_peer::say_handshake(const ucx::handshake_message& message) {
   send_op& op = new_send();
-  op.header.greeting = {.protocol = protocol_version};
-  post(op, ucx::greeting_id, &op.header.greeting, sizeof(ucx::greeting), nullptr, 0,
+  op.header.handshake = message;
+  post(op, ucx::handshake_id, &op.header.handshake, sizeof(ucx::handshake_message), nullptr, 0,
        UCP_AM_SEND_FLAG_EAGER);
 }
 
 void ucx_peer::say_farewell(const error& why, bool answer) {
+  if (!handshake_->admitted()) {
+    const auto reason =
+        violation_ && violation_->refused ? *violation_->refused : refusal::too_slow;
+    return say_handshake(handshake::refuse(reason));
+  }
   send_op& op = new_send();
   // Whoever is believed dead and lives gets no more frames, so it need not wait for them.
   const bool whole = !believes_dead(why);
@@ -62,6 +67,7 @@ void ucx_peer::say_farewell(const error& why, bool answer) {
                         .frames = {whole ? outbox_.frames(lane::control) : 0,
                                    whole ? outbox_.frames(lane::data) : 0}};
   op.text = why.text.substr(0, ucx::farewell_text_bytes);
+  handshake_->keys().sign(op.header.farewell, std::as_bytes(std::span(op.text)));
   post(op, ucx::farewell_id, &op.header.farewell, sizeof(ucx::farewell), op.text.data(),
        op.text.size(), UCP_AM_SEND_FLAG_EAGER);
 }
@@ -85,10 +91,13 @@ void ucx_peer::post_piece(outbox::piece piece) {
   op.piece = std::move(piece);
   if (op.piece.head) {
     op.header.frame = op.piece.frame->prefix;
+    handshake_->keys().sign(op.header.frame,
+                            std::span(op.piece.data, op.piece.frame->prefix.header_bytes));
     post(op, ucx::frame_id, &op.header.frame, sizeof(ucx::frame_prefix), op.piece.data,
          op.piece.bytes, UCP_AM_SEND_FLAG_EAGER);
   } else {
     op.header.chunk = op.piece.chunk;
+    handshake_->keys().sign(op.header.chunk);
     post(op, ucx::chunk_id, &op.header.chunk, sizeof(ucx::chunk_prefix), op.piece.data,
          op.piece.bytes, UCP_AM_SEND_FLAG_RNDV);
   }
@@ -109,52 +118,84 @@ void ucx_peer::finish_send(send_op& op, ucs_status_t status) {
   want_attention();
 }
 
-ucs_status_t ucx_peer::take_greeting(const void* header, std::size_t bytes) {
-  const auto theirs = read_header<ucx::greeting>(header, bytes);
-  if (!theirs || theirs->magic != ucx::wire_magic) {
-    break_off({errc::bad_frame, fmt::format("{} does not speak Troupe's protocol", name_)});
-  } else if (theirs->wire != ucx::wire_version || theirs->protocol != protocol_version) {
-    break_off({errc::version_mismatch,
-               fmt::format("{} speaks protocol {}.{}, we speak {}.{}", name_, theirs->wire,
-                           theirs->protocol, ucx::wire_version, protocol_version)});
-  } else if (state_ == state::connecting) {
-    become_up();
-  } else if (state_ == state::accepted) {
-    greet();
-    become_up();
-  } else if (state_ == state::up || state_ == state::closing) {
-    break_off({errc::bad_frame, fmt::format("peer {} greeted twice", name_)});
+ucs_status_t ucx_peer::take_handshake(const void* header, std::size_t bytes) {
+  if (state_ == state::leaving || state_ == state::gone || violation_) return UCS_OK;
+  const auto answer = handshake_->take({static_cast<const std::byte*>(header), bytes});
+  if (!answer && was_up_) {
+    break_off({errc::bad_frame, fmt::format("peer {}: a handshake after the first", name_)});
+  } else if (!answer) {
+    refuse(answer.error());
+  } else {
+    if (*answer) say_handshake(**answer);
+    if (handshake_->done() && !was_up_) become_up();
   }
   return UCS_OK;
 }
 
+/// The prefix of a message, if the peer has sealed it and it belongs here. `covered` gives the data
+/// under its seal.
+template <class Prefix, class Covered>
+std::optional<Prefix> ucx_peer::unseal(const void* header, std::size_t bytes, Covered covered) {
+  if (state_ == state::gone) return std::nullopt;
+  if (!handshake_->admitted()) return refuse(refusal::out_of_order), std::nullopt;
+  const auto prefix = read_header<Prefix>(header, bytes);
+  const auto data = prefix ? covered(*prefix) : std::nullopt;
+  if (!data || prefix->id != Prefix{}.id) {
+    break_off({errc::bad_frame, fmt::format("peer {}: a prefix of another size", name_)});
+    return std::nullopt;
+  }
+  session& keys = handshake_->keys();
+  if (prefix->seal.session != keys.id()) return ++shared_.counters.unknown_sessions, std::nullopt;
+  if (!keys.verify(*prefix, *data)) {
+    break_off({errc::bad_frame, fmt::format("peer {}: a message with a wrong MAC", name_)},
+              shared_.counters.bad_macs);
+    return std::nullopt;
+  }
+  if (state_ == state::accepted) {
+    handshake_->confirm();
+    become_up();
+  }
+  return prefix;
+}
+
 ucs_status_t ucx_peer::take_frame(const void* header, std::size_t header_bytes,
                                   std::span<const std::byte> data) {
-  if (!is_receiving()) return UCS_OK;
-  const auto prefix = read_header<ucx::frame_prefix>(header, header_bytes);
-  result<void> taken = prefix ? reassembly_.add_head(*prefix, data)
-                              : fail(errc::bad_frame, "a frame's prefix has another size");
+  if (state_ == state::leaving || violation_) return UCS_OK;
+  using covered = std::optional<std::span<const std::byte>>;
+  const auto prefix =
+      unseal<ucx::frame_prefix>(header, header_bytes, [&](const auto& read) -> covered {
+        if (read.header_bytes > std::min(data.size(), shared_.options.bounds.header_bytes)) {
+          return std::nullopt;
+        }
+        return data.first(read.header_bytes);
+      });
+  if (!prefix) return UCS_OK;
+  result<void> taken = reassembly_.add_head(*prefix, data);
   if (taken) taken = offer_held(prefix->lane, prefix->sequence);
-  if (!taken) {
-    break_off({taken.error().code, fmt::format("peer {}: {}", name_, taken.error().text)});
-    return UCS_OK;
-  }
+  if (!taken) return turn_down(taken.error()), UCS_OK;
   shared_.counters.bytes_received += data.size();
   release_frames();
   return UCS_OK;
 }
 
+void ucx_peer::turn_down(const error& why) {
+  if (why.code == errc::stale) {
+    ++shared_.counters.replayed_frames;
+  } else {
+    break_off({why.code, fmt::format("peer {}: {}", name_, why.text)});
+  }
+}
+
 ucs_status_t ucx_peer::take_chunk(const void* header, std::size_t header_bytes, void* data,
                                   std::size_t bytes, bool rendezvous) {
   // UCX tells the sender of a chunk that is not received that it is done.
-  if (!is_receiving()) return UCS_OK;
-  const auto chunk = read_header<ucx::chunk_prefix>(header, header_bytes);
-  const result<bool> pending = chunk ? receive_chunk(*chunk, data, bytes, rendezvous)
-                                     : fail(errc::bad_frame, "a chunk's prefix has another size");
-  if (!pending) {
-    break_off({pending.error().code, fmt::format("peer {}: {}", name_, pending.error().text)});
-    return UCS_OK;
-  }
+  if (state_ == state::leaving || violation_) return UCS_OK;
+  const auto chunk = unseal<ucx::chunk_prefix>(header, header_bytes, [](const auto&) {
+    return std::optional(std::span<const std::byte>());
+  });
+  if (!chunk) return UCS_OK;
+  const result<bool> pending = receive_chunk(*chunk, data, bytes, rendezvous);
+  if (!pending) return turn_down(pending.error()), UCS_OK;
   return *pending ? UCS_INPROGRESS : UCS_OK;
 }
 
@@ -223,16 +264,18 @@ result<void> ucx_peer::offer_held(std::uint8_t lane, std::uint64_t sequence) {
     result<bool> pending = fail(errc::cancelled, "after a chunk that was refused");
     if (out) pending = receive_chunk(held.chunk, held.descriptor, held.chunk.bytes, true);
     if (pending) continue;
-    if (out) out = tl::unexpected(std::move(pending.error()));
+    if (pending.error().code == errc::stale) {
+      turn_down(pending.error());
+    } else if (out) {
+      out = tl::unexpected(std::move(pending.error()));
+    }
     ucp_am_data_release(shared_.worker, held.descriptor);
   }
   return out;
 }
 
 bool ucx_peer::is_receiving() const {
-  // While we connect: the first frame of a peer may overtake its greeting.
-  const bool open = state_ == state::connecting || state_ == state::up || state_ == state::closing;
-  return open && !violation_;
+  return (state_ == state::up || state_ == state::closing) && !violation_;
 }
 
 void ucx_peer::drop_held() {
@@ -242,7 +285,6 @@ void ucx_peer::drop_held() {
 }
 
 void ucx_peer::release_frames() {
-  if (state_ == state::connecting) return;
   while (std::optional<frame> message = reassembly_.pop()) {
     ++shared_.counters.frames_received;
     shared_.events.arrived(id_, std::move(*message));
@@ -251,11 +293,9 @@ void ucx_peer::release_frames() {
 
 ucs_status_t ucx_peer::take_farewell(const void* header, std::size_t header_bytes,
                                      std::span<const std::byte> text) {
-  const auto theirs = read_header<ucx::farewell>(header, header_bytes);
-  if (!theirs) {
-    break_off({errc::bad_frame, fmt::format("peer {}: a farewell of another size", name_)});
-    return UCS_OK;
-  }
+  const auto theirs =
+      unseal<ucx::farewell>(header, header_bytes, [&](const auto&) { return std::optional(text); });
+  if (!theirs) return UCS_OK;
   const std::string reason(reinterpret_cast<const char*>(text.data()),
                            std::min(text.size(), ucx::farewell_text_bytes));
   const bool mismatch = theirs->code == static_cast<std::uint8_t>(errc::version_mismatch);
@@ -268,6 +308,7 @@ ucs_status_t ucx_peer::take_farewell(const void* header, std::size_t header_byte
 }
 
 ucs_status_t ucx_peer::take_unknown() {
+  if (!handshake_->admitted()) return refuse(refusal::out_of_order), UCS_OK;
   break_off({errc::bad_frame, fmt::format("peer {}: a message of an unknown kind", name_)});
   return UCS_OK;
 }

@@ -3,6 +3,8 @@
 # How to read this file: comments speak to the sender. "Must" means that a receiver closes the link
 # with a named error if you do otherwise; it closes only that link, and counts the frame.
 #
+# Nothing here is read before the handshake is done, or without a MAC that holds (docs/protocol.md).
+#
 # On the wire a header is one unpacked Cap'n Proto segment without a segment table. Tensor bytes
 # travel beside it (messages/link/ucx_wire.hpp), from tensor storage into tensor storage.
 #

@@ -39,8 +39,13 @@ struct loopback_backend {
 
 template <ucx_transport Transport>
 struct ucx_backend {
+  ucx_options options = {};
+
   std::unique_ptr<messages::link> make(link_events events, limits bounds = {}) {
-    auto made = make_ucx_link({.transport = Transport, .bounds = bounds}, std::move(events));
+    ucx_options chosen = options;
+    chosen.transport = Transport;
+    chosen.bounds = bounds;
+    auto made = make_ucx_link(std::move(chosen), std::move(events));
     if (!made) throw std::runtime_error(made.error().text);
     return std::move(*made);
   }
@@ -223,7 +228,8 @@ class node {
 /// Two connected nodes.
 template <class Backend>
 struct pair_of_nodes {
-  explicit pair_of_nodes(limits server_bounds = {}) : server(backend, server_bounds) {
+  explicit pair_of_nodes(limits server_bounds = {}, Backend with = {})
+      : backend(std::move(with)), server(backend, server_bounds) {
     address = server.wire->listen("127.0.0.1:0").value();
     to_server = client.try_connect(address).value();
     to_client = server.ups.next();

@@ -115,6 +115,6 @@ TEST_CASE("Weights that do not fit are refused with the tensor's name") {
 TEST_CASE("Addresses that cannot be bound are refused by name") {
   const taken_port taken;
   refuses({"--listen", taken.address()}, {taken.address()});
-  refuses({"--listen", "192.0.2.1:0"}, {"192.0.2.1"});
+  refuses({"--listen", "192.0.2.1:0"}, {"192.0.2.1", "--secret-file"});
   refuses({"--listen", taken.address(), "--link", "tcp"}, {taken.address()});
 }

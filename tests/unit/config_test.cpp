@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
@@ -11,6 +14,7 @@
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/near_miss.hpp"
 #include "cluster/config/option.hpp"
+#include "cluster/config/secret_file.hpp"
 #include "cluster/config/toml_file.hpp"
 
 namespace {
@@ -55,9 +59,14 @@ class folder {
   ~folder() { std::filesystem::remove_all(path_); }
 
   [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
-  [[nodiscard]] std::string write(const std::string& name, const std::string& text) const {
+  std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(file(name)) << text;
     return file(name);
+  }
+  [[nodiscard]] std::string write_secret(const std::string& name) const {
+    const std::string made = write(name, "a secret of good length\n");
+    std::filesystem::permissions(made, std::filesystem::perms(0600));
+    return made;
   }
 
  private:
@@ -80,6 +89,7 @@ TEST_CASE("without flags every value has its default") {
 TEST_CASE("every flag reaches its member") {
   const folder here;
   const std::string init = here.write("w.safetensors", "x");
+  const std::string secret = here.write_secret("secret");
   const trainer_config c = config_of({"--model",
                                       "resnet18",
                                       "--classes",
@@ -142,6 +152,8 @@ TEST_CASE("every flag reaches its member") {
                                       "threads",
                                       "--listen",
                                       "[::1]:80",
+                                      "--secret-file",
+                                      secret,
                                       "--no-progress",
                                       "--verbose"});
   CHECK(c.pipeline ==
@@ -151,7 +163,7 @@ TEST_CASE("every flag reaches its member") {
   CHECK(c.optimizer == optimizer_config{"sgd", 0.5, 0.25, 0.125, 1e-4, true, lr_schedule::linear});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
   CHECK(c.train == train_config{32, 12, std::nullopt, loss_kind::mse, 9, false, 5, here.file("s")});
-  CHECK(c.link == link_config{transport::loopback, "[::1]:80"});
+  CHECK(c.link == link_config{transport::loopback, "[::1]:80", secret});
   CHECK(c.observe == observe_config{here.file("j"), false, true});
 }
 
@@ -197,6 +209,8 @@ save = ")" + here.file("s") + R"("
 [link]
 transport = "loopback"
 listen = "localhost:80"
+secret_file = ")" + here.write_secret("secret") +
+                                                      R"("
 [observe]
 json = ")" + here.file("j") + R"("
 progress = false
@@ -210,7 +224,7 @@ verbose = true
   CHECK(c.optimizer == optimizer_config{"sgd", 1, 0.25, 0.125, 1e-4, true, lr_schedule::linear});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
   CHECK(c.train == train_config{32, std::nullopt, 4, loss_kind::mse, 9, false, 5, here.file("s")});
-  CHECK(c.link == link_config{transport::loopback, "localhost:80"});
+  CHECK(c.link == link_config{transport::loopback, "localhost:80", here.file("secret")});
   CHECK(c.observe == observe_config{here.file("j"), false, true});
 }
 
@@ -368,6 +382,69 @@ TEST_CASE("an address to listen on needs a host and a port") {
   CHECK(config_of({"--listen", "[::1]:0"}).link.listen == "[::1]:0");
 }
 
+TEST_CASE("an address that other machines reach needs a secret") {
+  const folder here;
+  const std::string secret = here.write_secret("secret");
+  for (const char* open :
+       {"0.0.0.0:0", "192.0.2.1:7", "[::]:7", "node3:7", "127.0.0.1.example:7"}) {
+    CHECK(error_of({"--listen", open}) ==
+          "--listen: other machines reach " + std::string(open) +
+              ", so only who knows a secret may connect: name its file with --secret-file, or "
+              "listen at a loopback address");
+    CHECK(config_of({"--listen", open, "--secret-file", secret}).link.secret_file == secret);
+  }
+  for (const char* closed : {"127.0.0.1:0", "127.9.8.7:7", "[::1]:7", "localhost:7"})
+    CHECK(config_of({"--listen", closed}).link.listen == closed);
+  const std::string file = here.write("c.toml", "[link]\nlisten = \"0.0.0.0:80\"\n");
+  CHECK(error_of({"--config", file}).starts_with(file + ":2: link.listen: other machines"));
+  CHECK(error_of({"--join", "node3:7", "--node-name", "a"}) ==
+        "--join: node3:7 is on another machine: name the file of the cluster's secret with "
+        "--secret-file");
+}
+
+TEST_CASE("a secret's file is its owner's alone, and of a good length") {
+  const folder here;
+  const std::string file = here.write_secret("secret");
+  const auto refusal = [&file] {
+    const std::string why = error_of({"--secret-file", file});
+    CHECK(why.find("good length") == std::string::npos);  // what is in it
+    const std::string begin = "--secret-file: " + file + " cannot hold the secret: ";
+    return why.starts_with(begin) ? why.substr(begin.size()) : why;
+  };
+  for (const unsigned mode : {0640U, 0604U, 0610U}) {
+    std::filesystem::permissions(file, std::filesystem::perms(mode));
+    CHECK(refusal().starts_with("others may use it (mode 06"));
+  }
+  std::filesystem::permissions(file, std::filesystem::perms(0600));
+  CHECK(refusal() == "accepted");
+  here.write("secret", "fifteen bytes..\n\n");
+  CHECK(refusal() == "holds 15 bytes; a secret has at least 16");
+  here.write("secret", std::string(4097, 'x'));
+  CHECK(refusal() == "is too long; a secret has at most 4096 bytes");
+  std::filesystem::remove(file);
+  CHECK(refusal() == "No such file or directory");
+  std::filesystem::create_directory(file);
+  CHECK(refusal() == "is not a regular file");
+}
+
+TEST_CASE("a secret is read without the line end, and from a pipe as it is") {
+  const folder here;
+  const auto text_of = [](const auto& secret) {
+    REQUIRE(secret);
+    const auto bytes = secret->bytes();
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  CHECK(text_of(read_secret_file(here.write_secret("secret"))) == "a secret of good length");
+  const std::string raw = "ends in white space \n";
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  REQUIRE(::write(ends[1], raw.data(), raw.size()) == static_cast<ssize_t>(raw.size()));
+  ::close(ends[1]);
+  CHECK(text_of(read_inherited_secret(ends[0])) == raw);
+  CHECK(::fcntl(ends[0], F_GETFD) == -1);
+  CHECK_FALSE(read_inherited_secret(ends[0]));
+}
+
 TEST_CASE("files that cannot be read or written are named before a run starts") {
   const folder here;
   const std::string absent = here.file("absent");
@@ -397,10 +474,12 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
       {"[pipeline]\nstagse = 2\n",
        "run.toml:2: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, cut, "
        "schedule, micro_batches, threads_per_stage, stages_in"},
-      {"[link]\nqqqq = 2\n", "run.toml:2: link.qqqq: unknown key; allowed: transport, listen"},
+      {"[link]\nqqqq = 2\n",
+       "run.toml:2: link.qqqq: unknown key; allowed: transport, listen, "
+       "secret_file"},
       {"[link]\nlr = 2\n",
        "run.toml:2: link.lr: unknown key; did you mean lr in [optimizer]?; allowed: transport, "
-       "listen"},
+       "listen, secret_file"},
       {"\n[pipline]\nstages = 2\n",
        "run.toml:2: [pipline]: unknown table; did you mean [pipeline]?; allowed: pipeline, model, "
        "optimizer, data, train, link, observe"},
@@ -512,7 +591,7 @@ TEST_CASE("the version is told on request") {
 }
 
 TEST_CASE("a child reads back what its parent meant") {
-  const node_options meant{"127.0.0.1:4711", "stage-1", transport::shm, true};
+  const node_options meant{"127.0.0.1:4711", "stage-1", transport::shm, true, 3, "some/file"};
   const auto asked = read(to_arguments(meant));
   REQUIRE(asked);
   CHECK(std::get<node_options>(*asked) == meant);
@@ -521,8 +600,8 @@ TEST_CASE("a child reads back what its parent meant") {
 TEST_CASE("a child's wrong flags are refused") {
   CHECK(error_of({"--join", "here", "--node-name", "a"}) ==
         "--join: \"here\" is not an address; allowed: HOST:PORT");
-  CHECK(error_of({"--join", "h:1", "--node-name", ""}) == "--node-name: is empty");
-  CHECK(error_of({"--join", "h:1", "--node-name", "a", "--link", "loopback"}) ==
+  CHECK(error_of({"--join", "[::1]:1", "--node-name", ""}) == "--node-name: is empty");
+  CHECK(error_of({"--join", "[::1]:1", "--node-name", "a", "--link", "loopback"}) ==
         "--link: unknown value \"loopback\"; allowed: auto, tcp, shm");
   for (const auto& words :
        {std::vector<std::string>{"--join", "h:1"}, std::vector<std::string>{"--join"},

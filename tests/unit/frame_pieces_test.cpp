@@ -160,9 +160,6 @@ TEST_CASE("heads that break the protocol are refused") {
   SECTION("chunks too small") {
     prefix.chunk_bytes = chunk - 1;
   }
-  SECTION("a frame that comes twice") {
-    REQUIRE(in.add_head(prefix, out->head));
-  }
   const auto taken = in.add_head(prefix, out->head);
   REQUIRE_FALSE(taken);
   CHECK(taken.error().code == errc::bad_frame);
@@ -174,9 +171,6 @@ TEST_CASE("chunks that break the protocol are refused") {
   const auto out = pieces_of(frame_with(0, {3 * chunk, 10}));
   REQUIRE(in.add_head(out->prefix, out->head));
   ucx::chunk_prefix piece = {.lane = out->prefix.lane, .bytes = chunk};
-  SECTION("a chunk that comes twice") {
-    REQUIRE(in.announce(piece, chunk));
-  }
   SECTION("a chunk beside the grid") {
     piece.offset = 1;
   }
@@ -201,6 +195,72 @@ TEST_CASE("chunks that break the protocol are refused") {
   const auto taken = in.announce(piece, piece.bytes);
   REQUIRE_FALSE(taken);
   CHECK(taken.error().code == errc::bad_frame);
+}
+
+TEST_CASE("pieces that come again are told apart and change nothing") {
+  buffer_pool pool(0);
+  reassembly in({}, pool);
+  const auto first = pieces_of(frame_with(0, {2 * chunk}));
+  const auto second = pieces_of(frame_with(1, {}));
+  second->prefix.sequence = 1;
+  ucx::chunk_prefix piece = {.lane = first->prefix.lane, .bytes = chunk};
+  const auto stale = [](const auto& taken) {
+    REQUIRE_FALSE(taken);
+    CHECK(taken.error().code == errc::stale);
+  };
+  REQUIRE(in.add_head(second->prefix, second->head));
+  stale(in.add_head(second->prefix, second->head));
+  REQUIRE(in.add_head(first->prefix, first->head));
+  stale(in.add_head(first->prefix, first->head));
+  for (const std::uint64_t offset : {std::uint64_t{0}, chunk}) {
+    piece.offset = offset;
+    REQUIRE(in.announce(piece, chunk));
+    stale(in.announce(piece, chunk));
+    in.done(piece);
+    stale(in.announce(piece, chunk));
+  }
+  stale(in.add_head(first->prefix, first->head));
+  REQUIRE(in.pop());
+  REQUIRE(in.pop());
+  CHECK_FALSE(in.pop());
+}
+
+TEST_CASE("chunks larger than any tensor are one chunk") {
+  // Rounding up by adding overflowed, and the frame came out without its bytes.
+  buffer_pool pool(0);
+  reassembly in({}, pool);
+  const auto out = pieces_of(frame_with(0, {2 * chunk}));
+  out->prefix.chunk_bytes = ~std::uint64_t{0};
+  REQUIRE(in.add_head(out->prefix, out->head));
+  CHECK_FALSE(in.pop());
+  const ucx::chunk_prefix whole{.lane = out->prefix.lane, .bytes = 2 * chunk};
+  REQUIRE(in.announce(whole, whole.bytes));
+  in.done(whole);
+  CHECK(in.pop());
+}
+
+TEST_CASE("frames that wait for others are bounded") {
+  buffer_pool pool(0);
+  limits bounds;
+  bounds.held_bytes = 10'000;
+  reassembly in(bounds, pool);
+  const auto out = pieces_of(frame_with(1, {1000}));
+  const std::size_t fit = bounds.held_bytes / out->head.size();
+  for (out->prefix.sequence = 1; out->prefix.sequence <= fit; ++out->prefix.sequence) {
+    REQUIRE(in.add_head(out->prefix, out->head));
+  }
+  SECTION("one too many is refused") {
+    const auto refused = in.add_head(out->prefix, out->head);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == errc::bad_frame);
+    CHECK(refused.error().text.find("held_bytes") != std::string::npos);
+  }
+  SECTION("released frames make room") {
+    out->prefix.sequence = 0;
+    REQUIRE(in.add_head(out->prefix, out->head));
+    out->prefix.sequence = fit + 2;
+    REQUIRE(in.add_head(out->prefix, out->head));
+  }
 }
 
 TEST_CASE("a chunk of another size than announced is refused") {

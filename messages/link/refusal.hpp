@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace troupe::messages {
+
+/// Why a connection was not admitted.
+enum class refusal : std::uint8_t {
+  malformed,     ///< Not a handshake of ours at all.
+  version,       ///< Another wire or protocol version.
+  wrong_secret,  ///< A proof that does not hold: another secret, or a proof of another handshake.
+  reflected,     ///< Our own nonce or proof came back.
+  out_of_order,  ///< A message that is not due, or anything else before the handshake is done.
+  too_slow,      ///< Not done in time.
+  too_many,      ///< Too many handshakes are open.
+  by_peer,       ///< The other side refused us.
+};
+inline constexpr std::size_t refusal_kinds = 8;
+
+/// "wrong_secret": the name of a counter.
+[[nodiscard]] std::string_view name_of(refusal why) noexcept;
+/// The rest of a sentence that begins with the peer's name: "has another secret".
+[[nodiscard]] std::string_view describe(refusal why) noexcept;
+
+}  // namespace troupe::messages

@@ -1,0 +1,109 @@
+// Reassembly: any heads and chunks in any order stay within their memory, and what comes out whole
+// is in order.
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "messages/link/outbox.hpp"
+#include "messages/link/reassembly.hpp"
+#include "tests/fuzz/target.hpp"
+
+namespace troupe::fuzz {
+namespace {
+
+using namespace messages;
+
+constexpr std::uint64_t chunk = ucx::least_chunk_bytes;
+
+// A script: 0, head prefix, two bytes of length, data; or 1, chunk prefix.
+template <class T>
+std::string raw(const T& value) {
+  return text_of(std::as_bytes(std::span(&value, 1)));
+}
+
+std::string script(bool backwards) {
+  outbox out(std::uint64_t{1} << 40);
+  const auto storage = std::make_shared<std::vector<std::byte>>(3 * chunk);
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, 2 * chunk + 8}) {
+    frame message;
+    message.body.push_back({"number", {value{std::int64_t{1}}}});
+    message.tensors.push_back({{dtype::u8, {static_cast<std::int64_t>(bytes)}, {1}, {}},
+                               {storage->data(), bytes, storage}});
+    out.push(cut(std::move(message), {}, 8192, chunk).value());
+  }
+  std::vector<std::string> pieces;
+  while (const auto piece = out.next()) {
+    if (piece->head) {
+      const auto length = static_cast<std::uint16_t>(piece->bytes);
+      pieces.push_back('\0' + raw(piece->frame->prefix) + raw(length) +
+                       text_of({piece->data, piece->bytes}));
+    } else {
+      pieces.push_back('\1' + raw(piece->chunk));
+    }
+  }
+  if (backwards) std::ranges::reverse(pieces);
+  std::string whole;
+  for (const std::string& piece : pieces) whole += piece;
+  return whole;
+}
+
+template <class Prefix>
+Prefix read_prefix(reader& in) {
+  Prefix out;
+  const auto bytes = in.bytes(sizeof(out));
+  std::memcpy(&out, bytes.data(), bytes.size());
+  return out;
+}
+
+limits small() {
+  limits bounds;
+  bounds.tensor_bytes = 8 * chunk;
+  bounds.held_bytes = 4096;
+  return bounds;
+}
+
+/// False when the peer would be cut off.
+template <class T>
+bool goes_on(const result<T>& taken) {
+  return taken || taken.error().code == errc::stale;
+}
+
+bool feed(reassembly& to, reader& in) {
+  if (in.number() % 2 == 0) {
+    const auto prefix = read_prefix<ucx::frame_prefix>(in);
+    return goes_on(to.add_head(prefix, in.bytes(in.number(2))));
+  }
+  const auto piece = read_prefix<ucx::chunk_prefix>(in);
+  const auto announced = to.announce(piece, piece.bytes);
+  if (!announced) return goes_on(announced);
+  if (const auto* target = std::get_if<reassembly::destination>(&*announced)) {
+    std::memset(target->data, 1, piece.bytes);  // within bounds, or ASan tells
+    to.done(piece);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  return {script(false), script(true)};
+}
+
+void run(std::span<const std::byte> input) {
+  static buffer_pool pool(1 << 22);
+  reassembly to(small(), pool);
+  reader in(input);
+  std::uint64_t released = 0;
+  while (!in.empty() && feed(to, in)) {
+    while (const auto message = to.pop()) {
+      ++released;
+      for (const wire_tensor& tensor : message->tensors) {
+        require(tensor.bytes.bytes == 0 || tensor.bytes.data != nullptr, "a tensor has its bytes");
+      }
+    }
+  }
+  require(released <= to.released(lane::control) + to.released(lane::data), "each comes out once");
+}
+
+}  // namespace troupe::fuzz
