@@ -26,6 +26,7 @@ void simulated_peer::accept() {
 
 void simulated_peer::become_up() {
   state_ = state::up;
+  told_up_ = true;
   ++shared_.counters.peers;
   shared_.events.up(id_);
   shared_.events.connected(std::exchange(connected_, nullptr), id_);
@@ -33,6 +34,7 @@ void simulated_peer::become_up() {
 }
 
 void simulated_peer::close(error reason) {
+  if (state_ == state::leaving && believes_dead(reason)) return lose(reason);
   if (state_ != state::up && state_ != state::closing) return;
   if (believes_dead(reason)) return leave(reason, false);
   if (state_ == state::closing) return;
@@ -42,7 +44,7 @@ void simulated_peer::close(error reason) {
 
 void simulated_peer::cancel() {
   const error why{errc::cancelled, "the link was destroyed"};
-  if (state_ == state::up || state_ == state::closing) --shared_.counters.peers;
+  if (std::exchange(told_up_, false)) --shared_.counters.peers;
   if (state_ != state::leaving && state_ != state::gone) fail_sends(why);
   shared_.events.connected(std::exchange(connected_, nullptr), tl::unexpected(why));
   if (state_ != state::gone) connection_->close(end_);
@@ -134,7 +136,7 @@ void simulated_peer::release_frames() {
 void simulated_peer::settle() {
   if (state_ == state::gone) return;
   if (state_ == state::leaving) {
-    if (answered_ || farewell_) lose({});
+    if (answered_ || farewell_) lose(close_reason_);
   } else if (violation_) {
     ++shared_.counters.bad_frames;
     leave(*violation_, false);
@@ -166,12 +168,18 @@ void simulated_peer::check_farewell() {
 }
 
 void simulated_peer::flush_and_leave() {
-  if (state_ == state::closing && outbox_.idle() && under_way_ == 0) leave(close_reason_, false);
+  // "Down" is told when the peer has answered: then it has all that was sent before.
+  if (state_ == state::closing && outbox_.idle() && under_way_ == 0)
+    say_farewell(close_reason_, false);
 }
 
 void simulated_peer::leave(const error& why, bool answer) {
   fail_sends(why);
   announce_down(why);
+  say_farewell(why, answer);
+}
+
+void simulated_peer::say_farewell(const error& why, bool answer) {
   state_ = state::leaving;
   wants_linger_ = true;
   held_.clear();
@@ -185,17 +193,15 @@ void simulated_peer::leave(const error& why, bool answer) {
 }
 
 void simulated_peer::lose(const error& why) {
-  if (state_ != state::leaving) {
-    fail_sends(why);
-    announce_down(why);
-  }
+  fail_sends(why);
+  announce_down(why);
   state_ = state::gone;
   held_.clear();
   connection_->close(end_);
 }
 
 void simulated_peer::broken(const error& why) {
-  if (state_ != state::gone) lose(why);
+  if (state_ != state::gone) lose(state_ == state::leaving ? close_reason_ : why);
 }
 
 void simulated_peer::connect_expired() {
@@ -204,13 +210,13 @@ void simulated_peer::connect_expired() {
 }
 
 void simulated_peer::linger_expired() {
-  if (state_ == state::leaving) return lose({});
+  if (state_ == state::leaving) return lose(close_reason_);
   if (state_ != state::gone && farewell_)
     leave({errc::peer_lost, fmt::format("peer {} left before its frames were whole", name_)}, true);
 }
 
 void simulated_peer::announce_down(const error& why) {
-  if (state_ == state::up || state_ == state::closing) {
+  if (std::exchange(told_up_, false)) {
     --shared_.counters.peers;
     shared_.events.down(id_, why);
   }

@@ -27,6 +27,9 @@ struct simulated_shared {
 ///   connecting --greeting--> up --close()--> closing --flushed--> leaving --answered--> gone
 ///   accepted as up                --farewell, violation-------->   leaving
 ///   (any) --connection broken--> gone
+///
+/// The owner of the link is told "down" when its own close is answered, else on the way into
+/// `leaving` or `gone`.
 class simulated_peer {
  public:
   enum class state { connecting, up, closing, leaving, gone };
@@ -74,6 +77,7 @@ class simulated_peer {
   void check_farewell();
   void flush_and_leave();
   void leave(const error& why, bool answer);
+  void say_farewell(const error& why, bool answer);
   void lose(const error& why);
   void announce_down(const error& why);
   void fail_sends(const error& why);
@@ -88,6 +92,7 @@ class simulated_peer {
   const simulated_shared& shared_;
 
   state state_ = state::connecting;
+  bool told_up_ = false;  // and not "down" since
   link::connected connected_;
   error close_reason_;
   std::optional<error> violation_;

@@ -31,6 +31,24 @@ LINK_TEST("close delivers what was sent before, then both sides are told") {
   CHECK(nodes.server.wire->stats().peers == 0);
 }
 
+LINK_TEST("a link may be destroyed as soon as its close is done") {
+  for (int round = 0; round < 5; ++round) {
+    pair_of_nodes<TestType> nodes;
+    completions sent(20);
+    for (int i = 0; i < 20; ++i) {
+      nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 5 == 0 ? 1 << 20 : 100),
+                              sent.at(static_cast<std::size_t>(i)));
+    }
+    nodes.client.wire->close(nodes.to_server, {errc::cancelled, "enough said"});
+    nodes.client.downs.next();
+    nodes.client.wire.reset();
+    CHECK(sent.all_once(0ms));
+    CHECK(sent.failed() == 0);
+    for (int i = 0; i < 20; ++i) REQUIRE(number_of(nodes.server.frames.next()) == i);
+    CHECK(nodes.server.downs.next().second.text.find("enough said") != std::string::npos);
+  }
+}
+
 LINK_TEST("both sides may close at once") {
   pair_of_nodes<TestType> nodes;
   nodes.client.wire->close(nodes.to_server, {errc::cancelled, "mine"});
