@@ -16,13 +16,15 @@ using stage_actor = caf::typed_actor<
     // training step, its update is applied. Several may be outstanding; they run in order. Errors:
     // handler_failed (the arithmetic threw), stale, bad_frame, bad_config (the plan).
     caf::replies_to<run>::with<run_done>,
-    // From the previous stage or the data actor, in the order of micro-batches; may come before
-    // the `run` of its step.
+    // From the previous stage or the feeder, in the order of micro-batches; may come before the
+    // `run` of its step.
     caf::reacts_to<activation>,
-    // From the data actor, to the last stage.
+    // From the feeder, to the last stage.
     caf::reacts_to<target>,
     // From the next stage.
     caf::reacts_to<gradient>,
+    // From the neighbour that uses what this stage sent.
+    caf::reacts_to<credit>,
     // From the stage's own work thread.
     caf::reacts_to<output_ready>, caf::reacts_to<work_done>,
     // From the trainer, between steps. Errors: bad_data naming the tensor.
@@ -33,7 +35,15 @@ using optimizer_actor = caf::typed_actor<
     // From the stage, once a training step. Errors: bad_config for gradients that do not match.
     caf::replies_to<apply_gradients>::with<applied>>;
 
-/// Reads batches and feeds the pipeline's two ends.
+/// Hands batches to the pipeline's two ends as far as their credits allow; the rest waits with it.
+/// Lives beside the pipeline, which bounds how many steps are under way.
+using feeder_actor = caf::typed_actor<
+    // From whoever reads batches, in the order of steps.
+    caf::reacts_to<feed_batch>,
+    // From the first and the last stage.
+    caf::reacts_to<credit>>;
+
+/// Reads batches for the feeder.
 using data_actor = caf::typed_actor<
     // From the trainer. Errors: bad_data (strict mode, or no readable image in the batch).
     caf::replies_to<deliver_batch>::with<batch_delivered>>;

@@ -8,6 +8,7 @@ void add_protocol(message_registry& registry) {
   registry.add<activation>("activation");
   registry.add<target>("target");
   registry.add<gradient>("gradient");
+  registry.add<credit>("credit", messages::lane::control);
   registry.add<run>("run");
   registry.add<run_done>("run_done");
   registry.add<apply_gradients>("apply_gradients");

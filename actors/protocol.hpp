@@ -67,6 +67,19 @@ struct gradient {
   }
 };
 
+/// The receiver has begun to use what came on this edge: its sender may send one more. Grants go to
+/// the previous stage or the feeder for an input, to the next stage for a gradient, to the feeder
+/// for a target. Travels on the control lane, so that tensors under way do not delay it.
+struct credit {
+  engine::edge on = engine::edge::input;
+  microbatch_key key;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.on, self.key);
+  }
+};
+
 /// A stage's part of one step.
 struct run {
   engine::step_key step;
@@ -172,14 +185,17 @@ struct stage_built {
   }
 };
 
-/// Tells a stage its neighbours (stage_actors); null at the ends.
+/// Tells a stage its neighbours (stage_actors, null at the ends), who feeds the two ends (a
+/// feeder_actor), and the credits of each edge.
 struct connect_stage {
   caf::strong_actor_ptr previous;
   caf::strong_actor_ptr next;
+  caf::strong_actor_ptr feeder;
+  std::uint32_t credits = engine::default_credits;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.previous, self.next);
+    f(self.previous, self.next, self.feeder, self.credits);
   }
 };
 
@@ -219,7 +235,14 @@ struct weights {
   }
 };
 
-/// Reads a batch and sends its micro-batches to the first and the labels to the last stage.
+/// A batch in micro-batches, for the feeder of the same process, never between nodes.
+struct feed_batch {
+  engine::step_key step;
+  std::vector<at::Tensor> images;  // [n, C, H, W] each
+  std::vector<at::Tensor> labels;  // [n] i64 each
+};
+
+/// Reads a batch and has its micro-batches fed to the first and the labels to the last stage.
 struct deliver_batch {
   engine::step_key step;
   bool test = false;   // from the test split
@@ -232,7 +255,8 @@ struct deliver_batch {
   }
 };
 
-/// The batch is on its way. Unreadable samples were left out, so it may be smaller than asked for.
+/// The batch is with the feeder. Unreadable samples were left out, so it may be smaller than asked
+/// for.
 struct batch_delivered {
   engine::step_key step;
   std::int64_t images = 0;
@@ -265,6 +289,8 @@ void add_protocol(message_registry& registry);
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::activation)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::target)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::gradient)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::credit)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::feed_batch)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_done)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::output_ready)

@@ -17,8 +17,7 @@ namespace {
 
 struct data_state {
   std::shared_ptr<const engine::dataset> source;
-  stage_actor first;
-  stage_actor last;
+  feeder_actor feeder;
 };
 
 using self_pointer = data_actor::stateful_pointer<data_state>;
@@ -31,7 +30,7 @@ result<batch_delivered> deliver(const data_state& state, const deliver_batch& or
   if (!batch) return tl::unexpected(batch.error());
   if (batch->images.size(0) == 0)
     return fail(errc::bad_data, "no image of a whole batch could be read");
-  const auto sent = feed(*batch, order.step, order.microbatches, state.first, state.last);
+  const auto sent = feed(*batch, order.step, order.microbatches, state.feeder);
   return batch_delivered{order.step, batch->images.size(0), sent, state.source->skipped()};
 } catch (const std::exception& problem) {
   return fail(errc::handler_failed,
@@ -40,10 +39,10 @@ result<batch_delivered> deliver(const data_state& state, const deliver_batch& or
 
 data_actor::behavior_type data_behavior(self_pointer self,
                                         std::shared_ptr<const engine::dataset> source,
-                                        stage_actor first, stage_actor last) {
+                                        feeder_actor feeder) {
   static_cast<void>(at::get_num_threads());
   at::set_num_threads(1);
-  self->state = {std::move(source), std::move(first), std::move(last)};
+  self->state = {std::move(source), std::move(feeder)};
   return {[self](const deliver_batch& order) -> caf::result<batch_delivered> {
     auto delivered = deliver(self->state, order);
     if (!delivered) return to_caf(delivered.error());
@@ -54,9 +53,8 @@ data_actor::behavior_type data_behavior(self_pointer self,
 }  // namespace
 
 data_actor spawn_data(caf::actor_system& system, std::shared_ptr<const engine::dataset> source,
-                      stage_actor first, stage_actor last) {
-  return system.spawn<caf::detached>(data_behavior, std::move(source), std::move(first),
-                                     std::move(last));
+                      feeder_actor feeder) {
+  return system.spawn<caf::detached>(data_behavior, std::move(source), std::move(feeder));
 }
 
 }  // namespace troupe::actors

@@ -1,21 +1,110 @@
 #include "actors/pipeline/feed.hpp"
 
 #include <algorithm>
-
 #include <caf/send.hpp>
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "messages/log.hpp"
 
 namespace troupe::actors {
+namespace {
+
+using engine::edge;
+using engine::edge_place;
+
+/// What one end of the pipeline is fed with.
+struct feed_edge {
+  explicit feed_edge(std::uint32_t credits) : order(credits) {}
+
+  engine::credited_queue order;
+  std::map<edge_place, at::Tensor> waiting;  // [n, ...]
+};
+
+struct feeder_state {
+  feed_edge images{engine::default_credits};
+  feed_edge labels{engine::default_credits};
+  epoch_id epoch;
+  stage_actor first;
+  stage_actor last;
+};
+
+using self_pointer = feeder_actor::stateful_pointer<feeder_state>;
+
+void send_images(self_pointer self, const std::vector<edge_place>& due) {
+  for (const auto& what : due)
+    self->send(self->state.first, activation{{what.key, what.microbatch},
+                                             self->state.images.waiting.extract(what).mapped()});
+}
+
+void send_labels(self_pointer self, const std::vector<edge_place>& due) {
+  for (const auto& what : due)
+    self->send(self->state.last, target{{what.key, what.microbatch},
+                                        self->state.labels.waiting.extract(what).mapped()});
+}
+
+void start_epoch(feed_edge& edge, epoch_id epoch) {
+  edge.order.start_epoch(epoch);
+  edge.waiting.clear();
+}
+
+void on_batch(self_pointer self, const feed_batch& batch) {
+  auto& state = self->state;
+  if (batch.step.epoch > state.epoch) {
+    state.epoch = batch.step.epoch;
+    start_epoch(state.images, state.epoch);
+    start_epoch(state.labels, state.epoch);
+  }
+  for (std::uint32_t i = 0; i < batch.images.size(); ++i) {
+    const edge_place what{batch.step, {i}};
+    state.images.waiting.emplace(what, batch.images[i]);
+    state.labels.waiting.emplace(what, batch.labels[i]);
+    send_images(self, state.images.order.offer(what));
+    send_labels(self, state.labels.order.offer(what));
+  }
+}
+
+void on_credit(self_pointer self, const credit& granted) {
+  const bool of_labels = granted.on == edge::target;
+  auto& from = of_labels ? self->state.labels : self->state.images;
+  const auto due = from.order.credited({granted.key.step, granted.key.microbatch});
+  if (!due) return log::warning("feeder: " + due.error().text);
+  of_labels ? send_labels(self, *due) : send_images(self, *due);
+}
+
+feeder_actor::behavior_type feeder_behavior(self_pointer self, stage_actor first, stage_actor last,
+                                            std::uint32_t credits) {
+  self->state.images = feed_edge(credits);
+  self->state.labels = feed_edge(credits);
+  self->state.first = std::move(first);
+  self->state.last = std::move(last);
+  return {
+      [self](const feed_batch& batch) { on_batch(self, batch); },
+      [self](const credit& granted) { on_credit(self, granted); },
+  };
+}
+
+}  // namespace
+
+feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first, stage_actor last,
+                          std::uint32_t credits) {
+  return system.spawn(feeder_behavior, std::move(first), std::move(last), credits);
+}
 
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
-                   std::uint32_t microbatches, const stage_actor& first, const stage_actor& last) {
+                   std::uint32_t microbatches, const feeder_actor& feeder) {
   const auto parts =
       engine::split_batch(batch, std::min<std::int64_t>(batch.images.size(0), microbatches));
   if (!parts) return 0;
-  for (std::uint32_t i = 0; i < parts->size(); ++i) {
-    const microbatch_key key{step, {i}};
-    caf::anon_send(first, activation{key, (*parts)[i].images});
-    caf::anon_send(last, target{key, (*parts)[i].labels});
+  feed_batch message{step, {}, {}};
+  for (const auto& part : *parts) {
+    message.images.push_back(part.images);
+    message.labels.push_back(part.labels);
   }
+  caf::anon_send(feeder, std::move(message));
   return static_cast<std::uint32_t>(parts->size());
 }
 

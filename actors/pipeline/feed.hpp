@@ -1,5 +1,6 @@
 #pragma once
 
+#include <caf/actor_system.hpp>
 #include <cstdint>
 
 #include "actors/interfaces.hpp"
@@ -7,10 +8,14 @@
 
 namespace troupe::actors {
 
-/// Cuts a batch into `microbatches` as even as can be, the larger ones first, and sends them to the
-/// pipeline's two ends: images to the first stage, labels to the last. At most one micro-batch an
-/// image. Returns how many were sent: 0 for an empty batch.
+/// Spawns the actor that hands images to the first and labels to the last stage (the same one in a
+/// pipeline of one), at most `credits` of each ahead of their use.
+[[nodiscard]] feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first,
+                                        stage_actor last, std::uint32_t credits);
+
+/// Cuts a batch into `microbatches` as even as can be, the larger ones first, for `feeder`. At most
+/// one micro-batch an image. Returns how many they are: 0 for an empty batch.
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
-                   std::uint32_t microbatches, const stage_actor& first, const stage_actor& last);
+                   std::uint32_t microbatches, const feeder_actor& feeder);
 
 }  // namespace troupe::actors

@@ -83,21 +83,36 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages, s
 
 pipeline::~pipeline() {
   if (announcer_) caf::anon_send_exit(announcer_, caf::exit_reason::user_shutdown);
+  if (feeder_) caf::anon_send_exit(feeder_, caf::exit_reason::user_shutdown);
 }
 
 result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
-                                   const std::string& schedule) {
+                                   const std::string& schedule, std::uint32_t credits) {
   pipeline made(system, std::move(stages), schedule);
   if (auto plan = made.plan_for({}); !plan) return tl::unexpected(plan.error());
+  if (credits < 1 || credits > engine::max_credits)
+    return fail(errc::bad_config, "credits = " + std::to_string(credits) +
+                                      " is out of range: 1 to " +
+                                      std::to_string(engine::max_credits));
   const auto& all = made.stages_;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    connect_stage neighbours;
-    if (i > 0) neighbours.previous = caf::actor_cast<caf::strong_actor_ptr>(all[i - 1]);
-    if (i + 1 < all.size()) neighbours.next = caf::actor_cast<caf::strong_actor_ptr>(all[i + 1]);
-    if (auto connected = ask<done>(*made.self_, all[i], std::move(neighbours)); !connected)
-      return tl::unexpected(connected.error());
-  }
+  made.feeder_ = spawn_feeder(system, all.front(), all.back(), credits);
+  if (auto connected = made.connect(credits); !connected) return tl::unexpected(connected.error());
   return made;
+}
+
+result<void> pipeline::connect(std::uint32_t credits) {
+  const auto feeder = caf::actor_cast<caf::strong_actor_ptr>(feeder_);
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    const bool first = i == 0;
+    const bool last = i + 1 == stages_.size();
+    connect_stage around{.previous = {}, .next = {}, .feeder = {}, .credits = credits};
+    if (!first) around.previous = caf::actor_cast<caf::strong_actor_ptr>(stages_[i - 1]);
+    if (!last) around.next = caf::actor_cast<caf::strong_actor_ptr>(stages_[i + 1]);
+    if (first || last) around.feeder = feeder;
+    auto connected = ask<done>(*self_, stages_[i], std::move(around));
+    if (!connected) return tl::unexpected(connected.error());
+  }
+  return {};
 }
 
 result<engine::plan> pipeline::plan_for(const step_order& order) const {
@@ -152,7 +167,7 @@ result<step_outcome> pipeline::finish() {
 result<step_outcome> pipeline::run_alone(const engine::batch& batch, step_order order) {
   const auto step = next_step();
   order.images = batch.images.size(0);
-  order.microbatches = feed(batch, step, order.microbatches, stages_.front(), stages_.back());
+  order.microbatches = feed(batch, step, order.microbatches, feeder_);
   if (auto begun = begin(step, order); !begun) return tl::unexpected(begun.error());
   return finish();
 }

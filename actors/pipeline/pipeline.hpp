@@ -13,6 +13,7 @@
 
 #include "actors/interfaces.hpp"
 #include "engine/data/dataset.hpp"
+#include "engine/schedule/credits.hpp"
 #include "engine/schedule/plan.hpp"
 
 namespace troupe::actors {
@@ -52,11 +53,13 @@ class pipeline {
   pipeline& operator=(pipeline&&) = delete;
   ~pipeline();
 
-  /// Introduces neighbouring stages to each other. `schedule`: "gpipe" or "1f1b". Errors:
-  /// bad_config (schedule, no stages), peer_lost.
+  /// Introduces neighbouring stages to each other. `schedule`: "gpipe" or "1f1b". `credits`: how
+  /// many micro-batches may wait at the end of each edge, at least 1; the results do not depend on
+  /// it. Errors: bad_config (schedule, no stages, credits), peer_lost.
   [[nodiscard]] static result<pipeline> compose(caf::actor_system& system,
                                                 std::vector<stage_actor> stages,
-                                                const std::string& schedule);
+                                                const std::string& schedule,
+                                                std::uint32_t credits = engine::default_credits);
 
   /// The next step's number, for whoever feeds its batch.
   [[nodiscard]] engine::step_key next_step();
@@ -86,6 +89,9 @@ class pipeline {
 
   [[nodiscard]] const std::vector<stage_actor>& stages() const noexcept { return stages_; }
 
+  /// Whom to give the batches of its steps to (see feed.hpp).
+  [[nodiscard]] const feeder_actor& feeder() const noexcept { return feeder_; }
+
  private:
   struct pending_step {
     engine::step_key key;
@@ -95,12 +101,14 @@ class pipeline {
   };
 
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages, std::string schedule);
+  [[nodiscard]] result<void> connect(std::uint32_t credits);
   [[nodiscard]] result<engine::plan> plan_for(const step_order& order) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
   std::unique_ptr<caf::scoped_actor> self_;
   caf::actor announcer_;  // asks all stages at once, and hears of the first failure at once
   std::vector<stage_actor> stages_;
+  feeder_actor feeder_;
   std::string schedule_;
   std::deque<pending_step> under_way_;
   std::uint64_t last_step_ = 0;

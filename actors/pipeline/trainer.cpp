@@ -35,7 +35,7 @@ class run_state {
             const training_events& events)
       : self_(system),
         stages_(stages),
-        data_(spawn_data(system, data, stages.stages().front(), stages.stages().back())),
+        data_(spawn_data(system, data, stages.feeder())),
         train_size_(data->size(engine::split::train)),
         test_size_(data->size(engine::split::test)),
         run_(settings),

@@ -54,15 +54,15 @@ message_registry::message_registry() {
   add<double>("f64");
   add<std::string>("string");
   insert(caf::make_rtti_pair<caf::error>(),
-         {"error",
+         {"error", messages::lane::data,
           [](const void* object, field_writer& out) {
             write_error(*static_cast<const caf::error*>(object), out);
           },
           [](field_reader& in, caf::message_builder& out) { out.append(read_error(in)); }});
   insert(caf::make_rtti_pair<caf::exit_msg>(),
-         {"exit", write_end<caf::exit_msg>, read_end<caf::exit_msg>});
+         {"exit", messages::lane::data, write_end<caf::exit_msg>, read_end<caf::exit_msg>});
   insert(caf::make_rtti_pair<caf::down_msg>(),
-         {"down", write_end<caf::down_msg>, read_end<caf::down_msg>});
+         {"down", messages::lane::data, write_end<caf::down_msg>, read_end<caf::down_msg>});
 }
 
 message_registry::key message_registry::key_of(caf::rtti_pair type) {
@@ -76,6 +76,7 @@ void message_registry::insert(caf::rtti_pair type, codec entry) {
 
 result<void> message_registry::encode(const caf::type_erased_tuple& content, messages::frame& out,
                                       actor_directory& directory) const try {
+  bool urgent = content.size() > 0;
   for (std::size_t i = 0; i < content.size(); ++i) {
     const auto found = by_type_.find(key_of(content.type(i)));
     if (found == by_type_.end())
@@ -84,7 +85,9 @@ result<void> message_registry::encode(const caf::type_erased_tuple& content, mes
     auto& element = out.body.emplace_back(messages::element{found->second.name, {}});
     field_writer fields(element.fields, out.tensors, directory);
     found->second.encode(content.get(i), fields);
+    urgent = urgent && found->second.lane == messages::lane::control;
   }
+  out.lane = urgent ? messages::lane::control : messages::lane::data;
   return {};
 } catch (const std::exception& problem) {
   return fail(errc::handler_failed, std::string("a message cannot be sent: ") + problem.what());

@@ -22,10 +22,11 @@ class message_registry {
   message_registry();
 
   /// Makes `T` a type that can be sent. `T` is default-constructible and has `fields` (see
-  /// has_fields); `name` is unique and part of the protocol.
+  /// has_fields); `name` is unique and part of the protocol. On the control lane a message
+  /// overtakes those of the data lane, also from the same sender to the same receiver.
   template <class T>
-  void add(const std::string& name) {
-    insert(caf::make_rtti_pair<T>(), {name,
+  void add(const std::string& name, messages::lane lane = messages::lane::data) {
+    insert(caf::make_rtti_pair<T>(), {name, lane,
                                       [](const void* object, field_writer& out) {
                                         write(*static_cast<const T*>(object), out);
                                       },
@@ -36,8 +37,8 @@ class message_registry {
                                       }});
   }
 
-  /// Fills body and tensors of `out` from a message's elements. Errors: unknown_message naming a
-  /// type that was not added; handler_failed for a tensor that cannot be sent.
+  /// Fills lane, body and tensors of `out` from a message's elements. Errors: unknown_message
+  /// naming a type that was not added; handler_failed for a tensor that cannot be sent.
   [[nodiscard]] result<void> encode(const caf::type_erased_tuple& content, messages::frame& out,
                                     actor_directory& directory) const;
 
@@ -48,6 +49,7 @@ class message_registry {
  private:
   struct codec {
     std::string name;
+    messages::lane lane = messages::lane::data;
     void (*encode)(const void*, field_writer&);
     void (*decode)(field_reader&, caf::message_builder&);
   };

@@ -1,5 +1,6 @@
 #include "actors/remote/neighbourhood.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe::actors {
@@ -43,6 +44,10 @@ std::optional<greeting> read_hello(const frame& hello) {
 neighbourhood::effects neighbourhood::peer_up(peer_id peer) {
   names_.emplace(peer, "");
   effects out;
+  if (left_) {
+    out.emplace_back(close{peer, {errc::cancelled, "this node leaves"}});
+    return out;
+  }
   out.emplace_back(transmit{peer, make_hello({name_, address_, self_})});
   return out;
 }
@@ -51,20 +56,35 @@ neighbourhood::effects neighbourhood::frame_arrived(peer_id peer, frame in) {
   const auto found = names_.find(peer);
   if (found == names_.end()) return {};
   if (in.kind == frame_kind::hello) return greeted(peer, in);
+  if (found->second.empty()) return came_early(peer, std::move(in));
   effects out;
-  if (found->second.empty()) {
-    if (in.kind == frame_kind::heartbeat) return out;  // it overtook the hello
-    out.emplace_back(close{peer, {errc::bad_frame, "a peer spoke before it said hello"}});
-    return out;
-  }
   auto& node = neighbours_[found->second];
-  if (node.lost && !node.leaving) return out;  // it was cut off
+  if (node.lost) return out;  // it was cut off, or these are the last words of a connection
   if (in.kind == frame_kind::goodbye) {
     node.leaving = true;
   } else {
     out.emplace_back(received{found->second, std::move(in)});
   }
   return out;
+}
+
+// The hello travels on the data lane, and small frames of the control lane may overtake it.
+neighbourhood::effects neighbourhood::came_early(peer_id peer, frame in) {
+  effects out;
+  if (in.kind == frame_kind::heartbeat) return out;
+  auto& waiting = early_[peer];
+  if (in.lane == messages::lane::control && in.tensors.empty() && waiting.size() < most_early) {
+    waiting.push_back(std::move(in));
+  } else {
+    out.emplace_back(close{peer, {errc::bad_frame, "a peer spoke before it said hello"}});
+  }
+  return out;
+}
+
+neighbourhood::effects neighbourhood::connected_to(const std::string& node, peer_id peer) {
+  const auto found = names_.find(peer);
+  if (found != names_.end() && found->second.empty()) awaited_[peer] = node;
+  return {};
 }
 
 neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) {
@@ -81,18 +101,25 @@ neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) 
     return out;
   }
   name = who->name;
+  if (auto awaited = awaited_.extract(peer); awaited && awaited.mapped() != name)
+    out = connect_failed(awaited.mapped(),
+                         {errc::address_unavailable, "node '" + name + "' answers there"});
   auto& node = neighbours_[name];
   if (node.lost) {
     out.emplace_back(close{peer, {errc::stale, "node '" + name + "' was lost and cannot return"}});
     return out;
   }
   if (!who->address.empty()) node.address = who->address;
-  if (node.peer) return out;  // both sides connected at once: one way each
-  node.peer = peer;
-  node.connecting = false;
-  out.emplace_back(node_up{name, who->process});
-  for (auto& waiting : std::exchange(node.backlog, {}))
-    out.emplace_back(transmit{peer, std::move(waiting)});
+  if (!node.peer) {  // else both sides connected at once: one way each
+    node.peer = peer;
+    node.connecting = false;
+    out.emplace_back(node_up{name, who->process});
+    for (auto& waiting : std::exchange(node.backlog, {}))
+      out.emplace_back(transmit{peer, std::move(waiting)});
+  }
+  if (auto early = early_.extract(peer))
+    for (auto& waiting : early.mapped())
+      for (auto& one : frame_arrived(peer, std::move(waiting))) out.push_back(std::move(one));
   return out;
 }
 
@@ -101,9 +128,15 @@ neighbourhood::effects neighbourhood::peer_down(peer_id peer, const error& why) 
   if (found == names_.end()) return {};
   const auto name = found->second;
   names_.erase(found);
+  early_.erase(peer);
+  if (auto awaited = awaited_.extract(peer)) return connect_failed(awaited.mapped(), why);
   if (name.empty()) return {};
   const auto node = neighbours_.find(name);
   if (node == neighbours_.end() || node->second.lost) return {};
+  // A node that leaves has said so on each of its connections, and may have said more on another.
+  if (node->second.leaving &&
+      std::ranges::any_of(names_, [&](const auto& open) { return open.second == name; }))
+    return {};
   if (node->second.leaving) return gone(name, {errc::cancelled, "node '" + name + "' has left"});
   auto out = gone(name, {errc::peer_lost, "node '" + name + "' is gone: " + why.text});
   close_all(name, {errc::peer_lost, "another connection of node '" + name + "' was lost"}, out);
@@ -152,6 +185,9 @@ neighbourhood::effects neighbourhood::send(const std::string& name, frame messag
   auto& node = neighbours_[name];
   if (node.lost) {
     out.emplace_back(undelivered{name, std::move(message), *node.lost});
+  } else if (node.leaving) {
+    out.emplace_back(
+        undelivered{name, std::move(message), {errc::cancelled, "node '" + name + "' is leaving"}});
   } else if (node.peer) {
     out.emplace_back(transmit{*node.peer, std::move(message)});
   } else {
@@ -163,6 +199,7 @@ neighbourhood::effects neighbourhood::send(const std::string& name, frame messag
 
 neighbourhood::effects neighbourhood::leave() {
   effects out;
+  left_ = true;
   for (const auto& [peer, name] : names_) {
     out.emplace_back(transmit{peer, frame{.kind = frame_kind::goodbye}});
     out.emplace_back(close{peer, {errc::cancelled, "this node leaves"}});

@@ -19,7 +19,7 @@ namespace troupe::actors {
 /// effects to perform, in order; no thread, clock or I/O.
 class neighbourhood {
  public:
-  struct connect {  ///< Connect to `node`; report `peer_up` and `connected`, or `connect_failed`.
+  struct connect {  ///< Connect to `node`; report `connected_to` or `connect_failed`.
     std::string node;
     std::string address;
   };
@@ -59,6 +59,7 @@ class neighbourhood {
   effects peer_up(peer_id peer);
   effects peer_down(peer_id peer, const error& why);
   effects frame_arrived(peer_id peer, messages::frame in);
+  effects connected_to(const std::string& node, peer_id peer);
   effects connect_failed(const std::string& node, const error& why);
   /// A connected node is dead or hung: it is cut off, and told if it still listens.
   effects lose(const std::string& node, const error& why);
@@ -82,6 +83,9 @@ class neighbourhood {
   [[nodiscard]] std::optional<error> lost(const std::string& node) const;
 
  private:
+  /// Frames that may overtake a hello, at most.
+  static constexpr std::size_t most_early = 64;
+
   /// Never forgotten, so that a handle to an actor of a lost node fails by name.
   struct neighbour {
     std::string address;
@@ -92,6 +96,7 @@ class neighbourhood {
     std::vector<messages::frame> backlog;  // waits for the connection
   };
 
+  effects came_early(peer_id peer, messages::frame in);
   effects greeted(peer_id peer, const messages::frame& hello);
   effects gone(const std::string& node, const error& why);
   void close_all(const std::string& node, const error& why, effects& out) const;
@@ -100,7 +105,10 @@ class neighbourhood {
   std::string address_;
   process_identity self_;
   std::map<std::string, neighbour> neighbours_;
-  std::map<peer_id, std::string> names_;  // empty until the peer's hello
+  std::map<peer_id, std::string> names_;    // empty until the peer's hello
+  std::map<peer_id, std::string> awaited_;  // which node is to say hello there
+  std::map<peer_id, std::vector<messages::frame>> early_;
+  bool left_ = false;
 };
 
 }  // namespace troupe::actors

@@ -137,7 +137,9 @@ void node::perform(neighbourhood::effect& effect) {
 
 void node::connect(const neighbourhood::connect& to) {
   link_->connect(to.address, connect_timeout, [this, name = to.node](const result<peer_id>& peer) {
-    if (!peer) step([&](auto& core) { return core.connect_failed(name, peer.error()); });
+    step([&](auto& core) {
+      return peer ? core.connected_to(name, *peer) : core.connect_failed(name, peer.error());
+    });
   });
 }
 

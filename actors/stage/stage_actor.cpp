@@ -39,6 +39,9 @@ struct microbatch_inbox {
   at::Tensor gradient;  // [n, ...]
 };
 
+/// An output that the core has not let go yet.
+using output_key = std::pair<microbatch_key, action_kind>;
+
 /// A step that was announced and not answered.
 struct announced_step {
   run order;
@@ -53,7 +56,9 @@ struct stage_state {
   optimizer_actor optimizer;
   stage_actor previous;
   stage_actor next;
+  feeder_actor feeder;  // at the two ends
   std::map<microbatch_key, microbatch_inbox> inbox;
+  std::map<output_key, at::Tensor> outputs;  // computed, and not sent
   std::map<step_key, announced_step> steps;
   std::unique_ptr<engine::work_thread> work;  // last: its tasks use the module
 };
@@ -91,6 +96,7 @@ work_done perform(engine::stage_module& module, const engine::start_action& what
 void fail_all(self_pointer self, const error& why) {
   auto steps = std::exchange(self->state.steps, {});
   self->state.inbox.clear();
+  self->state.outputs.clear();
   if (steps.empty()) log::error(self->state.name + ": " + why.text);
   for (auto& [key, step] : steps)
     step.answer.deliver(to_caf({why.code, self->state.name + ": " + why.text}));
@@ -144,11 +150,38 @@ void update(self_pointer self, const step_key& key) {
           [self](const caf::error& why) { fail_all(self, from_caf(why)); });
 }
 
+/// Hands an action's output to the neighbour that waits for it.
+void send(self_pointer self, const engine::send_output& what) {
+  auto& state = self->state;
+  const microbatch_key key{what.key, what.what.microbatch};
+  const auto output = state.outputs.extract({key, what.what.kind});
+  if (!output) return;  // its step was failed meanwhile
+  if (what.what.kind == action_kind::backward)
+    self->send(state.previous, gradient{key, output.mapped()});
+  else
+    self->send(state.next, activation{key, output.mapped()});
+}
+
+void grant(self_pointer self, const engine::grant_credit& what) {
+  const auto& state = self->state;
+  const credit granted{what.from, {what.key, what.microbatch}};
+  if (what.from == engine::edge::gradient)
+    self->send(state.next, granted);
+  else if (what.from == engine::edge::input && state.previous)
+    self->send(state.previous, granted);
+  else
+    self->send(state.feeder, granted);
+}
+
 void perform_effects(self_pointer self, const result<engine::stage_effects>& effects) {
   if (!effects) return fail_all(self, effects.error());
   for (const auto& effect : *effects) {
     if (const auto* action = std::get_if<engine::start_action>(&effect)) {
       start(self, *action);
+    } else if (const auto* output = std::get_if<engine::send_output>(&effect)) {
+      send(self, *output);
+    } else if (const auto* used = std::get_if<engine::grant_credit>(&effect)) {
+      grant(self, *used);
     } else if (const auto& finished = std::get<engine::step_finished>(effect);
                finished.kind == engine::step_kind::training) {
       update(self, finished.key);
@@ -174,16 +207,15 @@ caf::result<run_done> on_run(self_pointer self, const run& order) {
   return promise;
 }
 
-/// Hands an action's output to the neighbour that waits for it.
-void pass_on(self_pointer self, const output_ready& output) {
-  const auto& state = self->state;
+/// Keeps an action's output, if a neighbour waits for it, until the core says to send it.
+void on_output_ready(self_pointer self, const output_ready& output) {
+  auto& state = self->state;
   if (!state.steps.contains(output.step)) return;  // failed meanwhile
+  const bool is_forward = output.action.kind == action_kind::forward;
+  const auto& receiver = is_forward ? state.next : state.previous;
   const microbatch_key key{output.step, output.action.microbatch};
-  if (output.action.kind == action_kind::backward) {
-    if (state.previous) self->send(state.previous, gradient{key, output.tensor});
-  } else if (state.next) {
-    self->send(state.next, activation{key, output.tensor});
-  }
+  if (receiver) state.outputs[{key, output.action.kind}] = output.tensor;
+  perform_effects(self, state.core.output_ready(output.step, output.action));
 }
 
 void on_work_done(self_pointer self, const work_done& outcome) {
@@ -198,6 +230,23 @@ void on_work_done(self_pointer self, const work_done& outcome) {
   report.correct += outcome.correct;
   report.busy_s += outcome.busy_s;
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
+}
+
+caf::result<done> on_connect(self_pointer self, const connect_stage& to) {
+  auto& state = self->state;
+  const auto& place = state.module->options();
+  const bool has_previous = to.previous != nullptr;
+  const bool has_next = to.next != nullptr;
+  if (has_previous == place.is_first || has_next == place.is_last ||
+      (!to.feeder && (place.is_first || place.is_last)))
+    return to_caf({errc::bad_config, state.name + ": its neighbours do not fit its place"});
+  if (to.credits < 1)
+    return to_caf({errc::bad_config, state.name + ": an edge needs at least one credit"});
+  state.core = engine::stage_core(to.credits);
+  state.previous = caf::actor_cast<stage_actor>(to.previous);
+  state.next = caf::actor_cast<stage_actor>(to.next);
+  state.feeder = caf::actor_cast<feeder_actor>(to.feeder);
+  return done{};
 }
 
 caf::result<done> on_load(self_pointer self, const load_weights& from) {
@@ -224,11 +273,7 @@ stage_actor::behavior_type stage_behavior(self_pointer self,
   state.optimizer = std::move(given->optimizer);
   state.work = std::make_unique<engine::work_thread>(state.name, given->threads);
   return {
-      [self](const connect_stage& to) {
-        self->state.previous = caf::actor_cast<stage_actor>(to.previous);
-        self->state.next = caf::actor_cast<stage_actor>(to.next);
-        return done{};
-      },
+      [self](const connect_stage& to) { return on_connect(self, to); },
       [self](const run& order) { return on_run(self, order); },
       [self](const activation& in) {
         self->state.inbox[in.key].input = in.tensor;
@@ -242,7 +287,11 @@ stage_actor::behavior_type stage_behavior(self_pointer self,
         self->state.inbox[in.key].gradient = in.tensor;
         perform_effects(self, self->state.core.gradient_arrived(in.key.step, in.key.microbatch));
       },
-      [self](const output_ready& output) { pass_on(self, output); },
+      [self](const credit& in) {
+        perform_effects(self,
+                        self->state.core.credit_arrived(in.on, in.key.step, in.key.microbatch));
+      },
+      [self](const output_ready& output) { on_output_ready(self, output); },
       [self](const work_done& outcome) { on_work_done(self, outcome); },
       [self](const load_weights& from) { return on_load(self, from); },
       [self](const read_weights&) { return on_read(self); },

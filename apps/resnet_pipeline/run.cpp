@@ -241,7 +241,8 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
     orders.push_back(order_for(config, run, i));
   auto stages = group.build(orders);
   if (!stages) return tl::unexpected(stages.error());
-  auto pipeline = actors::pipeline::compose(group.system(), *stages, config.pipeline.schedule);
+  auto pipeline = actors::pipeline::compose(group.system(), *stages, config.pipeline.schedule,
+                                            config.pipeline.credits);
   if (!pipeline) return tl::unexpected(pipeline.error());
   for (std::size_t i = 0; i < run.weights.size(); ++i) {
     if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;

@@ -3,6 +3,7 @@
 
 #include "cluster/config/option.hpp"
 #include "cluster/config/words.hpp"
+#include "engine/schedule/credits.hpp"
 #include "engine/schedule/plan.hpp"
 
 namespace troupe::cluster {
@@ -12,6 +13,7 @@ constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
 constexpr double unbounded = std::numeric_limits<double>::infinity();
 constexpr std::int64_t most_stages = engine::max_stages;
 constexpr std::int64_t most_micro_batches = engine::max_microbatches;
+constexpr std::int64_t most_credits = engine::max_credits;
 constexpr std::int64_t most_threads = 4096;
 
 template <class Access>
@@ -94,6 +96,11 @@ std::vector<option> pipeline_options() {
       {"pipeline", "micro_batches", "--micro-batches", "", "N", "Micro-batches of a step",
        integer(
            [](auto& c) -> auto& { return c.pipeline.micro_batches; }, 1, most_micro_batches),
+       ""},
+      {"pipeline", "credits", "--credits", "", "N",
+       "Micro-batches that may wait between two stages; bounds memory, changes no result",
+       integer(
+           [](auto& c) -> auto& { return c.pipeline.credits; }, 1, most_credits),
        ""},
       {"pipeline", "threads_per_stage", "--threads-per-stage", "", "N",
        "Arithmetic threads of each stage; 0: cores / stages, at least 1",

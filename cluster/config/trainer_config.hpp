@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/schedule/credits.hpp"
+
 namespace troupe::cluster {
 
 enum class placement : std::uint8_t { processes, threads };
@@ -30,7 +32,9 @@ struct pipeline_config {
   std::vector<std::string> cut;   ///< First layer of stages 1, 2, ..; empty: balanced by cost.
   std::string schedule = "1f1b";  ///< Name of a plan generator: gpipe or 1f1b.
   std::uint32_t micro_batches = 4;
-  int threads_per_stage = 0;  ///< 0: see `threads_per_stage` below.
+  std::uint32_t credits =
+      engine::default_credits;  ///< Micro-batches waiting on each edge, at most.
+  int threads_per_stage = 0;    ///< 0: see `threads_per_stage` below.
   placement stages_in = placement::processes;
 
   bool operator==(const pipeline_config&) const = default;

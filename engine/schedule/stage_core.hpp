@@ -1,6 +1,5 @@
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -11,21 +10,11 @@
 #include <variant>
 #include <vector>
 
+#include "engine/schedule/credits.hpp"
 #include "engine/schedule/plan.hpp"
+#include "engine/schedule/step_key.hpp"
 
 namespace troupe::engine {
-
-/// Which step of which epoch; the order of time. Every announced step takes a number of its own,
-/// evaluation steps too.
-struct step_key {
-  epoch_id epoch;
-  step_id step;
-
-  auto operator<=>(const step_key&) const = default;
-};
-
-/// "step 3 of epoch 1".
-[[nodiscard]] std::string to_string(const step_key& key);
 
 /// The announcement of one step to one stage.
 struct run_step {
@@ -52,12 +41,36 @@ struct step_finished {
   bool operator==(const step_finished&) const = default;
 };
 
-using stage_effect = std::variant<start_action, step_finished>;
+/// Effect: the next stage may have this forward's output, or the previous one this backward's.
+struct send_output {
+  step_key key;
+  action what;
+
+  bool operator==(const send_output&) const = default;
+};
+
+/// Effect: what came on this edge is used; its sender may send one more.
+struct grant_credit {
+  step_key key;
+  edge from = edge::input;
+  microbatch_id microbatch;
+
+  bool operator==(const grant_credit&) const = default;
+};
+
+using stage_effect = std::variant<start_action, send_output, grant_credit, step_finished>;
 using stage_effects = std::vector<stage_effect>;
 
 /// The order of one stage's work, step after step: a pure state machine. At most one action runs at
 /// a time, each step follows its plan strictly, steps run in the order of their announcement, and
 /// after a training step nothing starts before its `update_done`.
+///
+/// Credits bound what waits at a receiver. A forward starts when its output has a credit of the
+/// next stage. A backward does not wait: its gradient is held until it has one, because waiting
+/// would lock plans whose stages mix their forwards and backwards differently. What is held is
+/// bounded all the same: each such gradient is of a micro-batch that the previous stage still
+/// keeps. With one credit or more no plan that `check` accepts waits for ever (docs/messages.md has
+/// the proof).
 ///
 /// An announcement of a newer epoch gives the older one up: its steps and arrivals are forgotten,
 /// and only an action that still runs is waited for (its shell drops the result).
@@ -68,6 +81,10 @@ class stage_core {
  public:
   static constexpr std::uint64_t steps_ahead = 2;      ///< Arrivals kept before announcement.
   static constexpr std::size_t max_queued_steps = 64;  ///< Announced and not finished.
+
+  /// `credits`: of the edge to each neighbour, at least 1.
+  explicit stage_core(std::uint32_t credits = default_credits)
+      : outputs_(credits), gradients_(credits) {}
 
   /// Errors: stale when a later or the same step was announced; bad_config when the plan breaks a
   /// rule of `check_stage`; bad_frame when too many steps are queued, or when an early arrival for
@@ -89,6 +106,16 @@ class stage_core {
   [[nodiscard]] result<stage_effects> gradient_arrived(const step_key& key,
                                                        microbatch_id microbatch);
 
+  /// The next stage uses an activation (edge::input), or the previous one a gradient. Errors: stale
+  /// for an older epoch; bad_frame for what was not sent, or was used before.
+  [[nodiscard]] result<stage_effects> credit_arrived(edge on, const step_key& key,
+                                                     microbatch_id microbatch);
+
+  /// The action that runs has its output, which may travel on while the rest of it (a backward's
+  /// weight gradients) goes on. Once an action, before its `action_done`; may be left out. Errors:
+  /// as `action_done`.
+  [[nodiscard]] result<stage_effects> output_ready(const step_key& key, const action& what);
+
   /// Errors: stale or bad_frame when that action is not the one that runs.
   [[nodiscard]] result<stage_effects> action_done(const step_key& key, const action& what);
 
@@ -101,12 +128,10 @@ class stage_core {
   [[nodiscard]] std::string waiting_for() const;
 
  private:
-  enum class arrival : std::uint8_t { input, target, gradient };
-
   struct arrivals {
     std::set<microbatch_id> inputs, targets, gradients;
 
-    std::set<microbatch_id>& of(arrival what);
+    std::set<microbatch_id>& of(edge what);
   };
 
   struct queued_step {
@@ -117,20 +142,29 @@ class stage_core {
     arrivals here;
   };
 
-  result<stage_effects> arrived(arrival what, const step_key& key, microbatch_id microbatch);
+  result<stage_effects> arrived(edge what, const step_key& key, microbatch_id microbatch);
   [[nodiscard]] result<void> admit_early(const step_key& key);
   [[nodiscard]] result<arrivals> take_early(const queued_step& step);
   [[nodiscard]] queued_step* find(const step_key& key);
-  [[nodiscard]] static std::optional<arrival> missing(const queued_step& step);
-  [[nodiscard]] static result<void> fits(arrival what, const queued_step& step,
+  [[nodiscard]] static std::optional<edge> missing(const queued_step& step);
+  [[nodiscard]] bool lacks_credit(const queued_step& step) const;
+  [[nodiscard]] static result<void> fits(edge what, const queued_step& step,
                                          microbatch_id microbatch);
-  static const char* name(arrival what);
+  static const char* name(edge what);
+  [[nodiscard]] result<void> runs(const step_key& key, const action& what,
+                                  const char* event) const;
+  void start_next(queued_step& step, stage_effects& effects);
+  void pass_on(const queued_step& step, const action& what, stage_effects& effects);
+  void advance(stage_effects& effects);
   stage_effects advance();
 
   std::deque<queued_step> queue_;       ///< Announced, not finished; the front one runs.
   std::map<step_key, arrivals> early_;  ///< Of steps not yet announced.
   std::optional<step_key> announced_;   ///< The last step announced.
   std::optional<start_action> running_;
+  bool passed_on_ = false;    ///< The output of the action that runs is on its way.
+  credit_window outputs_;     ///< To the next stage: a forward spends its credit as it starts.
+  credited_queue gradients_;  ///< To the previous stage.
 };
 
 }  // namespace troupe::engine

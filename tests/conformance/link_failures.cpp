@@ -1,4 +1,5 @@
 // What every link promises when things end or go wrong. Runs against each backend.
+#include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <latch>
 
@@ -30,6 +31,24 @@ LINK_TEST("close delivers what was sent before, then both sides are told") {
   CHECK(nodes.server.wire->stats().peers == 0);
 }
 
+LINK_TEST("a link may be destroyed as soon as its close is done") {
+  for (int round = 0; round < 5; ++round) {
+    pair_of_nodes<TestType> nodes;
+    completions sent(20);
+    for (int i = 0; i < 20; ++i) {
+      nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 5 == 0 ? 1 << 20 : 100),
+                              sent.at(static_cast<std::size_t>(i)));
+    }
+    nodes.client.wire->close(nodes.to_server, {errc::cancelled, "enough said"});
+    nodes.client.downs.next();
+    nodes.client.wire.reset();
+    CHECK(sent.all_once(0ms));
+    CHECK(sent.failed() == 0);
+    for (int i = 0; i < 20; ++i) REQUIRE(number_of(nodes.server.frames.next()) == i);
+    CHECK(nodes.server.downs.next().second.text.find("enough said") != std::string::npos);
+  }
+}
+
 LINK_TEST("both sides may close at once") {
   pair_of_nodes<TestType> nodes;
   nodes.client.wire->close(nodes.to_server, {errc::cancelled, "mine"});
@@ -40,7 +59,7 @@ LINK_TEST("both sides may close at once") {
   CHECK(nodes.server.downs.stays_empty(50ms));
 }
 
-LINK_TEST("a peer believed dead is dropped without waiting for it") {
+THREADED_LINK_TEST("a peer believed dead is dropped without waiting for it") {
   std::latch finished(1);
   pair_of_nodes<TestType> nodes;
   nodes.server.react([&](peer_id, const frame&) { finished.wait(); });  // it hangs
@@ -63,15 +82,15 @@ LINK_TEST("a peer believed dead is dropped without waiting for it") {
 LINK_TEST("sends to a peer that is destroyed all complete once") {
   pair_of_nodes<TestType> nodes;
   completions sent(40);
-  std::latch some(1);
+  mailbox<bool> some;
   nodes.server.react([&](peer_id, const frame& message) {
-    if (number_of(message) == 3) some.count_down();
+    if (number_of(message) == 3) some.put(true);
   });
   for (int i = 0; i < 40; ++i) {
     nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 2 == 0 ? 8 << 20 : 64),
                             sent.at(static_cast<std::size_t>(i)));
   }
-  some.wait();
+  some.next();
   nodes.server.wire.reset();
   CHECK(sent.all_once());
   CHECK(sent.failed_only_with(errc::peer_lost));
@@ -85,19 +104,84 @@ LINK_TEST("sends to a peer that is destroyed all complete once") {
 LINK_TEST("a link that is destroyed cancels what it was sending") {
   pair_of_nodes<TestType> nodes;
   completions sent(40);
-  std::latch some(1);
+  mailbox<bool> some;
   nodes.server.react([&](peer_id, const frame& message) {
-    if (number_of(message) == 3) some.count_down();
+    if (number_of(message) == 3) some.put(true);
   });
   for (int i = 0; i < 40; ++i) {
     nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 2 == 0 ? 8 << 20 : 64),
                             sent.at(static_cast<std::size_t>(i)));
   }
-  some.wait();
+  some.next();
   nodes.client.wire.reset();
   CHECK(sent.all_once(0ms));  // before the destructor returned
   CHECK(sent.failed_only_with(errc::cancelled));
   CHECK(nodes.server.downs.next().second.code == errc::peer_lost);
+}
+
+/// Whether both lanes of what came are the beginning of what was sent, in order.
+inline bool is_prefix(const std::vector<std::int64_t>& came) {
+  std::array<std::int64_t, 2> next = {0, 1};
+  return std::ranges::all_of(came, [&](std::int64_t number) {
+    return std::exchange(next[number % 2], number + 2) == number;
+  });
+}
+
+/// Sends `count` frames, on both lanes in turn, of sizes from nothing to several chunks.
+template <class Backend>
+void send_mixed(pair_of_nodes<Backend>& nodes, std::int64_t count, completions& sent) {
+  constexpr std::size_t sizes[] = {64, 0, 9 << 20, 8193, 100, 1 << 20};
+  for (std::int64_t i = 0; i < count; ++i) {
+    frame message = with_bytes(i, sizes[i % 6]);
+    message.lane = i % 2 == 0 ? lane::control : lane::data;
+    nodes.client.wire->send(nodes.to_server, std::move(message),
+                            sent.at(static_cast<std::size_t>(i)));
+  }
+}
+
+LINK_TEST("whenever a peer dies, a beginning of each lane has come and every send completes") {
+  constexpr std::int64_t count = 12;
+  for (std::int64_t survived = 0; survived <= count; ++survived) {
+    CAPTURE(survived);
+    const bool receiver_dies = survived % 2 == 0;
+    pair_of_nodes<TestType> nodes;
+    completions sent(count);
+    send_mixed(nodes, count, sent);
+    std::vector<std::int64_t> came;
+    for (std::int64_t i = 0; i < survived; ++i)
+      came.push_back(number_of(nodes.server.frames.next()));
+    auto& dying = receiver_dies ? nodes.server : nodes.client;
+    auto& other = receiver_dies ? nodes.client : nodes.server;
+    dying.wire.reset();
+    CHECK(sent.all_once());
+    CHECK(sent.failed_only_with(receiver_dies ? errc::peer_lost : errc::cancelled));
+    CHECK(other.downs.next().second.code == errc::peer_lost);
+    while (!nodes.server.frames.stays_empty(0ms))
+      came.push_back(number_of(nodes.server.frames.next()));
+    CHECK(is_prefix(came));
+    CHECK(other.downs.stays_empty(0ms));
+    CHECK(other.wire->stats().bytes_in_flight == 0);
+  }
+}
+
+LINK_TEST("a peer that closes while frames come gets a beginning of each lane") {
+  constexpr std::int64_t count = 12;
+  for (std::int64_t wanted = 0; wanted <= count; wanted += 3) {
+    CAPTURE(wanted);
+    pair_of_nodes<TestType> nodes;
+    completions sent(count);
+    send_mixed(nodes, count, sent);
+    std::vector<std::int64_t> came;
+    for (std::int64_t i = 0; i < wanted; ++i) came.push_back(number_of(nodes.server.frames.next()));
+    nodes.server.wire->close(nodes.to_client, {errc::cancelled, "heard enough"});
+    CHECK(sent.all_once());
+    CHECK(sent.failed_only_with(errc::peer_lost));
+    CHECK(nodes.client.downs.next().second.text.find("heard enough") != std::string::npos);
+    CHECK(nodes.server.downs.next().second == error{errc::cancelled, "heard enough"});
+    while (!nodes.server.frames.stays_empty(0ms))
+      came.push_back(number_of(nodes.server.frames.next()));
+    CHECK(is_prefix(came));
+  }
 }
 
 LINK_TEST("tensors outlive the link that received them") {

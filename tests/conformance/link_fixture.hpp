@@ -1,9 +1,11 @@
 #pragma once
 
 #include <algorithm>
+#include <catch2/catch_message.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -18,6 +20,7 @@
 
 #include "messages/link/link.hpp"
 #include "messages/link/loopback.hpp"
+#include "messages/link/simulated.hpp"
 #include "messages/link/ucx_link.hpp"
 
 namespace troupe::messages::testing {
@@ -53,8 +56,54 @@ struct ucx_backend {
 using tcp_backend = ucx_backend<ucx_transport::tcp>;
 using shm_backend = ucx_backend<ucx_transport::shm>;
 
+/// The simulated network that this thread steps while it waits for something; null where links have
+/// threads of their own.
+inline thread_local simulated_network* stepped = nullptr;
+
+/// Steps that network until `done()`, or until nothing is left to happen.
+template <class Done>
+void step_until(Done done) {
+  while (!done() && stepped->step()) {
+  }
+}
+
+/// Whether the environment asks for what takes long (TROUPE_LONG=1).
+inline bool takes_long() {
+  const char* const wish = std::getenv("TROUPE_LONG");
+  return wish != nullptr && std::string(wish) == "1";
+}
+
+/// A network that depends on the seed: `Seed`, or TROUPE_SEED where the environment has it.
+template <std::uint64_t Seed>
+struct simulated_backend {
+  const std::uint64_t seed = [] {
+    const char* const one = std::getenv("TROUPE_SEED");
+    return one == nullptr ? Seed : std::stoull(one);
+  }();
+  const Catch::ScopedMessage replay{
+      Catch::MessageBuilder("INFO", CATCH_INTERNAL_LINEINFO, Catch::ResultWas::Info)
+      << "TROUPE_SEED=" << seed << " replays it"};
+  simulated_network network{{.seed = seed,
+                             .most_delay = std::chrono::microseconds{seed % 2 == 0 ? 20 : 2000},
+                             .chunk_bytes = std::uint64_t{64} << (10 + 3 * (seed % 3))}};
+
+  simulated_backend() { stepped = &network; }
+  simulated_backend(const simulated_backend&) = delete;
+  simulated_backend& operator=(const simulated_backend&) = delete;
+  ~simulated_backend() { stepped = nullptr; }
+
+  std::unique_ptr<messages::link> make(link_events events, limits bounds = {}) {
+    return std::move(make_simulated_link(network, std::move(events), bounds).value());
+  }
+};
+
 /// A test of the suite: `TestType` is the backend.
-#define LINK_TEST(title) \
+#define LINK_TEST(title)                                                      \
+  TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, simulated_backend<1>, \
+                     simulated_backend<2>, simulated_backend<3>, tcp_backend, shm_backend)
+
+/// One where several threads act at once, so not for the simulated link.
+#define THREADED_LINK_TEST(title) \
   TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, tcp_backend, shm_backend)
 
 // Frames
@@ -114,7 +163,9 @@ class mailbox {
 
   /// The next item; throws when none comes in time.
   T next(std::chrono::milliseconds limit = bound) {
+    if (stepped) step_until([this] { return !items_.empty(); });
     std::unique_lock lock(mutex_);
+    if (stepped) limit = 0ms;
     if (!changed_.wait_for(lock, limit, [this] { return !items_.empty(); })) {
       throw std::runtime_error("an event did not come in time");
     }
@@ -125,6 +176,10 @@ class mailbox {
 
   /// Whether nothing comes for a while: for what must not happen.
   bool stays_empty(std::chrono::milliseconds time) {
+    if (stepped) {
+      step_until([] { return false; });
+      time = 0ms;
+    }
     std::unique_lock lock(mutex_);
     return !changed_.wait_for(lock, time, [this] { return !items_.empty(); });
   }
@@ -150,10 +205,12 @@ class completions {
   }
 
   bool all_once(std::chrono::milliseconds limit = bound) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, limit, [this] {
+    const auto all = [this] {
       return std::ranges::all_of(calls_, [](int calls) { return calls > 0; });
-    });
+    };
+    if (stepped && limit > 0ms) step_until(all);
+    std::unique_lock lock(mutex_);
+    if (!stepped) changed_.wait_for(lock, limit, all);
     return std::ranges::all_of(calls_, [](int calls) { return calls == 1; });
   }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -186,6 +187,47 @@ TEMPLATE_TEST_CASE("a killed process is noticed within a second and its sends fa
   here.wire.reset();
   next.end();
   CHECK(segments_of(makers) == 0);
+}
+
+TEMPLATE_TEST_CASE("a small control message passes a tensor that is under way", "[link]",
+                   tcp_backend, shm_backend) {
+  constexpr int rounds = 10;
+  TestType backend;
+  node<TestType> here(backend);
+  child_process child(transport_of(backend));
+  const peer_id peer = here.try_connect(child.address()).value();
+  const frame bulk = with_bytes(1, 64 << 20);
+  frame question = with_bytes(2, 64);
+  question.kind = frame_kind::request;
+  question.lane = lane::control;
+  const auto ask = [&] {
+    const auto start = steady::now();
+    here.wire->send(peer, question, {});
+    here.frames.next();
+    return std::chrono::duration<double, std::milli>(steady::now() - start).count();
+  };
+  REQUIRE(here.send(peer, bulk).has_value());  // warms the receiver's buffers
+  std::vector<double> trips_ms;
+  std::vector<double> bulk_ms;
+  for (int i = 0; i < rounds; ++i) {
+    std::atomic<bool> under_way = true;
+    mailbox<bool> sent;
+    const auto start = steady::now();
+    here.wire->send(peer, bulk, [&](const result<void>&) {
+      under_way = false;
+      sent.put(true);
+    });
+    while (under_way) trips_ms.push_back(ask());
+    sent.next();
+    bulk_ms.push_back(std::chrono::duration<double, std::milli>(steady::now() - start).count());
+  }
+  std::ranges::sort(trips_ms);
+  std::ranges::sort(bulk_ms);
+  WARN(transport_of(backend) << ": " << trips_ms.size() << " round trips of 64 bytes beside "
+                             << rounds << " tensors of 64 MiB: median "
+                             << trips_ms[trips_ms.size() / 2] << " ms, most " << trips_ms.back()
+                             << " ms; a tensor takes " << bulk_ms[rounds / 2] << " ms");
+  CHECK(trips_ms[trips_ms.size() / 2] < 5);
 }
 
 TEMPLATE_TEST_CASE("a process can be left and connected to again and again", "[link]", tcp_backend,

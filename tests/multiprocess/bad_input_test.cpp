@@ -73,6 +73,7 @@ TEST_CASE("Wrong flags are refused by name") {
   refuses({"--stages", "two"}, {"--stages", "two"});
   refuses({"--schedule", "zigzag"}, {"zigzag", "gpipe", "1f1b"});
   refuses({"--micro-batches", "9"}, {"9", "8"});
+  refuses({"--credits", "0"}, {"--credits", "0", "1 to 16384"});
   refuses({"--model", "resnet19"}, {"resnet19", "resnet18", "resnext101_32x8d"});
   refuses({"--lr", "-1"}, {"--lr", "-1"});
 }

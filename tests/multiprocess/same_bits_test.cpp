@@ -80,17 +80,17 @@ void check_same(const trained& one, const trained& other) {
 
 }  // namespace
 
-TEST_CASE("Every number of stages, schedule and wire trains to the same bits") {
+TEST_CASE("Every number of stages, schedule, wire and credits trains to the same bits") {
   const auto alone = train({"--stages", "1", "--stages-in", "threads"});
   REQUIRE(alone.losses.size() == 3);
   REQUIRE(alone.weights.size() == 122);
   const std::vector<std::vector<std::string>> ways{
       {"--stages", "2", "--link", "shm", "--cut", "layer3"},
-      {"--stages", "2", "--link", "tcp", "--schedule", "gpipe"},
+      {"--stages", "2", "--link", "tcp", "--schedule", "gpipe", "--credits", "1"},
       {"--stages", "2", "--stages-in", "threads", "--cut", "relu"},
       {"--stages", "3", "--link", "shm", "--schedule", "gpipe", "--cut", "maxpool,fc"},
-      {"--stages", "4", "--link", "tcp"},
-      {"--stages", "4", "--stages-in", "threads", "--schedule", "gpipe"},
+      {"--stages", "4", "--link", "tcp", "--credits", "1"},
+      {"--stages", "4", "--stages-in", "threads", "--schedule", "gpipe", "--credits", "2"},
   };
   for (const auto& way : ways) {
     std::string words;

@@ -105,7 +105,8 @@ trained train_plainly(const engine::batch& batch, const variant& how) {
 }
 
 trained train_in_stages(const engine::batch& batch, const variant& how,
-                        const std::vector<std::uint64_t>& cuts, const std::string& schedule) {
+                        const std::vector<std::uint64_t>& cuts, const std::string& schedule,
+                        std::uint32_t credits) {
   actors::system_config config;
   caf::actor_system system(config);
   actors::host_parts parts;
@@ -137,7 +138,7 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
   }
   trained result;
   {
-    auto pipeline = actors::pipeline::compose(system, stages, schedule);
+    auto pipeline = actors::pipeline::compose(system, stages, schedule, credits);
     REQUIRE(pipeline);
     for (int step = 0; step < steps; ++step) {
       const auto outcome = pipeline->train(batch, 3, rate);
@@ -164,10 +165,11 @@ TEST_CASE("Stages of actors train as plain autograd does, to the bit") {
   const std::vector<std::vector<std::uint64_t>> cuts{
       {0, 14}, {0, 8, 14}, {0, 2, 14}, {0, 3, 7, 13, 14}};
   for (const auto& cut : cuts) {
-    for (const std::string schedule : {"gpipe", "1f1b"}) {
+    for (const auto& [schedule, credits] :
+         {std::pair("gpipe", 1U), std::pair("1f1b", engine::default_credits)}) {
       INFO("loss " << how.loss << " bf16 " << how.bf16 << " channels_last " << how.channels_last
-                   << " stages " << cut.size() - 1 << " " << schedule);
-      const auto piped = train_in_stages(batch, how, cut, schedule);
+                   << " stages " << cut.size() - 1 << " " << schedule << " credits " << credits);
+      const auto piped = train_in_stages(batch, how, cut, schedule, credits);
       CHECK(piped.losses == plain.losses);
       REQUIRE(piped.weights.size() == plain.weights.size());
       for (std::size_t i = 0; i < plain.weights.size(); ++i) {

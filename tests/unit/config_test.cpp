@@ -102,6 +102,8 @@ TEST_CASE("every flag reaches its member") {
                                       "gpipe",
                                       "--micro-batches",
                                       "8",
+                                      "--credits",
+                                      "3",
                                       "--batch-size",
                                       "32",
                                       "--steps",
@@ -157,7 +159,7 @@ TEST_CASE("every flag reaches its member") {
                                       "--no-progress",
                                       "--verbose"});
   CHECK(c.pipeline ==
-        pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 2, placement::threads});
+        pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads});
   CHECK(c.model ==
         model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
   CHECK(c.optimizer == optimizer_config{"sgd", 0.5, 0.25, 0.125, 1e-4, true, lr_schedule::linear});
@@ -176,6 +178,7 @@ stages = 3
 cut = ["layer3", "layer4.1"]
 schedule = "gpipe"
 micro_batches = 8
+credits = 3
 threads_per_stage = 2
 stages_in = "threads"
 [model]
@@ -218,7 +221,7 @@ verbose = true
 )");
   const trainer_config c = config_of({"--config", file});
   CHECK(c.pipeline ==
-        pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 2, placement::threads});
+        pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads});
   CHECK(c.model ==
         model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
   CHECK(c.optimizer == optimizer_config{"sgd", 1, 0.25, 0.125, 1e-4, true, lr_schedule::linear});
@@ -290,6 +293,8 @@ TEST_CASE("a wrong flag gives one line that begins with it") {
       {{"--stages", "2.5"}, "--stages: \"2.5\" is not an integer; allowed: 1 to 1024"},
       {{"--stages", ""}, "--stages: \"\" is not an integer; allowed: 1 to 1024"},
       {{"--stages", "0"}, "--stages: 0 is out of range; allowed: 1 to 1024"},
+      {{"--credits", "0"}, "--credits: 0 is out of range; allowed: 1 to 16384"},
+      {{"--credits", "few"}, "--credits: \"few\" is not an integer; allowed: 1 to 16384"},
       {{"--stages", "-1"}, "--stages: -1 is out of range; allowed: 1 to 1024"},
       {{"--seed", "99999999999999999999"},
        "--seed: 99999999999999999999 is out of range; allowed: 0 or more"},
@@ -473,7 +478,7 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
   const auto [toml, text] = GENERATE(values<row>({
       {"[pipeline]\nstagse = 2\n",
        "run.toml:2: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, cut, "
-       "schedule, micro_batches, threads_per_stage, stages_in"},
+       "schedule, micro_batches, credits, threads_per_stage, stages_in"},
       {"[link]\nqqqq = 2\n",
        "run.toml:2: link.qqqq: unknown key; allowed: transport, listen, "
        "secret_file"},

@@ -182,3 +182,82 @@ TEST_CASE("Leaving says goodbye to every peer and closes it") {
   core.peer_down({1}, reset);
   CHECK(core.alone());
 }
+
+TEST_CASE("Control frames that overtake the hello come after it, a few and without tensors") {
+  neighbourhood core("a", "a:1");
+  core.peer_up({1});
+  auto urgent = numbered(1);
+  urgent.lane = messages::lane::control;
+  CHECK(core.frame_arrived({1}, urgent).empty());
+  const auto effects = core.frame_arrived({1}, hello_of("b"));
+  REQUIRE(effects.size() == 2);
+  CHECK(std::get<neighbourhood::node_up>(effects[0]).node == "b");
+  CHECK(std::get<neighbourhood::received>(effects[1]).what.request_id == 1);
+
+  core.peer_up({2});
+  urgent.tensors.emplace_back();
+  CHECK(std::holds_alternative<neighbourhood::close>(core.frame_arrived({2}, urgent).at(0)));
+  core.peer_up({3});
+  urgent.tensors.clear();
+  for (int i = 0; i < 64; ++i) REQUIRE(core.frame_arrived({3}, urgent).empty());
+  CHECK(std::holds_alternative<neighbourhood::close>(core.frame_arrived({3}, urgent).at(0)));
+}
+
+TEST_CASE("A connection that ends before the hello gives every waiting frame back") {
+  neighbourhood core("a", "a:1");
+  core.heard_of("b", "b:1");
+  core.send("b", numbered(1));
+  core.peer_up({1});
+  CHECK(core.connected_to("b", {1}).empty());
+  const auto effects = core.peer_down({1}, reset);
+  REQUIRE(effects.size() == 2);
+  CHECK(std::get<neighbourhood::node_down>(effects[0]).node == "b");
+  CHECK(std::get<neighbourhood::undelivered>(effects[1]).what.request_id == 1);
+}
+
+TEST_CASE("An address where another node answers gives the waiting frames back") {
+  neighbourhood core("a", "a:1");
+  core.heard_of("b", "c:1");
+  core.send("b", numbered(1));
+  core.peer_up({1});
+  core.connected_to("b", {1});
+  const auto effects = core.frame_arrived({1}, hello_of("c"));
+  REQUIRE(effects.size() == 3);
+  CHECK(std::get<neighbourhood::node_down>(effects[0]).node == "b");
+  CHECK(std::get<neighbourhood::undelivered>(effects[1]).what.request_id == 1);
+  CHECK(std::get<neighbourhood::node_up>(effects[2]).node == "c");
+}
+
+TEST_CASE("A node that is lost on one of two connections is closed on the other and unheard") {
+  auto core = connected_to_b();
+  core.peer_up({2});
+  core.frame_arrived({2}, hello_of("b"));
+  const auto effects = core.peer_down({1}, reset);
+  REQUIRE(effects.size() == 2);
+  CHECK(std::get<neighbourhood::node_down>(effects[0]).node == "b");
+  CHECK(std::get<neighbourhood::close>(effects[1]).peer == peer_id{2});
+  CHECK(core.frame_arrived({2}, numbered(1)).empty());
+  CHECK(core.peer_down({2}, reset).empty());
+}
+
+TEST_CASE("A node that leaves is heard on each of its connections to the end") {
+  auto core = connected_to_b();
+  core.peer_up({2});
+  core.frame_arrived({2}, hello_of("b"));
+  core.frame_arrived({1}, {.kind = frame_kind::goodbye});
+  CHECK(std::holds_alternative<neighbourhood::undelivered>(core.send("b", numbered(1)).at(0)));
+  CHECK(core.peer_down({1}, reset).empty());
+  CHECK(
+      std::holds_alternative<neighbourhood::received>(core.frame_arrived({2}, numbered(2)).at(0)));
+  core.frame_arrived({2}, {.kind = frame_kind::goodbye});
+  const auto effects = core.peer_down({2}, reset);
+  CHECK(std::get<neighbourhood::node_down>(effects.at(0)).why.code == errc::cancelled);
+}
+
+TEST_CASE("A node that leaves greets nobody any more") {
+  auto core = connected_to_b();
+  core.leave();
+  const auto effects = core.peer_up({2});
+  REQUIRE(effects.size() == 1);
+  CHECK(std::get<neighbourhood::close>(effects[0]).why.code == errc::cancelled);
+}

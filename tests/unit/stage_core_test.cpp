@@ -4,6 +4,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "engine/schedule/generators.hpp"
+#include "engine/schedule/plan_text.hpp"
 
 using namespace troupe;
 using namespace troupe::engine;
@@ -34,8 +35,19 @@ run_step evaluation(step_key key, std::uint32_t microbatches = 2) {
   return {key, step_kind::evaluation, forward_only(1, microbatches).stages[0], false, false};
 }
 
+/// A middle stage starts an action: it grants a credit for what the action uses.
 stage_effects start(step_key key, action what) {
-  return {start_action{key, what}};
+  const auto from = what.kind == action_kind::forward ? edge::input : edge::gradient;
+  return {start_action{key, what}, grant_credit{key, from, what.microbatch}};
+}
+
+stage_effects send(step_key key, action what) {
+  return {send_output{key, what}};
+}
+
+stage_effects operator+(stage_effects one, const stage_effects& other) {
+  one.insert(one.end(), other.begin(), other.end());
+  return one;
 }
 
 const stage_effects nothing;
@@ -62,14 +74,14 @@ TEST_CASE("an action starts when its input is there and the one before it is don
   CHECK(core.input_arrived(at(1), {1}).value() == nothing);
   CHECK(core.input_arrived(at(1), {0}).value() == start(at(1), f(0)));
   CHECK(core.waiting_for() == "step 1 of epoch 1: F0 runs");
-  CHECK(core.action_done(at(1), f(0)).value() == start(at(1), f(1)));
+  CHECK(core.action_done(at(1), f(0)).value() == send(at(1), f(0)) + start(at(1), f(1)));
   CHECK(core.gradient_arrived(at(1), {0}).value() == nothing);
-  CHECK(core.action_done(at(1), f(1)).value() == start(at(1), b(0)));
-  CHECK(core.action_done(at(1), b(0)).value() == nothing);
+  CHECK(core.action_done(at(1), f(1)).value() == send(at(1), f(1)) + start(at(1), b(0)));
+  CHECK(core.action_done(at(1), b(0)).value() == send(at(1), b(0)));
   CHECK(core.waiting_for() == "step 1 of epoch 1: B1 waits for its gradient");
   CHECK(core.gradient_arrived(at(1), {1}).value() == start(at(1), b(1)));
   CHECK(core.action_done(at(1), b(1)).value() ==
-        stage_effects{step_finished{at(1), step_kind::training}});
+        send(at(1), b(1)) + stage_effects{step_finished{at(1), step_kind::training}});
   CHECK(core.waiting_for() == "step 1 of epoch 1 waits for its optimizer update");
   CHECK(core.update_done(at(1)).value() == nothing);
   CHECK(core.waiting_for() == "no step is announced");
@@ -80,10 +92,11 @@ TEST_CASE("the last stage needs targets and makes its own gradients") {
   REQUIRE(core.begin(last(at(1), 1)));
   CHECK(core.input_arrived(at(1), {0}).value() == nothing);
   CHECK(core.waiting_for() == "step 1 of epoch 1: F0 waits for its target");
-  CHECK(core.target_arrived(at(1), {0}).value() == start(at(1), f(0)));
-  CHECK(core.action_done(at(1), f(0)).value() == start(at(1), b(0)));
+  CHECK(core.target_arrived(at(1), {0}).value() ==
+        start(at(1), f(0)) + stage_effects{grant_credit{at(1), edge::target, {0}}});
+  CHECK(core.action_done(at(1), f(0)).value() == stage_effects{start_action{at(1), b(0)}});
   CHECK(core.action_done(at(1), b(0)).value() ==
-        stage_effects{step_finished{at(1), step_kind::training}});
+        send(at(1), b(0)) + stage_effects{step_finished{at(1), step_kind::training}});
 }
 
 TEST_CASE("a gradient that overtakes the news of its forward is kept") {
@@ -91,7 +104,7 @@ TEST_CASE("a gradient that overtakes the news of its forward is kept") {
   REQUIRE(core.begin(middle(at(1), 1)));
   REQUIRE(core.input_arrived(at(1), {0}));
   CHECK(core.gradient_arrived(at(1), {0}).value() == nothing);
-  CHECK(core.action_done(at(1), f(0)).value() == start(at(1), b(0)));
+  CHECK(core.action_done(at(1), f(0)).value() == send(at(1), f(0)) + start(at(1), b(0)));
 }
 
 TEST_CASE("a queued step starts after the optimizer's update of the one before it") {
@@ -110,7 +123,8 @@ TEST_CASE("an evaluation step needs no update") {
   REQUIRE(core.input_arrived(at(2), {0}));
   CHECK(core.input_arrived(at(1), {0}).value() == start(at(1), f(0)));
   CHECK(core.action_done(at(1), f(0)).value() ==
-        stage_effects{step_finished{at(1), step_kind::evaluation}, start_action{at(2), f(0)}});
+        send(at(1), f(0)) + stage_effects{step_finished{at(1), step_kind::evaluation}} +
+            start(at(2), f(0)));
   CHECK(core.update_done(at(1)).error().code == errc::stale);
 }
 
@@ -204,7 +218,7 @@ TEST_CASE("a newer epoch gives the older one up and waits only for what runs") {
   CHECK(core.waiting_for() == "step 7 of epoch 1: F0 runs");
   CHECK(core.action_done(at(7, 1), f(0)).value() == start(at(5, 2), f(0)));
   CHECK(core.action_done(at(7, 1), f(0)).error().code == errc::stale);
-  CHECK(core.action_done(at(5, 2), f(0)).value() == nothing);
+  CHECK(core.action_done(at(5, 2), f(0)).value() == send(at(5, 2), f(0)));
 }
 
 TEST_CASE("arrivals of a newer epoch are kept before its announcement, within bounds") {
@@ -218,4 +232,74 @@ TEST_CASE("arrivals of a newer epoch are kept before its announcement, within bo
   CHECK(core.input_arrived(at(3, 3), {0}).error().code == errc::stale);
   CHECK(core.input_arrived(at(9, 1), {0}).has_value());
   CHECK(core.begin(middle(at(3, 4), 1)).value() == start(at(3, 4), f(0)));
+}
+
+TEST_CASE("a forward waits for a credit of the next stage") {
+  stage_core core(/*credits=*/1);
+  REQUIRE(core.begin(middle(at(1))));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  CHECK(core.input_arrived(at(1), {1}).value() == nothing);
+  CHECK(core.action_done(at(1), f(0)).value() == send(at(1), f(0)));
+  CHECK(core.waiting_for() == "step 1 of epoch 1: F1 waits for a credit of the next stage");
+  CHECK(core.credit_arrived(edge::input, at(1), {0}).value() == start(at(1), f(1)));
+}
+
+TEST_CASE("a gradient is held until the previous stage has a credit for it, and keeps its order") {
+  stage_core core(/*credits=*/1);
+  REQUIRE(core.begin(last(at(1), 3)));
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    REQUIRE(core.input_arrived(at(1), {i}));
+    REQUIRE(core.target_arrived(at(1), {i}));
+  }
+  for (std::uint32_t i = 0; i < 3; ++i) REQUIRE(core.action_done(at(1), f(i)));
+  CHECK(core.action_done(at(1), b(0)).value() ==
+        send(at(1), b(0)) + stage_effects{start_action{at(1), b(1)}});
+  CHECK(core.action_done(at(1), b(1)).value() == stage_effects{start_action{at(1), b(2)}});
+  CHECK(core.action_done(at(1), b(2)).value() ==
+        stage_effects{step_finished{at(1), step_kind::training}});
+  CHECK(core.credit_arrived(edge::gradient, at(1), {0}).value() == send(at(1), b(1)));
+  // The update does not wait for the credits of its step.
+  CHECK(core.update_done(at(1)).value() == nothing);
+  CHECK(core.credit_arrived(edge::gradient, at(1), {1}).value() == send(at(1), b(2)));
+  CHECK(core.credit_arrived(edge::gradient, at(1), {2}).value() == nothing);
+}
+
+TEST_CASE("an edge that waits does not hold up another") {
+  stage_core core(/*credits=*/2);
+  run_step step = middle(at(1), 3);
+  step.plan = parse("schedule any microbatches 3\nstage 0 cap 2: F0 F1 B0 B1 F2 B2")->stages[0];
+  REQUIRE(core.begin(step));
+  for (std::uint32_t i = 0; i < 3; ++i) REQUIRE(core.input_arrived(at(1), {i}));
+  REQUIRE(core.action_done(at(1), f(0)));
+  REQUIRE(core.action_done(at(1), f(1)));
+  CHECK(core.gradient_arrived(at(1), {0}).value() == start(at(1), b(0)));
+  CHECK(core.gradient_arrived(at(1), {1}).value() == nothing);
+  CHECK(core.action_done(at(1), b(0)).value() == send(at(1), b(0)) + start(at(1), b(1)));
+  CHECK(core.action_done(at(1), b(1)).value() == send(at(1), b(1)));
+  CHECK(core.waiting_for() == "step 1 of epoch 1: F2 waits for a credit of the next stage");
+}
+
+TEST_CASE("credits that nobody owes are refused by name") {
+  stage_core core;
+  REQUIRE(core.begin(middle(at(1, 2))));
+  REQUIRE(core.input_arrived(at(1, 2), {0}));
+  CHECK(core.credit_arrived(edge::input, at(1, 2), {1}).error() ==
+        error{errc::bad_frame,
+              "a credit for micro-batch 1 of step 1 of epoch 2, which is not under way"});
+  CHECK(core.credit_arrived(edge::gradient, at(1, 2), {0}).error().code == errc::bad_frame);
+  CHECK(core.credit_arrived(edge::target, at(1, 2), {0}).error().code == errc::bad_frame);
+  CHECK(core.credit_arrived(edge::input, at(1, 1), {0}).error().code == errc::stale);
+  REQUIRE(core.action_done(at(1, 2), f(0)));
+  CHECK(core.credit_arrived(edge::input, at(1, 2), {0}).has_value());
+  CHECK(core.credit_arrived(edge::input, at(1, 2), {0}).error().code == errc::bad_frame);
+}
+
+TEST_CASE("a newer epoch begins with all its credits and holds nothing back") {
+  stage_core core(/*credits=*/1);
+  REQUIRE(core.begin(middle(at(1, 1))));
+  REQUIRE(core.input_arrived(at(1, 1), {0}));
+  REQUIRE(core.action_done(at(1, 1), f(0)));
+  REQUIRE(core.begin(middle(at(1, 2))));
+  CHECK(core.input_arrived(at(1, 2), {0}).value() == start(at(1, 2), f(0)));
+  CHECK(core.credit_arrived(edge::input, at(1, 1), {0}).error().code == errc::stale);
 }

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/schedule/stage_core.hpp"
+
+namespace troupe::tests {
+
+/// What a simulated pipeline is and what befalls it.
+struct cluster_options {
+  engine::plan training;
+  std::uint32_t credits = engine::default_credits;
+  std::uint64_t steps = 6;
+  std::uint32_t evaluations_of_3 = 1;         ///< How many steps of three only evaluate.
+  std::uint32_t least_delay = 0, jitter = 5;  ///< A message takes least_delay + [0, jitter).
+  std::uint32_t forward = 1, backward = 1;    ///< An action takes that long + [0, action_jitter).
+  std::uint32_t action_jitter = 5;
+  bool repeats = false;   ///< Some messages arrive twice.
+  bool restarts = false;  ///< Once, everything begins anew in a new epoch.
+};
+
+/// A pipeline of stage cores and its feeder on a network and a clock that a seed invents: every
+/// message takes its own time, so they overtake each other.
+class stage_cluster {
+ public:
+  stage_cluster(cluster_options options, std::uint64_t seed);
+
+  /// What went wrong, or "" if every action of every step ran once, in plan order, and no edge ever
+  /// held more than its credits.
+  std::string run();
+
+  /// When the last action ended.
+  [[nodiscard]] std::uint64_t finished_at() const noexcept { return last_end_; }
+
+ private:
+  using event = std::function<result<engine::stage_effects>(engine::stage_core&)>;
+  using place = std::pair<std::uint32_t, engine::edge>;  // a receiver and what it gets
+
+  std::uint32_t below(std::uint32_t bound);
+  void after(std::uint64_t delay, std::function<void()> what);
+  std::uint64_t a_delay();
+  [[nodiscard]] engine::step_key current(std::uint64_t step) const { return {epoch_, {step}}; }
+  [[nodiscard]] const engine::stage_plan& plan_of(std::uint64_t step, std::uint32_t stage) const;
+  void announce();
+  void begin(std::uint32_t stage, std::uint64_t step);
+  void restart();
+  void hand(std::uint32_t to, engine::step_key key, const event& what);
+  void send(std::uint32_t to, engine::edge on, const engine::edge_place& what);
+  void feed(engine::edge on, const std::vector<engine::edge_place>& due);
+  void credit_feeder(engine::edge on, const engine::edge_place& what);
+  void grant(std::uint32_t stage, const engine::grant_credit& granted);
+  void pass_on(std::uint32_t stage, const engine::send_output& output);
+  void deliver(std::uint32_t to, engine::step_key key, const event& what);
+  void refuse(std::uint32_t to, engine::step_key key, const event& what);
+  void perform(std::uint32_t stage, const engine::stage_effects& effects);
+  [[nodiscard]] std::uint64_t cost_of(std::uint32_t stage, const engine::start_action& start) const;
+  void work(std::uint32_t stage, const engine::start_action& start);
+  void finish(std::uint32_t stage, const engine::step_finished& done);
+  void check_log(std::uint32_t stage);
+
+  const cluster_options options_;
+  const std::uint64_t seed_;
+  const std::uint32_t stages_;
+  engine::plan evaluation_;
+  std::mt19937_64 random_;
+  std::vector<bool> trains_;  // by step
+  std::vector<engine::stage_core> cores_;
+  std::array<engine::credited_queue, 2> feeder_;  // images, labels
+  std::vector<bool> busy_;
+  std::vector<std::uint64_t> finished_;  // per stage: its last finished step
+  std::vector<std::uint64_t> began_;     // per stage: when its last announcement arrives
+  epoch_id epoch_{1};
+  std::uint64_t announced_ = 0, restarted_after_ = 0, now_ = 0, last_end_ = 0;
+  std::multimap<std::uint64_t, std::function<void()>> agenda_;
+  std::map<std::pair<std::uint32_t, engine::step_key>, std::vector<engine::action>> log_;
+  std::map<std::pair<epoch_id, place>, std::uint32_t> unused_;  // sent and not yet used
+  std::string fault_;
+};
+
+/// A plan that `check` accepts and nobody would write: every stage mixes forwards and backwards as
+/// chance has it.
+engine::plan random_plan(std::uint32_t stages, std::uint32_t microbatches, std::mt19937_64& random);
+
+}  // namespace troupe::tests

@@ -1,0 +1,108 @@
+#include "tests/sim/stage_cluster.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include "engine/schedule/generators.hpp"
+#include "engine/schedule/plan_checker.hpp"
+#include "engine/schedule/plan_text.hpp"
+#include "tests/sim/seeds.hpp"
+
+using namespace troupe;
+using namespace troupe::engine;
+using tests::cluster_options;
+using tests::stage_cluster;
+
+namespace {
+
+/// Any plan, any credits, any network; now and then a repeated message or a restart.
+cluster_options anything(std::mt19937_64& random) {
+  const auto below = [&](std::uint32_t bound) {
+    return static_cast<std::uint32_t>(random() % bound);
+  };
+  const std::uint32_t stages = below(6) + 1;
+  const std::uint32_t microbatches = below(9) + 1;
+  cluster_options options;
+  switch (below(4)) {
+    case 0:
+      options.training = gpipe(stages, microbatches);
+      break;
+    case 1:
+      options.training = one_f_one_b(stages, microbatches);
+      break;
+    default:
+      options.training = tests::random_plan(stages, microbatches, random);
+  }
+  options.credits = below(2) ? 1 : below(4) + 1;
+  options.jitter = below(2) ? 200 : 5;
+  options.action_jitter = options.jitter;
+  options.evaluations_of_3 = below(4) == 0 ? 3 : 1;
+  options.repeats = below(2) == 0;
+  options.restarts = below(3) == 0;
+  return options;
+}
+
+std::uint64_t duration(const plan& steps, std::uint32_t credits, std::uint32_t latency,
+                       std::uint32_t action_jitter) {
+  std::uint64_t total = 0;
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    stage_cluster cluster({.training = steps,
+                           .credits = credits,
+                           .steps = 3,
+                           .evaluations_of_3 = 0,
+                           .least_delay = latency,
+                           .jitter = 1,
+                           .forward = 1000,
+                           .backward = 2000,
+                           .action_jitter = action_jitter},
+                          seed);
+    const std::string fault = cluster.run();
+    if (!fault.empty()) FAIL(fault);
+    total += cluster.finished_at();
+  }
+  return total;
+}
+
+}  // namespace
+
+TEST_CASE("every action runs once and in plan order, whatever the network, plan and credits") {
+  tests::for_each_seed(5000, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const cluster_options options = anything(random);
+    if (const auto sound = check(options.training); !sound)
+      return "a random plan is unsound: " + sound.error().text;
+    std::string fault = stage_cluster(options, seed).run();
+    if (!fault.empty())
+      fault += "\ncredits " + std::to_string(options.credits) + "\n" + to_text(options.training);
+    return fault;
+  });
+}
+
+TEST_CASE("stages that mix forwards and backwards differently do not lock on one credit") {
+  // Were B1 of stage 1 to wait for a credit of stage 0, F3 of stage 0 would wait for ever.
+  const auto mixed = parse(
+      "schedule mixed microbatches 4\n"
+      "stage 0 cap 4: F0 F1 F2 F3 B0 B1 B2 B3\n"
+      "stage 1 cap 1: F0 B0 F1 B1 F2 B2 F3 B3\n");
+  REQUIRE(mixed);
+  CHECK(stage_cluster({.training = *mixed, .credits = 1}, 1).run().empty());
+}
+
+TEST_CASE("with the default credits no schedule waits for them") {
+  // A forward takes 1,000 and up to half as much again; a message a twentieth of it, or a half.
+  const auto latency = GENERATE(50U, 500U);
+  for (const std::uint32_t stages : {2U, 4U, 8U}) {
+    for (const auto& steps : {gpipe(stages, 16), one_f_one_b(stages, 16)}) {
+      const auto freely = duration(steps, max_credits, latency, 500);
+      const auto share = [&](std::uint32_t credits) {
+        return static_cast<double>(duration(steps, credits, latency, 500)) /
+               static_cast<double>(freely);
+      };
+      INFO(steps.schedule << " latency " << latency << " stages " << stages
+                          << ", time over that without limit: 1 credit " << share(1) << ", 2 "
+                          << share(2) << ", 3 " << share(3) << ", 4 " << share(4) << ", 8 "
+                          << share(8));
+      CHECK(share(default_credits) <= 1.005);
+    }
+  }
+}
