@@ -49,4 +49,8 @@ error from_caf(const caf::error& from) {
   return {errc::handler_failed, "the actor failed with code " + std::to_string(from.code())};
 }
 
+bool is_ours(const caf::error& what) {
+  return what && what.category() == category;
+}
+
 }  // namespace troupe::actors

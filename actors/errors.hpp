@@ -11,4 +11,7 @@ namespace troupe::actors {
 [[nodiscard]] caf::error to_caf(const error& from);
 [[nodiscard]] error from_caf(const caf::error& from);
 
+/// Whether it was made by `to_caf`, here or in another process: it says what it has to say.
+[[nodiscard]] bool is_ours(const caf::error& what);
+
 }  // namespace troupe::actors
