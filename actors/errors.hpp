@@ -11,7 +11,10 @@ namespace troupe::actors {
 [[nodiscard]] caf::error to_caf(const error& from);
 [[nodiscard]] error from_caf(const caf::error& from);
 
-/// Whether it was made by `to_caf`, here or in another process: it says what it has to say.
-[[nodiscard]] bool is_ours(const caf::error& what);
+/// Whether an actor gave this error of its own accord, here or in another process; CAF's own do not
+/// say whose they are.
+[[nodiscard]] bool is_own(const caf::error& what);
+/// As `to_caf`, for an error that CAF made in another process.
+[[nodiscard]] caf::error to_caf_foreign(const error& from);
 
 }  // namespace troupe::actors

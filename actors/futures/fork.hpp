@@ -12,9 +12,12 @@
 namespace troupe::actors {
 
 /// A pool for arithmetic: each thread computes alone (one intra-op thread), so that `threads` of
-/// them keep as many cores busy and no more.
+/// them keep as many cores busy and no more: outside threads that wait sleep.
 [[nodiscard]] inline pool_settings tensor_pool(unsigned threads, std::string name = "fork") {
-  return {.name = std::move(name), .threads = threads, .on_thread_start = [] {
+  return {.name = std::move(name),
+          .threads = threads,
+          .helped_by_waiters = false,
+          .on_thread_start = [] {
             (void)at::get_num_threads();  // a thread's first use would take the process's number
             at::set_num_threads(1);
           }};

@@ -31,14 +31,15 @@ caf::strong_actor_ptr function_host::make(caf::actor_system& system,
 }
 
 void function_host::enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) {
-  auto run = [this, self = caf::strong_actor_ptr(ctrl()),
-              call = std::shared_ptr<caf::mailbox_element>(what.release(),
-                                                           caf::detail::disposer{})] {
-    auto answer = functions_.call(call->content());
-    if (call->sender && call->mid.is_request())
-      call->sender->get()->enqueue(self, call->mid.response_id(), std::move(answer), nullptr);
-  };
-  on_.post(std::move(run));
+  const std::shared_ptr<caf::mailbox_element> call(what.release(), caf::detail::disposer{});
+  auto outcome = on_.fork([this, call] { return functions_.call(call->content()); });
+  if (!call->sender || !call->mid.is_request()) return;
+  outcome.when_settled(
+      [self = caf::strong_actor_ptr(ctrl()), call](const result<caf::message>& answer) {
+        call->sender->get()->enqueue(self, call->mid.response_id(),
+                                     answer ? *answer : caf::make_message(to_caf(answer.error())),
+                                     nullptr);
+      });
 }
 
 result<remote_pool> remote_pool::at(node& here, const std::string& where, requester& ask,

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <caf/actor_system.hpp>
-#include <caf/allowed_unsafe_message_type.hpp>
 #include <caf/mailbox_element.hpp>
 #include <caf/message.hpp>
 #include <caf/monitorable_actor.hpp>
@@ -20,9 +17,8 @@
 #include "actors/errors.hpp"
 #include "actors/futures/pool.hpp"
 #include "actors/futures/requester.hpp"
+#include "actors/remote/message_registry.hpp"
 #include "messages/error.hpp"
-
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(at::Tensor)
 
 namespace troupe::actors {
 
@@ -69,9 +65,9 @@ class function_registry {
   static caf::message invoke(const F& function, const std::string& name,
                              const caf::type_erased_tuple& call, const std::tuple<Args...>*) {
     if (!call.match_elements<std::string, Args...>())
-      return caf::make_message(to_caf({errc::unknown_message, "function '" + name +
-                                                                  "' takes other arguments than " +
-                                                                  call.stringify()}));
+      return caf::make_message(
+          to_caf({errc::unknown_message,
+                  "function '" + name + "' takes other arguments than " + call.stringify()}));
     return apply(function, call, std::index_sequence_for<Args...>(),
                  static_cast<std::tuple<Args...>*>(nullptr));
   }

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "actors/futures/future_core.hpp"
+#include "actors/futures/future_base.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::actors {
@@ -35,8 +35,7 @@ struct call_result<F, void> : std::invoke_result<F&> {};
 
 /// What `future<T>::then(F)` leads to.
 template <class F, class T>
-using next_value =
-    typename unwrapped<std::remove_cvref_t<typename call_result<F, T>::type>>::type;
+using next_value = typename unwrapped<std::remove_cvref_t<typename call_result<F, T>::type>>::type;
 
 /// Calls `f` and makes a result of whatever it returns or throws.
 template <class R, class F, class... Args>
@@ -55,9 +54,9 @@ result<R> call(F& f, Args&&... args) noexcept try {
 
 }  // namespace detail
 
-/// A future_core with its value.
+/// A future_base with its value.
 template <class T>
-class future_state : public future_core {
+class future_state : public future_base {
  public:
   /// False when somebody was faster. The caller holds a reference.
   bool settle(result<T> value) {
@@ -99,18 +98,16 @@ class [[nodiscard]] future {
   /// works meanwhile (see pool.hpp). Errors: timed_out when `timeout` passes first, after which the
   /// future is as it was; and those of the work.
   result<T> get(std::chrono::nanoseconds timeout) const {
-    const auto now = future_core::clock::now();
-    const auto longest = future_core::clock::time_point::max() - now;
-    const auto deadline =
-        timeout < longest ? now + timeout : future_core::clock::time_point::max();
+    const auto now = future_base::clock::now();
+    const auto longest = future_base::clock::time_point::max() - now;
+    const auto deadline = timeout < longest ? now + timeout : future_base::clock::time_point::max();
     if (state_->wait_until(deadline)) return state_->value();
-    return fail(errc::timed_out,
-                "a future had no outcome after " + std::to_string(timeout.count() / 1'000'000) +
-                    " ms");
+    return fail(errc::timed_out, "a future had no outcome after " +
+                                     std::to_string(timeout.count() / 1'000'000) + " ms");
   }
   /// Waits as long as it takes; the work has a deadline of its own, or ends.
   result<T> get() const {
-    state_->wait_until(future_core::clock::time_point::max());
+    state_->wait_until(future_base::clock::time_point::max());
     return state_->value();
   }
 
@@ -131,9 +128,7 @@ class [[nodiscard]] future {
 
   /// Settles it with errc::cancelled unless it is settled. Work not begun never begins; the outcome
   /// of work under way is dropped.
-  void cancel() const {
-    state_->settle_error({errc::cancelled, "the caller gave the request up"});
-  }
+  void cancel() const { state_->settle_error({errc::cancelled, "the caller gave the request up"}); }
 
   [[nodiscard]] const reference<future_state<T>>& state() const noexcept { return state_; }
 
@@ -193,7 +188,7 @@ class then_state final : public following<T, R, F> {
  public:
   using following<T, R, F>::following;
 
-  void settled(future_core& of) noexcept override {
+  void settled(future_base& of) noexcept override {
     const auto& outcome = static_cast<future_state<T>&>(of).value();
     if (!outcome) {
       this->settle(tl::unexpected(outcome.error()));
@@ -213,7 +208,7 @@ class on_error_state final : public following<T, T, F> {
  public:
   using following<T, T, F>::following;
 
-  void settled(future_core& of) noexcept override {
+  void settled(future_base& of) noexcept override {
     const auto& outcome = static_cast<future_state<T>&>(of).value();
     if (outcome) {
       this->settle(outcome);
@@ -239,7 +234,7 @@ class when_settled_call final : public continuation {
  public:
   explicit when_settled_call(F f) : f_(std::move(f)) {}
 
-  void settled(future_core& of) noexcept override {
+  void settled(future_base& of) noexcept override {
     f_(static_cast<future_state<T>&>(of).value());
     delete this;
   }

@@ -13,7 +13,7 @@
 namespace troupe::actors {
 namespace {
 
-using clock = future_core::clock;
+using clock = future_base::clock;
 
 /// How long a thread looks for work before it sleeps: about what a sleep and a wake would cost.
 constexpr auto search_time = std::chrono::microseconds(20);
@@ -72,7 +72,7 @@ struct pool::worker {
 class pool::waker final : public continuation {
  public:
   explicit waker(std::shared_ptr<sleeper> bed) : bed_(std::move(bed)) {}
-  void settled(future_core&) noexcept override {
+  void settled(future_base&) noexcept override {
     bed_->wake();
     delete this;
   }
@@ -159,7 +159,7 @@ bool pool::any_work() const {
   return std::ranges::any_of(workers_, [](const auto& each) { return !each->queue.empty(); });
 }
 
-pool_task* pool::search(worker& me, const future_core* awaited) {
+pool_task* pool::search(worker& me, const future_base* awaited) {
   searching_.fetch_add(1, std::memory_order_seq_cst);
   pool_task* found = nullptr;
   const auto until = clock::now() + search_time;
@@ -173,7 +173,7 @@ pool_task* pool::search(worker& me, const future_core* awaited) {
   return found;
 }
 
-void pool::sleep(worker& me, const future_core* awaited, clock::time_point deadline) {
+void pool::sleep(worker& me, const future_base* awaited, clock::time_point deadline) {
   auto* const bed = me.bed.get();
   bed->asleep.store(1, std::memory_order_seq_cst);
   {
@@ -210,13 +210,13 @@ void pool::run_worker(worker& me) {
   }
 }
 
-bool pool::help_until(future_core& awaited, clock::time_point deadline) {
+bool pool::help_until(future_base& awaited, clock::time_point deadline) {
   auto* const me = this_worker();
   if (me && &me->home == this) return help_inside(*me, awaited, deadline);
   return help_outside(awaited, deadline);
 }
 
-bool pool::help_inside(worker& me, future_core& awaited, clock::time_point deadline) {
+bool pool::help_inside(worker& me, future_base& awaited, clock::time_point deadline) {
   const bool bounded = deadline != clock::time_point::max();
   bool watched = false;
   while (!awaited.ready()) {
@@ -235,7 +235,7 @@ bool pool::help_inside(worker& me, future_core& awaited, clock::time_point deadl
   return true;
 }
 
-bool pool::help_outside(future_core& awaited, clock::time_point deadline) {
+bool pool::help_outside(future_base& awaited, clock::time_point deadline) {
   const bool bounded = deadline != clock::time_point::max();
   auto& depth = depth_outside();
   while (depth < outside_depth && !awaited.ready()) {

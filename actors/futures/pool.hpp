@@ -36,6 +36,7 @@ struct pool_settings {
   /// Virtual memory for each thread's stack: a task waiting for a task it forked, which waits for
   /// one it forked, ... may all lie on one stack.
   std::size_t stack_bytes = std::size_t{256} << 20;
+  bool helped_by_waiters = true;               ///< Outside threads that wait do its work too.
   std::function<void()> on_thread_start = {};  ///< In each of its threads, first.
 };
 
@@ -44,8 +45,8 @@ struct pool_settings {
 /// pool that waits for a future does other work meanwhile, so tasks that wait for tasks they forked
 /// never deadlock, however deep, on one thread too. (They may if tasks hand futures sideways and
 /// wait for each other in a circle, or through work that lies beneath them on a stack.) An outside
-/// thread that waits for forked work helps too, but only so deep that its own stack suffices; then
-/// it sleeps and is woken directly. Threads with nothing to do sleep.
+/// thread that waits for forked work helps too (unless the settings say no), but only so deep that
+/// its own stack suffices; then it sleeps and is woken directly. Threads with nothing to do sleep.
 ///
 /// A resource: its destructor lets tasks that run finish, and fails those that have not begun with
 /// errc::cancelled. Nobody may wait for its futures in its stead meanwhile. Safe from any thread.
@@ -94,18 +95,18 @@ class pool final : private wait_helper {
     return handle;
   }
 
-  bool help_until(future_core& awaited, future_core::clock::time_point deadline) override;
-  bool help_inside(worker& me, future_core& awaited, future_core::clock::time_point deadline);
-  bool help_outside(future_core& awaited, future_core::clock::time_point deadline);
+  bool help_until(future_base& awaited, future_base::clock::time_point deadline) override;
+  bool help_inside(worker& me, future_base& awaited, future_base::clock::time_point deadline);
+  bool help_outside(future_base& awaited, future_base::clock::time_point deadline);
 
   void submit(pool_task& task);
   void run_worker(worker& me);
   [[nodiscard]] pool_task* next_for(worker& me);
   [[nodiscard]] pool_task* take_inbound(bool newest);
   [[nodiscard]] pool_task* steal(const worker* me);
-  [[nodiscard]] pool_task* search(worker& me, const future_core* awaited);
+  [[nodiscard]] pool_task* search(worker& me, const future_base* awaited);
   [[nodiscard]] bool any_work() const;
-  void sleep(worker& me, const future_core* awaited, future_core::clock::time_point deadline);
+  void sleep(worker& me, const future_base* awaited, future_base::clock::time_point deadline);
   void wake_one();
   static worker*& this_worker() noexcept;
 
@@ -130,7 +131,8 @@ class pool::forked final
           typename detail::unwrapped<std::remove_cvref_t<std::invoke_result_t<F&>>>::type>,
       public pool_task {
  public:
-  using value_type = typename detail::unwrapped<std::remove_cvref_t<std::invoke_result_t<F&>>>::type;
+  using value_type =
+      typename detail::unwrapped<std::remove_cvref_t<std::invoke_result_t<F&>>>::type;
 
   forked(pool& home, F fn) : home_(home), fn_(std::move(fn)) {}
 
@@ -148,7 +150,9 @@ class pool::forked final
   }
 
  private:
-  wait_helper* helper() noexcept override { return &home_; }
+  wait_helper* helper() noexcept override {
+    return home_.settings_.helped_by_waiters ? &home_ : nullptr;
+  }
 
   pool& home_;
   std::optional<F> fn_;

@@ -8,7 +8,7 @@
 namespace troupe::actors {
 
 request_inbox::request_inbox(caf::actor_config& config)
-    : caf::monitorable_actor(config), table_([](pending_request* late) {
+    : caf::monitorable_actor(config), table_([](unanswered* late) {
         late->failed({errc::timed_out, "was not answered by its deadline"});
       }) {}
 
@@ -20,7 +20,7 @@ void request_inbox::enqueue(caf::mailbox_element_ptr what, caf::execution_unit*)
 
 void request_inbox::close() {
   table_.stop();
-  table_.take_all([](pending_request* open) {
+  table_.take_all([](unanswered* open) {
     open->failed({errc::cancelled, "was given up: its requester has ended"});
   });
   cleanup(caf::exit_reason::normal, nullptr);
@@ -44,10 +44,8 @@ void request_inbox::watch(caf::abstract_actor& target) {
     recent.store(tag, std::memory_order_release);
     if (!added) return;
   }
-  target.attach_functor(
-      [self = caf::strong_actor_ptr(ctrl()), this, tag](const caf::error& reason) {
-        ended(tag, reason);
-      });
+  target.attach_functor([self = caf::strong_actor_ptr(ctrl()), this,
+                         tag](const caf::error& reason) { ended(tag, reason); });
 }
 
 void request_inbox::ended(table::tag target, const caf::error& reason) {
@@ -58,7 +56,7 @@ void request_inbox::ended(table::tag target, const caf::error& reason) {
     recently_watched(target).compare_exchange_strong(expected, 0);
   }
   const auto why = reason ? from_caf(reason) : error{errc::unknown_target, "the actor has ended"};
-  table_.take_tagged(target, [&](pending_request* open) { open->failed(why); });
+  table_.take_tagged(target, [&](unanswered* open) { open->failed(why); });
 }
 
 }  // namespace troupe::actors

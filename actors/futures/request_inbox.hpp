@@ -20,14 +20,14 @@ namespace troupe::actors {
 
 /// A request that waits for its answer. The table owns a reference to it, which the one call of
 /// `answered` or `failed` takes over.
-class pending_request {
+class unanswered {
  public:
   virtual void answered(caf::mailbox_element& answer) noexcept = 0;
   /// `why` is completed with what was asked of whom.
   virtual void failed(const error& why) noexcept = 0;
 
  protected:
-  ~pending_request() = default;
+  ~unanswered() = default;
 };
 
 /// The sender of a requester's requests, to CAF an actor. It has no mailbox: an answer is handled
@@ -43,7 +43,7 @@ class request_inbox final : public caf::monitorable_actor {
 
   /// Sends `what` to `target`; `make` builds the message once its number is known.
   template <class Make>
-  void send(pending_request& request, caf::abstract_actor& target, clock::time_point deadline,
+  void send(unanswered& request, caf::abstract_actor& target, clock::time_point deadline,
             Make make) {
     const auto number = table_.put(&request, tag_of(target), deadline);
     if (number == 0) return request.failed({errc::cancelled, "too many requests are outstanding"});
@@ -58,7 +58,7 @@ class request_inbox final : public caf::monitorable_actor {
   [[nodiscard]] std::uint64_t time_left_us(caf::message_id number) const;
 
  private:
-  using table = request_table<pending_request>;
+  using table = request_table<unanswered>;
 
   [[nodiscard]] static table::tag tag_of(const caf::abstract_actor& target) {
     return reinterpret_cast<table::tag>(&target);

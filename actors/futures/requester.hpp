@@ -67,7 +67,7 @@ class requester {
 
 /// A future's state and what the table knows of its request: one allocation.
 template <class T>
-class requester::open_request final : public future_state<T>, public pending_request {
+class requester::open_request final : public future_state<T>, public unanswered {
  public:
   open_request(question asked, std::shared_ptr<const node_names> names)
       : asked_(std::move(asked)), names_(std::move(names)) {}
@@ -76,7 +76,7 @@ class requester::open_request final : public future_state<T>, public pending_req
     auto& content = answer.content();
     if (!content.empty() && content.template match_elements<caf::error>()) {
       const auto& why = content.template get_as<caf::error>(0);
-      is_ours(why) ? void(this->settle_error(from_caf(why))) : explain_and_settle(from_caf(why));
+      is_own(why) ? void(this->settle_error(from_caf(why))) : explain_and_settle(from_caf(why));
     } else if constexpr (std::is_void_v<T>) {
       this->settle({});
     } else if (content.template match_elements<T>()) {
@@ -107,9 +107,9 @@ class requester::open_request final : public future_state<T>, public pending_req
 template <class T, class Handle, class Message>
 future<T> requester::request(const Handle& target, Message message,
                              std::chrono::nanoseconds deadline) {
-  auto* const to = caf::actor_cast<caf::abstract_actor*>(target);
-  if (!to)
+  if (!target)
     return settled_future<T>(fail(errc::unknown_target, "a request was given no actor to go to"));
+  auto* const to = caf::actor_cast<caf::abstract_actor*>(target);
   auto* const inbox = static_cast<request_inbox*>(inbox_->get());
   auto* const state = new open_request<T>({to->id(), to->node(), &typeid(Message)}, names_);
   future<T> handle(reference<future_state<T>>::share(*state));

@@ -4,9 +4,11 @@
 #include <caf/make_actor.hpp>
 #include <caf/message.hpp>
 #include <chrono>
+#include <typeinfo>
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/futures/request_inbox.hpp"
 #include "messages/log.hpp"
 
 namespace troupe::actors {
@@ -29,12 +31,12 @@ caf::node_id make_id(const std::string& name, std::uint32_t number) {
 }
 
 messages::element error_element(const error& what) {
-  return {"error", {{static_cast<std::int64_t>(what.code)}, {what.text}}};
+  return {"error", {{static_cast<std::int64_t>(what.code)}, {what.text}, {std::int64_t{1}}}};
 }
 
 error read_error(const frame& in) {
   const error unknown{errc::handler_failed, "the peer gave no reason"};
-  if (in.body.size() != 1 || in.body[0].fields.size() != 2) return unknown;
+  if (in.body.size() != 1 || in.body[0].fields.size() != 3) return unknown;
   const auto* code = std::get_if<std::int64_t>(&in.body[0].fields[0].of);
   const auto* text = std::get_if<std::string>(&in.body[0].fields[1].of);
   return code && text ? error{static_cast<errc>(*code), *text} : unknown;
@@ -43,6 +45,14 @@ error read_error(const frame& in) {
 void enqueue(const caf::strong_actor_ptr& to, caf::strong_actor_ptr sender, caf::message_id mid,
              caf::message what) {
   to->get()->enqueue(std::move(sender), mid, std::move(what), nullptr);
+}
+
+/// The inbox of a requester, which keeps its own list of what is outstanding; null for other
+/// actors.
+const request_inbox* as_inbox(const caf::strong_actor_ptr& actor) {
+  const auto& object = *actor->get();
+  return typeid(object) == typeid(request_inbox) ? static_cast<const request_inbox*>(&object)
+                                                 : nullptr;
 }
 
 }  // namespace
@@ -85,15 +95,40 @@ void node::say_goodbye() {
 messages::link_events node::link_events() {
   return {
       .on_peer_up = [this](peer_id peer) { step([&](auto& core) { return core.peer_up(peer); }); },
-      .on_frame =
-          [this](peer_id peer, frame in) {
-            step([&](auto& core) { return core.frame_arrived(peer, std::move(in)); });
-          },
-      .on_peer_down =
-          [this](peer_id peer, const error& why) {
-            step([&](auto& core) { return core.peer_down(peer, why); });
-          },
+      .on_frame = [this](peer_id peer, frame in) { arrived(peer, std::move(in)); },
+      .on_peer_down = [this](peer_id peer, const error& why) { peer_left(peer, why); },
   };
+}
+
+void node::arrived(peer_id peer, frame in) {
+  const auto known = greeted_.find(peer.value);
+  const bool between_actors = in.kind == frame_kind::message || in.kind == frame_kind::request ||
+                              in.kind == frame_kind::response;
+  if (between_actors && known != greeted_.end()) return received(*known->second, in);
+  step([&](auto& core) { return core.frame_arrived(peer, std::move(in)); });
+  if (known != greeted_.end()) return;
+  std::unique_lock lock(mutex_);
+  const auto name = core_->name_of(peer);
+  lock.unlock();
+  if (name && !name->empty()) greeted_.emplace(peer.value, &correspondent_of(*name));
+}
+
+void node::peer_left(peer_id peer, const error& why) {
+  if (const auto known = greeted_.extract(peer.value)) known.mapped()->known.clear();
+  step([&](auto& core) { return core.peer_down(peer, why); });
+}
+
+node::correspondent& node::correspondent_of(const std::string& name) {
+  auto& found = correspondents_[name];
+  if (found.name.empty()) found.name = name;
+  return found;
+}
+
+caf::strong_actor_ptr node::handle_of(correspondent& at, caf::actor_id actor) {
+  if (actor == 0) return nullptr;
+  auto& handle = at.known[actor];
+  if (!handle) handle = resolve({at.name, "", actor});
+  return handle;
 }
 
 template <class Event>
@@ -104,9 +139,27 @@ void node::step(Event event) {
     if (!core_) return;
     effects = event(*core_);
     for (auto& effect : effects) perform_locked(effect);
+    note_routes(effects);
   }
   changed_.notify_all();
   for (auto& effect : effects) perform(effect);
+}
+
+/// After what waited for the connection has been sent, later frames need not ask the core.
+void node::note_routes(const neighbourhood::effects& effects) {
+  for (const auto& effect : effects) {
+    if (const auto* up = std::get_if<neighbourhood::node_up>(&effect)) {
+      route_to(up->node)->peer = core_->peer_of(up->node).value_or(peer_id{}).value;
+    } else if (const auto* down = std::get_if<neighbourhood::node_down>(&effect)) {
+      route_to(down->node)->peer = 0;
+    }
+  }
+}
+
+std::shared_ptr<route> node::route_to(const std::string& name) {
+  auto& found = routes_[name];
+  if (!found) found = std::make_shared<route>(name);
+  return found;
 }
 
 void node::perform_locked(neighbourhood::effect& effect) {
@@ -123,7 +176,7 @@ void node::perform_locked(neighbourhood::effect& effect) {
 
 void node::perform(neighbourhood::effect& effect) {
   if (const auto* in = std::get_if<neighbourhood::received>(&effect)) {
-    received(in->node, in->what);
+    received(correspondent_of(in->node), in->what);
   } else if (const auto* lost = std::get_if<neighbourhood::undelivered>(&effect)) {
     undelivered(lost->what, lost->why);
   } else if (const auto* down = std::get_if<neighbourhood::node_down>(&effect)) {
@@ -197,9 +250,19 @@ messages::actor_ref node::address_of(const caf::strong_actor_ptr& actor) {
     if (const auto found = names_.find(actor->node()); found != names_.end())
       return {found->second, core_->address_of(found->second), actor->id()};
   }
+  return {settings_.name, address_, make_reachable(actor)};
+}
+
+caf::actor_id node::make_reachable(const caf::strong_actor_ptr& actor) {
   if (!system_.registry().get<caf::strong_actor_ptr>(actor->id()))
     system_.registry().put(actor->id(), actor);
-  return {settings_.name, address_, actor->id()};
+  return actor->id();
+}
+
+std::string node::name_of(const caf::node_id& id) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = names_.find(id);
+  return found == names_.end() ? std::string() : found->second;
 }
 
 caf::strong_actor_ptr node::resolve(const messages::actor_ref& address) {
@@ -228,29 +291,28 @@ caf::node_id node::id_of(const std::string& name) {
 }
 
 caf::strong_actor_ptr node::make_proxy(caf::node_id id, caf::actor_id actor) {
-  std::string name;
+  std::shared_ptr<const route> way;
   {
     const std::scoped_lock lock(mutex_);
-    name = names_.at(id);
+    way = route_to(names_.at(id));
   }
   caf::actor_config config;
   auto proxy = caf::make_actor<remote_actor, caf::strong_actor_ptr>(
-      actor, std::move(id), &system_, config, static_cast<message_carrier&>(*this), open_);
-  send(name, {.kind = frame_kind::monitor, .target = actor});
+      actor, std::move(id), &system_, config, static_cast<message_carrier&>(*this), open_, way);
+  send(way->name, {.kind = frame_kind::monitor, .target = actor});
   return proxy;
 }
 
-void node::forward(const caf::node_id& to, caf::actor_id target, caf::mailbox_element_ptr what) {
+void node::forward(const route& to, caf::actor_id target, caf::mailbox_element_ptr what) {
   const auto& mid = what->mid;
   frame out{.target = target};
   auto encoded = types_.encode(what->content(), out, *this);
   if (encoded && what->sender) {
-    const auto sender = address_of(what->sender);
-    if (sender.node == settings_.name) {
-      out.sender = sender.id;
+    if (what->sender->node() == system_.node()) {
+      out.sender = make_reachable(what->sender);
     } else if (mid.is_request()) {
-      encoded = fail(errc::unknown_target,
-                     "a request of node '" + sender.node + "' cannot be delegated to a third node");
+      encoded = fail(errc::unknown_target, "a request of node '" + name_of(what->sender->node()) +
+                                               "' cannot be delegated to a third node");
     }
   }
   if (!encoded) {
@@ -263,50 +325,63 @@ void node::forward(const caf::node_id& to, caf::actor_id target, caf::mailbox_el
   if (mid.is_request() || mid.is_response()) out.request_id = mid.integer_value();
   if (mid.is_request()) out.kind = frame_kind::request;
   if (mid.is_response()) out.kind = frame_kind::response;
-  std::string name;
-  {
-    const std::scoped_lock lock(mutex_);
-    name = names_.at(to);
-    if (out.kind == frame_kind::request && what->sender)
-      pending_[{out.sender, mid.request_id().integer_value()}] = {what->sender, mid, name};
+  if (out.kind == frame_kind::request && what->sender) {
+    if (const auto* inbox = as_inbox(what->sender)) {
+      out.deadline_us = inbox->time_left_us(mid);
+    } else {
+      const std::scoped_lock lock(mutex_);
+      pending_[{out.sender, mid.request_id().integer_value()}] = {what->sender, mid, to.name};
+    }
   }
-  send(name, std::move(out));
+  if (const auto peer = to.peer.load(std::memory_order_acquire)) {
+    link_->send(peer_id{peer}, std::move(out), {});
+  } else {
+    send(to.name, std::move(out));
+  }
 }
 
-void node::received(const std::string& from, const frame& in) {
+void node::received(correspondent& from, const frame& in) {
   switch (in.kind) {
     case frame_kind::message:
     case frame_kind::request:
       return deliver(from, in);
     case frame_kind::response:
-      return in.target == 0 ? finish_lookup(from, in) : deliver(from, in);
+      return in.target == 0 ? finish_lookup(from.name, in) : deliver_response(from, in);
     case frame_kind::monitor:
-      return watch(from, in.target);
+      return watch(from.name, in.target);
     case frame_kind::down:
       return actor_ended(from, in);
     case frame_kind::lookup:
-      return answer_lookup(from, in);
+      return answer_lookup(from.name, in);
     default:
-      log::warning(settings_.name + ": ignored an unexpected frame from " + from);
+      log::warning(settings_.name + ": ignored an unexpected frame from " + from.name);
   }
 }
 
-void node::deliver(const std::string& from, const frame& in) {
-  const caf::message_id mid =
-      in.kind == frame_kind::message ? caf::make_message_id() : caf::message_id{in.request_id};
-  if (in.kind == frame_kind::response) {
-    const std::scoped_lock lock(mutex_);
-    if (pending_.erase({in.target, mid.request_id().integer_value()}) == 0) return;
-  }
+void node::deliver(correspondent& from, const frame& in) {
   const auto target = system_.registry().get<caf::strong_actor_ptr>(in.target);
   if (!target)
-    return refuse(from, in,
+    return refuse(from.name, in,
                   {errc::unknown_target, "there is no actor " + std::to_string(in.target) +
                                              " on node '" + settings_.name + "' (any more)"});
   auto content = types_.decode(in, *this);
-  if (!content && in.kind != frame_kind::response) return refuse(from, in, content.error());
-  auto sender = in.sender ? resolve({from, "", in.sender}) : nullptr;
-  enqueue(target, std::move(sender), mid,
+  if (!content) return refuse(from.name, in, content.error());
+  const bool answered = in.kind == frame_kind::request;
+  enqueue(target, handle_of(from, in.sender),
+          answered ? caf::message_id{in.request_id} : caf::make_message_id(), std::move(*content));
+}
+
+void node::deliver_response(correspondent& from, const frame& in) {
+  const auto target = system_.registry().get<caf::strong_actor_ptr>(in.target);
+  if (!target) return;
+  const caf::message_id mid{in.request_id};
+  const bool direct = as_inbox(target) != nullptr;
+  if (!direct) {
+    const std::scoped_lock lock(mutex_);
+    if (pending_.erase({in.target, mid.request_id().integer_value()}) == 0) return;
+  }
+  auto content = types_.decode(in, *this);
+  enqueue(target, direct ? nullptr : handle_of(from, in.sender), mid,
           content ? std::move(*content) : caf::make_message(to_caf(content.error())));
 }
 
@@ -334,12 +409,13 @@ void node::watch(const std::string& from, caf::actor_id target) {
   if (!actor) return ended({errc::unknown_target, "the actor has ended"});
   actor->get()->attach_functor([ended, open = open_](const caf::error& reason) {
     if (const auto inside = open->enter())
-      ended(reason ? from_caf(reason) : error{errc::cancelled, "the actor has ended"});
+      ended(reason ? from_caf(reason) : error{errc::unknown_target, "the actor has ended"});
   });
 }
 
-void node::actor_ended(const std::string& from, const frame& in) {
-  proxies_.erase(id_of(from), in.sender, to_caf(read_error(in)));
+void node::actor_ended(correspondent& from, const frame& in) {
+  from.known.erase(in.sender);
+  proxies_.erase(id_of(from.name), in.sender, to_caf(read_error(in)));
 }
 
 void node::answer_lookup(const std::string& from, const frame& in) {
@@ -383,10 +459,13 @@ void node::finish_lookup(const std::string& from, const frame& in) {
 
 void node::undelivered(const frame& out, const error& why) {
   if (out.kind != frame_kind::request) return;
+  const caf::message_id mid{out.request_id};
+  const auto sender = system_.registry().get<caf::strong_actor_ptr>(out.sender);
+  if (sender && as_inbox(sender))
+    return enqueue(sender, nullptr, mid.response_id(), caf::make_message(to_caf(why)));
   std::vector<pending_request> failed;
   {
     const std::scoped_lock lock(mutex_);
-    const caf::message_id mid{out.request_id};
     auto found = pending_.extract({out.sender, mid.request_id().integer_value()});
     if (found) failed.push_back(std::move(found.mapped()));
   }

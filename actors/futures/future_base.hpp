@@ -9,14 +9,14 @@
 
 namespace troupe::actors {
 
-class future_core;
+class future_base;
 
 /// Does other work in a thread that waits for a future: a pool (see pool.hpp).
 class wait_helper {
  public:
   /// Returns true once `awaited` is settled, false when `deadline` passes first. A piece of work
   /// that was begun is finished, deadline or not.
-  virtual bool help_until(future_core& awaited, std::chrono::steady_clock::time_point deadline) = 0;
+  virtual bool help_until(future_base& awaited, std::chrono::steady_clock::time_point deadline) = 0;
 
  protected:
   ~wait_helper() = default;
@@ -29,23 +29,23 @@ class wait_helper {
 class continuation {
  public:
   virtual ~continuation() = default;
-  virtual void settled(future_core& of) noexcept = 0;
+  virtual void settled(future_base& of) noexcept = 0;
 
  private:
-  friend class future_core;
+  friend class future_base;
   continuation* next_ = nullptr;
 };
 
 /// What is shared between a future and whoever settles it, but for the value: who may settle it
 /// (the first that claims it), who waits, and what is to be done then. Counted by intrusive
 /// references. Safe from any thread.
-class future_core {
+class future_base {
  public:
   using clock = std::chrono::steady_clock;
 
-  future_core() = default;
-  future_core(const future_core&) = delete;
-  future_core& operator=(const future_core&) = delete;
+  future_base() = default;
+  future_base(const future_base&) = delete;
+  future_base& operator=(const future_base&) = delete;
 
   void add_reference() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
@@ -69,7 +69,7 @@ class future_core {
   virtual bool settle_error(error why) = 0;
 
  protected:
-  virtual ~future_core() = default;
+  virtual ~future_base() = default;
 
   /// Who can do this future's work in a thread that waits for it from outside.
   [[nodiscard]] virtual wait_helper* helper() noexcept { return nullptr; }
@@ -89,7 +89,7 @@ class future_core {
   std::atomic<continuation*> continuations_ = nullptr;  // newest first; `closed` once settled
 };
 
-/// An owned reference to a future_core or what derives from it.
+/// An owned reference to a future_base or what derives from it.
 template <class State>
 class reference {
  public:

@@ -1,4 +1,4 @@
-#include "actors/futures/future_core.hpp"
+#include "actors/futures/future_base.hpp"
 
 #include <thread>
 
@@ -10,7 +10,7 @@ namespace {
 /// Marks a list of continuations that takes no more.
 class closed_list final : public continuation {
  public:
-  void settled(future_core&) noexcept override {}
+  void settled(future_base&) noexcept override {}
 } closed;
 
 /// An answer that is on its way often comes before a sleep would have begun.
@@ -23,14 +23,14 @@ wait_helper*& helper_of_this_thread() noexcept {
   return helper;
 }
 
-bool future_core::wait_until(clock::time_point deadline) {
+bool future_base::wait_until(clock::time_point deadline) {
   if (ready()) return true;
   if (auto* const mine = helper_of_this_thread()) return mine->help_until(*this, deadline);
   if (auto* const its = helper()) return its->help_until(*this, deadline);
   return sleep_until(deadline);
 }
 
-bool future_core::sleep_until(clock::time_point deadline) const noexcept {
+bool future_base::sleep_until(clock::time_point deadline) const noexcept {
   for (int i = 0; i < looks_before_sleep; ++i) {
     if (ready()) return true;
     std::this_thread::yield();
@@ -46,7 +46,7 @@ bool future_core::sleep_until(clock::time_point deadline) const noexcept {
   }
 }
 
-bool future_core::claim() noexcept {
+bool future_base::claim() noexcept {
   auto now = word_.load(std::memory_order_relaxed);
   while (now < claimed) {
     if (word_.compare_exchange_weak(now, now | claimed, std::memory_order_acq_rel)) return true;
@@ -54,7 +54,7 @@ bool future_core::claim() noexcept {
   return false;
 }
 
-void future_core::publish() noexcept {
+void future_base::publish() noexcept {
   if (word_.exchange(settled, std::memory_order_seq_cst) & watched) futex_wake_all(word_);
   auto* newest = continuations_.exchange(&closed, std::memory_order_acq_rel);
   continuation* oldest = nullptr;
@@ -70,7 +70,7 @@ void future_core::publish() noexcept {
   }
 }
 
-void future_core::attach(continuation& what) noexcept {
+void future_base::attach(continuation& what) noexcept {
   what.next_ = continuations_.load(std::memory_order_acquire);
   while (what.next_ != &closed) {
     if (continuations_.compare_exchange_weak(what.next_, &what, std::memory_order_acq_rel)) return;
