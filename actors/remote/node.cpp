@@ -254,9 +254,19 @@ messages::actor_ref node::address_of(const caf::strong_actor_ptr& actor) {
 }
 
 caf::actor_id node::make_reachable(const caf::strong_actor_ptr& actor) {
-  if (!system_.registry().get<caf::strong_actor_ptr>(actor->id()))
-    system_.registry().put(actor->id(), actor);
-  return actor->id();
+  const auto id = actor->id();
+  auto& known = reachable_[id % reachable_.size()];
+  if (known.load(std::memory_order_acquire) == id) return id;
+  if (!system_.registry().get<caf::strong_actor_ptr>(id)) system_.registry().put(id, actor);
+  known.store(id, std::memory_order_release);
+  return id;
+}
+
+caf::strong_actor_ptr node::asker(caf::actor_id id) {
+  if (last_inbox_ && last_inbox_->id() == id) return last_inbox_;
+  auto found = system_.registry().get<caf::strong_actor_ptr>(id);
+  if (found && as_inbox(found)) last_inbox_ = found;
+  return found;
 }
 
 std::string node::name_of(const caf::node_id& id) {
@@ -372,7 +382,7 @@ void node::deliver(correspondent& from, const frame& in) {
 }
 
 void node::deliver_response(correspondent& from, const frame& in) {
-  const auto target = system_.registry().get<caf::strong_actor_ptr>(in.target);
+  const auto target = asker(in.target);
   if (!target) return;
   const caf::message_id mid{in.request_id};
   const bool direct = as_inbox(target) != nullptr;
@@ -462,7 +472,7 @@ void node::undelivered(const frame& out, const error& why) {
   const caf::message_id mid{out.request_id};
   const auto sender = system_.registry().get<caf::strong_actor_ptr>(out.sender);
   if (sender && as_inbox(sender))
-    return enqueue(sender, nullptr, mid.response_id(), caf::make_message(to_caf(why)));
+    return enqueue(sender, nullptr, mid.response_id(), caf::make_message(to_caf_foreign(why)));
   std::vector<pending_request> failed;
   {
     const std::scoped_lock lock(mutex_);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <caf/actor_system.hpp>
 #include <caf/node_id.hpp>
@@ -141,6 +142,8 @@ class node final : public actor_directory,
   [[nodiscard]] caf::node_id id_of(const std::string& name);
   /// The id under which other nodes answer a local actor.
   caf::actor_id make_reachable(const caf::strong_actor_ptr& actor);
+  /// The local actor that a response is for, on the link's thread.
+  [[nodiscard]] caf::strong_actor_ptr asker(caf::actor_id id);
 
   caf::actor_system& system_;
   const message_registry& types_;
@@ -163,6 +166,10 @@ class node final : public actor_directory,
   // The link's thread's, so that what comes in takes no lock.
   std::map<std::string, correspondent> correspondents_;
   std::unordered_map<std::uint64_t, correspondent*> greeted_;  // by peer_id
+  caf::strong_actor_ptr last_inbox_;                           // that had a response
+
+  // Ids of some actors that are known to be reachable, to be found without lock. Never reused.
+  std::array<std::atomic<caf::actor_id>, 256> reachable_{};
 
   std::unique_ptr<messages::link> link_;  // last: its thread calls into everything above
 };

@@ -16,7 +16,7 @@ from figures import Bench, Comparison, read_figures
 
 REMOTE = ["rtt_8B_p50", "rtt_8B_p99", "pipelined_8B", "tensor_1MiB_one_way", "tensor_8MiB_one_way",
           "tensor_64MiB_one_way", "tensor_1MiB_rate", "tensor_8MiB_rate", "tensor_64MiB_rate"]
-LOCAL = ["local.rtt_p50", "local.rtt_p99", "local.pipelined", "actors.spawn", "actors.idle",
+LOCAL = ["local.without_hop", "local.rtt_p50", "local.rtt_p99", "local.pipelined", "actors.spawn", "actors.idle",
          "actors.messages"]
 FAMILIES = {"troupe": "Troupe", "rpc": "PyTorch RPC"}
 

@@ -1,7 +1,7 @@
 // Measures requests between actors: of two processes of this machine over UCX (round trips,
 // pipelined, tensors), of one process, and many actors of one process.
 //
-//   messaging_bench [--only shm,tcp,local,actors] [--json]
+//   messaging_bench [--only shm,tcp,local,actors] [--requests N] [--small] [--json]
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
@@ -70,7 +70,13 @@ using namespace std::chrono_literals;
 
 constexpr auto patience = 60s;
 constexpr int sequential = 20'000;
-constexpr int pipelined = 400'000;
+
+struct options {
+  std::vector<std::string> only{"shm", "tcp", "local", "actors"};
+  int requests = 400'000;
+  bool small = false;
+  bool json = false;
+};
 
 [[noreturn]] void die(const std::string& text) {
   std::fprintf(stderr, "messaging_bench: %s\n", text.c_str());
@@ -174,7 +180,8 @@ double tensor_seconds(actors::requester& ask, const caf::actor& target, std::int
   return quantile(runs, 0.5);
 }
 
-void bench_link(figures& out, const std::string& name, messages::ucx_transport transport) {
+void bench_link(const figures& out, const options& chosen, const std::string& name,
+                messages::ucx_transport transport) {
   int pipe_fds[2];
   if (pipe(pipe_fds) != 0) die("cannot make a pipe");
   std::fflush(stdout);
@@ -198,9 +205,10 @@ void bench_link(figures& out, const std::string& name, messages::ucx_transport t
     const auto trips = round_trips(ask, target, sequential);
     out.add(name + ".rtt_8B_p50", quantile(trips, 0.5) / 1e3, "us");
     out.add(name + ".rtt_8B_p99", quantile(trips, 0.99) / 1e3, "us");
-    requests_per_second(ask, target, pipelined / 10, 4096);
-    out.add(name + ".pipelined_8B", requests_per_second(ask, target, pipelined, 4096), "1/s");
+    requests_per_second(ask, target, chosen.requests / 10, 4096);
+    out.add(name + ".pipelined_8B", requests_per_second(ask, target, chosen.requests, 4096), "1/s");
     for (const std::int64_t mebibytes : {1, 8, 64}) {
+      if (chosen.small) break;
       const auto bytes = mebibytes << 20;
       const auto seconds = tensor_seconds(ask, target, bytes);
       const auto what = name + ".tensor_" + std::to_string(mebibytes) + "MiB";
@@ -213,16 +221,33 @@ void bench_link(figures& out, const std::string& name, messages::ucx_transport t
   if (status != 0) die("the server failed");
 }
 
-void bench_local(figures& out) {
+/// Answers in the requester's own thread: what is left is what a request and its future cost.
+class mirror final : public caf::monitorable_actor {
+ public:
+  explicit mirror(caf::actor_config& config) : caf::monitorable_actor(config) {}
+
+  void enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) override {
+    what->sender->get()->enqueue(caf::make_mailbox_element(nullptr, what->mid.response_id(), {},
+                                                           what->content().get_as<ping>(0)),
+                                 nullptr);
+  }
+};
+
+void bench_local(const figures& out, const options& chosen) {
   actors::system_config config;
   caf::actor_system system(config);
   actors::requester ask(system);
   const auto actor = system.spawn(echo);
+  caf::actor_config nothing;
+  const auto answers_at_once =
+      caf::make_actor<mirror, caf::actor>(system.next_actor_id(), system.node(), &system, nothing);
+  round_trips(ask, answers_at_once, sequential);
+  out.add("local.without_hop", quantile(round_trips(ask, answers_at_once, sequential), 0.5), "ns");
   round_trips(ask, actor, sequential / 10);
   const auto trips = round_trips(ask, actor, 5 * sequential);
   out.add("local.rtt_p50", quantile(trips, 0.5) / 1e3, "us");
   out.add("local.rtt_p99", quantile(trips, 0.99) / 1e3, "us");
-  out.add("local.pipelined", requests_per_second(ask, actor, pipelined, 4096), "1/s");
+  out.add("local.pipelined", requests_per_second(ask, actor, chosen.requests, 4096), "1/s");
   caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
 }
 
@@ -250,7 +275,7 @@ caf::behavior walker(caf::stateful_actor<walker_state>* self, std::promise<void>
           }};
 }
 
-void bench_actors(figures& out) {
+void bench_actors(const figures& out) {
   constexpr int count = 100'000;
   constexpr int walks = 1'000;
   constexpr int hops = 1'000;
@@ -290,18 +315,22 @@ void bench_actors(figures& out) {
 
 int main(int argc, char** argv) {
   CLI::App app("Measures requests between actors");
-  std::vector<std::string> only{"shm", "tcp", "local", "actors"};
-  bool json = false;
-  app.add_option("--only", only, "What to measure")
+  options chosen;
+  app.add_option("--only", chosen.only, "What to measure")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shm", "tcp", "local", "actors"}));
-  app.add_flag("--json", json, "One JSON object a line");
+      ->check(CLI::IsMember(chosen.only));
+  app.add_option("--requests", chosen.requests, "Requests of a pipelined run")
+      ->check(CLI::Range(8'192, 1'000'000'000));
+  app.add_flag("--small", chosen.small, "No tensors");
+  app.add_flag("--json", chosen.json, "One JSON object a line");
   CLI11_PARSE(app, argc, argv);
-  const auto asked = [&](const char* name) { return std::ranges::find(only, name) != only.end(); };
-  figures out(json);
-  if (asked("shm")) bench_link(out, "shm", messages::ucx_transport::shm);
-  if (asked("tcp")) bench_link(out, "tcp", messages::ucx_transport::tcp);
-  if (asked("local")) bench_local(out);
+  const auto asked = [&](const char* name) {
+    return std::ranges::find(chosen.only, name) != chosen.only.end();
+  };
+  const figures out(chosen.json);
+  if (asked("shm")) bench_link(out, chosen, "shm", messages::ucx_transport::shm);
+  if (asked("tcp")) bench_link(out, chosen, "tcp", messages::ucx_transport::tcp);
+  if (asked("local")) bench_local(out, chosen);
   if (asked("actors")) bench_actors(out);
   return 0;
 }

@@ -93,7 +93,8 @@ TEST_CASE("answers, deadlines and ends race for each request, and one wins") {
   std::thread ends([&] {
     while (left > 0) requests.take_tagged(1, took);
   });
-  for (auto& each : items) latest = requests.put(&each, static_cast<table::tag>((&each - items.data()) & 1), in(1ms));
+  for (auto& each : items)
+    latest = requests.put(&each, static_cast<table::tag>((&each - items.data()) & 1), in(1ms));
   answers.join();
   ends.join();
   requests.stop();
