@@ -23,8 +23,8 @@ namespace troupe::actors {
 using node_names = std::function<std::string(const caf::node_id&)>;
 
 /// Asks actors of this and other processes and gives futures for their answers. One for each actor
-/// system is enough. A resource: ends before the actor system, and its outstanding requests fail
-/// with errc::cancelled then. Safe from any thread.
+/// system is enough. A resource: ends before the node whose names it uses and before the actor
+/// system; what is outstanding then fails with errc::cancelled. Safe from any thread.
 class requester {
  public:
   explicit requester(caf::actor_system& system, node_names names = {});

@@ -34,7 +34,7 @@ def contenders(names: list[str]) -> list[Contender]:
     program = harness.require_program("lstm_ensemble")
     for mode in ("infer", "train"):
         made += [Contender(f"troupe.{mode}.{form}",
-                           [program, "--form", form, "--threads", "2", "--repeat", "5", "--json",
+                           [program, "--form", form, "--threads", "2", "--repeat", "3", "--json",
                             "{scratch}/runs.jsonl", *(["--train"] if mode == "train" else [])],
                            read_ensemble) for form in FORMS]
     if "jit" in names:

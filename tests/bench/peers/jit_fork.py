@@ -126,7 +126,7 @@ def measure_ensemble(form: str, train: bool, runs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--runs", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_num_interop_threads(2)
