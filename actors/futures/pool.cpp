@@ -220,7 +220,7 @@ bool pool::help_inside(worker& me, future_base& awaited, clock::time_point deadl
   const bool bounded = deadline != clock::time_point::max();
   bool watched = false;
   while (!awaited.ready()) {
-    if (bounded && clock::now() >= deadline) return false;
+    if (bounded && clock::now() >= deadline) break;
     auto* task = next_for(me);
     if (!task) task = search(me, &awaited);
     if (task) {
@@ -232,7 +232,7 @@ bool pool::help_inside(worker& me, future_base& awaited, clock::time_point deadl
   }
   // The wake may have been meant for work that came, and we go on with our own.
   if (watched && any_work()) wake_one();
-  return true;
+  return awaited.ready();
 }
 
 bool pool::help_outside(future_base& awaited, clock::time_point deadline) {
