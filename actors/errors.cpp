@@ -9,6 +9,7 @@ namespace troupe::actors {
 namespace {
 
 const caf::atom_value category = caf::atom("troupe");
+const caf::atom_value foreign = caf::atom("trforeign");
 
 errc code_of(caf::sec code) {
   switch (code) {
@@ -32,7 +33,7 @@ caf::error to_caf(const error& from) {
 
 error from_caf(const caf::error& from) {
   if (!from) return {errc::handler_failed, "an actor failed without a reason"};
-  if (from.category() == category) {
+  if (from.category() == category || from.category() == foreign) {
     const auto& context = from.context();
     const bool has_text = context.size() == 1 && context.match_element<std::string>(0);
     return {static_cast<errc>(from.code()), has_text ? context.get_as<std::string>(0) : ""};
@@ -47,6 +48,14 @@ error from_caf(const caf::error& from) {
     return {code_of(code), "the actor answered: " + to_string(code)};
   }
   return {errc::handler_failed, "the actor failed with code " + std::to_string(from.code())};
+}
+
+bool is_own(const caf::error& what) {
+  return what && what.category() == category;
+}
+
+caf::error to_caf_foreign(const error& from) {
+  return {static_cast<std::uint8_t>(from.code), foreign, caf::make_message(from.text)};
 }
 
 }  // namespace troupe::actors

@@ -11,4 +11,10 @@ namespace troupe::actors {
 [[nodiscard]] caf::error to_caf(const error& from);
 [[nodiscard]] error from_caf(const caf::error& from);
 
+/// Whether an actor gave this error of its own accord, here or in another process; CAF's own do not
+/// say whose they are.
+[[nodiscard]] bool is_own(const caf::error& what);
+/// As `to_caf`, for an error that no actor gave: who gets it adds whom it concerns.
+[[nodiscard]] caf::error to_caf_foreign(const error& from);
+
 }  // namespace troupe::actors

@@ -14,13 +14,14 @@ namespace {
 /// CAF's error answer travels as ours; it has no fields of its own.
 void write_error(const caf::error& from, field_writer& out) {
   const auto mine = from_caf(from);
-  out(mine.code, mine.text);
+  out(mine.code, mine.text, is_own(from));
 }
 
 caf::error read_error(field_reader& in) {
   error mine;
-  in(mine.code, mine.text);
-  return to_caf(mine);
+  bool own = true;
+  in(mine.code, mine.text, own);
+  return own ? to_caf(mine) : to_caf_foreign(mine);
 }
 
 /// exit_msg and down_msg: who ended, and why.
@@ -33,13 +34,13 @@ void write_end(const void* object, field_writer& out) {
 }
 
 template <class T>
-void read_end(field_reader& in, caf::message_builder& out) {
+caf::message read_end(field_reader& in) {
   caf::strong_actor_ptr source;
   bool failed = false;
   error mine;
   in(source, failed, mine.code, mine.text);
-  if (!in.ok()) return;
-  out.append(T{caf::actor_cast<caf::actor_addr>(source), failed ? to_caf(mine) : caf::error{}});
+  return caf::make_message(
+      T{caf::actor_cast<caf::actor_addr>(source), failed ? to_caf(mine) : caf::error{}});
 }
 
 }  // namespace
@@ -53,12 +54,16 @@ message_registry::message_registry() {
   add<float>("f32");
   add<double>("f64");
   add<std::string>("string");
+  add<at::Tensor>("tensor");
   insert(caf::make_rtti_pair<caf::error>(),
          {"error", messages::lane::data,
           [](const void* object, field_writer& out) {
             write_error(*static_cast<const caf::error*>(object), out);
           },
-          [](field_reader& in, caf::message_builder& out) { out.append(read_error(in)); }});
+          [](field_reader& in) {
+            auto mine = read_error(in);
+            return caf::make_message(std::move(mine));
+          }});
   insert(caf::make_rtti_pair<caf::exit_msg>(),
          {"exit", messages::lane::data, write_end<caf::exit_msg>, read_end<caf::exit_msg>});
   insert(caf::make_rtti_pair<caf::down_msg>(),
@@ -70,22 +75,32 @@ message_registry::key message_registry::key_of(caf::rtti_pair type) {
 }
 
 void message_registry::insert(caf::rtti_pair type, codec entry) {
-  if (!by_name_.emplace(entry.name, entry).second || !by_type_.emplace(key_of(type), entry).second)
-    throw std::logic_error("message type '" + entry.name + "' was added twice");
+  const auto [added, fresh] = by_type_.emplace(key_of(type), entry);
+  if (!fresh || !by_name_.emplace(entry.name, std::move(entry)).second)
+    throw std::logic_error("message type '" + added->second.name + "' was added twice");
+  if (type.second) by_address_.emplace(type.second, &added->second);
+}
+
+const message_registry::codec* message_registry::codec_of(caf::rtti_pair type) const {
+  // Most types have their information at one address only, which is found without comparing names.
+  if (const auto known = by_address_.find(type.second); known != by_address_.end())
+    return known->second;
+  const auto found = by_type_.find(key_of(type));
+  return found == by_type_.end() ? nullptr : &found->second;
 }
 
 result<void> message_registry::encode(const caf::type_erased_tuple& content, messages::frame& out,
                                       actor_directory& directory) const try {
   bool urgent = content.size() > 0;
   for (std::size_t i = 0; i < content.size(); ++i) {
-    const auto found = by_type_.find(key_of(content.type(i)));
-    if (found == by_type_.end())
+    const auto* found = codec_of(content.type(i));
+    if (!found)
       return fail(errc::unknown_message, "a message holds " + content.stringify(i) +
                                              ", whose type was not added to the message registry");
-    auto& element = out.body.emplace_back(messages::element{found->second.name, {}});
+    auto& element = out.body.emplace_back(messages::element{found->name, {}});
     field_writer fields(element.fields, out.tensors, directory);
-    found->second.encode(content.get(i), fields);
-    urgent = urgent && found->second.lane == messages::lane::control;
+    found->encode(content.get(i), fields);
+    urgent = urgent && found->lane == messages::lane::control;
   }
   out.lane = urgent ? messages::lane::control : messages::lane::data;
   return {};
@@ -95,17 +110,19 @@ result<void> message_registry::encode(const caf::type_erased_tuple& content, mes
 
 result<caf::message> message_registry::decode(const messages::frame& in,
                                               actor_directory& directory) const try {
-  caf::message_builder elements;
+  caf::message all;
   for (const auto& element : in.body) {
     const auto found = by_name_.find(element.type);
     if (found == by_name_.end())
       return fail(errc::unknown_message, "message type '" + element.type + "' is not known here");
     field_reader fields(element.fields, in.tensors, directory);
-    found->second.decode(fields, elements);
+    auto one = found->second.decode(fields);
     if (!fields.ok())
       return fail(errc::bad_frame, "the fields of a '" + element.type + "' message do not fit");
+    if (in.body.size() == 1) return one;
+    all += one;
   }
-  return elements.move_to_message();
+  return all;
 } catch (const std::exception& problem) {
   return fail(errc::bad_frame, std::string("a message cannot be read: ") + problem.what());
 }

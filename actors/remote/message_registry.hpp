@@ -1,16 +1,22 @@
 #pragma once
 
-#include <caf/message_builder.hpp>
+#include <ATen/core/Tensor.h>
+
+#include <caf/allowed_unsafe_message_type.hpp>
+#include <caf/message.hpp>
 #include <caf/rtti_pair.hpp>
 #include <caf/type_erased_tuple.hpp>
 #include <map>
 #include <string>
 #include <typeindex>
+#include <unordered_map>
 #include <utility>
 
 #include "actors/remote/fields.hpp"
 #include "messages/error.hpp"
 #include "messages/frame.hpp"
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(at::Tensor)
 
 namespace troupe::actors {
 
@@ -18,8 +24,10 @@ namespace troupe::actors {
 /// and passes in; the same on every node. Read-only once nodes use it, so safe to share.
 class message_registry {
  public:
-  /// Starts with strings, numbers, booleans and CAF's own error, exit and down messages.
+  /// Starts with strings, numbers, booleans, tensors and CAF's own error, exit and down messages.
   message_registry();
+  message_registry(message_registry&&) = default;
+  message_registry& operator=(message_registry&&) = default;
 
   /// Makes `T` a type that can be sent. `T` is default-constructible and has `fields` (see
   /// has_fields); `name` is unique and part of the protocol. On the control lane a message
@@ -30,10 +38,10 @@ class message_registry {
                                       [](const void* object, field_writer& out) {
                                         write(*static_cast<const T*>(object), out);
                                       },
-                                      [](field_reader& in, caf::message_builder& out) {
+                                      [](field_reader& in) {
                                         T object{};
                                         read(object, in);
-                                        if (in.ok()) out.append(std::move(object));
+                                        return caf::make_message(std::move(object));
                                       }});
   }
 
@@ -51,12 +59,13 @@ class message_registry {
     std::string name;
     messages::lane lane = messages::lane::data;
     void (*encode)(const void*, field_writer&);
-    void (*decode)(field_reader&, caf::message_builder&);
+    caf::message (*decode)(field_reader&);  // to be used if the reader is ok
   };
   using key = std::pair<std::uint16_t, std::type_index>;
 
   static key key_of(caf::rtti_pair type);
   void insert(caf::rtti_pair type, codec entry);
+  [[nodiscard]] const codec* codec_of(caf::rtti_pair type) const;
 
   template <class T>
   static void write(const T& object, field_writer& out) {
@@ -77,6 +86,7 @@ class message_registry {
   }
 
   std::map<key, codec> by_type_;
+  std::unordered_map<const std::type_info*, const codec*> by_address_;  // into by_type_
   std::map<std::string, codec, std::less<>> by_name_;
 };
 

@@ -229,6 +229,11 @@ bool neighbourhood::connected(const std::string& node) const {
   return found != neighbours_.end() && found->second.peer.has_value();
 }
 
+std::optional<peer_id> neighbourhood::peer_of(const std::string& node) const {
+  const auto found = neighbours_.find(node);
+  return found == neighbours_.end() ? std::nullopt : found->second.peer;
+}
+
 std::optional<error> neighbourhood::lost(const std::string& node) const {
   const auto found = neighbours_.find(node);
   return found == neighbours_.end() ? std::nullopt : found->second.lost;

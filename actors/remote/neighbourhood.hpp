@@ -79,6 +79,8 @@ class neighbourhood {
   [[nodiscard]] std::optional<std::string> name_of(peer_id peer) const;
   /// Whether a node is connected and has said hello.
   [[nodiscard]] bool connected(const std::string& node) const;
+  /// The connection on which a connected node is sent to.
+  [[nodiscard]] std::optional<peer_id> peer_of(const std::string& node) const;
   /// Why a node is gone; nullopt while it is not.
   [[nodiscard]] std::optional<error> lost(const std::string& node) const;
 

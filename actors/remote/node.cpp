@@ -5,9 +5,11 @@
 #include <caf/message.hpp>
 #include <chrono>
 #include <iterator>
+#include <typeinfo>
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/futures/request_inbox.hpp"
 #include "messages/log.hpp"
 
 namespace troupe::actors {
@@ -32,6 +34,14 @@ caf::node_id make_id(const std::string& name, std::uint32_t number) {
 void enqueue(const caf::strong_actor_ptr& to, caf::strong_actor_ptr sender, caf::message_id mid,
              caf::message what) {
   to->get()->enqueue(std::move(sender), mid, std::move(what), nullptr);
+}
+
+/// The inbox of a requester, which keeps its own list of what is outstanding; null for other
+/// actors.
+const request_inbox* as_inbox(const caf::strong_actor_ptr& actor) {
+  const auto& object = *actor->get();
+  return typeid(object) == typeid(request_inbox) ? static_cast<const request_inbox*>(&object)
+                                                 : nullptr;
 }
 
 }  // namespace
@@ -83,15 +93,45 @@ void node::say_goodbye() {
 messages::link_events node::link_events() {
   return {
       .on_peer_up = [this](peer_id peer) { step([&](auto& core) { return core.peer_up(peer); }); },
-      .on_frame =
-          [this](peer_id peer, frame in) {
-            step([&](auto& core) { return core.frame_arrived(peer, std::move(in)); });
-          },
-      .on_peer_down =
-          [this](peer_id peer, const error& why) {
-            step([&](auto& core) { return core.peer_down(peer, with_own_pause(why)); });
-          },
+      .on_frame = [this](peer_id peer, frame in) { arrived(peer, std::move(in)); },
+      .on_peer_down = [this](peer_id peer, const error& why) { peer_left(peer, why); },
   };
+}
+
+void node::arrived(peer_id peer, frame in) {
+  const auto known = greeted_.find(peer.value);
+  const bool between_actors = in.kind == frame_kind::message || in.kind == frame_kind::request ||
+                              in.kind == frame_kind::response;
+  if (between_actors && known != greeted_.end()) {
+    known->second->heard = true;
+    return received(*known->second, in);
+  }
+  const bool greeted = known != greeted_.end();
+  step([&](auto& core) { return core.frame_arrived(peer, std::move(in)); });
+  if (greeted) return;
+  std::unique_lock lock(mutex_);
+  const auto name = core_->name_of(peer);
+  const bool welcome = name && !name->empty() && !core_->lost(*name);
+  lock.unlock();
+  if (welcome) greeted_.emplace(peer.value, &correspondent_of(*name));
+}
+
+void node::peer_left(peer_id peer, const error& why) {
+  if (const auto known = greeted_.extract(peer.value)) known.mapped()->known.clear();
+  step([&](auto& core) { return core.peer_down(peer, with_own_pause(why)); });
+}
+
+node::correspondent& node::correspondent_of(const std::string& name) {
+  auto& found = correspondents_[name];
+  if (found.name.empty()) found.name = name;
+  return found;
+}
+
+caf::strong_actor_ptr node::handle_of(correspondent& at, caf::actor_id actor) {
+  if (actor == 0) return nullptr;
+  auto& handle = at.known[actor];
+  if (!handle) handle = resolve({at.name, "", actor});
+  return handle;
 }
 
 template <class Event>
@@ -102,9 +142,27 @@ void node::step(Event event) {
     if (!core_) return;
     effects = event(*core_);
     for (auto& effect : effects) perform_locked(effect);
+    note_routes(effects);
   }
   changed_.notify_all();
   for (auto& effect : effects) perform(effect);
+}
+
+/// After what waited for the connection has been sent, later frames need not ask the core.
+void node::note_routes(const neighbourhood::effects& effects) {
+  for (const auto& effect : effects) {
+    if (const auto* up = std::get_if<neighbourhood::node_up>(&effect)) {
+      route_to(up->node)->peer = core_->peer_of(up->node).value_or(peer_id{}).value;
+    } else if (const auto* down = std::get_if<neighbourhood::node_down>(&effect)) {
+      route_to(down->node)->peer = 0;
+    }
+  }
+}
+
+std::shared_ptr<route> node::route_to(const std::string& name) {
+  auto& found = routes_[name];
+  if (!found) found = std::make_shared<route>(name);
+  return found;
 }
 
 void node::perform_locked(neighbourhood::effect& effect) {
@@ -127,7 +185,7 @@ void node::perform_locked(neighbourhood::effect& effect) {
 
 void node::perform(neighbourhood::effect& effect) {
   if (const auto* in = std::get_if<neighbourhood::received>(&effect)) {
-    received(in->node, in->what);
+    received(correspondent_of(in->node), in->what);
   } else if (const auto* lost = std::get_if<neighbourhood::undelivered>(&effect)) {
     undelivered(lost->what, lost->why);
   } else if (const auto* down = std::get_if<neighbourhood::node_down>(&effect)) {
@@ -158,8 +216,12 @@ void node::run_on_link(std::function<void()> what) {
 }
 
 void node::judge() {
-  step(
-      [this](auto&) { return perform_liveness(liveness_.tick(std::chrono::steady_clock::now())); });
+  step([this](auto&) {
+    for (auto& [name, who] : correspondents_) {
+      if (std::exchange(who.heard, false)) liveness_.heard(name);
+    }
+    return perform_liveness(liveness_.tick(std::chrono::steady_clock::now()));
+  });
 }
 
 neighbourhood::effects node::perform_liveness(const liveness::effects& what) {
@@ -248,9 +310,29 @@ messages::actor_ref node::address_of(const caf::strong_actor_ptr& actor) {
     if (const auto found = names_.find(actor->node()); found != names_.end())
       return {found->second, core_->address_of(found->second), actor->id()};
   }
-  if (!system_.registry().get<caf::strong_actor_ptr>(actor->id()))
-    system_.registry().put(actor->id(), actor);
-  return {settings_.name, address_, actor->id()};
+  return {settings_.name, address_, make_reachable(actor)};
+}
+
+caf::actor_id node::make_reachable(const caf::strong_actor_ptr& actor) {
+  const auto id = actor->id();
+  auto& known = reachable_[id % reachable_.size()];
+  if (known.load(std::memory_order_acquire) == id) return id;
+  if (!system_.registry().get<caf::strong_actor_ptr>(id)) system_.registry().put(id, actor);
+  known.store(id, std::memory_order_release);
+  return id;
+}
+
+caf::strong_actor_ptr node::asker(caf::actor_id id) {
+  if (last_inbox_ && last_inbox_->id() == id) return last_inbox_;
+  auto found = system_.registry().get<caf::strong_actor_ptr>(id);
+  if (found && as_inbox(found)) last_inbox_ = found;
+  return found;
+}
+
+std::string node::name_of(const caf::node_id& id) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = names_.find(id);
+  return found == names_.end() ? std::string() : found->second;
 }
 
 caf::strong_actor_ptr node::resolve(const messages::actor_ref& address) {
@@ -279,29 +361,28 @@ caf::node_id node::id_of(const std::string& name) {
 }
 
 caf::strong_actor_ptr node::make_proxy(caf::node_id id, caf::actor_id actor) {
-  std::string name;
+  std::shared_ptr<const route> way;
   {
     const std::scoped_lock lock(mutex_);
-    name = names_.at(id);
+    way = route_to(names_.at(id));
   }
   caf::actor_config config;
   auto proxy = caf::make_actor<remote_actor, caf::strong_actor_ptr>(
-      actor, std::move(id), &system_, config, static_cast<message_carrier&>(*this), open_);
-  send(name, {.kind = frame_kind::monitor, .target = actor});
+      actor, std::move(id), &system_, config, static_cast<message_carrier&>(*this), open_, way);
+  send(way->name, {.kind = frame_kind::monitor, .target = actor});
   return proxy;
 }
 
-void node::forward(const caf::node_id& to, caf::actor_id target, caf::mailbox_element_ptr what) {
+void node::forward(const route& to, caf::actor_id target, caf::mailbox_element_ptr what) {
   const auto& mid = what->mid;
   frame out{.target = target};
   auto encoded = types_.encode(what->content(), out, *this);
   if (encoded && what->sender) {
-    const auto sender = address_of(what->sender);
-    if (sender.node == settings_.name) {
-      out.sender = sender.id;
+    if (what->sender->node() == system_.node()) {
+      out.sender = make_reachable(what->sender);
     } else if (mid.is_request()) {
-      encoded = fail(errc::unknown_target,
-                     "a request of node '" + sender.node + "' cannot be delegated to a third node");
+      encoded = fail(errc::unknown_target, "a request of node '" + name_of(what->sender->node()) +
+                                               "' cannot be delegated to a third node");
     }
   }
   if (!encoded) {
@@ -314,56 +395,69 @@ void node::forward(const caf::node_id& to, caf::actor_id target, caf::mailbox_el
   if (mid.is_request() || mid.is_response()) out.request_id = mid.integer_value();
   if (mid.is_request()) out.kind = frame_kind::request;
   if (mid.is_response()) out.kind = frame_kind::response;
-  std::string name;
-  {
-    const std::scoped_lock lock(mutex_);
-    name = names_.at(to);
-    if (out.kind == frame_kind::request && what->sender)
-      pending_[{out.sender, mid.request_id().integer_value()}] = {what->sender, mid, name};
+  if (out.kind == frame_kind::request && what->sender) {
+    if (const auto* inbox = as_inbox(what->sender)) {
+      out.deadline_us = inbox->time_left_us(mid);
+    } else {
+      const std::scoped_lock lock(mutex_);
+      pending_[{out.sender, mid.request_id().integer_value()}] = {what->sender, mid, to.name};
+    }
   }
-  send(name, std::move(out));
+  if (const auto peer = to.peer.load(std::memory_order_acquire)) {
+    link_->send(peer_id{peer}, std::move(out), {});
+  } else {
+    send(to.name, std::move(out));
+  }
 }
 
-void node::received(const std::string& from, const frame& in) {
+void node::received(correspondent& from, const frame& in) {
   switch (in.kind) {
     case frame_kind::message:
     case frame_kind::request:
       return deliver(from, in);
     case frame_kind::response:
-      return in.target == 0 ? finish_lookup(from, in) : deliver(from, in);
+      return in.target == 0 ? finish_lookup(from.name, in) : deliver_response(from, in);
     case frame_kind::monitor:
-      return watch(from, in.target);
+      return watch(from.name, in.target);
     case frame_kind::down:
       return actor_ended(from, in);
     case frame_kind::link:
-      return link_actor(from, in);
+      return link_actor(from.name, in);
     case frame_kind::unlink:
-      return unlink_actor(from, in);
+      return unlink_actor(from.name, in);
     case frame_kind::lookup:
-      return answer_lookup(from, in);
+      return answer_lookup(from.name, in);
     case frame_kind::heartbeat:
       return;  // it was heard
     default:
-      log::warning(settings_.name + ": ignored an unexpected frame from " + from);
+      log::warning(settings_.name + ": ignored an unexpected frame from " + from.name);
   }
 }
 
-void node::deliver(const std::string& from, const frame& in) {
-  const caf::message_id mid =
-      in.kind == frame_kind::message ? caf::make_message_id() : caf::message_id{in.request_id};
-  if (in.kind == frame_kind::response) {
-    const std::scoped_lock lock(mutex_);
-    if (pending_.erase({in.target, mid.request_id().integer_value()}) == 0) return;
-  }
+void node::deliver(correspondent& from, const frame& in) {
   const auto target = system_.registry().get<caf::strong_actor_ptr>(in.target);
   if (!target)
-    return refuse(from, in,
+    return refuse(from.name, in,
                   {errc::unknown_target, "there is no actor " + std::to_string(in.target) +
                                              " on node '" + settings_.name + "' (any more)"});
   auto content = types_.decode(in, *this);
-  if (!content && in.kind != frame_kind::response) return refuse(from, in, content.error());
-  auto sender = in.sender ? resolve({from, "", in.sender}) : nullptr;
-  enqueue(target, std::move(sender), mid,
+  if (!content) return refuse(from.name, in, content.error());
+  const bool answered = in.kind == frame_kind::request;
+  enqueue(target, handle_of(from, in.sender),
+          answered ? caf::message_id{in.request_id} : caf::make_message_id(), std::move(*content));
+}
+
+void node::deliver_response(correspondent& from, const frame& in) {
+  const auto target = asker(in.target);
+  if (!target) return;
+  const caf::message_id mid{in.request_id};
+  const bool direct = as_inbox(target) != nullptr;
+  if (!direct) {
+    const std::scoped_lock lock(mutex_);
+    if (pending_.erase({in.target, mid.request_id().integer_value()}) == 0) return;
+  }
+  auto content = types_.decode(in, *this);
+  enqueue(target, direct ? nullptr : handle_of(from, in.sender), mid,
           content ? std::move(*content) : caf::make_message(to_caf(content.error())));
 }
 
@@ -394,10 +488,11 @@ void node::watch(const std::string& from, caf::actor_id target) {
   });
 }
 
-void node::actor_ended(const std::string& from, const frame& in) {
+void node::actor_ended(correspondent& from, const frame& in) {
   const auto reason = in.body.empty() ? caf::error{} : to_caf(error_in(in));
-  forget_links(from, [&](const remote_link& known) { return known.there == in.sender; });
-  proxies_.erase(id_of(from), in.sender, reason);
+  from.known.erase(in.sender);
+  forget_links(from.name, [&](const remote_link& known) { return known.there == in.sender; });
+  proxies_.erase(id_of(from.name), in.sender, reason);
 }
 
 /// CAF links actors under the locks of both, where nothing may be asked of either.
@@ -495,10 +590,13 @@ void node::finish_lookup(const std::string& from, const frame& in) {
 
 void node::undelivered(const frame& out, const error& why) {
   if (out.kind != frame_kind::request) return;
+  const caf::message_id mid{out.request_id};
+  const auto sender = system_.registry().get<caf::strong_actor_ptr>(out.sender);
+  if (sender && as_inbox(sender))
+    return enqueue(sender, nullptr, mid.response_id(), caf::make_message(to_caf_foreign(why)));
   std::vector<pending_request> failed;
   {
     const std::scoped_lock lock(mutex_);
-    const caf::message_id mid{out.request_id};
     auto found = pending_.extract({out.sender, mid.request_id().integer_value()});
     if (found) failed.push_back(std::move(found.mapped()));
   }
@@ -506,6 +604,7 @@ void node::undelivered(const frame& out, const error& why) {
 }
 
 void node::node_down(const std::string& name, const error& why) {
+  std::erase_if(greeted_, [&](const auto& entry) { return entry.second->name == name; });
   std::vector<pending_request> failed;
   std::vector<lookup> unanswered;
   {

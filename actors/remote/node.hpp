@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <caf/actor_addr.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/node_id.hpp>
@@ -14,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 
 #include "actors/remote/gate.hpp"
 #include "actors/remote/liveness.hpp"
@@ -84,6 +87,9 @@ class node final : public actor_directory,
                                                    const std::string& actor,
                                                    std::chrono::milliseconds timeout);
 
+  /// The name of the node that a remote handle's `node()` stands for; empty if it is none of ours.
+  [[nodiscard]] std::string name_of(const caf::node_id& id);
+
   /// A local actor becomes reachable under the returned address; a remote one keeps its own.
   [[nodiscard]] messages::actor_ref address_of(const caf::strong_actor_ptr& actor) override;
   /// A handle to the actor at `address`; its node is connected at the first message.
@@ -105,6 +111,12 @@ class node final : public actor_directory,
     caf::actor_addr here;
   };
   using lookup = std::promise<result<caf::strong_actor_ptr>>;
+  /// A node that writes to us, and the handles of its actors that did.
+  struct correspondent {
+    std::string name;
+    std::unordered_map<caf::actor_id, caf::strong_actor_ptr> known;
+    bool heard = false;  // since the last tick, past the core
+  };
 
   node(caf::actor_system& system, const message_registry& types, node_settings settings);
   [[nodiscard]] messages::link_events link_events();
@@ -113,8 +125,7 @@ class node final : public actor_directory,
   // caf::proxy_registry::backend and message_carrier
   caf::strong_actor_ptr make_proxy(caf::node_id node, caf::actor_id actor) override;
   void set_last_hop(caf::node_id*) override {}
-  void forward(const caf::node_id& to, caf::actor_id target,
-               caf::mailbox_element_ptr what) override;
+  void forward(const route& to, caf::actor_id target, caf::mailbox_element_ptr what) override;
   void tell_link(messages::frame_kind what, const caf::strong_actor_ptr& local,
                  const caf::strong_actor_ptr& remote) override;
 
@@ -124,6 +135,8 @@ class node final : public actor_directory,
   void step(Event event);
   void perform_locked(neighbourhood::effect& effect);
   void perform(neighbourhood::effect& effect);
+  void note_routes(const neighbourhood::effects& effects);
+  [[nodiscard]] std::shared_ptr<route> route_to(const std::string& name);
   void send(const std::string& to, messages::frame out);
   void connect(const neighbourhood::connect& to);
 
@@ -133,12 +146,17 @@ class node final : public actor_directory,
   [[nodiscard]] neighbourhood::effects perform_liveness(const liveness::effects& what);
   [[nodiscard]] error with_own_pause(error why) const;
 
-  // Frames from other nodes, by kind.
-  void received(const std::string& from, const messages::frame& in);
-  void deliver(const std::string& from, const messages::frame& in);
+  // Frames from other nodes, by kind. On the link's thread.
+  void arrived(peer_id peer, messages::frame in);
+  void peer_left(peer_id peer, const error& why);
+  [[nodiscard]] correspondent& correspondent_of(const std::string& name);
+  [[nodiscard]] caf::strong_actor_ptr handle_of(correspondent& at, caf::actor_id actor);
+  void received(correspondent& from, const messages::frame& in);
+  void deliver(correspondent& from, const messages::frame& in);
+  void deliver_response(correspondent& from, const messages::frame& in);
   void refuse(const std::string& from, const messages::frame& request, const error& why);
   void watch(const std::string& from, caf::actor_id target);
-  void actor_ended(const std::string& from, const messages::frame& in);
+  void actor_ended(correspondent& from, const messages::frame& in);
   void link_actor(const std::string& from, const messages::frame& in);
   void unlink_actor(const std::string& from, const messages::frame& in);
   void answer_lookup(const std::string& from, const messages::frame& in);
@@ -153,6 +171,10 @@ class node final : public actor_directory,
   void put_error(messages::frame& out, const error& what);
   [[nodiscard]] error error_in(const messages::frame& in);
   [[nodiscard]] caf::node_id id_of(const std::string& name);
+  /// The id under which other nodes answer a local actor.
+  caf::actor_id make_reachable(const caf::strong_actor_ptr& actor);
+  /// The local actor that a response is for, on the link's thread.
+  [[nodiscard]] caf::strong_actor_ptr asker(caf::actor_id id);
 
   caf::actor_system& system_;
   const message_registry& types_;
@@ -167,11 +189,20 @@ class node final : public actor_directory,
   std::unique_ptr<neighbourhood> core_;
   liveness liveness_;
   std::map<caf::node_id, std::string> names_;
+  std::map<std::string, std::shared_ptr<route>> routes_;
   std::map<request_key, pending_request> pending_;
   std::multimap<std::string, remote_link> remote_links_;  // by node
   std::map<std::string, caf::strong_actor_ptr> published_;
   std::map<std::uint64_t, std::pair<std::string, lookup>> lookups_;
   std::uint64_t next_lookup_ = 1;
+
+  // The link's thread's, so that what comes in takes no lock.
+  std::map<std::string, correspondent> correspondents_;
+  std::unordered_map<std::uint64_t, correspondent*> greeted_;  // by peer_id
+  caf::strong_actor_ptr last_inbox_;                           // that had a response
+
+  // Ids of some actors that are known to be reachable, to be found without lock. Never reused.
+  std::array<std::atomic<caf::actor_id>, 256> reachable_{};
 
   std::unique_ptr<messages::link> link_;  // its thread calls into everything above
   std::unique_ptr<ticker> ticker_;        // last: it uses the link

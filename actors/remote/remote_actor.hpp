@@ -1,9 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <caf/actor_config.hpp>
 #include <caf/actor_proxy.hpp>
 #include <caf/mailbox_element.hpp>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "actors/remote/gate.hpp"
@@ -11,14 +14,19 @@
 
 namespace troupe::actors {
 
+/// The way to another node. Written by its `node` only.
+struct route {
+  const std::string name;
+  std::atomic<std::uint64_t> peer = 0;  ///< The connection; 0 while there is none.
+};
+
 /// What carries a message to another process; `node` is the one implementation.
 class message_carrier {
  public:
   virtual ~message_carrier() = default;
 
   /// Called in the sender's thread. The carrier answers a request that it cannot deliver.
-  virtual void forward(const caf::node_id& node, caf::actor_id target,
-                       caf::mailbox_element_ptr what) = 0;
+  virtual void forward(const route& to, caf::actor_id target, caf::mailbox_element_ptr what) = 0;
 
   /// A local actor was linked to (`frame_kind::link`) or unlinked from a remote one. Called under
   /// the locks of both: to be told later, from another thread.
@@ -31,8 +39,9 @@ class message_carrier {
 class remote_actor final : public caf::actor_proxy {
  public:
   /// `carrier` may be called while `open` lets one in.
-  remote_actor(caf::actor_config& config, message_carrier& carrier, std::shared_ptr<gate> open)
-      : caf::actor_proxy(config), carrier_(carrier), open_(std::move(open)) {}
+  remote_actor(caf::actor_config& config, message_carrier& carrier, std::shared_ptr<gate> open,
+               std::shared_ptr<const route> way)
+      : caf::actor_proxy(config), carrier_(carrier), open_(std::move(open)), way_(std::move(way)) {}
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override;
   void kill_proxy(caf::execution_unit* unit, caf::error reason) override;
@@ -44,6 +53,7 @@ class remote_actor final : public caf::actor_proxy {
 
   message_carrier& carrier_;
   std::shared_ptr<gate> open_;
+  const std::shared_ptr<const route> way_;
 };
 
 }  // namespace troupe::actors

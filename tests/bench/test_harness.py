@@ -18,7 +18,10 @@ from unittest import mock
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import figures
+import fork
 import harness
+import messaging
 import resnet
 from harness import Contender, Failure, Figure, Missing, Result, Run
 
@@ -71,6 +74,31 @@ class Medians(unittest.TestCase):
         slow, fast, failed = result("slow", 2.0, 2.0), result("fast", 9.0, 1.0, 1.0), result("none")
         self.assertIs(harness.best([slow, failed, fast], "value"), fast)
         self.assertIsNone(harness.best([failed], "value"))
+
+
+class Comparisons(unittest.TestCase):
+    def test_a_rate_is_inverted_so_that_below_1_is_ahead(self) -> None:
+        bench = figures.Bench("x", "", {"troupe": "Troupe", "rpc": "RPC"}, lambda names: [],
+                              lambda: [figures.Comparison("shm.rtt_8B_p50", "t", "a", "rpc"),
+                                       figures.Comparison("shm.pipelined_8B", "t", "b", "rpc", "b"),
+                                       figures.Comparison("local.idle", "t", "c")], "", 1.0)
+        ours, theirs = result("t"), result("rpc")
+        ours.readings.append({"a": 10.0, "b": 400.0, "c": 5.0})
+        theirs.readings.append({"shm.rtt_8B_p50": 20.0, "b": 100.0})
+        _, rows = bench.rows(bench.figures({"t": ours, "rpc": theirs}))
+        self.assertEqual([row[0] for row in rows],
+                         ["shm.rtt_8B_p50", "shm.pipelined_8B", "local.idle"])
+        self.assertEqual([row[3] for row in rows], ["us", "1/s", "bytes"])
+        self.assertEqual([row[4] for row in rows], ["0.500", "0.250", "-"])
+
+    def test_every_figure_of_the_benchmarks_has_a_contender(self) -> None:
+        with mock.patch.object(harness, "require_program", str), \
+                mock.patch.object(harness, "require_peers", str):
+            for bench in (messaging, fork):
+                names = {each.name for each in bench.contenders(list(bench.FAMILIES))}
+                for row in bench.comparisons():
+                    self.assertIn(row.contender, names)
+                    self.assertIn(row.peer, names | {""})
 
 
 class Tables(unittest.TestCase):

@@ -1,0 +1,213 @@
+#pragma once
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/futures/futex.hpp"
+
+namespace troupe::actors {
+
+/// The requests that are outstanding, by number, and the thread that watches their deadlines. A
+/// number names a slot and how often it was used, so that an answer that comes late finds nothing.
+/// Taking a request out is one compare-and-swap, and who gets it settles it. Deadlines lie in the
+/// slots: the watch sleeps until the earliest, then looks through all slots, at most once a
+/// millisecond. A resource; safe from any thread.
+template <class T>
+class request_table {
+ public:
+  using clock = std::chrono::steady_clock;
+  /// What the request's owner knows it by, for `take_tagged`.
+  using tag = std::uintptr_t;
+
+  /// `expired` gets what was not taken by its deadline, on the watch's thread.
+  explicit request_table(std::function<void(T*)> expired)
+      : expired_(std::move(expired)), watch_([this] { watch(); }) {}
+  request_table(const request_table&) = delete;
+  request_table& operator=(const request_table&) = delete;
+  ~request_table() { stop(); }
+
+  /// Ends the watch, and has it finish what it does. Not from `expired`.
+  void stop() {
+    stopping_.store(true, std::memory_order_seq_cst);
+    ring_the_bell();
+    if (watch_.joinable()) watch_.join();
+  }
+
+  /// Returns the request's number, of 60 bits; 0 when the table is full.
+  std::uint64_t put(T* item, tag of, clock::time_point deadline) {
+    const auto index = free_slot();
+    if (index == none) return 0;
+    auto& at = slot_at(index);
+    const auto use = at.uses = at.uses % most_uses + 1;
+    const auto due = deadline.time_since_epoch().count();
+    at.item.store(item, std::memory_order_relaxed);
+    at.of.store(of, std::memory_order_relaxed);
+    at.deadline.store(due, std::memory_order_relaxed);
+    at.use.store(use, std::memory_order_seq_cst);
+    if (due < earliest_.load(std::memory_order_seq_cst)) {
+      lower_earliest(due);
+      ring_the_bell();
+    }
+    return use << index_bits | index;
+  }
+
+  /// What was put under that number, for the one caller who gets it; null for the others.
+  T* take(std::uint64_t number) {
+    const auto index = static_cast<std::uint32_t>(number & (slots - 1));
+    auto use = number >> index_bits;
+    if (use == 0 || index >= used_.load(std::memory_order_acquire)) return nullptr;
+    auto& at = slot_at(index);
+    if (!at.use.compare_exchange_strong(use, 0, std::memory_order_acq_rel)) return nullptr;
+    T* const item = at.item.load(std::memory_order_relaxed);
+    const std::scoped_lock lock(free_mutex_);
+    free_.push_back(index);
+    return item;
+  }
+
+  /// Takes out everything of one tag and gives it to `to`.
+  template <class To>
+  void take_tagged(tag of, To to) {
+    for_each([&](const slot& at, std::uint64_t number) {
+      if (at.of.load(std::memory_order_relaxed) != of) return;
+      if (T* const item = take(number)) to(item);
+    });
+  }
+
+  template <class To>
+  void take_all(To to) {
+    for_each([&](const slot&, std::uint64_t number) {
+      if (T* const item = take(number)) to(item);
+    });
+  }
+
+  /// When the time of a request is over that is in the table.
+  [[nodiscard]] clock::time_point deadline_of(std::uint64_t number) const {
+    const auto index = static_cast<std::uint32_t>(number & (slots - 1));
+    if (index >= used_.load(std::memory_order_acquire)) return {};
+    return clock::time_point(clock::duration(slot_at(index).deadline.load()));
+  }
+
+  [[nodiscard]] std::size_t outstanding() const {
+    const std::scoped_lock lock(free_mutex_);
+    return used_.load(std::memory_order_relaxed) - free_.size();
+  }
+
+ private:
+  static constexpr unsigned index_bits = 26;
+  static constexpr std::uint32_t slots = std::uint32_t{1} << index_bits;
+  static constexpr std::uint64_t most_uses = (std::uint64_t{1} << (60 - index_bits)) - 1;
+  static constexpr std::uint32_t chunk_slots = 4096;
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+  static constexpr auto coarseness = std::chrono::milliseconds(1);
+
+  struct slot {
+    std::atomic<std::uint64_t> use = 0;  // 0: free
+    std::atomic<T*> item = nullptr;
+    std::atomic<tag> of = 0;
+    std::atomic<clock::rep> deadline = 0;
+    std::uint64_t uses = 0;  // of who got the slot last
+  };
+  using chunk = std::array<slot, chunk_slots>;
+
+  [[nodiscard]] slot& slot_at(std::uint32_t index) const {
+    auto* const in = chunks_[index / chunk_slots].load(std::memory_order_acquire);
+    return (*in)[index % chunk_slots];
+  }
+
+  std::uint32_t free_slot() {
+    const std::scoped_lock lock(free_mutex_);
+    if (!free_.empty()) {
+      const auto index = free_.back();
+      free_.pop_back();
+      return index;
+    }
+    const auto index = used_.load(std::memory_order_relaxed);
+    if (index == slots) return none;
+    if (index % chunk_slots == 0) {
+      owned_.push_back(std::make_unique<chunk>());
+      chunks_[index / chunk_slots].store(owned_.back().get(), std::memory_order_release);
+    }
+    used_.store(index + 1, std::memory_order_release);
+    return index;
+  }
+
+  template <class Visit>
+  void for_each(Visit visit) {
+    if (outstanding() == 0) return;
+    const auto used = used_.load(std::memory_order_acquire);
+    for (std::uint32_t index = 0; index < used; ++index) {
+      const auto& at = slot_at(index);
+      const auto use = at.use.load(std::memory_order_seq_cst);
+      if (use != 0) visit(at, use << index_bits | index);
+    }
+  }
+
+  void lower_earliest(clock::rep to) {
+    auto now = earliest_.load(std::memory_order_relaxed);
+    while (to < now && !earliest_.compare_exchange_weak(now, to, std::memory_order_seq_cst)) {
+    }
+  }
+
+  void ring_the_bell() {
+    bell_.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake_all(bell_);
+  }
+
+  void watch() {
+    pthread_setname_np(pthread_self(), "troupe-timeouts");
+    while (true) {
+      const auto heard = bell_.load(std::memory_order_seq_cst);
+      if (stopping_.load(std::memory_order_seq_cst)) return;
+      const auto due = earliest_.load(std::memory_order_seq_cst);
+      const auto now = clock::now();
+      if (now.time_since_epoch().count() >= due) {
+        expire(now);
+      } else {
+        futex_wait(bell_, heard, clock::time_point(clock::duration(due)));
+      }
+    }
+  }
+
+  void expire(clock::time_point now) {
+    // Before the look: who puts a request in during it either is seen or lowers this again.
+    earliest_.store(never, std::memory_order_seq_cst);
+    clock::rep next = never;
+    for_each([&](const slot& at, std::uint64_t number) {
+      const auto due = at.deadline.load(std::memory_order_relaxed);
+      if (due > now.time_since_epoch().count()) {
+        next = std::min(next, due);
+      } else if (T* const item = take(number)) {
+        expired_(item);
+      }
+    });
+    if (next != never)
+      lower_earliest(std::max(next, (now + coarseness).time_since_epoch().count()));
+  }
+
+  static constexpr clock::rep never = clock::time_point::max().time_since_epoch().count();
+
+  const std::function<void(T*)> expired_;
+  std::array<std::atomic<chunk*>, slots / chunk_slots> chunks_{};
+  std::atomic<std::uint32_t> used_ = 0;  // slots that were ever handed out
+  mutable std::mutex free_mutex_;
+  std::vector<std::uint32_t> free_;
+  std::vector<std::unique_ptr<chunk>> owned_;
+
+  std::atomic<clock::rep> earliest_ = never;
+  std::atomic<std::uint32_t> bell_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::thread watch_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,41 @@
+#include "actors/futures/requester.hpp"
+
+#include <cxxabi.h>
+
+#include <caf/make_actor.hpp>
+#include <cstdlib>
+
+namespace troupe::actors {
+namespace {
+
+/// A type's own name, without namespaces and template arguments' spaces.
+std::string plain_name(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> full(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+  const std::string name = status == 0 ? full.get() : type.name();
+  const auto end = name.find('<');
+  const auto start = name.rfind("::", end);
+  return start == std::string::npos ? name : name.substr(start + 2);
+}
+
+}  // namespace
+
+requester::requester(caf::actor_system& system, node_names names)
+    : names_(std::make_shared<const node_names>(std::move(names))), inbox_([&system] {
+        caf::actor_config config;
+        return caf::make_actor<request_inbox, caf::strong_actor_ptr>(
+            system.next_actor_id(), system.node(), &system, config);
+      }()) {}
+
+requester::~requester() {
+  static_cast<request_inbox*>(inbox_->get())->close();
+}
+
+error requester::explain(const error& why, const question& asked, const std::string& node) {
+  return {why.code, "a request '" + plain_name(*asked.message) + "' to actor " +
+                        std::to_string(asked.target) +
+                        (node.empty() ? "" : " of node '" + node + "'") + ": " + why.text};
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <caf/actor_cast.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/error.hpp>
+#include <caf/mailbox_element.hpp>
+#include <chrono>
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+#include "actors/errors.hpp"
+#include "actors/futures/future.hpp"
+#include "actors/futures/request_inbox.hpp"
+
+namespace troupe::actors {
+
+/// What to call the node of a remote actor in errors; `node::name_of`, as a rule.
+using node_names = std::function<std::string(const caf::node_id&)>;
+
+/// Asks actors of this and other processes and gives futures for their answers. One for each actor
+/// system is enough. A resource: ends before the node whose names it uses and before the actor
+/// system; what is outstanding then fails with errc::cancelled. Safe from any thread.
+class requester {
+ public:
+  explicit requester(caf::actor_system& system, node_names names = {});
+  requester(const requester&) = delete;
+  requester& operator=(const requester&) = delete;
+  ~requester();
+
+  /// Sends `message` (a caf::message for several elements) to an actor handle and gives the future
+  /// of its answer, a `T`; with void, of any answer that is no error. Settled in the thread that
+  /// brings the answer: an actor's, a link's.
+  ///
+  /// Errors of the actor's own come as they are. The others say who was asked what, and why there
+  /// is no answer:
+  /// - timed_out: none within `deadline`, which a remote actor's process is told too;
+  /// - unknown_target: the actor has ended or never existed;
+  /// - handler_failed: it ended in a handler that threw;
+  /// - unknown_message: it does not handle the message, or answered with another type than T;
+  /// - peer_lost: its process died, hung, or could not be reached;
+  /// - cancelled: its process left in order, or this requester ended.
+  template <class T, class Handle, class Message>
+  [[nodiscard]] future<T> request(const Handle& target, Message message,
+                                  std::chrono::nanoseconds deadline);
+
+ private:
+  template <class T>
+  class open_request;
+
+  struct question {  // for error texts
+    caf::actor_id target;
+    caf::node_id node;
+    const std::type_info* message;
+  };
+  [[nodiscard]] static error explain(const error& why, const question& asked,
+                                     const std::string& node);
+
+  /// Shared with open requests, whose errors may come when the requester has gone.
+  const std::shared_ptr<const node_names> names_;
+  const caf::strong_actor_ptr inbox_;
+};
+
+/// A future's state and what the table knows of its request: one allocation.
+template <class T>
+class requester::open_request final : public future_state<T>, public unanswered {
+ public:
+  open_request(question asked, std::shared_ptr<const node_names> names)
+      : asked_(std::move(asked)), names_(std::move(names)) {}
+
+  void answered(caf::mailbox_element& answer) noexcept override {
+    auto& content = answer.content();
+    if (!content.empty() && content.template match_elements<caf::error>()) {
+      const auto& why = content.template get_as<caf::error>(0);
+      is_own(why) ? void(this->settle_error(from_caf(why))) : explain_and_settle(from_caf(why));
+    } else if constexpr (std::is_void_v<T>) {
+      this->settle({});
+    } else if (content.template match_elements<T>()) {
+      this->settle(content.template move_if_unshared<T>(0));
+    } else {
+      explain_and_settle({errc::unknown_message,
+                          "was answered with " + content.stringify() + ", which has another type"});
+    }
+    this->release();
+  }
+
+  void failed(const error& why) noexcept override {
+    explain_and_settle(why);
+    this->release();
+  }
+
+ private:
+  void explain_and_settle(const error& why) {
+    if (this->ready()) return;
+    const auto node = *names_ && asked_.node ? (*names_)(asked_.node) : std::string();
+    this->settle_error(explain(why, asked_, node));
+  }
+
+  const question asked_;
+  const std::shared_ptr<const node_names> names_;
+};
+
+template <class T, class Handle, class Message>
+future<T> requester::request(const Handle& target, Message message,
+                             std::chrono::nanoseconds deadline) {
+  if (!target)
+    return settled_future<T>(fail(errc::unknown_target, "a request was given no actor to go to"));
+  auto* const to = caf::actor_cast<caf::abstract_actor*>(target);
+  auto* const inbox = static_cast<request_inbox*>(inbox_->get());
+  auto* const state = new open_request<T>({to->id(), to->node(), &typeid(Message)}, names_);
+  future<T> handle(reference<future_state<T>>::share(*state));
+  const auto now = request_inbox::clock::now();
+  const auto longest = request_inbox::clock::time_point::max() - now;
+  inbox->send(*state, *to,
+              deadline < longest ? now + deadline : request_inbox::clock::time_point::max(),
+              [&](std::uint64_t number) {
+                return caf::make_mailbox_element(inbox_, caf::make_message_id(number), {},
+                                                 std::move(message));
+              });
+  return handle;
+}
+
+}  // namespace troupe::actors

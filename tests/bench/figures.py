@@ -1,0 +1,109 @@
+"""What benchmarks share whose contenders print {"name", "value", "unit"} lines: Troupe's figures
+in a table, each beside the peer's figure of the same kind."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import harness
+from harness import Contender, Figure, Reading, Result, Run
+
+UNITS = {"_p50": "us", "_p99": "us", "pipelined": "1/s", "_one_way": "ms", "_rate": "MB/s",
+         "spawn": "ns", "idle": "bytes", "messages": "1/s", "lstm.": "s"}
+HIGHER_IS_BETTER = ("1/s", "MB/s")
+
+
+def unit_of(name: str) -> str:
+    """A figure's unit, which is part of its name's meaning; nanoseconds unless it says else."""
+    return next((unit for part, unit in UNITS.items() if part in name), "ns")
+
+
+def read_figures(run: Run) -> Reading:
+    """The figures a contender printed."""
+    return {line["name"]: line["value"] for line in run.json_lines()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row: a figure of one of Troupe's contenders, and a peer's to set beside it."""
+
+    name: str
+    contender: str
+    figure: str
+    peer: str = ""
+    peer_figure: str = ""  # as `name` if empty
+
+
+class Bench:
+    """The command line of such a benchmark."""
+
+    def __init__(self, name: str, text: str | None, families: dict[str, str],
+                 contenders: Callable[[list[str]], list[Contender]],
+                 comparisons: Callable[[], list[Comparison]], how: str,
+                 timeout_s: float) -> None:
+        self.name, self.text, self.families = name, text, families
+        self.contenders, self.comparisons = contenders, comparisons
+        self.how, self.timeout_s = how, timeout_s
+
+    def parse(self) -> argparse.Namespace:
+        """Reads and checks the flags."""
+        parser = argparse.ArgumentParser(prog=f"./dev bench {self.name}", description=self.text,
+                                         formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("--peers", action="store_true", help="measure the peer too")
+        parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
+        parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
+        parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
+        options = parser.parse_args()
+        if options.rounds < 1:
+            parser.error("needs at least 1 round")
+        if options.write_docs and not options.peers:
+            parser.error("--write-docs needs --peers")
+        return options
+
+    def main(self) -> int:
+        options = self.parse()
+        names = list(self.families) if options.peers else ["troupe"]
+        planned = self.contenders(names)
+        load = harness.load_before_start()
+        results = harness.interleave(planned, options.rounds, self.timeout_s)
+        figures = self.figures({result.contender.name: result for result in results})
+        where, how = harness.circumstances(load), f"{self.how}; {options.rounds} rounds"
+        print(f"{how}\n{where}\n\n{harness.table(*self.rows(figures))}")
+        if options.json:
+            harness.write_figures(options.json, figures)
+        if options.write_docs and not any(result.failure for result in results):
+            harness.write_section(self.name, f"Measured {where}.\n{how}.\n\n"
+                                             f"{harness.markdown_table(*self.rows(figures))}")
+        return harness.exit_code(results)
+
+    def figures(self, results: dict[str, Result]) -> list[Figure]:
+        """Every comparison that was measured."""
+        found = []
+        for row in self.comparisons():
+            rivals = [(results[row.peer], row.peer_figure or row.name)] if row.peer in results else []
+            found += harness.figures_against(results[row.contender], row.figure, row.name,
+                                             unit_of(row.name), rivals)
+        return found
+
+    def rows(self, figures: list[Figure]) -> tuple[list[str], list[list[str]]]:
+        """The table. A ratio is Troupe's figure over the peer's, or the inverse where more is
+        better: below 1, Troupe is ahead."""
+        peer = " / ".join(name for family, name in self.families.items() if family != "troupe")
+        rows = []
+        for figure in figures:
+            ratio = None
+            if figure.peer_value:
+                ratio = figure.value / figure.peer_value
+                ratio = 1 / ratio if figure.unit in HIGHER_IS_BETTER else ratio
+            rows.append([figure.name, _cell(figure.value), _cell(figure.peer_value), figure.unit,
+                         harness.number(ratio, 3)])
+        return ["figure", "Troupe", peer, "unit", "ratio"], rows
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

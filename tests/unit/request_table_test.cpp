@@ -1,0 +1,104 @@
+#include "actors/futures/request_table.hpp"
+
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <future>
+#include <thread>
+#include <vector>
+
+namespace troupe::actors {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto never = std::chrono::steady_clock::time_point::max();
+
+struct item {
+  std::atomic<int> taken = 0;
+  std::promise<void> expired = {};
+};
+using table = request_table<item>;
+
+auto in(std::chrono::milliseconds time) {
+  return std::chrono::steady_clock::now() + time;
+}
+
+}  // namespace
+
+TEST_CASE("a request is taken once, and its number never means another") {
+  table requests([](item*) {});
+  item first;
+  item second;
+  const auto one = requests.put(&first, 1, never);
+  CHECK(one != 0);
+  CHECK(one >> 60 == 0);
+  CHECK(requests.take(one) == &first);
+  CHECK(requests.take(one) == nullptr);
+  const auto two = requests.put(&second, 1, never);  // in the same slot
+  CHECK(two != one);
+  CHECK(requests.take(one) == nullptr);
+  CHECK(requests.take(0) == nullptr);
+  CHECK(requests.take(~std::uint64_t{0} >> 4) == nullptr);
+  CHECK(requests.take(two) == &second);
+}
+
+TEST_CASE("requests expire at their deadlines, the earliest first, and no others do") {
+  std::vector<item*> order;
+  table requests([&order](item* late) {
+    order.push_back(late);
+    late->expired.set_value();
+  });
+  item slow;
+  item fast;
+  item answered;
+  item patient;
+  requests.put(&slow, 1, in(60ms));
+  requests.put(&fast, 1, in(20ms));
+  const auto number = requests.put(&answered, 1, in(40ms));
+  const auto kept = requests.put(&patient, 1, never);
+  CHECK(requests.take(number) == &answered);
+  slow.expired.get_future().wait();
+  requests.stop();
+  CHECK(order == std::vector<item*>{&fast, &slow});
+  CHECK(requests.take(kept) == &patient);
+}
+
+TEST_CASE("all requests of one tag are taken at once") {
+  table requests([](item*) {});
+  std::vector<item> items(10'000);
+  for (std::size_t i = 0; i < items.size(); ++i) requests.put(&items[i], i % 2, never);
+  requests.take_tagged(1, [](item* each) { ++each->taken; });
+  CHECK(requests.outstanding() == 5'000);
+  requests.take_all([](item* each) { each->taken += 10; });
+  CHECK(requests.outstanding() == 0);
+  for (std::size_t i = 0; i < items.size(); ++i) REQUIRE(items[i].taken == (i % 2 == 1 ? 1 : 10));
+}
+
+TEST_CASE("answers, deadlines and ends race for each request, and one wins") {
+  constexpr int rounds = 20'000;
+  std::atomic<int> left = rounds;
+  const auto took = [&left](item* each) {
+    ++each->taken;
+    --left;
+  };
+  std::vector<item> items(rounds);
+  table requests(took);
+  std::atomic<std::uint64_t> latest = 0;
+  std::thread answers([&] {
+    while (left > 0) {
+      if (auto* each = requests.take(latest.load())) took(each);
+    }
+  });
+  std::thread ends([&] {
+    while (left > 0) requests.take_tagged(1, took);
+  });
+  for (auto& each : items)
+    latest = requests.put(&each, static_cast<table::tag>((&each - items.data()) & 1), in(1ms));
+  answers.join();
+  ends.join();
+  requests.stop();
+  for (const auto& each : items) REQUIRE(each.taken == 1);
+}
+
+}  // namespace troupe::actors
