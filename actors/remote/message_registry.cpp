@@ -55,15 +55,15 @@ message_registry::message_registry() {
   add<double>("f64");
   add<std::string>("string");
   add<at::Tensor>("tensor");
-  insert(caf::make_rtti_pair<caf::error>(),
-         {"error", messages::lane::data,
-          [](const void* object, field_writer& out) {
-            write_error(*static_cast<const caf::error*>(object), out);
-          },
-          [](field_reader& in) {
-            auto mine = read_error(in);
-            return caf::make_message(std::move(mine));
-          }});
+  insert(caf::make_rtti_pair<caf::error>(), {"error", messages::lane::data,
+                                             [](const void* object, field_writer& out) {
+                                               write_error(*static_cast<const caf::error*>(object),
+                                                           out);
+                                             },
+                                             [](field_reader& in) {
+                                               auto mine = read_error(in);
+                                               return caf::make_message(std::move(mine));
+                                             }});
   insert(caf::make_rtti_pair<caf::exit_msg>(),
          {"exit", messages::lane::data, write_end<caf::exit_msg>, read_end<caf::exit_msg>});
   insert(caf::make_rtti_pair<caf::down_msg>(),

@@ -158,7 +158,8 @@ result<void> stage_core::runs(const step_key& key, const action& what, const cha
 result<stage_effects> stage_core::output_ready(const step_key& key, const action& what) {
   if (auto good = runs(key, what, " has its output"); !good) return tl::unexpected(good.error());
   if (passed_on_)
-    return fail(errc::bad_frame, to_string(what) + " of " + to_string(key) + " has its output twice");
+    return fail(errc::bad_frame,
+                to_string(what) + " of " + to_string(key) + " has its output twice");
   passed_on_ = true;
   stage_effects effects;
   if (const queued_step* step = find(key)) pass_on(*step, what, effects);

@@ -151,8 +151,7 @@ class stage_core {
   [[nodiscard]] static result<void> fits(edge what, const queued_step& step,
                                          microbatch_id microbatch);
   static const char* name(edge what);
-  [[nodiscard]] result<void> runs(const step_key& key, const action& what,
-                                  const char* event) const;
+  [[nodiscard]] result<void> runs(const step_key& key, const action& what, const char* event) const;
   void start_next(queued_step& step, stage_effects& effects);
   void pass_on(const queued_step& step, const action& what, stage_effects& effects);
   void advance(stage_effects& effects);

@@ -22,7 +22,7 @@ struct simulated_options {
   std::uint64_t bytes_per_second = std::uint64_t{4} << 30;  ///< Of each direction of a connection.
 
   double losses = 0;   ///< Of a piece: it is lost, and the connection breaks.
-  double repeats = 0;  ///< Of a piece: it comes twice, which the receiver must notice.
+  double repeats = 0;  ///< Of a piece: it comes twice, and must count once.
   /// A side hears within this time that its connection broke; pieces may still come until then.
   std::chrono::nanoseconds notice = std::chrono::milliseconds{1};
   /// How long a connection bears that its pieces cannot pass a partition.

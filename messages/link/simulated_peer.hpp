@@ -64,7 +64,7 @@ class simulated_peer {
  private:
   using time = simulated_network::state::time;
 
-  void take_one(const ucx::greeting& what);
+  void take_one(const simulated_greeting& what);
   void take_one(const outbox::piece& what);
   void take_one(const simulated_farewell& what);
   void take_one(const simulated_receipt& what);

@@ -163,7 +163,8 @@ TEST_CASE("both lanes arrive in order and once, or both sides learn that the con
     while (talk.step()) {
     }
     broken += talk.client.downs > 0;
-    if (seed % 4 > 1 && talk.client.downs > 0) return std::string("a quiet network broke");
+    if (seed % 4 != 0 && talk.client.downs > 0)
+      return std::string("a network that loses nothing broke");
     return judge(talk);
   });
   if (std::getenv("TROUPE_SEED") == nullptr) CHECK(broken > 50);  // the chances do something

@@ -244,6 +244,28 @@ TEST_CASE("a forward waits for a credit of the next stage") {
   CHECK(core.credit_arrived(edge::input, at(1), {0}).value() == start(at(1), f(1)));
 }
 
+TEST_CASE("an output that is ready before its action is done travels at once, and once") {
+  stage_core core;
+  REQUIRE(core.begin(middle(at(1))));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  REQUIRE(core.input_arrived(at(1), {1}));
+  CHECK(core.output_ready(at(1), f(0)).value() == send(at(1), f(0)));
+  CHECK(core.action_done(at(1), f(0)).value() == start(at(1), f(1)));
+  REQUIRE(core.action_done(at(1), f(1)));
+  REQUIRE(core.gradient_arrived(at(1), {0}));
+  REQUIRE(core.gradient_arrived(at(1), {1}));
+  CHECK(core.output_ready(at(1), b(0)).value() == send(at(1), b(0)));
+  const auto twice = core.output_ready(at(1), b(0));
+  REQUIRE_FALSE(twice);
+  CHECK(twice.error() == error{errc::bad_frame, "B0 of step 1 of epoch 1 has its output twice"});
+  CHECK(core.action_done(at(1), b(0)).value() == start(at(1), b(1)));
+  const auto early = core.output_ready(at(1), b(0));
+  REQUIRE_FALSE(early);
+  CHECK_THAT(early.error().text, ContainsSubstring("but it was not running"));
+  CHECK(core.action_done(at(1), b(1)).value() ==
+        send(at(1), b(1)) + stage_effects{step_finished{at(1), step_kind::training}});
+}
+
 TEST_CASE("a gradient is held until the previous stage has a credit for it, and keeps its order") {
   stage_core core(/*credits=*/1);
   REQUIRE(core.begin(last(at(1), 3)));
