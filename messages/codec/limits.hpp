@@ -16,8 +16,9 @@ struct limits {
   std::uint32_t values = 65536;                         ///< Fields and list items of one frame.
   std::uint32_t depth = 8;                              ///< Lists within lists within fields.
   std::size_t text_bytes = std::size_t{1} << 20;        ///< One string or byte string.
-  /// Of a peer's frames, without large tensors, that came before their tensors or out of order.
-  std::uint64_t held_bytes = std::uint64_t{64} << 20;
+  /// Of a peer's frames, without large tensors, that came before their tensors or out of order. An
+  /// honest one sends so much only while the last chunks of a large tensor are on their way.
+  std::uint64_t held_bytes = std::uint64_t{256} << 20;
 };
 
 }  // namespace troupe::messages

@@ -21,7 +21,7 @@ inline constexpr std::size_t refusal_kinds = 8;
 
 /// "wrong_secret": the name of a counter.
 [[nodiscard]] std::string_view name_of(refusal why) noexcept;
-/// The rest of a sentence that begins with the peer's name: "has another secret".
+/// The rest of a sentence that begins with the peer's name: "did not finish its handshake in time".
 [[nodiscard]] std::string_view describe(refusal why) noexcept;
 
 }  // namespace troupe::messages

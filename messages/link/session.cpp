@@ -131,7 +131,7 @@ handshake::digest handshake::proof_of(ucx::handshake_kind kind) const {
 }
 
 void handshake::derive_keys() {
-  const digest root = proof_of(ucx::handshake_kind{});  // a kind that is never sent
+  digest root = proof_of(ucx::handshake_kind{});  // a kind that is never sent
   std::array<session::key, 3> parts;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     crypto_kdf_derive_from_key(raw_out(parts[i]), parts[i].size(), i, "Troupe_1", raw(root));
@@ -141,6 +141,7 @@ void handshake::derive_keys() {
   const bool connects = role_ == role::connects;
   keys_.emplace(id, parts[connects ? 0 : 1], parts[connects ? 1 : 0]);
   for (session::key& part : parts) wipe(part);
+  wipe(root);
   wipe(key_);
 }
 

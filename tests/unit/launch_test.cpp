@@ -163,6 +163,39 @@ TEST_CASE("a child has an empty standard input and none of our descriptors") {
   CHECK(reports.all() == reports_list{"out c: clean", "exit c exited with code 0"});
 }
 
+TEST_CASE("a child finds what it is handed as its descriptor 3, whatever number that has here") {
+  std::vector<descriptor> low;  // so that each pipe of a start stands elsewhere
+  for (int i = 0; i < 12; ++i) {
+    int ends[2];
+    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+    const descriptor read(ends[0]);
+    REQUIRE(::write(ends[1], "handed over\n", 12) == 12);
+    ::close(ends[1]);
+    recorder reports;
+    process_group group = group_of(reports);
+    child_spec spec = shell("c", "cat <&3; [ -e /proc/self/fd/4 ] && echo more || echo clean");
+    spec.handed_over = read.get();
+    REQUIRE(group.start(spec));
+    REQUIRE(group.wait(bound));
+    CHECK(reports.all() ==
+          reports_list{"out c: handed over", "out c: clean", "exit c exited with code 0"});
+    low.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
+}
+
+TEST_CASE("handing something over leaves a program that cannot run an error") {
+  recorder reports;
+  process_group group = group_of(reports);
+  const descriptor ours(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  child_spec spec = shell("stage-1", "");
+  spec.program = "/nowhere/at/all";
+  spec.handed_over = ours.get();
+  const auto started = group.start(spec);
+  REQUIRE_FALSE(started);
+  CHECK(started.error().text.find("No such file or directory") != std::string::npos);
+  CHECK(no_child_is_left());
+}
+
 TEST_CASE("a child has default signal handling, whatever ours is") {
   ::signal(SIGUSR1, SIG_IGN);
   sigset_t blocked;
