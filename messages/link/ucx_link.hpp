@@ -25,9 +25,11 @@ struct ucx_options {
   limits bounds = {};  ///< Of frames sent and received.
 
   /// Bytes of one peer that are handed to UCX and not delivered, at most; the rest waits at our
-  /// side. At least one chunk is always under way.
-  std::uint64_t in_flight_bytes = std::uint64_t{16} << 20;
-  std::uint64_t chunk_bytes = std::uint64_t{8} << 20;  ///< Tensors travel in pieces of this size.
+  /// side. At least one chunk is always under way. A control frame over TCP waits for what is
+  /// before it in the socket, so there this is small. 0: 1 MiB over tcp, 16 MiB over shm.
+  std::uint64_t in_flight_bytes = 0;
+  /// Tensors travel in pieces of this size. 0: half of `in_flight_bytes`.
+  std::uint64_t chunk_bytes = 0;
   std::uint32_t inline_bytes = 8 << 10;  ///< Tensors up to this in all travel with the header.
   std::size_t pool_bytes = std::size_t{512} << 20;  ///< Unused receive buffers that are kept.
 
