@@ -262,53 +262,56 @@ struct walker_state {
   caf::actor next;
 };
 
+/// Lets one thread wait until so many events have come from others.
+class countdown {
+ public:
+  explicit countdown(int count) : left_(count) {}
+  void one() {
+    if (left_.fetch_sub(1) == 1) done_.set_value();
+  }
+  void wait() { done_.get_future().wait(); }
+
+ private:
+  std::atomic<int> left_;
+  std::promise<void> done_;
+};
+
 /// Passes each hop on to the next actor of a ring.
-caf::behavior walker(caf::stateful_actor<walker_state>* self, std::promise<void>* all_done,
-                     std::atomic<int>* walking) {
-  return {[self](const meet& other) { self->state.next = other.next; },
-          [self, all_done, walking](hop what) {
-            if (what.left > 0) {
-              self->send(self->state.next, hop{what.left - 1});
-            } else if (walking->fetch_sub(1) == 1) {
-              all_done->set_value();
-            }
+caf::behavior walker(caf::stateful_actor<walker_state>* self, countdown* met, countdown* walked) {
+  return {[self, met](const meet& other) {
+            self->state.next = other.next;
+            met->one();
+          },
+          [self, walked](hop what) {
+            what.left > 0 ? self->send(self->state.next, hop{what.left - 1}) : walked->one();
           }};
 }
 
 void bench_actors(const figures& out) {
-  constexpr int count = 100'000;
+  constexpr std::size_t count = 100'000;
   constexpr int walks = 1'000;
   constexpr int hops = 1'000;
   actors::system_config config;
   caf::actor_system system(config);
-  std::promise<void> all_done;
-  std::atomic<int> walking = walks;
+  countdown met(count);
+  countdown walked(walks);
   std::vector<caf::actor> ring;
   ring.reserve(count);
   const auto before = resident_bytes();
   const stopwatch spawning;
-  for (int i = 0; i < count; ++i)
-    ring.push_back(system.spawn<caf::lazy_init>(walker, &all_done, &walking));
-  for (int i = 0; i < count; ++i)
-    caf::anon_send(ring[static_cast<std::size_t>(i)],
-                   meet{ring[static_cast<std::size_t>((i + 7919) % count)]});
-  // Each has handled its first message when a walk around has come to an end.
-  caf::scoped_actor self(system);
-  for (const auto& each : ring)
-    self->request(each, caf::infinite, meet{each})
-        .receive([] {}, [](caf::error&) { die("an actor has ended"); });
+  for (std::size_t i = 0; i < count; ++i) ring.push_back(system.spawn(walker, &met, &walked));
+  for (std::size_t i = 0; i < count; ++i) caf::anon_send(ring[i], meet{ring[(i + 7919) % count]});
+  met.wait();
   out.add("actors.spawn", spawning.nanoseconds() / count, "ns");
   out.add("actors.idle", (resident_bytes() - before) / count, "bytes");
-  for (int i = 0; i < count; ++i)
-    caf::anon_send(ring[static_cast<std::size_t>(i)],
-                   meet{ring[static_cast<std::size_t>((i + 7919) % count)]});
   const stopwatch walk;
-  for (int i = 0; i < walks; ++i)
-    caf::anon_send(ring[static_cast<std::size_t>(i * (count / walks))], hop{hops - 1});
-  all_done.get_future().wait();
+  for (std::size_t i = 0; i < walks; ++i) caf::anon_send(ring[i * (count / walks)], hop{hops - 1});
+  walked.wait();
   out.add("actors.messages", double{walks} * hops / walk.seconds(), "1/s");
-  for (const auto& each : ring) caf::anon_send(each, meet{});
-  for (const auto& each : ring) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
+  for (const auto& each : ring) {
+    caf::anon_send(each, meet{});  // the ring holds itself
+    caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
+  }
 }
 
 }  // namespace
