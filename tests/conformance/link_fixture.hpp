@@ -285,12 +285,10 @@ class node {
 /// Two connected nodes.
 template <class Backend>
 struct pair_of_nodes {
-  explicit pair_of_nodes(limits server_bounds = {}, Backend with = {})
+  explicit pair_of_nodes(limits server_bounds = {}) : server(backend, server_bounds) { connect(); }
+  pair_of_nodes(limits server_bounds, Backend with)
       : backend(std::move(with)), server(backend, server_bounds) {
-    address = server.wire->listen("127.0.0.1:0").value();
-    to_server = client.try_connect(address).value();
-    to_client = server.ups.next();
-    client.ups.next();
+    connect();
   }
 
   Backend backend;
@@ -299,6 +297,14 @@ struct pair_of_nodes {
   std::string address;
   peer_id to_server;  // as the client calls it
   peer_id to_client;
+
+ private:
+  void connect() {
+    address = server.wire->listen("127.0.0.1:0").value();
+    to_server = client.try_connect(address).value();
+    to_client = server.ups.next();
+    client.ups.next();
+  }
 };
 
 }  // namespace troupe::messages::testing
