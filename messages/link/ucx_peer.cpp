@@ -68,6 +68,7 @@ void ucx_peer::want_attention() {
 }
 
 void ucx_peer::close(error reason, clock::time_point now) {
+  if (state_ == state::leaving && told_up_ && believes_dead(reason)) return lose(reason);
   if (state_ != state::up && state_ != state::closing) return;
   if (believes_dead(reason)) return leave(reason, false, now);
   if (state_ == state::closing) return;
@@ -105,9 +106,11 @@ void ucx_peer::settle(clock::time_point now) {
     release_tensors();
     return close_endpoint();  // if its requests came to an end after all
   }
-  if (endpoint_error_) return lose(lost_error(*endpoint_error_));
   if (state_ == state::leaving) {
-    if (answered_ || farewell_ || (answering_ && is_quiet() && !is_tcp())) return lose({});
+    const bool over = answered_ || farewell_ || endpoint_error_;
+    if (over || (answering_ && is_quiet() && !is_tcp())) return lose(close_reason_);
+  } else if (endpoint_error_) {
+    return lose(lost_error(*endpoint_error_));
   } else if (violation_) {
     ++*violation_->counter;
     if (violation_->refused == refusal::by_peer) return lose(violation_->why);
@@ -131,6 +134,7 @@ error ucx_peer::lost_error(ucs_status_t status) const {
 void ucx_peer::become_up() {
   state_ = state::up;
   was_up_ = true;
+  told_up_ = true;
   deadline_ = clock::time_point::max();
   ++shared_.counters.peers;
   shared_.events.up(id_);
@@ -149,13 +153,15 @@ void ucx_peer::check_farewell(clock::time_point now) {
 }
 
 void ucx_peer::flush_and_leave(clock::time_point now) {
+  // UCX is done with a small message before the peer has it, and destroying the link may drop it
+  // then. So "down" is told when the peer has answered.
   if (state_ == state::closing && outbox_.idle() && sends_.empty()) {
-    leave(close_reason_, false, now);
+    depart(close_reason_, false, now);
   }
 }
 
 void ucx_peer::expire(clock::time_point now) {
-  if (state_ == state::leaving) return lose({});
+  if (state_ == state::leaving) return lose(close_reason_);
   if (state_ == state::connecting) {
     return lose({errc::timed_out, fmt::format("cannot connect to {}: no answer in time", name_)});
   }
@@ -170,6 +176,10 @@ void ucx_peer::expire(clock::time_point now) {
 void ucx_peer::leave(const error& why, bool answer, clock::time_point now) {
   fail_sends(why);
   announce_down(why);
+  depart(why, answer, now);
+}
+
+void ucx_peer::depart(const error& why, bool answer, clock::time_point now) {
   state_ = state::leaving;
   deadline_ = now + shared_.options.linger;
   drop_held();
@@ -181,10 +191,8 @@ void ucx_peer::leave(const error& why, bool answer, clock::time_point now) {
 }
 
 void ucx_peer::lose(const error& why) {
-  if (state_ != state::leaving) {
-    fail_sends(why);
-    announce_down(why);
-  }
+  fail_sends(why);
+  announce_down(why);
   state_ = state::gone;
   deadline_ = clock::time_point::max();
   drop_held();
@@ -202,7 +210,7 @@ void ucx_peer::release_tensors() {
 }
 
 void ucx_peer::announce_down(const error& why) {
-  if (state_ == state::up || state_ == state::closing) {
+  if (std::exchange(told_up_, false)) {
     --shared_.counters.peers;
     shared_.events.down(id_, why);
   }
@@ -218,7 +226,7 @@ void ucx_peer::fail_sends(const error& why) {
 
 void ucx_peer::cancel() {
   const error why{errc::cancelled, "the link was destroyed"};
-  if (state_ == state::up || state_ == state::closing) --shared_.counters.peers;
+  if (std::exchange(told_up_, false)) --shared_.counters.peers;
   if (state_ != state::leaving && state_ != state::gone) fail_sends(why);
   shared_.events.connected(std::exchange(connected_, nullptr), tl::unexpected(why));
   drop_held();

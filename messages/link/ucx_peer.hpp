@@ -39,7 +39,8 @@ struct ucx_shared {
 ///
 /// Until the handshake is done nothing else that the peer sends is looked at.
 ///
-/// The owner of the link is told "down" on the way into `leaving` or `gone`.
+/// The owner of the link is told "down" when its own close is answered, else on the way into
+/// `leaving` or `gone`.
 class ucx_peer {
  public:
   using clock = std::chrono::steady_clock;
@@ -127,6 +128,7 @@ class ucx_peer {
   void check_farewell(clock::time_point now);
   void flush_and_leave(clock::time_point now);
   void leave(const error& why, bool answer, clock::time_point now);
+  void depart(const error& why, bool answer, clock::time_point now);
   void lose(const error& why);
   void announce_down(const error& why);
   void fail_sends(const error& why);
@@ -172,7 +174,8 @@ class ucx_peer {
   const ucx_shared& shared_;
 
   state state_ = state::connecting;
-  bool listed_ = false;  // in shared_.attention
+  bool told_up_ = false;  // and not "down" since
+  bool listed_ = false;   // in shared_.attention
   clock::time_point deadline_ = clock::time_point::max();
   link::connected connected_;
   error close_reason_;
