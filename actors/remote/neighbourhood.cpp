@@ -145,7 +145,9 @@ neighbourhood::effects neighbourhood::gone(const std::string& name, const error&
   out.emplace_back(node_down{name, why});
   for (auto& waiting : std::exchange(node.backlog, {}))
     out.emplace_back(undelivered{name, std::move(waiting), why});
-  // The other connection, where there are two: so that both sides agree.
+  // The other connection, where there are two: so that both sides agree. One that leaves is closing
+  // all of them in order.
+  if (left_) return out;
   for (const auto& [peer, whose] : names_)
     if (whose == name) out.emplace_back(close{peer, {errc::peer_lost, why.text}});
   return out;
