@@ -139,6 +139,7 @@ neighbourhood::effects neighbourhood::peer_down(peer_id peer, const error& why) 
     return {};
   if (node->second.leaving) return gone(name, {errc::cancelled, "node '" + name + "' has left"});
   auto out = gone(name, {errc::peer_lost, "node '" + name + "' is gone: " + why.text});
+  if (left_) return out;  // who leaves is closing all of them in order
   close_all(name, {errc::peer_lost, "another connection of node '" + name + "' was lost"}, out);
   return out;
 }

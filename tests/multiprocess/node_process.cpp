@@ -13,8 +13,10 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <span>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 namespace troupe::tests {
@@ -82,7 +84,12 @@ std::string own_path() {
 member::member(const std::string& name, const node_ways& ways) : system_(config_) {
   types_.add<caf::actor>("actor");
   messages::ucx_options options{.transport = ways.transport};
-  if (!ways.device.empty()) options.settings.emplace_back("NET_DEVICES", ways.device);
+  if (!ways.device.empty()) {
+    constexpr std::string_view shared = "what both processes of this test know";
+    options.settings.emplace_back("NET_DEVICES", ways.device);
+    options.beyond_loopback = true;
+    options.secret = messages::cluster_secret(std::as_bytes(std::span(shared)));
+  }
   actors::node_settings settings{.name = name, .listen = ways.listen};
   settings.liveness.ask_system = ways.ask_system;
   settings.on_node_down = [this](const std::string&, const error& why) {

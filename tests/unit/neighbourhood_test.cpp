@@ -254,6 +254,15 @@ TEST_CASE("A node that leaves is heard on each of its connections to the end") {
   CHECK(std::get<neighbourhood::node_down>(effects.at(0)).why.code == errc::cancelled);
 }
 
+TEST_CASE("A node that leaves does not break off one connection when another is closed") {
+  auto core = connected_to_b();
+  core.peer_up({2});
+  core.frame_arrived({2}, hello_of("b"));
+  core.leave();
+  for (const auto& effect : core.peer_down({1}, reset))
+    CHECK_FALSE(std::holds_alternative<neighbourhood::close>(effect));
+}
+
 TEST_CASE("A node that leaves greets nobody any more") {
   auto core = connected_to_b();
   core.leave();
