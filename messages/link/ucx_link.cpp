@@ -23,6 +23,10 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
+/// How long to poll, without giving way, where it is not worth more: answers that somebody makes
+/// one after another would else each pay for a sleep and a wake.
+constexpr auto glance = 3us;
+
 /// The thread-safe shell: hands commands to the one thread that owns the engine, and puts that
 /// thread to sleep when there is nothing to do.
 class ucx_link final : public link {
@@ -137,9 +141,9 @@ class ucx_link final : public link {
       if (worked) {
         last_work = now;
         fruitless_ = 0;
-      } else if (now - last_work >= options_.spin || now < no_spin_until_) {
+      } else if (now - last_work >= (now < no_spin_until_ ? glance : options_.spin)) {
         sleep(now);
-      } else {
+      } else if (now >= no_spin_until_) {
         yield(now);
       }
     }
