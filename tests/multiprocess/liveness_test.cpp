@@ -233,7 +233,7 @@ TEST_CASE("Who vanishes from the network is lost within a second") {
 }
 
 TEST_CASE("Nobody is lost while the machine is overloaded tenfold") {
-  const bool long_version = std::getenv("TROUPE_LONG_TESTS") != nullptr;
+  const bool long_version = std::getenv("TROUPE_LONG") != nullptr;
   const auto time = long_version ? 60s : 15s;
   const node_ways ways{.transport = ucx_transport::tcp, .ask_system = false};
   const busy_loops load(20);
@@ -258,7 +258,7 @@ TEST_CASE("Nobody is lost while the machine is overloaded tenfold") {
 }
 
 TEST_CASE("Nobody is lost while an actor computes for seconds") {
-  const bool long_version = std::getenv("TROUPE_LONG_TESTS") != nullptr;
+  const bool long_version = std::getenv("TROUPE_LONG") != nullptr;
   const int seconds = long_version ? 60 : 5;
   const node_ways ways{.transport = ucx_transport::shm, .ask_system = false};
   node_process child(ways);
