@@ -27,6 +27,7 @@ ucx_engine::~ucx_engine() {
   for (auto& [id, peer] : peers_) peer->cancel();
   events_.tell();
   if (worker_) end_requests();
+  for (auto& [id, peer] : peers_) peer->give_up_closing();
   worker_.reset();  // may still complete requests of peers
   peers_.clear();
   events_.tell();

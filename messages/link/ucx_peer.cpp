@@ -249,12 +249,19 @@ void ucx_peer::close_endpoint() {
   params.flags = is_tcp() ? UCP_EP_CLOSE_FLAG_FORCE : 0;
   params.cb.send = &ucx_peer::on_closed;
   params.user_data = this;
-  if (!UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint_, &params))) endpoint_ = nullptr;
+  closing_ = ucp_ep_close_nbx(endpoint_, &params);
+  if (UCS_PTR_IS_PTR(closing_)) return;
+  closing_ = nullptr;
+  endpoint_ = nullptr;
 }
 
-void ucx_peer::on_closed(void* request, ucs_status_t, void* self) {
-  ucp_request_free(request);
+void ucx_peer::give_up_closing() {
+  if (closing_ != nullptr) ucp_request_free(std::exchange(closing_, nullptr));
+}
+
+void ucx_peer::on_closed(void*, ucs_status_t, void* self) {
   auto* const peer = static_cast<ucx_peer*>(self);
+  peer->give_up_closing();
   peer->endpoint_ = nullptr;
   peer->want_attention();
 }

@@ -88,6 +88,9 @@ class ucx_peer {
   [[nodiscard]] bool is_released() const;
   /// Destroying the worker under this peer is safe.
   [[nodiscard]] bool may_be_destroyed() const;
+  /// To be called before the worker is destroyed, which asserts that nobody waits for an endpoint's
+  /// close any more.
+  void give_up_closing();
   /// When `settle` is to be called at the latest.
   [[nodiscard]] clock::time_point deadline() const { return deadline_; }
 
@@ -189,6 +192,7 @@ class ucx_peer {
   bool answering_ = false;  // we confirmed the peer's
 
   ucp_ep_h endpoint_ = nullptr;
+  void* closing_ = nullptr;  // the request that closes it
   std::optional<ucs_status_t> endpoint_error_;
   bool closing_endpoint_ = false;
   bool abandoned_ = false;  // not to be closed while requests are under way
