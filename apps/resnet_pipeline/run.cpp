@@ -275,9 +275,9 @@ result<run_end> run_trainer(const cluster::trainer_config& config) {
   auto workers = place_workers(config);
   if (!workers) return tl::unexpected(workers.error());
 
-  // The handlers outlive nothing they touch: the guard goes first.
+  // The handlers share the workers: a signal finds them as long as it is handled.
   std::atomic<bool> stop = false;
-  auto* const all = workers->get();
+  const std::shared_ptr<cluster::workers> all = std::move(*workers);
   auto guard = cluster::interrupt_guard::install(
       {.on_stop =
            [&stop](int) {
@@ -288,8 +288,7 @@ result<run_end> run_trainer(const cluster::trainer_config& config) {
        .on_suspend = [all] { all->suspend(); },
        .on_resume = [all] { all->resume(); }});
   if (!guard) return tl::unexpected(guard.error());
-  auto group =
-      cluster::worker_group::start(std::move(*workers), config.pipeline.stages, config.link.listen);
+  auto group = cluster::worker_group::start(all, config.pipeline.stages, config.link.listen);
   if (!group) return tl::unexpected(group.error());
   if (auto driven = drive(**group, config, *run, stop); !driven)
     return tl::unexpected((*group)->explain(driven.error()));

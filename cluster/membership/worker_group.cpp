@@ -21,7 +21,7 @@ constexpr milliseconds last_word{1000};  // the system's word on a lost peer com
 
 }  // namespace
 
-result<std::unique_ptr<worker_group>> worker_group::start(std::unique_ptr<workers> where,
+result<std::unique_ptr<worker_group>> worker_group::start(std::shared_ptr<workers> where,
                                                           std::uint32_t count,
                                                           const std::string& listen) {
   std::unique_ptr<worker_group> group(new worker_group(std::move(where)));
@@ -29,7 +29,7 @@ result<std::unique_ptr<worker_group>> worker_group::start(std::unique_ptr<worker
   return group;
 }
 
-worker_group::worker_group(std::unique_ptr<workers> where)
+worker_group::worker_group(std::shared_ptr<workers> where)
     : system_(config_), workers_(std::move(where)) {
   actors::add_protocol(types_);
 }

@@ -70,10 +70,11 @@ struct process_link {
 /// die with this object; whatever way this process ends, no worker outlives it. Used by one thread.
 class worker_group {
  public:
-  /// Starts `count` workers and waits until all have joined. `listen`: of the trainer's node.
+  /// Starts `count` workers and waits until all have joined. `where` may be shared with whoever
+  /// kills or suspends them; its workers end with this object. `listen`: of the trainer's node.
   /// Errors: those of the link; io_failed when a worker cannot be started; peer_lost when one ends
   /// before it has joined, with its reason; timed_out.
-  [[nodiscard]] static result<std::unique_ptr<worker_group>> start(std::unique_ptr<workers> where,
+  [[nodiscard]] static result<std::unique_ptr<worker_group>> start(std::shared_ptr<workers> where,
                                                                    std::uint32_t count,
                                                                    const std::string& listen);
   worker_group(const worker_group&) = delete;
@@ -97,14 +98,14 @@ class worker_group {
   void kill() { workers_->kill(); }
 
  private:
-  explicit worker_group(std::unique_ptr<workers> where);
+  explicit worker_group(std::shared_ptr<workers> where);
   [[nodiscard]] result<void> open(std::uint32_t count, const std::string& listen);
   [[nodiscard]] result<void> await(const std::string& worker);
 
   actors::message_registry types_;
   actors::system_config config_;
   caf::actor_system system_;
-  std::unique_ptr<workers> workers_;
+  std::shared_ptr<workers> workers_;
   std::atomic<bool> lost_ = false;  // some worker, so not all will end in order
   std::unique_ptr<actors::node> node_;
   std::uint32_t count_ = 0;
