@@ -19,10 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "actors/remote/node.hpp"
 #include "actors/system.hpp"
-#include "messages/link/ucx_link.hpp"
 #include "tests/bench/figures.hpp"
+#include "tests/bench/ucx_node.hpp"
 
 namespace {
 
@@ -91,11 +90,7 @@ int take_part(std::size_t self, std::size_t count, messages::ucx_transport trans
   const actors::message_registry types;
   actors::system_config config;
   caf::actor_system system(config);
-  auto made = actors::node::start(system, types, {.name = name_of(self), .on_node_down = {}},
-                                  [&](messages::link_events events) {
-                                    return messages::make_ucx_link({.transport = transport},
-                                                                   std::move(events));
-                                  });
+  auto made = start_node(system, types, transport, {.name = name_of(self)});
   if (!made) die(made.error().text);
   auto& node = **made;
   address mine;

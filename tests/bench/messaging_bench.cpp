@@ -22,10 +22,9 @@
 #include <vector>
 
 #include "actors/futures/requester.hpp"
-#include "actors/remote/node.hpp"
 #include "actors/system.hpp"
-#include "messages/link/ucx_link.hpp"
 #include "tests/bench/figures.hpp"
+#include "tests/bench/ucx_node.hpp"
 
 namespace troupe::bench {
 
@@ -88,18 +87,6 @@ caf::behavior echo() {
           [](const cargo& in) { return ping{in.tensor.numel()}; }};
 }
 
-std::unique_ptr<actors::node> start_node(caf::actor_system& system,
-                                         const actors::message_registry& types,
-                                         const std::string& name,
-                                         messages::ucx_transport transport) {
-  auto made = actors::node::start(
-      system, types, {.name = name, .on_node_down = {}}, [&](messages::link_events events) {
-        return messages::make_ucx_link({.transport = transport}, std::move(events));
-      });
-  if (!made) die(made.error().text);
-  return std::move(*made);
-}
-
 actors::message_registry make_types() {
   actors::message_registry types;
   types.add<ping>("ping");
@@ -113,11 +100,9 @@ int serve(messages::ucx_transport transport, int address_fd) {
   actors::system_config config;
   caf::actor_system system(config);
   std::promise<void> ended;
-  auto made = actors::node::start(
-      system, types, {.name = "server", .on_node_down = [&](auto&, auto&) { ended.set_value(); }},
-      [&](messages::link_events events) {
-        return messages::make_ucx_link({.transport = transport}, std::move(events));
-      });
+  auto made =
+      start_node(system, types, transport,
+                 {.name = "server", .on_node_down = [&](auto&, auto&) { ended.set_value(); }});
   if (!made) die(made.error().text);
   auto& node = **made;
   const auto actor = system.spawn(echo);
@@ -195,7 +180,9 @@ void bench_link(const figures& out, const options& chosen, const std::string& na
     const actors::message_registry types = make_types();
     actors::system_config config;
     caf::actor_system system(config);
-    const auto node = start_node(system, types, "client", transport);
+    const auto made = start_node(system, types, transport, {.name = "client"});
+    if (!made) die(made.error().text);
+    const auto& node = *made;
     actors::requester ask(system, [&](const caf::node_id& id) { return node->name_of(id); });
     if (const auto joined = node->join(address, 5s); !joined) die(joined.error().text);
     const auto found = node->find("server", "echo", 5s);

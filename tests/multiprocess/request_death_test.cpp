@@ -12,33 +12,22 @@
 #include <vector>
 
 #include "actors/futures/requester.hpp"
-#include "actors/remote/node.hpp"
 #include "actors/system.hpp"
-#include "messages/link/ucx_link.hpp"
+#include "tests/bench/ucx_node.hpp"
 
 namespace {
 
 using namespace troupe;
 using namespace std::chrono_literals;
 
-std::unique_ptr<actors::node> start_node(caf::actor_system& system,
-                                         const actors::message_registry& types,
-                                         const std::string& name,
-                                         messages::ucx_transport transport) {
-  auto made = actors::node::start(
-      system, types, {.name = name, .on_node_down = {}}, [&](messages::link_events events) {
-        return messages::make_ucx_link({.transport = transport}, std::move(events));
-      });
-  return made ? std::move(*made) : nullptr;
-}
-
 /// The process that will be killed: owes every answer.
 [[noreturn]] void serve(messages::ucx_transport transport, int address_fd) {
   const actors::message_registry types;
   actors::system_config config;
   caf::actor_system system(config);
-  const auto node = start_node(system, types, "mortal", transport);
-  if (!node) std::_Exit(1);
+  const auto made = bench::start_node(system, types, transport, {.name = "mortal"});
+  if (!made) std::_Exit(1);
+  const auto& node = *made;
   const auto actor = system.spawn([](caf::event_based_actor* self) -> caf::behavior {
     return {[self](std::int64_t) { return self->make_response_promise<std::int64_t>(); },
             [](bool) { return true; }};
@@ -64,8 +53,9 @@ TEST_CASE("every outstanding request fails within a second of its process being 
   const actors::message_registry types;
   actors::system_config config;
   caf::actor_system system(config);
-  const auto node = start_node(system, types, "survivor", transport);
-  REQUIRE(node);
+  const auto made = bench::start_node(system, types, transport, {.name = "survivor"});
+  REQUIRE(made);
+  const auto& node = *made;
   actors::requester ask(system, [&](const caf::node_id& id) { return node->name_of(id); });
   REQUIRE(node->join(address, 10s) == "mortal");
   const auto found = node->find("mortal", "debtor", 10s);
