@@ -87,6 +87,7 @@ ucs_status_t ucx_engine::on_message(void* self, const void* header, std::size_t 
     if (rendezvous || Id == ucx::unknown_id) return peer.take_unknown();
     if constexpr (Id == ucx::handshake_id) return peer.take_handshake(header, header_bytes);
     if constexpr (Id == ucx::farewell_id) return peer.take_farewell(header, header_bytes, here);
+    if constexpr (Id == ucx::bundle_id) return peer.take_bundle(header, header_bytes, here);
     return peer.take_frame(header, header_bytes, here);
   });
 }
@@ -115,6 +116,7 @@ result<void> ucx_engine::set_handlers() {
   }
   if (out) out = set_handler(ucx::handshake_id, &ucx_engine::on_message<ucx::handshake_id>);
   if (out) out = set_handler(ucx::frame_id, &ucx_engine::on_message<ucx::frame_id>);
+  if (out) out = set_handler(ucx::bundle_id, &ucx_engine::on_message<ucx::bundle_id>);
   if (out) out = set_handler(ucx::chunk_id, &ucx_engine::on_message<ucx::chunk_id>);
   if (out) out = set_handler(ucx::farewell_id, &ucx_engine::on_message<ucx::farewell_id>);
   return out;
@@ -207,6 +209,7 @@ void ucx_engine::close(peer_id which, error reason) {
 
 bool ucx_engine::poll(clock::time_point now) {
   bool worked = settle_all(now);  // what was commanded goes out before we look for what came in
+  worked |= events_.tell();       // buffers that come back now are still in the cache
   worked |= ucp_worker_progress(worker_.get()) > 0;
   if (!connections_.empty()) accept_waiting(now);
   if (now >= deadline_) settle_expired(now);
@@ -216,12 +219,11 @@ bool ucx_engine::poll(clock::time_point now) {
 }
 
 bool ucx_engine::settle_all(clock::time_point now) {
-  const bool any = !attention_.empty();
-  while (!attention_.empty()) {
-    ucx_peer* const peer = attention_.back();
-    attention_.pop_back();
-    settle(*peer, now);
-  }
+  // A peer that wants more attention waits for its next turn: others and the wire come first.
+  due_.swap(attention_);
+  for (ucx_peer* const peer : due_) settle(*peer, now);
+  const bool any = !due_.empty();
+  due_.clear();
   return any;
 }
 

@@ -72,6 +72,7 @@ class ucx_engine {
   event_queue events_;
   buffer_pool pool_;
   std::vector<ucx_peer*> attention_;
+  std::vector<ucx_peer*> due_;                   // empty but in `settle_all`
   std::vector<ucp_conn_request_h> connections_;  // came in, not yet taken
   clock::time_point deadline_ = clock::time_point::max();
   std::uint64_t next_peer_ = 1;

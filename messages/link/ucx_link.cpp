@@ -141,7 +141,7 @@ class ucx_link final : public link {
       if (worked) {
         last_work = now;
         fruitless_ = 0;
-      } else if (now - last_work >= (now < no_spin_until_ ? glance : options_.spin)) {
+      } else if (now - last_work >= patience_to_spin(now)) {
         sleep(now);
       } else if (now >= no_spin_until_) {
         yield(now);
@@ -150,6 +150,14 @@ class ucx_link final : public link {
     while (drain()) {
     }
     engine_.reset();
+  }
+
+  /// How long to poll in vain. While tensors leave, news of them is near, and a peer that has to
+  /// wake us for it pays with the time in which it would copy the next ones.
+  [[nodiscard]] clock::duration patience_to_spin(clock::time_point now) const {
+    if (now < no_spin_until_) return glance;
+    return counters_.bytes_in_flight.load(std::memory_order_relaxed) > 0 ? 4 * options_.spin
+                                                                         : options_.spin;
   }
 
   /// Takes at most so many commands that the wire is served in between.

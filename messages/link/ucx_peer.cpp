@@ -116,6 +116,7 @@ void ucx_peer::settle(clock::time_point now) {
     if (violation_->refused == refusal::by_peer) return lose(violation_->why);
     return leave(violation_->why, false, now);
   } else {
+    receive_held();
     pump();
     check_farewell(now);
     flush_and_leave(now);
@@ -205,7 +206,7 @@ void ucx_peer::release_tensors() {
   // of ours any more. Where only we gave up, the other side may still be reading.
   if (is_tcp() || !endpoint_error_) return;
   for (send_op& op : sends_) {
-    if (op.piece.frame) op.piece.frame->large.clear();
+    for (const outbox::piece& piece : op.pieces) piece.frame->large.clear();
   }
 }
 

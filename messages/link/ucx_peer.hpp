@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <list>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "messages/link/bundle.hpp"
 #include "messages/link/event_queue.hpp"
 #include "messages/link/outbox.hpp"
 #include "messages/link/reassembly.hpp"
@@ -65,6 +67,8 @@ class ucx_peer {
   ucs_status_t take_handshake(const void* header, std::size_t bytes);
   ucs_status_t take_frame(const void* header, std::size_t header_bytes,
                           std::span<const std::byte> data);
+  ucs_status_t take_bundle(const void* header, std::size_t header_bytes,
+                           std::span<const std::byte> data);
   ucs_status_t take_chunk(const void* header, std::size_t header_bytes, void* data,
                           std::size_t bytes, bool rendezvous);
   ucs_status_t take_farewell(const void* header, std::size_t header_bytes,
@@ -97,9 +101,11 @@ class ucx_peer {
  private:
   struct send_op {
     ucx_peer* peer = nullptr;
-    outbox::piece piece;  // of no frame: of a handshake or a farewell
+    std::vector<outbox::piece> pieces;  // several: a bundle; none: a handshake or a farewell
+    std::vector<std::byte> bundled;     // its data
     union {
       ucx::frame_prefix frame;
+      ucx::bundle_prefix bundle;
       ucx::chunk_prefix chunk;
       ucx::handshake_message handshake;
       ucx::farewell farewell;
@@ -116,6 +122,7 @@ class ucx_peer {
   struct held_chunk {
     ucx::chunk_prefix chunk;
     void* descriptor = nullptr;
+    std::uint64_t bytes = 0;  // that the sender has for it
   };
   struct violation {
     error why;
@@ -149,17 +156,19 @@ class ucx_peer {
   // ucx_peer_io.cpp: messages
   void pump();
   void post_piece(outbox::piece piece);
+  void post_gathered();
+  result<void> add_frame(const ucx::frame_prefix& prefix, std::span<const std::byte> data);
   void post(send_op& op, unsigned id, const void* header, std::size_t header_bytes,
             const void* data, std::size_t bytes, unsigned flags);
   send_op& new_send();
   void finish_send(send_op& op, ucs_status_t status);
+  void piece_sent(const outbox::piece& piece);
   void finish_receive(receive_op& op, ucs_status_t status);
   void release_frames();
-  result<bool> receive_chunk(const ucx::chunk_prefix& chunk, void* data, std::size_t bytes,
-                             bool rendezvous);
-  bool start_receive(const ucx::chunk_prefix& chunk, void* descriptor,
-                     reassembly::destination target);
-  result<void> offer_held(std::uint8_t lane, std::uint64_t sequence);
+  ucs_status_t hold_chunk(const ucx::chunk_prefix& chunk, void* descriptor, std::uint64_t bytes);
+  result<void> take_eager(const ucx::chunk_prefix& chunk, std::span<const std::byte> data);
+  void receive_held();
+  void start_receive(const held_chunk& due, reassembly::destination target);
   void drop_held();
   template <class Prefix, class Covered>
   std::optional<Prefix> unseal(const void* header, std::size_t bytes, Covered covered);
@@ -169,8 +178,10 @@ class ucx_peer {
   static void on_sent(void* request, ucs_status_t status, void* op);
   static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* op);
 
-  /// Chunks that may wait for their frame; an honest peer has few that overtake it.
-  static constexpr std::size_t most_held = 1024;
+  /// Chunks that may wait to be received, more than an honest peer has in flight.
+  static constexpr std::size_t most_held = 1 << 14;
+  /// Bytes of chunks whose receiving starts before what has come whole is told.
+  static constexpr std::uint64_t most_at_once = 4 << 20;
 
   const peer_id id_;
   const std::string name_;  // for error texts: "host:port"
@@ -198,10 +209,11 @@ class ucx_peer {
   bool abandoned_ = false;  // not to be closed while requests are under way
 
   outbox outbox_;
+  bundle gathered_;  // empty but in `pump`
   reassembly reassembly_;
   std::list<send_op> sends_;
   std::list<receive_op> receives_;
-  std::vector<held_chunk> held_;
+  std::deque<held_chunk> held_;  // not yet received, or early
 };
 
 }  // namespace troupe::messages

@@ -81,41 +81,62 @@ void ucx_peer::pump() {
   if (state_ != state::up && state_ != state::closing) return;
   while (!endpoint_error_) {
     std::optional<outbox::piece> piece = outbox_.next();
-    if (!piece) return;
-    post_piece(std::move(*piece));
+    if (!piece) break;
+    if (!gathered_.takes(*piece)) post_gathered();
+    if (gathered_.takes(*piece)) {
+      gathered_.add(std::move(*piece));
+    } else {
+      post_piece(std::move(*piece));
+    }
   }
+  post_gathered();
+}
+
+void ucx_peer::post_gathered() {
+  if (gathered_.size() == 0) return;
+  if (gathered_.size() == 1) return post_piece(std::move(gathered_.take().front()));
+  send_op& op = new_send();
+  op.header.bundle = gathered_.prefix();
+  op.bundled = gathered_.data();
+  op.pieces = gathered_.take();
+  handshake_->keys().sign(op.header.bundle, op.bundled);
+  post(op, ucx::bundle_id, &op.header.bundle, sizeof(ucx::bundle_prefix), op.bundled.data(),
+       op.bundled.size(), UCP_AM_SEND_FLAG_EAGER);
 }
 
 void ucx_peer::post_piece(outbox::piece piece) {
   send_op& op = new_send();
-  op.piece = std::move(piece);
-  if (op.piece.head) {
-    op.header.frame = op.piece.frame->prefix;
-    handshake_->keys().sign(op.header.frame,
-                            std::span(op.piece.data, op.piece.frame->prefix.header_bytes));
-    post(op, ucx::frame_id, &op.header.frame, sizeof(ucx::frame_prefix), op.piece.data,
-         op.piece.bytes, UCP_AM_SEND_FLAG_EAGER);
+  const outbox::piece& what = op.pieces.emplace_back(std::move(piece));
+  if (what.head) {
+    op.header.frame = what.frame->prefix;
+    handshake_->keys().sign(op.header.frame, std::span(what.data, what.frame->prefix.header_bytes));
+    post(op, ucx::frame_id, &op.header.frame, sizeof(ucx::frame_prefix), what.data, what.bytes,
+         UCP_AM_SEND_FLAG_EAGER);
   } else {
-    op.header.chunk = op.piece.chunk;
+    op.header.chunk = what.chunk;
     handshake_->keys().sign(op.header.chunk);
-    post(op, ucx::chunk_id, &op.header.chunk, sizeof(ucx::chunk_prefix), op.piece.data,
-         op.piece.bytes, UCP_AM_SEND_FLAG_RNDV);
+    post(op, ucx::chunk_id, &op.header.chunk, sizeof(ucx::chunk_prefix), what.data, what.bytes,
+         UCP_AM_SEND_FLAG_RNDV);
   }
 }
 
 void ucx_peer::finish_send(send_op& op, ucs_status_t status) {
   const bool live = state_ == state::up || state_ == state::closing;
   if (status != UCS_OK && !endpoint_error_ && state_ != state::gone) endpoint_error_ = status;
-  if (status == UCS_OK && live && op.piece.frame) {
-    if (const std::shared_ptr<outgoing> frame = outbox_.completed(op.piece)) {
-      shared_.counters.bytes_in_flight -= frame->tensor_bytes;
-      shared_.counters.bytes_sent += frame->all_bytes;
-      ++shared_.counters.frames_sent;
-      shared_.events.completed(std::exchange(frame->done, nullptr), {});
-    }
+  if (status == UCS_OK && live) {
+    for (const outbox::piece& piece : op.pieces) piece_sent(piece);
   }
   sends_.erase(op.self);
   want_attention();
+}
+
+void ucx_peer::piece_sent(const outbox::piece& piece) {
+  const std::shared_ptr<outgoing> frame = outbox_.completed(piece);
+  if (!frame) return;
+  shared_.counters.bytes_in_flight -= frame->tensor_bytes;
+  shared_.counters.bytes_sent += frame->all_bytes;
+  ++shared_.counters.frames_sent;
+  shared_.events.completed(std::exchange(frame->done, nullptr), {});
 }
 
 ucs_status_t ucx_peer::take_handshake(const void* header, std::size_t bytes) {
@@ -170,12 +191,33 @@ ucs_status_t ucx_peer::take_frame(const void* header, std::size_t header_bytes,
         return data.first(read.header_bytes);
       });
   if (!prefix) return UCS_OK;
-  result<void> taken = reassembly_.add_head(*prefix, data);
-  if (taken) taken = offer_held(prefix->lane, prefix->sequence);
-  if (!taken) return turn_down(taken.error()), UCS_OK;
-  shared_.counters.bytes_received += data.size();
+  if (auto taken = add_frame(*prefix, data); !taken) turn_down(taken.error());
   release_frames();
   return UCS_OK;
+}
+
+ucs_status_t ucx_peer::take_bundle(const void* header, std::size_t header_bytes,
+                                   std::span<const std::byte> data) {
+  if (state_ == state::leaving || violation_) return UCS_OK;
+  const auto prefix = unseal<ucx::bundle_prefix>(header, header_bytes,
+                                                 [&](const auto&) { return std::optional(data); });
+  if (!prefix) return UCS_OK;
+  const auto frames = unbundle(*prefix, data);
+  if (!frames) return turn_down(frames.error()), UCS_OK;
+  for (const bundled_frame& one : *frames) {
+    if (auto taken = add_frame(one.prefix, one.data); !taken) turn_down(taken.error());
+    if (violation_) break;
+  }
+  release_frames();
+  return UCS_OK;
+}
+
+result<void> ucx_peer::add_frame(const ucx::frame_prefix& prefix, std::span<const std::byte> data) {
+  result<void> taken = reassembly_.add_head(prefix, data);
+  if (!taken) return taken;
+  shared_.counters.bytes_received += data.size();
+  if (!held_.empty()) want_attention();  // they may be its chunks
+  return taken;
 }
 
 void ucx_peer::turn_down(const error& why) {
@@ -194,34 +236,63 @@ ucs_status_t ucx_peer::take_chunk(const void* header, std::size_t header_bytes, 
     return std::optional(std::span<const std::byte>());
   });
   if (!chunk) return UCS_OK;
-  const result<bool> pending = receive_chunk(*chunk, data, bytes, rendezvous);
-  if (!pending) return turn_down(pending.error()), UCS_OK;
-  return *pending ? UCS_INPROGRESS : UCS_OK;
+  if (rendezvous) return hold_chunk(*chunk, data, bytes);
+  const std::span<const std::byte> here(static_cast<const std::byte*>(data), bytes);
+  if (auto taken = take_eager(*chunk, here); !taken) turn_down(taken.error());
+  release_frames();
+  return UCS_OK;
 }
 
-result<bool> ucx_peer::receive_chunk(const ucx::chunk_prefix& chunk, void* data, std::size_t bytes,
-                                     bool rendezvous) {
-  auto announced = reassembly_.announce(chunk, bytes);
+ucs_status_t ucx_peer::hold_chunk(const ucx::chunk_prefix& chunk, void* descriptor,
+                                  std::uint64_t bytes) {
+  if (held_.size() >= most_held) {
+    break_off({errc::bad_frame, fmt::format("peer {}: too many chunks at once", name_)});
+    return UCS_OK;
+  }
+  held_.push_back({chunk, descriptor, bytes});
+  want_attention();
+  return UCS_INPROGRESS;
+}
+
+result<void> ucx_peer::take_eager(const ucx::chunk_prefix& chunk, std::span<const std::byte> data) {
+  auto announced = reassembly_.announce(chunk, data.size());
   if (!announced) return tl::unexpected(std::move(announced.error()));
   auto* const target = std::get_if<reassembly::destination>(&*announced);
-  if (target == nullptr) {
-    if (!rendezvous) return fail(errc::bad_frame, "a chunk came eagerly and before its frame");
-    if (held_.size() >= most_held) return fail(errc::bad_frame, "too many chunks without a frame");
-    held_.push_back({chunk, data});
-    return true;
-  }
-  if (rendezvous) return start_receive(chunk, data, std::move(*target));
-  std::memcpy(target->data, data, bytes);
-  shared_.counters.bytes_received += bytes;
+  if (target == nullptr) return fail(errc::bad_frame, "a chunk came eagerly and before its frame");
+  std::ranges::copy(data, target->data);
+  shared_.counters.bytes_received += data.size();
   reassembly_.done(chunk);
-  release_frames();
-  return false;
+  return {};
 }
 
-bool ucx_peer::start_receive(const ucx::chunk_prefix& chunk, void* descriptor,
-                             reassembly::destination target) {
+/// Receives chunks whose frames are here. UCX copies from shared memory inside this call, so few at
+/// a time: the frames that they complete are told, and their buffers come back to the pool warm,
+/// before the next ones take theirs.
+void ucx_peer::receive_held() {
+  std::uint64_t started = 0;
+  for (auto held = held_.begin(); held != held_.end() && !violation_;) {
+    if (started >= most_at_once) return want_attention();
+    auto announced = reassembly_.announce(held->chunk, held->bytes);
+    auto* const target = announced ? std::get_if<reassembly::destination>(&*announced) : nullptr;
+    if (announced && target == nullptr) {
+      ++held;
+      continue;
+    }
+    const held_chunk due = *held;
+    held = held_.erase(held);
+    if (target != nullptr) {
+      started += due.bytes;
+      start_receive(due, std::move(*target));
+    } else {
+      turn_down(announced.error());
+      ucp_am_data_release(shared_.worker, due.descriptor);
+    }
+  }
+}
+
+void ucx_peer::start_receive(const held_chunk& due, reassembly::destination target) {
   receive_op& op = receives_.emplace_front();
-  op = {this, chunk, std::move(target.owner), receives_.begin()};
+  op = {this, due.chunk, std::move(target.owner), receives_.begin()};
   ucp_request_param_t params{};
   params.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -229,10 +300,8 @@ bool ucx_peer::start_receive(const ucx::chunk_prefix& chunk, void* descriptor,
   params.cb.recv_am = &ucx_peer::on_received;
   params.user_data = &op;
   const ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(shared_.worker, descriptor, target.data, chunk.bytes, &params);
-  if (UCS_PTR_IS_PTR(request)) return true;
-  finish_receive(op, UCS_PTR_RAW_STATUS(request));
-  return false;
+      ucp_am_recv_data_nbx(shared_.worker, due.descriptor, target.data, due.bytes, &params);
+  if (!UCS_PTR_IS_PTR(request)) finish_receive(op, UCS_PTR_RAW_STATUS(request));
 }
 
 void ucx_peer::on_received(void* request, ucs_status_t status, std::size_t, void* op) {
@@ -250,28 +319,6 @@ void ucx_peer::finish_receive(receive_op& op, ucs_status_t status) {
   }
   receives_.erase(op.self);
   want_attention();
-}
-
-result<void> ucx_peer::offer_held(std::uint8_t lane, std::uint64_t sequence) {
-  if (held_.empty()) return {};
-  const auto mine = std::stable_partition(held_.begin(), held_.end(), [&](const held_chunk& held) {
-    return held.chunk.lane != lane || held.chunk.sequence != sequence;
-  });
-  const std::vector<held_chunk> due(mine, held_.end());
-  held_.erase(mine, held_.end());
-  result<void> out;
-  for (const held_chunk& held : due) {
-    result<bool> pending = fail(errc::cancelled, "after a chunk that was refused");
-    if (out) pending = receive_chunk(held.chunk, held.descriptor, held.chunk.bytes, true);
-    if (pending) continue;
-    if (pending.error().code == errc::stale) {
-      turn_down(pending.error());
-    } else if (out) {
-      out = tl::unexpected(std::move(pending.error()));
-    }
-    ucp_am_data_release(shared_.worker, held.descriptor);
-  }
-  return out;
 }
 
 bool ucx_peer::is_receiving() const {

@@ -12,16 +12,20 @@ namespace troupe::messages::ucx {
 //   handshake Five of them, before anything else (session.hpp). No data.
 //   frame     Data: the Cap'n Proto header, then the bytes of each tensor of at most `inline_max`
 //             bytes, in the order of the tensors, without padding. Always eager.
+//   bundle    Data: of several small frames of one lane with consecutive numbers, one after
+//   another,
+//             a `bundle_entry` and what would be the data of `frame`. A sender makes one of what
+//             waits when it comes to send; nothing waits for a bundle to fill. Always eager.
 //   chunk     Data: one piece of a larger tensor, at most `frame_prefix::chunk_bytes`. Sent with
 //             the rendezvous protocol from tensor storage into a pooled buffer.
 //   farewell  The last of a connection, each way. Data: the reason, text.
 //
 // Until its handshake is done nothing else that a stranger sends is read. From then on each prefix
 // ends with a seal: the number of the session and a MAC, under this direction's key of the session,
-// over the prefix and the Cap'n Proto header or the farewell's text. The bytes of tensors are not
-// covered. The MAC is SipHash-2-4 with 128 bits: its keys live as long as one connection, a forger
-// has one guess (a wrong MAC ends the connection), and it is several times as fast as keyed BLAKE2b
-// (docs/security.md has the figures).
+// over the prefix and the Cap'n Proto header, the whole data of a bundle or the farewell's text.
+// The bytes of other tensors are not covered. The MAC is SipHash-2-4 with 128 bits: its keys live
+// as long as one connection, a forger has one guess (a wrong MAC ends the connection), and it is
+// several times as fast as keyed BLAKE2b (docs/security.md has the figures).
 //
 // Frames are numbered from 0 per lane. UCX may deliver any message before an earlier one, so the
 // receiver holds early ones and releases whole frames in the order of their numbers. The sender
@@ -37,13 +41,14 @@ namespace troupe::messages::ucx {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 inline constexpr std::uint32_t wire_magic = 0x50525254;  // "TRRP"
-inline constexpr std::uint16_t wire_version = 2;
+inline constexpr std::uint16_t wire_version = 3;
 
 enum message_id : unsigned {
   handshake_id = 1,
   frame_id = 2,
   chunk_id = 3,
   farewell_id = 4,
+  bundle_id = 5,
   unknown_id = 65535,  ///< The highest that UCX can carry; all others are unknown too.
 };
 
@@ -90,6 +95,24 @@ struct frame_prefix {
 };
 static_assert(sizeof(frame_prefix) == 56);
 
+struct bundle_prefix {
+  std::uint8_t id = bundle_id;
+  std::uint8_t lane = 0;
+  std::uint16_t frames = 0;
+  std::uint8_t reserved[4] = {};
+  std::uint64_t sequence = 0;  ///< Of the first.
+  prefix_seal seal = {};       ///< Also over all the data.
+};
+static_assert(sizeof(bundle_prefix) == 40);
+
+/// Before each frame of a bundle, at any address; as in frame_prefix.
+struct bundle_entry {
+  std::uint32_t header_bytes = 0;
+  std::uint32_t inline_bytes = 0;
+  std::uint32_t inline_max = 0;
+};
+static_assert(sizeof(bundle_entry) == 12);
+
 struct chunk_prefix {
   std::uint8_t id = chunk_id;
   std::uint8_t lane = 0;
@@ -113,10 +136,15 @@ struct farewell {
 static_assert(sizeof(farewell) == 48);
 
 static_assert(std::is_trivially_copyable_v<frame_prefix> &&
+              std::is_trivially_copyable_v<bundle_prefix> &&
+              std::is_trivially_copyable_v<bundle_entry> &&
               std::is_trivially_copyable_v<chunk_prefix> &&
               std::is_trivially_copyable_v<farewell> &&
               std::is_trivially_copyable_v<handshake_message>);
 
+/// The most data of a bundle: with its prefix it fits into one segment of UCX's, over TCP and
+/// shared memory alike.
+inline constexpr std::size_t most_bundle_bytes = 7 << 10;
 /// The longest reason a farewell carries.
 inline constexpr std::size_t farewell_text_bytes = 512;
 /// No chunk but the last may be smaller, so that a tensor has a bounded number of them.

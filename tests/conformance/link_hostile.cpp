@@ -28,7 +28,7 @@ class stranger {
       : handshake_(handshake::role::connects, secret.bytes(), fresh()) {
     context_ = std::move(ucx::make_context({.transport = transport}).value());
     worker_ = std::move(ucx::make_worker(context_.get()).value());
-    for (unsigned id = ucx::handshake_id; id <= ucx::farewell_id; ++id) {
+    for (unsigned id = ucx::handshake_id; id <= ucx::bundle_id; ++id) {
       ucp_am_handler_param_t handler{};
       handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                            UCP_AM_HANDLER_PARAM_FIELD_ARG;
@@ -111,6 +111,12 @@ class stranger {
     say(ucx::frame_id, prefix, data);
   }
 
+  /// Seals and sends a bundle.
+  void say_bundle(ucx::bundle_prefix prefix, bytes_view data) {
+    keys().sign(prefix, data);
+    say(ucx::bundle_id, prefix, data);
+  }
+
   /// Lets UCX work until something holds; false when it does not in time.
   template <class Condition>
   bool work_until(Condition holds) {
@@ -185,6 +191,25 @@ struct head {
 
   encoded_header data;
   ucx::frame_prefix prefix;
+};
+
+/// A bundle of frames with these numbers, the first of which is frame `sequence` of the data lane.
+struct bundle_of {
+  bundle_of(std::uint64_t sequence, const std::vector<std::int64_t>& numbers) {
+    prefix.lane = static_cast<std::uint8_t>(lane::data);
+    prefix.frames = static_cast<std::uint16_t>(numbers.size());
+    prefix.sequence = sequence;
+    for (const std::int64_t number : numbers) {
+      const head one(number);
+      const ucx::bundle_entry entry{one.prefix.header_bytes, 0, 0};
+      const auto entry_bytes = std::as_bytes(std::span(&entry, 1));
+      data.insert(data.end(), entry_bytes.begin(), entry_bytes.end());
+      data.insert(data.end(), one.data.begin(), one.data.end());
+    }
+  }
+
+  ucx::bundle_prefix prefix;
+  std::vector<std::byte> data;
 };
 
 /// A TCP socket of a client that may say anything.
@@ -339,6 +364,18 @@ TEMPLATE_TEST_CASE("a peer that breaks the protocol loses its link and nobody el
   SECTION("a frame by rendezvous") {
     them.say(ucx::frame_id, &prefix, sizeof(prefix), one.data, UCP_AM_SEND_FLAG_RNDV);
   }
+  SECTION("a bundle that does not add up") {
+    bundle_of two(1, {1, 2});
+    two.prefix.frames = 3;
+    them.say_bundle(two.prefix, two.data);
+  }
+  SECTION("a bundle that was altered") {
+    bundle_of two(1, {1, 2});
+    them.keys().sign(two.prefix, two.data);
+    two.data.back() ^= std::byte{1};
+    them.say(ucx::bundle_id, two.prefix, two.data);
+    expected = {.bad_macs = 1};
+  }
   SECTION("an unknown message") {
     them.say(77, "?", 1, {});
   }
@@ -380,6 +417,12 @@ TEMPLATE_TEST_CASE("what came before or belongs elsewhere is dropped and counted
   them.say(ucx::frame_id, message.prefix, message.data);  // the same bytes again
   CHECK(them.work_until([&] { return stats().replayed_frames == 1; }));
 
+  // Of a bundle, what is new is taken.
+  const bundle_of known_and_new(0, {1, 2});
+  them.say_bundle(known_and_new.prefix, known_and_new.data);
+  CHECK(number_of(them.await(nodes.server.frames)) == 2);
+  CHECK(stats().replayed_frames == 2);
+
   stranger later(transport_of<TestType>, nodes.address);
   later.join();
   later.await(nodes.server.ups);
@@ -388,10 +431,10 @@ TEMPLATE_TEST_CASE("what came before or belongs elsewhere is dropped and counted
 
   // Both are still peers.
   for (stranger* each : {&them, &later}) {
-    head next(2);
-    next.prefix.sequence = each == &them ? 1 : 0;
+    head next(3);
+    next.prefix.sequence = each == &them ? 2 : 0;
     each->say_frame(next.prefix, next.data);
-    CHECK(number_of(each->await(nodes.server.frames)) == 2);
+    CHECK(number_of(each->await(nodes.server.frames)) == 3);
   }
   CHECK(nodes.server.downs.stays_empty(0ms));
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "messages/link/bundle.hpp"
 #include "messages/link/outbox.hpp"
 #include "messages/link/reassembly.hpp"
 #include "tests/fuzz/target.hpp"
@@ -16,7 +17,8 @@ using namespace messages;
 
 constexpr std::uint64_t chunk = ucx::least_chunk_bytes;
 
-// A script: 0, head prefix, two bytes of length, data; or 1, chunk prefix.
+// A script: 0, head prefix, two bytes of length, data; 1, chunk prefix; or 2, bundle prefix, two
+// bytes of length, data.
 template <class T>
 std::string raw(const T& value) {
   return text_of(std::as_bytes(std::span(&value, 1)));
@@ -48,6 +50,19 @@ std::string script(bool backwards) {
   return whole;
 }
 
+std::string bundled() {
+  outbox out(std::uint64_t{1} << 40);
+  bundle all;
+  for (int i = 0; i < 3; ++i) {
+    frame message;
+    message.body.push_back({"number", {value{std::int64_t{i}}}});
+    out.push(cut(std::move(message), {}, 8192, chunk).value());
+    all.add(out.next().value());
+  }
+  const std::vector<std::byte> data = all.data();
+  return '\2' + raw(all.prefix()) + raw(static_cast<std::uint16_t>(data.size())) + text_of(data);
+}
+
 template <class Prefix>
 Prefix read_prefix(reader& in) {
   Prefix out;
@@ -70,9 +85,18 @@ bool goes_on(const result<T>& taken) {
 }
 
 bool feed(reassembly& to, reader& in) {
-  if (in.number() % 2 == 0) {
+  const std::size_t kind = in.number() % 3;
+  if (kind == 0) {
     const auto prefix = read_prefix<ucx::frame_prefix>(in);
     return goes_on(to.add_head(prefix, in.bytes(in.number(2))));
+  }
+  if (kind == 2) {
+    const auto prefix = read_prefix<ucx::bundle_prefix>(in);
+    const auto data = in.bytes(in.number(2));
+    const auto frames = unbundle(prefix, data);
+    return frames && std::ranges::all_of(*frames, [&](const bundled_frame& one) {
+             return goes_on(to.add_head(one.prefix, one.data));
+           });
   }
   const auto piece = read_prefix<ucx::chunk_prefix>(in);
   const auto announced = to.announce(piece, piece.bytes);
@@ -87,7 +111,7 @@ bool feed(reassembly& to, reader& in) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  return {script(false), script(true)};
+  return {script(false), script(true), bundled()};
 }
 
 void run(std::span<const std::byte> input) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 
+#include "messages/link/bundle.hpp"
 #include "messages/link/outbox.hpp"
 #include "messages/link/reassembly.hpp"
 
@@ -59,6 +60,17 @@ bool feed(reassembly& to, const outbox::piece& piece) {
   std::memcpy(target->data, piece.data, piece.bytes);
   to.done(piece.chunk);
   return true;
+}
+
+/// Bundles of the pieces, as a sender makes them: a new one when the next piece does not fit.
+std::vector<bundle> bundles_of(outbox& from) {
+  std::vector<bundle> out(1);
+  while (std::optional<outbox::piece> piece = from.next()) {
+    if (!out.back().takes(*piece)) out.emplace_back();
+    REQUIRE(out.back().takes(*piece));
+    out.back().add(std::move(*piece));
+  }
+  return out;
 }
 
 }  // namespace
@@ -328,6 +340,80 @@ TEST_CASE("no messages make reassembly misbehave", "[fuzz]") {
   }
   CHECK(refused > 0);
   CHECK(released > 0);
+}
+
+TEST_CASE("small frames travel in bundles and come out whole and in order") {
+  outbox out(std::uint64_t{1} << 40);
+  for (int i = 0; i < 200; ++i) {
+    out.push(pieces_of(frame_with(i, {static_cast<std::size_t>(i)}, lane::data)));
+    out.push(pieces_of(frame_with(i, {}, lane::control)));
+  }
+  std::vector<bundle> bundles = bundles_of(out);
+  CHECK(bundles.size() > 2);
+  CHECK(bundles.size() < 20);
+  buffer_pool pool(0);
+  reassembly in({}, pool);
+  std::reverse(bundles.begin(), bundles.end());  // UCX may deliver in any order
+  for (const bundle& each : bundles) {
+    const std::vector<std::byte> data = each.data();
+    CHECK(data.size() <= ucx::most_bundle_bytes);
+    const auto frames = unbundle(each.prefix(), data);
+    REQUIRE(frames);
+    for (const bundled_frame& one : *frames) REQUIRE(in.add_head(one.prefix, one.data));
+  }
+  std::array<std::int64_t, 2> next{};
+  while (const std::optional<frame> message = in.pop()) {
+    auto& number = next.at(static_cast<std::size_t>(message->lane));
+    CHECK(number_of(*message) == number);
+    if (message->lane == lane::data) {
+      CHECK(same_bytes(*message, frame_with(number, {static_cast<std::size_t>(number)})));
+    }
+    ++number;
+  }
+  CHECK(next == std::array<std::int64_t, 2>{200, 200});
+}
+
+TEST_CASE("a bundle takes small frames without chunks, of one lane, while there is room") {
+  outbox out(std::uint64_t{1} << 40);
+  const auto piece_of = [&](frame message) {
+    out.push(pieces_of(std::move(message)));
+    return out.next().value();
+  };
+  bundle some;
+  CHECK_FALSE(some.takes(piece_of(frame_with(1, {bundle::most_of_frame}))));
+  const auto large = piece_of(frame_with(1, {chunk}));
+  CHECK_FALSE(some.takes(large));
+  CHECK_FALSE(some.takes(out.next().value()));  // its chunk
+  some.add(piece_of(frame_with(1, {8})));
+  CHECK(some.takes(piece_of(frame_with(1, {8}))));
+  CHECK_FALSE(some.takes(piece_of(frame_with(1, {8}, lane::control))));
+}
+
+TEST_CASE("a bundle that does not add up is refused") {
+  outbox out(std::uint64_t{1} << 40);
+  for (int i = 0; i < 3; ++i) out.push(pieces_of(frame_with(i, {16})));
+  const bundle good = std::move(bundles_of(out).front());
+  ucx::bundle_prefix prefix = good.prefix();
+  std::vector<std::byte> data = good.data();
+  SECTION("a byte less") {
+    data.pop_back();
+  }
+  SECTION("a byte more") {
+    data.push_back(std::byte{0});
+  }
+  SECTION("a frame more") {
+    ++prefix.frames;
+  }
+  SECTION("a frame less") {
+    --prefix.frames;
+  }
+  SECTION("a frame that is too long") {
+    const ucx::bundle_entry entry{0xFFFFFFFF, 0xFFFFFFFF, 0};
+    std::memcpy(data.data(), &entry, sizeof(entry));
+  }
+  const auto taken = unbundle(prefix, data);
+  REQUIRE_FALSE(taken);
+  CHECK(taken.error().code == errc::bad_frame);
 }
 
 }  // namespace troupe::messages
