@@ -59,6 +59,11 @@ void simulated_network::state::partition(std::set<const simulated_node*> side) {
   side_ = std::move(side);
 }
 
+void simulated_network::state::forget_all() {
+  const auto agenda = std::exchange(agenda_, {});
+  const auto parked = std::exchange(parked_, {});
+}
+
 void simulated_network::state::heal() {
   side_.clear();
   for (auto& again : std::exchange(parked_, {})) after(a_delay(), std::move(again));
@@ -167,7 +172,8 @@ class simulated_link final : public link {
   simulated_link(std::shared_ptr<simulated_network::state> network, link_events events,
                  limits bounds)
       : network_(std::move(network)),
-        node_(std::make_shared<simulated_node>(network_, std::move(events), bounds)) {}
+        node_(std::make_shared<simulated_node>(network_->shared_from_this(), std::move(events),
+                                               bounds)) {}
   ~simulated_link() override {
     forget_address();
     node_->destroy();
@@ -204,8 +210,12 @@ class simulated_link final : public link {
   std::string listening_at_;
 };
 
-simulated_network::simulated_network(simulated_options options)
-    : state_(std::make_shared<state>(options)) {}
+// What is planned holds connections, which hold the state: so when the last network or link goes,
+// the plans go first.
+simulated_network::simulated_network(simulated_options options) {
+  const auto held = std::make_shared<state>(options);
+  state_ = std::shared_ptr<state>(held.get(), [held](state* all) { all->forget_all(); });
+}
 
 bool simulated_network::step() {
   return state_->step();

@@ -187,12 +187,12 @@ void simulated_peer::say_farewell(const error& why, bool answer) {
   state_ = state::leaving;
   wants_linger_ = true;
   held_.clear();
-  farewell_.reset();
   simulated_farewell words;
   words.header = {.code = static_cast<std::uint8_t>(why.code),
                   .answer = static_cast<std::uint8_t>(answer),
                   .frames = {outbox_.frames(lane::control), outbox_.frames(lane::data)}};
   words.text = why.text;
+  farewell_.reset();  // `why` may be it
   connection_->send(end_, std::move(words));
 }
 

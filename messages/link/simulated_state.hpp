@@ -20,7 +20,7 @@ namespace troupe::messages {
 class simulated_node;
 
 /// The clock, chance and places of a simulated network. One thread.
-class simulated_network::state {
+class simulated_network::state : public std::enable_shared_from_this<simulated_network::state> {
  public:
   using time = std::chrono::nanoseconds;
 
@@ -39,6 +39,9 @@ class simulated_network::state {
                                         const std::shared_ptr<simulated_node>& node);
   void remove(const std::string& address) { listeners_.erase(address); }
   [[nodiscard]] std::shared_ptr<simulated_node> find(const std::string& address) const;
+
+  /// Nothing that is planned happens any more.
+  void forget_all();
 
   void partition(std::set<const simulated_node*> side);
   void heal();

@@ -1,6 +1,7 @@
 """ResNet-50 in two pipeline stages: Troupe beside PyTorch's own ways to do it.
 
 ./dev bench resnet [--peers] [--json FILE] [--steps N] [--rounds R] [--micro-batches 1,2,4,8]
+                   [--variants fp32,fp32-channels_last,bf16-channels_last] [--schedules 1f1b,gpipe]
 
 The protocol is in docs/benchmarks.md. A figure is the median over the rounds of a run's median
 step time, the first step left out.
@@ -23,6 +24,10 @@ FAMILIES = {"troupe": "Troupe", "pipelining": "torch.distributed.pipelining",
 RIVALS = ("pipelining", "rpc", "one_process")
 PROTOCOL = {"model": "resnet50", "classes": 1000, "batch_size": 120, "image_size": 128,
             "cut": "layer3"}
+VARIANTS = {f"{precision}{suffix}": (precision, layout)
+            for precision in ("fp32", "bf16")
+            for suffix, layout in (("", "contiguous"), ("-channels_last", "channels_last"))}
+PIPELINING_SCHEDULES = ("1f1b", "gpipe")
 CPU_OVERHEAD_LIMIT = 1.15
 LOSS_TOLERANCE = 0.01
 MIB = 1 << 20
@@ -35,23 +40,40 @@ class Setup:
     family: str
     schedule: str
     micro_batches: int
+    variant: str = "fp32"
 
     @property
     def name(self) -> str:
         """Unique, dotted."""
         middle = [self.schedule] if self.schedule else []
-        return ".".join([self.family, *middle, f"mb{self.micro_batches}"])
+        last = [] if self.variant == "fp32" else [self.variant]
+        return ".".join([self.family, *middle, f"mb{self.micro_batches}", *last])
+
+    @property
+    def precision(self) -> str:
+        """Of its arithmetic; layouts of one precision compete."""
+        return VARIANTS[self.variant][0]
 
     def cells(self) -> list[str]:
         """The first columns of its row."""
-        return [FAMILIES[self.family], self.schedule or "-", str(self.micro_batches)]
+        return [FAMILIES[self.family], self.variant, self.schedule or "-", str(self.micro_batches)]
 
 
-def setups(family: str, micro_batches: list[int]) -> list[Setup]:
-    """A family's rows. 1F1B needs as many micro-batches as stages; below that it is GPipe."""
-    schedules = ["1f1b", "gpipe"] if family in ("troupe", "pipelining") else [""]
-    return [Setup(family, schedule, count) for schedule in schedules for count in micro_batches
-            if schedule != "1f1b" or count >= STAGES]
+def schedules_of(family: str, wanted: list[str]) -> list[str]:
+    """The schedules a family is measured with."""
+    if family == "troupe":
+        return wanted
+    if family == "pipelining":
+        return [schedule for schedule in wanted if schedule in PIPELINING_SCHEDULES]
+    return [""]
+
+
+def setups(family: str, micro_batches: list[int], variants: list[str],
+           schedules: list[str]) -> list[Setup]:
+    """A family's rows. All but GPipe need as many micro-batches as stages."""
+    return [Setup(family, schedule, count, variant) for variant in variants
+            for schedule in schedules_of(family, schedules) for count in micro_batches
+            if schedule in ("", "gpipe") or count >= STAGES]
 
 
 # ---------------------------------------------------------------- how to start, how to read
@@ -68,7 +90,7 @@ def troupe_command(options: argparse.Namespace, setup: Setup) -> list[str]:
         "lr": 0.05, "momentum": 0, "threads-per-stage": 1, "json": "{scratch}/steps.jsonl",
     }
     words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
-    return [harness.require_program("resnet_pipeline"), *words, "--no-eval", *variant(options)]
+    return [harness.require_program("resnet_pipeline"), *words, "--no-eval", *variant(setup)]
 
 
 def peer_command(options: argparse.Namespace, setup: Setup) -> list[str]:
@@ -79,17 +101,13 @@ def peer_command(options: argparse.Namespace, setup: Setup) -> list[str]:
     flags |= {key.replace("_", "-"): getattr(options, key) for key in PROTOCOL}
     words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
     return [harness.require_peers("resnet"), str(harness.PEERS / f"{script}.py"), *words,
-            *variant(options)]
+            *variant(setup)]
 
 
-def variant(options: argparse.Namespace) -> list[str]:
-    """Flags for what differs from fp32, contiguous."""
-    words = []
-    if options.memory_format != "contiguous":
-        words += ["--memory-format", options.memory_format]
-    if options.precision != "fp32":
-        words += ["--precision", options.precision]
-    return words
+def variant(setup: Setup) -> list[str]:
+    """Its flags."""
+    precision, layout = VARIANTS[setup.variant]
+    return ["--precision", precision, "--memory-format", layout]
 
 
 def read_steps(lines: list[dict], steps: int) -> Reading:
@@ -146,7 +164,7 @@ def contenders(options: argparse.Namespace) -> dict[str, tuple[Setup, Contender]
     for family in options.only:
         command = troupe_command if family == "troupe" else peer_command
         reader = troupe_reader if family == "troupe" else peer_reader
-        for setup in setups(family, options.micro_batches):
+        for setup in setups(family, options.micro_batches, options.variants, options.schedules):
             contender = Contender(setup.name, command(options, setup), reader(options))
             found[setup.name] = (setup, contender)
     return found
@@ -161,13 +179,18 @@ class Report:
 
     rows: list[tuple[Setup, Result]]
 
-    def family(self, name: str) -> list[Result]:
-        """All results of one family."""
-        return [result for setup, result in self.rows if setup.family == name]
+    def family(self, name: str, precision: str | None = None) -> list[Result]:
+        """All results of one family, or those of one precision."""
+        return [result for setup, result in self.rows
+                if setup.family == name and precision in (None, setup.precision)]
 
-    def rivals(self) -> list[tuple[str, Result]]:
-        """The best configuration of each peer that was measured."""
-        found = [(name, harness.best(self.family(name), "step_s")) for name in RIVALS]
+    def precisions(self) -> list[str]:
+        """Those that were measured, fp32 first."""
+        return sorted({setup.precision for setup, _ in self.rows}, reverse=True)
+
+    def rivals(self, precision: str) -> list[tuple[str, Result]]:
+        """The best configuration, in any layout, of each peer that was measured."""
+        found = [(name, harness.best(self.family(name, precision), "step_s")) for name in RIVALS]
         return [(name, result) for name, result in found if result]
 
     def measured(self) -> list[tuple[Setup, Result]]:
@@ -175,14 +198,16 @@ class Report:
         return [(setup, result) for setup, result in self.rows if result.readings]
 
     def times(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows: seconds a step and ratios to the best of each peer."""
-        rivals = self.rivals()
-        header = ["contender", "schedule", "micro-batches", "s/step", "last loss",
-                  *(f"/ {name}" for name, _ in rivals)]
+        """Header and rows: seconds a step and ratios to the best of each peer in that precision."""
+        rivals = {precision: dict(self.rivals(precision)) for precision in self.precisions()}
+        names = [name for name in RIVALS if any(name in found for found in rivals.values())]
+        header = ["contender", "variant", "schedule", "micro-batches", "s/step", "last loss",
+                  *(f"/ {name}" for name in names)]
         rows = []
         for setup, result in self.measured():
             step_s = result.median("step_s")
-            ratios = [number(step_s / rival.median("step_s")) for _, rival in rivals]
+            best = [rivals[setup.precision].get(name) for name in names]
+            ratios = [number(step_s / rival.median("step_s")) if rival else "-" for rival in best]
             rows.append([*setup.cells(), number(step_s, 3),
                          number(result.median("last_loss"), 4), *ratios])
         return header, rows
@@ -192,7 +217,7 @@ class Report:
         measured = self.measured()
         names = sorted({figure for _, result in measured for figure in result.figures()
                         if figure.startswith("peak:")}, key=lambda figure: figure.split()[-1])
-        header = ["contender", "schedule", "micro-batches",
+        header = ["contender", "variant", "schedule", "micro-batches",
                   *(f"{name.removeprefix('peak:')} MiB" for name in names)]
         rows = [[*setup.cells(), *(number(_mib(result.median(name)), 0) for name in names)]
                 for setup, result in measured]
@@ -203,14 +228,18 @@ class Report:
         return [*self._speed(), *self._idle(), *self._losses()]
 
     def _speed(self) -> list[str]:
-        ours = harness.best(self.family("troupe"), "step_s")
-        if not ours:
-            return []
-        step_s = ours.median("step_s")
-        return [f"Troupe's best ({ours.contender.name}, {step_s:.3f} s) takes "
-                f"{step_s / rival.median('step_s'):.2f} of the time of the best of "
-                f"{FAMILIES[name]} ({rival.contender.name}, {rival.median('step_s'):.3f} s)."
-                for name, rival in self.rivals()]
+        """Against each peer's best in the same precision, and against its best in fp32."""
+        found = []
+        for precision in self.precisions():
+            ours = harness.best(self.family("troupe", precision), "step_s")
+            for against in dict.fromkeys([precision, "fp32"]) if ours else []:
+                step_s = ours.median("step_s")
+                found += [f"Troupe's best in {precision} ({ours.contender.name}, {step_s:.3f} s) "
+                          f"takes {step_s / rival.median('step_s'):.2f} of the time of the best of "
+                          f"{FAMILIES[name]} in {against} ({rival.contender.name}, "
+                          f"{rival.median('step_s'):.3f} s)."
+                          for name, rival in self.rivals(against)]
+        return found
 
     def _idle(self) -> list[str]:
         """A stage that spins while it waits uses more CPU than it is busy."""
@@ -226,26 +255,29 @@ class Report:
     def _losses(self) -> list[str]:
         """Peers of one protocol begin with one loss; if not, they do not do the same work."""
         found = []
-        for count in sorted({setup.micro_batches for setup, _ in self.rows}):
+        for count, kind in sorted({(setup.micro_batches, setup.variant) for setup, _ in self.rows}):
             losses = [loss for setup, result in self.rows
-                      if setup.family in RIVALS and setup.micro_batches == count
+                      if setup.family in RIVALS
+                      and (setup.micro_batches, setup.variant) == (count, kind)
                       and (loss := result.median("first_loss")) is not None]
             if losses and max(losses) - min(losses) > LOSS_TOLERANCE * max(losses):
-                found.append(f"WARNING: with {count} micro-batches the peers' first losses differ: "
-                             f"{min(losses):.5f} to {max(losses):.5f}.")
+                found.append(f"WARNING: with {count} micro-batches in {kind} the peers' first "
+                             f"losses differ: {min(losses):.5f} to {max(losses):.5f}.")
         return found
 
     def figures(self) -> list[Figure]:
         """Every median, times beside the best of each peer, memory beside pipelining's."""
         found = []
-        rivals = [(rival, "step_s") for _, rival in self.rivals()]
-        twins = {(setup.schedule, setup.micro_batches): result for setup, result in self.rows
-                 if setup.family == "pipelining"}
+        rivals = {precision: [(rival, "step_s") for _, rival in self.rivals(precision)]
+                  for precision in self.precisions()}
+        twins = {(setup.schedule, setup.micro_batches, setup.variant): result
+                 for setup, result in self.rows if setup.family == "pipelining"}
         for setup, result in self.rows:
             ours = setup.family == "troupe"
-            twin = twins.get((setup.schedule, setup.micro_batches)) if ours else None
+            twin = (twins.get((setup.schedule, setup.micro_batches, setup.variant)) if ours
+                    else None)
             for figure in result.figures():
-                against = rivals if figure == "step_s" and ours else []
+                against = rivals[setup.precision] if figure == "step_s" and ours else []
                 if figure.startswith("peak:") and twin:
                     against = [(twin, figure)]
                 name = f"resnet.{figure.replace(':', '.').replace(' ', '_')}.{setup.name}"
@@ -297,6 +329,15 @@ def families(text: str) -> list[str]:
     return found
 
 
+def variants(text: str) -> list[str]:
+    """Reads fp32,bf16-channels_last."""
+    found = text.split(",")
+    if unknown := set(found) - set(VARIANTS):
+        raise argparse.ArgumentTypeError(
+            f"unknown variant {', '.join(sorted(unknown))}; known: {', '.join(VARIANTS)}")
+    return found
+
+
 def parse() -> argparse.Namespace:
     """Reads and checks the flags."""
     parser = argparse.ArgumentParser(prog="./dev bench resnet", description=__doc__,
@@ -309,9 +350,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=4, help="steps a run (default: 4)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
     parser.add_argument("--micro-batches", type=counts, default=[1, 2, 4, 8], metavar="1,2,4,8")
-    parser.add_argument("--memory-format", choices=["contiguous", "channels_last"],
-                        default="contiguous")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--variants", type=variants, default=["fp32"], metavar="NAMES",
+                        help=f"of {','.join(VARIANTS)} (default: fp32, contiguous)")
+    parser.add_argument("--schedules", type=lambda text: text.split(","),
+                        default=["1f1b", "gpipe"], metavar="NAMES",
+                        help="of Troupe, and those of them that torch.distributed.pipelining has")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds one run may take")
     for name, value in PROTOCOL.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
@@ -336,7 +379,7 @@ def main() -> int:
                                  options.rounds, options.timeout)
     report = Report([(planned[result.contender.name][0], result) for result in results])
     how = (f"{options.model}, {options.batch_size} images of {options.image_size}x"
-           f"{options.image_size}, {options.memory_format}, {options.precision}; "
+           f"{options.image_size}; "
            f"{options.rounds} rounds of {options.steps} steps")
     print(f"{how}\n{harness.circumstances(load)}\n\n{report.text()}")
     if options.json:

@@ -329,13 +329,23 @@ class Resnet(Quiet):
             return resnet.parse()
 
     def test_one_micro_batch_is_measured_as_gpipe_only(self) -> None:
-        names = [setup.name for setup in resnet.setups("troupe", [1, 4])]
+        both = ["1f1b", "gpipe"]
+        names = [setup.name for setup in resnet.setups("troupe", [1, 4], ["fp32"], both)]
         self.assertEqual(names, ["troupe.1f1b.mb4", "troupe.gpipe.mb1", "troupe.gpipe.mb4"])
-        self.assertEqual([setup.name for setup in resnet.setups("rpc", [1])], ["rpc.mb1"])
+        names = [setup.name for setup in resnet.setups("rpc", [1], ["fp32"], both)]
+        self.assertEqual(names, ["rpc.mb1"])
+
+    def test_a_peer_is_measured_with_the_schedules_it_has_in_each_variant(self) -> None:
+        kinds = ["fp32", "bf16-channels_last"]
+        names = [setup.name for setup in resnet.setups("pipelining", [4], kinds, ["zb-h1", "1f1b"])]
+        self.assertEqual(names, ["pipelining.1f1b.mb4", "pipelining.1f1b.mb4.bf16-channels_last"])
+        setup = resnet.Setup("rpc", "", 4, "bf16-channels_last")
+        self.assertEqual(resnet.variant(setup),
+                         ["--precision", "bf16", "--memory-format", "channels_last"])
 
     def test_bad_flags_are_refused(self) -> None:
         for words in (["--micro-batches", "7"], ["--steps", "1"], ["--only", "nobody"],
-                      ["--write-docs"], ["--micro-batches", "x"]):
+                      ["--write-docs"], ["--micro-batches", "x"], ["--variants", "fp8"]):
             with self.subTest(words), self.assertRaises(SystemExit):
                 self.options(*words)
 
@@ -374,7 +384,21 @@ class Resnet(Quiet):
         self.assertEqual(lines["resnet.step_s.troupe.1f1b.mb4", "rpc.mb8"], 12.0)
         name = "resnet.peak.stage_1.troupe.1f1b.mb4"
         self.assertEqual(lines[name, "pipelining.1f1b.mb4"], 1 << 20)
-        self.assertIn("| Troupe | 1f1b | 4 | 3.000 |", report.markdown("today", "how"))
+        self.assertIn("| Troupe | fp32 | 1f1b | 4 | 3.000 |", report.markdown("today", "how"))
+
+    def test_precisions_are_compared_apart_and_with_fp32(self) -> None:
+        def row(family: str, variant: str, step_s: float) -> tuple:
+            setup = resnet.Setup(family, "", 4, variant)
+            reading = {"step_s": step_s, "first_loss": 0.5, "last_loss": 0.1}
+            return setup, Result(contender(setup.name, []), [reading])
+
+        report = resnet.Report([row("troupe", "fp32", 4.0), row("troupe", "bf16", 2.0),
+                                row("rpc", "fp32", 10.0), row("rpc", "fp32-channels_last", 8.0),
+                                row("rpc", "bf16", 5.0)])
+        _, rows = report.times()
+        self.assertEqual([cells[-1] for cells in rows], ["0.50", "0.40", "1.25", "1.00", "1.00"])
+        self.assertIn("in bf16 (troupe.mb4.bf16, 2.000 s) takes 0.25 of the time of the best of "
+                      "PyTorch RPC in fp32 (rpc.mb4.fp32-channels_last", report.text())
 
     def test_peers_that_begin_with_different_losses_are_reported(self) -> None:
         rows = [(resnet.Setup(family, "", 4), Result(contender(family, []), [
