@@ -256,8 +256,7 @@ result<std::unique_ptr<link>> make_ucx_link(ucx_options options, link_events eve
     return fail(errc::bad_config, "a link beyond loopback addresses needs a secret");
   }
   const bool is_tcp = options.transport == ucx_transport::tcp;
-  if (options.in_flight_bytes == 0)
-    options.in_flight_bytes = std::uint64_t{is_tcp ? 1U : 4U} << 20;
+  if (options.in_flight_bytes == 0) options.in_flight_bytes = std::uint64_t{is_tcp ? 1U : 4U} << 20;
   if (options.chunk_bytes == 0) options.chunk_bytes = options.in_flight_bytes / 2;
   options.chunk_bytes = std::max(options.chunk_bytes, ucx::least_chunk_bytes);
   const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
