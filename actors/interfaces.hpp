@@ -88,4 +88,25 @@ using ledger_actor = caf::typed_actor<
     // From anybody.
     caf::replies_to<read_ledger>::with<ledger_report>>;
 
+/// Trains its share of every step with a parameter server.
+using worker_actor = caf::typed_actor<
+    // From the driver, one at a time. The answer's `failure` says what was wrong with the data, the
+    // arithmetic or the parameter server.
+    caf::replies_to<run_share>::with<share_done>,
+    // From the driver, between shares: the server's parameters and the worker's own buffers.
+    // Errors: those of the parameter server.
+    caf::replies_to<read_weights>::with<weights>,
+    // From the worker's own thread.
+    caf::reacts_to<share_outcome>>;
+
+/// The first actor of a process of a parameter server's run, published as "host".
+using server_host_actor = caf::typed_actor<
+    // From the driver. Errors: bad_config (unknown model or optimizer), bad_data, and those of
+    // joining a parameter server.
+    caf::replies_to<build_shard>::with<shard_built>,
+    caf::replies_to<open_ledger>::with<ledger_opened>,
+    caf::replies_to<build_worker>::with<worker_built>,
+    // From the driver: the process's actors end and its main function returns.
+    caf::reacts_to<shut_down>>;
+
 }  // namespace troupe::actors

@@ -21,6 +21,14 @@ void add_parameter_server_protocol(message_registry& registry) {
   registry.add<refuse_push>("refuse_push");
   registry.add<read_ledger>("read_ledger");
   registry.add<ledger_report>("ledger_report");
+  registry.add<build_shard>("build_shard");
+  registry.add<shard_built>("shard_built");
+  registry.add<open_ledger>("open_ledger");
+  registry.add<ledger_opened>("ledger_opened");
+  registry.add<build_worker>("build_worker");
+  registry.add<worker_built>("worker_built");
+  registry.add<run_share>("run_share");
+  registry.add<share_done>("share_done");
 }
 
 }  // namespace troupe::actors

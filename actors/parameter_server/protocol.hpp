@@ -5,6 +5,7 @@
 #include <caf/actor_control_block.hpp>
 #include <caf/allowed_unsafe_message_type.hpp>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -238,6 +239,116 @@ struct ledger_report {
   }
 };
 
+/// Makes a shard on the node that gets it.
+struct build_shard {
+  std::string name;
+  std::vector<named> parameters;
+  std::vector<std::string> by_rows;  // names of those among them
+  std::string optimizer;
+  std::map<std::string, double> optimizer_options;
+  std::uint64_t decay_over = 0;  // updates in which the learning rate falls to zero; 0: constant
+  std::int32_t threads = 1;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.name, self.parameters, self.by_rows, self.optimizer, self.optimizer_options,
+      self.decay_over, self.threads);
+  }
+};
+
+struct shard_built {
+  caf::strong_actor_ptr shard;  // a shard_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.shard);
+  }
+};
+
+/// Makes the ledger of these shards (shard_actors), wherever they live.
+struct open_ledger {
+  std::vector<caf::strong_actor_ptr> shards;
+  engine::server_mode mode = engine::server_mode::synchronous;
+  std::uint64_t staleness = 0;
+  std::uint32_t expected_workers = 1;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.shards, self.mode, self.staleness, self.expected_workers);
+  }
+};
+
+struct ledger_opened {
+  caf::strong_actor_ptr ledger;  // a ledger_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.ledger);
+  }
+};
+
+/// Makes a worker that joins the parameter server.
+struct build_worker {
+  std::uint32_t rank = 0;
+  caf::strong_actor_ptr ledger;  // a ledger_actor
+  bool bf16_gradients = false;
+  std::string model;
+  std::string data;  // a source that the node can open
+  std::int64_t image_size = 0;
+  std::int64_t classes = 0;  // 0: as the data has
+  std::uint64_t seed = 0;
+  std::string loss;
+  bool strict = false;
+  std::int32_t threads = 1;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.rank, self.ledger, self.bf16_gradients, self.model, self.data, self.image_size,
+      self.classes, self.seed, self.loss, self.strict, self.threads);
+  }
+};
+
+struct worker_built {
+  caf::strong_actor_ptr worker;  // a worker_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.worker);
+  }
+};
+
+/// A worker's share of a step: these samples forward, backward, pushed and pulled; or, to evaluate,
+/// only forward with the newest parameters.
+struct run_share {
+  std::uint64_t step = 0;
+  bool evaluate = false;  // with samples of the test split
+  at::Tensor samples;     // [n] i64
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step, self.evaluate, self.samples);
+  }
+};
+
+struct share_done {
+  std::uint64_t step = 0;
+  std::int64_t samples = 0;  // without those that could not be read
+  double loss = 0;           // mean
+  std::int64_t correct = 0;  // evaluation
+  double busy_s = 0;         // of arithmetic
+  std::uint64_t stale = 0;   // pushes that were refused as too stale before one was applied
+  std::uint64_t peak_memory_bytes = 0;
+  // The parameter server's error, if it ended the share: the worker itself is well.
+  errc code = errc::peer_lost;
+  std::string failure;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step, self.samples, self.loss, self.correct, self.busy_s, self.stale,
+      self.peak_memory_bytes, self.code, self.failure);
+  }
+};
+
 /// What has changed since `newer_than`, as it is after update `version`.
 struct fresh_batch {
   std::optional<param_version> newer_than;
@@ -258,6 +369,13 @@ struct values_ready {
   param_version version;
   tensor_batch values;
   std::optional<error> failure;
+};
+
+/// What a worker's thread has done for a request: to its actor, never between nodes.
+struct share_outcome {
+  std::uint64_t ticket = 0;
+  share_done report;
+  std::optional<std::vector<named>> weights;  // of read_weights
 };
 
 /// Registers every message above that travels between processes.
@@ -283,3 +401,12 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_ledger)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::ledger_report)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::shard_updated)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::values_ready)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::build_shard)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::shard_built)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::open_ledger)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::ledger_opened)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::build_worker)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::worker_built)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_share)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::share_done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::share_outcome)

@@ -20,7 +20,9 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <functional>
+#include <latch>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -54,14 +56,19 @@ struct server_settings {
 
 class server {
  public:
-  server(std::vector<owned_parameter> parameters, const server_settings& how)
+  /// `last_shard`: the optimizer of the last shard, where it is to be another.
+  server(std::vector<owned_parameter> parameters, const server_settings& how,
+         const std::optional<optimizers::optimizer>& last_shard = {})
       : system_(config_), ask_(system_) {
     const auto sgd = *optimizers::built_in().find("sgd");
     const auto options = *optimizers::complete(sgd, how.options);
     for (auto& part : spread_parameters(std::move(parameters), how.shards)) {
       const auto name = "shard-" + std::to_string(shards_.size());
+      const bool is_last = shards_.size() + 1 == how.shards;
       shards_.push_back(spawn_shard(
-          system_, {name, std::make_unique<parameter_store>(std::move(part), sgd, options)}));
+          system_,
+          {name, std::make_unique<parameter_store>(
+                     std::move(part), is_last ? last_shard.value_or(sgd) : sgd, options)}));
     }
     ledger_ = spawn_ledger(system_, {shards_, how.mode, how.staleness, how.workers});
   }
@@ -386,6 +393,36 @@ TEST_CASE("workers come and go, and the others go on") {
   REQUIRE(three->push_pull({{"a", at::full({1}, 3.0)}}).get(patience));
   CHECK(again.get(patience)->values.front().values.item<double>() == -6);
   CHECK(here.report().members == 2);
+}
+
+TEST_CASE("eight workers at once, and none waits at one shard for another's work at another") {
+  constexpr std::uint32_t workers = 8;
+  std::latch opened(1);
+  auto held = *optimizers::built_in().find("sgd");
+  held.step = [&opened, step = held.step](auto& params, const auto& given, auto& state,
+                                          const auto& options, std::uint64_t number) {
+    opened.wait();
+    return step(params, given, state, options, number);
+  };
+  server here({{"a", at::zeros({200, 200})}, {"b", at::zeros({200, 200})}},
+              {.mode = engine::server_mode::asynchronous, .staleness = workers}, held);
+  std::vector<std::unique_ptr<parameter_client>> clients;
+  std::vector<future<param_version>> pushes;
+  for (std::uint32_t rank = 0; rank < workers; ++rank) clients.push_back(here.join(rank));
+  for (const auto& each : clients)
+    pushes.push_back(each->push({{"a", at::ones({200, 200})}, {"b", at::ones({200, 200})}}, {0}));
+  // The second shard is stuck in its first update; the first one does all eight.
+  const auto done = [&] {
+    return here.ask()
+        .request<pulled>(here.shard(0), pull_parameters{{}, param_version{0}}, patience)
+        .get(patience)
+        ->version.value;
+  };
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (done() < workers) REQUIRE(std::chrono::steady_clock::now() < deadline);
+  for (const auto& each : pushes) CHECK(!each.ready());
+  opened.count_down();
+  for (const auto& each : pushes) CHECK(each.get(patience));
 }
 
 TEST_CASE("a shard that ends fails what waits, at every worker, with a typed error") {
