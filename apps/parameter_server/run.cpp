@@ -1,7 +1,6 @@
 #include "apps/parameter_server/run.hpp"
 
 #include <atomic>
-#include <caf/actor_cast.hpp>
 #include <memory>
 #include <optional>
 #include <thread>

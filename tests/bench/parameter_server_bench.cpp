@@ -155,8 +155,8 @@ shard_actor spawn_shard_of(caf::actor_system& system, const setting& what, std::
     const auto shard = spawn_shard_of(here.system, each, number);
     here.node->publish(each.name, caf::actor_cast<caf::strong_actor_ptr>(shard));
     if (number > 0) continue;
-    ledger_parts parts{{shard}, each.mode, 1'000'000, each.workers};
-    parts.shards.push_back(caf::actor_cast<shard_actor>(here.find(other, each.name)));
+    const auto second = caf::actor_cast<shard_actor>(here.find(other, each.name));
+    const ledger_parts parts{{shard, second}, each.mode, 1'000'000, each.workers};
     here.node->publish(each.name + ".ledger",
                        caf::actor_cast<caf::strong_actor_ptr>(spawn_ledger(here.system, parts)));
   }
