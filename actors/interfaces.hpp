@@ -3,6 +3,7 @@
 #include <caf/replies_to.hpp>
 #include <caf/typed_actor.hpp>
 
+#include "actors/parameter_server/protocol.hpp"
 #include "actors/protocol.hpp"
 
 /// Every typed actor of a training run. An error answer carries a troupe::error (see errors.hpp).
@@ -53,6 +54,59 @@ using host_actor = caf::typed_actor<
     // From the trainer. Errors: bad_config (unknown model or optimizer), bad_data.
     caf::replies_to<build_stage>::with<stage_built>,
     // From the trainer: the process's actors end and its main function returns.
+    caf::reacts_to<shut_down>>;
+
+/// One shard of a parameter server: the only one who writes its parameters. Lives on any node.
+using shard_actor = caf::typed_actor<
+    // From the ledger, once, before anything else. Errors: bad_config for a second ledger.
+    caf::replies_to<connect_shard>::with<shard_directory>,
+    // From the ledger: a worker may push from now on; none of its pushes is decided any more.
+    caf::replies_to<admit_worker>::with<done>, caf::reacts_to<expel_worker>,
+    // From the ledger: what becomes of pushes, in the same order at every shard.
+    caf::reacts_to<apply_pushes>, caf::reacts_to<refuse_push>,
+    // From a worker, one after another; the same one again is applied once and answered again. The
+    // answer comes when the push's fate is known and, if it is applied, its update is over. Errors:
+    // bad_data naming the parameter (unknown, shape, dtype, rows); stale (too old); bad_frame (of a
+    // version that does not exist, out of sequence); not_admitted (no member); cancelled (it left
+    // meanwhile); handler_failed (the arithmetic threw); peer_lost (the ledger is gone).
+    caf::replies_to<push_gradients>::with<pushed>,
+    // From anybody. Errors: bad_data for an unknown parameter; handler_failed, peer_lost as above.
+    caf::replies_to<pull_parameters>::with<pulled>,
+    // From the shard's own work thread.
+    caf::reacts_to<shard_updated>, caf::reacts_to<values_ready>>;
+
+/// Decides what becomes of every push to a parameter server, once for all shards. Watches its
+/// workers and shards. Lives on any node, best beside a shard.
+using ledger_actor = caf::typed_actor<
+    // From a worker. The answer comes when every shard has admitted it. Errors: bad_config for a
+    // rank that is taken; peer_lost when a shard is gone.
+    caf::replies_to<join_server>::with<joined>,
+    // From a worker that has no push under way. It is gone when the answer comes; unknown: done.
+    caf::replies_to<leave_server>::with<done>,
+    // From the shards.
+    caf::reacts_to<staged_push>,
+    // From anybody.
+    caf::replies_to<read_ledger>::with<ledger_report>>;
+
+/// Trains its share of every step with a parameter server.
+using worker_actor = caf::typed_actor<
+    // From the driver, one at a time. The answer's `failure` says what was wrong with the data, the
+    // arithmetic or the parameter server.
+    caf::replies_to<run_share>::with<share_done>,
+    // From the driver, between shares: the server's parameters and the worker's own buffers.
+    // Errors: those of the parameter server.
+    caf::replies_to<read_weights>::with<weights>,
+    // From the worker's own thread.
+    caf::reacts_to<share_outcome>>;
+
+/// The first actor of a process of a parameter server's run, published as "host".
+using server_host_actor = caf::typed_actor<
+    // From the driver. Errors: bad_config (unknown model or optimizer), bad_data, and those of
+    // joining a parameter server.
+    caf::replies_to<build_shard>::with<shard_built>,
+    caf::replies_to<open_ledger>::with<ledger_opened>,
+    caf::replies_to<build_worker>::with<worker_built>,
+    // From the driver: the process's actors end and its main function returns.
     caf::reacts_to<shut_down>>;
 
 }  // namespace troupe::actors

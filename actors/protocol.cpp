@@ -1,5 +1,6 @@
 #include "actors/protocol.hpp"
 
+#include "actors/parameter_server/protocol.hpp"
 #include "actors/remote/message_registry.hpp"
 
 namespace troupe::actors {
@@ -23,6 +24,7 @@ void add_protocol(message_registry& registry) {
   registry.add<batch_delivered>("batch_delivered");
   registry.add<done>("done");
   registry.add<shut_down>("shut_down");
+  add_parameter_server_protocol(registry);
 }
 
 }  // namespace troupe::actors

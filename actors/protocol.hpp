@@ -281,7 +281,7 @@ struct shut_down {
   static void fields(Self&, Fields&) {}
 };
 
-/// Registers every message above that travels between processes.
+/// Registers every message above that travels between processes, and those of parameter servers.
 void add_protocol(message_registry& registry);
 
 }  // namespace troupe::actors

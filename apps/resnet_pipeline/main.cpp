@@ -2,6 +2,7 @@
 #include <span>
 #include <variant>
 
+#include "apps/exit_codes.hpp"
 #include "apps/resnet_pipeline/run.hpp"
 #include "cluster/config/command_line.hpp"
 #include "messages/log.hpp"
@@ -10,26 +11,10 @@ namespace {
 
 using namespace troupe;
 
-constexpr int exit_failed = 1;         // something went wrong while it ran
-constexpr int exit_refused = 2;        // what the user gave cannot work
-constexpr int exit_interrupted = 130;  // as a shell reports Ctrl-C
-
-int exit_code(errc code) {
-  switch (code) {
-    case errc::bad_config:
-    case errc::bad_data:
-    case errc::address_unavailable:
-    case errc::transport_missing:
-    case errc::io_failed:
-      return exit_refused;
-    default:
-      return exit_failed;
-  }
-}
+using apps::exit_interrupted;
 
 int report(const error& why) {
-  std::fprintf(stderr, "resnet_pipeline: %s\n", why.text.c_str());
-  return exit_code(why.code);
+  return apps::report("resnet_pipeline", why);
 }
 
 int run(const cluster::trainer_config& config) {

@@ -12,13 +12,10 @@
 #include "actors/pipeline/trainer.hpp"
 #include "apps/resnet_pipeline/partition.hpp"
 #include "apps/resnet_pipeline/resnet.hpp"
-#include "cluster/config/checks.hpp"
-#include "cluster/config/secret_file.hpp"
 #include "cluster/launch/interrupt.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
-#include "cluster/observe/json_lines.hpp"
-#include "cluster/observe/progress.hpp"
+#include "cluster/observe/run_reporter.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/data/sampler.hpp"
 #include "engine/stage/model.hpp"
@@ -114,22 +111,9 @@ result<prepared_run> prepare(const cluster::trainer_config& config) {
 result<std::unique_ptr<cluster::workers>> place_workers(const cluster::trainer_config& config) {
   if (config.pipeline.stages_in == cluster::placement::threads)
     return cluster::make_worker_threads(models(), optimizers::built_in());
-  auto secret = config.link.secret_file.empty()
-                    ? result<messages::cluster_secret>(messages::cluster_secret::random())
-                    : cluster::read_secret_file(config.link.secret_file);
-  if (!secret) return tl::unexpected(secret.error());
-  return cluster::make_worker_processes(
-      {.transport = config.link.transport,
-       .secret = std::move(*secret),
-       .beyond_loopback = !cluster::is_loopback(config.link.listen)},
-      config.observe.verbose);
-}
-
-result<messages::cluster_secret> secret_of(const cluster::node_options& options) {
-  if (options.secret_descriptor >= 0)
-    return cluster::read_inherited_secret(options.secret_descriptor);
-  if (!options.secret_file.empty()) return cluster::read_secret_file(options.secret_file);
-  return messages::cluster_secret();
+  auto link = cluster::process_link_of(config.link);
+  if (!link) return tl::unexpected(link.error());
+  return cluster::make_worker_processes(std::move(*link), config.observe.verbose);
 }
 
 actors::build_stage order_for(const cluster::trainer_config& config, const prepared_run& run,
@@ -155,70 +139,29 @@ actors::build_stage order_for(const cluster::trainer_config& config, const prepa
                             {"nesterov", optimizer.nesterov ? 1.0 : 0.0}}};
 }
 
-/// Writes what happens to the terminal and to --json.
-class reporter {
- public:
-  static result<std::unique_ptr<reporter>> open(const cluster::trainer_config& config,
-                                                const prepared_run& run) {
-    std::unique_ptr<reporter> made(new reporter(config, run));
-    if (config.observe.json.empty()) return made;
-    auto json = cluster::json_lines::open(config.observe.json);
-    if (!json) return tl::unexpected(json.error());
-    made->json_.emplace(std::move(*json));
-    return made;
+cluster::progress_options progress_options(const cluster::trainer_config& config,
+                                           const prepared_run& run) {
+  auto options = cluster::progress_options_for(stderr);
+  options.total_steps = run.updates;
+  options.steps_per_epoch = static_cast<std::uint64_t>(
+      engine::batch_count(run.data->size(engine::split::train), config.train.batch_size));
+  return options;
+}
+
+cluster::step_report report_of(std::uint64_t update, const actors::step_outcome& outcome) {
+  cluster::step_report report{.step = update,
+                              .loss = outcome.loss,
+                              .seconds = outcome.seconds,
+                              .images_per_s = static_cast<double>(outcome.images) / outcome.seconds,
+                              .stages = {}};
+  for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
+    const auto& [busy_s, peak] = outcome.stages[i];
+    report.stages.push_back(
+        {"stage-" + std::to_string(i), busy_s, std::max(0.0, outcome.seconds - busy_s), peak});
   }
-
-  void step(std::uint64_t update, const actors::step_outcome& outcome) {
-    cluster::step_report report{
-        .step = update,
-        .loss = outcome.loss,
-        .seconds = outcome.seconds,
-        .images_per_s = static_cast<double>(outcome.images) / outcome.seconds,
-        .stages = {}};
-    for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
-      const auto& [busy_s, peak] = outcome.stages[i];
-      report.stages.push_back(
-          {"stage-" + std::to_string(i), busy_s, std::max(0.0, outcome.seconds - busy_s), peak});
-    }
-    report.bubble = cluster::bubble_of(report.stages, outcome.seconds);
-    progress_.step(report);
-    if (json_) keep(json_->write(report));
-  }
-
-  void evaluation(const actors::evaluation& outcome) {
-    const cluster::evaluation_report report{outcome.updates, outcome.accuracy, outcome.loss};
-    progress_.evaluation(report);
-    if (json_) keep(json_->write(report));
-  }
-
-  void print(const std::string& line) { progress_.print(line); }
-  void finish() { progress_.finish(); }
-
-  /// The first failed write to --json, if one failed.
-  [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
-
- private:
-  reporter(const cluster::trainer_config& config, const prepared_run& run)
-      : progress_(progress_options(config, run)) {}
-
-  static cluster::progress_options progress_options(const cluster::trainer_config& config,
-                                                    const prepared_run& run) {
-    auto options = cluster::progress_options_for(stderr);
-    options.total_steps = run.updates;
-    options.steps_per_epoch = static_cast<std::uint64_t>(
-        engine::batch_count(run.data->size(engine::split::train), config.train.batch_size));
-    if (!config.observe.progress) options.style = cluster::progress_style::quiet;
-    return options;
-  }
-
-  void keep(const result<void>& written) {
-    if (!written && !failure_) failure_ = written.error();
-  }
-
-  cluster::progress progress_;
-  std::optional<cluster::json_lines> json_;
-  std::optional<error> failure_;
-};
+  report.bubble = cluster::bubble_of(report.stages, outcome.seconds);
+  return report;
+}
 
 actors::training training_of(const cluster::trainer_config& config, const prepared_run& run) {
   return {.updates = run.updates,
@@ -247,12 +190,16 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
   for (std::size_t i = 0; i < run.weights.size(); ++i) {
     if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;
   }
-  auto report = reporter::open(config, run);
+  auto report = cluster::run_reporter::open(config.observe, progress_options(config, run));
   if (!report) return tl::unexpected(report.error());
 
   const actors::training_events events{
-      [&](std::uint64_t update, const auto& outcome) { (*report)->step(update, outcome); },
-      [&](const auto& outcome) { (*report)->evaluation(outcome); },
+      [&](std::uint64_t update, const auto& outcome) {
+        (*report)->step(report_of(update, outcome));
+      },
+      [&](const auto& outcome) {
+        (*report)->evaluation({outcome.updates, outcome.accuracy, outcome.loss});
+      },
       [&] { return stop.load() || (*report)->failure().has_value(); }};
   const auto trained =
       actors::train(group.system(), *pipeline, run.data, training_of(config, run), events);
@@ -296,13 +243,11 @@ result<run_end> run_trainer(const cluster::trainer_config& config) {
 }
 
 result<void> run_worker(const cluster::node_options& options) {
-  auto secret = secret_of(options);
-  if (!secret) return tl::unexpected(secret.error());
-  const auto link =
-      cluster::ucx_link_factory({.transport = options.transport,
-                                 .secret = std::move(*secret),
-                                 .beyond_loopback = !cluster::is_loopback(options.join)});
-  return cluster::run_stage_node({.name = options.name, .trainer = options.join, .make_link = link},
+  const auto link = cluster::process_link_of(options);
+  if (!link) return tl::unexpected(link.error());
+  return cluster::run_stage_node({.name = options.name,
+                                  .trainer = options.join,
+                                  .make_link = cluster::ucx_link_factory(*link)},
                                  models(), optimizers::built_in());
 }
 

@@ -176,6 +176,23 @@ bool is_loopback(const std::string& address) {
   return ::inet_pton(AF_INET, host.c_str(), &four) == 1 && ntohl(four.s_addr) >> 24 == 127;
 }
 
+result<void> check_server(draft& whole) {
+  const auto& config = whole.config;
+  if (config.link.transport == transport::loopback)
+    return fail(errc::bad_config,
+                given(whole, "link.transport")->where() +
+                    ": loopback cannot connect processes; allowed: auto, tcp, shm");
+  const auto samples = static_cast<std::uint64_t>(config.train.batch_size);
+  const std::uint64_t workers = config.server.workers;
+  if (samples % workers == 0) return {};
+  return fail(errc::bad_config,
+              blame(whole, "server.workers", "train.batch_size") + std::to_string(workers) +
+                  " workers" + source(whole, "server.workers", workers) +
+                  " cannot have equal shares of a batch of " + std::to_string(samples) +
+                  source(whole, "train.batch_size", samples) +
+                  ", whose gradients are averaged; make it a multiple");
+}
+
 result<trainer_config> check_together(draft whole) {
   for (auto check :
        {check_cut, check_micro_batches, check_link, check_texts, check_secret, check_files})

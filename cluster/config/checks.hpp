@@ -10,6 +10,9 @@ namespace troupe::cluster {
 /// stages follow from the cut. Errors: bad_config, beginning with the setting to change.
 [[nodiscard]] result<trainer_config> check_together(draft whole);
 
+/// The same for what only a parameter server's trainer has; comes first there.
+[[nodiscard]] result<void> check_server(draft& whole);
+
 /// Whether "HOST:PORT" (or "[V6]:PORT") can be an address.
 [[nodiscard]] bool is_address(const std::string& text);
 

@@ -40,20 +40,25 @@ class help_layout : public CLI::Formatter {
   }
 };
 
-std::string help_of(const option& entry) {
+std::string help_of(const option& entry, const trainer_config& defaults) {
   const auto* text = std::get_if<text_field>(&entry.field);
   const std::string words = text != nullptr ? allowed_values(entry) : "";
-  const std::string usual = default_text(entry);
+  const std::string usual = default_text(entry, defaults);
   std::string help(entry.help);
   if (!words.empty()) help += " (" + words + ")";
   return usual.empty() ? help : help + " [" + usual + "]";
+}
+
+const std::vector<option>& options_of(const program_info& program) {
+  return program.options != nullptr ? *program.options : option_table();
 }
 
 // A command line that CLI11 cuts into flags and their texts; what the texts mean is decided by the
 // option table, so that flags and file give the same errors.
 class flag_reader {
  public:
-  explicit flag_reader(const program_info& program) : program_(program), app_(program.summary) {
+  explicit flag_reader(const program_info& program)
+      : program_(program), table_(options_of(program)), app_(program.summary) {
     app_.name(program.name);
     app_.formatter(std::make_shared<help_layout>());
     app_.footer("Tables are those of the file. [x]: the default, (x, y): the allowed values.");
@@ -61,7 +66,7 @@ class flag_reader {
     app_.set_help_flag("-h,--help", "Print this text and exit");
     version_ = app_.add_flag("--version")->description("Print the version and exit");
     config_ = add_text(config_flag, "FILE", "Read settings from this TOML file; flags win over it");
-    for (const option& entry : option_table()) options_.push_back(add(entry));
+    for (const option& entry : table_) options_.push_back(add(entry));
   }
 
   // The text that was asked for instead of a run, or nothing.
@@ -98,9 +103,9 @@ class flag_reader {
     std::vector<setting> out;
     for (std::size_t i = 0; i < options_.size(); ++i) {
       if (options_[i]->count() == 0) continue;
-      auto value = value_of(option_table()[i], *options_[i]);
+      auto value = value_of(table_[i], *options_[i]);
       if (!value) return tl::unexpected(value.error());
-      out.push_back({&option_table()[i], std::move(*value), ""});
+      out.push_back({&table_[i], std::move(*value), ""});
     }
     return out;
   }
@@ -119,9 +124,9 @@ class flag_reader {
     if (std::holds_alternative<switch_field>(entry.field)) {
       std::string names(entry.flag);
       if (!entry.off_flag.empty()) names += ",!" + std::string(entry.off_flag);
-      added = app_.add_flag(names)->description(help_of(entry));
+      added = app_.add_flag(names)->description(help_of(entry, program_.defaults));
     } else {
-      added = add_text(entry.flag, entry.value_name, help_of(entry));
+      added = add_text(entry.flag, entry.value_name, help_of(entry, program_.defaults));
     }
     added->group(group);
     return added;
@@ -147,17 +152,17 @@ class flag_reader {
     return text;
   }
 
-  static std::vector<std::string_view> known_flags() {
+  std::vector<std::string_view> known_flags() const {
     std::vector<std::string_view> flags{config_flag, "--help", "--version"};
-    for (const option& entry : option_table()) {
+    for (const option& entry : table_) {
       flags.push_back(entry.flag);
       if (!entry.off_flag.empty()) flags.push_back(entry.off_flag);
     }
     return flags;
   }
 
-  static std::string hint(std::string_view flag) {
-    for (const option& entry : option_table())
+  std::string hint(std::string_view flag) const {
+    for (const option& entry : table_)
       if (entry.flag == flag && !allowed_values(entry).empty())
         return "; allowed: " + allowed_values(entry);
     return "";
@@ -205,10 +210,11 @@ class flag_reader {
   }
 
   const program_info& program_;
+  const std::vector<option>& table_;
   CLI::App app_;
   CLI::Option* version_ = nullptr;
   CLI::Option* config_ = nullptr;
-  std::vector<CLI::Option*> options_;  // beside option_table()
+  std::vector<CLI::Option*> options_;  // beside table_
 };
 
 result<command> read_node(std::span<const char* const> arguments) {
@@ -253,16 +259,19 @@ result<command> read_trainer(const program_info& program, std::span<const char* 
   const auto text = flags.parse(arguments);
   if (!text) return tl::unexpected(text.error());
   if (*text) return command(**text);
-  draft whole;
+  draft whole{program.defaults, {}};
   const auto file = flags.config_file();
   if (!file) return tl::unexpected(file.error());
   const auto above = [&whole](const std::vector<setting>& layer) { return whole.apply(layer); };
   if (!file->empty()) {
-    if (const auto read = read_toml(*file).and_then(above); !read)
+    if (const auto read = read_toml(*file, options_of(program)).and_then(above); !read)
       return tl::unexpected(read.error());
   }
   if (const auto read = flags.settings().and_then(above); !read)
     return tl::unexpected(read.error());
+  if (program.options == &server_option_table()) {
+    if (const auto fine = check_server(whole); !fine) return tl::unexpected(fine.error());
+  }
   return check_together(std::move(whole)).map([](trainer_config config) {
     return command(std::move(config));
   });

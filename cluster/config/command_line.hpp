@@ -11,11 +11,16 @@
 
 namespace troupe::cluster {
 
-/// What a program says of itself in --help and --version.
+struct option;
+
+/// What a program says of itself in --help and --version, and what it may be told.
 struct program_info {
   std::string name;
   std::string version;
   std::string summary;  ///< One sentence.
+  /// What a user may set; null: what a pipeline's trainer knows (`option_table`).
+  const std::vector<option>* options = nullptr;
+  trainer_config defaults = {};
 };
 
 /// What a child process is told: where to join its parent, and as whom. Everything else comes to it

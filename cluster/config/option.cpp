@@ -216,8 +216,7 @@ std::string allowed_values(const option& entry) {
                     entry.field);
 }
 
-std::string default_text(const option& entry) {
-  const trainer_config config;
+std::string default_text(const option& entry, const trainer_config& config) {
   return std::visit(overloaded{
                         [&](const switch_field& field) -> std::string {
                           return field.get(config) ? "true" : "false";

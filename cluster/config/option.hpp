@@ -60,8 +60,10 @@ struct option {
   [[nodiscard]] std::string name() const;
 };
 
-/// Every option, tables together, in the order of --help.
+/// Every option of a pipeline's trainer, tables together, in the order of --help.
 [[nodiscard]] const std::vector<option>& option_table();
+/// And of a parameter server's trainer.
+[[nodiscard]] const std::vector<option>& server_option_table();
 
 /// A value of the kind that an option's field takes.
 using option_value =
@@ -86,7 +88,7 @@ void assign(const option& entry, const option_value& checked, trainer_config& co
 /// "1 to 64", "gpipe, 1f1b", "above 0"; empty: anything of the kind.
 [[nodiscard]] std::string allowed_values(const option& entry);
 /// The default as a user would write it; empty: none.
-[[nodiscard]] std::string default_text(const option& entry);
+[[nodiscard]] std::string default_text(const option& entry, const trainer_config& defaults = {});
 
 /// A checked value and where a user gave it.
 struct setting {

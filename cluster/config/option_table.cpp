@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <type_traits>
 
@@ -109,6 +111,40 @@ std::vector<option> pipeline_options() {
        ""},
       {"pipeline", "stages_in", "--stages-in", "", "KIND", "Where the stages live",
        choice([](auto& c) -> auto& { return c.pipeline.stages_in; }), ""},
+  };
+}
+
+std::vector<option> server_options() {
+  return {
+      {"server", "workers", "--workers", "", "N", "Processes that compute gradients",
+       integer(
+           [](auto& c) -> auto& { return c.server.workers; }, 1, 1024),
+       ""},
+      {"server", "shards", "--shards", "", "N", "Processes that own the parameters",
+       integer(
+           [](auto& c) -> auto& { return c.server.shards; }, 1, 1024),
+       ""},
+      {"server", "mode", "--mode", "", "KIND",
+       "One update for all workers' gradients, or one for each",
+       choice([](auto& c) -> auto& { return c.server.mode; }), ""},
+      {"server", "staleness", "--staleness", "", "N",
+       "Updates that an asynchronous gradient may have missed",
+       integer(
+           [](auto& c) -> auto& { return c.server.staleness; }, 0, any),
+       ""},
+      {"server", "bf16_gradients", "--bf16-gradients", "--no-bf16-gradients", "",
+       "Gradients travel rounded to bf16",
+       on_off([](auto& c) -> auto& { return c.server.bf16_gradients; }), ""},
+      {"server", "threads_per_worker", "--threads-per-worker", "", "N",
+       "Arithmetic threads of each worker; 0: cores / workers, at least 1",
+       integer(
+           [](auto& c) -> auto& { return c.server.threads_per_worker; }, 0, most_threads),
+       ""},
+      {"server", "threads_per_shard", "--threads-per-shard", "", "N",
+       "Arithmetic threads of each shard",
+       integer(
+           [](auto& c) -> auto& { return c.server.threads_per_shard; }, 1, most_threads),
+       ""},
   };
 }
 
@@ -244,6 +280,23 @@ const std::vector<option>& option_table() {
     for (auto part : {pipeline_options(), model_options(), optimizer_options(), data_options(),
                       train_options(), link_options(), observe_options()}) {
       all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }();
+  return table;
+}
+
+const std::vector<option>& server_option_table() {
+  // What a worker does not do: it holds the whole model, in f32, and starts from the seed.
+  static constexpr std::array<std::string_view, 5> left_out{
+      "pipeline", "model.init", "model.memory_format", "model.precision", "data.threads"};
+  static const std::vector<option> table = [] {
+    std::vector<option> all = server_options();
+    for (const option& entry : option_table()) {
+      const auto name = entry.name();
+      const bool leaves = std::ranges::any_of(
+          left_out, [&](auto word) { return name == word || entry.table == word; });
+      if (!leaves) all.push_back(entry);
     }
     return all;
   }();

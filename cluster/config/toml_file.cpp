@@ -15,29 +15,30 @@
 namespace troupe::cluster {
 namespace {
 
-std::vector<std::string_view> table_names() {
+std::vector<std::string_view> table_names(const std::vector<option>& known) {
   std::vector<std::string_view> names;
-  for (const option& entry : option_table())
+  for (const option& entry : known)
     if (names.empty() || names.back() != entry.table) names.push_back(entry.table);
   return names;
 }
 
-std::vector<std::string_view> keys_of(std::string_view table) {
+std::vector<std::string_view> keys_of(const std::vector<option>& known, std::string_view table) {
   std::vector<std::string_view> keys;
-  for (const option& entry : option_table())
+  for (const option& entry : known)
     if (entry.table == table) keys.push_back(entry.key);
   return keys;
 }
 
-const option* find_option(std::string_view table, std::string_view key) {
-  for (const option& entry : option_table())
+const option* find_option(const std::vector<option>& known, std::string_view table,
+                          std::string_view key) {
+  for (const option& entry : known)
     if (entry.table == table && entry.key == key) return &entry;
   return nullptr;
 }
 
 // "did you mean [optimizer] lr?": where a key that stands in the wrong table belongs.
-std::string elsewhere(std::string_view key) {
-  for (const option& entry : option_table())
+std::string elsewhere(const std::vector<option>& known, std::string_view key) {
+  for (const option& entry : known)
     if (entry.key == key)
       return "; did you mean " + std::string(key) + " in [" + std::string(entry.table) + "]?";
   return "";
@@ -99,11 +100,11 @@ accepted<option_value> value_of(const option& entry, const toml::node& node) {
 // Collects settings and complaints with their lines, so that the first by line can be reported.
 class reader {
  public:
-  explicit reader(std::string_view name) : name_(name) {}
+  reader(std::string_view name, const std::vector<option>& known) : name_(name), known_(known) {}
 
   void read_file(const toml::table& root) {
     for (auto&& [key, node] : root) {
-      const std::vector<std::string_view> tables = table_names();
+      const std::vector<std::string_view> tables = table_names(known_);
       if (std::find(tables.begin(), tables.end(), key.str()) == tables.end()) {
         unknown_table(key, node);
       } else if (const toml::table* table = node.as_table()) {
@@ -133,10 +134,10 @@ class reader {
   void unknown_table(const toml::key& key, const toml::node& node) {
     const std::string word(key.str());
     if (!node.is_table() && !node.is_array_of_tables()) {
-      complain(key, word + ": unknown key outside of a table" + elsewhere(word));
+      complain(key, word + ": unknown key outside of a table" + elsewhere(known_, word));
       return;
     }
-    const std::vector<std::string_view> tables = table_names();
+    const std::vector<std::string_view> tables = table_names(known_);
     std::string why = "[" + word + "]: unknown table";
     if (const auto meant = nearest(word, tables))
       why += "; did you mean [" + std::string(*meant) + "]?";
@@ -146,7 +147,7 @@ class reader {
   void read_table(std::string_view table, const toml::table& content) {
     for (auto&& [key, node] : content) {
       const std::string name = std::string(table) + "." + std::string(key.str());
-      const option* entry = find_option(table, key.str());
+      const option* entry = find_option(known_, table, key.str());
       if (entry == nullptr) {
         unknown_key(table, key);
         continue;
@@ -162,10 +163,10 @@ class reader {
   }
 
   void unknown_key(std::string_view table, const toml::key& key) {
-    const std::vector<std::string_view> keys = keys_of(table);
+    const std::vector<std::string_view> keys = keys_of(known_, table);
     const std::string word(key.str());
     std::string why = std::string(table) + "." + word + ": unknown key";
-    const std::string other_table = elsewhere(word);
+    const std::string other_table = elsewhere(known_, word);
     if (!other_table.empty()) {
       why += other_table;
     } else if (const auto meant = nearest(word, keys)) {
@@ -175,6 +176,7 @@ class reader {
   }
 
   std::string name_;
+  const std::vector<option>& known_;
   std::multimap<toml::source_index, setting> settings_;
   std::multimap<toml::source_index, std::string> complaints_;
 };
@@ -197,8 +199,9 @@ result<std::string> read_text(const std::filesystem::path& file) {
 
 }  // namespace
 
-result<std::vector<setting>> parse_toml(std::string_view text, std::string_view name) {
-  reader settings(name);
+result<std::vector<setting>> parse_toml(std::string_view text, std::string_view name,
+                                        const std::vector<option>& known) {
+  reader settings(name, known);
   try {
     settings.read_file(toml::parse(text, name));
   } catch (const toml::parse_error& wrong) {
@@ -211,9 +214,10 @@ result<std::vector<setting>> parse_toml(std::string_view text, std::string_view 
   return std::move(settings).finish();
 }
 
-result<std::vector<setting>> read_toml(const std::filesystem::path& file) {
+result<std::vector<setting>> read_toml(const std::filesystem::path& file,
+                                       const std::vector<option>& known) {
   return read_text(file).and_then(
-      [&file](const std::string& text) { return parse_toml(text, file.string()); });
+      [&](const std::string& text) { return parse_toml(text, file.string(), known); });
 }
 
 }  // namespace troupe::cluster

@@ -9,6 +9,9 @@ namespace troupe::cluster {
 std::string_view name_of(placement value) noexcept {
   return word_of(value);
 }
+std::string_view name_of(server_mode value) noexcept {
+  return word_of(value);
+}
 std::string_view name_of(memory_format value) noexcept {
   return word_of(value);
 }

@@ -40,6 +40,23 @@ struct pipeline_config {
   bool operator==(const pipeline_config&) const = default;
 };
 
+enum class server_mode : std::uint8_t { synchronous, asynchronous };
+
+[[nodiscard]] std::string_view name_of(server_mode value) noexcept;
+
+/// TOML table [server], of the parameter server's trainer.
+struct server_config {
+  std::uint32_t workers = 2;
+  std::uint32_t shards = 2;
+  server_mode mode = server_mode::synchronous;
+  std::uint64_t staleness = 4;  ///< Asynchronous: see engine::server_rules.
+  bool bf16_gradients = false;
+  int threads_per_worker = 0;  ///< 0: the cores divided by the workers, at least 1.
+  int threads_per_shard = 1;
+
+  bool operator==(const server_config&) const = default;
+};
+
 /// TOML table [model].
 struct model_config {
   std::string name = "resnet50";
@@ -111,6 +128,7 @@ struct observe_config {
 /// holds the defaults. `read_command_line` makes one from flags and a file.
 struct trainer_config {
   pipeline_config pipeline;
+  server_config server;
   model_config model;
   optimizer_config optimizer;
   data_config data;

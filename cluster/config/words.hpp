@@ -15,6 +15,7 @@ inline constexpr std::span<const std::string_view> words_of{};
 
 namespace words {
 inline constexpr std::array<std::string_view, 2> placement{"processes", "threads"};
+inline constexpr std::array<std::string_view, 2> server_mode{"synchronous", "asynchronous"};
 inline constexpr std::array<std::string_view, 2> memory_format{"contiguous", "channels_last"};
 inline constexpr std::array<std::string_view, 2> precision{"fp32", "bf16"};
 inline constexpr std::array<std::string_view, 2> lr_schedule{"constant", "linear"};
@@ -24,6 +25,8 @@ inline constexpr std::array<std::string_view, 4> transport{"auto", "tcp", "shm",
 
 template <>
 inline constexpr std::span<const std::string_view> words_of<placement>{words::placement};
+template <>
+inline constexpr std::span<const std::string_view> words_of<server_mode>{words::server_mode};
 template <>
 inline constexpr std::span<const std::string_view> words_of<memory_format>{words::memory_format};
 template <>

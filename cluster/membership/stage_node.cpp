@@ -1,5 +1,6 @@
 #include "cluster/membership/stage_node.hpp"
 
+#include <caf/actor.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/send.hpp>
 #include <chrono>
@@ -31,17 +32,17 @@ class ending {
 
 }  // namespace
 
-result<void> run_stage_node(const stage_node_settings& settings, actors::model_registry models,
-                            optimizers::registry optimizers) {
+result<void> run_node(const stage_node_settings& settings, const host_spawner& spawn) {
   actors::message_registry types;
   actors::add_protocol(types);
   actors::system_config config;
   caf::actor_system system(config);
   auto end = std::make_shared<ending>();
 
-  const auto host = actors::spawn_host(
-      system, {std::move(models), std::move(optimizers), [end] { end->decide({}); }});
-  const auto close_host = [&] { caf::anon_send(host, actors::shut_down{}); };
+  const auto host = spawn(system, [end] { end->decide({}); });
+  const auto close_host = [&] {
+    caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{});
+  };
 
   auto node = actors::node::start(system, types,
                                   {settings.name, settings.listen,
@@ -55,12 +56,20 @@ result<void> run_stage_node(const stage_node_settings& settings, actors::model_r
     close_host();
     return tl::unexpected(node.error());
   }
-  (*node)->publish("host", caf::actor_cast<caf::strong_actor_ptr>(host));
+  (*node)->publish("host", host);
   const auto joined = (*node)->join(settings.trainer, join_timeout);
   auto outcome = joined ? end->wait() : result<void>(tl::unexpected(joined.error()));
   close_host();
   system.await_all_actors_done();
   return outcome;
+}
+
+result<void> run_stage_node(const stage_node_settings& settings, actors::model_registry models,
+                            optimizers::registry optimizers) {
+  return run_node(settings, [&](caf::actor_system& system, std::function<void()> on_shut_down) {
+    return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_host(
+        system, {std::move(models), std::move(optimizers), std::move(on_shut_down)}));
+  });
 }
 
 }  // namespace troupe::cluster

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <caf/actor_control_block.hpp>
+#include <caf/actor_system.hpp>
+#include <functional>
 #include <string>
 
 #include "actors/pipeline/host_actor.hpp"
@@ -15,6 +18,14 @@ struct stage_node_settings {
   std::string listen = "127.0.0.1:0";
   actors::link_factory make_link;
 };
+
+/// Spawns a node's first actor, which calls `on_shut_down` once when it has been told `shut_down`.
+using host_spawner =
+    std::function<caf::strong_actor_ptr(caf::actor_system&, std::function<void()> on_shut_down)>;
+
+/// Joins the trainer, publishes the host that `spawn` makes, and returns when it is told to shut
+/// down. Errors: as below.
+[[nodiscard]] result<void> run_node(const stage_node_settings& settings, const host_spawner& spawn);
 
 /// Joins the trainer, builds the stages it asks for, and returns when it says so. Errors: those of
 /// the link; address_unavailable or timed_out when the trainer cannot be joined; peer_lost when it

@@ -1,5 +1,6 @@
 #include "cluster/membership/worker_group.hpp"
 
+#include <caf/actor.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <chrono>
@@ -24,8 +25,16 @@ constexpr milliseconds last_word{1000};  // the system's word on a lost peer com
 result<std::unique_ptr<worker_group>> worker_group::start(std::shared_ptr<workers> where,
                                                           std::uint32_t count,
                                                           const std::string& listen) {
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i < count; ++i) names.push_back("stage-" + std::to_string(i));
+  return start(std::move(where), names, listen);
+}
+
+result<std::unique_ptr<worker_group>> worker_group::start(std::shared_ptr<workers> where,
+                                                          const std::vector<std::string>& names,
+                                                          const std::string& listen) {
   std::unique_ptr<worker_group> group(new worker_group(std::move(where)));
-  if (auto opened = group->open(count, listen); !opened) return tl::unexpected(opened.error());
+  if (auto opened = group->open(names, listen); !opened) return tl::unexpected(opened.error());
   return group;
 }
 
@@ -34,7 +43,7 @@ worker_group::worker_group(std::shared_ptr<workers> where)
   actors::add_protocol(types_);
 }
 
-result<void> worker_group::open(std::uint32_t count, const std::string& listen) {
+result<void> worker_group::open(const std::vector<std::string>& names, const std::string& listen) {
   const auto on_node_down = [this](const std::string&, const error& why) {
     if (why.code != errc::cancelled) lost_ = true;
   };
@@ -43,17 +52,15 @@ result<void> worker_group::open(std::uint32_t count, const std::string& listen) 
       workers_->trainer_link());
   if (!node) return tl::unexpected(node.error());
   node_ = std::move(*node);
-  std::vector<std::string> names;
-  count_ = count;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    names.push_back("stage-" + std::to_string(i));
-    if (auto started = workers_->start(names.back(), node_->address()); !started) return started;
+  count_ = names.size();
+  for (const auto& name : names) {
+    if (auto started = workers_->start(name, node_->address()); !started) return started;
   }
   for (const auto& name : names) {
     if (auto here = await(name); !here) return here;
     const auto host = node_->find(name, "host", join_timeout);
     if (!host) return tl::unexpected(explain(host.error()));
-    hosts_.push_back(caf::actor_cast<actors::host_actor>(*host));
+    hosts_.push_back(*host);
   }
   return {};
 }
@@ -72,10 +79,13 @@ result<void> worker_group::await(const std::string& worker) {
 result<std::vector<actors::stage_actor>> worker_group::build(
     const std::vector<actors::build_stage>& orders) {
   caf::scoped_actor self(system_);
-  using answer = decltype(self->request(hosts_.front(), build_deadline, orders.front()));
+  const auto host = [&](std::size_t i) {
+    return caf::actor_cast<actors::host_actor>(hosts_.at(i));
+  };
+  using answer = decltype(self->request(host(0), build_deadline, orders.front()));
   std::vector<answer> answers;
   for (std::size_t i = 0; i < orders.size(); ++i)
-    answers.push_back(self->request(hosts_.at(i), build_deadline, orders[i]));
+    answers.push_back(self->request(host(i), build_deadline, orders[i]));
   std::vector<actors::stage_actor> stages;
   std::optional<error> failure;
   for (auto& each : answers) {
@@ -102,7 +112,8 @@ error worker_group::explain(const error& why) const {
 
 worker_group::~worker_group() {
   const bool all_here = hosts_.size() == count_;
-  for (const auto& host : std::exchange(hosts_, {})) caf::anon_send(host, actors::shut_down{});
+  for (const auto& host : std::exchange(hosts_, {}))
+    caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{});
   system_.await_all_actors_done();
   // The trainer leaves last. But a worker whose host was never found ends when it hears us leave.
   if (!all_here) node_.reset();

@@ -13,6 +13,7 @@
 #include "actors/protocol.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
+#include "cluster/config/command_line.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "messages/error.hpp"
 #include "messages/link/cluster_secret.hpp"
@@ -54,6 +55,12 @@ struct process_link {
   bool beyond_loopback = false;  ///< Other machines reach the trainer.
 };
 
+/// What a config says of it; without a secret of the user's, a random one. Errors: bad_config.
+[[nodiscard]] result<process_link> process_link_of(const link_config& config);
+
+/// What a child was told of it. Errors: bad_config.
+[[nodiscard]] result<process_link> process_link_of(const node_options& options);
+
 /// Processes of this program, started with --join, over UCX. They are handed the secret through a
 /// pipe: it is in no argument, environment or file.
 [[nodiscard]] result<std::unique_ptr<workers>> make_worker_processes(process_link link,
@@ -77,12 +84,19 @@ class worker_group {
   [[nodiscard]] static result<std::unique_ptr<worker_group>> start(std::shared_ptr<workers> where,
                                                                    std::uint32_t count,
                                                                    const std::string& listen);
+  /// The same for workers of these names, whose hosts need not build stages.
+  [[nodiscard]] static result<std::unique_ptr<worker_group>> start(
+      std::shared_ptr<workers> where, const std::vector<std::string>& names,
+      const std::string& listen);
   worker_group(const worker_group&) = delete;
   worker_group& operator=(const worker_group&) = delete;
   /// Ends the workers in order and waits for them.
   ~worker_group();
 
   [[nodiscard]] caf::actor_system& system() noexcept { return system_; }
+  [[nodiscard]] actors::node& node() noexcept { return *node_; }
+  /// Each worker's host, in the order of their names.
+  [[nodiscard]] const std::vector<caf::strong_actor_ptr>& hosts() const noexcept { return hosts_; }
 
   /// Has each worker build its stage, all at once: `orders[i]` goes to worker i. Errors:
   /// bad_config; peer_lost with the reason.
@@ -99,7 +113,7 @@ class worker_group {
 
  private:
   explicit worker_group(std::shared_ptr<workers> where);
-  [[nodiscard]] result<void> open(std::uint32_t count, const std::string& listen);
+  [[nodiscard]] result<void> open(const std::vector<std::string>& names, const std::string& listen);
   [[nodiscard]] result<void> await(const std::string& worker);
 
   actors::message_registry types_;
@@ -108,8 +122,8 @@ class worker_group {
   std::shared_ptr<workers> workers_;
   std::atomic<bool> lost_ = false;  // some worker, so not all will end in order
   std::unique_ptr<actors::node> node_;
-  std::uint32_t count_ = 0;
-  std::vector<actors::host_actor> hosts_;
+  std::size_t count_ = 0;
+  std::vector<caf::strong_actor_ptr> hosts_;
 };
 
 }  // namespace troupe::cluster

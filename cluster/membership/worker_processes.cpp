@@ -7,7 +7,9 @@
 #include <mutex>
 #include <utility>
 
+#include "cluster/config/checks.hpp"
 #include "cluster/config/command_line.hpp"
+#include "cluster/config/secret_file.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/worker_group.hpp"
 #include "messages/link/ucx_link.hpp"
@@ -94,6 +96,28 @@ class worker_processes final : public workers {
 };
 
 }  // namespace
+
+result<process_link> process_link_of(const link_config& config) {
+  auto secret = config.secret_file.empty()
+                    ? result<messages::cluster_secret>(messages::cluster_secret::random())
+                    : read_secret_file(config.secret_file);
+  if (!secret) return tl::unexpected(secret.error());
+  return process_link{.transport = config.transport,
+                      .secret = std::move(*secret),
+                      .beyond_loopback = !is_loopback(config.listen)};
+}
+
+result<process_link> process_link_of(const node_options& options) {
+  auto secret = result<messages::cluster_secret>();
+  if (options.secret_descriptor >= 0)
+    secret = read_inherited_secret(options.secret_descriptor);
+  else if (!options.secret_file.empty())
+    secret = read_secret_file(options.secret_file);
+  if (!secret) return tl::unexpected(secret.error());
+  return process_link{.transport = options.transport,
+                      .secret = std::move(*secret),
+                      .beyond_loopback = !is_loopback(options.join)};
+}
 
 result<std::unique_ptr<workers>> make_worker_processes(process_link link, bool verbose) {
   auto ended = std::make_shared<ends>();

@@ -11,7 +11,7 @@
 
 namespace troupe::tests {
 
-/// How a run of resnet_pipeline ended and what it wrote.
+/// How a run of the program under test ended and what it wrote.
 struct program_outcome {
   int code = 0;    ///< Exit code, where it exited.
   int signal = 0;  ///< What killed it, or 0.
@@ -23,8 +23,8 @@ struct program_outcome {
   [[nodiscard]] std::string last_line() const;
 };
 
-/// Runs resnet_pipeline to its end (killed, and failing the test, after two minutes). `on_line`
-/// sees each line of its standard error as it comes, with the program's pid.
+/// Runs the program (TROUPE_PROGRAM) to its end (killed, and failing the test, after two minutes).
+/// `on_line` sees each line of its standard error as it comes, with the program's pid.
 program_outcome run_program(const std::vector<std::string>& arguments,
                             const std::function<void(pid_t, std::string_view)>& on_line = {});
 

@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -659,4 +660,43 @@ TEST_CASE("a linear learning rate falls to zero over the run, a constant one sta
   CHECK_THAT(learning_rate(optimizer, 10, 10), Catch::Matchers::WithinULP(0.05, 8));
   CHECK(learning_rate(optimizer, 11, 10) == 0);
   CHECK(learning_rate(optimizer, 99, 10) == 0);
+}
+
+TEST_CASE("a parameter server's trainer has its own table and defaults, and no pipeline's") {
+  trainer_config defaults;
+  defaults.model.name = "resnet18";
+  defaults.pipeline.micro_batches = 1;
+  const program_info server{"server", "1.2.3", "Serves.", &server_option_table(), defaults};
+  const auto read_server = [&](const std::vector<const char*>& words) {
+    return read_command_line(server, words);
+  };
+  CHECK(std::get<trainer_config>(*read_server({})) == defaults);
+  auto expected = defaults;
+  expected.server = {.workers = 8,
+                     .shards = 3,
+                     .mode = server_mode::asynchronous,
+                     .staleness = 7,
+                     .bf16_gradients = true,
+                     .threads_per_worker = 2,
+                     .threads_per_shard = 4};
+  const auto given =
+      read_server({"--workers", "8", "--shards", "3", "--mode", "asynchronous", "--staleness", "7",
+                   "--bf16-gradients", "--threads-per-worker", "2", "--threads-per-shard", "4"});
+  REQUIRE(given);
+  CHECK(std::get<trainer_config>(*given) == expected);
+  const auto refuses = [&](const std::vector<const char*>& words, const std::string& why) {
+    const auto refused = read_server(words);
+    REQUIRE(!refused);
+    CHECK_THAT(refused.error().text, Catch::Matchers::ContainsSubstring(why));
+  };
+  refuses({"--stages", "2"}, "--stages: unknown flag");
+  refuses({"--workers", "6"}, "--workers: 6 workers (--workers 6) cannot have equal shares of a");
+  refuses({"--link", "loopback"}, "--link: loopback cannot connect processes");
+  CHECK_THAT(error_of({"--shards", "2"}), Catch::Matchers::ContainsSubstring("unknown flag"));
+  const folder here;
+  const auto file = here.write("run.toml", "[server]\nshards = 5\n[pipeline]\nstages = 2\n");
+  refuses({"--config", file.c_str()}, "[pipeline]: unknown table");
+  for (const char* const ours : {TROUPE_SOURCE_DIR "/apps/parameter_server/fashion_mnist.toml",
+                                 TROUPE_SOURCE_DIR "/apps/parameter_server/clicks.toml"})
+    CHECK(read_server({"--config", ours}));
 }

@@ -1,0 +1,311 @@
+#include "actors/parameter_server/client.hpp"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <atomic>
+#include <caf/event_based_actor.hpp>
+#include <caf/send.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "actors/futures/combine.hpp"
+#include "actors/parameter_server/parameter_store.hpp"
+
+namespace troupe::actors {
+
+/// What continuations, which may outlive the client, use too.
+struct parameter_client::shared {
+  std::vector<shard_handle> shards;
+  std::vector<std::optional<param_version>> have;  // by shard; written while a request is under way
+  std::atomic<bool> pushing = false;
+  future<void> lost;
+};
+
+namespace {
+
+/// The oldest of the versions; 0 before the first.
+param_version oldest(const std::vector<std::optional<param_version>>& versions) {
+  param_version least{~std::uint64_t{0}};
+  for (const auto& each : versions) least = std::min(least, each.value_or(param_version{}));
+  return least;
+}
+
+void add_values(fresh_values& all, const std::vector<parameter_entry>& directory,
+                param_version version, const tensor_batch& batch) {
+  all.version = std::min(all.version, version);
+  const auto entries = unpack(batch, directory);
+  if (!entries) throw std::runtime_error(entries.error().text);
+  for (const auto& [parameter, rows, values] : *entries)
+    all.values.push_back({directory[parameter].name, rows, values});
+}
+
+constexpr fresh_values no_values() {
+  return {{~std::uint64_t{0}}, {}};
+}
+
+at::Tensor on_the_wire(const at::Tensor& values, bool bf16) {
+  const auto plain = values.detach().contiguous();
+  return bf16 && plain.scalar_type() == at::kFloat ? plain.to(at::kBFloat16) : plain;
+}
+
+/// Collects the answers of all shards. What a shard refuses is known once all have answered, so
+/// that none is still busy with it; a shard that cannot answer any more fails the whole at once.
+template <class T>
+class all_answers {
+ public:
+  explicit all_answers(std::size_t count) : left_(count), answers_(count) {}
+
+  [[nodiscard]] future<std::vector<T>> outcome() const { return outcome_.future(); }
+
+  void put(std::size_t shard, const result<T>& answer) {
+    answers_[shard] = answer;
+    if (!answer && !is_refusal(answer.error().code)) outcome_.set_error(answer.error());
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) finish();
+  }
+
+ private:
+  static bool is_refusal(errc code) {
+    return code == errc::stale || code == errc::bad_data || code == errc::bad_frame;
+  }
+
+  void finish() {
+    std::vector<T> values;
+    for (auto& answer : answers_) {
+      if (!*answer) return void(outcome_.set_error(answer->error()));
+      values.push_back(std::move(**answer));
+    }
+    outcome_.set(std::move(values));
+  }
+
+  std::atomic<std::size_t> left_;
+  std::vector<std::optional<result<T>>> answers_;
+  promise<std::vector<T>> outcome_;
+};
+
+template <class T>
+future<std::vector<T>> all_of(const std::vector<future<T>>& parts) {
+  const auto answers = std::make_shared<all_answers<T>>(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    parts[i].when_settled([answers, i](const result<T>& answer) { answers->put(i, answer); });
+  return answers->outcome();
+}
+
+/// Lives as long as the membership: the ledger watches it. Watches the ledger and the shards.
+caf::behavior presence(caf::event_based_actor* self, promise<void> gone) {
+  const auto lost = std::make_shared<promise<void>>(std::move(gone));
+  self->set_down_handler([lost](const caf::down_msg& down) {
+    const auto why = down.reason ? ": " + from_caf(down.reason).text : std::string();
+    lost->set_error({errc::peer_lost, "a part of the parameter server is gone" + why});
+  });
+  return {[self](const joined& in, const caf::strong_actor_ptr& ledger) {
+    self->monitor(caf::actor_cast<caf::actor>(ledger));
+    for (const auto& each : in.shards) self->monitor(caf::actor_cast<caf::actor>(each.shard));
+  }};
+}
+
+tl::unexpected<error> unknown(const std::string& name, const char* what) {
+  return fail(errc::bad_data,
+              std::string(what) + " '" + name + "', which no shard of the parameter server has");
+}
+
+}  // namespace
+
+parameter_client::parameter_client(caf::actor_system& system, requester& ask, ledger_actor ledger,
+                                   client_options options)
+    : system_(system),
+      ask_(ask),
+      ledger_(std::move(ledger)),
+      options_(options),
+      shared_(std::make_shared<shared>()),
+      presence_([&] {
+        promise<void> gone;
+        shared_->lost = gone.future();
+        return system.spawn(presence, std::move(gone));
+      }()) {}
+
+result<std::unique_ptr<parameter_client>> parameter_client::join(caf::actor_system& system,
+                                                                 requester& ask,
+                                                                 const ledger_actor& ledger,
+                                                                 client_options options) {
+  std::unique_ptr<parameter_client> made(new parameter_client(system, ask, ledger, options));
+  const auto in =
+      ask.request<joined>(
+             ledger,
+             join_server{options.rank, caf::actor_cast<caf::strong_actor_ptr>(made->presence_)},
+             options.deadline)
+          .get();
+  if (!in) return tl::unexpected(in.error());
+  made->enter(*in);
+  return made;
+}
+
+void parameter_client::enter(const joined& in) {
+  id_ = in.worker;
+  for (std::uint32_t s = 0; s < in.shards.size(); ++s) {
+    const auto& [actor, parameters] = in.shards[s];
+    shared_->shards.push_back({caf::actor_cast<shard_actor>(actor), parameters});
+    for (std::uint32_t i = 0; i < parameters.size(); ++i) {
+      parameters_.emplace(parameters[i].name, parameters[i]);
+      places_.emplace(parameters[i].name, std::pair(s, i));
+    }
+  }
+  shared_->have.resize(in.shards.size());
+  caf::anon_send(presence_, in, caf::actor_cast<caf::strong_actor_ptr>(ledger_));
+}
+
+parameter_client::~parameter_client() {
+  caf::anon_send_exit(presence_, caf::exit_reason::user_shutdown);
+}
+
+result<void> parameter_client::leave() {
+  const auto left = ask_.request<done>(ledger_, leave_server{id_}, options_.deadline).get();
+  return left ? result<void>() : tl::unexpected(left.error());
+}
+
+future<void> parameter_client::lost() const {
+  return shared_->lost;
+}
+
+param_version parameter_client::version() const {
+  return oldest(shared_->have);
+}
+
+result<std::vector<tensor_batch>> parameter_client::split(
+    const std::vector<engine::named_tensor>& gradients) const {
+  const auto type = options_.bf16_gradients ? at::kBFloat16 : at::kFloat;
+  std::vector<batch_builder> parts(shared_->shards.size(), batch_builder(type));
+  for (const auto& [name, gradient] : gradients) {
+    if (!gradient.defined()) continue;
+    const auto place = places_.find(name);
+    if (place == places_.end()) return unknown(name, "there is a gradient of");
+    const auto& [shard, index] = place->second;
+    const auto& shape = parameters_.at(name).shape;
+    if (gradient.sizes() != at::IntArrayRef(shape)) {  // packed, it would lose its shape
+      std::ostringstream why;
+      why << "the gradient of '" << name << "' has shape " << gradient.sizes()
+          << ", and the parameter " << at::IntArrayRef(shape);
+      return fail(errc::bad_data, why.str());
+    }
+    if (gradient.layout() != at::kSparse) {
+      parts[shard].add(index, {}, on_the_wire(gradient, options_.bf16_gradients));
+      continue;
+    }
+    const auto rows = gradient.coalesce();
+    if (rows.sparse_dim() != 1)
+      return fail(errc::bad_data, "the sparse gradient of '" + name + "' is not one of rows");
+    parts[shard].add(index, rows.indices().select(0, 0).contiguous(),
+                     on_the_wire(rows.values(), options_.bf16_gradients));
+  }
+  std::vector<tensor_batch> batches;
+  for (auto& part : parts) batches.push_back(part.take());
+  return batches;
+}
+
+future<std::vector<pushed>> parameter_client::push_parts(
+    const std::vector<engine::named_tensor>& gradients, param_version base, bool pull) {
+  using answers = std::vector<pushed>;
+  auto parts = split(gradients);
+  if (!parts) return settled_future<answers>(tl::unexpected(parts.error()));
+  if (shared_->pushing.exchange(true))
+    return settled_future<answers>(fail(errc::bad_config, "a push of this worker is under way"));
+  ++sequence_;
+  std::vector<future<pushed>> asked;
+  for (std::size_t i = 0; i < parts->size(); ++i) {
+    asked.push_back(ask_.request<pushed>(shared_->shards[i].actor,
+                                         push_gradients{.what = {{id_, sequence_}, base},
+                                                        .gradients = std::move((*parts)[i]),
+                                                        .pull = pull,
+                                                        .newer_than = shared_->have[i]},
+                                         options_.deadline));
+  }
+  auto outcome = all_of(asked);
+  outcome.when_settled([shared = shared_](const auto&) { shared->pushing = false; });
+  return outcome;
+}
+
+future<param_version> parameter_client::push(const std::vector<engine::named_tensor>& gradients,
+                                             param_version base) {
+  return push_parts(gradients, base, false).then([](const std::vector<pushed>& answers) {
+    return answers.front().applied;
+  });
+}
+
+future<fresh_values> parameter_client::push_pull(
+    const std::vector<engine::named_tensor>& gradients) {
+  return push_parts(gradients, version(), true)
+      .then([shared = shared_](const std::vector<pushed>& answers) {
+        auto all = no_values();
+        for (std::size_t i = 0; i < answers.size(); ++i) {
+          add_values(all, shared->shards[i].parameters, answers[i].version, answers[i].values);
+          shared->have[i] = answers[i].version;
+        }
+        return all;
+      });
+}
+
+future<fresh_values> parameter_client::refresh() {
+  std::vector<future<pulled>> asked;
+  for (std::size_t i = 0; i < shared_->shards.size(); ++i)
+    asked.push_back(ask_.request<pulled>(shared_->shards[i].actor,
+                                         pull_parameters{{}, shared_->have[i]}, options_.deadline));
+  return all_of(asked).then([shared = shared_](const std::vector<pulled>& answers) {
+    auto all = no_values();
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      add_values(all, shared->shards[i].parameters, answers[i].version, answers[i].values);
+      shared->have[i] = answers[i].version;
+    }
+    return all;
+  });
+}
+
+future<fresh_values> parameter_client::pull(const std::vector<std::string>& names,
+                                            std::optional<param_version> newer_than) {
+  std::vector<std::vector<std::uint32_t>> wanted(shared_->shards.size());
+  for (const auto& name : names) {
+    const auto place = places_.find(name);
+    if (place == places_.end())
+      return settled_future<fresh_values>(unknown(name, "a pull asks for"));
+    wanted[place->second.first].push_back(place->second.second);
+  }
+  std::vector<std::size_t> from;
+  std::vector<future<pulled>> asked;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (!names.empty() && wanted[i].empty()) continue;
+    from.push_back(i);
+    asked.push_back(ask_.request<pulled>(
+        shared_->shards[i].actor, pull_parameters{wanted[i], newer_than}, options_.deadline));
+  }
+  return all_of(asked).then([shared = shared_, from](const std::vector<pulled>& answers) {
+    auto all = no_values();
+    for (std::size_t i = 0; i < answers.size(); ++i)
+      add_values(all, shared->shards[from[i]].parameters, answers[i].version, answers[i].values);
+    return all;
+  });
+}
+
+result<void> take_values(const std::vector<engine::named_tensor>& parameters,
+                         const std::map<std::string, parameter_entry>& directory,
+                         const fresh_values& from) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& [name, tensor] : parameters) by_name.emplace(name, tensor);
+  for (const auto& [name, rows, values] : from.values) {
+    const auto found = by_name.find(name);
+    const auto known = directory.find(name);
+    if (found == by_name.end() || known == directory.end())
+      return fail(errc::bad_data, "the model has no parameter '" + name + "'");
+    if (found->second.sizes() != at::IntArrayRef(known->second.shape))
+      return fail(errc::bad_data, "parameter '" + name + "' has another shape in the model");
+    if (rows.defined())
+      found->second.index_copy_(0, rows, values);
+    else if (known->second.by_rows)
+      found->second.copy_(values);
+    else
+      found->second.set_data(values);
+  }
+  return {};
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,96 @@
+#include "actors/parameter_server/host_actor.hpp"
+
+#include <algorithm>
+#include <caf/send.hpp>
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "actors/errors.hpp"
+#include "actors/parameter_server/ledger_actor.hpp"
+#include "actors/parameter_server/shard_actor.hpp"
+
+namespace troupe::actors {
+namespace {
+
+struct host_state {
+  server_host_parts parts;
+  std::shared_ptr<requester> ask;  // the workers'
+  std::vector<caf::strong_actor_ptr> built;
+};
+
+using self_pointer = server_host_actor::stateful_pointer<host_state>;
+
+template <class Actor>
+caf::strong_actor_ptr keep(self_pointer self, const Actor& built) {
+  return self->state.built.emplace_back(caf::actor_cast<caf::strong_actor_ptr>(built));
+}
+
+caf::result<shard_built> on_shard(self_pointer self, const build_shard& order) {
+  const auto shard = build(self->system(), order, self->state.parts.optimizers);
+  if (!shard) return to_caf(shard.error());
+  return shard_built{keep(self, *shard)};
+}
+
+ledger_opened on_ledger(self_pointer self, const open_ledger& order) {
+  ledger_parts parts{{}, order.mode, order.staleness, order.expected_workers};
+  for (const auto& shard : order.shards)
+    parts.shards.push_back(caf::actor_cast<shard_actor>(shard));
+  return {keep(self, spawn_ledger(self->system(), std::move(parts)))};
+}
+
+worker_built on_worker(self_pointer self, const build_worker& order) {
+  return {keep(
+      self, spawn_worker(self->system(), self->state.ask, self->state.parts.make_learner, order))};
+}
+
+void on_shut_down(self_pointer self) {
+  for (const auto& each : std::exchange(self->state.built, {}))
+    caf::anon_send_exit(caf::actor_cast<caf::actor>(each), caf::exit_reason::user_shutdown);
+  if (self->state.parts.on_shut_down) self->state.parts.on_shut_down();
+  self->quit(caf::exit_reason::user_shutdown);
+}
+
+server_host_actor::behavior_type host_behavior(self_pointer self,
+                                               const std::shared_ptr<server_host_parts>& given) {
+  self->state.parts = std::move(*given);
+  self->state.ask = std::make_shared<requester>(self->system());
+  self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self); });
+  return {
+      [self](const build_shard& order) { return on_shard(self, order); },
+      [self](const open_ledger& order) { return on_ledger(self, order); },
+      [self](const build_worker& order) { return on_worker(self, order); },
+      [self](const shut_down&) { on_shut_down(self); },
+  };
+}
+
+}  // namespace
+
+server_host_actor spawn_server_host(caf::actor_system& system, server_host_parts parts) {
+  return system.spawn(host_behavior, std::make_shared<server_host_parts>(std::move(parts)));
+}
+
+result<shard_actor> build(caf::actor_system& system, const build_shard& order,
+                          const optimizers::registry& known) {
+  auto optimizer = known.find(order.optimizer);
+  if (!optimizer) return tl::unexpected(optimizer.error());
+  auto options = optimizers::complete(*optimizer, order.optimizer_options);
+  if (!options) return tl::unexpected(options.error());
+  rate_of_update rate;
+  if (order.decay_over > 0)
+    rate = [first = options->at("lr"), over = static_cast<double>(order.decay_over)](auto update) {
+      return first * std::max(0.0, 1 - static_cast<double>(update - 1) / over);
+    };
+  std::vector<owned_parameter> owned;
+  for (const auto& [name, values] : order.parameters)
+    owned.push_back({name, values.clone(), std::ranges::count(order.by_rows, name) > 0});
+  return spawn_shard(system,
+                     {order.name,
+                      std::make_unique<parameter_store>(std::move(owned), std::move(*optimizer),
+                                                        std::move(*options), rate),
+                      order.threads});
+}
+
+}  // namespace troupe::actors

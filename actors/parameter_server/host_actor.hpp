@@ -1,0 +1,29 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+
+#include <functional>
+
+#include "actors/interfaces.hpp"
+#include "actors/parameter_server/worker_actor.hpp"
+#include "optimizers/optimizer.hpp"
+
+namespace troupe::actors {
+
+/// What a node of a parameter server's run can build.
+struct server_host_parts {
+  learner_factory make_learner;
+  optimizers::registry optimizers;
+  /// Called once, on a scheduler thread, at `shut_down`; the actors have been told to end by then.
+  std::function<void()> on_shut_down;
+};
+
+/// Spawns the actor that builds shards, ledgers and workers on this node when the driver asks.
+[[nodiscard]] server_host_actor spawn_server_host(caf::actor_system& system,
+                                                  server_host_parts parts);
+
+/// Builds a shard from an order. Errors: bad_config.
+[[nodiscard]] result<shard_actor> build(caf::actor_system& system, const build_shard& order,
+                                        const optimizers::registry& known);
+
+}  // namespace troupe::actors

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/parameter_server/protocol.hpp"
+#include "messages/error.hpp"
+#include "optimizers/optimizer.hpp"
+
+namespace troupe::actors {
+
+/// A parameter that a shard is to own, and its first values.
+struct owned_parameter {
+  std::string name;
+  at::Tensor values;
+  bool by_rows = false;  ///< See parameter_entry.
+};
+
+/// Spreads parameters over shards by their bytes (see engine::place_parameters); each shard's in
+/// the order given. `shards` at least 1.
+[[nodiscard]] std::vector<std::vector<owned_parameter>> spread_parameters(
+    std::vector<owned_parameter> parameters, std::uint32_t shards);
+
+/// The learning rate of an update; the first is 1.
+using rate_of_update = std::function<double(std::uint64_t update)>;
+
+/// A shard's parameters with their optimizer: the arithmetic of a parameter server, without actors
+/// or threads. Used by one thread, but for `check`, which reads nothing that changes.
+///
+/// An update writes parameters in place, unless a message or a worker of this process still holds
+/// them: then it writes copies, and what was handed out stays as it was.
+class parameter_store {
+ public:
+  /// `options` are complete (see optimizers::complete); `rate` replaces their "lr", if it is set.
+  parameter_store(std::vector<owned_parameter> parameters, optimizers::optimizer optimizer,
+                  optimizers::options options, rate_of_update rate = {});
+
+  [[nodiscard]] const std::vector<parameter_entry>& directory() const noexcept {
+    return directory_;
+  }
+
+  /// Whether every gradient fits its parameter. Errors: bad_data naming the parameter and both
+  /// shapes or types, or the index of one that is unknown or given twice.
+  [[nodiscard]] result<void> check(const tensor_batch& gradients) const;
+
+  /// One update: adds up the pushes in their order, divides by their number, and steps. Parameters
+  /// without any gradient stay as they are, with their state; so do rows. The parts have been
+  /// checked. Errors: handler_failed when the arithmetic threw; the store is of no use then.
+  [[nodiscard]] result<void> update(std::span<const tensor_batch> pushes);
+
+  /// The parameters of these indices (none: all) that have changed since version `newer_than`
+  /// (nullopt: whether or not); of a parameter by rows only the rows that have. Nobody writes what
+  /// is returned. Errors: bad_data for an unknown index.
+  [[nodiscard]] result<tensor_batch> read(const std::vector<std::uint32_t>& wanted,
+                                          std::optional<param_version> newer_than) const;
+
+  /// Updates so far.
+  [[nodiscard]] param_version version() const noexcept { return version_; }
+
+ private:
+  struct gradient {
+    at::Tensor rows;    // undefined: dense
+    at::Tensor values;  // of the parameter's dtype or bf16
+  };
+  /// Which rows updates have touched, as far back as it is worth to remember.
+  struct row_log {
+    std::deque<std::pair<param_version, at::Tensor>> touched;  // [r] i64
+    std::int64_t rows = 0;                                     // in all of them
+    param_version complete_since;  // every update after this one is in `touched`
+  };
+  struct parameter {
+    at::Tensor values;
+    param_version changed;    // the last update that touched it
+    optimizers::state state;  // its own: slots with one entry
+    at::Tensor seen;          // [rows] bool, by rows: has a state; else undefined
+    row_log log;
+
+    [[nodiscard]] bool by_rows() const { return seen.defined(); }
+  };
+
+  [[nodiscard]] std::vector<std::vector<gradient>> gather(
+      std::span<const tensor_batch> pushes) const;
+  [[nodiscard]] static gradient mean_of_rows(const std::vector<gradient>& of, std::size_t count,
+                                             at::ScalarType type);
+  [[nodiscard]] optimizers::options options_now() const;
+  [[nodiscard]] result<void> step(parameter& owned, const at::Tensor& mean);
+  [[nodiscard]] result<void> step_rows(parameter& owned, const gradient& mean);
+  [[nodiscard]] result<void> step_some_rows(parameter& owned, const gradient& mean, bool first);
+  void remember(row_log& log, const at::Tensor& rows, std::int64_t all) const;
+  [[nodiscard]] static std::optional<at::Tensor> rows_since(const row_log& log, param_version than);
+
+  std::vector<parameter_entry> directory_;
+  std::vector<parameter> parameters_;
+  optimizers::optimizer optimizer_;
+  optimizers::options options_;
+  rate_of_update rate_;
+  param_version version_;
+};
+
+/// Values of up to so many elements travel packed.
+inline constexpr std::int64_t largest_packed = 16 * 1024;
+
+/// Gathers values for a batch: small dense ones packed, of one dtype.
+class batch_builder {
+ public:
+  /// `dtype` of what is packed.
+  explicit batch_builder(at::ScalarType dtype) : dtype_(dtype) {}
+
+  /// Kept by reference until `take`; packed if dense, small and of the dtype.
+  void add(std::uint32_t parameter, at::Tensor rows, at::Tensor values);
+  [[nodiscard]] tensor_batch take();
+
+ private:
+  at::ScalarType dtype_;
+  tensor_batch batch_;
+  std::vector<at::Tensor> small_;
+};
+
+/// What a batch holds, one entry a parameter: the packed ones as views. Errors: bad_data when the
+/// packed values are not as many as their parameters' elements, or for an unknown index.
+[[nodiscard]] result<std::vector<tensor_batch::entry>> unpack(
+    const tensor_batch& batch, const std::vector<parameter_entry>& directory);
+
+}  // namespace troupe::actors

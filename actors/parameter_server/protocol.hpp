@@ -1,0 +1,412 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <caf/actor_control_block.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/protocol.hpp"
+#include "engine/parameter_server/push.hpp"
+
+/// What the actors of a parameter server say to each other; docs/parameter_server.md tells the
+/// story. Parameters are named by their index in their shard's directory (see joined).
+namespace troupe::actors {
+
+/// Gradients or values of some parameters of one shard. Small ones lie one after another in one
+/// tensor, so that a thousand biases are one piece on the wire.
+struct tensor_batch {
+  struct entry {
+    std::uint32_t parameter = 0;
+    at::Tensor rows;    // [r] i64: the values are those of these rows; undefined: of all
+    at::Tensor values;  // the parameter's shape, or [r, ...]
+
+    template <class Self, class Fields>
+    static void fields(Self& self, Fields& f) {
+      f(self.parameter, self.rows, self.values);
+    }
+  };
+  std::vector<std::uint32_t> packed;  // parameters whose values lie in `values`, in this order
+  at::Tensor values;                  // [sum of their sizes] f32 or bf16; undefined: none
+  std::vector<entry> entries;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.packed, self.values, self.entries);
+  }
+};
+
+/// A worker wants in. `presence`: an actor of its process that lives as long as it is a member.
+struct join_server {
+  std::uint32_t rank = 0;  // its place in the order of adding up; unique among members
+  caf::strong_actor_ptr presence;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.rank, self.presence);
+  }
+};
+
+/// A parameter of a shard, as workers must know it.
+struct parameter_entry {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::int32_t dtype = 0;  // at::ScalarType
+  bool by_rows = false;    // gradients are rows, and each row is updated as a parameter of its own
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.name, self.shape, self.dtype, self.by_rows);
+  }
+};
+
+struct shard_entry {
+  caf::strong_actor_ptr shard;  // a shard_actor
+  std::vector<parameter_entry> parameters;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.shard, self.parameters);
+  }
+};
+
+struct joined {
+  engine::worker_id worker;
+  std::vector<shard_entry> shards;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.worker, self.shards);
+  }
+};
+
+struct leave_server {
+  engine::worker_id worker;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.worker);
+  }
+};
+
+/// A worker's gradients of one shard's parameters, perhaps of none: every push has a part at every
+/// shard. Parameters that are left out had no gradient.
+struct push_gradients {
+  engine::based_push what;  // base: the oldest version among what they were computed with
+  tensor_batch gradients;
+  bool pull = false;                             // the answer is to bring values
+  std::optional<param_version> newer_than = {};  // what has changed since; nullopt: all
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.what.push.worker, self.what.push.sequence, self.what.base, self.gradients, self.pull,
+      self.newer_than);
+  }
+};
+
+/// The push is part of update `applied`.
+struct pushed {
+  param_version applied;
+  param_version version;  // of `values`
+  tensor_batch values;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.applied, self.version, self.values);
+  }
+};
+
+struct pull_parameters {
+  std::vector<std::uint32_t> wanted;        // empty: all
+  std::optional<param_version> newer_than;  // what has changed since; nullopt: whether or not
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.wanted, self.newer_than);
+  }
+};
+
+/// What was asked for, as it is after update `version`.
+struct pulled {
+  param_version version;
+  tensor_batch values;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.version, self.values);
+  }
+};
+
+/// Tells a shard its place and its ledger, whose orders it follows from then on.
+struct connect_shard {
+  std::uint32_t index = 0;
+  caf::strong_actor_ptr ledger;  // a ledger_actor
+  engine::server_mode mode = engine::server_mode::synchronous;
+  std::uint64_t staleness = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.index, self.ledger, self.mode, self.staleness);
+  }
+};
+
+/// What a shard owns.
+struct shard_directory {
+  std::vector<parameter_entry> parameters;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.parameters);
+  }
+};
+
+struct admit_worker {
+  engine::worker_id worker;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.worker);
+  }
+};
+
+struct expel_worker {
+  engine::worker_id worker;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.worker);
+  }
+};
+
+/// A shard holds its part of a push; `fault`, unless empty, is what is wrong with it.
+struct staged_push {
+  std::uint32_t shard = 0;
+  engine::based_push what;
+  errc code = errc::bad_data;
+  std::string fault;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.shard, self.what.push.worker, self.what.push.sequence, self.what.base, self.code,
+      self.fault);
+  }
+};
+
+/// The ledger's order: the mean of these pushes is the next update.
+struct apply_pushes {
+  param_version version;
+  std::vector<engine::worker_id> workers;
+  std::vector<std::uint64_t> sequences;
+  std::vector<param_version> bases;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.version, self.workers, self.sequences, self.bases);
+  }
+};
+
+struct refuse_push {
+  engine::push_id push;
+  errc code = errc::stale;
+  std::string text;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.push.worker, self.push.sequence, self.code, self.text);
+  }
+};
+
+struct read_ledger {
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+/// How all pushes so far were decided.
+struct ledger_report {
+  param_version version;
+  std::uint64_t members = 0;
+  std::uint64_t applied = 0;
+  std::uint64_t refused = 0;
+  std::uint64_t discarded = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.version, self.members, self.applied, self.refused, self.discarded);
+  }
+};
+
+/// Makes a shard on the node that gets it.
+struct build_shard {
+  std::string name;
+  std::vector<named> parameters;
+  std::vector<std::string> by_rows;  // names of those among them
+  std::string optimizer;
+  std::map<std::string, double> optimizer_options;
+  std::uint64_t decay_over = 0;  // updates in which the learning rate falls to zero; 0: constant
+  std::int32_t threads = 1;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.name, self.parameters, self.by_rows, self.optimizer, self.optimizer_options,
+      self.decay_over, self.threads);
+  }
+};
+
+struct shard_built {
+  caf::strong_actor_ptr shard;  // a shard_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.shard);
+  }
+};
+
+/// Makes the ledger of these shards (shard_actors), wherever they live.
+struct open_ledger {
+  std::vector<caf::strong_actor_ptr> shards;
+  engine::server_mode mode = engine::server_mode::synchronous;
+  std::uint64_t staleness = 0;
+  std::uint32_t expected_workers = 1;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.shards, self.mode, self.staleness, self.expected_workers);
+  }
+};
+
+struct ledger_opened {
+  caf::strong_actor_ptr ledger;  // a ledger_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.ledger);
+  }
+};
+
+/// Makes a worker that joins the parameter server.
+struct build_worker {
+  std::uint32_t rank = 0;
+  caf::strong_actor_ptr ledger;  // a ledger_actor
+  bool bf16_gradients = false;
+  std::string model;
+  std::string data;  // a source that the node can open
+  std::int64_t image_size = 0;
+  std::int64_t classes = 0;  // 0: as the data has
+  std::uint64_t seed = 0;
+  std::string loss;
+  bool strict = false;
+  std::int32_t threads = 1;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.rank, self.ledger, self.bf16_gradients, self.model, self.data, self.image_size,
+      self.classes, self.seed, self.loss, self.strict, self.threads);
+  }
+};
+
+struct worker_built {
+  caf::strong_actor_ptr worker;  // a worker_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.worker);
+  }
+};
+
+/// A worker's share of a step: these samples forward, backward, pushed and pulled; or, to evaluate,
+/// only forward with the newest parameters.
+struct run_share {
+  std::uint64_t step = 0;
+  bool evaluate = false;  // with samples of the test split
+  at::Tensor samples;     // [n] i64
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step, self.evaluate, self.samples);
+  }
+};
+
+struct share_done {
+  std::uint64_t step = 0;
+  std::int64_t samples = 0;  // without those that could not be read
+  double loss = 0;           // mean
+  std::int64_t correct = 0;  // evaluation
+  double busy_s = 0;         // of arithmetic
+  std::uint64_t stale = 0;   // pushes that were refused as too stale before one was applied
+  std::uint64_t peak_memory_bytes = 0;
+  // The parameter server's error, if it ended the share: the worker itself is well.
+  errc code = errc::peer_lost;
+  std::string failure;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step, self.samples, self.loss, self.correct, self.busy_s, self.stale,
+      self.peak_memory_bytes, self.code, self.failure);
+  }
+};
+
+/// What has changed since `newer_than`, as it is after update `version`.
+struct fresh_batch {
+  std::optional<param_version> newer_than;
+  param_version version;
+  tensor_batch values;
+};
+
+/// An update is over, and what its pushers asked for was read: from a shard's work thread to its
+/// actor, never between nodes.
+struct shard_updated {
+  std::optional<error> failure;
+  std::vector<fresh_batch> fresh;
+};
+
+/// Values for an answer, or why there are none: as above.
+struct values_ready {
+  std::uint64_t ticket = 0;
+  param_version version;
+  tensor_batch values;
+  std::optional<error> failure;
+};
+
+/// What a worker's thread has done for a request: to its actor, never between nodes.
+struct share_outcome {
+  std::uint64_t ticket = 0;
+  share_done report;
+  std::optional<std::vector<named>> weights;  // of read_weights
+};
+
+/// Registers every message above that travels between processes.
+void add_parameter_server_protocol(message_registry& registry);
+
+}  // namespace troupe::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::join_server)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::joined)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::leave_server)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::push_gradients)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::pushed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::pull_parameters)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::pulled)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::connect_shard)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::shard_directory)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::admit_worker)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::expel_worker)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::staged_push)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::apply_pushes)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::refuse_push)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_ledger)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::ledger_report)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::shard_updated)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::values_ready)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::build_shard)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::shard_built)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::open_ledger)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::ledger_opened)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::build_worker)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::worker_built)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_share)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::share_done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::share_outcome)

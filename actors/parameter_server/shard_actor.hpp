@@ -1,0 +1,25 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+
+#include <memory>
+#include <string>
+
+#include "actors/interfaces.hpp"
+#include "actors/parameter_server/parameter_store.hpp"
+
+namespace troupe::actors {
+
+/// What a shard is made of.
+struct shard_parts {
+  std::string name;                        ///< "shard-1", for errors and its thread.
+  std::unique_ptr<parameter_store> store;  ///< Its parameters and their optimizer.
+  int threads = 1;                         ///< Intra-op threads of its work thread.
+};
+
+/// Spawns a shard with a work thread of its own, on which everything that reads or writes its
+/// parameters runs. When its ledger is gone it fails what waits, and whatever comes, with
+/// peer_lost.
+[[nodiscard]] shard_actor spawn_shard(caf::actor_system& system, shard_parts parts);
+
+}  // namespace troupe::actors

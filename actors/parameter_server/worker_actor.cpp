@@ -1,0 +1,240 @@
+#include "actors/parameter_server/worker_actor.hpp"
+
+#include <sys/resource.h>
+
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "actors/errors.hpp"
+#include "actors/parameter_server/client.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/stage/stage_module.hpp"
+#include "engine/stage/torch_error.hpp"
+#include "engine/stage/work_thread.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+std::uint64_t peak_memory_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+/// What a worker's thread works with: the whole model as one stage, and a place at the server.
+class apprentice {
+ public:
+  static result<std::unique_ptr<apprentice>> make(caf::actor_system& system,
+                                                  std::shared_ptr<requester> ask,
+                                                  const learner_factory& make,
+                                                  const build_worker& order) {
+    const auto loss = engine::parse_loss(order.loss);
+    if (!loss) return tl::unexpected(loss.error());
+    auto what = make(order);
+    if (!what) return tl::unexpected(what.error());
+    auto server =
+        parameter_client::join(system, *ask, caf::actor_cast<ledger_actor>(order.ledger),
+                               {.rank = order.rank, .bf16_gradients = order.bf16_gradients});
+    if (!server) return tl::unexpected(server.error());
+    std::unique_ptr<apprentice> made(
+        new apprentice(std::move(ask), std::move(*what), *loss, std::move(*server)));
+    if (auto fresh = made->refresh(); !fresh) return tl::unexpected(fresh.error());
+    return made;
+  }
+
+  result<share_done> run(const run_share& order) {
+    share_done report{.step = order.step, .code = {}, .failure = {}};
+    const std::span samples(order.samples.const_data_ptr<std::int64_t>(),
+                            static_cast<std::size_t>(order.samples.numel()));
+    const auto part = order.evaluate ? engine::split::test : engine::split::train;
+    const auto batch = data_->read(part, samples);
+    if (!batch) return tl::unexpected(batch.error());
+    report.samples = batch->labels.numel();
+    auto done = order.evaluate ? evaluate(*batch, report) : train(*batch, report);
+    if (!done) return tl::unexpected(done.error());
+    report.peak_memory_bytes = peak_memory_bytes();
+    return report;
+  }
+
+  result<std::vector<named>> weights() {
+    if (auto fresh = refresh(); !fresh) return tl::unexpected(fresh.error());
+    std::vector<named> all;
+    for (auto& [name, tensor] : engine::collect_weights(module_.layers()))
+      all.push_back({name, tensor.clone()});
+    return all;
+  }
+
+ private:
+  apprentice(std::shared_ptr<requester> ask, learner what, engine::loss_kind loss,
+             std::unique_ptr<parameter_client> server)
+      : ask_(std::move(ask)),
+        data_(std::move(what.data)),
+        module_(std::move(what.layers), {.loss = loss}),
+        server_(std::move(server)) {}
+
+  result<void> take(const result<fresh_values>& fresh) {
+    if (!fresh) return tl::unexpected(fresh.error());
+    return take_values(module_.parameters(), server_->parameters(), *fresh);
+  }
+  result<void> refresh() { return take(server_->refresh().get()); }
+
+  result<void> evaluate(const engine::batch& batch, share_done& report) {
+    if (auto fresh = refresh(); !fresh) return fresh;
+    if (report.samples == 0) return {};
+    const auto begin = clock::now();
+    const auto outcome = module_.forward({{}, {report.step}}, engine::step_kind::evaluation, {},
+                                         batch.images, batch.labels, report.samples);
+    report.loss = outcome.loss;
+    report.correct = outcome.correct;
+    report.busy_s += std::chrono::duration<double>(clock::now() - begin).count();
+    return {};
+  }
+
+  /// Until a push is applied: one that was too stale is computed anew.
+  result<void> train(const engine::batch& batch, share_done& report) {
+    for (;;) {
+      const auto gradients = compute(batch, report);
+      const auto fresh = take(server_->push_pull(gradients).get());
+      if (fresh || fresh.error().code != errc::stale) return fresh;
+      ++report.stale;
+      if (auto again = refresh(); !again) return again;
+    }
+  }
+
+  std::vector<engine::named_tensor> compute(const engine::batch& batch, share_done& report) {
+    std::vector<engine::named_tensor> gradients;
+    if (report.samples == 0) return gradients;
+    const auto begin = clock::now();
+    const engine::step_key key{{}, {report.step}};
+    report.loss = module_
+                      .forward(key, engine::step_kind::training, {}, batch.images, batch.labels,
+                               report.samples)
+                      .loss;
+    module_.backward_input(key, {}, {});
+    module_.backward_weights(key, {});
+    auto sums = module_.take_gradients();
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      if (sums[i]) gradients.push_back({module_.parameters()[i].name, std::move(*sums[i])});
+    report.busy_s += std::chrono::duration<double>(clock::now() - begin).count();
+    return gradients;
+  }
+
+  const std::shared_ptr<requester> ask_;  // the client's
+  const std::shared_ptr<const engine::dataset> data_;
+  engine::stage_module module_;
+  const std::unique_ptr<parameter_client> server_;
+};
+
+using answer =
+    std::variant<caf::typed_response_promise<share_done>, caf::typed_response_promise<weights>>;
+
+struct worker_state {
+  std::string name;
+  std::shared_ptr<result<std::unique_ptr<apprentice>>> apprentice_;  // the work thread's
+  std::map<std::uint64_t, answer> waiting;                           // by ticket
+  std::uint64_t last_ticket = 0;
+  std::unique_ptr<engine::work_thread> work;  // last
+};
+
+using self_pointer = worker_actor::stateful_pointer<worker_state>;
+
+/// Calls on the work thread and makes a report of whatever comes of it.
+template <class Work>
+void post(self_pointer self, answer to, Work work) {
+  auto& state = self->state;
+  const auto ticket = ++state.last_ticket;
+  state.waiting.emplace(ticket, std::move(to));
+  state.work->post([here = state.apprentice_, ticket, work = std::move(work),
+                    self_handle = caf::actor_cast<worker_actor>(self)] {
+    share_outcome outcome{.ticket = ticket, .report = {}, .weights = {}};
+    const auto failed = [&](const error& why) {
+      outcome.report.code = why.code;
+      outcome.report.failure = why.text;
+    };
+    try {
+      if (!*here)
+        failed(here->error());
+      else if (const auto done = work(***here, outcome); !done)
+        failed(done.error());
+    } catch (const std::exception& problem) {
+      failed({errc::handler_failed, engine::reason_of(problem)});
+    }
+    caf::anon_send(self_handle, std::move(outcome));
+  });
+}
+
+caf::result<share_done> on_share(self_pointer self, const run_share& order) {
+  auto promise = self->make_response_promise<share_done>();
+  post(self, promise, [order](apprentice& who, share_outcome& outcome) -> result<void> {
+    auto report = who.run(order);
+    if (!report) return tl::unexpected(report.error());
+    outcome.report = std::move(*report);
+    return {};
+  });
+  return promise;
+}
+
+caf::result<weights> on_read(self_pointer self) {
+  auto promise = self->make_response_promise<weights>();
+  post(self, promise, [](apprentice& who, share_outcome& outcome) -> result<void> {
+    auto tensors = who.weights();
+    if (!tensors) return tl::unexpected(tensors.error());
+    outcome.weights = std::move(*tensors);
+    return {};
+  });
+  return promise;
+}
+
+void on_outcome(self_pointer self, const share_outcome& outcome) {
+  auto to = self->state.waiting.extract(outcome.ticket);
+  if (!to) return;
+  auto report = outcome.report;
+  if (!report.failure.empty()) report.failure = self->state.name + ": " + report.failure;
+  if (auto* share = std::get_if<caf::typed_response_promise<share_done>>(&to.mapped()))
+    share->deliver(report);
+  else if (auto& read = std::get<caf::typed_response_promise<weights>>(to.mapped());
+           outcome.weights)
+    read.deliver(weights{*outcome.weights});
+  else
+    read.deliver(to_caf({report.code, report.failure}));
+}
+
+worker_actor::behavior_type worker_behavior(self_pointer self,
+                                            const std::shared_ptr<requester>& ask,
+                                            const learner_factory& make,
+                                            const build_worker& order) {
+  auto& state = self->state;
+  state.name = "worker-" + std::to_string(order.rank);
+  state.apprentice_ = std::make_shared<result<std::unique_ptr<apprentice>>>();
+  state.work = std::make_unique<engine::work_thread>(state.name, order.threads);
+  state.work->post([place = state.apprentice_, ask, make, order, system = &self->system()] {
+    try {
+      *place = apprentice::make(*system, ask, make, order);
+    } catch (const std::exception& problem) {
+      *place = fail(errc::handler_failed, engine::reason_of(problem));
+    }
+  });
+  return {
+      [self](const run_share& share) { return on_share(self, share); },
+      [self](const read_weights&) { return on_read(self); },
+      [self](const share_outcome& outcome) { on_outcome(self, outcome); },
+  };
+}
+
+}  // namespace
+
+worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> ask,
+                          const learner_factory& make, const build_worker& order) {
+  return system.spawn(worker_behavior, std::move(ask), make, order);
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/futures/requester.hpp"
+#include "actors/interfaces.hpp"
+#include "engine/data/dataset.hpp"
+#include "engine/stage/layer.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::actors {
+
+/// A model and the data that it learns from.
+struct learner {
+  engine::model layers;
+  std::shared_ptr<const engine::dataset> data;
+  std::vector<std::string> by_rows = {};  ///< Parameters whose gradients are sparse.
+};
+
+/// Makes what a worker's order asks for. Errors: bad_config, bad_data.
+using learner_factory = std::function<result<learner>(const build_worker&)>;
+
+/// Spawns a worker with a thread of its own, which opens the data, builds the model and joins the
+/// parameter server first: shares wait for that, and tell if it failed.
+[[nodiscard]] worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> ask,
+                                        const learner_factory& make, const build_worker& order);
+
+}  // namespace troupe::actors

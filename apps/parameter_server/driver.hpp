@@ -1,0 +1,93 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "actors/futures/requester.hpp"
+#include "actors/interfaces.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "cluster/observe/report.hpp"
+#include "engine/data/dataset.hpp"
+
+namespace troupe::apps {
+
+/// What a run of workers is to do. Its steps are updates of the parameters.
+struct drive_plan {
+  cluster::server_mode mode = cluster::server_mode::synchronous;
+  std::uint64_t steps = 0;
+  std::int64_t batch_size = 0;  // of all workers together
+  bool shuffle = true;
+  std::uint64_t seed = 0;
+  bool evaluate = true;
+  std::uint64_t evaluate_every = 0;  // 0: after each epoch and at the end
+};
+
+/// What it tells, in the calling thread.
+struct drive_events {
+  std::function<void(const cluster::step_report&)> on_step;
+  std::function<void(const cluster::evaluation_report&)> on_evaluation;
+  std::function<void(const std::string& line)> on_note;
+  std::function<bool()> should_stop;
+};
+
+/// Hands out shares to workers and collects what came of them. A synchronous step is a share of one
+/// batch for each worker; an asynchronous one a share for whoever is free. A worker whose process
+/// is lost is left out from then on; the others share its part. Used by one thread.
+class driver {
+ public:
+  driver(actors::requester& ask, std::vector<actors::worker_actor> workers,
+         const engine::dataset& data, const drive_plan& plan, const drive_events& events);
+
+  /// Runs all steps, or until it should stop. Errors: what a worker reported (of the parameter
+  /// server: peer_lost, ..); peer_lost when no worker is left.
+  [[nodiscard]] result<void> run();
+
+  /// The parameters, and the buffers of the first worker that is left. Errors: as above.
+  [[nodiscard]] result<std::vector<actors::named>> read_weights();
+
+ private:
+  struct mailbox;
+  struct place {
+    std::size_t number = 0;
+    actors::worker_actor actor;
+  };
+  struct arrival {
+    std::size_t worker = 0;
+    result<actors::share_done> outcome;
+  };
+  struct totals {
+    std::int64_t samples = 0;
+    std::int64_t correct = 0;
+    double loss = 0;  // summed over samples
+  };
+
+  void start(const place& worker, std::uint64_t step, bool evaluate, std::int64_t begin,
+             std::int64_t end);
+  /// Waits for the next share. nullopt: its worker is lost, and left out.
+  [[nodiscard]] result<std::optional<arrival>> next();
+  [[nodiscard]] result<void> run_synchronously();
+  [[nodiscard]] result<void> run_asynchronously();
+  [[nodiscard]] result<void> step_together(std::uint64_t step);
+  [[nodiscard]] result<void> evaluate_if_due(std::uint64_t step);
+  [[nodiscard]] result<void> evaluate(std::uint64_t step);
+  void report(std::uint64_t step, const std::vector<arrival>& shares);
+  void order_for(std::uint64_t epoch);
+
+  actors::requester& ask_;
+  std::vector<place> workers_;
+  const engine::dataset& data_;
+  const drive_plan plan_;
+  const drive_events& events_;
+  const std::shared_ptr<mailbox> mail_;
+  std::vector<std::int64_t> order_;  // of the samples of epoch_
+  std::uint64_t epoch_ = 0;
+  std::uint64_t steps_per_epoch_ = 1;
+  std::size_t under_way_ = 0;
+  std::chrono::steady_clock::time_point last_report_;
+};
+
+}  // namespace troupe::apps

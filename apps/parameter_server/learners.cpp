@@ -1,0 +1,79 @@
+#include "apps/parameter_server/learners.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/parameter_server/clicks.hpp"
+#include "apps/parameter_server/embedding.hpp"
+#include "apps/resnet_pipeline/resnet.hpp"
+#include "engine/stage/blocks.hpp"
+#include "engine/stage/model.hpp"
+
+namespace troupe::apps {
+namespace {
+
+constexpr const char* wide = "wide";
+constexpr std::int64_t width = 16;
+constexpr std::int64_t hidden = 64;
+
+actors::learner wide_learner(const clicks_shape& shape, std::int64_t classes, std::uint64_t seed) {
+  const auto random = at::detail::createCPUGenerator(seed);
+  actors::learner made;
+  made.data = open_clicks(shape, seed);
+  auto tables = std::make_unique<embeddings>("fields", shape.fields, shape.rows, width, random);
+  for (const auto& each : tables->parameters()) made.by_rows.push_back(each.name);
+  made.layers.push_back(std::move(tables));
+  made.layers.push_back(
+      std::make_unique<engine::linear>("hidden", shape.fields * width, hidden, random));
+  made.layers.push_back(std::make_unique<engine::relu>("relu"));
+  made.layers.push_back(std::make_unique<engine::linear>("scores", hidden, classes, random));
+  return made;
+}
+
+result<std::int64_t> choose_classes(std::int64_t asked, std::int64_t least) {
+  if (asked == 0) return least;
+  if (asked >= least) return asked;
+  return fail(errc::bad_config,
+              "--classes " + std::to_string(asked) + ": the data has " + std::to_string(least));
+}
+
+result<actors::learner> image_learner(const actors::build_worker& order) {
+  auto data = engine::open_dataset({.source = order.data,
+                                    .image_size = order.image_size,
+                                    .seed = order.seed,
+                                    .threads = 1,
+                                    .strict = order.strict,
+                                    .warn = {}});
+  if (!data) return tl::unexpected(data.error());
+  const auto classes = choose_classes(order.classes, (*data)->classes());
+  if (!classes) return tl::unexpected(classes.error());
+  auto layers = build_resnet(order.model, *classes, order.seed);
+  if (!layers) return tl::unexpected(layers.error());
+  return actors::learner{std::move(*layers), std::move(*data), {}};
+}
+
+}  // namespace
+
+result<actors::learner> make_learner(const actors::build_worker& order) {
+  const auto known = resnet_names();
+  if (order.model != wide && std::ranges::find(known, order.model) == known.end()) {
+    std::string names = wide;
+    for (const auto& each : known) names += ", " + each;
+    return fail(errc::bad_config, "--model: unknown model '" + order.model + "'; known: " + names);
+  }
+  if ((order.model == wide) != is_clicks(order.data))
+    return fail(errc::bad_config, "--model " + order.model + " cannot learn from --data " +
+                                      order.data +
+                                      "; wide learns from clicks:FIELDS:ROWS[:COUNT], "
+                                      "the others from images");
+  if (order.model != wide) return image_learner(order);
+  const auto shape = parse_clicks(order.data);
+  if (!shape) return tl::unexpected(shape.error());
+  const auto classes = choose_classes(order.classes, 2);
+  if (!classes) return tl::unexpected(classes.error());
+  return wide_learner(*shape, *classes, order.seed);
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "actors/parameter_server/worker_actor.hpp"
+
+namespace troupe::apps {
+
+/// Opens a worker's data and builds its model: a residual network (see resnet_names) over images,
+/// or "wide", embedding tables below two linear layers, over clicks (see clicks.hpp). The
+/// parameters depend on the order's seed alone. Errors: bad_config, also for a model that does not
+/// fit the data; bad_data.
+[[nodiscard]] result<actors::learner> make_learner(const actors::build_worker& order);
+
+}  // namespace troupe::apps

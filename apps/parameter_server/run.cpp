@@ -1,0 +1,248 @@
+#include "apps/parameter_server/run.hpp"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/futures/combine.hpp"
+#include "actors/parameter_server/host_actor.hpp"
+#include "actors/parameter_server/parameter_store.hpp"
+#include "apps/parameter_server/driver.hpp"
+#include "apps/parameter_server/learners.hpp"
+#include "cluster/launch/interrupt.hpp"
+#include "cluster/membership/stage_node.hpp"
+#include "cluster/membership/worker_group.hpp"
+#include "cluster/observe/run_reporter.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/state/safetensors.hpp"
+#include "messages/log.hpp"
+
+namespace troupe::apps {
+namespace {
+
+constexpr std::chrono::minutes build_deadline{10};
+
+/// What is known of a run before any process starts.
+struct prepared_run {
+  std::shared_ptr<const engine::dataset> data;
+  std::vector<actors::named> parameters;
+  std::vector<std::string> by_rows;
+  drive_plan plan;
+  std::uint64_t steps_per_epoch = 1;
+};
+
+actors::build_worker worker_order(const cluster::trainer_config& config, std::uint32_t rank) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const auto& server = config.server;
+  const int share = std::max(1, cores / static_cast<int>(server.workers));
+  return {.rank = rank,
+          .ledger = {},
+          .bf16_gradients = server.bf16_gradients,
+          .model = config.model.name,
+          .data = config.data.source,
+          .image_size = config.data.image_size,
+          .classes = config.model.classes,
+          .seed = config.train.seed,
+          .loss = std::string(name_of(config.train.loss)),
+          .strict = config.data.strict,
+          .threads = server.threads_per_worker > 0 ? server.threads_per_worker : share};
+}
+
+result<prepared_run> prepare(const cluster::trainer_config& config) {
+  auto made = make_learner(worker_order(config, 0));
+  if (!made) return tl::unexpected(made.error());
+  const auto samples = made->data->size(engine::split::train);
+  const auto& train = config.train;
+  if (samples < train.batch_size)
+    return fail(errc::bad_data, config.data.source + " has " + std::to_string(samples) +
+                                    " training samples, less than a batch of " +
+                                    std::to_string(train.batch_size));
+  prepared_run run;
+  run.data = made->data;
+  run.by_rows = made->by_rows;
+  for (auto& [name, tensor] : engine::parameters(made->layers))
+    run.parameters.push_back({name, tensor.detach()});
+  const bool together = config.server.mode == cluster::server_mode::synchronous;
+  run.steps_per_epoch = static_cast<std::uint64_t>(samples / train.batch_size) *
+                        (together ? 1 : config.server.workers);
+  run.plan = {.mode = config.server.mode,
+              .steps = train.steps ? *train.steps : *train.epochs * run.steps_per_epoch,
+              .batch_size = train.batch_size,
+              .shuffle = config.data.shuffle,
+              .seed = train.seed,
+              .evaluate = train.eval,
+              .evaluate_every = train.eval_every};
+  return run;
+}
+
+std::vector<std::string> node_names(const cluster::server_config& config) {
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i < config.shards; ++i) names.push_back("shard-" + std::to_string(i));
+  for (std::uint32_t i = 0; i < config.workers; ++i) names.push_back("worker-" + std::to_string(i));
+  return names;
+}
+
+/// Builds a parameter server and its workers on the processes of a group, shards first.
+class server_builder {
+ public:
+  server_builder(cluster::worker_group& group, actors::requester& ask,
+                 const cluster::trainer_config& config, const prepared_run& run)
+      : group_(group), ask_(ask), config_(config), run_(run) {}
+
+  result<std::vector<actors::worker_actor>> build() {
+    const auto shards = build_shards();
+    if (!shards) return tl::unexpected(shards.error());
+    const auto ledger = build_ledger(*shards);
+    if (!ledger) return tl::unexpected(ledger.error());
+    std::vector<actors::future<actors::worker_built>> asked;
+    for (std::uint32_t i = 0; i < config_.server.workers; ++i) {
+      auto order = worker_order(config_, i);
+      order.ledger = *ledger;
+      asked.push_back(ask_.request<actors::worker_built>(host(config_.server.shards + i), order,
+                                                         build_deadline));
+    }
+    const auto built = actors::all(asked).get();
+    if (!built) return tl::unexpected(built.error());
+    std::vector<actors::worker_actor> workers;
+    for (const auto& each : *built)
+      workers.push_back(caf::actor_cast<actors::worker_actor>(each.worker));
+    return workers;
+  }
+
+ private:
+  [[nodiscard]] actors::server_host_actor host(std::size_t i) const {
+    return caf::actor_cast<actors::server_host_actor>(group_.hosts().at(i));
+  }
+
+  result<std::vector<caf::strong_actor_ptr>> build_shards() {
+    std::vector<actors::owned_parameter> parameters;
+    for (const auto& [name, tensor] : run_.parameters) parameters.push_back({name, tensor});
+    const auto parts = actors::spread_parameters(std::move(parameters), config_.server.shards);
+    std::vector<actors::future<actors::shard_built>> asked;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      asked.push_back(
+          ask_.request<actors::shard_built>(host(i), shard_order(i, parts[i]), build_deadline));
+    const auto built = actors::all(asked).get();
+    if (!built) return tl::unexpected(built.error());
+    std::vector<caf::strong_actor_ptr> shards;
+    for (const auto& each : *built) shards.push_back(each.shard);
+    return shards;
+  }
+
+  actors::build_shard shard_order(std::size_t number,
+                                  const std::vector<actors::owned_parameter>& parameters) const {
+    const auto& optimizer = config_.optimizer;
+    const bool falls = optimizer.lr_schedule == cluster::lr_schedule::linear;
+    actors::build_shard order{.name = "shard-" + std::to_string(number),
+                              .parameters = {},
+                              .by_rows = run_.by_rows,
+                              .optimizer = optimizer.name,
+                              .optimizer_options = {{"lr", optimizer.lr},
+                                                    {"momentum", optimizer.momentum},
+                                                    {"dampening", optimizer.dampening},
+                                                    {"weight_decay", optimizer.weight_decay},
+                                                    {"nesterov", optimizer.nesterov ? 1.0 : 0.0}},
+                              .decay_over = falls ? run_.plan.steps : 0,
+                              .threads = config_.server.threads_per_shard};
+    for (const auto& each : parameters) order.parameters.push_back({each.name, each.values});
+    return order;
+  }
+
+  result<caf::strong_actor_ptr> build_ledger(const std::vector<caf::strong_actor_ptr>& shards) {
+    const auto& server = config_.server;
+    const auto opened = ask_.request<actors::ledger_opened>(
+                                host(0),
+                                actors::open_ledger{shards,
+                                                    server.mode == cluster::server_mode::synchronous
+                                                        ? engine::server_mode::synchronous
+                                                        : engine::server_mode::asynchronous,
+                                                    server.staleness, server.workers},
+                                build_deadline)
+                            .get();
+    if (!opened) return tl::unexpected(opened.error());
+    return opened->ledger;
+  }
+
+  cluster::worker_group& group_;
+  actors::requester& ask_;
+  const cluster::trainer_config& config_;
+  const prepared_run& run_;
+};
+
+/// Drives the workers through the run and saves the weights at its end.
+result<void> drive(cluster::worker_group& group, const cluster::trainer_config& config,
+                   const prepared_run& run, const std::atomic<bool>& stop) {
+  actors::requester ask(group.system(),
+                        [&](const caf::node_id& id) { return group.node().name_of(id); });
+  auto workers = server_builder(group, ask, config, run).build();
+  if (!workers) return tl::unexpected(workers.error());
+  auto options = cluster::progress_options_for(stderr);
+  options.total_steps = run.plan.steps;
+  options.steps_per_epoch = run.steps_per_epoch;
+  auto report = cluster::run_reporter::open(config.observe, options);
+  if (!report) return tl::unexpected(report.error());
+
+  const drive_events events{[&](const auto& step) { (*report)->step(step); },
+                            [&](const auto& outcome) { (*report)->evaluation(outcome); },
+                            [&](const auto& line) { (*report)->print(line); },
+                            [&] { return stop.load() || (*report)->failure().has_value(); }};
+  driver drives(ask, std::move(*workers), *run.data, run.plan, events);
+  const auto done = drives.run();
+  (*report)->finish();
+  if (!done) return done;
+  if ((*report)->failure()) return tl::unexpected(*(*report)->failure());
+  if (config.train.save.empty()) return {};
+  const auto weights = drives.read_weights();
+  if (!weights) return tl::unexpected(weights.error());
+  std::vector<engine::named_tensor> tensors;
+  for (const auto& [name, tensor] : *weights) tensors.push_back({name, tensor});
+  return engine::save_safetensors(config.train.save, tensors);
+}
+
+}  // namespace
+
+result<server_run_end> run_server_trainer(const cluster::trainer_config& config) {
+  const auto run = prepare(config);
+  if (!run) return tl::unexpected(run.error());
+  auto link = cluster::process_link_of(config.link);
+  if (!link) return tl::unexpected(link.error());
+  auto workers = cluster::make_worker_processes(std::move(*link), config.observe.verbose);
+  if (!workers) return tl::unexpected(workers.error());
+
+  // The handlers share the workers: a signal finds them as long as it is handled.
+  std::atomic<bool> stop = false;
+  const std::shared_ptr<cluster::workers> all = std::move(*workers);
+  auto guard = cluster::interrupt_guard::install(
+      {.on_stop =
+           [&stop](int) {
+             stop = true;
+             log::info("stopping after the steps under way; interrupt again to end at once");
+           },
+       .on_abort = [all](int) { all->kill(); },
+       .on_suspend = [all] { all->suspend(); },
+       .on_resume = [all] { all->resume(); }});
+  if (!guard) return tl::unexpected(guard.error());
+  auto group = cluster::worker_group::start(all, node_names(config.server), config.link.listen);
+  if (!group) return tl::unexpected(group.error());
+  if (auto driven = drive(**group, config, *run, stop); !driven)
+    return tl::unexpected((*group)->explain(driven.error()));
+  return stop ? server_run_end::interrupted : server_run_end::complete;
+}
+
+result<void> run_server_node(const cluster::node_options& options) {
+  const auto link = cluster::process_link_of(options);
+  if (!link) return tl::unexpected(link.error());
+  return cluster::run_node(
+      {.name = options.name,
+       .trainer = options.join,
+       .make_link = cluster::ucx_link_factory(*link)},
+      [](caf::actor_system& system, std::function<void()> on_shut_down) {
+        return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_server_host(
+            system, {make_learner, optimizers::built_in(), std::move(on_shut_down)}));
+      });
+}
+
+}  // namespace troupe::apps

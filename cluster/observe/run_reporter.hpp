@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cluster/config/trainer_config.hpp"
+#include "cluster/observe/json_lines.hpp"
+#include "cluster/observe/progress.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::cluster {
+
+/// Writes what happens in a run to the terminal and to its JSON file. Used by one thread.
+class run_reporter {
+ public:
+  /// Creates the file, if the config names one. Errors: io_failed.
+  [[nodiscard]] static result<std::unique_ptr<run_reporter>> open(const observe_config& config,
+                                                                  progress_options options);
+
+  void step(const step_report& report);
+  void evaluation(const evaluation_report& report);
+  void print(const std::string& line) { progress_.print(line); }
+  void finish() { progress_.finish(); }
+
+  /// The first failed write to the JSON file, if one failed.
+  [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+
+ private:
+  explicit run_reporter(progress_options options) : progress_(std::move(options)) {}
+  void keep(const result<void>& written);
+
+  progress progress_;
+  std::optional<json_lines> json_;
+  std::optional<error> failure_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <map>
+#include <variant>
+#include <vector>
+
+#include "engine/parameter_server/push.hpp"
+
+namespace troupe::engine {
+
+// What the ledger wants done. All but `welcome` go to every shard, in this order.
+
+struct admit_member {
+  worker_id worker;
+};
+struct expel_member {
+  worker_id worker;
+};
+struct refuse_part {
+  push_id push;
+  error why;
+};
+/// Every shard has admitted the worker: it may push.
+struct welcome_member {
+  worker_id worker;
+};
+using ledger_effect =
+    std::variant<admit_member, expel_member, server_update, refuse_part, welcome_member>;
+using ledger_effects = std::vector<ledger_effect>;
+
+/// How many pushes were decided, and how. A push of a worker that left before is discarded.
+struct ledger_totals {
+  std::uint64_t applied = 0;
+  std::uint64_t refused = 0;
+  std::uint64_t discarded = 0;
+
+  bool operator==(const ledger_totals&) const = default;
+};
+
+/// The one place where a parameter server's pushes are decided. Shards keep the parts of a push
+/// until all of them have theirs; then the ledger gives it a place in the order of updates, which
+/// all shards follow, or refuses it at all of them. So a push counts everywhere, once, or nowhere.
+///
+/// A core: told what happened, it returns what to do.
+class ledger_core {
+ public:
+  explicit ledger_core(const server_rules& rules) : rules_(rules) {}
+
+  /// A worker joins. `rank`: its place in the order of adding up. Counts as a member at once: a
+  /// synchronous update waits for it. Errors: bad_config for a rank that a member has.
+  [[nodiscard]] result<worker_id> join(std::uint32_t rank, ledger_effects& effects);
+
+  /// A shard has admitted a worker; said once by each.
+  [[nodiscard]] ledger_effects admitted(worker_id worker);
+
+  /// A worker has left, or is lost. Pushes of it that were not decided are discarded, and an update
+  /// that waited for it alone goes on. Unknown: nothing happens.
+  [[nodiscard]] ledger_effects leave(worker_id worker);
+
+  /// A shard holds its part of a push, or has found it wrong (`fault`). Repeated reports, and those
+  /// of workers that have left, change nothing.
+  [[nodiscard]] ledger_effects staged(std::uint32_t shard, const based_push& what,
+                                      const std::optional<error>& fault = {});
+
+  /// Updates decided.
+  [[nodiscard]] param_version version() const noexcept { return version_; }
+  [[nodiscard]] const ledger_totals& totals() const noexcept { return totals_; }
+  [[nodiscard]] std::size_t members() const noexcept { return members_.size(); }
+
+ private:
+  struct open_push {
+    based_push what;
+    std::vector<bool> staged;  // by shard
+    std::uint32_t missing = 0;
+    std::optional<error> fault;
+  };
+  struct member {
+    std::uint32_t rank = 0;
+    std::uint32_t not_admitted_by = 0;  // shards
+    std::uint64_t decided = 0;          // last sequence
+    std::optional<open_push> push = {};
+  };
+
+  [[nodiscard]] ledger_effects decide(member& of);
+  [[nodiscard]] std::optional<error> reason_to_refuse(const open_push& push) const;
+  [[nodiscard]] ledger_effects close_round();
+  server_update next_update(const std::vector<member*>& of);
+
+  const server_rules rules_;
+  std::map<worker_id, member> members_;
+  std::uint64_t last_worker_ = 0;
+  bool begun_ = false;  // as many workers as expected have been there at once
+  param_version version_;
+  ledger_totals totals_;
+};
+
+}  // namespace troupe::engine

@@ -1,0 +1,114 @@
+"""Peer: a parameter server over torch.distributed.rpc, as PyTorch's tutorials write it.
+
+"sync": the tutorial on batch updates (update_and_fetch_model with async_execution): the server waits
+for the gradients of all trainers, averages them, steps torch.optim.SGD and returns the model to each.
+"async": every trainer's gradients are one step, under the server's lock.
+
+Prints one JSON object a figure: {"name", "value", "unit"}, named as parameter_server_bench does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+
+import torch
+from common import LINK_TIMEOUT_S, emit, ranks
+from torch import Tensor
+from torch.distributed import rpc
+
+TRAINERS = 2
+SETTINGS = {"100MB": (50, 500_000, 10), "160KB": (40, 1_000, 300)}  # tensors, elements, rounds
+
+
+class ParameterServer:
+    """Lives in the server's process; trainers call it by remote reference."""
+
+    def __init__(self, tensors: int, elements: int) -> None:
+        self.params = [torch.zeros(elements) for _ in range(tensors)]
+        self.optimizer = torch.optim.SGD(self.params, lr=0.001)
+        self.lock = threading.Lock()
+        self.future: torch.futures.Future = torch.futures.Future()
+        self.arrived = 0
+
+    def add(self, gradients: list[Tensor]) -> None:
+        """Adds a trainer's gradients to what is there."""
+        for param, gradient in zip(self.params, gradients):
+            param.grad = gradient if param.grad is None else param.grad.add_(gradient)
+
+    def step(self) -> None:
+        """One update with what was added."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @staticmethod
+    @rpc.functions.async_execution
+    def update_together(server: rpc.RRef, gradients: list[Tensor]) -> torch.futures.Future:
+        """Answered when all trainers' gradients are in."""
+        self = server.local_value()
+        with self.lock:
+            self.add(gradients)
+            self.arrived += 1
+            future = self.future
+            if self.arrived == TRAINERS:
+                for param in self.params:
+                    param.grad /= TRAINERS
+                self.step()
+                self.arrived, self.future = 0, torch.futures.Future()
+                future.set_result(self.params)
+        return future
+
+    @staticmethod
+    def update_alone(server: rpc.RRef, gradients: list[Tensor]) -> list[Tensor]:
+        """One trainer's gradients, one step."""
+        self = server.local_value()
+        with self.lock:
+            self.add(gradients)
+            self.step()
+            return self.params
+
+
+def train(server: rpc.RRef, mode: str, tensors: int, elements: int, rounds: int) -> None:
+    """One trainer's part."""
+    call = ParameterServer.update_together if mode == "sync" else ParameterServer.update_alone
+    gradients = [torch.full((elements,), 0.5) for _ in range(tensors)]
+    for _ in range(rounds):
+        rpc.rpc_sync(server.owner(), call, (server, gradients))
+
+
+def measure() -> None:
+    """The server's part: has the trainers train, and takes the time."""
+    for size, (tensors, elements, rounds) in SETTINGS.items():
+        for mode in ("sync", "async"):
+            server = rpc.RRef(ParameterServer(tensors, elements))
+            for count in (3, rounds):
+                started = time.perf_counter()
+                torch.futures.wait_all([
+                    rpc.rpc_async(f"trainer{i}", train, (server, mode, tensors, elements, count))
+                    for i in range(TRAINERS)])
+                seconds = time.perf_counter() - started
+            updates = rounds * (1 if mode == "sync" else TRAINERS)
+            emit(name=f"{mode}_{size}_updates", value=updates / seconds, unit="1/s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--rendezvous", default="")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    with ranks(options, TRAINERS + 1) as rendezvous:
+        rpc.init_rpc(
+            "server" if options.rank == 0 else f"trainer{options.rank - 1}", rank=options.rank,
+            world_size=TRAINERS + 1,
+            rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
+                num_worker_threads=8, rpc_timeout=LINK_TIMEOUT_S, init_method=rendezvous))
+        if options.rank == 0:
+            measure()
+        rpc.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+// The program parameter_server: processes over UCX, the same bits on any number of shards, lost
+// workers and shards, interrupts, bad input.
+
+#include <ATen/ops/equal.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/program.hpp"
+
+namespace {
+
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using tests::children_of;
+using tests::run_program;
+using tests::scratch_folder;
+using tests::wait_until_gone;
+
+const std::vector<std::string> wide_run{"--model",      "wide", "--data", "clicks:4:1000:8000",
+                                        "--batch-size", "64",   "--lr",   "0.5",
+                                        "--momentum",   "0"};
+
+struct trained {
+  std::vector<double> losses;
+  std::vector<engine::named_tensor> weights;
+  double accuracy = 0;
+};
+
+trained train(std::vector<std::string> arguments) {
+  const scratch_folder folder;
+  arguments.insert(arguments.end(), {"--threads-per-worker", "1", "--seed", "7", "--save",
+                                     folder / "weights", "--json", folder / "steps"});
+  const auto outcome = run_program(arguments);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(children_of(getpid()).empty());
+  trained result;
+  std::ifstream lines(folder / "steps");
+  for (std::string line; std::getline(lines, line);) {
+    const auto object = nlohmann::json::parse(line);
+    if (object.contains("accuracy")) result.accuracy = object.at("accuracy").get<double>();
+    if (object.contains("loss")) result.losses.push_back(object.at("loss").get<double>());
+  }
+  auto saved = engine::load_safetensors(folder / "weights");
+  REQUIRE(saved);
+  result.weights = std::move(*saved);
+  return result;
+}
+
+std::vector<std::string> with(std::vector<std::string> run, const std::vector<std::string>& more) {
+  run.insert(run.end(), more.begin(), more.end());
+  return run;
+}
+
+bool is_step(std::string_view line) {
+  return line.find("step ") == 0;
+}
+
+/// Runs for long, and does something at the first step with the processes: shards, then workers.
+tests::program_outcome run_until(const std::vector<std::string>& more,
+                                 const std::function<void(pid_t, std::vector<pid_t>)>& act) {
+  std::vector<pid_t> processes;
+  const auto outcome = run_program(with(wide_run, more), [&](pid_t program, std::string_view line) {
+    if (!processes.empty() || !is_step(line)) return;
+    processes = children_of(program);
+    std::ranges::sort(processes);
+    REQUIRE(processes.size() == 4);
+    act(program, processes);
+  });
+  for (const auto each : processes) CHECK(wait_until_gone(each));
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("A synchronous run has the same bits on any number of shards and any wire") {
+  const std::vector<std::string> resnet{
+      "--model", "resnet18", "--data", "synthetic:3x32x32:10:32", "--batch-size", "8", "--steps",
+      "3",       "--lr",     "0.05"};
+  const auto one = train(with(resnet, {"--shards", "1", "--link", "shm"}));
+  REQUIRE(one.losses.size() == 3);
+  REQUIRE(one.weights.size() == 122);
+  for (const auto& way : std::vector<std::vector<std::string>>{
+           {"--shards", "2", "--link", "tcp"}, {"--shards", "3", "--link", "shm"}}) {
+    const auto other = train(with(resnet, way));
+    CHECK(one.losses == other.losses);
+    REQUIRE(one.weights.size() == other.weights.size());
+    for (std::size_t i = 0; i < one.weights.size(); ++i) {
+      INFO(one.weights[i].name);
+      CHECK(at::equal(one.weights[i].tensor, other.weights[i].tensor));
+    }
+  }
+}
+
+TEST_CASE("The wide model learns, synchronously and asynchronously, its rows sparse") {
+  for (const std::string mode : {"synchronous", "asynchronous"}) {
+    const auto outcome = train(with(wide_run, {"--mode", mode, "--epochs", "4"}));
+    WARN(mode << ": accuracy " << outcome.accuracy);
+    CHECK(outcome.accuracy > 0.75);
+    CHECK(outcome.losses.size() == (mode == "synchronous" ? 500 : 1000));
+  }
+}
+
+TEST_CASE("A killed worker is left out, and the run goes on") {
+  for (const std::string mode : {"synchronous", "asynchronous"}) {
+    const auto outcome =
+        run_until({"--mode", mode, "--steps", "1500", "--link", "tcp"},
+                  [](pid_t, const std::vector<pid_t>& all) { kill(all[3], SIGKILL); });
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK_THAT(outcome.err, ContainsSubstring("worker-1 is lost; going on with 1"));
+    CHECK_THAT(outcome.err, ContainsSubstring("evaluation after step 1"));
+  }
+}
+
+TEST_CASE("A killed shard ends the run with its name and the signal") {
+  const auto outcome = run_until(
+      {"--steps", "100000"}, [](pid_t, const std::vector<pid_t>& all) { kill(all[1], SIGKILL); });
+  INFO(outcome.err);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("shard-1 was killed by signal 9 (SIGKILL)"));
+}
+
+TEST_CASE("Ctrl-C ends a run of a parameter server cleanly and saves the weights") {
+  for (const std::string mode : {"synchronous", "asynchronous"}) {
+    const scratch_folder folder;
+    const auto file = folder / "weights";
+    const auto outcome =
+        run_until({"--mode", mode, "--steps", "100000", "--no-eval", "--save", file},
+                  [](pid_t program, const std::vector<pid_t>&) { kill(program, SIGINT); });
+    INFO(outcome.err);
+    CHECK(outcome.code == 130);
+    const auto saved = engine::load_safetensors(file);
+    REQUIRE(saved);
+    CHECK(saved->size() == 8);
+  }
+}
+
+TEST_CASE("What a parameter server cannot do is refused in one line") {
+  const auto refuses = [](const std::vector<std::string>& arguments,
+                          const std::vector<std::string>& words) {
+    const auto outcome = run_program(arguments);
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+    for (const auto& word : words) CHECK_THAT(outcome.err, ContainsSubstring(word));
+  };
+  refuses({"--shard", "2"}, {"--shard", "--shards"});
+  refuses({"--shards", "0"}, {"--shards", "1 to 1024"});
+  refuses({"--mode", "sync"}, {"sync", "synchronous, asynchronous"});
+  refuses({"--stages", "2"}, {"--stages"});
+  refuses({"--workers", "3", "--batch-size", "64"}, {"3 workers", "batch of 64"});
+  refuses({"--link", "loopback"}, {"--link", "auto, tcp, shm"});
+  refuses({"--model", "wide", "--data", "fashion-mnist"}, {"wide", "clicks:FIELDS:ROWS"});
+  refuses({"--model", "wide", "--data", "clicks:4"}, {"clicks:4", "clicks:FIELDS:ROWS"});
+  refuses({"--model", "deep"}, {"deep", "wide, resnet18"});
+  refuses({"--model", "resnet18", "--data", "synthetic:3x32x32:10:8", "--batch-size", "64"},
+          {"8 training samples", "64"});
+  const scratch_folder folder;
+  std::ofstream(folder / "run.toml") << "[server]\nworker = 2\n";
+  refuses({"--config", folder / "run.toml"}, {"run.toml:2", "worker", "workers"});
+}
