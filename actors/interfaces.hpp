@@ -9,7 +9,8 @@
 /// Every typed actor of a training run. An error answer carries a troupe::error (see errors.hpp).
 namespace troupe::actors {
 
-/// One pipeline stage: a slice of the model and its place in the flow. Lives on any node.
+/// One pipeline stage: a slice of the model or several, its chunks, and their places in the flow.
+/// Lives on any node.
 using stage_actor = caf::typed_actor<
     // From whoever composes the pipeline, once, before the first `run`.
     caf::replies_to<connect_stage>::with<done>,
@@ -17,18 +18,19 @@ using stage_actor = caf::typed_actor<
     // training step, its update is applied. Several may be outstanding; they run in order. Errors:
     // handler_failed (the arithmetic threw), stale, bad_frame, bad_config (the plan).
     caf::replies_to<run>::with<run_done>,
-    // From the previous stage or the feeder, in the order of micro-batches; may come before the
-    // `run` of its step.
+    // From the stage of the slice before (perhaps itself) or the feeder, in the order of
+    // micro-batches; may come before the `run` of its step.
     caf::reacts_to<activation>,
-    // From the feeder, to the last stage.
+    // From the feeder, to the stage of the last slice.
     caf::reacts_to<target>,
-    // From the next stage.
+    // From the stage of the slice after.
     caf::reacts_to<gradient>,
     // From the neighbour that uses what this stage sent.
     caf::reacts_to<credit>,
     // From the stage's own work thread.
     caf::reacts_to<output_ready>, caf::reacts_to<work_done>,
-    // From the trainer, between steps. Errors: bad_data naming the tensor.
+    // From the trainer, between steps. Errors: bad_data naming the tensor; bad_config for a chunk
+    // that the stage does not have.
     caf::replies_to<load_weights>::with<done>, caf::replies_to<read_weights>::with<weights>>;
 
 /// The owner of a stage's parameters: the only one who writes them. Lives beside its stage.
@@ -41,7 +43,7 @@ using optimizer_actor = caf::typed_actor<
 using feeder_actor = caf::typed_actor<
     // From whoever reads batches, in the order of steps.
     caf::reacts_to<feed_batch>,
-    // From the first and the last stage.
+    // From the stages of the first and the last slice.
     caf::reacts_to<credit>>;
 
 /// Reads batches for the feeder.

@@ -21,20 +21,22 @@ namespace troupe::actors {
 
 class message_registry;
 
-/// Which micro-batch of which step a tensor belongs to.
+/// Which micro-batch of which step a message is about, and which of its receiver's chunks it is
+/// for.
 struct microbatch_key {
   engine::step_key step;
   microbatch_id microbatch;
+  std::uint32_t chunk = 0;
 
   auto operator<=>(const microbatch_key&) const = default;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.microbatch);
+    f(self.step.epoch, self.step.step, self.microbatch, self.chunk);
   }
 };
 
-/// A stage's output for the next stage; or images, for stage 0.
+/// The output of a slice of the model for the slice after it; or images, for the first.
 struct activation {
   microbatch_key key;
   at::Tensor tensor;  // [n, ...]
@@ -45,7 +47,7 @@ struct activation {
   }
 };
 
-/// Labels, for the last stage.
+/// Labels, for the last slice of the model.
 struct target {
   microbatch_key key;
   at::Tensor labels;  // [n] i64
@@ -56,7 +58,7 @@ struct target {
   }
 };
 
-/// The gradient of the activation that the previous stage sent.
+/// The gradient of the activation that the slice before sent.
 struct gradient {
   microbatch_key key;
   at::Tensor tensor;  // [n, ...], undefined where nothing upstream needs it
@@ -68,7 +70,7 @@ struct gradient {
 };
 
 /// The receiver has begun to use what came on this edge: its sender may send one more. Grants go to
-/// the previous stage or the feeder for an input, to the next stage for a gradient, to the feeder
+/// the slice before or the feeder for an input, to the slice after for a gradient, to the feeder
 /// for a target. Travels on the control lane, so that tensors under way do not delay it.
 struct credit {
   engine::edge on = engine::edge::input;
@@ -99,15 +101,16 @@ struct run {
 /// The step is over and its update applied.
 struct run_done {
   engine::step_key step;
-  double loss = 0;                      // last stage: mean over the batch
-  std::int64_t correct = 0;             // last stage, evaluation
-  double busy_s = 0;                    // seconds of arithmetic, the update included
-  std::uint64_t peak_memory_bytes = 0;  // of the stage's process, so far
+  double loss = 0;                       // last stage: mean over the batch
+  std::int64_t correct = 0;              // last stage, evaluation
+  double busy_s = 0;                     // seconds of arithmetic, the update included
+  std::uint64_t peak_memory_bytes = 0;   // of the stage's process, so far
+  std::uint64_t peak_context_bytes = 0;  // most that its contexts held at once in this step
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.loss, self.correct, self.busy_s,
-      self.peak_memory_bytes);
+    f(self.step.epoch, self.step.step, self.loss, self.correct, self.busy_s, self.peak_memory_bytes,
+      self.peak_context_bytes);
   }
 };
 
@@ -115,14 +118,14 @@ struct run_done {
 /// nodes, before the action's `work_done`.
 struct output_ready {
   engine::step_key step;
-  engine::action action;
+  engine::action action = {};
   at::Tensor tensor = {};  // activation or input gradient
 };
 
 /// An action's arithmetic is over: from a stage's work thread to its actor, never between nodes.
 struct work_done {
   engine::step_key step;
-  engine::action action;
+  engine::action action = {};
   double loss = 0;
   std::int64_t correct = 0;
   double busy_s = 0;
@@ -133,7 +136,7 @@ struct work_done {
 struct apply_gradients {
   std::uint64_t update = 0;  // from 1
   double learning_rate = 0;
-  std::vector<std::optional<at::Tensor>> gradients;  // one a parameter
+  std::vector<std::optional<at::Tensor>> gradients;  // one a parameter, chunk by chunk
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
@@ -151,15 +154,24 @@ struct applied {
   }
 };
 
+/// Layers [first, last) of a model.
+struct layer_range {
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.first, self.last);
+  }
+};
+
 /// Makes a stage and its optimizer on the node that gets it.
 struct build_stage {
   stage_id stage;
-  std::uint32_t stages = 1;
   std::string model;  // a name in the node's model registry
   std::int64_t classes = 0;
   std::uint64_t seed = 0;
-  std::uint64_t first_layer = 0;  // the stage's layers: [first_layer, last_layer)
-  std::uint64_t last_layer = 0;
+  std::vector<layer_range> slices;  // one a chunk of the stage
   std::string loss;
   bool bf16 = false;
   bool channels_last = false;
@@ -170,9 +182,8 @@ struct build_stage {
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.stage, self.stages, self.model, self.classes, self.seed, self.first_layer,
-      self.last_layer, self.loss, self.bf16, self.channels_last, self.device, self.threads,
-      self.optimizer, self.optimizer_options);
+    f(self.stage, self.model, self.classes, self.seed, self.slices, self.loss, self.bf16,
+      self.channels_last, self.device, self.threads, self.optimizer, self.optimizer_options);
   }
 };
 
@@ -185,17 +196,28 @@ struct stage_built {
   }
 };
 
-/// Tells a stage its neighbours (stage_actors, null at the ends), who feeds the two ends (a
+/// Where a slice of the model lives: a stage_actor, null beyond the model's ends, and its chunk.
+/// May be the stage that is told.
+struct neighbour {
+  caf::strong_actor_ptr stage;
+  std::uint32_t chunk = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.stage, self.chunk);
+  }
+};
+
+/// Tells a stage the slices before and after each of its own, who feeds the model's two ends (a
 /// feeder_actor), and the credits of each edge.
 struct connect_stage {
-  caf::strong_actor_ptr previous;
-  caf::strong_actor_ptr next;
+  std::vector<neighbour> before, after;  // one a chunk
   caf::strong_actor_ptr feeder;
   std::uint32_t credits = engine::default_credits;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.previous, self.next, self.feeder, self.credits);
+    f(self.before, self.after, self.feeder, self.credits);
   }
 };
 
@@ -210,22 +232,27 @@ struct named {
   }
 };
 
-/// Weights and buffers to take over: exactly those of the stage.
+/// Weights and buffers to take over: exactly those of the chunk.
 struct load_weights {
+  std::uint32_t chunk = 0;
   std::vector<named> tensors;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.tensors);
+    f(self.chunk, self.tensors);
   }
 };
 
 struct read_weights {
+  std::uint32_t chunk = 0;
+
   template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(Self& self, Fields& f) {
+    f(self.chunk);
+  }
 };
 
-/// A stage's parameters and buffers in the model's order, as they are after the last update.
+/// A chunk's parameters and buffers in the model's order, as they are after the last update.
 struct weights {
   std::vector<named> tensors;
 

@@ -30,6 +30,7 @@ struct feeder_state {
   epoch_id epoch;
   stage_actor first;
   stage_actor last;
+  std::uint32_t last_chunk = 0;
 };
 
 using self_pointer = feeder_actor::stateful_pointer<feeder_state>;
@@ -42,7 +43,7 @@ void send_images(self_pointer self, const std::vector<edge_place>& due) {
 
 void send_labels(self_pointer self, const std::vector<edge_place>& due) {
   for (const auto& what : due)
-    self->send(self->state.last, target{{what.key, what.microbatch},
+    self->send(self->state.last, target{{what.key, what.microbatch, self->state.last_chunk},
                                         self->state.labels.waiting.extract(what).mapped()});
 }
 
@@ -76,11 +77,12 @@ void on_credit(self_pointer self, const credit& granted) {
 }
 
 feeder_actor::behavior_type feeder_behavior(self_pointer self, stage_actor first, stage_actor last,
-                                            std::uint32_t credits) {
+                                            std::uint32_t last_chunk, std::uint32_t credits) {
   self->state.images = feed_edge(credits);
   self->state.labels = feed_edge(credits);
   self->state.first = std::move(first);
   self->state.last = std::move(last);
+  self->state.last_chunk = last_chunk;
   return {
       [self](const feed_batch& batch) { on_batch(self, batch); },
       [self](const credit& granted) { on_credit(self, granted); },
@@ -90,8 +92,8 @@ feeder_actor::behavior_type feeder_behavior(self_pointer self, stage_actor first
 }  // namespace
 
 feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first, stage_actor last,
-                          std::uint32_t credits) {
-  return system.spawn(feeder_behavior, std::move(first), std::move(last), credits);
+                          std::uint32_t last_chunk, std::uint32_t credits) {
+  return system.spawn(feeder_behavior, std::move(first), std::move(last), last_chunk, credits);
 }
 
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,

@@ -8,10 +8,12 @@
 
 namespace troupe::actors {
 
-/// Spawns the actor that hands images to the first and labels to the last stage (the same one in a
-/// pipeline of one), at most `credits` of each ahead of their use.
+/// Spawns the actor that hands images to the stage of the model's first slice, its chunk 0, and
+/// labels to that of its last slice, `last_chunk` (perhaps the same stage), at most `credits` of
+/// each ahead of their use.
 [[nodiscard]] feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first,
-                                        stage_actor last, std::uint32_t credits);
+                                        stage_actor last, std::uint32_t last_chunk,
+                                        std::uint32_t credits);
 
 /// Cuts a batch into `microbatches` as even as can be, the larger ones first, for `feeder`. At most
 /// one micro-batch an image. Returns how many they are: 0 for an empty batch.

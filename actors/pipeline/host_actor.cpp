@@ -2,6 +2,7 @@
 
 #include <c10/core/Device.h>
 
+#include <algorithm>
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -26,29 +27,50 @@ struct host_state {
 
 using self_pointer = host_actor::stateful_pointer<host_state>;
 
-result<engine::model> build_layers(const build_stage& order, const model_registry& models) {
+result<engine::model> build_model(const build_stage& order, const model_registry& models) {
   const auto builder = models.find(order.model);
   if (builder == models.end()) {
     std::string known;
     for (const auto& [name, make] : models) known += (known.empty() ? "" : ", ") + name;
     return fail(errc::bad_config, "unknown model '" + order.model + "'; known: " + known);
   }
-  auto layers = builder->second(order.classes, order.seed);
-  if (!layers) return layers;
-  if (auto kept = engine::keep_layers(*layers, order.first_layer, order.last_layer); !kept)
-    return tl::unexpected(kept.error());
-  engine::to_memory_format(*layers, order.channels_last);
-  return layers;
+  return builder->second(order.classes, order.seed);
+}
+
+// Moves a chunk's layers out of the model.
+result<model_slice> take_slice(engine::model& whole, const layer_range& range) {
+  const bool is_range = range.first < range.last && range.last <= whole.size();
+  if (!is_range || std::any_of(whole.begin() + static_cast<std::ptrdiff_t>(range.first),
+                               whole.begin() + static_cast<std::ptrdiff_t>(range.last),
+                               [](const auto& layer) { return layer == nullptr; }))
+    return fail(errc::bad_config,
+                "layers [" + std::to_string(range.first) + ", " + std::to_string(range.last) +
+                    ") are not a slice of the model's " + std::to_string(whole.size()) + " layers");
+  model_slice slice{.is_first = range.first == 0, .is_last = range.last == whole.size()};
+  for (auto i = range.first; i < range.last; ++i) slice.layers.push_back(std::move(whole[i]));
+  return slice;
+}
+
+result<std::vector<model_slice>> build_slices(const build_stage& order,
+                                              const model_registry& models) {
+  auto whole = build_model(order, models);
+  if (!whole) return tl::unexpected(whole.error());
+  std::vector<model_slice> slices;
+  for (const auto& range : order.slices) {
+    auto slice = take_slice(*whole, range);
+    if (!slice) return tl::unexpected(slice.error());
+    engine::to_memory_format(slice->layers, order.channels_last);
+    slices.push_back(std::move(*slice));
+  }
+  return slices;
 }
 
 result<engine::stage_options> stage_options(const build_stage& order) {
   const auto loss = engine::parse_loss(order.loss);
   if (!loss) return tl::unexpected(loss.error());
-  if (order.stage.value >= order.stages || order.threads < 1)
-    return fail(errc::bad_config, "a stage order names no stage of the pipeline, or no thread");
+  if (order.slices.empty() || order.slices.size() > engine::max_chunks || order.threads < 1)
+    return fail(errc::bad_config, "a stage order names no slice of the model, or no thread");
   return engine::stage_options{
-      .is_first = order.stage.value == 0,
-      .is_last = order.stage.value + 1 == order.stages,
       .loss = *loss,
       .precision = order.bf16 ? engine::precision::bf16 : engine::precision::fp32,
       .channels_last = order.channels_last,
@@ -90,11 +112,11 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& order,
   const auto name = "stage-" + std::to_string(order.stage.value);
   const auto options = stage_options(order);
   if (!options) return tl::unexpected(options.error());
-  auto layers = build_layers(order, parts.models);
-  if (!layers) return tl::unexpected(layers.error());
+  auto slices = build_slices(order, parts.models);
+  if (!slices) return tl::unexpected(slices.error());
   return spawn_stage_with_optimizer(system,
                                     {.name = name,
-                                     .layers = std::move(*layers),
+                                     .slices = std::move(*slices),
                                      .options = *options,
                                      .optimizer = order.optimizer,
                                      .optimizer_options = order.optimizer_options,

@@ -1,12 +1,32 @@
 #include "actors/pipeline/local_stages.hpp"
 
+#include <algorithm>
 #include <caf/send.hpp>
+#include <iterator>
 #include <memory>
 
 #include "actors/optimizer/optimizer_actor.hpp"
 #include "actors/stage/stage_actor.hpp"
 
 namespace troupe::actors {
+namespace {
+
+result<std::vector<model_slice>> cut(engine::model layers, std::vector<std::size_t> cuts) {
+  std::vector<model_slice> slices;
+  cuts.push_back(layers.size());
+  std::size_t first = 0;
+  for (const std::size_t end : cuts) {
+    if (end <= first || end > layers.size())
+      return fail(errc::bad_config, "cuts must rise from 1 to below the number of layers, " +
+                                        std::to_string(layers.size()));
+    model_slice slice{.is_first = first == 0, .is_last = end == layers.size()};
+    for (; first < end; ++first) slice.layers.push_back(std::move(layers[first]));
+    slices.push_back(std::move(slice));
+  }
+  return slices;
+}
+
+}  // namespace
 
 result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_blueprint blueprint,
                                                const optimizers::registry& known) {
@@ -15,12 +35,19 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   auto options = optimizers::complete(*optimizer, blueprint.optimizer_options);
   if (!options) return tl::unexpected(options.error());
 
-  auto module =
-      std::make_unique<engine::stage_module>(std::move(blueprint.layers), blueprint.options);
+  std::vector<std::unique_ptr<engine::stage_module>> modules;
+  std::vector<engine::named_tensor> parameters;
+  for (auto& [layers, is_first, is_last] : blueprint.slices) {
+    auto place = blueprint.options;
+    place.is_first = is_first;
+    place.is_last = is_last;
+    modules.push_back(std::make_unique<engine::stage_module>(std::move(layers), place));
+    std::ranges::copy(modules.back()->parameters(), std::back_inserter(parameters));
+  }
   const auto owner =
-      spawn_optimizer(system, {blueprint.name, module->parameters(), std::move(*optimizer),
+      spawn_optimizer(system, {blueprint.name, std::move(parameters), std::move(*optimizer),
                                std::move(*options), blueprint.threads});
-  auto stage = spawn_stage(system, {blueprint.name, std::move(module), owner, blueprint.threads});
+  auto stage = spawn_stage(system, {blueprint.name, std::move(modules), owner, blueprint.threads});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
       [owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;
@@ -29,24 +56,22 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
 result<local_stages> local_stages::spawn(caf::actor_system& system, engine::model layers,
                                          const std::vector<std::size_t>& cuts,
                                          const stage_blueprint& like,
-                                         const optimizers::registry& known) {
+                                         const optimizers::registry& known,
+                                         const engine::schedule_choice& schedule) {
+  auto slices = cut(std::move(layers), cuts);
+  if (!slices) return tl::unexpected(slices.error());
+  const auto layout = engine::layout_for(schedule, static_cast<std::uint32_t>(slices->size()));
+  if (!layout) return tl::unexpected(layout.error());
   local_stages spawned;
-  auto bounds = cuts;
-  bounds.push_back(layers.size());
-  std::size_t first = 0;
-  for (std::size_t i = 0; i < bounds.size(); ++i) {
-    if (bounds[i] <= first || bounds[i] > layers.size())
-      return fail(errc::bad_config, "cuts must rise from 1 to below the number of layers, " +
-                                        std::to_string(layers.size()));
-    stage_blueprint stage{.name = "stage-" + std::to_string(i),
-                          .layers = {},
+  for (std::uint32_t s = 0; s < layout->stages; ++s) {
+    stage_blueprint stage{.name = "stage-" + std::to_string(s),
+                          .slices = {},
                           .options = like.options,
                           .optimizer = like.optimizer,
                           .optimizer_options = like.optimizer_options,
                           .threads = like.threads};
-    for (; first < bounds[i]; ++first) stage.layers.push_back(std::move(layers[first]));
-    stage.options.is_first = i == 0;
-    stage.options.is_last = i + 1 == bounds.size();
+    for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk)
+      stage.slices.push_back(std::move((*slices)[layout->position_of({s, chunk})]));
     auto handle = spawn_stage_with_optimizer(system, std::move(stage), known);
     if (!handle) return tl::unexpected(handle.error());
     spawned.stages_.push_back(*handle);

@@ -7,17 +7,25 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "engine/schedule/generators.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "messages/error.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {
 
+/// A slice of the model.
+struct model_slice {
+  engine::model layers = {};
+  bool is_first = true;  ///< Its inputs are the data.
+  bool is_last = true;   ///< It ends in the loss.
+};
+
 /// A stage and its optimizer, before they live.
 struct stage_blueprint {
-  std::string name = {};  ///< "stage-1"
-  engine::model layers = {};
-  engine::stage_options options = {};
+  std::string name = {};                       ///< "stage-1"
+  std::vector<model_slice> slices = {};        ///< One a chunk.
+  engine::stage_options options = {};          ///< But for the slices' places.
   std::string optimizer = "sgd";               ///< A name in the registry.
   optimizers::options optimizer_options = {};  ///< Over the optimizer's defaults.
   int threads = 1;                             ///< Intra-op threads of its arithmetic.
@@ -31,12 +39,14 @@ struct stage_blueprint {
 /// Stages in this process, handing tensors over by reference. They end with this object.
 class local_stages {
  public:
-  /// Cuts `layers` at `cuts`, the indices of the first layer of each stage after the first, and
-  /// spawns the stages. `like` gives everything but name, layers and place. Errors: bad_config.
+  /// Cuts `layers` at `cuts`, the indices of the first layer of each slice after the first, lays
+  /// the slices on stages as `schedule` wants them, and spawns the stages. `like` gives everything
+  /// but name and slices. Errors: bad_config.
   [[nodiscard]] static result<local_stages> spawn(caf::actor_system& system, engine::model layers,
                                                   const std::vector<std::size_t>& cuts,
                                                   const stage_blueprint& like,
-                                                  const optimizers::registry& known);
+                                                  const optimizers::registry& known,
+                                                  const engine::schedule_choice& schedule = {});
   local_stages(local_stages&& other) noexcept : stages_(std::exchange(other.stages_, {})) {}
   local_stages& operator=(local_stages&&) = delete;
   ~local_stages();

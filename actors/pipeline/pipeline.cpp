@@ -74,11 +74,13 @@ caf::behavior announcer(caf::event_based_actor* self) {
 
 }  // namespace
 
-pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages, std::string schedule)
+pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
+                   engine::schedule_choice schedule, const engine::model_layout& layout)
     : self_(std::make_unique<caf::scoped_actor>(system)),
       announcer_(system.spawn(announcer)),
       stages_(std::move(stages)),
       schedule_(std::move(schedule)),
+      layout_(layout),
       last_finish_(steady_clock::now()) {}
 
 pipeline::~pipeline() {
@@ -87,39 +89,52 @@ pipeline::~pipeline() {
 }
 
 result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
-                                   const std::string& schedule, std::uint32_t credits) {
-  pipeline made(system, std::move(stages), schedule);
-  if (auto plan = made.plan_for({}); !plan) return tl::unexpected(plan.error());
+                                   const engine::schedule_choice& schedule, std::uint32_t credits) {
+  const auto layout = engine::layout_of(schedule, static_cast<std::uint32_t>(stages.size()));
+  if (!layout) return tl::unexpected(layout.error());
   if (credits < 1 || credits > engine::max_credits)
     return fail(errc::bad_config, "credits = " + std::to_string(credits) +
                                       " is out of range: 1 to " +
                                       std::to_string(engine::max_credits));
-  const auto& all = made.stages_;
-  made.feeder_ = spawn_feeder(system, all.front(), all.back(), credits);
+  pipeline made(system, std::move(stages), schedule, *layout);
+  const auto last = layout->slice_at(layout->positions() - 1);
+  made.feeder_ =
+      spawn_feeder(system, made.stages_.front(), made.stages_[last.stage], last.chunk, credits);
   if (auto connected = made.connect(credits); !connected) return tl::unexpected(connected.error());
   return made;
 }
 
+result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
+                                   const std::string& schedule, std::uint32_t credits) {
+  return compose(system, std::move(stages), engine::schedule_choice{schedule}, credits);
+}
+
+neighbour pipeline::slice_at(std::uint32_t position) const {
+  const auto [stage, chunk] = layout_.slice_at(position);
+  return {caf::actor_cast<caf::strong_actor_ptr>(stages_[stage]), chunk};
+}
+
 result<void> pipeline::connect(std::uint32_t credits) {
-  const auto feeder = caf::actor_cast<caf::strong_actor_ptr>(feeder_);
-  for (std::size_t i = 0; i < stages_.size(); ++i) {
-    const bool first = i == 0;
-    const bool last = i + 1 == stages_.size();
-    connect_stage around{.previous = {}, .next = {}, .feeder = {}, .credits = credits};
-    if (!first) around.previous = caf::actor_cast<caf::strong_actor_ptr>(stages_[i - 1]);
-    if (!last) around.next = caf::actor_cast<caf::strong_actor_ptr>(stages_[i + 1]);
-    if (first || last) around.feeder = feeder;
-    auto connected = ask<done>(*self_, stages_[i], std::move(around));
+  const std::uint32_t positions = layout_.positions();
+  for (std::uint32_t s = 0; s < layout_.stages; ++s) {
+    connect_stage around{.before = {}, .after = {}, .feeder = {}, .credits = credits};
+    for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
+      const std::uint32_t at = layout_.position_of({s, chunk});
+      const bool first = at == 0, last = at + 1 == positions;
+      around.before.push_back(first ? neighbour{} : slice_at(at - 1));
+      around.after.push_back(last ? neighbour{} : slice_at(at + 1));
+      if (first || last) around.feeder = caf::actor_cast<caf::strong_actor_ptr>(feeder_);
+    }
+    auto connected = ask<done>(*self_, stages_[s], std::move(around));
     if (!connected) return tl::unexpected(connected.error());
   }
   return {};
 }
 
 result<engine::plan> pipeline::plan_for(const step_order& order) const {
-  const auto stages = static_cast<std::uint32_t>(stages_.size());
   if (order.kind == engine::step_kind::evaluation)
-    return engine::forward_only(stages, order.microbatches);
-  auto plan = engine::make_plan(schedule_, stages, order.microbatches);
+    return engine::forward_only(layout_, order.microbatches);
+  auto plan = engine::plan_step(schedule_, layout_.stages, order.microbatches);
   if (plan) {
     if (auto sound = engine::check(*plan, order.kind); !sound) return tl::unexpected(sound.error());
   }
@@ -137,7 +152,7 @@ result<void> pipeline::begin(const engine::step_key& step, const step_order& ord
   announcement message{
       stages_, {}, std::make_shared<std::promise<result<std::vector<run_done>>>>()};
   for (const auto& stage : plan->stages) {
-    const engine::plan own{plan->schedule, plan->microbatches, {stage}};
+    const engine::plan own{plan->schedule, plan->microbatches, {stage}, plan->chunks, plan->order};
     message.orders.push_back(
         {step, order.kind, engine::to_text(own), order.images, updates_, order.learning_rate});
   }
@@ -155,7 +170,7 @@ result<step_outcome> pipeline::finish() {
   for (const auto& report : *reports) {
     outcome.loss += report.loss;
     outcome.correct += report.correct;
-    outcome.stages.push_back({report.busy_s, report.peak_memory_bytes});
+    outcome.stages.push_back({report.busy_s, report.peak_memory_bytes, report.peak_context_bytes});
   }
   const auto now = steady_clock::now();
   outcome.seconds =
@@ -183,17 +198,19 @@ result<step_outcome> pipeline::evaluate(const engine::batch& batch, std::uint32_
 
 result<std::vector<engine::named_tensor>> pipeline::read_weights() {
   std::vector<engine::named_tensor> all;
-  for (const auto& stage : stages_) {
-    auto part = ask<weights>(*self_, stage, actors::read_weights{});
+  for (std::uint32_t at = 0; at < layout_.positions(); ++at) {
+    const auto [stage, chunk] = layout_.slice_at(at);
+    auto part = ask<weights>(*self_, stages_[stage], actors::read_weights{chunk});
     if (!part) return tl::unexpected(part.error());
     for (auto& [name, tensor] : part->tensors) all.push_back({name, tensor});
   }
   return all;
 }
 
-result<void> pipeline::load_weights(std::size_t stage,
+result<void> pipeline::load_weights(std::uint32_t position,
                                     const std::vector<engine::named_tensor>& tensors) {
-  actors::load_weights message;
+  const auto [stage, chunk] = layout_.slice_at(position);
+  actors::load_weights message{chunk, {}};
   for (const auto& [name, tensor] : tensors) message.tensors.push_back({name, tensor});
   auto loaded = ask<done>(*self_, stages_.at(stage), std::move(message));
   if (!loaded) return tl::unexpected(loaded.error());

@@ -14,14 +14,16 @@
 #include "actors/interfaces.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/schedule/credits.hpp"
+#include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 
 namespace troupe::actors {
 
 /// What one stage did in a step.
 struct stage_share {
-  double busy_s = 0;                    ///< Seconds of arithmetic, the update included.
-  std::uint64_t peak_memory_bytes = 0;  ///< Of its process, so far.
+  double busy_s = 0;                     ///< Seconds of arithmetic, the update included.
+  std::uint64_t peak_memory_bytes = 0;   ///< Of its process, so far.
+  std::uint64_t peak_context_bytes = 0;  ///< Most held for backwards at once, in this step.
 };
 
 /// What came of one step.
@@ -53,9 +55,16 @@ class pipeline {
   pipeline& operator=(pipeline&&) = delete;
   ~pipeline();
 
-  /// Introduces neighbouring stages to each other. `schedule`: "gpipe" or "1f1b". `credits`: how
-  /// many micro-batches may wait at the end of each edge, at least 1; the results do not depend on
-  /// it. Errors: bad_config (schedule, no stages, credits), peer_lost.
+  /// Introduces neighbouring stages to each other. The stages have the slices of the model that
+  /// the schedule's layout says (`engine::layout_of`). `credits`: how many micro-batches may wait
+  /// at the end of each edge, at least 1; the results do not depend on it. Errors: bad_config
+  /// (schedule, stages, credits), peer_lost.
+  [[nodiscard]] static result<pipeline> compose(caf::actor_system& system,
+                                                std::vector<stage_actor> stages,
+                                                const engine::schedule_choice& schedule,
+                                                std::uint32_t credits = engine::default_credits);
+
+  /// The same, with a schedule by its name: "1f1b".
   [[nodiscard]] static result<pipeline> compose(caf::actor_system& system,
                                                 std::vector<stage_actor> stages,
                                                 const std::string& schedule,
@@ -80,11 +89,12 @@ class pipeline {
   [[nodiscard]] result<step_outcome> evaluate(const engine::batch& batch,
                                               std::uint32_t microbatches);
 
-  /// Every stage's parameters and buffers, in the model's order. Errors: peer_lost.
+  /// Every slice's parameters and buffers, in the model's order. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
 
-  /// Gives one stage the weights that belong to it. Errors: bad_data, peer_lost.
-  [[nodiscard]] result<void> load_weights(std::size_t stage,
+  /// Gives one slice of the model, by its position, the weights that belong to it. Errors:
+  /// bad_data, peer_lost.
+  [[nodiscard]] result<void> load_weights(std::uint32_t position,
                                           const std::vector<engine::named_tensor>& tensors);
 
   [[nodiscard]] const std::vector<stage_actor>& stages() const noexcept { return stages_; }
@@ -100,7 +110,9 @@ class pipeline {
     std::future<result<std::vector<run_done>>> answers;  // one a stage, or the first error
   };
 
-  pipeline(caf::actor_system& system, std::vector<stage_actor> stages, std::string schedule);
+  pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
+           engine::schedule_choice schedule, const engine::model_layout& layout);
+  [[nodiscard]] neighbour slice_at(std::uint32_t position) const;
   [[nodiscard]] result<void> connect(std::uint32_t credits);
   [[nodiscard]] result<engine::plan> plan_for(const step_order& order) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
@@ -109,7 +121,8 @@ class pipeline {
   caf::actor announcer_;  // asks all stages at once, and hears of the first failure at once
   std::vector<stage_actor> stages_;
   feeder_actor feeder_;
-  std::string schedule_;
+  engine::schedule_choice schedule_;
+  engine::model_layout layout_;
   std::deque<pending_step> under_way_;
   std::uint64_t last_step_ = 0;
   std::uint64_t updates_ = 0;

@@ -5,8 +5,10 @@
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -39,8 +41,14 @@ struct microbatch_inbox {
   at::Tensor gradient;  // [n, ...]
 };
 
-/// An output that the core has not let go yet.
-using output_key = std::pair<microbatch_key, action_kind>;
+/// An output that the core has not let go yet: of which own chunk, for which edge.
+using output_key = std::pair<microbatch_key, engine::edge>;
+
+/// A neighbouring slice of the model.
+struct slice_link {
+  stage_actor stage;  // null beyond the model's ends
+  std::uint32_t chunk = 0;
+};
 
 /// A step that was announced and not answered.
 struct announced_step {
@@ -52,11 +60,11 @@ struct announced_step {
 struct stage_state {
   std::string name;
   engine::stage_core core;
-  std::unique_ptr<engine::stage_module> module;  // used by the work thread while an action runs
+  // By chunk; used by the work thread while an action runs.
+  std::vector<std::unique_ptr<engine::stage_module>> modules;
   optimizer_actor optimizer;
-  stage_actor previous;
-  stage_actor next;
-  feeder_actor feeder;  // at the two ends
+  std::vector<slice_link> before, after;  // by chunk
+  feeder_actor feeder;                    // of the model's two ends
   std::map<microbatch_key, microbatch_inbox> inbox;
   std::map<output_key, at::Tensor> outputs;  // computed, and not sent
   std::map<step_key, announced_step> steps;
@@ -70,26 +78,30 @@ using self_pointer = stage_actor::stateful_pointer<stage_state>;
 work_done perform(engine::stage_module& module, const engine::start_action& what,
                   engine::step_kind kind, std::int64_t batch_size, microbatch_inbox in,
                   const stage_actor& to) {
-  work_done outcome{.step = what.key, .action = what.what};
+  const auto& [key, action] = what;
+  work_done outcome{.step = key, .action = action};
   const auto begin = std::chrono::steady_clock::now();
   try {
-    if (what.what.kind == action_kind::forward) {
-      auto forward =
-          module.forward(what.key, kind, what.what.microbatch, in.input, in.labels, batch_size);
-      caf::anon_send(to, output_ready{what.key, what.what, std::move(forward.activation)});
+    if (action.kind == action_kind::forward) {
+      auto forward = module.forward(key, kind, action.microbatch, in.input, in.labels, batch_size);
+      caf::anon_send(to, output_ready{key, action, std::move(forward.activation)});
       outcome.loss = forward.loss;
       outcome.correct = forward.correct;
-    } else {
-      caf::anon_send(
-          to, output_ready{what.key, what.what,
-                           module.backward_input(what.key, what.what.microbatch, in.gradient)});
-      module.backward_weights(what.key, what.what.microbatch);
+    } else if (action.kind != action_kind::weight_gradient) {
+      caf::anon_send(to, output_ready{key, action,
+                                      module.backward_input(key, action.microbatch, in.gradient)});
     }
+    if (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient)
+      module.backward_weights(key, action.microbatch);
   } catch (const std::exception& problem) {
     outcome.failure = engine::reason_of(problem);
   }
   outcome.busy_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return outcome;
+}
+
+std::uint32_t chunks_of(const stage_state& state) {
+  return static_cast<std::uint32_t>(state.modules.size());
 }
 
 /// The steps outstanding cannot succeed any more; says so to whoever waits for them.
@@ -108,19 +120,19 @@ void start(self_pointer self, const engine::start_action& what) {
   auto& state = self->state;
   const auto step = state.steps.find(what.key);
   if (step == state.steps.end()) return;  // it was failed meanwhile
-  const microbatch_key key{what.key, what.what.microbatch};
+  const microbatch_key key{what.key, what.what.microbatch, what.what.chunk};
   microbatch_inbox in;
   if (what.what.kind == action_kind::forward) {
     in.input = std::move(state.inbox[key].input);
     in.labels = std::move(state.inbox[key].labels);
-  } else {
+  } else if (what.what.kind != action_kind::weight_gradient) {
     in.gradient = std::move(state.inbox[key].gradient);
     state.inbox.erase(key);
   }
   if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(key);
-  state.work->post([module = state.module.get(), what, kind = step->second.order.kind,
-                    batch_size = step->second.order.batch_size, in = std::move(in),
-                    to = caf::actor_cast<stage_actor>(self)]() mutable {
+  state.work->post([module = state.modules[what.what.chunk].get(), what,
+                    kind = step->second.order.kind, batch_size = step->second.order.batch_size,
+                    in = std::move(in), to = caf::actor_cast<stage_actor>(self)]() mutable {
     caf::anon_send(to, perform(*module, what, kind, batch_size, std::move(in), to));
   });
 }
@@ -131,13 +143,35 @@ void answer(self_pointer self, const step_key& key) {
   auto& [order, report, promise] = step.mapped();
   report.step = key;
   report.peak_memory_bytes = peak_memory_bytes();
+  for (const auto& module : self->state.modules)
+    report.peak_context_bytes += module->take_peak_context_bytes();
   promise.deliver(report);
 }
 
+/// What every context of the step must have given back by now, or the step fails: memory that
+/// stays behind would grow from step to step.
+result<void> check_contexts(const stage_state& state, const step_key& key) {
+  for (const auto& module : state.modules)
+    if (const auto bytes = module->contexts().bytes(key); bytes > 0)
+      return fail(errc::handler_failed, "the contexts of " + engine::to_string(key) +
+                                            " still hold " + std::to_string(bytes) +
+                                            " bytes at its end");
+  return {};
+}
+
+/// What the optimizer is to apply, chunk by chunk.
+apply_gradients collect_gradients(const stage_state& state, const run& order) {
+  apply_gradients all{order.update, order.learning_rate, {}};
+  for (const auto& module : state.modules)
+    std::ranges::move(module->take_gradients(), std::back_inserter(all.gradients));
+  return all;
+}
+
 void update(self_pointer self, const step_key& key) {
-  auto& step = self->state.steps.at(key);
-  apply_gradients order{step.order.update, step.order.learning_rate,
-                        self->state.module->take_gradients()};
+  const auto& step = self->state.steps.at(key);
+  auto order = collect_gradients(self->state, step.order);
+  if (const auto clean = check_contexts(self->state, key); !clean)
+    return fail_all(self, clean.error());
   self->request(self->state.optimizer, update_deadline, std::move(order))
       .then(
           [self, key](const applied& outcome) {
@@ -153,24 +187,28 @@ void update(self_pointer self, const step_key& key) {
 /// Hands an action's output to the neighbour that waits for it.
 void send(self_pointer self, const engine::send_output& what) {
   auto& state = self->state;
-  const microbatch_key key{what.key, what.what.microbatch};
-  const auto output = state.outputs.extract({key, what.what.kind});
+  const auto output =
+      state.outputs.extract({microbatch_key{what.key, what.microbatch, what.chunk}, what.on});
   if (!output) return;  // its step was failed meanwhile
-  if (what.what.kind == action_kind::backward)
-    self->send(state.previous, gradient{key, output.mapped()});
+  const bool is_gradient = what.on == engine::edge::gradient;
+  const auto& [stage, chunk] = (is_gradient ? state.before : state.after)[what.chunk];
+  const microbatch_key key{what.key, what.microbatch, chunk};
+  if (is_gradient)
+    self->send(stage, gradient{key, output.mapped()});
   else
-    self->send(state.next, activation{key, output.mapped()});
+    self->send(stage, activation{key, output.mapped()});
 }
 
 void grant(self_pointer self, const engine::grant_credit& what) {
   const auto& state = self->state;
-  const credit granted{what.from, {what.key, what.microbatch}};
-  if (what.from == engine::edge::gradient)
-    self->send(state.next, granted);
-  else if (what.from == engine::edge::input && state.previous)
-    self->send(state.previous, granted);
-  else
+  const auto& from =
+      what.from == engine::edge::gradient ? state.after[what.chunk] : state.before[what.chunk];
+  const bool is_fed = what.from == engine::edge::target || !from.stage;
+  const credit granted{what.from, {what.key, what.microbatch, is_fed ? 0 : from.chunk}};
+  if (is_fed)
     self->send(state.feeder, granted);
+  else
+    self->send(from.stage, granted);
 }
 
 void perform_effects(self_pointer self, const result<engine::stage_effects>& effects) {
@@ -197,9 +235,13 @@ caf::result<run_done> on_run(self_pointer self, const run& order) {
   if (!plan) return to_caf(plan.error());
   if (plan->stages.size() != 1)
     return to_caf({errc::bad_config, state.name + ": a run needs the plan of one stage"});
-  auto effects =
-      state.core.begin({order.step, order.kind, plan->stages.front(),
-                        state.module->options().is_first, state.module->options().is_last});
+  if (plan->chunks != state.modules.size())
+    return to_caf({errc::bad_config, state.name + ": a plan for " + std::to_string(plan->chunks) +
+                                         " chunks, but the stage has " +
+                                         std::to_string(state.modules.size())});
+  auto effects = state.core.begin({order.step, order.kind, plan->stages.front(),
+                                   state.modules.front()->options().is_first,
+                                   state.modules.back()->options().is_last, plan->chunks});
   if (!effects) return to_caf({effects.error().code, state.name + ": " + effects.error().text});
   auto promise = self->make_response_promise<run_done>();
   state.steps.emplace(order.step, announced_step{order, {}, promise});
@@ -211,10 +253,11 @@ caf::result<run_done> on_run(self_pointer self, const run& order) {
 void on_output_ready(self_pointer self, const output_ready& output) {
   auto& state = self->state;
   if (!state.steps.contains(output.step)) return;  // failed meanwhile
-  const bool is_forward = output.action.kind == action_kind::forward;
-  const auto& receiver = is_forward ? state.next : state.previous;
-  const microbatch_key key{output.step, output.action.microbatch};
-  if (receiver) state.outputs[{key, output.action.kind}] = output.tensor;
+  const auto& [kind, microbatch, chunk] = output.action;
+  const auto on = kind == action_kind::forward ? engine::edge::input : engine::edge::gradient;
+  const auto& receiver = on == engine::edge::input ? state.after[chunk] : state.before[chunk];
+  if (receiver.stage)
+    state.outputs[{microbatch_key{output.step, microbatch, chunk}, on}] = output.tensor;
   perform_effects(self, state.core.output_ready(output.step, output.action));
 }
 
@@ -222,9 +265,9 @@ void on_work_done(self_pointer self, const work_done& outcome) {
   const auto found = self->state.steps.find(outcome.step);
   if (found == self->state.steps.end()) return;  // failed meanwhile
   if (outcome.failure)
-    return fail_all(self, {errc::handler_failed, engine::to_string(outcome.action) + " of " +
-                                                     engine::to_string(outcome.step) +
-                                                     " failed: " + *outcome.failure});
+    return fail_all(self, {errc::handler_failed,
+                           engine::to_string(outcome.action, chunks_of(self->state)) + " of " +
+                               engine::to_string(outcome.step) + " failed: " + *outcome.failure});
   auto& report = found->second.report;
   report.loss += outcome.loss;
   report.correct += outcome.correct;
@@ -232,35 +275,64 @@ void on_work_done(self_pointer self, const work_done& outcome) {
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
 }
 
+std::vector<slice_link> to_links(const std::vector<neighbour>& from) {
+  std::vector<slice_link> links;
+  for (const auto& [stage, chunk] : from)
+    links.push_back({caf::actor_cast<stage_actor>(stage), chunk});
+  return links;
+}
+
+/// Whether a slice has neighbours exactly where the model goes on.
+bool fits(const engine::stage_options& place, const neighbour& before, const neighbour& after) {
+  return (before.stage == nullptr) == place.is_first && (after.stage == nullptr) == place.is_last;
+}
+
 caf::result<done> on_connect(self_pointer self, const connect_stage& to) {
   auto& state = self->state;
-  const auto& place = state.module->options();
-  const bool has_previous = to.previous != nullptr;
-  const bool has_next = to.next != nullptr;
-  if (has_previous == place.is_first || has_next == place.is_last ||
-      (!to.feeder && (place.is_first || place.is_last)))
-    return to_caf({errc::bad_config, state.name + ": its neighbours do not fit its place"});
-  if (to.credits < 1)
-    return to_caf({errc::bad_config, state.name + ": an edge needs at least one credit"});
+  const auto refuse = [&](const char* why) {
+    return to_caf({errc::bad_config, state.name + ": " + why});
+  };
+  if (to.before.size() != state.modules.size() || to.after.size() != state.modules.size())
+    return refuse("it needs neighbours for each of its chunks");
+  for (std::size_t chunk = 0; chunk < state.modules.size(); ++chunk) {
+    const auto& place = state.modules[chunk]->options();
+    if (!fits(place, to.before[chunk], to.after[chunk]) ||
+        (!to.feeder && (place.is_first || place.is_last)))
+      return refuse("its neighbours do not fit its place");
+  }
+  if (to.credits < 1) return refuse("an edge needs at least one credit");
   state.core = engine::stage_core(to.credits);
-  state.previous = caf::actor_cast<stage_actor>(to.previous);
-  state.next = caf::actor_cast<stage_actor>(to.next);
+  state.before = to_links(to.before);
+  state.after = to_links(to.after);
   state.feeder = caf::actor_cast<feeder_actor>(to.feeder);
   return done{};
 }
 
+/// Null for a chunk that the stage does not have.
+engine::stage_module* module_of(const stage_state& state, std::uint32_t chunk) {
+  return chunk < state.modules.size() ? state.modules[chunk].get() : nullptr;
+}
+
+caf::error no_such_chunk(const stage_state& state, std::uint32_t chunk) {
+  return to_caf({errc::bad_config, state.name + " has no chunk " + std::to_string(chunk)});
+}
+
 caf::result<done> on_load(self_pointer self, const load_weights& from) {
+  const auto* module = module_of(self->state, from.chunk);
+  if (!module) return no_such_chunk(self->state, from.chunk);
   std::vector<engine::named_tensor> tensors;
   tensors.reserve(from.tensors.size());
   for (const auto& [name, tensor] : from.tensors) tensors.push_back({name, tensor});
-  auto loaded = engine::load_weights(self->state.module->layers(), tensors);
+  auto loaded = engine::load_weights(module->layers(), tensors);
   if (!loaded) return to_caf(loaded.error());
   return done{};
 }
 
-weights on_read(self_pointer self) {
+caf::result<weights> on_read(self_pointer self, const read_weights& what) {
+  const auto* module = module_of(self->state, what.chunk);
+  if (!module) return no_such_chunk(self->state, what.chunk);
   weights all;
-  for (auto& [name, tensor] : engine::collect_weights(self->state.module->layers()))
+  for (auto& [name, tensor] : engine::collect_weights(module->layers()))
     all.tensors.push_back({name, tensor.clone()});
   return all;
 }
@@ -269,7 +341,7 @@ stage_actor::behavior_type stage_behavior(self_pointer self,
                                           const std::shared_ptr<stage_parts>& given) {
   auto& state = self->state;
   state.name = std::move(given->name);
-  state.module = std::move(given->module);
+  state.modules = std::move(given->modules);
   state.optimizer = std::move(given->optimizer);
   state.work = std::make_unique<engine::work_thread>(state.name, given->threads);
   return {
@@ -277,24 +349,27 @@ stage_actor::behavior_type stage_behavior(self_pointer self,
       [self](const run& order) { return on_run(self, order); },
       [self](const activation& in) {
         self->state.inbox[in.key].input = in.tensor;
-        perform_effects(self, self->state.core.input_arrived(in.key.step, in.key.microbatch));
+        perform_effects(
+            self, self->state.core.input_arrived(in.key.step, in.key.microbatch, in.key.chunk));
       },
       [self](const target& in) {
         self->state.inbox[in.key].labels = in.labels;
-        perform_effects(self, self->state.core.target_arrived(in.key.step, in.key.microbatch));
+        perform_effects(
+            self, self->state.core.target_arrived(in.key.step, in.key.microbatch, in.key.chunk));
       },
       [self](const gradient& in) {
         self->state.inbox[in.key].gradient = in.tensor;
-        perform_effects(self, self->state.core.gradient_arrived(in.key.step, in.key.microbatch));
+        perform_effects(
+            self, self->state.core.gradient_arrived(in.key.step, in.key.microbatch, in.key.chunk));
       },
       [self](const credit& in) {
-        perform_effects(self,
-                        self->state.core.credit_arrived(in.on, in.key.step, in.key.microbatch));
+        perform_effects(self, self->state.core.credit_arrived(in.on, in.key.step, in.key.microbatch,
+                                                              in.key.chunk));
       },
       [self](const output_ready& output) { on_output_ready(self, output); },
       [self](const work_done& outcome) { on_work_done(self, outcome); },
       [self](const load_weights& from) { return on_load(self, from); },
-      [self](const read_weights&) { return on_read(self); },
+      [self](const read_weights& what) { return on_read(self, what); },
   };
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/interfaces.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -12,10 +13,10 @@ namespace troupe::actors {
 
 /// What a stage is made of.
 struct stage_parts {
-  std::string name;                              ///< "stage-1", for errors and thread names.
-  std::unique_ptr<engine::stage_module> module;  ///< Its arithmetic.
-  optimizer_actor optimizer;                     ///< Owner of the module's parameters.
-  int threads = 1;                               ///< Intra-op threads of its work thread.
+  std::string name;  ///< "stage-1", for errors and thread names.
+  std::vector<std::unique_ptr<engine::stage_module>> modules;  ///< Its arithmetic, one a chunk.
+  optimizer_actor optimizer;  ///< Owner of the modules' parameters, chunk by chunk.
+  int threads = 1;            ///< Intra-op threads of its work thread.
 };
 
 /// Spawns a stage with a work thread of its own. It ends when told to (exit message), after the

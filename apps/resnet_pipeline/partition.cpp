@@ -12,7 +12,7 @@ result<std::vector<std::size_t>> choose_cuts(const engine::model& layers,
   if (!config.cut.empty()) return engine::parse_cuts(engine::layer_names(layers), config.cut);
   std::vector<double> costs;
   for (const auto& layer : layers) costs.push_back(layer->multiply_adds(sample_shape));
-  return engine::even_cuts(costs, config.stages);
+  return engine::even_cuts(costs, slices_of(config));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace troupe::apps {
 /// avgpool, fc` over images [N, 3, H, W] f32, giving logits [N, classes] f32. Names, order and
 /// shapes of its tensors are torchvision's, and so is the initialisation: seed S gives, to the bit,
 /// the weights of torch.manual_seed(S); torchvision.models.NAME(num_classes=classes). A stage
-/// builds the whole and keeps its own layers (engine::keep_layers), so all stages agree.
+/// builds the whole and keeps its own layers, so all stages agree.
 /// He et al., "Deep Residual Learning for Image Recognition", 2016; torchvision's variant puts a
 /// bottleneck's stride on its 3x3 convolution. ResNeXt: Xie et al., 2017.
 /// Errors: bad_config for an unknown name (listing the known ones) or less than one class.

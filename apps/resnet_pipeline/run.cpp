@@ -29,8 +29,8 @@ namespace {
 struct prepared_run {
   std::shared_ptr<const engine::dataset> data;
   std::int64_t classes = 0;
-  std::vector<std::pair<std::size_t, std::size_t>> ranges;  // layers [first, last) of each stage
-  std::vector<std::vector<engine::named_tensor>> weights;   // of each stage; empty: from the seed
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;  // layers [first, last) of each slice
+  std::vector<std::vector<engine::named_tensor>> weights;   // of each slice; empty: from the seed
   std::uint64_t updates = 0;
 };
 
@@ -117,16 +117,19 @@ result<std::unique_ptr<cluster::workers>> place_workers(const cluster::trainer_c
 }
 
 actors::build_stage order_for(const cluster::trainer_config& config, const prepared_run& run,
-                              std::uint32_t stage) {
+                              const engine::model_layout& layout, std::uint32_t stage) {
   const auto& optimizer = config.optimizer;
+  std::vector<actors::layer_range> slices;
+  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+    const auto [first, last] = run.ranges[layout.position_of({stage, chunk})];
+    slices.push_back({first, last});
+  }
   return {
       .stage = {stage},
-      .stages = config.pipeline.stages,
       .model = config.model.name,
       .classes = run.classes,
       .seed = config.train.seed,
-      .first_layer = run.ranges[stage].first,
-      .last_layer = run.ranges[stage].second,
+      .slices = std::move(slices),
       .loss = std::string(name_of(config.train.loss)),
       .bf16 = config.model.precision == cluster::precision::bf16,
       .channels_last = config.model.memory_format == cluster::memory_format::channels_last,
@@ -155,9 +158,9 @@ cluster::step_report report_of(std::uint64_t update, const actors::step_outcome&
                               .images_per_s = static_cast<double>(outcome.images) / outcome.seconds,
                               .stages = {}};
   for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
-    const auto& [busy_s, peak] = outcome.stages[i];
-    report.stages.push_back(
-        {"stage-" + std::to_string(i), busy_s, std::max(0.0, outcome.seconds - busy_s), peak});
+    const auto& [busy_s, peak, contexts] = outcome.stages[i];
+    report.stages.push_back({"stage-" + std::to_string(i), busy_s,
+                             std::max(0.0, outcome.seconds - busy_s), peak, contexts});
   }
   report.bubble = cluster::bubble_of(report.stages, outcome.seconds);
   return report;
@@ -179,15 +182,18 @@ actors::training training_of(const cluster::trainer_config& config, const prepar
 /// Drives the stages through the run and saves the weights at its end.
 result<void> drive(cluster::worker_group& group, const cluster::trainer_config& config,
                    const prepared_run& run, const std::atomic<bool>& stop) {
+  const auto schedule = schedule_of(config.pipeline);
+  const auto layout = engine::layout_of(schedule, config.pipeline.stages);
+  if (!layout) return tl::unexpected(layout.error());
   std::vector<actors::build_stage> orders;
-  for (std::uint32_t i = 0; i < config.pipeline.stages; ++i)
-    orders.push_back(order_for(config, run, i));
+  for (std::uint32_t i = 0; i < layout->stages; ++i)
+    orders.push_back(order_for(config, run, *layout, i));
   auto stages = group.build(orders);
   if (!stages) return tl::unexpected(stages.error());
-  auto pipeline = actors::pipeline::compose(group.system(), *stages, config.pipeline.schedule,
-                                            config.pipeline.credits);
+  auto pipeline =
+      actors::pipeline::compose(group.system(), *stages, schedule, config.pipeline.credits);
   if (!pipeline) return tl::unexpected(pipeline.error());
-  for (std::size_t i = 0; i < run.weights.size(); ++i) {
+  for (std::uint32_t i = 0; i < run.weights.size(); ++i) {
     if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;
   }
   auto report = cluster::run_reporter::open(config.observe, progress_options(config, run));

@@ -7,9 +7,12 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "cluster/config/near_miss.hpp"
 #include "cluster/config/secret_file.hpp"
+#include "engine/schedule/generators.hpp"
+#include "engine/schedule/plan_file.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -44,21 +47,62 @@ std::string source(const draft& whole, const std::string& name, std::uint64_t va
   return source(whole, name, std::to_string(value));
 }
 
+// Takes over from the plan what the user leaves open.
+result<void> check_plan(draft& whole) {
+  pipeline_config& pipeline = whole.config.pipeline;
+  if (pipeline.schedule_file.empty()) return {};
+  auto steps = engine::read_plan(pipeline.schedule_file);
+  if (!steps)
+    return fail(errc::bad_config,
+                given(whole, "pipeline.schedule_file")->where() + ": " + steps.error().text);
+  const auto stages = static_cast<std::uint32_t>(steps->stages.size());
+  if (given(whole, "pipeline.stages") == nullptr) pipeline.stages = stages;
+  if (given(whole, "pipeline.micro_batches") == nullptr)
+    pipeline.micro_batches = steps->microbatches;
+  if (given(whole, "pipeline.chunks") == nullptr) pipeline.chunks = steps->chunks;
+  const auto refuse = [&](const char* key, std::uint32_t value, const std::string& has) {
+    return fail(errc::bad_config, blame(whole, "pipeline.schedule_file", key) +
+                                      std::to_string(value) + source(whole, key, value) +
+                                      ", but the plan has " + has);
+  };
+  if (pipeline.stages != stages)
+    return refuse("pipeline.stages", pipeline.stages, std::to_string(stages));
+  if (pipeline.chunks != steps->chunks)
+    return refuse("pipeline.chunks", pipeline.chunks, std::to_string(steps->chunks));
+  if (pipeline.micro_batches > steps->microbatches)
+    return refuse("pipeline.micro_batches", pipeline.micro_batches,
+                  "no more than " + std::to_string(steps->microbatches));
+  pipeline.plan = std::move(*steps);
+  return {};
+}
+
+result<void> check_chunks(draft& whole) {
+  const pipeline_config& pipeline = whole.config.pipeline;
+  const auto layout = engine::layout_of(schedule_of(pipeline), 1);
+  if (layout || pipeline.plan) return {};
+  return fail(errc::bad_config, blame(whole, "pipeline.chunks", "pipeline.schedule") +
+                                    layout.error().text +
+                                    source(whole, "pipeline.schedule", pipeline.schedule));
+}
+
 result<void> check_cut(draft& whole) {
   pipeline_config& pipeline = whole.config.pipeline;
   if (pipeline.cut.empty()) return {};
   const std::size_t layers = pipeline.cut.size();
-  if (given(whole, "pipeline.stages") == nullptr)
-    pipeline.stages = static_cast<std::uint32_t>(layers + 1);
-  if (pipeline.stages == layers + 1) return {};
+  const std::uint32_t chunks = slices_of(pipeline) / pipeline.stages;
+  if (given(whole, "pipeline.stages") == nullptr && !pipeline.plan && (layers + 1) % chunks == 0)
+    pipeline.stages = static_cast<std::uint32_t>((layers + 1) / chunks);
+  if (slices_of(pipeline) == layers + 1) return {};
+  const std::string parts = chunks == 1 ? "stages" : "slices";
   return fail(errc::bad_config,
               blame(whole, "pipeline.cut", "pipeline.stages") + "a cut at " +
                   std::to_string(layers) + (layers == 1 ? " layer" : " layers") +
                   source(whole, "pipeline.cut", join({pipeline.cut.begin(), pipeline.cut.end()})) +
-                  " makes " + std::to_string(layers + 1) + " stages, not " +
-                  std::to_string(pipeline.stages) +
+                  " makes " + std::to_string(layers + 1) + " " + parts + ", not " +
+                  std::to_string(slices_of(pipeline)) +
                   source(whole, "pipeline.stages", pipeline.stages) +
-                  "; name one layer less than stages, or none to have them balanced");
+                  (chunks == 1 ? "" : " of " + std::to_string(chunks) + " chunks each") +
+                  "; name one layer less than " + parts + ", or none to have them balanced");
 }
 
 result<void> check_micro_batches(draft& whole) {
@@ -194,8 +238,8 @@ result<void> check_server(draft& whole) {
 }
 
 result<trainer_config> check_together(draft whole) {
-  for (auto check :
-       {check_cut, check_micro_batches, check_link, check_texts, check_secret, check_files})
+  for (auto check : {check_plan, check_chunks, check_cut, check_micro_batches, check_link,
+                     check_texts, check_secret, check_files})
     if (auto fine = check(whole); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }

@@ -6,6 +6,7 @@
 #include "cluster/config/option.hpp"
 #include "cluster/config/words.hpp"
 #include "engine/schedule/credits.hpp"
+#include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 
 namespace troupe::cluster {
@@ -84,6 +85,17 @@ integer_field run_length(Access at, Other rival) {
   return field;
 }
 
+// A schedule by name and a plan in a file: the one set last counts.
+text_field schedule_name() {
+  text_field field = text(
+      [](auto& c) -> auto& { return c.pipeline.schedule; }, engine::schedule_names());
+  field.set = [](trainer_config& c, const std::string& value) {
+    c.pipeline.schedule = value;
+    c.pipeline.schedule_file.clear();
+  };
+  return field;
+}
+
 std::vector<option> pipeline_options() {
   return {
       {"pipeline", "stages", "--stages", "", "N", "Stages the model is cut into",
@@ -91,10 +103,18 @@ std::vector<option> pipeline_options() {
            [](auto& c) -> auto& { return c.pipeline.stages; }, 1, most_stages),
        ""},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
-       "First layer of each stage after the first; empty: balanced by cost",
+       "First layer of each slice after the first; empty: balanced by cost",
        list([](auto& c) -> auto& { return c.pipeline.cut; }), ""},
       {"pipeline", "schedule", "--schedule", "", "NAME", "Order of forwards and backwards",
-       text([](auto& c) -> auto& { return c.pipeline.schedule; }, {"gpipe", "1f1b"}), ""},
+       schedule_name(), "pipeline.schedule_file"},
+      {"pipeline", "schedule_file", "--schedule-file", "", "PLAN",
+       "Follow the plan in this file, as `troupe plan --text` writes one",
+       text([](auto& c) -> auto& { return c.pipeline.schedule_file; }), "pipeline.schedule"},
+      {"pipeline", "chunks", "--chunks", "", "N",
+       "Slices of the model on each stage; 0: the least that the schedule takes",
+       integer(
+           [](auto& c) -> auto& { return c.pipeline.chunks; }, 0, engine::max_chunks),
+       ""},
       {"pipeline", "micro_batches", "--micro-batches", "", "N", "Micro-batches of a step",
        integer(
            [](auto& c) -> auto& { return c.pipeline.micro_batches; }, 1, most_micro_batches),

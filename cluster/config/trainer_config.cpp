@@ -28,6 +28,15 @@ std::string_view name_of(transport value) noexcept {
   return word_of(value);
 }
 
+engine::schedule_choice schedule_of(const pipeline_config& config) {
+  return {config.schedule, config.chunks, config.plan};
+}
+
+std::uint32_t slices_of(const pipeline_config& config) {
+  const auto layout = engine::layout_of(schedule_of(config), config.stages);
+  return layout ? layout->positions() : config.stages;
+}
+
 int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {
   if (config.threads_per_stage > 0) return config.threads_per_stage;
   return std::max(1, static_cast<int>(cores / std::max(1U, config.stages)));

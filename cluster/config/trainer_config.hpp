@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/schedule/credits.hpp"
+#include "engine/schedule/generators.hpp"
 
 namespace troupe::cluster {
 
@@ -30,12 +31,15 @@ enum class transport : std::uint8_t { automatic, tcp, shm, loopback };
 struct pipeline_config {
   std::uint32_t stages = 2;
   std::vector<std::string> cut;   ///< First layer of stages 1, 2, ..; empty: balanced by cost.
-  std::string schedule = "1f1b";  ///< Name of a plan generator: gpipe or 1f1b.
+  std::string schedule = "1f1b";  ///< Name of a plan generator; see engine::schedule_names.
   std::uint32_t micro_batches = 4;
   std::uint32_t credits =
       engine::default_credits;  ///< Micro-batches waiting on each edge, at most.
   int threads_per_stage = 0;    ///< 0: see `threads_per_stage` below.
   placement stages_in = placement::processes;
+  std::uint32_t chunks = 0;                  ///< Of each stage; 0: the least the schedule takes.
+  std::filesystem::path schedule_file = {};  ///< A plan to follow; empty: the generator's.
+  std::optional<engine::plan> plan = {};     ///< What the file says.
 
   bool operator==(const pipeline_config&) const = default;
 };
@@ -138,6 +142,12 @@ struct trainer_config {
 
   bool operator==(const trainer_config&) const = default;
 };
+
+/// How the steps are to be planned.
+[[nodiscard]] engine::schedule_choice schedule_of(const pipeline_config& config);
+
+/// How many slices the model is cut into: the stages' chunks. The config has passed its checks.
+[[nodiscard]] std::uint32_t slices_of(const pipeline_config& config);
 
 /// Intra-op threads of each stage on a machine with `cores`: what the config says, or where it says
 /// 0 an equal share, so that the stages together never exceed the cores; at least 1.

@@ -33,7 +33,8 @@ result<void> json_lines::write(const step_report& report) {
     stages.push_back({{"name", stage.name},
                       {"busy_s", stage.busy_s},
                       {"idle_s", stage.idle_s},
-                      {"peak_memory_bytes", stage.peak_memory_bytes}});
+                      {"peak_memory_bytes", stage.peak_memory_bytes},
+                      {"peak_context_bytes", stage.peak_context_bytes}});
   }
   return write_line(line_of({{"step", report.step},
                              {"loss", report.loss},

@@ -13,6 +13,7 @@ struct stage_report {
   double busy_s = 0;  ///< Doing arithmetic.
   double idle_s = 0;  ///< Waiting for an input or a credit.
   std::uint64_t peak_memory_bytes = 0;
+  std::uint64_t peak_context_bytes = 0;  ///< Activations and gradients held for backwards.
 
   bool operator==(const stage_report&) const = default;
 };

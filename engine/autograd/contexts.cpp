@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 
+#include <algorithm>
 #include <cassert>
 
 namespace troupe::engine {
@@ -19,6 +20,41 @@ std::optional<microbatch_context> microbatch_contexts::take(const step_key& step
   auto found = contexts_.extract({step, microbatch});
   if (!found) return std::nullopt;
   return std::move(found.mapped());
+}
+
+void microbatch_contexts::charge(const step_key& step, microbatch_id microbatch,
+                                 const watched_storages& made) {
+  accounts_[{step, microbatch}].made.merge(made);
+}
+
+void microbatch_contexts::count(const step_key& step, microbatch_id microbatch) {
+  const auto found = accounts_.find({step, microbatch});
+  if (found == accounts_.end()) return;
+  held_bytes_ -= found->second.bytes;
+  found->second.bytes = bytes_of(*found);
+  held_bytes_ += found->second.bytes;
+  peak_bytes_ = std::max(peak_bytes_, held_bytes_);
+  if (found->second.bytes == 0) accounts_.erase(found);
+}
+
+std::uint64_t microbatch_contexts::bytes_of(const std::pair<const key, account>& of) const {
+  std::uint64_t total = of.second.made.live_bytes();
+  const auto context = contexts_.find(of.first);
+  if (context == contexts_.end()) return total;
+  for (const auto& tensor : {context->second.input, context->second.output})
+    if (tensor.defined()) total += tensor.nbytes();
+  return total;
+}
+
+std::uint64_t microbatch_contexts::bytes(const step_key& step) const {
+  std::uint64_t total = 0;
+  for (const auto& each : accounts_)
+    if (each.first.first == step) total += bytes_of(each);
+  return total;
+}
+
+std::uint64_t microbatch_contexts::take_peak_bytes() {
+  return std::exchange(peak_bytes_, held_bytes_);
 }
 
 void gradient_sum::add(const std::vector<at::Tensor>& gradients) {

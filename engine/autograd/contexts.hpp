@@ -2,11 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "engine/autograd/storage_watch.hpp"
 #include "engine/autograd/weight_gradients.hpp"
 #include "engine/schedule/stage_core.hpp"
 #include "messages/ids.hpp"
@@ -21,7 +23,10 @@ struct microbatch_context {
   std::vector<weight_task> weights = {};  // left by the backward of the input
 };
 
-/// The contexts of a stage, keyed by (epoch, step, micro-batch). Not thread-safe.
+/// The contexts of a stage's slice, keyed by (epoch, step, micro-batch), and the bytes that each
+/// holds: its input and output, and of the tensors that were made for it those that still live, as
+/// the activations that the graph keeps and the gradients that a deferred task needs. Not
+/// thread-safe.
 class microbatch_contexts {
  public:
   /// The key is new: a second forward of the same micro-batch is a bug and asserts.
@@ -31,8 +36,34 @@ class microbatch_contexts {
   [[nodiscard]] std::optional<microbatch_context> take(const step_key& step,
                                                        microbatch_id microbatch);
 
+  /// Tensors were made for a micro-batch, and not given to anybody else; they count until they are
+  /// freed.
+  void charge(const step_key& step, microbatch_id microbatch, const watched_storages& made);
+
+  /// The micro-batch's action is over: counts anew what lives.
+  void count(const step_key& step, microbatch_id microbatch);
+
+  /// What a step's micro-batches hold now; 0 once the last of them has gone backward, or somebody
+  /// keeps what was made for them.
+  [[nodiscard]] std::uint64_t bytes(const step_key& step) const;
+
+  /// The most that all contexts held at once, counted after actions; starts anew.
+  [[nodiscard]] std::uint64_t take_peak_bytes();
+
  private:
-  std::map<std::pair<step_key, microbatch_id>, microbatch_context> contexts_;
+  using key = std::pair<step_key, microbatch_id>;
+
+  struct account {
+    watched_storages made;
+    std::uint64_t bytes = 0;  // when last counted
+  };
+
+  [[nodiscard]] std::uint64_t bytes_of(const std::pair<const key, account>& of) const;
+
+  std::map<key, microbatch_context> contexts_;
+  std::map<key, account> accounts_;  // of micro-batches that hold something
+  std::uint64_t held_bytes_ = 0;     // sum over the accounts
+  std::uint64_t peak_bytes_ = 0;
 };
 
 /// The sum of a step's gradients, one entry a parameter, added in the order given. What a plain

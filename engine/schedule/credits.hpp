@@ -72,6 +72,9 @@ class credited_queue {
 
   [[nodiscard]] std::size_t held() const noexcept { return held_.size(); }
 
+  /// Whether what is offered now may be sent at once.
+  [[nodiscard]] bool open() const noexcept { return held_.empty() && window_.open(); }
+
  private:
   std::vector<edge_place> release();
 

@@ -1,26 +1,83 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/schedule/plan.hpp"
 
 namespace troupe::engine {
 
-/// All forwards, then all backwards (Huang et al., "GPipe", 2019). Idle time per stage and step:
-/// (p-1)(F+B) for p equal stages. Holds every micro-batch of the step.
+// Every generator makes a sound plan for any p = `stages` and m = `microbatches`, in time linear in
+// the number of its actions. F, I and W are the costs of one micro-batch on a whole stage; idle
+// time is that of a stage in one step; docs/schedules.md has the table and says how each was
+// checked.
+
+/// All forwards, then all backwards (Huang et al., "GPipe", 2019). Idle: (p-1)(F+I+W). Holds every
+/// micro-batch of the step.
 [[nodiscard]] plan gpipe(std::uint32_t stages, std::uint32_t microbatches);
 
 /// One forward, one backward in turn after a warm-up (PipeDream-flush: Narayanan et al., 2021).
 /// Idle as gpipe; stage r of p holds at most p-r micro-batches.
 [[nodiscard]] plan one_f_one_b(std::uint32_t stages, std::uint32_t microbatches);
 
-/// An evaluation step: every micro-batch forward, in order.
-[[nodiscard]] plan forward_only(std::uint32_t stages, std::uint32_t microbatches);
+/// 1F1B over several chunks a stage, looped, in rounds of p micro-batches (Narayanan et al.,
+/// "Efficient large-scale language model training", 2021). Idle: (p-1)(F+I+W)/v where p divides m.
+/// Stage 0 holds the most: pv+p-1 chunks' activations.
+[[nodiscard]] plan interleaved_1f1b(std::uint32_t stages, std::uint32_t microbatches,
+                                    std::uint32_t chunks);
 
-/// The training schedule of that name, as a config gives it: "gpipe" or "1f1b". Errors: bad_config
-/// for an unknown name (lists the known ones) or sizes outside 1..max_stages, 1..max_microbatches.
-[[nodiscard]] result<plan> make_plan(std::string_view name, std::uint32_t stages,
+/// 1F1B with its backward split, and weight gradients late enough to fill what 1F1B idles at the
+/// end (Qi et al., "Zero Bubble Pipeline Parallelism", 2023). Idle: (p-1)(F+I-W) for m >= p and W
+/// no more than F or I. Every stage holds at most p micro-batches, as the first of 1F1B.
+[[nodiscard]] plan zb_h1(std::uint32_t stages, std::uint32_t microbatches);
+
+/// As zb_h1 with a longer warm-up that fills what 1F1B idles at the beginning too. Idle between a
+/// stage's first and last action: (p-1)(F+I-2W) for m >= 2p-1 and W no more than F or I. The stages
+/// begin (p-1)F apart, in this step and the next. Holds at most 2p-1 micro-batches.
+[[nodiscard]] plan zb_h2(std::uint32_t stages, std::uint32_t microbatches);
+
+/// Two chunks a stage, laid out as a V, so that a stage has work from both ends of the model (Qi et
+/// al., "Pipeline Parallelism with Controllable Memory", 2024). Where F = I = W and m >= 2p-1: no
+/// idle time between a stage's first and last action; the stages begin (p-1)F/2 apart. Holds at
+/// most 2p chunks' activations, which are those of p micro-batches.
+[[nodiscard]] plan zb_v(std::uint32_t stages, std::uint32_t microbatches);
+
+/// An evaluation step: every micro-batch forward, in order.
+[[nodiscard]] plan forward_only(const model_layout& layout, std::uint32_t microbatches);
+
+/// How the steps of a pipeline are planned: by a generator, or as a plan says.
+struct schedule_choice {
+  std::string name = "1f1b";  ///< Of a generator; not used where a plan is given.
+  std::uint32_t chunks = 0;   ///< Of each stage; 0: the least that the generator takes.
+  std::optional<plan> given = std::nullopt;
+
+  bool operator==(const schedule_choice&) const = default;
+};
+
+/// The names that `plan_step` knows: gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2, zb-v.
+[[nodiscard]] const std::vector<std::string_view>& schedule_names();
+
+/// How that schedule spreads a model over `stages`. Errors: bad_config for an unknown name (lists
+/// the known ones), sizes outside of their bounds, chunks that the generator does not take, or a
+/// given plan of another number of stages.
+[[nodiscard]] result<model_layout> layout_of(const schedule_choice& schedule, std::uint32_t stages);
+
+/// The same for a model of that many slices. Errors: as above; bad_config where the stages would
+/// not have equally many.
+[[nodiscard]] result<model_layout> layout_for(const schedule_choice& schedule,
+                                              std::uint32_t slices);
+
+/// The plan of a training step. A given plan may have more micro-batches than the step: those it
+/// lacks are left out. Not checked here. Errors: as `layout_of`; bad_config for micro-batches
+/// outside of 1..max_microbatches, or more of them than the given plan has.
+[[nodiscard]] result<plan> plan_step(const schedule_choice& schedule, std::uint32_t stages,
                                      std::uint32_t microbatches);
+
+/// Leaves out all micro-batches from `microbatches` on. What is left of a sound plan is sound:
+/// every wait that remains was there before.
+[[nodiscard]] plan shortened(plan steps, std::uint32_t microbatches);
 
 }  // namespace troupe::engine

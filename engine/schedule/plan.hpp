@@ -12,16 +12,20 @@ namespace troupe::engine {
 
 inline constexpr std::uint32_t max_stages = 1024;           ///< Of one pipeline.
 inline constexpr std::uint32_t max_microbatches = 1 << 14;  ///< Of one step.
+inline constexpr std::uint32_t max_chunks = 16;             ///< Of one stage.
 
 /// What a stage does with one micro-batch.
 enum class action_kind : std::uint8_t {
-  forward,   ///< F: the stage's output.
-  backward,  ///< B: gradients of input and weights.
+  forward,          ///< F: the output.
+  backward,         ///< B: gradients of input and weights, I and W in one.
+  input_gradient,   ///< I: the gradient of the input, which the stage before waits for.
+  weight_gradient,  ///< W: the gradients of the weights, which nobody waits for.
 };
 
 struct action {
   action_kind kind = action_kind::forward;
-  microbatch_id microbatch;
+  microbatch_id microbatch = {};
+  std::uint32_t chunk = 0;  ///< Which of its stage's slices of the model.
 
   bool operator==(const action&) const = default;
 };
@@ -32,8 +36,44 @@ enum class step_kind : std::uint8_t {
   evaluation,  ///< Every micro-batch goes forward only.
 };
 
-/// One stage's share of a step: its actions in order, and how many micro-batches may be between
-/// their forward and backward at once (in an evaluation step none stays: the cap is 1).
+/// Where the slices of a model lie when each stage has several of them, its chunks. A slice's
+/// number in the model is its position.
+enum class chunk_order : std::uint8_t {
+  looped,    ///< Chunk c of stage s is at position c * stages + s.
+  v_shaped,  ///< The same, but odd chunks run from the last stage to the first.
+};
+
+/// One slice of a model: a stage and which of its chunks.
+struct slice {
+  std::uint32_t stage = 0;
+  std::uint32_t chunk = 0;
+
+  bool operator==(const slice&) const = default;
+};
+
+/// How a model is spread over stages. A value type.
+struct model_layout {
+  std::uint32_t stages = 1;
+  std::uint32_t chunks = 1;  ///< Of each stage.
+  chunk_order order = chunk_order::looped;
+
+  bool operator==(const model_layout&) const = default;
+
+  [[nodiscard]] std::uint32_t positions() const noexcept { return stages * chunks; }
+  [[nodiscard]] std::uint32_t position_of(slice at) const noexcept {
+    const bool back = order == chunk_order::v_shaped && at.chunk % 2 == 1;
+    return at.chunk * stages + (back ? stages - 1 - at.stage : at.stage);
+  }
+  [[nodiscard]] slice slice_at(std::uint32_t position) const noexcept {
+    const slice there{position % stages, position / stages};
+    const bool back = order == chunk_order::v_shaped && there.chunk % 2 == 1;
+    return {back ? stages - 1 - there.stage : there.stage, there.chunk};
+  }
+};
+
+/// One stage's share of a step: its actions in order, and how many activations it may hold at once.
+/// An activation is that of one micro-batch in one chunk, held from its forward to the end of its
+/// backward (in an evaluation step none stays: the cap is 1).
 struct stage_plan {
   std::vector<action> actions;
   std::uint32_t memory_cap = 0;
@@ -46,8 +86,14 @@ struct plan {
   std::string schedule;  ///< Name of the generator.
   std::uint32_t microbatches = 0;
   std::vector<stage_plan> stages;
+  std::uint32_t chunks = 1;  ///< Of each stage.
+  chunk_order order = chunk_order::looped;
 
   bool operator==(const plan&) const = default;
+
+  [[nodiscard]] model_layout layout() const noexcept {
+    return {static_cast<std::uint32_t>(stages.size()), chunks, order};
+  }
 };
 
 }  // namespace troupe::engine

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
+#include <utility>
 
 #include "engine/schedule/plan_text.hpp"
 
@@ -12,97 +12,53 @@ namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
 
+/// Plays a plan. A stage goes on until it must wait, and is looked at again when a neighbour of one
+/// of its slices has an output: so the work is linear in the number of actions.
 class player {
  public:
-  player(const plan& steps, const std::vector<stage_cost>& costs)
-      : plan_(steps), costs_(costs), stages_(steps.stages.size()) {
-    const std::vector<double> none(steps.microbatches, never);
-    for (auto& stage : stages_) stage = {0, 0, none, none, {}};
-  }
-
-  result<simulation> play() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t s = 0; s < stages_.size(); ++s)
-        while (advance(s)) moved = true;
+  player(const plan& steps, const std::vector<slice_cost>& costs, double latency)
+      : plan_(steps),
+        layout_(steps.layout()),
+        costs_(costs),
+        latency_(latency),
+        slices_(layout_.positions()),
+        stages_(layout_.stages) {
+    for (auto& slice : slices_) {
+      slice.forward_end.assign(steps.microbatches, never);
+      slice.gradient_end.assign(steps.microbatches, never);
     }
-    for (std::size_t s = 0; s < stages_.size(); ++s)
-      if (stages_[s].next < plan_.stages[s].actions.size()) return stuck(s);
-    return summary();
   }
 
- private:
-  struct progress {
-    std::size_t next = 0;
-    double free_at = 0;
-    std::vector<double> forward_end, backward_end;  // by micro-batch
-    std::vector<double> starts;
-  };
-
-  double ready_at(std::size_t s, const action& what) const {
-    const std::uint32_t i = what.microbatch.value;
-    if (i >= plan_.microbatches) return never;
-    if (what.kind == action_kind::forward) return s == 0 ? 0 : stages_[s - 1].forward_end[i];
-    const double own = stages_[s].forward_end[i];
-    return s + 1 == stages_.size() ? own : std::max(own, stages_[s + 1].backward_end[i]);
-  }
-
-  bool advance(std::size_t s) {
-    auto& stage = stages_[s];
-    if (stage.next == plan_.stages[s].actions.size()) return false;
-    const action& what = plan_.stages[s].actions[stage.next];
-    const double ready = ready_at(s, what);
-    if (ready == never) return false;
-    const bool is_forward = what.kind == action_kind::forward;
-    const double start = std::max(stage.free_at, ready);
-    stage.free_at = start + (is_forward ? costs_[s].forward : costs_[s].backward);
-    stage.starts.push_back(start);
-    auto& end = (is_forward ? stage.forward_end : stage.backward_end)[what.microbatch.value];
-    end = std::min(end, stage.free_at);
-    ++stage.next;
-    return true;
-  }
-
-  tl::unexpected<error> stuck(std::size_t s) const {
-    const action& what = plan_.stages[s].actions[stages_[s].next];
-    const std::string index = std::to_string(what.microbatch.value);
-    std::string waits;
-    if (what.microbatch.value >= plan_.microbatches)
-      waits = "is not a micro-batch of this step";
-    else if (what.kind == action_kind::forward)
-      waits = "waits for ever for F" + index + " of stage " + std::to_string(s - 1);
-    else if (stages_[s].forward_end[what.microbatch.value] == never)
-      waits = "waits for ever for its own F" + index;
-    else
-      waits = "waits for ever for B" + index + " of stage " + std::to_string(s + 1);
-    return fail(errc::bad_config,
-                "stage " + std::to_string(s) + ": " + to_string(what) + " " + waits);
-  }
-
-  // Without a backward in the plan nothing is kept after the forward.
-  static std::uint32_t peak(const stage_plan& steps) {
-    const bool keeps = std::ranges::any_of(
-        steps.actions, [](const action& what) { return what.kind == action_kind::backward; });
-    if (!keeps) return steps.actions.empty() ? 0 : 1;
-    std::int64_t held = 0, most = 0;
-    for (const action& what : steps.actions) {
-      held += what.kind == action_kind::forward ? 1 : -1;
-      most = std::max(most, held);
+  void play() {
+    for (std::uint32_t s = 0; s < stages_.size(); ++s) wake(s);
+    while (!awake_.empty()) {
+      const std::uint32_t s = awake_.back();
+      awake_.pop_back();
+      stages_[s].awake = false;
+      while (advance(s)) continue;
     }
-    return static_cast<std::uint32_t>(most);
+  }
+
+  [[nodiscard]] std::optional<deadlock> stuck() const {
+    for (std::uint32_t s = 0; s < stages_.size(); ++s)
+      if (stages_[s].starts.size() < plan_.stages[s].actions.size()) return stuck(s);
+    return std::nullopt;
   }
 
   simulation summary() {
     simulation made;
     double total = 0;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
+      auto& stage = stages_[s];
+      const auto& actions = plan_.stages[s].actions;
       double busy = 0;
-      for (const action& what : plan_.stages[s].actions)
-        busy += what.kind == action_kind::forward ? costs_[s].forward : costs_[s].backward;
-      made.makespan = std::max(made.makespan, stages_[s].free_at);
+      for (const action& what : actions) busy += cost(s, what);
+      made.makespan = std::max(made.makespan, stage.free_at);
+      if (!actions.empty())
+        made.period = std::max(made.period, stage.free_at - stage.starts.front());
       made.busy.push_back(busy);
       made.peak_activations.push_back(peak(plan_.stages[s]));
-      made.starts.push_back(std::move(stages_[s].starts));
+      made.starts.push_back(std::move(stage.starts));
       total += busy;
     }
     const double whole = made.makespan * static_cast<double>(stages_.size());
@@ -110,29 +66,184 @@ class player {
     return made;
   }
 
+ private:
+  struct slice_progress {
+    std::vector<double> forward_end, gradient_end;  // by micro-batch
+  };
+  struct stage_progress {
+    double free_at = 0;
+    std::vector<double> starts;
+    bool awake = false;
+  };
+
+  [[nodiscard]] std::uint32_t position(std::size_t s, const action& what) const {
+    return layout_.position_of({static_cast<std::uint32_t>(s), what.chunk});
+  }
+
+  [[nodiscard]] double cost(std::size_t s, const action& what) const {
+    return costs_[position(s, what)].of(what.kind);
+  }
+
+  void wake(std::uint32_t s) {
+    if (std::exchange(stages_[s].awake, true)) return;
+    awake_.push_back(s);
+  }
+
+  /// When what a slice made is with its neighbour.
+  [[nodiscard]] double arrival(double end, std::uint32_t from, std::size_t to) const {
+    return layout_.slice_at(from).stage == to ? end : end + latency_;
+  }
+
+  [[nodiscard]] double ready_at(std::size_t s, const action& what) const {
+    const std::uint32_t i = what.microbatch.value;
+    if (i >= plan_.microbatches || what.chunk >= layout_.chunks) return never;
+    const std::uint32_t at = position(s, what);
+    const auto& own = slices_[at];
+    switch (what.kind) {
+      case action_kind::forward:
+        return at == 0 ? 0 : arrival(slices_[at - 1].forward_end[i], at - 1, s);
+      case action_kind::weight_gradient:
+        return own.gradient_end[i];
+      default:
+        if (at + 1 == slices_.size()) return own.forward_end[i];
+        return std::max(own.forward_end[i], arrival(slices_[at + 1].gradient_end[i], at + 1, s));
+    }
+  }
+
+  bool advance(std::uint32_t s) {
+    auto& stage = stages_[s];
+    if (stage.starts.size() == plan_.stages[s].actions.size()) return false;
+    const action& what = plan_.stages[s].actions[stage.starts.size()];
+    const double ready = ready_at(s, what);
+    if (ready == never) return false;
+    const double start = std::max(stage.free_at, ready);
+    stage.free_at = start + cost(s, what);
+    stage.starts.push_back(start);
+    pass_on(position(s, what), what, stage.free_at);
+    return true;
+  }
+
+  void pass_on(std::uint32_t at, const action& what, double when) {
+    if (what.kind == action_kind::weight_gradient) return;
+    const bool is_forward = what.kind == action_kind::forward;
+    auto& ends = is_forward ? slices_[at].forward_end : slices_[at].gradient_end;
+    double& end = ends[what.microbatch.value];
+    end = std::min(end, when);
+    if (is_forward ? at + 1 < slices_.size() : at > 0)
+      wake(layout_.slice_at(is_forward ? at + 1 : at - 1).stage);
+  }
+
+  [[nodiscard]] deadlock stuck(std::uint32_t s) const {
+    const std::size_t index = stages_[s].starts.size();
+    const action& what = plan_.stages[s].actions[index];
+    return {s, index,
+            "stage " + std::to_string(s) + ": " + to_string(what, layout_.chunks) + " " +
+                reason(s, what)};
+  }
+
+  [[nodiscard]] std::string reason(std::uint32_t s, const action& what) const {
+    const std::uint32_t i = what.microbatch.value;
+    if (i >= plan_.microbatches) return "is not a micro-batch of this step";
+    if (what.chunk >= layout_.chunks) return "is not of a chunk of this stage";
+    const auto waits_for = [&](action_kind kind, std::uint32_t at) {
+      const auto [stage, chunk] = layout_.slice_at(at);
+      return "waits for ever for " + (stage == s ? "its own " : std::string()) +
+             to_string({kind, what.microbatch, chunk}, layout_.chunks) +
+             (stage == s ? "" : " of stage " + std::to_string(stage));
+    };
+    const std::uint32_t at = position(s, what);
+    if (what.kind == action_kind::forward) return waits_for(action_kind::forward, at - 1);
+    if (slices_[at].forward_end[i] == never) return waits_for(action_kind::forward, at);
+    if (what.kind == action_kind::weight_gradient)
+      return waits_for(action_kind::input_gradient, at);
+    return waits_for(what.kind, at + 1);
+  }
+
+  // Without a backward in the plan nothing is kept after the forward.
+  static std::uint32_t peak(const stage_plan& steps) {
+    const bool keeps = std::ranges::any_of(
+        steps.actions, [](const action& what) { return what.kind != action_kind::forward; });
+    if (!keeps) return steps.actions.empty() ? 0 : 1;
+    std::int64_t held = 0, most = 0;
+    for (const action& what : steps.actions) {
+      if (what.kind == action_kind::forward) ++held;
+      if (what.kind == action_kind::backward || what.kind == action_kind::weight_gradient) --held;
+      most = std::max(most, held);
+    }
+    return static_cast<std::uint32_t>(most);
+  }
+
   const plan& plan_;
-  const std::vector<stage_cost>& costs_;
-  std::vector<progress> stages_;
+  const model_layout layout_;
+  const std::vector<slice_cost>& costs_;
+  const double latency_;
+  std::vector<slice_progress> slices_;  // by position
+  std::vector<stage_progress> stages_;
+  std::vector<std::uint32_t> awake_;
 };
+
+bool usable(double number) {
+  return std::isfinite(number) && number >= 0;
+}
+
+result<void> check_input(const plan& steps, const std::vector<slice_cost>& costs, double latency) {
+  const auto wrong = [](const std::string& text) { return fail(errc::bad_config, text); };
+  const std::uint32_t positions = steps.layout().positions();
+  if (steps.microbatches > max_microbatches)
+    return wrong(std::to_string(steps.microbatches) + " micro-batches are more than " +
+                 std::to_string(max_microbatches));
+  if (costs.size() != positions)
+    return wrong(std::to_string(costs.size()) + " costs for " + std::to_string(positions) +
+                 " slices of the model");
+  for (std::size_t at = 0; at < costs.size(); ++at) {
+    const auto& [forward, input, weight] = costs[at];
+    if (usable(forward) && usable(input) && usable(weight)) continue;
+    return wrong("slice " + std::to_string(at) +
+                 ": a cost must be finite and not negative, and F, I, W are " +
+                 std::to_string(forward) + ", " + std::to_string(input) + ", " +
+                 std::to_string(weight));
+  }
+  if (usable(latency)) return {};
+  return wrong("a latency must be finite and not negative, and is " + std::to_string(latency));
+}
 
 }  // namespace
 
-result<simulation> simulate(const plan& steps, const std::vector<stage_cost>& costs) {
-  if (costs.size() != steps.stages.size())
-    return fail(errc::bad_config, std::to_string(costs.size()) + " costs for " +
-                                      std::to_string(steps.stages.size()) + " stages");
-  if (steps.microbatches > max_microbatches)
-    return fail(errc::bad_config, std::to_string(steps.microbatches) +
-                                      " micro-batches are more than " +
-                                      std::to_string(max_microbatches));
-  const auto usable = [](double cost) { return std::isfinite(cost) && cost >= 0; };
-  for (std::size_t s = 0; s < costs.size(); ++s)
-    if (!usable(costs[s].forward) || !usable(costs[s].backward))
-      return fail(errc::bad_config, "stage " + std::to_string(s) +
-                                        ": a cost must be finite and not negative, and is " +
-                                        std::to_string(costs[s].forward) + " forward, " +
-                                        std::to_string(costs[s].backward) + " backward");
-  return player(steps, costs).play();
+double slice_cost::of(action_kind kind) const noexcept {
+  switch (kind) {
+    case action_kind::forward:
+      return forward;
+    case action_kind::input_gradient:
+      return input_gradient;
+    case action_kind::weight_gradient:
+      return weight_gradient;
+    case action_kind::backward:
+      break;
+  }
+  return input_gradient + weight_gradient;
+}
+
+result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs,
+                            double latency) {
+  if (auto good = check_input(steps, costs, latency); !good) return tl::unexpected(good.error());
+  player play(steps, costs, latency);
+  play.play();
+  if (const auto stuck = play.stuck()) return fail(errc::bad_config, stuck->text);
+  return play.summary();
+}
+
+std::vector<slice_cost> even_costs(const model_layout& layout, const slice_cost& of_stage) {
+  const double parts = layout.chunks;
+  return std::vector<slice_cost>(layout.positions(),
+                                 {of_stage.forward / parts, of_stage.input_gradient / parts,
+                                  of_stage.weight_gradient / parts});
+}
+
+std::optional<deadlock> find_deadlock(const plan& steps) {
+  const std::vector<slice_cost> costs(steps.layout().positions());
+  player play(steps, costs, 0);
+  play.play();
+  return play.stuck();
 }
 
 }  // namespace troupe::engine

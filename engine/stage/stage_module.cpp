@@ -4,6 +4,9 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -37,6 +40,8 @@ stage_module::stage_module(model layers, stage_options options)
     : layers_(std::move(layers)), options_(options), parameters_(engine::parameters(layers_)) {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     index_of_.emplace(parameters_[i].tensor.unsafeGetTensorImpl(), i);
+  for (const auto& layer : layers_)
+    std::ranges::move(layer->buffers(), std::back_inserter(buffers_));
 }
 
 at::Tensor stage_module::prepare(const at::Tensor& input) const {
@@ -51,11 +56,19 @@ at::Tensor stage_module::run_layers(at::Tensor x, bool training) {
   return x;
 }
 
+// Operators may return a parameter itself, and statistics are updated in place.
+void stage_module::leave_out_weights(watched_storages& made) const {
+  for (const auto& parameter : parameters_) made.leave_out(parameter.tensor);
+  for (const auto& buffer : buffers_) made.leave_out(buffer.tensor);
+}
+
 forward_outcome stage_module::forward(const step_key& step, step_kind kind,
                                       microbatch_id microbatch, const at::Tensor& input,
                                       const at::Tensor& labels, std::int64_t batch_size) {
   const bool training = kind == step_kind::training;
   const at::AutoGradMode recording(training);
+  std::optional<storage_watch> watch;
+  if (training) watch.emplace();
   auto leaf = prepare(input);
   if (training && !options_.is_first) leaf.requires_grad_(true);
   auto output = run_layers(leaf, training);
@@ -70,9 +83,18 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
   } else {
     outcome.activation = output.detach();
   }
-  if (training)
-    contexts_.put(step, microbatch,
-                  {options_.is_first ? at::Tensor() : std::move(leaf), std::move(output)});
+  if (!training) return outcome;
+  auto made = watch->take();
+  watch.reset();
+  leave_out_weights(made);
+  made.leave_out(input);
+  made.leave_out(labels);
+  made.leave_out(output);  // counted with the context, as is the leaf that it keeps
+  if (!options_.is_first) made.leave_out(leaf);
+  contexts_.put(step, microbatch,
+                {options_.is_first ? at::Tensor() : std::move(leaf), std::move(output)});
+  contexts_.charge(step, microbatch, made);
+  contexts_.count(step, microbatch);
   return outcome;
 }
 
@@ -80,7 +102,11 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
                                         const at::Tensor& gradient) {
   auto context = contexts_.take(step, microbatch);
   if (!context) throw std::logic_error("backward of a micro-batch that has not gone forward");
-  if (!context->output.requires_grad()) return {};  // nothing to train up to here
+  if (!context->output.requires_grad()) {  // nothing to train up to here
+    context.reset();
+    contexts_.count(step, microbatch);
+    return {};
+  }
   std::vector<at::Tensor> wanted;
   wanted.reserve(parameters_.size() + 1);
   for (const auto& parameter : parameters_) wanted.push_back(parameter.tensor);
@@ -89,16 +115,25 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
   std::vector<at::Tensor> seeds;
   if (!options_.is_last) seeds.push_back(gradient.to(options_.device));
   weight_gradient_collector later;
+  std::optional<storage_watch> watch(std::in_place);
   auto gradients = torch::autograd::grad({context->output}, wanted, seeds,
                                          /*retain_graph=*/false, /*create_graph=*/false,
                                          /*allow_unused=*/true);
+  auto made = watch->take();
+  watch.reset();
+  leave_out_weights(made);
+  made.leave_out(gradient);
+  for (const auto& each : gradients) made.leave_out(each);  // for the sums and the slice before
   at::Tensor input_gradient;
   if (!options_.is_first) {
     input_gradient = std::move(gradients.back());
     gradients.pop_back();
   }
   gradients_.add(gradients);
+  context.reset();
   contexts_.put(step, microbatch, {.weights = later.take()});
+  contexts_.charge(step, microbatch, made);
+  contexts_.count(step, microbatch);
   return input_gradient;
 }
 
@@ -110,6 +145,8 @@ void stage_module::backward_weights(const step_key& step, microbatch_id microbat
     const auto run = std::exchange(task.gradient, {});  // frees its activations once it is done
     gradients_.add(index_of_.at(task.weight.unsafeGetTensorImpl()), run());
   }
+  context.reset();
+  contexts_.count(step, microbatch);
 }
 
 std::vector<std::optional<at::Tensor>> stage_module::take_gradients() {

@@ -67,6 +67,12 @@ class stage_module {
   /// The step's gradients in the order of `parameters()`; starts anew.
   [[nodiscard]] std::vector<std::optional<at::Tensor>> take_gradients();
 
+  /// What micro-batches hold between their forward and the end of their backward.
+  [[nodiscard]] const microbatch_contexts& contexts() const noexcept { return contexts_; }
+
+  /// The most they held at once, counted after each forward and backward; starts anew.
+  [[nodiscard]] std::uint64_t take_peak_context_bytes() { return contexts_.take_peak_bytes(); }
+
   /// Handles share storage with the layers' own.
   [[nodiscard]] const std::vector<named_tensor>& parameters() const noexcept { return parameters_; }
   [[nodiscard]] const stage_options& options() const noexcept { return options_; }
@@ -75,10 +81,12 @@ class stage_module {
  private:
   [[nodiscard]] at::Tensor prepare(const at::Tensor& input) const;
   at::Tensor run_layers(at::Tensor x, bool training);
+  void leave_out_weights(watched_storages& made) const;
 
   model layers_;
   stage_options options_;
   std::vector<named_tensor> parameters_;
+  std::vector<named_tensor> buffers_;
   std::unordered_map<const at::TensorImpl*, std::size_t> index_of_;  // of a parameter
   microbatch_contexts contexts_;
   gradient_sum gradients_;

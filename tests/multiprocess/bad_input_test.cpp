@@ -71,7 +71,8 @@ class taken_port {
 TEST_CASE("Wrong flags are refused by name") {
   refuses({"--shedule", "1f1b"}, {"--shedule", "--schedule"});
   refuses({"--stages", "two"}, {"--stages", "two"});
-  refuses({"--schedule", "zigzag"}, {"zigzag", "gpipe", "1f1b"});
+  refuses({"--schedule", "zigzag"}, {"zigzag", "gpipe", "1f1b", "zb-v"});
+  refuses({"--schedule", "zb-v", "--chunks", "3"}, {"--chunks", "zb-v", "3"});
   refuses({"--micro-batches", "9"}, {"9", "8"});
   refuses({"--credits", "0"}, {"--credits", "0", "1 to 16384"});
   refuses({"--model", "resnet19"}, {"resnet19", "resnet18", "resnext101_32x8d"});

@@ -84,6 +84,15 @@ TEST_CASE("Every number of stages, schedule, wire and credits trains to the same
   const auto alone = train({"--stages", "1", "--stages-in", "threads"});
   REQUIRE(alone.losses.size() == 3);
   REQUIRE(alone.weights.size() == 122);
+  // Written by hand, for the larger batches; the smaller one has as many micro-batches.
+  const scratch_folder folder;
+  const std::string plan = folder / "plan.txt";
+  std::ofstream(plan)
+      << "schedule by-hand microbatches 4 chunks 2 v-shaped\n"
+         "stage 0 cap 8: 0F0 0F1 0F2 1F0 1B0 0B0 0F3 1F1 1I1 1F2 1I2 1F3 1I3 0B1 0I2 "
+         "0I3 1W1 1W2 1W3 0W2 0W3\n"
+         "stage 1 cap 8: 0F0 1F0 0F1 1F1 0F2 1F2 1I0 0I0 0F3 1F3 1I1 0I1 1W0 0W0 "
+         "1W1 0W1 1B2 0B2 1B3 0B3\n";
   const std::vector<std::vector<std::string>> ways{
       {"--stages", "2", "--link", "shm", "--cut", "layer3"},
       {"--stages", "2", "--link", "tcp", "--schedule", "gpipe", "--credits", "1"},
@@ -91,6 +100,12 @@ TEST_CASE("Every number of stages, schedule, wire and credits trains to the same
       {"--stages", "3", "--link", "shm", "--schedule", "gpipe", "--cut", "maxpool,fc"},
       {"--stages", "4", "--link", "tcp", "--credits", "1"},
       {"--stages", "4", "--stages-in", "threads", "--schedule", "gpipe", "--credits", "2"},
+      {"--stages", "2", "--link", "shm", "--schedule", "interleaved-1f1b"},
+      {"--stages", "3", "--link", "tcp", "--schedule", "zb-h1", "--credits", "1"},
+      {"--stages", "2", "--link", "shm", "--schedule", "zb-h2"},
+      {"--stages", "2", "--link", "tcp", "--schedule", "zb-v", "--credits", "1"},
+      {"--stages", "1", "--stages-in", "threads", "--schedule", "zb-v"},
+      {"--schedule-file", plan, "--link", "shm"},
   };
   for (const auto& way : ways) {
     std::string words;

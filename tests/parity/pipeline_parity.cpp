@@ -21,6 +21,8 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
 #include "apps/resnet_pipeline/resnet.hpp"
+#include "engine/schedule/generators.hpp"
+#include "engine/schedule/plan_text.hpp"
 #include "engine/stage/model.hpp"
 
 namespace {
@@ -105,8 +107,8 @@ trained train_plainly(const engine::batch& batch, const variant& how) {
 }
 
 trained train_in_stages(const engine::batch& batch, const variant& how,
-                        const std::vector<std::uint64_t>& cuts, const std::string& schedule,
-                        std::uint32_t credits) {
+                        const std::vector<std::uint64_t>& cuts,
+                        const engine::schedule_choice& schedule, std::uint32_t credits) {
   actors::system_config config;
   caf::actor_system system(config);
   actors::host_parts parts;
@@ -114,25 +116,27 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
     return apps::build_resnet("resnet18", k, s);
   };
   parts.optimizers = optimizers::built_in();
+  const auto layout = engine::layout_for(schedule, static_cast<std::uint32_t>(cuts.size() - 1));
+  REQUIRE(layout);
   std::vector<actors::stage_actor> stages;
-  const auto count = static_cast<std::uint32_t>(cuts.size() - 1);
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const auto stage = actors::build(system,
-                                     {.stage = {i},
-                                      .stages = count,
-                                      .model = "resnet18",
-                                      .classes = classes,
-                                      .seed = seed,
-                                      .first_layer = cuts[i],
-                                      .last_layer = cuts[i + 1],
-                                      .loss = how.loss,
-                                      .bf16 = how.bf16,
-                                      .channels_last = how.channels_last,
-                                      .optimizer = "sgd",
-                                      .optimizer_options = {{"lr", rate},
-                                                            {"momentum", momentum},
-                                                            {"weight_decay", weight_decay}}},
-                                     parts);
+  for (std::uint32_t i = 0; i < layout->stages; ++i) {
+    actors::build_stage order{
+        .stage = {i},
+        .model = "resnet18",
+        .classes = classes,
+        .seed = seed,
+        .slices = {},
+        .loss = how.loss,
+        .bf16 = how.bf16,
+        .channels_last = how.channels_last,
+        .optimizer = "sgd",
+        .optimizer_options = {
+            {"lr", rate}, {"momentum", momentum}, {"weight_decay", weight_decay}}};
+    for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
+      const auto at = layout->position_of({i, chunk});
+      order.slices.push_back({cuts[at], cuts[at + 1]});
+    }
+    const auto stage = actors::build(system, order, parts);
     REQUIRE(stage);
     stages.push_back(*stage);
   }
@@ -144,6 +148,7 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
       const auto outcome = pipeline->train(batch, 3, rate);
       if (!outcome) FAIL(outcome.error().text);
       result.losses.push_back(outcome->loss);
+      for (const auto& stage : outcome->stages) CHECK(stage.peak_context_bytes > 0);
     }
     auto weights = pipeline->read_weights();
     REQUIRE(weights);
@@ -151,6 +156,16 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
   }
   for (const auto& stage : stages) caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
   return result;
+}
+
+/// Whole and split backwards beside each other, in an order that no generator makes.
+engine::plan mixed_plan() {
+  auto plan = engine::parse_checked(
+      "schedule mixed microbatches 3\n"
+      "stage 0 cap 3: F0 F1 F2 I0 W0 B1 B2\n"
+      "stage 1 cap 2: F0 B0 F1 F2 I1 I2 W1 W2\n");
+  REQUIRE(plan);
+  return *plan;
 }
 
 }  // namespace
@@ -162,20 +177,43 @@ TEST_CASE("Stages of actors train as plain autograd does, to the bit") {
   const auto batch = make_batch();
   const auto plain = train_plainly(batch, how);
   CHECK(plain.losses.front() != plain.losses.back());
-  const std::vector<std::vector<std::uint64_t>> cuts{
-      {0, 14}, {0, 8, 14}, {0, 2, 14}, {0, 3, 7, 13, 14}};
-  for (const auto& cut : cuts) {
-    for (const auto& [schedule, credits] :
-         {std::pair("gpipe", 1U), std::pair("1f1b", engine::default_credits)}) {
-      INFO("loss " << how.loss << " bf16 " << how.bf16 << " channels_last " << how.channels_last
-                   << " stages " << cut.size() - 1 << " " << schedule << " credits " << credits);
-      const auto piped = train_in_stages(batch, how, cut, schedule, credits);
-      CHECK(piped.losses == plain.losses);
-      REQUIRE(piped.weights.size() == plain.weights.size());
-      for (std::size_t i = 0; i < plain.weights.size(); ++i) {
-        INFO(plain.weights[i].name);
-        CHECK(at::equal(piped.weights[i].tensor, plain.weights[i].tensor));
-      }
+  const std::vector<std::uint64_t> whole{0, 14}, two{0, 8, 14}, uneven{0, 2, 14},
+      four{0, 3, 7, 13, 14}, six{0, 1, 3, 5, 8, 11, 14};
+  struct way {
+    std::vector<std::uint64_t> cuts;
+    engine::schedule_choice schedule;
+    std::uint32_t credits = engine::default_credits;
+  };
+  const std::vector<way> ways{
+      {whole, {"1f1b"}},
+      {two, {"gpipe"}, 1},
+      {uneven, {"1f1b"}, 1},
+      {four, {"gpipe"}, 1},
+      {four, {"1f1b"}},
+      {whole, {"zb-h1"}},
+      {two, {"zb-h1"}, 1},
+      {four, {"zb-h1"}},
+      {two, {"zb-h2"}},
+      {four, {"zb-h2"}, 1},
+      {two, {"zb-v"}},
+      {four, {"zb-v"}, 1},
+      {six, {"zb-v"}},
+      {two, {"interleaved-1f1b"}, 1},
+      {four, {"interleaved-1f1b"}},
+      {six, {"interleaved-1f1b", 3}, 1},
+      {two, {.given = mixed_plan()}},
+  };
+  for (const auto& [cuts, schedule, credits] : ways) {
+    INFO("loss " << how.loss << " bf16 " << how.bf16 << " channels_last " << how.channels_last
+                 << " slices " << cuts.size() - 1 << " " << schedule.name << " credits "
+                 << credits);
+    const auto piped = train_in_stages(batch, how, cuts, schedule, credits);
+    CHECK(piped.losses == plain.losses);
+    REQUIRE(piped.weights.size() == plain.weights.size());
+    for (std::size_t i = 0; i < plain.weights.size(); ++i) {
+      INFO(plain.weights[i].name);
+      CHECK(piped.weights[i].name == plain.weights[i].name);
+      CHECK(at::equal(piped.weights[i].tensor, plain.weights[i].tensor));
     }
   }
 }

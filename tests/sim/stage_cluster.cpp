@@ -1,10 +1,12 @@
 #include "tests/sim/stage_cluster.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "engine/schedule/generators.hpp"
-#include "engine/schedule/plan_text.hpp"
+#include "engine/schedule/plan_checker.hpp"
+#include "engine/schedule/simulation.hpp"
 
 namespace troupe::tests {
 
@@ -13,10 +15,11 @@ using namespace engine;
 stage_cluster::stage_cluster(cluster_options options, std::uint64_t seed)
     : options_(std::move(options)),
       seed_(seed),
-      stages_(static_cast<std::uint32_t>(options_.training.stages.size())),
-      evaluation_(forward_only(stages_, options_.training.microbatches)),
+      layout_(options_.training.layout()),
+      stages_(layout_.stages),
+      evaluation_(forward_only(layout_, options_.training.microbatches)),
       random_(seed),
-      cores_(stages_, stage_core(options_.credits)),
+      cores_(stages_, stage_core(options_.credits, options_.how)),
       feeder_{credited_queue(options_.credits), credited_queue(options_.credits)},
       busy_(stages_),
       finished_(stages_),
@@ -30,12 +33,19 @@ std::uint32_t stage_cluster::below(std::uint32_t bound) {
   return bound == 0 ? 0 : static_cast<std::uint32_t>(random_() % bound);
 }
 
+void stage_cluster::at(std::uint64_t time, phase when, std::function<void()> what) {
+  agenda_.emplace(std::pair(time, when), std::move(what));
+}
+
 void stage_cluster::after(std::uint64_t delay, std::function<void()> what) {
-  agenda_.emplace(now_ + delay, std::move(what));
+  at(now_ + delay, arrives, std::move(what));
 }
 
 std::uint64_t stage_cluster::a_delay() {
-  return options_.least_delay + below(options_.jitter);
+  const std::uint64_t delay = options_.least_delay + below(options_.jitter);
+  if (!options_.messages_take) return delay;
+  return static_cast<std::uint64_t>(
+      std::llround(static_cast<double>(delay) * options_.messages_take(random_)));
 }
 
 const stage_plan& stage_cluster::plan_of(std::uint64_t step, std::uint32_t stage) const {
@@ -47,7 +57,7 @@ std::string stage_cluster::run() {
   if (options_.restarts) after(below(300), [this] { restart(); });
   while (!agenda_.empty() && fault_.empty()) {
     auto next = agenda_.begin();
-    now_ = next->first;
+    now_ = next->first.first;
     const auto what = std::move(next->second);
     agenda_.erase(next);
     what();
@@ -74,9 +84,12 @@ void stage_cluster::announce() {
 void stage_cluster::begin(std::uint32_t s, std::uint64_t number) {
   const run_step step{current(number),
                       trains_[number] ? step_kind::training : step_kind::evaluation,
-                      plan_of(number, s), s == 0, s + 1 == stages_};
+                      plan_of(number, s),
+                      s == 0,
+                      layout_.slice_at(layout_.positions() - 1).stage == s,
+                      layout_.chunks};
   began_[s] = std::max(began_[s] + 1, now_ + a_delay());  // announcements keep order
-  agenda_.emplace(began_[s], [this, s, step] {
+  at(began_[s], arrives, [this, s, step] {
     deliver(s, step.key, [step](stage_core& core) { return core.begin(step); });
   });
 }
@@ -99,18 +112,19 @@ void stage_cluster::hand(std::uint32_t to, step_key key, const event& what) {
   });
 }
 
-void stage_cluster::send(std::uint32_t to, edge on, const edge_place& what) {
-  if (++unused_[{what.key.epoch, {to, on}}] > options_.credits)
+void stage_cluster::send(std::uint32_t position, edge on, const edge_place& what) {
+  const auto [to, chunk] = layout_.slice_at(position);
+  if (++unused_[{what.key.epoch, {position, on}}] > options_.credits)
     fault_ = "more is sent to stage " + std::to_string(to) + " than it gave credits for";
-  hand(to, what.key, [on, what](stage_core& core) {
-    if (on == edge::input) return core.input_arrived(what.key, what.microbatch);
-    if (on == edge::target) return core.target_arrived(what.key, what.microbatch);
-    return core.gradient_arrived(what.key, what.microbatch);
+  hand(to, what.key, [on, what, chunk = chunk](stage_core& core) {
+    if (on == edge::input) return core.input_arrived(what.key, what.microbatch, chunk);
+    if (on == edge::target) return core.target_arrived(what.key, what.microbatch, chunk);
+    return core.gradient_arrived(what.key, what.microbatch, chunk);
   });
 }
 
 void stage_cluster::feed(edge on, const std::vector<edge_place>& due) {
-  for (const auto& what : due) send(on == edge::input ? 0 : stages_ - 1, on, what);
+  for (const auto& what : due) send(on == edge::input ? 0 : layout_.positions() - 1, on, what);
 }
 
 void stage_cluster::credit_feeder(edge on, const edge_place& what) {
@@ -122,22 +136,21 @@ void stage_cluster::credit_feeder(edge on, const edge_place& what) {
 
 void stage_cluster::grant(std::uint32_t s, const grant_credit& granted) {
   const edge_place what{granted.key, granted.microbatch};
-  --unused_[{what.key.epoch, {s, granted.from}}];
-  const bool of_feeder = granted.from == edge::target || (granted.from == edge::input && s == 0);
-  if (of_feeder)
-    return after(a_delay(), [this, on = granted.from, what] { credit_feeder(on, what); });
-  hand(granted.from == edge::input ? s - 1 : s + 1, what.key,
-       [on = granted.from, what](stage_core& core) {
-         return core.credit_arrived(on, what.key, what.microbatch);
-       });
+  const edge on = granted.from;
+  const std::uint32_t position = layout_.position_of({s, granted.chunk});
+  --unused_[{what.key.epoch, {position, on}}];
+  if (on == edge::target || (on == edge::input && position == 0))
+    return after(a_delay(), [this, on, what] { credit_feeder(on, what); });
+  const auto [sender, chunk] = layout_.slice_at(on == edge::input ? position - 1 : position + 1);
+  hand(sender, what.key, [on, what, chunk = chunk](stage_core& core) {
+    return core.credit_arrived(on, what.key, what.microbatch, chunk);
+  });
 }
 
 void stage_cluster::pass_on(std::uint32_t s, const send_output& output) {
-  const edge_place what{output.key, output.what.microbatch};
-  if (output.what.kind == action_kind::forward)
-    send(s + 1, edge::input, what);
-  else
-    send(s - 1, edge::gradient, what);
+  const std::uint32_t position = layout_.position_of({s, output.chunk});
+  send(output.on == edge::input ? position + 1 : position - 1, output.on,
+       {output.key, output.microbatch});
 }
 
 void stage_cluster::deliver(std::uint32_t to, step_key key, const event& what) {
@@ -168,20 +181,45 @@ void stage_cluster::perform(std::uint32_t s, const stage_effects& effects) {
 
 // The same for the same seed, whatever came before.
 std::uint64_t stage_cluster::cost_of(std::uint32_t s, const start_action& start) const {
-  const bool is_forward = start.what.kind == action_kind::forward;
-  std::seed_seq which{seed_, std::uint64_t{s}, start.key.step.value,
-                      std::uint64_t{start.what.microbatch.value}, std::uint64_t{is_forward}};
-  std::uint32_t chance = 0;
-  which.generate(&chance, &chance + 1);
-  return (is_forward ? options_.forward : options_.backward) +
-         (options_.action_jitter == 0 ? 0 : chance % options_.action_jitter);
+  const action& what = start.what;
+  const auto draw = [&](std::initializer_list<std::uint64_t> of, const auto& from) {
+    std::seed_seq which(of);
+    std::mt19937_64 random(which);
+    return from(random);
+  };
+  const double whole = slice_cost{static_cast<double>(options_.forward),
+                                  static_cast<double>(options_.input_gradient),
+                                  static_cast<double>(options_.weight_gradient)}
+                           .of(what.kind);
+  double cost = whole / layout_.chunks;
+  const std::initializer_list<std::uint64_t> each{seed_,
+                                                  s,
+                                                  start.key.step.value,
+                                                  what.microbatch.value,
+                                                  what.chunk,
+                                                  static_cast<std::uint64_t>(what.kind)};
+  if (options_.actions_take) cost *= draw(each, options_.actions_take);
+  if (options_.microbatches_take)
+    cost *= draw({seed_, start.key.step.value, what.microbatch.value}, options_.microbatches_take);
+  if (options_.action_jitter > 0)
+    cost += draw(each, [this](auto& random) {
+      return static_cast<double>(random() % options_.action_jitter);
+    });
+  return static_cast<std::uint64_t>(std::llround(cost));
 }
 
 void stage_cluster::work(std::uint32_t s, const start_action& start) {
   if (busy_[s]) fault_ = "stage " + std::to_string(s) + " runs two actions at once";
   busy_[s] = true;
   log_[{s, start.key}].push_back(start.what);
-  after(cost_of(s, start), [this, s, key = start.key, what = start.what] {
+  const std::uint64_t end = now_ + cost_of(s, start);
+  const step_key key = start.key;
+  const action what = start.what;
+  if (what.kind != action_kind::weight_gradient)
+    at(end, arrives, [this, s, key, what] {
+      deliver(s, key, [key, what](stage_core& core) { return core.output_ready(key, what); });
+    });
+  at(end, looks_for_work, [this, s, key, what] {
     busy_[s] = false;
     last_end_ = now_;
     deliver(s, key, [key, what](stage_core& core) { return core.action_done(key, what); });
@@ -203,42 +241,104 @@ void stage_cluster::finish(std::uint32_t s, const step_finished& done) {
 
 void stage_cluster::check_log(std::uint32_t s) {
   for (std::uint64_t step = restarted_after_ + 1; step <= options_.steps; ++step) {
-    if (log_[{s, current(step)}] != plan_of(step, s).actions)
+    if (log_[{s, current(step)}].size() != plan_of(step, s).actions.size())
       fault_ = "stage " + std::to_string(s) + " did not complete " + to_string(current(step)) +
                ": " + cores_[s].waiting_for();
   }
-  for (const auto& [who, actions] : log_) {
-    const auto& whole = plan_of(who.second.step.value, who.first);
-    if (actions.size() > whole.actions.size() ||
-        !std::equal(actions.begin(), actions.end(), whole.actions.begin()))
-      fault_ = "stage " + std::to_string(who.first) + " left the order of its plan";
-  }
+  for (const auto& [who, actions] : log_)
+    if (who.first == s) check_order(s, who.second, actions);
   if (cores_[s].waiting_for() != "no step is announced")
     fault_ = "stage " + std::to_string(s) + " is not idle: " + cores_[s].waiting_for();
 }
 
-plan random_plan(std::uint32_t stages, std::uint32_t microbatches, std::mt19937_64& random) {
-  // Plays the plan while writing it: what can run now may come next.
-  plan made{"random", microbatches, std::vector<stage_plan>(stages)};
-  std::vector<std::uint32_t> forwards(stages, 0), backwards(stages, 0);
-  // How eager a stage is to go backward; some never are while they can go forward.
-  std::vector<std::uint64_t> eagerness(stages);
-  for (auto& each : eagerness) each = random() % 5;
-  for (std::uint64_t left = std::uint64_t{2} * stages * microbatches; left > 0;) {
-    const auto s = static_cast<std::uint32_t>(random() % stages);
-    const bool may_forward =
-        forwards[s] < microbatches && (s == 0 || forwards[s] < forwards[s - 1]);
-    const bool may_backward =
-        backwards[s] < forwards[s] && (s + 1 == stages || backwards[s] < backwards[s + 1]);
-    if (!may_forward && !may_backward) continue;
-    const bool back = may_backward && (!may_forward || random() % 4 < eagerness[s]);
-    auto& next = back ? backwards[s] : forwards[s];
-    made.stages[s].actions.push_back(
-        {back ? action_kind::backward : action_kind::forward, {next++}});
-    made.stages[s].memory_cap = std::max(made.stages[s].memory_cap, forwards[s] - backwards[s]);
-    --left;
+// What was done is itself a sound beginning of a plan: the checker says so when what is left of the
+// plan comes after it.
+void stage_cluster::check_order(std::uint32_t s, const step_key& key,
+                                const std::vector<action>& actions) {
+  const stage_plan& whole = plan_of(key.step.value, s);
+  stage_plan done{actions, whole.memory_cap};
+  for (const action& what : whole.actions)
+    if (std::ranges::find(actions, what) == actions.end()) done.actions.push_back(what);
+  const auto sound =
+      check_stage(done, {s}, options_.training.microbatches, layout_.chunks,
+                  trains_[key.step.value] ? step_kind::training : step_kind::evaluation);
+  if (!sound) fault_ = to_string(key) + ": " + sound.error().text;
+  if (options_.how == execution::planned && done.actions != whole.actions)
+    fault_ = "stage " + std::to_string(s) + " left the order of its plan";
+}
+
+namespace {
+
+/// Plays a plan while writing it: what can run now may come next.
+class plan_writer {
+ public:
+  plan_writer(const model_layout& layout, std::uint32_t microbatches, std::mt19937_64& random)
+      : layout_(layout),
+        random_(random),
+        made_{"random", microbatches, std::vector<stage_plan>(layout.stages), layout.chunks,
+              layout.order},
+        slices_(layout.positions()),
+        held_(layout.stages),
+        eagerness_(layout.stages) {
+    // How eager a stage is to go backward; some never are while they can go forward.
+    for (auto& each : eagerness_) each = random() % 5;
   }
-  return made;
+
+  plan write() {
+    const std::size_t all = std::size_t{layout_.positions()} * made_.microbatches;
+    while (complete_ < all) add(static_cast<std::uint32_t>(random_() % layout_.positions()));
+    for (auto& stage : made_.stages)
+      if (random_() % 2 == 0) stage.memory_cap += static_cast<std::uint32_t>(random_() % 3);
+    return std::move(made_);
+  }
+
+ private:
+  struct counts {
+    std::uint32_t forwards = 0, gradients = 0, weights = 0;
+  };
+
+  void add(std::uint32_t position) {
+    auto& [forwards, gradients, weights] = slices_[position];
+    const auto [stage, chunk] = layout_.slice_at(position);
+    const bool ends_model = position + 1 == slices_.size();
+    const bool may_forward = forwards < made_.microbatches &&
+                             (position == 0 || forwards < slices_[position - 1].forwards);
+    const bool may_backward =
+        gradients < forwards && (ends_model || gradients < slices_[position + 1].gradients);
+    const bool back = may_backward && (!may_forward || random_() % 4 < eagerness_[stage]);
+    if (weights < gradients && (random_() % 3 == 0 || (!may_forward && !may_backward)))
+      return finish({action_kind::weight_gradient, {weights++}, chunk}, stage);
+    if (back && weights == gradients && random_() % 2 == 0) {
+      ++weights;
+      return finish({action_kind::backward, {gradients++}, chunk}, stage);
+    }
+    if (back) return put({action_kind::input_gradient, {gradients++}, chunk}, stage);
+    if (!may_forward) return;
+    put({action_kind::forward, {forwards++}, chunk}, stage);
+    auto& cap = made_.stages[stage].memory_cap;
+    cap = std::max(cap, ++held_[stage]);
+  }
+
+  void put(const action& what, std::uint32_t stage) { made_.stages[stage].actions.push_back(what); }
+  void finish(const action& what, std::uint32_t stage) {
+    put(what, stage);
+    --held_[stage];
+    ++complete_;
+  }
+
+  model_layout layout_;
+  std::mt19937_64& random_;
+  plan made_;
+  std::vector<counts> slices_;
+  std::vector<std::uint32_t> held_;
+  std::vector<std::uint64_t> eagerness_;
+  std::size_t complete_ = 0;
+};
+
+}  // namespace
+
+plan random_plan(const model_layout& layout, std::uint32_t microbatches, std::mt19937_64& random) {
+  return plan_writer(layout, microbatches, random).write();
 }
 
 }  // namespace troupe::tests

@@ -12,15 +12,22 @@
 
 namespace troupe::tests {
 
+/// A factor that chance gives.
+using stretch = std::function<double(std::mt19937_64&)>;
+
 /// What a simulated pipeline is and what befalls it.
 struct cluster_options {
   engine::plan training;
   std::uint32_t credits = engine::default_credits;
+  engine::execution how = engine::execution::ready;
   std::uint64_t steps = 6;
   std::uint32_t evaluations_of_3 = 1;         ///< How many steps of three only evaluate.
   std::uint32_t least_delay = 0, jitter = 5;  ///< A message takes least_delay + [0, jitter).
-  std::uint32_t forward = 1, backward = 1;    ///< An action takes that long + [0, action_jitter).
+  /// What F, I and W take with one micro-batch on a whole stage, and [0, action_jitter) more.
+  std::uint32_t forward = 1, input_gradient = 1, weight_gradient = 1;
   std::uint32_t action_jitter = 5;
+  /// By what times are multiplied; empty: 1.
+  stretch messages_take = {}, actions_take = {}, microbatches_take = {};
   bool repeats = false;   ///< Some messages arrive twice.
   bool restarts = false;  ///< Once, everything begins anew in a new epoch.
 };
@@ -31,8 +38,8 @@ class stage_cluster {
  public:
   stage_cluster(cluster_options options, std::uint64_t seed);
 
-  /// What went wrong, or "" if every action of every step ran once, in plan order, and no edge ever
-  /// held more than its credits.
+  /// What went wrong, or "" if every action of every step ran once, micro-batches in order, no
+  /// stage ever held more than its cap and no edge more than its credits.
   std::string run();
 
   /// When the last action ended.
@@ -40,9 +47,14 @@ class stage_cluster {
 
  private:
   using event = std::function<result<engine::stage_effects>(engine::stage_core&)>;
-  using place = std::pair<std::uint32_t, engine::edge>;  // a receiver and what it gets
+  using place = std::pair<std::uint32_t, engine::edge>;  // a receiver's position and what it gets
+
+  /// Of what happens at one time: a stage looks for its next action after all else, so that what
+  /// its neighbours have at that time is there.
+  enum phase : std::uint8_t { arrives, looks_for_work };
 
   std::uint32_t below(std::uint32_t bound);
+  void at(std::uint64_t time, phase when, std::function<void()> what);
   void after(std::uint64_t delay, std::function<void()> what);
   std::uint64_t a_delay();
   [[nodiscard]] engine::step_key current(std::uint64_t step) const { return {epoch_, {step}}; }
@@ -51,7 +63,7 @@ class stage_cluster {
   void begin(std::uint32_t stage, std::uint64_t step);
   void restart();
   void hand(std::uint32_t to, engine::step_key key, const event& what);
-  void send(std::uint32_t to, engine::edge on, const engine::edge_place& what);
+  void send(std::uint32_t position, engine::edge on, const engine::edge_place& what);
   void feed(engine::edge on, const std::vector<engine::edge_place>& due);
   void credit_feeder(engine::edge on, const engine::edge_place& what);
   void grant(std::uint32_t stage, const engine::grant_credit& granted);
@@ -63,9 +75,12 @@ class stage_cluster {
   void work(std::uint32_t stage, const engine::start_action& start);
   void finish(std::uint32_t stage, const engine::step_finished& done);
   void check_log(std::uint32_t stage);
+  void check_order(std::uint32_t stage, const engine::step_key& key,
+                   const std::vector<engine::action>& actions);
 
   const cluster_options options_;
   const std::uint64_t seed_;
+  const engine::model_layout layout_;
   const std::uint32_t stages_;
   engine::plan evaluation_;
   std::mt19937_64 random_;
@@ -77,14 +92,15 @@ class stage_cluster {
   std::vector<std::uint64_t> began_;     // per stage: when its last announcement arrives
   epoch_id epoch_{1};
   std::uint64_t announced_ = 0, restarted_after_ = 0, now_ = 0, last_end_ = 0;
-  std::multimap<std::uint64_t, std::function<void()>> agenda_;
+  std::multimap<std::pair<std::uint64_t, phase>, std::function<void()>> agenda_;
   std::map<std::pair<std::uint32_t, engine::step_key>, std::vector<engine::action>> log_;
   std::map<std::pair<epoch_id, place>, std::uint32_t> unused_;  // sent and not yet used
   std::string fault_;
 };
 
-/// A plan that `check` accepts and nobody would write: every stage mixes forwards and backwards as
-/// chance has it.
-engine::plan random_plan(std::uint32_t stages, std::uint32_t microbatches, std::mt19937_64& random);
+/// A plan that `check` accepts and nobody would write: every stage mixes its actions as chance has
+/// it, with backwards whole or split, and a cap as tight as can be or not.
+engine::plan random_plan(const engine::model_layout& layout, std::uint32_t microbatches,
+                         std::mt19937_64& random);
 
 }  // namespace troupe::tests

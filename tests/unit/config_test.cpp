@@ -306,7 +306,8 @@ TEST_CASE("a wrong flag gives one line that begins with it") {
       {{"--lr", "fast"}, "--lr: \"fast\" is not a number; allowed: above 0"},
       {{"--momentum", "-0.5"}, "--momentum: -0.5 is out of range; allowed: 0 or more"},
       {{"--schedule", "1f1"},
-       "--schedule: unknown value \"1f1\"; did you mean \"1f1b\"?; allowed: gpipe, 1f1b"},
+       "--schedule: unknown value \"1f1\"; did you mean \"1f1b\"?; allowed: gpipe, 1f1b, "
+       "interleaved-1f1b, zb-h1, zb-h2, zb-v"},
       {{"--precision", "int4"}, "--precision: unknown value \"int4\"; allowed: fp32, bf16"},
       {{"--eval=maybe"}, "--eval: \"maybe\" is not a boolean; allowed: true, false"},
       {{"--cut", "a,,b"}, "--cut: name 2 of the list is empty"},
@@ -408,6 +409,50 @@ TEST_CASE("an address that other machines reach needs a secret") {
         "--secret-file");
 }
 
+TEST_CASE("a plan from a file decides what the user leaves open") {
+  const folder here;
+  const std::string plan = here.write("plan.txt",
+                                      "schedule mine microbatches 2 chunks 2 v-shaped\n"
+                                      "stage 0 cap 4: 0F0 0F1 1F0 1B0 1F1 1B1 0B0 0B1\n"
+                                      "stage 1 cap 4: 0F0 1F0 0F1 1F1 1B0 0B0 1B1 0B1\n");
+  const auto c = config_of({"--schedule-file", plan});
+  CHECK(c.pipeline.stages == 2);
+  CHECK(c.pipeline.micro_batches == 2);
+  CHECK(slices_of(c.pipeline) == 4);
+  CHECK(schedule_of(c.pipeline).given->schedule == "mine");
+  CHECK(config_of({"--schedule-file", plan, "--micro-batches", "1"}).pipeline.micro_batches == 1);
+  CHECK(config_of({"--schedule-file", plan, "--cut", "a,b,c"}).pipeline.stages == 2);
+  CHECK(error_of({"--schedule-file", plan, "--stages", "3"}) ==
+        "--schedule-file: 3 (--stages 3), but the plan has 2");
+  CHECK(error_of({"--schedule-file", plan, "--micro-batches", "3"}) ==
+        "--schedule-file: 3 (--micro-batches 3), but the plan has no more than 2");
+  CHECK(error_of({"--schedule-file", plan, "--schedule", "1f1b"}).find("give one of them") !=
+        std::string::npos);
+  const std::string file = here.write("run.toml", "[pipeline]\nschedule_file = \"" + plan + "\"\n");
+  CHECK(config_of({"--config", file}).pipeline.plan.has_value());
+  CHECK_FALSE(config_of({"--config", file, "--schedule", "gpipe"}).pipeline.plan.has_value());
+  const std::string wrong = here.write("wrong.txt",
+                                       "schedule mine microbatches 1\n"
+                                       "stage 0 cap 1: F0 B0 B0\n");
+  CHECK(error_of({"--schedule-file", wrong}) ==
+        "--schedule-file: " + wrong + ": line 2, column 22: stage 0: B0 appears twice");
+  CHECK(error_of({"--schedule-file", here.file("none")}) ==
+        "--schedule-file: " + here.file("none") + " cannot be read: No such file or directory");
+}
+
+TEST_CASE("chunks fit the schedule, and a cut makes a slice for each") {
+  CHECK(slices_of(config_of({"--schedule", "zb-v"}).pipeline) == 4);
+  CHECK(slices_of(config_of({"--schedule", "interleaved-1f1b", "--chunks", "3", "--stages", "2"})
+                      .pipeline) == 6);
+  CHECK(config_of({"--schedule", "zb-v", "--cut", "a,b,c,d,e"}).pipeline.stages == 3);
+  CHECK(error_of({"--schedule", "zb-h1", "--chunks", "2"}) ==
+        "--chunks: chunks of zb-h1 = 2 is out of range: 1 (--schedule zb-h1)");
+  CHECK(
+      error_of({"--schedule", "zb-v", "--cut", "a,b"}) ==
+      "--cut: a cut at 2 layers (--cut a, b) makes 3 slices, not 4 (pipeline.stages = 2 by "
+      "default) of 2 chunks each; name one layer less than slices, or none to have them balanced");
+}
+
 TEST_CASE("a secret's file is its owner's alone, and of a good length") {
   const folder here;
   const std::string file = here.write_secret("secret");
@@ -479,7 +524,7 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
   const auto [toml, text] = GENERATE(values<row>({
       {"[pipeline]\nstagse = 2\n",
        "run.toml:2: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, cut, "
-       "schedule, micro_batches, credits, threads_per_stage, stages_in"},
+       "schedule, schedule_file, chunks, micro_batches, credits, threads_per_stage, stages_in"},
       {"[link]\nqqqq = 2\n",
        "run.toml:2: link.qqqq: unknown key; allowed: transport, listen, "
        "secret_file"},
@@ -584,7 +629,7 @@ TEST_CASE("help names every flag, its allowed words and its default") {
     CHECK(text.find(std::string(entry.help)) != std::string::npos);
   }
   CHECK(text.find("--eval, --no-eval") != std::string::npos);
-  CHECK(text.find("(gpipe, 1f1b) [1f1b]") != std::string::npos);
+  CHECK(text.find("zb-h2, zb-v) [1f1b]") != std::string::npos);
   CHECK(text.find("--config FILE") != std::string::npos);
   CHECK(text.find("--join") == std::string::npos);
   CHECK(text.find("{false}") == std::string::npos);

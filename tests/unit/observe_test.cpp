@@ -96,12 +96,14 @@ TEST_CASE("each report is one JSON line, readable at once") {
   {
     auto lines = json_lines::open(path);
     REQUIRE(lines);
-    step_report step{3, 0.5, 0.25, 256, 0.125, {{"stage-0", 0.1, 0.15, 1024}, {"\xff", 0, 0, 0}}};
+    step_report step{3,   0.5,   0.25,
+                     256, 0.125, {{"stage-0", 0.1, 0.15, 1024, 512}, {"\xff", 0, 0, 0, 0}}};
     REQUIRE(lines->write(step));
     const std::string first =
         R"({"step":3,"loss":0.5,"seconds":0.25,"images_per_s":256.0,"bubble":0.125,"stages":[)"
-        R"({"name":"stage-0","busy_s":0.1,"idle_s":0.15,"peak_memory_bytes":1024},)"
-        "{\"name\":\"\xef\xbf\xbd\",\"busy_s\":0.0,\"idle_s\":0.0,\"peak_memory_bytes\":0}]}\n";
+        R"({"name":"stage-0","busy_s":0.1,"idle_s":0.15,"peak_memory_bytes":1024,"peak_context_bytes":512},)"
+        "{\"name\":\"\xef\xbf\xbd\",\"busy_s\":0.0,\"idle_s\":0.0,\"peak_memory_bytes\":0,\"peak_"
+        "context_bytes\":0}]}\n";
     CHECK(content(path) == first);
     REQUIRE(lines->write(evaluation_report{3, 0.75, std::numeric_limits<double>::infinity()}));
     CHECK(content(path) == first + R"({"eval_step":3,"accuracy":0.75,"eval_loss":null})" + "\n");

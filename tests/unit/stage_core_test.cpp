@@ -18,6 +18,12 @@ constexpr action f(std::uint32_t i) {
 constexpr action b(std::uint32_t i) {
   return {action_kind::backward, {i}};
 }
+constexpr action i(std::uint32_t index) {
+  return {action_kind::input_gradient, {index}};
+}
+constexpr action w(std::uint32_t index) {
+  return {action_kind::weight_gradient, {index}};
+}
 constexpr step_key at(std::uint64_t step, std::uint64_t epoch = 1) {
   return {{epoch}, {step}};
 }
@@ -32,17 +38,27 @@ run_step last(step_key key, std::uint32_t microbatches = 2) {
 }
 
 run_step evaluation(step_key key, std::uint32_t microbatches = 2) {
-  return {key, step_kind::evaluation, forward_only(1, microbatches).stages[0], false, false};
+  return {key, step_kind::evaluation, forward_only({}, microbatches).stages[0], false, false};
+}
+
+/// A training step of a stage in the middle, with the plan given as text.
+run_step planned(const std::string& actions, std::uint32_t cap, std::uint32_t microbatches,
+                 std::uint32_t chunks = 1) {
+  const auto text = "schedule any microbatches " + std::to_string(microbatches) +
+                    (chunks > 1 ? " chunks " + std::to_string(chunks) + " looped" : "") +
+                    "\nstage 0 cap " + std::to_string(cap) + ": " + actions;
+  return {at(1), step_kind::training, parse(text).value().stages[0], false, false, chunks};
 }
 
 /// A middle stage starts an action: it grants a credit for what the action uses.
 stage_effects start(step_key key, action what) {
   const auto from = what.kind == action_kind::forward ? edge::input : edge::gradient;
-  return {start_action{key, what}, grant_credit{key, from, what.microbatch}};
+  return {start_action{key, what}, grant_credit{key, from, what.microbatch, what.chunk}};
 }
 
 stage_effects send(step_key key, action what) {
-  return {send_output{key, what}};
+  const auto on = what.kind == action_kind::forward ? edge::input : edge::gradient;
+  return {send_output{key, on, what.microbatch, what.chunk}};
 }
 
 stage_effects operator+(stage_effects one, const stage_effects& other) {
@@ -234,14 +250,25 @@ TEST_CASE("arrivals of a newer epoch are kept before its announcement, within bo
   CHECK(core.begin(middle(at(3, 4), 1)).value() == start(at(3, 4), f(0)));
 }
 
-TEST_CASE("a forward waits for a credit of the next stage") {
+TEST_CASE("a forward of an evaluation waits for a credit of the next stage") {
   stage_core core(/*credits=*/1);
-  REQUIRE(core.begin(middle(at(1))));
+  REQUIRE(core.begin(evaluation(at(1))));
   REQUIRE(core.input_arrived(at(1), {0}));
   CHECK(core.input_arrived(at(1), {1}).value() == nothing);
   CHECK(core.action_done(at(1), f(0)).value() == send(at(1), f(0)));
   CHECK(core.waiting_for() == "step 1 of epoch 1: F1 waits for a credit of the next stage");
   CHECK(core.credit_arrived(edge::input, at(1), {0}).value() == start(at(1), f(1)));
+}
+
+TEST_CASE("an output of a training step is held until the next stage has a credit for it") {
+  stage_core core(/*credits=*/1);
+  REQUIRE(core.begin(middle(at(1), 3)));
+  for (std::uint32_t n = 0; n < 3; ++n) REQUIRE(core.input_arrived(at(1), {n}));
+  CHECK(core.action_done(at(1), f(0)).value() == send(at(1), f(0)) + start(at(1), f(1)));
+  CHECK(core.action_done(at(1), f(1)).value() == start(at(1), f(2)));
+  CHECK(core.credit_arrived(edge::input, at(1), {0}).value() == send(at(1), f(1)));
+  CHECK(core.action_done(at(1), f(2)).value() == nothing);
+  CHECK(core.credit_arrived(edge::input, at(1), {1}).value() == send(at(1), f(2)));
 }
 
 TEST_CASE("an output that is ready before its action is done travels at once, and once") {
@@ -287,18 +314,119 @@ TEST_CASE("a gradient is held until the previous stage has a credit for it, and 
 }
 
 TEST_CASE("an edge that waits does not hold up another") {
-  stage_core core(/*credits=*/2);
-  run_step step = middle(at(1), 3);
-  step.plan = parse("schedule any microbatches 3\nstage 0 cap 2: F0 F1 B0 B1 F2 B2")->stages[0];
-  REQUIRE(core.begin(step));
-  for (std::uint32_t i = 0; i < 3; ++i) REQUIRE(core.input_arrived(at(1), {i}));
+  stage_core core(/*credits=*/1);
+  REQUIRE(core.begin(planned("F0 F1 B0 B1 F2 B2", 2, 3)));
+  for (std::uint32_t n = 0; n < 3; ++n) REQUIRE(core.input_arrived(at(1), {n}));
   REQUIRE(core.action_done(at(1), f(0)));
-  REQUIRE(core.action_done(at(1), f(1)));
+  CHECK(core.action_done(at(1), f(1)).value() == nothing);
   CHECK(core.gradient_arrived(at(1), {0}).value() == start(at(1), b(0)));
+  CHECK(core.action_done(at(1), b(0)).value() == send(at(1), b(0)) + start(at(1), f(2)));
+}
+
+TEST_CASE("what waits lets later actions of the plan go first, in the plan's order") {
+  stage_core core;
+  REQUIRE(core.begin(planned("F0 F1 I0 W0 F2 I1 W1 I2 W2", 3, 3)));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  CHECK(core.gradient_arrived(at(1), {0}).value() == nothing);
+  CHECK(core.action_done(at(1), f(0)).value() == send(at(1), f(0)) + start(at(1), i(0)));
+  CHECK(core.waiting_for() == "step 1 of epoch 1: I0 runs");
+  CHECK(core.action_done(at(1), i(0)).value() ==
+        send(at(1), i(0)) + stage_effects{start_action{at(1), w(0)}});
+  CHECK(core.input_arrived(at(1), {2}).value() == nothing);
+  CHECK(core.input_arrived(at(1), {1}).value() == nothing);
+  CHECK(core.action_done(at(1), w(0)).value() == start(at(1), f(1)));
   CHECK(core.gradient_arrived(at(1), {1}).value() == nothing);
-  CHECK(core.action_done(at(1), b(0)).value() == send(at(1), b(0)) + start(at(1), b(1)));
-  CHECK(core.action_done(at(1), b(1)).value() == send(at(1), b(1)));
-  CHECK(core.waiting_for() == "step 1 of epoch 1: F2 waits for a credit of the next stage");
+  CHECK(core.action_done(at(1), f(1)).value() == send(at(1), f(1)) + start(at(1), f(2)));
+}
+
+TEST_CASE("micro-batches stay in order within a kind, however they arrive") {
+  stage_core core;
+  REQUIRE(core.begin(planned("F0 F1 I0 I1 W0 W1", 2, 2)));
+  CHECK(core.input_arrived(at(1), {1}).value() == nothing);
+  REQUIRE(core.input_arrived(at(1), {0}));
+  REQUIRE(core.action_done(at(1), f(0)));
+  CHECK(core.gradient_arrived(at(1), {1}).value() == nothing);
+  CHECK(core.action_done(at(1), f(1)).value() == send(at(1), f(1)));
+  CHECK(core.gradient_arrived(at(1), {0}).value() == start(at(1), i(0)));
+  CHECK(core.action_done(at(1), i(0)).value() == send(at(1), i(0)) + start(at(1), i(1)));
+}
+
+TEST_CASE("a forward comes early only if the rest of the plan still keeps the cap") {
+  // F2 may not take the place that F1 needs before anything is given back.
+  stage_core core;
+  REQUIRE(core.begin(planned("0F0 1F0 1I0 1W0 0I0 0W0 0F1 1F1 1I1 1W1 0I1 0W1", 2, 2, 2)));
+  REQUIRE(core.input_arrived(at(1), {0}, 0));
+  REQUIRE(core.input_arrived(at(1), {1}, 0));
+  CHECK(core.action_done(at(1), f(0)).value() == send(at(1), f(0)));
+  CHECK(core.waiting_for() == "step 1 of epoch 1: 1F0 waits for its input");
+  // With room for one more it may.
+  stage_core roomy;
+  REQUIRE(roomy.begin(planned("0F0 1F0 1I0 1W0 0I0 0W0 0F1 1F1 1I1 1W1 0I1 0W1", 3, 2, 2)));
+  REQUIRE(roomy.input_arrived(at(1), {0}, 0));
+  REQUIRE(roomy.input_arrived(at(1), {1}, 0));
+  CHECK(roomy.action_done(at(1), f(0)).value() == send(at(1), f(0)) + start(at(1), f(1)));
+}
+
+TEST_CASE("a whole backward does not pass a forward whose turn comes first") {
+  stage_core core;
+  REQUIRE(core.begin(planned("F0 F1 B0 B1", 2, 2)));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  REQUIRE(core.gradient_arrived(at(1), {0}));
+  CHECK(core.action_done(at(1), f(0)).value() == send(at(1), f(0)));
+  CHECK(core.waiting_for() == "step 1 of epoch 1: F1 waits for its input");
+}
+
+TEST_CASE("a stage that follows its plan strictly waits for the plan's next action") {
+  stage_core core(default_credits, execution::planned);
+  REQUIRE(core.begin(planned("F0 F1 I0 W0 I1 W1", 2, 2)));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  REQUIRE(core.gradient_arrived(at(1), {0}));
+  CHECK(core.action_done(at(1), f(0)).value() == send(at(1), f(0)));
+  CHECK(core.input_arrived(at(1), {1}).value() == start(at(1), f(1)));
+  CHECK(core.action_done(at(1), f(1)).value() == send(at(1), f(1)) + start(at(1), i(0)));
+}
+
+TEST_CASE("each chunk has edges and ends of its own") {
+  stage_core core(/*credits=*/1);
+  run_step both = planned("0F0 1F0 1B0 0B0", 2, 1, 2);
+  both.is_first = both.is_last = true;  // of a V
+  REQUIRE(core.begin(both));
+  CHECK(core.target_arrived(at(1), {0}, 0).error().text ==
+        "step 1 of epoch 1: targets belong to the last stage");
+  CHECK(core.gradient_arrived(at(1), {0}, 1).error().text ==
+        "step 1 of epoch 1: the last stage takes no gradients");
+  CHECK(core.input_arrived(at(1), {0}, 2).error().text ==
+        "step 1 of epoch 1: the input is for chunk 2, the stage has 2");
+  REQUIRE(core.target_arrived(at(1), {0}, 1));
+  const action first{action_kind::forward, {0}, 0}, last{action_kind::forward, {0}, 1};
+  CHECK(core.input_arrived(at(1), {0}, 0).value() == start(at(1), first));
+  CHECK(core.action_done(at(1), first).value() == send(at(1), first));
+  CHECK(core.input_arrived(at(1), {0}, 1).value() ==
+        start(at(1), last) + stage_effects{grant_credit{at(1), edge::target, {0}, 1}});
+  const action back{action_kind::backward, {0}, 1}, end{action_kind::backward, {0}, 0};
+  CHECK(core.action_done(at(1), last).value() == stage_effects{start_action{at(1), back}});
+  CHECK(core.credit_arrived(edge::gradient, at(1), {0}, 1).error().code == errc::bad_frame);
+  CHECK(core.action_done(at(1), back).value() == send(at(1), back));
+  CHECK(core.credit_arrived(edge::gradient, at(1), {0}, 1).value() == nothing);
+  CHECK(core.credit_arrived(edge::input, at(1), {0}, 0).value() == nothing);
+  CHECK(core.credit_arrived(edge::input, at(1), {0}, 2).error().text ==
+        "step 1 of epoch 1: a credit for chunk 2, the stage has 2");
+  CHECK(core.gradient_arrived(at(1), {0}, 0).value() == start(at(1), end));
+  CHECK(core.action_done(at(1), end).value() ==
+        stage_effects{step_finished{at(1), step_kind::training}});
+}
+
+TEST_CASE("a weight gradient has no output") {
+  stage_core core;
+  REQUIRE(core.begin(planned("F0 I0 W0", 1, 1)));
+  REQUIRE(core.input_arrived(at(1), {0}));
+  REQUIRE(core.action_done(at(1), f(0)));
+  REQUIRE(core.gradient_arrived(at(1), {0}));
+  CHECK(core.output_ready(at(1), i(0)).value() == send(at(1), i(0)));
+  CHECK(core.action_done(at(1), i(0)).value() == stage_effects{start_action{at(1), w(0)}});
+  CHECK(core.output_ready(at(1), w(0)).error().text == "W0 of step 1 of epoch 1 has no output");
+  CHECK(core.action_done(at(1), w(0)).value() ==
+        stage_effects{step_finished{at(1), step_kind::training}});
 }
 
 TEST_CASE("credits that nobody owes are refused by name") {

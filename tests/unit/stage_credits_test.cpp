@@ -1,5 +1,5 @@
 // Credits between real actors: a receiver that does not use what it gets holds its senders up, and
-// only them.
+// only them. And stages of several chunks.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randn.h>
@@ -88,8 +88,9 @@ actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
 actors::stage_actor first_stage(caf::actor_system& system) {
   const auto random = at::detail::createCPUGenerator(1);
   actors::stage_blueprint parts{.name = "stage-0"};
-  parts.layers.push_back(std::make_unique<engine::linear>("one", 4, 4, random));
-  parts.options.is_last = false;
+  actors::model_slice slice{.is_last = false};
+  slice.layers.push_back(std::make_unique<engine::linear>("one", 4, 4, random));
+  parts.slices.push_back(std::move(slice));
   auto stage = actors::spawn_stage_with_optimizer(system, std::move(parts), optimizers::built_in());
   REQUIRE(stage);
   return *stage;
@@ -116,7 +117,7 @@ struct slow_pipeline {
   void settle() { REQUIRE(pipeline->read_weights()); }
 
   void use(const actors::activation& what) {
-    caf::anon_send(caf::actor_cast<actors::stage_actor>(wiring.previous),
+    caf::anon_send(caf::actor_cast<actors::stage_actor>(wiring.before.front().stage),
                    actors::credit{edge::input, what.key});
   }
   void use(const actors::target& what) {
@@ -135,7 +136,7 @@ struct slow_pipeline {
 
 }  // namespace
 
-TEST_CASE("A slow last stage bounds what the first computes ahead of it") {
+TEST_CASE("A slow last stage bounds what the first sends ahead of it") {
   slow_pipeline slow;
   std::deque<actors::activation> unused;
   for (std::uint32_t i = 0; i < credits; ++i) unused.push_back(slow.got->activations.next());
@@ -176,4 +177,38 @@ TEST_CASE("A pipeline refuses credits out of range") {
           "credits = " + std::to_string(wrong) + " is out of range: 1 to 16384");
   }
   caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
+}
+
+TEST_CASE("Slices on stages of several chunks train as one stage does") {
+  actors::system_config config;
+  caf::actor_system system(config);
+  const auto losses = [&](const std::vector<std::size_t>& cuts, const char* schedule) {
+    const auto random = at::detail::createCPUGenerator(1);
+    engine::model layers;
+    for (const auto* name : {"one", "two", "three", "four"})
+      layers.push_back(std::make_unique<engine::linear>(name, 4, 4, random));
+    const auto stages = actors::local_stages::spawn(system, std::move(layers), cuts, {},
+                                                    optimizers::built_in(), {schedule});
+    REQUIRE(stages);
+    auto pipeline = actors::pipeline::compose(system, stages->handles(), schedule);
+    REQUIRE(pipeline);
+    std::vector<double> all;
+    for (int step = 0; step < 3; ++step) {
+      const auto batch = at::randn({6, 4}, random);
+      const auto outcome = pipeline->train({batch, at::zeros({6}, at::kLong)}, 3, 0.1);
+      REQUIRE(outcome);
+      all.push_back(outcome->loss);
+    }
+    const auto evaluated = pipeline->evaluate({at::zeros({6, 4}), at::zeros({6}, at::kLong)}, 3);
+    REQUIRE(evaluated);
+    all.push_back(evaluated->loss);
+    return all;
+  };
+  const auto alone = losses({}, "1f1b");
+  CHECK(losses({1, 2, 3}, "zb-v") == alone);
+  CHECK(losses({1, 2, 3}, "interleaved-1f1b") == alone);
+  CHECK(losses({2}, "zb-v") == alone);
+  const auto uneven =
+      actors::local_stages::spawn(system, {}, {}, {}, optimizers::built_in(), {"zb-v"});
+  REQUIRE_FALSE(uneven);
 }

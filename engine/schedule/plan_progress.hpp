@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "engine/schedule/plan.hpp"
+
+namespace troupe::engine {
+
+/// How closely a stage follows its plan.
+enum class execution : std::uint8_t {
+  ready,    ///< The best action that can start; the plan is a hint.
+  planned,  ///< The plan's next action, whatever it waits for.
+};
+
+/// One stage's plan while it is carried out: which of its actions have started and which may be
+/// next. A pure value type; the plan is one that `check_stage` accepts.
+///
+/// Of the actions that can start the plan's first is the best: a stage leaves the plan's order only
+/// for what it waits for. Three rules say what may come before its turn.
+/// - Micro-batches stay in order within a chunk, among F, among I and B, and among W and B: so each
+///   sum is made in one order whatever the timing.
+/// - A forward, only if all that the plan has left would still keep the memory cap, carried out in
+///   its order. So memory never keeps the plan's next action from starting, and a stage can always
+///   fall back on its plan.
+/// - A whole backward, not before a forward whose turn comes first: it would hold that up for long,
+///   and the stages after it with it.
+/// docs/schedules.md says what else was tried, and proves that no stage waits for ever.
+class plan_progress {
+ public:
+  plan_progress(stage_plan steps, std::uint32_t chunks, step_kind kind);
+
+  /// The action to start now; nullopt if none can. `can_start`: what the plan does not know, that
+  /// the inputs of an action are there.
+  [[nodiscard]] std::optional<action> best(const std::function<bool(const action&)>& can_start,
+                                           execution how = execution::ready) const;
+
+  /// The action that `best` gave is done, as far as the next one depends on it.
+  void start(const action& what);
+
+  /// The plan's next action, which the stage waits for when it can start none. The plan must not be
+  /// complete.
+  [[nodiscard]] const action& next() const { return steps_.actions[next_]; }
+  [[nodiscard]] bool complete() const noexcept { return next_ == steps_.actions.size(); }
+
+ private:
+  /// The places in the plan of a chunk's actions of one kind, in the order of micro-batches.
+  struct lane {
+    std::vector<std::size_t> places;
+    std::size_t started = 0;
+
+    [[nodiscard]] bool empty() const noexcept { return started == places.size(); }
+    [[nodiscard]] std::size_t front() const { return places[started]; }
+  };
+  struct chunk_lanes {
+    lane forwards, gradients, weights;  // F; I and B; W
+    std::size_t complete = 0;           // micro-batches whose W or B has started
+  };
+
+  [[nodiscard]] lane& lane_of(const action& what);
+  [[nodiscard]] bool in_turn(const action& what, std::size_t place) const;
+  [[nodiscard]] bool keeps_cap(std::size_t place) const;
+
+  stage_plan steps_;
+  step_kind kind_;
+  std::vector<chunk_lanes> chunks_;
+  std::vector<bool> started_;  // by place in the plan
+  std::size_t next_ = 0;       // the first that has not started
+  std::uint32_t held_ = 0;     // activations
+};
+
+}  // namespace troupe::engine

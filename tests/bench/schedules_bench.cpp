@@ -1,0 +1,122 @@
+// What readiness gains under jitter: stage cores on a simulated network and clock. Prints a JSON
+// object a schedule: for each kind of jitter, the mean time of a step over that of 1F1B carried out
+// strictly as planned under the same jitter.
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/schedule/generators.hpp"
+#include "tests/sim/stage_cluster.hpp"
+
+namespace {
+
+using namespace troupe;
+using engine::execution;
+using tests::cluster_options;
+
+constexpr std::uint32_t stages = 8, microbatches = 32;
+constexpr std::uint32_t unit = 100000;  // what F, I and W take on a whole stage
+
+tests::stretch lognormal(double sigma) {
+  return [sigma](std::mt19937_64& random) {
+    // Of mean 1.
+    return std::lognormal_distribution<double>(-sigma * sigma / 2, sigma)(random);
+  };
+}
+
+tests::stretch now_and_then(double share, double factor) {
+  return [share, factor](std::mt19937_64& random) {
+    return std::uniform_real_distribution<double>(0, 1)(random) < share ? factor : 1.0;
+  };
+}
+
+struct jitter {
+  const char* name = "none";
+  std::uint32_t message = 0;  // mean time
+  tests::stretch messages = {}, actions = {}, microbatches = {};
+};
+
+std::vector<jitter> jitters() {
+  constexpr std::uint32_t quick = unit / 5;
+  return {{},
+          {"actions, s=.3", 0, {}, lognormal(.3)},
+          {"2% of actions x5", 0, {}, now_and_then(.02, 5)},
+          {"micro-batches, s=.5", 0, {}, {}, lognormal(.5)},
+          {"messages, s=1", quick, lognormal(1)},
+          {"actions and messages", quick, lognormal(1), lognormal(.3)}};
+}
+
+double mean_time(const engine::plan& steps, execution how, const jitter& with, std::uint64_t runs) {
+  double total = 0;
+  for (std::uint64_t seed = 1; seed <= runs; ++seed) {
+    cluster_options options{.training = steps,
+                            .how = how,
+                            .steps = 1,
+                            .evaluations_of_3 = 0,
+                            .least_delay = with.message,
+                            .jitter = 1,
+                            .forward = unit,
+                            .input_gradient = unit,
+                            .weight_gradient = unit,
+                            .action_jitter = 0,
+                            .messages_take = with.messages,
+                            .actions_take = with.actions,
+                            .microbatches_take = with.microbatches};
+    tests::stage_cluster cluster(std::move(options), seed);
+    if (const std::string fault = cluster.run(); !fault.empty()) {
+      std::fprintf(stderr, "schedules_bench: %s\n", fault.c_str());
+      std::exit(1);
+    }
+    total += static_cast<double>(cluster.finished_at());
+  }
+  return total / static_cast<double>(runs);
+}
+
+engine::plan with_cap(engine::plan steps, std::uint32_t more) {
+  for (auto& stage : steps.stages) stage.memory_cap += more;
+  return steps;
+}
+
+struct entry {
+  std::string name;
+  engine::plan steps;
+  execution how = execution::ready;
+};
+
+std::vector<entry> entries() {
+  const auto made = [](std::string_view name) {
+    return engine::plan_step({std::string(name)}, stages, microbatches).value();
+  };
+  std::vector<entry> all;
+  for (const auto name : engine::schedule_names()) {
+    all.push_back({std::string(name) + ", as planned", made(name), execution::planned});
+    all.push_back({std::string(name) + ", ready", made(name)});
+  }
+  all.push_back({"1f1b, ready, cap 2p", with_cap(made("1f1b"), stages)});
+  all.push_back({"zb-h1, ready, cap p+2", with_cap(made("zb-h1"), 2)});
+  return all;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::uint64_t runs = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 20;
+  const auto base = engine::one_f_one_b(stages, microbatches);
+  std::vector<double> base_times;
+  for (const auto& with : jitters())
+    base_times.push_back(mean_time(base, execution::planned, with, runs));
+  for (const auto& [name, steps, how] : entries()) {
+    std::printf("{\"schedule\": \"%s\"", name.c_str());
+    std::size_t column = 0;
+    for (const auto& with : jitters())
+      std::printf(", \"%s\": %.3f", with.name,
+                  mean_time(steps, how, with, runs) / base_times[column++]);
+    std::printf("}\n");
+  }
+}

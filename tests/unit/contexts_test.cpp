@@ -1,0 +1,115 @@
+// What a micro-batch keeps for its backward is counted, and given back to the last byte.
+
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <optional>
+#include <vector>
+
+#include "apps/resnet_pipeline/resnet.hpp"
+#include "engine/autograd/storage_watch.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/stage/stage_module.hpp"
+
+namespace {
+
+using namespace troupe;
+using engine::stage_module;
+using engine::step_kind;
+
+constexpr engine::step_key step{{1}, {1}};
+
+struct variant {
+  bool bf16 = false;
+  bool channels_last = false;
+};
+
+/// The layers [first, last) of a ResNet-18.
+stage_module slice(std::size_t first, std::size_t last, const variant& how) {
+  auto layers = apps::build_resnet("resnet18", 10, 1);
+  REQUIRE(layers);
+  const bool is_last = last == layers->size();
+  REQUIRE(engine::keep_layers(*layers, first, last));
+  engine::to_memory_format(*layers, how.channels_last);
+  return stage_module(std::move(*layers),
+                      {.is_first = first == 0,
+                       .is_last = is_last,
+                       .precision = how.bf16 ? engine::precision::bf16 : engine::precision::fp32,
+                       .channels_last = how.channels_last});
+}
+
+}  // namespace
+
+TEST_CASE("contexts hold bytes from forward to backward, and none after it") {
+  const auto how = GENERATE(variant{}, variant{.channels_last = true}, variant{true, true});
+  auto front = slice(0, 8, how), back = slice(8, 14, how);
+  const auto images = at::randn({2, 3, 64, 64});
+  const auto labels = at::randint(0, 10, {2}, at::kLong);
+  std::uint64_t after_one = 0;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    const auto middle = front.forward(step, step_kind::training, {i}, images, {}, 4).activation;
+    back.forward(step, step_kind::training, {i}, middle, labels, 4);
+    if (i == 0) after_one = front.contexts().bytes(step);
+  }
+  // What the first convolution keeps is not all: the block outputs alone are more.
+  CHECK(after_one > static_cast<std::uint64_t>(images.numel()) * 4);
+  CHECK(front.contexts().bytes(step) == 2 * after_one);
+  CHECK(front.contexts().bytes({{1}, {2}}) == 0);
+  const auto back_full = back.contexts().bytes(step);
+
+  // The input gradient frees what the weights' gradients do not need.
+  auto gradient = back.backward_input(step, {0}, {});
+  const auto after_input = back.contexts().bytes(step);
+  CHECK(after_input < back_full);
+  CHECK(after_input > back_full / 2);
+  back.backward_weights(step, {0});
+  CHECK(back.contexts().bytes(step) == back_full / 2);
+  front.backward_input(step, {0}, gradient);
+  front.backward_weights(step, {0});
+  CHECK(front.contexts().bytes(step) == after_one);
+
+  gradient = back.backward_input(step, {1}, {});
+  back.backward_weights(step, {1});
+  front.backward_input(step, {1}, gradient);
+  front.backward_weights(step, {1});
+  CHECK(back.contexts().bytes(step) == 0);
+  CHECK(front.contexts().bytes(step) == 0);
+  // More than both forwards left: gradients that W needs come before its activations go.
+  const auto peak = front.take_peak_context_bytes();
+  CHECK(peak >= 2 * after_one);
+  CHECK(peak < 3 * after_one);
+  CHECK(front.take_peak_context_bytes() == 0);
+}
+
+TEST_CASE("an evaluation keeps nothing") {
+  auto whole = slice(0, 14, {});
+  whole.forward(step, step_kind::evaluation, {0}, at::randn({2, 3, 64, 64}),
+                at::randint(0, 10, {2}, at::kLong), 2);
+  CHECK(whole.contexts().bytes(step) == 0);
+  CHECK(whole.take_peak_context_bytes() == 0);
+}
+
+TEST_CASE("a tensor that somebody keeps is seen, and what is left out is not") {
+  const auto outside = at::randn({16});
+  at::Tensor kept;
+  engine::watched_storages made;
+  {
+    engine::storage_watch watch;
+    kept = outside.add(1).view({4, 4});
+    const auto gone = outside.mul(2);
+    const auto alias = outside.view({4, 4});
+    made = watch.take();
+  }
+  made.leave_out(outside);
+  const auto unseen = outside.add(2);
+  CHECK(made.live_bytes() == 64);
+  engine::watched_storages again;
+  again.add(outside.detach());
+  again.add(unseen);
+  made.merge(again);
+  CHECK(made.live_bytes() == 128);
+  kept.reset();
+  CHECK(made.live_bytes() == 64);
+}
