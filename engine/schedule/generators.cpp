@@ -239,6 +239,7 @@ plan forward_only(const model_layout& layout, std::uint32_t microbatches) {
 const std::vector<std::string_view>& schedule_names() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> all;
+    all.reserve(generators.size());
     for (const auto& entry : generators) all.push_back(entry.name);
     return all;
   }();
@@ -263,7 +264,7 @@ result<model_layout> layout_of(const schedule_choice& schedule, std::uint32_t st
 }
 
 result<model_layout> layout_for(const schedule_choice& schedule, std::uint32_t slices) {
-  const auto one =
+  auto one =
       schedule.given ? result<model_layout>(schedule.given->layout()) : layout_of(schedule, 1);
   if (!one) return one;
   if (slices % one->chunks != 0)

@@ -3,8 +3,8 @@
 ./dev bench schedules [--json FILE] [--rounds R] [--write-docs]
 
 Simulated: stage cores on a network and clock that seeds invent. Measured: ResNet-50 in two stage
-processes of one thread each, cut in halves of the same measured cost as near as whole layers allow;
-the plan's bubble is that of equal stages, from `troupe plan`.
+processes of one thread each, cut evenly by multiply-adds; the plan's bubble is that of equal stages,
+from `troupe plan`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "schedules.md"
 MEASURED = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2}
 MICRO_BATCHES = 8
 STEPS, WARM_UP = 5, 2
-UNITS = {"bubble": "%", "seconds": "s", "contexts": "MiB"}
+UNITS = {"bubble": "%", "least bubble": "%", "seconds": "s", "contexts": "MiB"}
 
 
 def read_simulation(run: Run) -> Reading:
     """Each schedule's relative times, as "schedule|jitter"."""
-    return {f"{line.pop('schedule')}|{jitter}": value
-            for line in run.json_lines() for jitter, value in list(line.items())
-            if jitter != "schedule"}
+    return {f"{line['schedule']}|{jitter}": value for line in run.json_lines()
+            for jitter, value in line.items() if jitter != "schedule"}
 
 
 def read_steps(run: Run) -> Reading:
     """The medians of a run's steps, the first ones left out."""
     lines = harness.json_lines((run.scratch / "run.jsonl").read_text())[WARM_UP:]
     contexts = [max(stage["peak_context_bytes"] for stage in line["stages"]) for line in lines]
-    return {"bubble": 100 * statistics.median(line["bubble"] for line in lines),
+    busy = [[stage["busy_s"] for stage in line["stages"]] for line in lines]
+    uneven = [1 - statistics.mean(each) / max(each) for each in busy]
+    return {"least bubble": 100 * statistics.median(uneven),
+            "bubble": 100 * statistics.median(line["bubble"] for line in lines),
             "seconds": statistics.median(line["seconds"] for line in lines),
             "contexts": statistics.median(contexts) / 2**20}
 
@@ -74,9 +76,12 @@ def simulated_rows(result: Result) -> tuple[list[str], list[list[str]]]:
 
 def measured_rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
     """One row a schedule."""
-    return (["schedule", "plan's bubble, %", "measured bubble, %", "s a step", "contexts, MiB"],
+    return (["schedule", "plan's bubble, %", "measured bubble, %", "of it for an uneven cut",
+             "s a step", "contexts, MiB"],
             [[result.contender.name, harness.number(planned_bubble(result.contender.name), 1),
-              harness.number(result.median("bubble"), 1), harness.number(result.median("seconds")),
+              harness.number(result.median("bubble"), 1),
+              harness.number(result.median("least bubble"), 1),
+              harness.number(result.median("seconds")),
               harness.number(result.median("contexts"), 0)] for result in results])
 
 

@@ -98,6 +98,20 @@ TEST_CASE("A wrong config file is refused with file, line and key") {
   refuses({"--config", folder / "none.toml"}, {"none.toml"});
 }
 
+TEST_CASE("A wrong plan is refused with file, line, action and rule") {
+  const scratch_folder folder;
+  const auto file = folder / "plan.txt";
+  write(file,
+        "schedule mine microbatches 2\nstage 0 cap 2: F0 F1 B0 B1\nstage 1 cap 2: F0 B0 F1\n");
+  refuses({"--schedule-file", file}, {file.string(), "line 3, column 24", "B1 is missing"});
+  write(file, "schedule mine microbatches 2\nstage 0 cap 2: F0 F1 X0 B1\n");
+  refuses({"--schedule-file", file}, {file.string(), "line 2, column 22", "'X0'"});
+  write(file,
+        "schedule mine microbatches 2\nstage 0 cap 2: F0 F1 B0 B1\nstage 1 cap 1: F0 F1 B0 B1\n");
+  refuses({"--schedule-file", file}, {file.string(), "line 3, column 19", "memory cap of 1"});
+  refuses({"--schedule-file", folder / "none.txt"}, {"none.txt"});
+}
+
 TEST_CASE("Missing and broken data is refused with the file's name") {
   const scratch_folder folder;
   refuses({"--data", "fashion-mnist:" + (folder / "none").string()}, {"none"});

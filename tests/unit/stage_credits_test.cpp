@@ -1,5 +1,5 @@
 // Credits between real actors: a receiver that does not use what it gets holds its senders up, and
-// only them. And stages of several chunks.
+// only them. And stages of several chunks, and of layers that keep what they should not.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randn.h>
@@ -95,6 +95,22 @@ actors::stage_actor first_stage(caf::actor_system& system) {
   REQUIRE(stage);
   return *stage;
 }
+
+/// A layer that keeps what it made for a micro-batch.
+class hoarder : public engine::layer {
+ public:
+  hoarder() : layer("hoarder") {}
+  at::Tensor forward(const at::Tensor& input, bool /*training*/) override {
+    kept_ = input.mul(2);
+    return kept_.add(1);
+  }
+  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>& /*sample*/) const override {
+    return 0;
+  }
+
+ private:
+  at::Tensor kept_;
+};
 
 struct slow_pipeline {
   slow_pipeline() {
@@ -211,4 +227,23 @@ TEST_CASE("Slices on stages of several chunks train as one stage does") {
   const auto uneven =
       actors::local_stages::spawn(system, {}, {}, {}, optimizers::built_in(), {"zb-v"});
   REQUIRE_FALSE(uneven);
+}
+
+TEST_CASE("A step whose contexts do not come back to zero fails, and says by how much") {
+  actors::system_config config;
+  caf::actor_system system(config);
+  const auto random = at::detail::createCPUGenerator(1);
+  engine::model layers;
+  layers.push_back(std::make_unique<engine::linear>("one", 4, 4, random));
+  layers.push_back(std::make_unique<hoarder>());
+  const auto stages =
+      actors::local_stages::spawn(system, std::move(layers), {}, {}, optimizers::built_in());
+  REQUIRE(stages);
+  auto pipeline = actors::pipeline::compose(system, stages->handles(), "1f1b");
+  REQUIRE(pipeline);
+  const auto failed =
+      pipeline->train({at::randn({6, 4}, random), at::zeros({6}, at::kLong)}, 3, 0.1);
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error().text ==
+        "stage-0: the contexts of step 1 of epoch 0 still hold 32 bytes at its end");
 }
