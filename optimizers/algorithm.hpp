@@ -78,12 +78,12 @@ struct algorithm {
 /// f32 (f64 for f64) and rounded back, state too. The same bits on every CPU and at every level.
 [[nodiscard]] optimizer make_optimizer(algorithm from, simd level = best_simd());
 
-/// An update made of a Method: constructed from options; `uses()`; and `with<T>(numbers, run)`,
-/// which calls `run` with an element function for `sweep`.
+/// An update made of a Method, which has `uses()` and `with<T>(numbers, run)`, which calls `run`
+/// with an element function for `sweep`.
 template <class Method>
 class sweeping_update final : public update {
  public:
-  explicit sweeping_update(const options& chosen) : method_(chosen) {}
+  explicit sweeping_update(Method method) : method_(std::move(method)) {}
 
   std::vector<slot_use> uses() const override { return method_.uses(); }
 
@@ -122,9 +122,10 @@ class sweeping_update final : public update {
   Method method_;
 };
 
+/// `algorithm::bind` of a Method that is constructed from options.
 template <class Method>
 std::unique_ptr<update> bind_to(const options& chosen) {
-  return std::make_unique<sweeping_update<Method>>(chosen);
+  return std::make_unique<sweeping_update<Method>>(Method(chosen));
 }
 
 /// Calls `body` with std::true_type or std::false_type for each flag: turns what is known at run

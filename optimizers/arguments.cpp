@@ -43,27 +43,30 @@ std::string whose(const std::string& optimizer) {
   return "optimizer '" + optimizer + "': ";
 }
 
-std::string parameter(const std::string& optimizer, std::size_t index) {
-  return whose(optimizer) + "parameter " + std::to_string(index);
+std::string parameter(const std::string& optimizer, std::size_t index,
+                      const std::vector<std::string>& names = {}) {
+  return whose(optimizer) + "parameter " + std::to_string(index) +
+         (index < names.size() ? " (" + names[index] + ")" : "");
 }
 
 }  // namespace
 
 result<void> check_gradients(const std::string& optimizer, const std::vector<at::Tensor>& params,
-                             const std::vector<std::optional<at::Tensor>>& gradients) {
+                             const std::vector<std::optional<at::Tensor>>& gradients,
+                             const std::vector<std::string>& names) {
   if (params.size() != gradients.size())
     return fail(errc::bad_config, whose(optimizer) + std::to_string(params.size()) +
                                       " parameters, but " + std::to_string(gradients.size()) +
                                       " gradients");
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (!params[i].defined())
-      return fail(errc::bad_config, parameter(optimizer, i) + " is undefined");
+      return fail(errc::bad_config, parameter(optimizer, i, names) + " is undefined");
     if (!params[i].is_floating_point())
-      return fail(errc::bad_config, parameter(optimizer, i) + " has dtype " +
+      return fail(errc::bad_config, parameter(optimizer, i, names) + " has dtype " +
                                         text(params[i].scalar_type()) +
                                         ", which is not floating point");
     if (const at::Tensor* gradient = given(gradients[i]); gradient && !fits(params[i], *gradient))
-      return misfit(parameter(optimizer, i), params[i], "its gradient", *gradient);
+      return misfit(parameter(optimizer, i, names), params[i], "its gradient", *gradient);
   }
   return {};
 }

@@ -23,22 +23,20 @@ constexpr std::array rules{
                 .fallback = 5,
                 .least = 1,
                 .most = 99,
-                .help = "Newton-Schulz iterations (muon)"},
+                .help = "Newton-Schulz iterations"},
     eps_rule(1e-7),
     decay_rule(0.1),
-    option_rule{.name = "adjust_lr",
-                .words = adjustments,
-                .help = "How the rate follows a matrix's shape (muon)"},
+    option_rule{
+        .name = "adjust_lr", .words = adjustments, .help = "How the rate follows a matrix's shape"},
     option_rule{.name = "orthogonal",
                 .fallback = 1,
                 .is_flag = true,
-                .help = "Off: AdamW's step for matrices too (muon)"},
-    option_rule{.name = "adamw_lr_ratio",
-                .fallback = 1,
-                .help = "Rate of what takes AdamW's step, in lr (muon)"},
+                .help = "Off: AdamW's step for matrices too"},
+    option_rule{
+        .name = "adamw_lr_ratio", .fallback = 1, .help = "Rate of what takes AdamW's step, in lr"},
     beta1_rule(),
     beta2_rule(),
-    option_rule{.name = "adamw_eps", .fallback = 1e-8, .help = "AdamW's eps (muon)"},
+    option_rule{.name = "adamw_eps", .fallback = 1e-8, .help = "AdamW's eps"},
 };
 
 // The factors whose polynomial is steepest at 0: Jordan et al., 2024.

@@ -81,6 +81,13 @@ result<void> check_options(const std::string& optimizer, std::span<const option_
   return unknown(optimizer, extra->first, known);
 }
 
+result<void> check_option(const optimizer& entry, const std::string& option, double value) {
+  if (!entry.defaults.contains(option)) return unknown(entry.name, option, entry.defaults);
+  const auto rule = std::ranges::find(entry.rules, option, &option_rule::name);
+  if (rule == entry.rules.end() || fits(*rule, value)) return {};
+  return out_of_range(entry.name, *rule, to_text(value));
+}
+
 result<double> parse_option(const optimizer& entry, const std::string& option,
                             const std::string& text) {
   const auto rule = std::ranges::find(entry.rules, option, &option_rule::name);

@@ -23,6 +23,11 @@ namespace troupe::optimizers {
 [[nodiscard]] result<void> check_options(const std::string& optimizer,
                                          std::span<const option_rule> rules, const options& given);
 
+/// Whether the optimizer has the option and the value is in its range, whatever the other options
+/// are. Errors: bad_config.
+[[nodiscard]] result<void> check_option(const optimizer& entry, const std::string& option,
+                                        double value);
+
 /// The value that `text` stands for: a number, a word of the option, or true and false where it is
 /// a flag. Errors: bad_config naming option, text and range, or the known options.
 [[nodiscard]] result<double> parse_option(const optimizer& entry, const std::string& option,

@@ -19,10 +19,11 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
       std::make_unique<engine::stage_module>(std::move(blueprint.layers), blueprint.options);
   const auto owner =
       spawn_optimizer(system, {blueprint.name, module->parameters(), std::move(*optimizer),
-                               std::move(*options), blueprint.threads});
-  auto stage = spawn_stage(system, {blueprint.name, std::move(module), owner, blueprint.threads});
+                               std::move(*options), blueprint.threads, std::move(blueprint.rules)});
+  if (!owner) return tl::unexpected(owner.error());
+  auto stage = spawn_stage(system, {blueprint.name, std::move(module), *owner, blueprint.threads});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
-      [owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
+      [owner = *owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;
 }
 
@@ -43,7 +44,8 @@ result<local_stages> local_stages::spawn(caf::actor_system& system, engine::mode
                           .options = like.options,
                           .optimizer = like.optimizer,
                           .optimizer_options = like.optimizer_options,
-                          .threads = like.threads};
+                          .threads = like.threads,
+                          .rules = like.rules};
     for (; first < bounds[i]; ++first) stage.layers.push_back(std::move(layers[first]));
     stage.options.is_first = i == 0;
     stage.options.is_last = i + 1 == bounds.size();

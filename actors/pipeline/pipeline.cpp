@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/optimizer/norm_actor.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
@@ -84,6 +85,7 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages, s
 pipeline::~pipeline() {
   if (announcer_) caf::anon_send_exit(announcer_, caf::exit_reason::user_shutdown);
   if (feeder_) caf::anon_send_exit(feeder_, caf::exit_reason::user_shutdown);
+  if (norm_) caf::anon_send_exit(norm_, caf::exit_reason::user_shutdown);
 }
 
 result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
@@ -96,6 +98,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
                                       std::to_string(engine::max_credits));
   const auto& all = made.stages_;
   made.feeder_ = spawn_feeder(system, all.front(), all.back(), credits);
+  made.norm_ = spawn_norm(system, static_cast<std::uint32_t>(all.size()));
   if (auto connected = made.connect(credits); !connected) return tl::unexpected(connected.error());
   return made;
 }
@@ -105,7 +108,12 @@ result<void> pipeline::connect(std::uint32_t credits) {
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     const bool first = i == 0;
     const bool last = i + 1 == stages_.size();
-    connect_stage around{.previous = {}, .next = {}, .feeder = {}, .credits = credits};
+    connect_stage around{.previous = {},
+                         .next = {},
+                         .feeder = {},
+                         .credits = credits,
+                         .norm = caf::actor_cast<caf::strong_actor_ptr>(norm_),
+                         .place = {static_cast<std::uint32_t>(i)}};
     if (!first) around.previous = caf::actor_cast<caf::strong_actor_ptr>(stages_[i - 1]);
     if (!last) around.next = caf::actor_cast<caf::strong_actor_ptr>(stages_[i + 1]);
     if (first || last) around.feeder = feeder;
@@ -182,18 +190,37 @@ result<step_outcome> pipeline::evaluate(const engine::batch& batch, std::uint32_
 }
 
 result<std::vector<engine::named_tensor>> pipeline::read_weights() {
+  return read<weights>(actors::read_weights{});
+}
+
+result<std::vector<engine::named_tensor>> pipeline::read_state() {
+  return read<kept_state>(actors::read_state{});
+}
+
+result<void> pipeline::load_weights(std::size_t stage,
+                                    const std::vector<engine::named_tensor>& tensors) {
+  return load<actors::load_weights>(stage, tensors);
+}
+
+result<void> pipeline::load_state(std::size_t stage,
+                                  const std::vector<engine::named_tensor>& tensors) {
+  return load<actors::load_state>(stage, tensors);
+}
+
+template <class Answer, class Request>
+result<std::vector<engine::named_tensor>> pipeline::read(const Request& request) {
   std::vector<engine::named_tensor> all;
   for (const auto& stage : stages_) {
-    auto part = ask<weights>(*self_, stage, actors::read_weights{});
+    auto part = ask<Answer>(*self_, stage, request);
     if (!part) return tl::unexpected(part.error());
     for (auto& [name, tensor] : part->tensors) all.push_back({name, tensor});
   }
   return all;
 }
 
-result<void> pipeline::load_weights(std::size_t stage,
-                                    const std::vector<engine::named_tensor>& tensors) {
-  actors::load_weights message;
+template <class Request>
+result<void> pipeline::load(std::size_t stage, const std::vector<engine::named_tensor>& tensors) {
+  Request message;
   for (const auto& [name, tensor] : tensors) message.tensors.push_back({name, tensor});
   auto loaded = ask<done>(*self_, stages_.at(stage), std::move(message));
   if (!loaded) return tl::unexpected(loaded.error());

@@ -87,6 +87,13 @@ class pipeline {
   [[nodiscard]] result<void> load_weights(std::size_t stage,
                                           const std::vector<engine::named_tensor>& tensors);
 
+  /// Every optimizer's state, under the names of optimizers/saved_state.hpp. Errors: peer_lost.
+  [[nodiscard]] result<std::vector<engine::named_tensor>> read_state();
+
+  /// Gives one stage's optimizer the state that belongs to it. Errors: bad_data, peer_lost.
+  [[nodiscard]] result<void> load_state(std::size_t stage,
+                                        const std::vector<engine::named_tensor>& tensors);
+
   [[nodiscard]] const std::vector<stage_actor>& stages() const noexcept { return stages_; }
 
   /// Whom to give the batches of its steps to (see feed.hpp).
@@ -102,6 +109,10 @@ class pipeline {
 
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages, std::string schedule);
   [[nodiscard]] result<void> connect(std::uint32_t credits);
+  template <class Answer, class Request>
+  result<std::vector<engine::named_tensor>> read(const Request& request);
+  template <class Request>
+  result<void> load(std::size_t stage, const std::vector<engine::named_tensor>& tensors);
   [[nodiscard]] result<engine::plan> plan_for(const step_order& order) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
@@ -109,6 +120,7 @@ class pipeline {
   caf::actor announcer_;  // asks all stages at once, and hears of the first failure at once
   std::vector<stage_actor> stages_;
   feeder_actor feeder_;
+  norm_actor norm_;
   std::string schedule_;
   std::deque<pending_step> under_way_;
   std::uint64_t last_step_ = 0;

@@ -246,6 +246,7 @@ caf::result<done> on_connect(self_pointer self, const connect_stage& to) {
   state.previous = caf::actor_cast<stage_actor>(to.previous);
   state.next = caf::actor_cast<stage_actor>(to.next);
   state.feeder = caf::actor_cast<feeder_actor>(to.feeder);
+  if (to.norm) self->send(state.optimizer, share_norm{to.norm, to.place});
   return done{};
 }
 
@@ -295,6 +296,8 @@ stage_actor::behavior_type stage_behavior(self_pointer self,
       [self](const work_done& outcome) { on_work_done(self, outcome); },
       [self](const load_weights& from) { return on_load(self, from); },
       [self](const read_weights&) { return on_read(self); },
+      [self](const load_state& from) { return self->delegate(self->state.optimizer, from); },
+      [self](const read_state& order) { return self->delegate(self->state.optimizer, order); },
   };
 }
 

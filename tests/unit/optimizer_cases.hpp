@@ -12,7 +12,7 @@
 #include "optimizers/algorithms.hpp"
 #include "optimizers/optimizer.hpp"
 
-namespace troupe::tests {
+namespace troupe::testing {
 
 /// Knuth's MMIX generator: the top 24 bits as a number from -1 to below 1, exact in f32. As class
 /// Numbers of tests/parity/make_optimizer_fixture.py.
@@ -93,4 +93,4 @@ inline optimizers::optimizer find(const std::string& name,
   return optimizers::built_in_at(level).find(name).value();
 }
 
-}  // namespace troupe::tests
+}  // namespace troupe::testing

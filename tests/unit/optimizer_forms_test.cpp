@@ -8,7 +8,7 @@
 
 using namespace troupe;
 using namespace troupe::optimizers;
-using namespace troupe::tests;
+using namespace troupe::testing;
 
 namespace {
 
@@ -85,10 +85,10 @@ TEST_CASE("a new version has the bits of an update in place, and the old one sta
         const auto next = next_version(entry, now.params, gradients, now.kept, chosen, step);
         REQUIRE(next);
         require_same(now.params, old_params);
-        tests::require_same(now.kept, old_kept);
+        testing::require_same(now.kept, old_kept);
         now = *next;
         require_same(now.params, params);
-        tests::require_same(now.kept, kept);
+        testing::require_same(now.kept, kept);
       }
     }
 }
@@ -106,7 +106,7 @@ TEST_CASE("next_version serves an optimizer that has only a step in place") {
   REQUIRE(theirs);
   require_same(from.params, before);
   require_same(ours->params, theirs->params);
-  tests::require_same(ours->kept, theirs->kept);
+  testing::require_same(ours->kept, theirs->kept);
 }
 
 TEST_CASE("a new version keeps what requires a gradient, and shares what had none") {
@@ -142,7 +142,7 @@ TEST_CASE("every instruction set gives the same bits, whatever the length and al
           require_step(portable, theirs, {cut(gradient)}, their_state, chosen, step);
         }
         require_same(ours, theirs);
-        tests::require_same(our_state, their_state);
+        testing::require_same(our_state, their_state);
       }
     }
   }
@@ -210,7 +210,7 @@ TEST_CASE("a missing gradient leaves its parameter and state alone, whatever the
     const state kept_before = copies(kept);
     require_step(entry, from.params, gradient_list(shapes.size()), kept, chosen, 2);
     require_same(from.params, before);
-    tests::require_same(kept, kept_before);
+    testing::require_same(kept, kept_before);
   }
 }
 

@@ -12,7 +12,7 @@
 
 using namespace troupe;
 using namespace troupe::optimizers;
-using namespace troupe::tests;
+using namespace troupe::testing;
 
 namespace {
 
