@@ -26,8 +26,8 @@ caf::result<norm_total> on_part(self_pointer self, const norm_part& part) {
   auto promise = self->make_response_promise<norm_total>();
   state.waiting[part.update].push_back(promise);
   if (!*sum) return promise;
-  for (auto& each : state.waiting.extract(part.update).mapped())
-    each.deliver(norm_total{part.update, **sum});
+  auto ready = state.waiting.extract(part.update);
+  for (auto& each : ready.mapped()) each.deliver(norm_total{part.update, **sum});
   return promise;
 }
 
