@@ -63,3 +63,10 @@ function(troupe_node_allocator program)
   target_link_options(${program} PRIVATE -Wl,--no-as-needed)
   target_link_libraries(${program} PRIVATE jemalloc)
 endfunction()
+
+# troupe_kernels(SOURCES...): files that use optimizers/simd.hpp, as user-written optimizers do.
+# Vectorised whatever the preset; and every rounding is one that the source spells out.
+function(troupe_kernels)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS
+    "-O3;-ffp-contract=off;-fno-math-errno;-fno-trapping-math")
+endfunction()

@@ -31,12 +31,26 @@ using stage_actor = caf::typed_actor<
     caf::reacts_to<output_ready>, caf::reacts_to<work_done>,
     // From the trainer, between steps. Errors: bad_data naming the tensor; bad_config for a chunk
     // that the stage does not have.
-    caf::replies_to<load_weights>::with<done>, caf::replies_to<read_weights>::with<weights>>;
+    caf::replies_to<load_weights>::with<done>, caf::replies_to<read_weights>::with<weights>,
+    // The same of its optimizer's state, of all chunks, which the optimizer answers.
+    caf::replies_to<load_state>::with<done>, caf::replies_to<read_state>::with<kept_state>>;
 
 /// The owner of a stage's parameters: the only one who writes them. Lives beside its stage.
 using optimizer_actor = caf::typed_actor<
-    // From the stage, once a training step. Errors: bad_config for gradients that do not match.
-    caf::replies_to<apply_gradients>::with<applied>>;
+    // From the stage, once a training step. Answered when the update is applied, or the gradients
+    // are kept for it. Errors: bad_config for gradients that do not match, stale for a step out of
+    // order, handler_failed for a norm that is not finite.
+    caf::replies_to<apply_gradients>::with<applied>,
+    // From the stage, when it is connected, before the first step.
+    caf::reacts_to<share_norm>,
+    // From the trainer by way of the stage, between steps. Errors: bad_data naming the tensor.
+    caf::replies_to<load_state>::with<done>, caf::replies_to<read_state>::with<kept_state>>;
+
+/// Adds up what each stage's gradients contribute to their global norm. Lives beside the pipeline.
+using norm_actor = caf::typed_actor<
+    // From each optimizer that clips by the norm, once an update; answered when all have sent
+    // theirs. Errors: bad_frame for a part that came before, or of no stage.
+    caf::replies_to<norm_part>::with<norm_total>>;
 
 /// Hands batches to the pipeline's two ends as far as their credits allow; the rest waits with it.
 /// Lives beside the pipeline, which bounds how many steps are under way.

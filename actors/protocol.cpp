@@ -14,12 +14,18 @@ void add_protocol(message_registry& registry) {
   registry.add<run_done>("run_done");
   registry.add<apply_gradients>("apply_gradients");
   registry.add<applied>("applied");
+  registry.add<share_norm>("share_norm");
+  registry.add<norm_part>("norm_part");
+  registry.add<norm_total>("norm_total");
   registry.add<build_stage>("build_stage");
   registry.add<stage_built>("stage_built");
   registry.add<connect_stage>("connect_stage");
   registry.add<load_weights>("load_weights");
   registry.add<read_weights>("read_weights");
   registry.add<weights>("weights");
+  registry.add<load_state>("load_state");
+  registry.add<read_state>("read_state");
+  registry.add<kept_state>("kept_state");
   registry.add<deliver_batch>("deliver_batch");
   registry.add<batch_delivered>("batch_delivered");
   registry.add<done>("done");

@@ -132,7 +132,8 @@ struct work_done {
   std::optional<std::string> failure = {};
 };
 
-/// A step's gradients, for the stage's optimizer, which keeps none of them.
+/// A step's gradients, for the stage's optimizer, which keeps none of them longer than until the
+/// update they are for.
 struct apply_gradients {
   std::uint64_t update = 0;  // from 1
   double learning_rate = 0;
@@ -165,6 +166,53 @@ struct layer_range {
   }
 };
 
+/// From a stage to its optimizer: who adds up the norm of all stages' gradients.
+struct share_norm {
+  caf::strong_actor_ptr norm;  // a norm_actor
+  stage_id stage;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.norm, self.stage);
+  }
+};
+
+/// What a stage's gradients contribute to the global norm.
+struct norm_part {
+  std::uint64_t update = 0;
+  stage_id stage;
+  std::vector<double> squares;  // of each parameter's gradient: sums over its elements
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.update, self.stage, self.squares);
+  }
+};
+
+/// The sum of the squares of all stages.
+struct norm_total {
+  std::uint64_t update = 0;
+  double squares = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.update, self.squares);
+  }
+};
+
+/// How gradients become updates, beside the optimizer's own options.
+struct update_rules {
+  std::vector<std::string> groups = {};  // see optimizers::parse_group
+  double clip_value = 0;                 // largest magnitude of an element; 0: any
+  double clip_norm = 0;                  // largest norm of all stages' gradients together; 0: any
+  std::uint32_t accumulate = 1;          // steps whose gradients are averaged for one update
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.groups, self.clip_value, self.clip_norm, self.accumulate);
+  }
+};
+
 /// Makes a stage and its optimizer on the node that gets it.
 struct build_stage {
   stage_id stage;
@@ -179,11 +227,13 @@ struct build_stage {
   std::int32_t threads = 1;  // intra-op threads of the stage's arithmetic
   std::string optimizer;
   std::map<std::string, double> optimizer_options;
+  update_rules rules = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.stage, self.model, self.classes, self.seed, self.slices, self.loss, self.bf16,
-      self.channels_last, self.device, self.threads, self.optimizer, self.optimizer_options);
+      self.channels_last, self.device, self.threads, self.optimizer, self.optimizer_options,
+      self.rules);
   }
 };
 
@@ -209,15 +259,18 @@ struct neighbour {
 };
 
 /// Tells a stage the slices before and after each of its own, who feeds the model's two ends (a
-/// feeder_actor), and the credits of each edge.
+/// feeder_actor), the credits of each edge, and who adds up the norm of the gradients (a
+/// norm_actor) of the stages, of which this is number `place`.
 struct connect_stage {
   std::vector<neighbour> before, after;  // one a chunk
   caf::strong_actor_ptr feeder;
   std::uint32_t credits = engine::default_credits;
+  caf::strong_actor_ptr norm = {};
+  stage_id place = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.before, self.after, self.feeder, self.credits);
+    f(self.before, self.after, self.feeder, self.credits, self.norm, self.place);
   }
 };
 
@@ -254,6 +307,31 @@ struct read_weights {
 
 /// A chunk's parameters and buffers in the model's order, as they are after the last update.
 struct weights {
+  std::vector<named> tensors;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.tensors);
+  }
+};
+
+/// A stage's optimizer state under the names of optimizers/saved_state.hpp, to take over.
+struct load_state {
+  std::vector<named> tensors;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.tensors);
+  }
+};
+
+struct read_state {
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+/// A stage's optimizer state as it is after the last update.
+struct kept_state {
   std::vector<named> tensors;
 
   template <class Self, class Fields>
@@ -324,12 +402,18 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::output_ready)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::work_done)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::apply_gradients)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::applied)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::share_norm)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::norm_part)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::norm_total)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::build_stage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::stage_built)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::connect_stage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::load_weights)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_weights)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::weights)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::load_state)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_state)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::kept_state)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::deliver_batch)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::batch_delivered)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::done)

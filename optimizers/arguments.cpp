@@ -13,9 +13,15 @@ std::string text(const Value& value) {
   return out.str();
 }
 
-/// Compares what belongs to parameter `index` ("its gradient") with it.
-result<void> fits(const std::string& where, const at::Tensor& param, const std::string& what,
-                  const at::Tensor& other) {
+/// Whether two tensors agree in what `misfit` compares.
+bool fits(const at::Tensor& param, const at::Tensor& other) {
+  return param.sizes() == other.sizes() && param.scalar_type() == other.scalar_type() &&
+         param.device() == other.device();
+}
+
+/// Says how what belongs to a parameter ("its gradient") differs from it.
+tl::unexpected<error> misfit(const std::string& where, const at::Tensor& param,
+                             const std::string& what, const at::Tensor& other) {
   const auto differ = [&](const std::string& property, const std::string& ours,
                           const std::string& theirs) {
     return fail(errc::bad_config,
@@ -25,54 +31,70 @@ result<void> fits(const std::string& where, const at::Tensor& param, const std::
     return differ("shape", text(param.sizes()), text(other.sizes()));
   if (param.scalar_type() != other.scalar_type())
     return differ("dtype", text(param.scalar_type()), text(other.scalar_type()));
-  if (param.device() != other.device())
-    return differ("device", text(param.device()), text(other.device()));
-  return {};
+  return differ("device", text(param.device()), text(other.device()));
+}
+
+bool is_number(const at::Tensor& tensor) {
+  return tensor.dim() == 0 && tensor.scalar_type() == at::kDouble && tensor.is_cpu() &&
+         tensor.layout() == at::kStrided;
 }
 
 std::string whose(const std::string& optimizer) {
   return "optimizer '" + optimizer + "': ";
 }
 
-std::string parameter(const std::string& optimizer, std::size_t index) {
-  return whose(optimizer) + "parameter " + std::to_string(index);
+std::string parameter(const std::string& optimizer, std::size_t index,
+                      const std::vector<std::string>& names = {}) {
+  return whose(optimizer) + "parameter " + std::to_string(index) +
+         (index < names.size() ? " (" + names[index] + ")" : "");
 }
 
 }  // namespace
 
 result<void> check_gradients(const std::string& optimizer, const std::vector<at::Tensor>& params,
-                             const std::vector<std::optional<at::Tensor>>& gradients) {
+                             const std::vector<std::optional<at::Tensor>>& gradients,
+                             const std::vector<std::string>& names) {
   if (params.size() != gradients.size())
     return fail(errc::bad_config, whose(optimizer) + std::to_string(params.size()) +
                                       " parameters, but " + std::to_string(gradients.size()) +
                                       " gradients");
   for (std::size_t i = 0; i < params.size(); ++i) {
-    const std::string where = parameter(optimizer, i);
-    if (!params[i].defined()) return fail(errc::bad_config, where + " is undefined");
+    if (!params[i].defined())
+      return fail(errc::bad_config, parameter(optimizer, i, names) + " is undefined");
     if (!params[i].is_floating_point())
-      return fail(errc::bad_config, where + " has dtype " + text(params[i].scalar_type()) +
+      return fail(errc::bad_config, parameter(optimizer, i, names) + " has dtype " +
+                                        text(params[i].scalar_type()) +
                                         ", which is not floating point");
-    if (const at::Tensor* gradient = given(gradients[i]))
-      if (auto good = fits(where, params[i], "its gradient", *gradient); !good) return good;
+    if (const at::Tensor* gradient = given(gradients[i]); gradient && !fits(params[i], *gradient))
+      return misfit(parameter(optimizer, i, names), params[i], "its gradient", *gradient);
   }
   return {};
 }
 
 result<void> check_state(const std::string& optimizer, const std::vector<at::Tensor>& params,
-                         const state& kept, const std::vector<std::string>& slots) {
+                         const state& kept, const std::vector<std::string>& slots,
+                         const std::vector<std::string>& scalars) {
   for (const auto& [slot, tensors] : kept) {
     const std::string quoted = "'" + slot + "'";
-    if (std::ranges::find(slots, slot) == slots.end())
+    const bool is_scalar = std::ranges::find(scalars, slot) != scalars.end();
+    if (!is_scalar && std::ranges::find(slots, slot) == slots.end())
       return fail(errc::bad_config, whose(optimizer) + "no state called " + quoted +
                                         " is kept; this state belongs to another optimizer");
     if (tensors.size() != params.size())
       return fail(errc::bad_config, whose(optimizer) + std::to_string(params.size()) +
                                         " parameters, but " + std::to_string(tensors.size()) +
                                         " entries of " + quoted);
-    for (std::size_t i = 0; i < params.size(); ++i)
-      if (tensors[i].defined())
-        if (auto good = fits(parameter(optimizer, i), params[i], "its " + slot, tensors[i]); !good)
-          return good;
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      const at::Tensor& each = tensors[i];
+      if (!each.defined()) continue;
+      if (is_scalar && !is_number(each))
+        return fail(errc::bad_config, parameter(optimizer, i) + ": its " + slot +
+                                          " must be a single f64 on the CPU, and has shape " +
+                                          text(each.sizes()) + " and dtype " +
+                                          text(each.scalar_type()));
+      if (!is_scalar && !fits(params[i], each))
+        return misfit(parameter(optimizer, i), params[i], "its " + slot, each);
+    }
   }
   return {};
 }

@@ -14,15 +14,18 @@ namespace troupe::optimizers {
 }
 
 /// Whether every gradient fits its parameter. Errors: bad_config naming both counts, or the
-/// parameter's index and both shapes, dtypes or devices.
+/// parameter's index, its name if there are `names`, and both shapes, dtypes or devices.
 [[nodiscard]] result<void> check_gradients(const std::string& optimizer,
                                            const std::vector<at::Tensor>& params,
-                                           const std::vector<std::optional<at::Tensor>>& gradients);
+                                           const std::vector<std::optional<at::Tensor>>& gradients,
+                                           const std::vector<std::string>& names = {});
 
-/// Whether `kept` holds no other slots than `slots`, each with one entry a parameter that is
-/// undefined or fits it. Errors: bad_config as above, naming the slot.
+/// Whether `kept` holds no other slots than `slots` and `scalars`, each with one entry a parameter
+/// that is undefined, or fits it (slots), or is a single f64 on the CPU (scalars). Errors:
+/// bad_config as above, naming the slot.
 [[nodiscard]] result<void> check_state(const std::string& optimizer,
                                        const std::vector<at::Tensor>& params, const state& kept,
-                                       const std::vector<std::string>& slots);
+                                       const std::vector<std::string>& slots,
+                                       const std::vector<std::string>& scalars = {});
 
 }  // namespace troupe::optimizers

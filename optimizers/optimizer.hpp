@@ -4,21 +4,48 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "messages/error.hpp"
 
 namespace troupe::optimizers {
 
-/// Option values by name, as a config gives them (booleans are 0 and 1).
+/// Option values by name, as a config gives them (booleans are 0 and 1, a word is its place among
+/// the option's words: see parse_option).
 using options = std::map<std::string, double>;
 
+/// The largest magnitude an option may have: it must still be finite as an f32.
+inline constexpr double largest_option = std::numeric_limits<float>::max();
+
+/// One option of an optimizer: its default and the range of its values, both ends included unless
+/// it says else. The texts live as long as the program.
+struct option_rule {
+  std::string_view name = {};
+  double fallback = 0;
+  double least = 0;
+  double most = largest_option;
+  bool above_least = false;                      ///< `least` itself is out of range.
+  bool below_most = false;                       ///< `most` itself is out of range.
+  bool is_flag = false;                          ///< Only 0 and 1.
+  std::span<const std::string_view> words = {};  ///< Names of the values 0, 1, ..
+  std::string_view help = {};                    ///< One line for --help.
+};
+
 /// Tensors by slot name ("momentum_buffer"), one list entry a parameter; undefined until first
-/// used.
+/// used. Like its parameter in shape, dtype and device, or a single f64 on the CPU ("step").
 using state = std::map<std::string, std::vector<at::Tensor>>;
+
+/// Parameters and their state after a step.
+struct version {
+  std::vector<at::Tensor> params;
+  state kept;
+};
 
 /// A functional optimizer: a pure description, no state of its own, safe to share between threads.
 struct optimizer {
@@ -42,7 +69,25 @@ struct optimizer {
                              const std::vector<std::optional<at::Tensor>>& gradients, state& state,
                              const options& options, std::uint64_t step)>
       step;
+
+  /// What each option allows; may be empty where `check` alone knows.
+  std::vector<option_rule> rules = {};
+
+  /// The same update into new tensors, with the same bits: the old version stays as it was and may
+  /// be read meanwhile. A parameter without a gradient is the same tensor in both. Empty: see
+  /// `next_version`. Errors: as `step`.
+  std::function<result<version>(const std::vector<at::Tensor>& params,
+                                const std::vector<std::optional<at::Tensor>>& gradients,
+                                const state& state, const options& options, std::uint64_t step)>
+      next = {};
 };
+
+/// `entry.next`, or where it has none its `step` on copies.
+[[nodiscard]] result<version> next_version(const optimizer& entry,
+                                           const std::vector<at::Tensor>& params,
+                                           const std::vector<std::optional<at::Tensor>>& gradients,
+                                           const state& kept, const options& chosen,
+                                           std::uint64_t step);
 
 /// Names to optimizers: a value that `main` builds and passes in.
 class registry {
@@ -52,6 +97,9 @@ class registry {
 
   /// Errors: bad_config listing the known names.
   [[nodiscard]] result<optimizer> find(const std::string& name) const;
+
+  /// In alphabetical order.
+  [[nodiscard]] std::vector<std::string> names() const;
 
  private:
   std::map<std::string, optimizer> entries_;

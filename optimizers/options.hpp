@@ -9,17 +9,11 @@
 
 namespace troupe::optimizers {
 
-/// The largest magnitude an option may have: it must still be finite as an f32.
-inline constexpr double largest_option = std::numeric_limits<float>::max();
+/// "0.1", as short as the value allows.
+[[nodiscard]] std::string to_text(double value);
 
-/// One option of an optimizer: its default and the range of its values, both ends included.
-struct option_rule {
-  std::string_view name;
-  double fallback = 0;
-  double least = 0;
-  double most = largest_option;
-  bool is_flag = false;  ///< Only 0 and 1.
-};
+/// "from 0 to 1", "0 or 1", "grad or direct": what values of an option are allowed.
+[[nodiscard]] std::string range_of(const option_rule& rule);
 
 /// Every option with its default.
 [[nodiscard]] options defaults_of(std::span<const option_rule> rules);
@@ -29,7 +23,14 @@ struct option_rule {
 [[nodiscard]] result<void> check_options(const std::string& optimizer,
                                          std::span<const option_rule> rules, const options& given);
 
-/// "0.1", as short as the value allows.
-[[nodiscard]] std::string to_text(double value);
+/// Whether the optimizer has the option and the value is in its range, whatever the other options
+/// are. Errors: bad_config.
+[[nodiscard]] result<void> check_option(const optimizer& entry, const std::string& option,
+                                        double value);
+
+/// The value that `text` stands for: a number, a word of the option, or true and false where it is
+/// a flag. Errors: bad_config naming option, text and range, or the known options.
+[[nodiscard]] result<double> parse_option(const optimizer& entry, const std::string& option,
+                                          const std::string& text);
 
 }  // namespace troupe::optimizers

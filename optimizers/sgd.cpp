@@ -1,36 +1,121 @@
-#include "optimizers/sgd.hpp"
-
 #include <ATen/ops/add.h>
 #include <ATen/ops/clone.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/neg.h>
-#include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
 
-#include <array>
-#include <exception>
+#include <bit>
 
-#include "optimizers/arguments.hpp"
+#include "optimizers/algorithms.hpp"
+#include "optimizers/layout.hpp"
 #include "optimizers/options.hpp"
-#include "optimizers/sgd_kernel.hpp"
 
 namespace troupe::optimizers {
 namespace {
 
-constexpr const char* name = "sgd";
-constexpr const char* slot = "momentum_buffer";
-
 constexpr std::array rules{
-    option_rule{.name = "lr", .fallback = 1e-3},
-    option_rule{.name = "momentum"},
-    option_rule{.name = "dampening", .least = -largest_option},
-    option_rule{.name = "weight_decay"},
-    option_rule{.name = "nesterov", .is_flag = true},
-    option_rule{.name = "maximize", .is_flag = true},
+    option_rule{.name = "lr", .fallback = 1e-3, .help = "Learning rate"},
+    option_rule{.name = "momentum", .help = "Share of the old step in the new one"},
+    option_rule{.name = "dampening",
+                .least = -largest_option,
+                .help = "Share of the gradient kept out of momentum"},
+    option_rule{.name = "weight_decay", .help = "Pull of the weights to zero"},
+    option_rule{.name = "nesterov", .is_flag = true, .help = "Nesterov's momentum"},
+    option_rule{.name = "maximize", .is_flag = true, .help = "Climb instead of descend"},
+};
+
+enum class buffer_use : std::uint8_t { none, first, running };
+
+// Rounds as ATen's operators do one after the other: factors are rounded to T, every add of a
+// scaled tensor is one FMA.
+template <class T, bool decays, buffer_use use, bool nesterov>
+struct sgd_element {
+  static constexpr std::array uses{use != buffer_use::none};
+  using bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+
+  bits flip;  ///< The sign bit if the gradient is to be negated, else 0.
+  T minus_lr, momentum, undamped, weight_decay;
+
+  void operator()(T& x, T gradient, T& buffer) const {
+    T change = std::bit_cast<T>(static_cast<bits>(std::bit_cast<bits>(gradient) ^ flip));
+    if constexpr (decays) change = fused(x, weight_decay, change);
+    if constexpr (use != buffer_use::none) {
+      if constexpr (use == buffer_use::running) {
+        const T shrunk = buffer * momentum;
+        buffer = fused(change, undamped, shrunk);
+      } else {
+        buffer = change;
+      }
+      change = nesterov ? fused(buffer, momentum, change) : buffer;
+    }
+    x = fused(change, minus_lr, x);
+  }
+};
+
+class sgd_method {
+ public:
+  explicit sgd_method(const options& chosen)
+      : lr_(chosen.at("lr")),
+        momentum_(chosen.at("momentum")),
+        dampening_(chosen.at("dampening")),
+        weight_decay_(chosen.at("weight_decay")),
+        nesterov_(chosen.at("nesterov") != 0),
+        maximize_(chosen.at("maximize") != 0) {}
+
+  [[nodiscard]] std::vector<slot_use> uses() const { return {{.used = momentum_ != 0}}; }
+
+  template <class T, class Run>
+  void with(const param_numbers& numbers, const Run& run) const {
+    const auto choose = [&](auto decays, auto nesterov) {
+      if (momentum_ == 0)
+        run(element<T, decays, buffer_use::none, false>());
+      else if (numbers.fresh)
+        run(element<T, decays, buffer_use::first, nesterov>());
+      else
+        run(element<T, decays, buffer_use::running, nesterov>());
+    };
+    with_flags(choose, weight_decay_ != 0, nesterov_);
+  }
+
+  [[nodiscard]] bool wants_operators(const at::Tensor& param, const at::Tensor& gradient,
+                                     std::span<at::Tensor* const> kept) const {
+    const auto is_strided = [](const at::Tensor& each) { return each.layout() == at::kStrided; };
+    const bool one_pass = param.scalar_type() == at::kFloat || param.scalar_type() == at::kDouble;
+    return !one_pass || !is_plain(param) || !is_strided(gradient) ||
+           (kept[0] != nullptr && kept[0]->defined() && !is_strided(*kept[0]));
+  }
+
+  // What torch.optim.SGD does, operator by operator.
+  void run_operators(at::Tensor& param, at::Tensor gradient,
+                     std::span<at::Tensor* const> kept) const {
+    if (maximize_) gradient = at::neg(gradient);
+    if (weight_decay_ != 0) gradient = at::add(gradient, param, weight_decay_);
+    if (momentum_ != 0) {
+      at::Tensor& buffer = *kept[0];
+      if (buffer.defined())
+        buffer.mul_(momentum_).add_(gradient, 1 - dampening_);
+      else
+        buffer = at::clone(gradient.detach());
+      gradient = nesterov_ ? at::add(gradient, buffer, momentum_) : buffer;
+    }
+    param.add_(gradient, -lr_);
+  }
+
+ private:
+  template <class T, bool decays, buffer_use use, bool nesterov>
+  [[nodiscard]] sgd_element<T, decays, use, nesterov> element() const {
+    using made = sgd_element<T, decays, use, nesterov>;
+    using bits = typename made::bits;
+    return {.flip = maximize_ ? bits{1} << (8 * sizeof(T) - 1) : bits{0},
+            .minus_lr = static_cast<T>(-lr_),
+            .momentum = static_cast<T>(momentum_),
+            .undamped = static_cast<T>(1 - dampening_),
+            .weight_decay = static_cast<T>(weight_decay_)};
+  }
+
+  double lr_, momentum_, dampening_, weight_decay_;
+  bool nesterov_, maximize_;
 };
 
 result<void> check(const options& given) {
-  if (auto good = check_options(name, rules, given); !good) return good;
   if (given.at("nesterov") == 0) return {};
   if (given.at("momentum") > 0 && given.at("dampening") == 0) return {};
   return fail(errc::bad_config,
@@ -38,106 +123,15 @@ result<void> check(const options& given) {
                   to_text(given.at("momentum")) + " and " + to_text(given.at("dampening")));
 }
 
-sgd_factors factors_of(const options& given) {
-  return {given.at("lr"),           given.at("momentum"),      given.at("dampening"),
-          given.at("weight_decay"), given.at("nesterov") != 0, given.at("maximize") != 0};
-}
-
-/// Whether the tensor's elements lie in memory as plain numbers, without gaps.
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.is_cpu() && !tensor.is_neg() &&
-         tensor.is_non_overlapping_and_dense();
-}
-
-bool same_layout(const at::Tensor& left, const at::Tensor& right) {
-  for (std::int64_t i = 0; i < left.dim(); ++i)
-    if (left.size(i) > 1 && left.stride(i) != right.stride(i)) return false;
-  return true;
-}
-
-at::Tensor like(const at::Tensor& param) {
-  return at::empty_strided(param.sizes(), param.strides(), param.options());
-}
-
-/// `tensor` itself, or a copy in the parameter's layout.
-at::Tensor laid_out_as(const at::Tensor& param, const at::Tensor& tensor) {
-  if (is_plain(tensor) && same_layout(param, tensor)) return tensor;
-  return like(param).copy_(tensor);
-}
-
-template <class T>
-void update_in_one_pass(at::Tensor& param, const at::Tensor& gradient, at::Tensor& buffer,
-                        const sgd_factors& factors) {
-  const at::Tensor aligned = laid_out_as(param, gradient);
-  const bool keeps = factors.momentum != 0;
-  const bool first = keeps && !buffer.defined();
-  if (keeps) buffer = first ? like(param) : laid_out_as(param, buffer);
-  param.unsafeGetTensorImpl()->bump_version();
-  if (keeps && !first) buffer.unsafeGetTensorImpl()->bump_version();
-  sgd_update(best_simd(), param.mutable_data_ptr<T>(),
-             keeps ? buffer.mutable_data_ptr<T>() : nullptr, aligned.const_data_ptr<T>(),
-             param.numel(), first, factors);
-}
-
-// What torch.optim.SGD does, operator by operator.
-void update_by_operators(at::Tensor& param, at::Tensor gradient, at::Tensor& buffer,
-                         const sgd_factors& factors) {
-  if (factors.maximize) gradient = at::neg(gradient);
-  if (factors.weight_decay != 0) gradient = at::add(gradient, param, factors.weight_decay);
-  if (factors.momentum != 0) {
-    if (buffer.defined())
-      buffer.mul_(factors.momentum).add_(gradient, 1 - factors.dampening);
-    else
-      buffer = at::clone(gradient.detach());
-    gradient = factors.nesterov ? at::add(gradient, buffer, factors.momentum) : buffer;
-  }
-  param.add_(gradient, -factors.lr);
-}
-
-void update(at::Tensor& param, const at::Tensor& gradient, at::Tensor& buffer,
-            const sgd_factors& factors) {
-  const bool plain = is_plain(param) && gradient.layout() == at::kStrided &&
-                     (!buffer.defined() || buffer.layout() == at::kStrided);
-  if (plain && param.scalar_type() == at::kFloat)
-    update_in_one_pass<float>(param, gradient, buffer, factors);
-  else if (plain && param.scalar_type() == at::kDouble)
-    update_in_one_pass<double>(param, gradient, buffer, factors);
-  else
-    update_by_operators(param, gradient, buffer, factors);
-}
-
-result<void> step(std::vector<at::Tensor>& params,
-                  const std::vector<std::optional<at::Tensor>>& gradients, state& state,
-                  const options& given_options, std::uint64_t number) {
-  if (auto good = check(given_options); !good) return good;
-  if (auto good = check_gradients(name, params, gradients); !good) return good;
-  if (auto good = check_state(name, params, state, {slot}); !good) return good;
-  const sgd_factors factors = factors_of(given_options);
-  std::vector<at::Tensor> none(params.size());
-  auto& buffers = factors.momentum == 0 ? none : state[slot];
-  buffers.resize(params.size());
-  const c10::NoGradGuard no_grad;
-  std::size_t index = 0;
-  const auto failed = [&](const char* why) {
-    return fail(errc::handler_failed, "optimizer 'sgd': step " + std::to_string(number) +
-                                          ", parameter " + std::to_string(index) + ": " + why);
-  };
-  try {
-    for (; index < params.size(); ++index)
-      if (const at::Tensor* gradient = given(gradients[index]))
-        update(params[index], *gradient, buffers[index], factors);
-  } catch (const c10::Error& thrown) {
-    return failed(thrown.what_without_backtrace());
-  } catch (const std::exception& thrown) {
-    return failed(thrown.what());
-  }
-  return {};
-}
-
 }  // namespace
 
-optimizer sgd() {
-  return {name, defaults_of(rules), check, step};
+algorithm sgd() {
+  return {.name = "sgd",
+          .rules = {rules.begin(), rules.end()},
+          .slots = {"momentum_buffer"},
+          .scalars = {},
+          .check = check,
+          .bind = bind_to<sgd_method>};
 }
 
 }  // namespace troupe::optimizers

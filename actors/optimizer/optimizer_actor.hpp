@@ -7,6 +7,8 @@
 
 #include "actors/interfaces.hpp"
 #include "engine/stage/layer.hpp"
+#include "messages/error.hpp"
+#include "optimizers/groups.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {
@@ -18,10 +20,13 @@ struct optimizer_parts {
   optimizers::optimizer optimizer;
   optimizers::options options;  ///< Complete (see optimizers::complete).
   int threads = 1;              ///< Intra-op threads of its thread.
+  update_rules rules = {};
 };
 
 /// Spawns an optimizer on a thread of its own: an update never holds up a scheduler. Updates are in
-/// place, in order, and only while the stage waits for them.
-[[nodiscard]] optimizer_actor spawn_optimizer(caf::actor_system& system, optimizer_parts parts);
+/// place, in order, and only while the stage waits for them. Errors: bad_config naming a parameter
+/// group.
+[[nodiscard]] result<optimizer_actor> spawn_optimizer(caf::actor_system& system,
+                                                      optimizer_parts parts);
 
 }  // namespace troupe::actors

@@ -120,7 +120,8 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& order,
                                      .options = *options,
                                      .optimizer = order.optimizer,
                                      .optimizer_options = order.optimizer_options,
-                                     .threads = order.threads},
+                                     .threads = order.threads,
+                                     .rules = order.rules},
                                     parts.optimizers);
 } catch (const std::exception& problem) {
   return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) +

@@ -46,10 +46,11 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   }
   const auto owner =
       spawn_optimizer(system, {blueprint.name, std::move(parameters), std::move(*optimizer),
-                               std::move(*options), blueprint.threads});
-  auto stage = spawn_stage(system, {blueprint.name, std::move(modules), owner, blueprint.threads});
+                               std::move(*options), blueprint.threads, std::move(blueprint.rules)});
+  if (!owner) return tl::unexpected(owner.error());
+  auto stage = spawn_stage(system, {blueprint.name, std::move(modules), *owner, blueprint.threads});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
-      [owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
+      [owner = *owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;
 }
 
@@ -69,7 +70,8 @@ result<local_stages> local_stages::spawn(caf::actor_system& system, engine::mode
                           .options = like.options,
                           .optimizer = like.optimizer,
                           .optimizer_options = like.optimizer_options,
-                          .threads = like.threads};
+                          .threads = like.threads,
+                          .rules = like.rules};
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk)
       stage.slices.push_back(std::move((*slices)[layout->position_of({s, chunk})]));
     auto handle = spawn_stage_with_optimizer(system, std::move(stage), known);

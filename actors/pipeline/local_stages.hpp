@@ -29,6 +29,7 @@ struct stage_blueprint {
   std::string optimizer = "sgd";               ///< A name in the registry.
   optimizers::options optimizer_options = {};  ///< Over the optimizer's defaults.
   int threads = 1;                             ///< Intra-op threads of its arithmetic.
+  update_rules rules = {};
 };
 
 /// Spawns a stage with an optimizer that lives as long as it does. Errors: bad_config.

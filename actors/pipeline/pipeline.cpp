@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/optimizer/norm_actor.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
@@ -86,6 +87,7 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
 pipeline::~pipeline() {
   if (announcer_) caf::anon_send_exit(announcer_, caf::exit_reason::user_shutdown);
   if (feeder_) caf::anon_send_exit(feeder_, caf::exit_reason::user_shutdown);
+  if (norm_) caf::anon_send_exit(norm_, caf::exit_reason::user_shutdown);
 }
 
 result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
@@ -100,6 +102,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   const auto last = layout->slice_at(layout->positions() - 1);
   made.feeder_ =
       spawn_feeder(system, made.stages_.front(), made.stages_[last.stage], last.chunk, credits);
+  made.norm_ = spawn_norm(system, layout->stages);
   if (auto connected = made.connect(credits); !connected) return tl::unexpected(connected.error());
   return made;
 }
@@ -117,7 +120,12 @@ neighbour pipeline::slice_at(std::uint32_t position) const {
 result<void> pipeline::connect(std::uint32_t credits) {
   const std::uint32_t positions = layout_.positions();
   for (std::uint32_t s = 0; s < layout_.stages; ++s) {
-    connect_stage around{.before = {}, .after = {}, .feeder = {}, .credits = credits};
+    connect_stage around{.before = {},
+                         .after = {},
+                         .feeder = {},
+                         .credits = credits,
+                         .norm = caf::actor_cast<caf::strong_actor_ptr>(norm_),
+                         .place = {s}};
     for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
       const std::uint32_t at = layout_.position_of({s, chunk});
       const bool first = at == 0, last = at + 1 == positions;
@@ -200,9 +208,17 @@ result<std::vector<engine::named_tensor>> pipeline::read_weights() {
   std::vector<engine::named_tensor> all;
   for (std::uint32_t at = 0; at < layout_.positions(); ++at) {
     const auto [stage, chunk] = layout_.slice_at(at);
-    auto part = ask<weights>(*self_, stages_[stage], actors::read_weights{chunk});
-    if (!part) return tl::unexpected(part.error());
-    for (auto& [name, tensor] : part->tensors) all.push_back({name, tensor});
+    if (auto part = read<weights>(stage, actors::read_weights{chunk}, all); !part)
+      return tl::unexpected(part.error());
+  }
+  return all;
+}
+
+result<std::vector<engine::named_tensor>> pipeline::read_state() {
+  std::vector<engine::named_tensor> all;
+  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+    if (auto part = read<kept_state>(stage, actors::read_state{}, all); !part)
+      return tl::unexpected(part.error());
   }
   return all;
 }
@@ -210,7 +226,26 @@ result<std::vector<engine::named_tensor>> pipeline::read_weights() {
 result<void> pipeline::load_weights(std::uint32_t position,
                                     const std::vector<engine::named_tensor>& tensors) {
   const auto [stage, chunk] = layout_.slice_at(position);
-  actors::load_weights message{chunk, {}};
+  return load(stage, actors::load_weights{chunk, {}}, tensors);
+}
+
+result<void> pipeline::load_state(std::size_t stage,
+                                  const std::vector<engine::named_tensor>& tensors) {
+  return load(stage, actors::load_state{}, tensors);
+}
+
+template <class Answer, class Request>
+result<void> pipeline::read(std::size_t stage, Request request,
+                            std::vector<engine::named_tensor>& into) {
+  auto part = ask<Answer>(*self_, stages_.at(stage), std::move(request));
+  if (!part) return tl::unexpected(part.error());
+  for (auto& [name, tensor] : part->tensors) into.push_back({name, tensor});
+  return {};
+}
+
+template <class Request>
+result<void> pipeline::load(std::size_t stage, Request message,
+                            const std::vector<engine::named_tensor>& tensors) {
   for (const auto& [name, tensor] : tensors) message.tensors.push_back({name, tensor});
   auto loaded = ask<done>(*self_, stages_.at(stage), std::move(message));
   if (!loaded) return tl::unexpected(loaded.error());

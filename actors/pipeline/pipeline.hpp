@@ -97,6 +97,13 @@ class pipeline {
   [[nodiscard]] result<void> load_weights(std::uint32_t position,
                                           const std::vector<engine::named_tensor>& tensors);
 
+  /// Every optimizer's state, under the names of optimizers/saved_state.hpp. Errors: peer_lost.
+  [[nodiscard]] result<std::vector<engine::named_tensor>> read_state();
+
+  /// Gives one stage's optimizer the state that belongs to it. Errors: bad_data, peer_lost.
+  [[nodiscard]] result<void> load_state(std::size_t stage,
+                                        const std::vector<engine::named_tensor>& tensors);
+
   [[nodiscard]] const std::vector<stage_actor>& stages() const noexcept { return stages_; }
 
   /// Whom to give the batches of its steps to (see feed.hpp).
@@ -114,6 +121,12 @@ class pipeline {
            engine::schedule_choice schedule, const engine::model_layout& layout);
   [[nodiscard]] neighbour slice_at(std::uint32_t position) const;
   [[nodiscard]] result<void> connect(std::uint32_t credits);
+  template <class Answer, class Request>
+  [[nodiscard]] result<void> read(std::size_t stage, Request request,
+                                  std::vector<engine::named_tensor>& into);
+  template <class Request>
+  [[nodiscard]] result<void> load(std::size_t stage, Request message,
+                                  const std::vector<engine::named_tensor>& tensors);
   [[nodiscard]] result<engine::plan> plan_for(const step_order& order) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
@@ -121,6 +134,7 @@ class pipeline {
   caf::actor announcer_;  // asks all stages at once, and hears of the first failure at once
   std::vector<stage_actor> stages_;
   feeder_actor feeder_;
+  norm_actor norm_;
   engine::schedule_choice schedule_;
   engine::model_layout layout_;
   std::deque<pending_step> under_way_;

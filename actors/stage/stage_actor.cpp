@@ -305,6 +305,7 @@ caf::result<done> on_connect(self_pointer self, const connect_stage& to) {
   state.before = to_links(to.before);
   state.after = to_links(to.after);
   state.feeder = caf::actor_cast<feeder_actor>(to.feeder);
+  if (to.norm) self->send(state.optimizer, share_norm{to.norm, to.place});
   return done{};
 }
 
@@ -370,6 +371,8 @@ stage_actor::behavior_type stage_behavior(self_pointer self,
       [self](const work_done& outcome) { on_work_done(self, outcome); },
       [self](const load_weights& from) { return on_load(self, from); },
       [self](const read_weights& what) { return on_read(self, what); },
+      [self](const load_state& from) { return self->delegate(self->state.optimizer, from); },
+      [self](const read_state& order) { return self->delegate(self->state.optimizer, order); },
   };
 }
 

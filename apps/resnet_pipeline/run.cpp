@@ -21,6 +21,8 @@
 #include "engine/stage/model.hpp"
 #include "engine/state/safetensors.hpp"
 #include "messages/log.hpp"
+#include "optimizers/groups.hpp"
+#include "optimizers/saved_state.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -31,7 +33,8 @@ struct prepared_run {
   std::int64_t classes = 0;
   std::vector<std::pair<std::size_t, std::size_t>> ranges;  // layers [first, last) of each slice
   std::vector<std::vector<engine::named_tensor>> weights;   // of each slice; empty: from the seed
-  std::uint64_t updates = 0;
+  std::vector<std::vector<engine::named_tensor>> states;    // of its optimizer, like the weights
+  std::uint64_t updates = 0;  // steps; several may make one optimizer step (--accumulate)
 };
 
 actors::model_registry models() {
@@ -63,23 +66,56 @@ result<std::int64_t> choose_classes(const cluster::model_config& config,
                                     std::to_string(data.classes()));
 }
 
-/// The weights of --init, cut like the model.
-result<std::vector<std::vector<engine::named_tensor>>> initial_weights(
-    engine::model layers, const cluster::model_config& config,
-    const std::vector<std::pair<std::size_t, std::size_t>>& ranges) {
-  std::vector<std::vector<engine::named_tensor>> parts;
-  if (config.init.empty()) return parts;
+/// What of an optimizer's state belongs to these parameters.
+std::vector<engine::named_tensor> state_of(const std::vector<engine::named_tensor>& states,
+                                           const std::vector<engine::named_tensor>& parameters) {
+  std::vector<engine::named_tensor> found;
+  for (const auto& state : states)
+    for (const auto& parameter : parameters)
+      if (optimizers::parameter_of(state.name) == parameter.name) found.push_back(state);
+  return found;
+}
+
+/// Puts the weights of --init, and the state if it has any, into the run, cut like the model.
+result<void> read_init(prepared_run& run, engine::model layers,
+                       const cluster::model_config& config) {
+  if (config.init.empty()) return {};
   const auto file = engine::load_safetensors(config.init);
   if (!file) return tl::unexpected(file.error());
-  if (auto loaded = engine::load_weights(layers, *file); !loaded)
+  std::vector<engine::named_tensor> weights, states;
+  for (const auto& each : *file)
+    (optimizers::is_state_name(each.name) ? states : weights).push_back(each);
+  if (auto loaded = engine::load_weights(layers, weights); !loaded)
     return fail(loaded.error().code, config.init.string() + ": " + loaded.error().text);
-  for (const auto& [first, last] : ranges) {
+  std::size_t used = 0;
+  for (const auto& [first, last] : run.ranges) {
     engine::model part;
     std::move(layers.begin() + static_cast<std::ptrdiff_t>(first),
               layers.begin() + static_cast<std::ptrdiff_t>(last), std::back_inserter(part));
-    parts.push_back(engine::collect_weights(part));
+    run.weights.push_back(engine::collect_weights(part));
+    run.states.push_back(state_of(states, engine::parameters(part)));
+    used += run.states.back().size();
   }
-  return parts;
+  if (used == states.size()) return {};
+  return fail(errc::bad_data,
+              config.init.string() + ": holds optimizer state of parameters that the model lacks");
+}
+
+/// Whether each parameter group is for some parameter.
+result<void> check_groups(const engine::model& layers, const cluster::optimizer_config& config) {
+  const auto entry = optimizers::built_in().find(config.name);
+  if (!entry) return tl::unexpected(entry.error());
+  for (const auto& text : config.groups) {
+    const auto rule = optimizers::parse_group(*entry, text);
+    if (!rule) return tl::unexpected(rule.error());
+    const bool used = std::ranges::any_of(layers, [&rule](const auto& layer) {
+      return std::ranges::any_of(layer->parameters(), [&rule](const auto& parameter) {
+        return optimizers::matches(*rule, parameter.name);
+      });
+    });
+    if (!used) return fail(errc::bad_config, "parameter group '" + text + "' matches no parameter");
+  }
+  return {};
 }
 
 result<prepared_run> prepare(const cluster::trainer_config& config) {
@@ -95,17 +131,21 @@ result<prepared_run> prepare(const cluster::trainer_config& config) {
 
   auto layers = build_resnet(config.model.name, run.classes, config.train.seed);
   if (!layers) return tl::unexpected(layers.error());
+  if (auto fine = check_groups(*layers, config.optimizer); !fine)
+    return tl::unexpected(fine.error());
   auto ranges = stage_ranges(*layers, config.pipeline, run.data->sample_shape());
   if (!ranges) return tl::unexpected(ranges.error());
   run.ranges = std::move(*ranges);
-  auto weights = initial_weights(std::move(*layers), config.model, run.ranges);
-  if (!weights) return tl::unexpected(weights.error());
-  run.weights = std::move(*weights);
+  if (auto read = read_init(run, std::move(*layers), config.model); !read)
+    return tl::unexpected(read.error());
 
   const auto per_epoch =
       static_cast<std::uint64_t>(engine::batch_count(samples, config.train.batch_size));
   run.updates = config.train.steps ? *config.train.steps : *config.train.epochs * per_epoch;
-  return run;
+  run.updates -= run.updates % config.train.accumulate;  // whole updates only
+  if (run.updates > 0) return run;
+  return fail(errc::bad_config, "--accumulate " + std::to_string(config.train.accumulate) +
+                                    ": the run has fewer steps than one update needs");
 }
 
 result<std::unique_ptr<cluster::workers>> place_workers(const cluster::trainer_config& config) {
@@ -135,11 +175,11 @@ actors::build_stage order_for(const cluster::trainer_config& config, const prepa
       .channels_last = config.model.memory_format == cluster::memory_format::channels_last,
       .threads = cluster::threads_per_stage(config.pipeline, std::thread::hardware_concurrency()),
       .optimizer = optimizer.name,
-      .optimizer_options = {{"lr", optimizer.lr},
-                            {"momentum", optimizer.momentum},
-                            {"dampening", optimizer.dampening},
-                            {"weight_decay", optimizer.weight_decay},
-                            {"nesterov", optimizer.nesterov ? 1.0 : 0.0}}};
+      .optimizer_options = optimizer.options,
+      .rules = {.groups = optimizer.groups,
+                .clip_value = optimizer.clip_value,
+                .clip_norm = optimizer.clip_norm,
+                .accumulate = config.train.accumulate}};
 }
 
 cluster::progress_options progress_options(const cluster::trainer_config& config,
@@ -179,6 +219,31 @@ actors::training training_of(const cluster::trainer_config& config, const prepar
           }};
 }
 
+/// Writes what --save asks for.
+result<void> save(actors::pipeline& pipeline, const cluster::train_config& config) {
+  auto saved = pipeline.read_weights();
+  if (!saved) return tl::unexpected(saved.error());
+  if (config.save_state) {
+    auto states = pipeline.read_state();
+    if (!states) return tl::unexpected(states.error());
+    std::move(states->begin(), states->end(), std::back_inserter(*saved));
+  }
+  return engine::save_safetensors(config.save, *saved);
+}
+
+/// Gives each stage's optimizer the state of all its chunks, if there is any.
+result<void> load_states(actors::pipeline& pipeline, const prepared_run& run,
+                         const engine::model_layout& layout) {
+  for (std::uint32_t stage = 0; stage < layout.stages && !run.states.empty(); ++stage) {
+    std::vector<engine::named_tensor> kept;
+    for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
+      std::ranges::copy(run.states[layout.position_of({stage, chunk})], std::back_inserter(kept));
+    if (kept.empty()) continue;
+    if (auto loaded = pipeline.load_state(stage, kept); !loaded) return loaded;
+  }
+  return {};
+}
+
 /// Drives the stages through the run and saves the weights at its end.
 result<void> drive(cluster::worker_group& group, const cluster::trainer_config& config,
                    const prepared_run& run, const std::atomic<bool>& stop) {
@@ -196,6 +261,7 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
   for (std::uint32_t i = 0; i < run.weights.size(); ++i) {
     if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;
   }
+  if (auto loaded = load_states(*pipeline, run, *layout); !loaded) return loaded;
   auto report = cluster::run_reporter::open(config.observe, progress_options(config, run));
   if (!report) return tl::unexpected(report.error());
 
@@ -215,9 +281,7 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
   if (run.data->skipped() > 0)
     log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
   if (config.train.save.empty()) return {};
-  const auto weights = pipeline->read_weights();
-  if (!weights) return tl::unexpected(weights.error());
-  return engine::save_safetensors(config.train.save, *weights);
+  return save(*pipeline, config.train);
 }
 
 }  // namespace

@@ -13,6 +13,8 @@
 #include "cluster/config/secret_file.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_file.hpp"
+#include "optimizers/groups.hpp"
+#include "optimizers/options.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -130,12 +132,64 @@ result<void> check_link(draft& whole) {
                   (where == placement::threads ? "auto, loopback" : "auto, tcp, shm"));
 }
 
+// The first option that is wrong whatever the others are.
+result<void> check_each_option(const draft& whole, const optimizers::optimizer& entry) {
+  for (const auto& [name, value] : whole.config.optimizer.options)
+    if (auto alone = optimizers::check_option(entry, name, value); !alone)
+      return fail(errc::bad_config,
+                  given(whole, "optimizer." + name)->where() + ": " + alone.error().text);
+  return {};
+}
+
+result<void> check_groups(const draft& whole, const optimizers::optimizer& entry) {
+  const optimizer_config& config = whole.config.optimizer;
+  std::vector<optimizers::group_rule> rules;
+  const auto refuse = [&whole](const error& why) {
+    return fail(errc::bad_config, given(whole, "optimizer.groups")->where() + ": " + why.text);
+  };
+  for (const std::string& text : config.groups) {
+    auto rule = optimizers::parse_group(entry, text);
+    if (!rule) return refuse(rule.error());
+    rules.push_back(std::move(*rule));
+  }
+  auto groups = optimizers::make_groups(entry, config.options, rules, {});
+  return groups ? result<void>() : refuse(groups.error());
+}
+
+result<void> check_optimizer(draft& whole) {
+  optimizer_config& config = whole.config.optimizer;
+  const auto entry = optimizers::built_in().find(config.name);
+  if (!entry) return tl::unexpected(entry.error());
+  if (auto fine = check_each_option(whole, *entry); !fine) return fine;
+  if (config.name == "sgd")
+    for (const auto& [name, value] : {std::pair{"lr", 0.008}, std::pair{"momentum", 0.9}})
+      config.options.try_emplace(name, value);
+  auto options = optimizers::complete(*entry, config.options);
+  if (!options)
+    return fail(errc::bad_config,
+                blame(whole, "optimizer.nesterov", "optimizer.name") + options.error().text);
+  config.options = std::move(*options);
+  return check_groups(whole, *entry);
+}
+
+result<void> check_accumulation(draft& whole) {
+  const train_config& train = whole.config.train;
+  if (!train.steps || *train.steps % train.accumulate == 0) return {};
+  return fail(errc::bad_config,
+              blame(whole, "train.accumulate", "train.steps") + std::to_string(*train.steps) +
+                  " steps" + source(whole, "train.steps", *train.steps) +
+                  " do not make whole updates of " + std::to_string(train.accumulate) + " steps" +
+                  source(whole, "train.accumulate", train.accumulate));
+}
+
 result<void> check_texts(draft& whole) {
   const trainer_config& config = whole.config;
   const auto refuse = [&whole](const std::string& name, const std::string& why) {
     return fail(errc::bad_config, given(whole, name)->where() + ": " + why);
   };
   if (config.model.name.empty()) return refuse("model.name", "is empty; name a model");
+  if (config.train.save_state && config.train.save.empty())
+    return refuse("train.save_state", "needs a file to write to; name one with --save");
   if (config.data.source.empty()) return refuse("data.source", "is empty; name a data source");
   if (!is_address(config.link.listen))
     return refuse("link.listen",
@@ -238,8 +292,8 @@ result<void> check_server(draft& whole) {
 }
 
 result<trainer_config> check_together(draft whole) {
-  for (auto check : {check_plan, check_chunks, check_cut, check_micro_batches, check_link,
-                     check_texts, check_secret, check_files})
+  for (auto check : {check_plan, check_chunks, check_cut, check_micro_batches, check_optimizer,
+                     check_accumulation, check_link, check_texts, check_secret, check_files})
     if (auto fine = check(whole); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }

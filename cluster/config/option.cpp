@@ -219,13 +219,17 @@ std::string allowed_values(const option& entry) {
 std::string default_text(const option& entry, const trainer_config& config) {
   return std::visit(overloaded{
                         [&](const switch_field& field) -> std::string {
-                          return field.get(config) ? "true" : "false";
+                          const auto value = field.get(config);
+                          return !value ? "" : *value ? "true" : "false";
                         },
                         [&](const integer_field& field) {
                           const auto value = field.get(config);
                           return value ? std::to_string(*value) : "";
                         },
-                        [&](const number_field& field) { return text_of(field.get(config)); },
+                        [&](const number_field& field) {
+                          const auto value = field.get(config);
+                          return value ? text_of(*value) : "";
+                        },
                         [&](const text_field& field) { return field.get(config); },
                         [&](const list_field& field) {
                           const std::vector<std::string> words = field.get(config);

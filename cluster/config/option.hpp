@@ -16,7 +16,7 @@ namespace troupe::cluster {
 
 struct switch_field {
   std::function<void(trainer_config&, bool)> set;
-  std::function<bool(const trainer_config&)> get;
+  std::function<std::optional<bool>(const trainer_config&)> get;  ///< Nothing: no one default.
 };
 
 struct integer_field {
@@ -28,7 +28,7 @@ struct integer_field {
 
 struct number_field {
   std::function<void(trainer_config&, double)> set;
-  std::function<double(const trainer_config&)> get;
+  std::function<std::optional<double>(const trainer_config&)> get;  ///< Nothing: no one default.
   double least = 0;
   double most = 0;           ///< Infinity: no bound.
   bool above_least = false;  ///< `least` itself is not allowed.

@@ -44,10 +44,9 @@ int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {
 
 double learning_rate(const optimizer_config& config, std::uint64_t step,
                      std::uint64_t total_steps) noexcept {
-  if (config.lr_schedule == lr_schedule::constant || total_steps == 0) return config.lr;
-  const auto done =
-      static_cast<double>(std::min(step, total_steps + 1) - std::min<std::uint64_t>(step, 1));
-  return config.lr * (1 - done / static_cast<double>(total_steps));
+  const auto lr = config.options.find("lr");
+  const double full = lr == config.options.end() ? 0 : lr->second;
+  return full * optimizers::rate_share(config.schedule, step, total_steps);
 }
 
 }  // namespace troupe::cluster

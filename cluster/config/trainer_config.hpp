@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,15 +10,16 @@
 
 #include "engine/schedule/credits.hpp"
 #include "engine/schedule/generators.hpp"
+#include "optimizers/schedule.hpp"
 
 namespace troupe::cluster {
 
 enum class placement : std::uint8_t { processes, threads };
 enum class memory_format : std::uint8_t { contiguous, channels_last };
 enum class precision : std::uint8_t { fp32, bf16 };
-enum class lr_schedule : std::uint8_t { constant, linear };
 enum class loss_kind : std::uint8_t { cross_entropy, mse };
 enum class transport : std::uint8_t { automatic, tcp, shm, loopback };
+using lr_schedule = optimizers::rate_curve;
 
 /// The word that a user writes for a value ("cross-entropy", "auto").
 [[nodiscard]] std::string_view name_of(placement value) noexcept;
@@ -74,13 +76,14 @@ struct model_config {
 
 /// TOML table [optimizer].
 struct optimizer_config {
-  std::string name = "sgd";
-  double lr = 0.008;
-  double momentum = 0.9;
-  double dampening = 0;
-  double weight_decay = 0;
-  bool nesterov = false;
-  cluster::lr_schedule lr_schedule = cluster::lr_schedule::constant;
+  std::string name = "sgd";  ///< A built-in optimizer.
+  /// What the user gave; once checked, every option of the optimizer. Where nothing is given the
+  /// optimizer's defaults hold, but for sgd's: lr = 0.008, momentum = 0.9.
+  std::map<std::string, double> options;
+  optimizers::rate_schedule schedule;
+  std::vector<std::string> groups;  ///< See optimizers::parse_group.
+  double clip_value = 0;            ///< Largest magnitude of a gradient's elements; 0: any.
+  double clip_norm = 0;             ///< Largest norm of all gradients together; 0: any.
 
   bool operator==(const optimizer_config&) const = default;
 };
@@ -106,6 +109,8 @@ struct train_config {
   bool eval = true;
   std::uint64_t eval_every = 0;  ///< Steps; 0: after each epoch and at the end.
   std::filesystem::path save;    ///< Weights at the end; empty: not saved.
+  bool save_state = false;       ///< The optimizers' state too.
+  std::uint32_t accumulate = 1;  ///< Steps whose gradients are averaged for one update.
 
   bool operator==(const train_config&) const = default;
 };
@@ -153,8 +158,8 @@ struct trainer_config {
 /// 0 an equal share, so that the stages together never exceed the cores; at least 1.
 [[nodiscard]] int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept;
 
-/// The learning rate of a step (the first is 1) in a run of `total_steps`. Linear: the full rate at
-/// step 1, and it would reach zero at step total_steps + 1.
+/// The learning rate of a step (the first is 1) in a run of `total_steps`: see
+/// optimizers::rate_share. `config` is checked.
 [[nodiscard]] double learning_rate(const optimizer_config& config, std::uint64_t step,
                                    std::uint64_t total_steps) noexcept;
 

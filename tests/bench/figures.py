@@ -14,7 +14,7 @@ from harness import Contender, Figure, Reading, Result, Run
 UNITS = {"_p50": "us", "_p99": "us", "pipelined": "1/s", "_one_way": "ms", "_rate": "MB/s",
          "spawn": "ns", "idle": "bytes", "messages": "1/s", "lstm.": "s", "_connect": "s",
          "_threads": "", "_descriptors": "", "_bytes_a_link": "bytes", "_updates": "1/s",
-         "_of_link": "%"}
+         "_of_link": "%", "_step": "ms", "_of_triad": "", "_two_shards": ""}
 HIGHER_IS_BETTER = ("1/s", "MB/s")
 
 

@@ -22,6 +22,7 @@ import figures
 import fork
 import harness
 import messaging
+import optimizers
 import resnet
 from harness import Contender, Failure, Figure, Missing, Result, Run
 
@@ -94,7 +95,7 @@ class Comparisons(unittest.TestCase):
     def test_every_figure_of_the_benchmarks_has_a_contender(self) -> None:
         with mock.patch.object(harness, "require_program", str), \
                 mock.patch.object(harness, "require_peers", str):
-            for bench in (messaging, fork):
+            for bench in (messaging, fork, optimizers):
                 names = {each.name for each in bench.contenders(list(bench.FAMILIES))}
                 for row in bench.comparisons():
                     self.assertIn(row.contender, names)

@@ -3,6 +3,7 @@
 #include <ATen/ops/equal.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -23,36 +24,20 @@ struct trained {
   std::vector<engine::named_tensor> weights;
 };
 
+const std::vector<std::string> sgd{"--momentum", "0.9", "--weight-decay", "0.0001", "--nesterov"};
+
 /// Two batches of 10 and one of 4, in micro-batches of 3, 3, 2, 2 and 1, 1, 1, 1.
-trained train(std::vector<std::string> arguments) {
+trained train(std::vector<std::string> arguments, const std::vector<std::string>& rule = sgd) {
   const scratch_folder folder;
   const auto weights = folder / "weights.safetensors";
   const auto steps = folder / "steps.jsonl";
-  for (const auto* argument : {"--model",
-                               "resnet18",
-                               "--data",
-                               "synthetic:3x64x64:10:24",
-                               "--batch-size",
-                               "10",
-                               "--micro-batches",
-                               "4",
-                               "--epochs",
-                               "1",
-                               "--lr",
-                               "0.05",
-                               "--momentum",
-                               "0.9",
-                               "--weight-decay",
-                               "0.0001",
-                               "--nesterov",
-                               "--seed",
-                               "7",
-                               "--threads-per-stage",
-                               "1",
-                               "--no-eval",
-                               "--save"})
+  for (const auto* argument :
+       {"--model", "resnet18", "--data", "synthetic:3x64x64:10:24", "--batch-size", "10",
+        "--micro-batches", "4", "--epochs", "1", "--lr", "0.05", "--seed", "7",
+        "--threads-per-stage", "1", "--no-eval", "--save"})
     arguments.emplace_back(argument);
   arguments.push_back(weights);
+  arguments.insert(arguments.end(), rule.begin(), rule.end());
   arguments.insert(arguments.end(), {"--json", steps});
   const auto outcome = run_program(arguments);
   INFO(outcome.err);
@@ -115,15 +100,27 @@ TEST_CASE("Every number of stages, schedule, wire and credits trains to the same
   }
 }
 
-TEST_CASE("Training goes on from saved weights as if it had not stopped") {
-  // Without momentum nothing but the weights carries over.
+TEST_CASE("Clipping by the norm of all stages gives the same bits in one process and in three") {
+  const std::vector<std::string> rule{
+      "--optimizer",   "adamw",  "--clip-norm", "0.5", "--groups", "*.bias|*bn* weight_decay=0",
+      "--lr-schedule", "cosine", "--lr-warmup", "1"};
+  const auto alone = train({"--stages", "1", "--stages-in", "threads"}, rule);
+  REQUIRE(alone.losses.size() == 3);
+  check_same(alone, train({"--stages", "3", "--link", "shm", "--cut", "layer2,layer4"}, rule));
+}
+
+TEST_CASE("Training goes on from saved weights and state as if it had not stopped") {
+  const auto rule = GENERATE(std::vector<std::string>{"--momentum", "0"},  // no state to save
+                             std::vector<std::string>{"--momentum", "0.9", "--save-state"},
+                             std::vector<std::string>{"--optimizer", "adamw", "--save-state"});
   const scratch_folder folder;
   const std::vector<std::string> common{
-      "--model",      "resnet18", "--data",    "synthetic:3x32x32:10:8",
-      "--batch-size", "8",        "--stages",  "2",
-      "--momentum",   "0",        "--no-eval", "--no-shuffle"};
+      "--model",      "resnet18",    "--data",   "synthetic:3x32x32:10:8",
+      "--batch-size", "8",           "--stages", "2",
+      "--no-eval",    "--no-shuffle"};
   const auto run = [&](const std::string& steps, const std::string& init, const std::string& save) {
     auto arguments = common;
+    arguments.insert(arguments.end(), rule.begin(), rule.end());
     arguments.insert(arguments.end(), {"--steps", steps, "--save", folder / save});
     if (!init.empty()) arguments.insert(arguments.end(), {"--init", folder / init});
     const auto outcome = run_program(arguments);

@@ -84,7 +84,10 @@ std::string toml_error(const std::string& text) {
 }  // namespace
 
 TEST_CASE("without flags every value has its default") {
-  CHECK(config_of({}) == trainer_config{});
+  trainer_config usual;
+  usual.optimizer.options = {{"dampening", 0},  {"lr", 0.008},   {"maximize", 0},
+                             {"momentum", 0.9}, {"nesterov", 0}, {"weight_decay", 0}};
+  CHECK(config_of({}) == usual);
 }
 
 TEST_CASE("every flag reaches its member") {
@@ -120,18 +123,42 @@ TEST_CASE("every flag reaches its member") {
                                       "--loss",
                                       "mse",
                                       "--optimizer",
-                                      "sgd",
+                                      "qhm",
                                       "--lr",
                                       "0.5",
                                       "--momentum",
                                       "0.25",
-                                      "--dampening",
+                                      "--nu",
                                       "0.125",
                                       "--weight-decay",
                                       "1e-4",
-                                      "--nesterov",
+                                      "--weight-decay-type",
+                                      "direct",
                                       "--lr-schedule",
-                                      "linear",
+                                      "one-cycle",
+                                      "--lr-warmup",
+                                      "3",
+                                      "--lr-end",
+                                      "0.25",
+                                      "--lr-step-every",
+                                      "4",
+                                      "--lr-step-factor",
+                                      "0.5",
+                                      "--lr-power",
+                                      "3",
+                                      "--lr-peak",
+                                      "0.125",
+                                      "--lr-start",
+                                      "0.75",
+                                      "--groups",
+                                      "*.bias weight_decay=0,bn* nu=1",
+                                      "--clip-value",
+                                      "2",
+                                      "--clip-norm",
+                                      "1.5",
+                                      "--accumulate",
+                                      "2",
+                                      "--save-state",
                                       "--seed",
                                       "9",
                                       "--threads-per-stage",
@@ -163,9 +190,19 @@ TEST_CASE("every flag reaches its member") {
         pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads});
   CHECK(c.model ==
         model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
-  CHECK(c.optimizer == optimizer_config{"sgd", 0.5, 0.25, 0.125, 1e-4, true, lr_schedule::linear});
+  CHECK(c.optimizer == optimizer_config{"qhm",
+                                        {{"lr", 0.5},
+                                         {"momentum", 0.25},
+                                         {"nu", 0.125},
+                                         {"weight_decay", 1e-4},
+                                         {"weight_decay_type", 1}},
+                                        {lr_schedule::one_cycle, 3, 0.25, 4, 0.5, 3, 0.125, 0.75},
+                                        {"*.bias weight_decay=0", "bn* nu=1"},
+                                        2,
+                                        1.5});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
-  CHECK(c.train == train_config{32, 12, std::nullopt, loss_kind::mse, 9, false, 5, here.file("s")});
+  CHECK(c.train ==
+        train_config{32, 12, std::nullopt, loss_kind::mse, 9, false, 5, here.file("s"), true, 2});
   CHECK(c.link == link_config{transport::loopback, "[::1]:80", secret});
   CHECK(c.observe == observe_config{here.file("j"), false, true});
 }
@@ -192,10 +229,14 @@ precision = "bf16"
 name = "sgd"
 lr = 1
 momentum = 0.25
-dampening = 0.125
 weight_decay = 1e-4
 nesterov = true
-lr_schedule = "linear"
+lr_schedule = "cosine"
+lr_warmup = 7
+lr_end = 0.5
+groups = ["*.bias|bn* lr_scale=2"]
+clip_value = 3
+clip_norm = 4.0
 [data]
 source = "folder:x"
 image_size = 48
@@ -210,6 +251,7 @@ seed = 9
 eval = false
 eval_every = 5
 save = ")" + here.file("s") + R"("
+save_state = true
 [link]
 transport = "loopback"
 listen = "localhost:80"
@@ -225,11 +267,63 @@ verbose = true
         pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads});
   CHECK(c.model ==
         model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
-  CHECK(c.optimizer == optimizer_config{"sgd", 1, 0.25, 0.125, 1e-4, true, lr_schedule::linear});
+  CHECK(c.optimizer == optimizer_config{"sgd",
+                                        {{"dampening", 0},
+                                         {"lr", 1},
+                                         {"maximize", 0},
+                                         {"momentum", 0.25},
+                                         {"nesterov", 1},
+                                         {"weight_decay", 1e-4}},
+                                        {.curve = lr_schedule::cosine, .warmup = 7, .end = 0.5},
+                                        {"*.bias|bn* lr_scale=2"},
+                                        3,
+                                        4});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
-  CHECK(c.train == train_config{32, std::nullopt, 4, loss_kind::mse, 9, false, 5, here.file("s")});
+  CHECK(c.train ==
+        train_config{32, std::nullopt, 4, loss_kind::mse, 9, false, 5, here.file("s"), true});
   CHECK(c.link == link_config{transport::loopback, "localhost:80", here.file("secret")});
   CHECK(c.observe == observe_config{here.file("j"), false, true});
+}
+
+TEST_CASE("what is not given of an optimizer other than sgd is its own default") {
+  const auto adamw = config_of({"--optimizer", "adamw", "--beta2", "0.95", "--amsgrad"}).optimizer;
+  CHECK(adamw.options.at("lr") == 1e-3);
+  CHECK(adamw.options.at("beta2") == 0.95);
+  CHECK(adamw.options.at("amsgrad") == 1);
+  CHECK_FALSE(adamw.options.contains("momentum"));
+  CHECK(config_of({"--optimizer", "muon", "--adjust-lr", "match_rms_adamw"})
+            .optimizer.options.at("adjust_lr") == 1);
+}
+
+TEST_CASE("an optimizer that cannot be is refused before training starts") {
+  struct row {
+    std::vector<std::string> words;
+    std::string text;
+  };
+  const auto [words, text] = GENERATE(values<row>({
+      {{"--optimizer", "adamx"},
+       "--optimizer: unknown value \"adamx\"; did you mean \"adam\"?; allowed: adadelta, adagrad, "
+       "adam, adamax, adamw, lamb, lion, muon, nadam, qhm, radam, rmsprop, rprop, sgd"},
+      {{"--nu", "0.5"},
+       "--nu: optimizer 'sgd' has no option 'nu'; its options: dampening, lr, maximize, momentum, "
+       "nesterov, weight_decay"},
+      {{"--optimizer", "adam", "--beta1", "1"},
+       "--beta1: optimizer 'adam': beta1 = 1 is out of range: from 0 to below 1"},
+      {{"--optimizer", "adam", "--beta1", "2"}, "--beta1: 2 is out of range; allowed: 0 to 1"},
+      {{"--optimizer", "qhm", "--weight-decay-type", "both"},
+       "--weight-decay-type: unknown value \"both\"; allowed: grad, direct"},
+      {{"--nesterov", "--momentum", "0"},
+       "--nesterov: optimizer 'sgd': nesterov needs momentum > 0 and dampening = 0, and they are 0 "
+       "and 0"},
+      {{"--groups", "*.bias nu=1"},
+       "--groups: parameter group '*.bias nu=1': optimizer 'sgd' has no option 'nu'; its options: "
+       "dampening, lr, maximize, momentum, nesterov, weight_decay"},
+      {{"--steps", "5", "--accumulate", "2"},
+       "--accumulate: 5 steps (--steps 5) do not make whole updates of 2 steps (--accumulate 2)"},
+      {{"--clip-norm", "-1"}, "--clip-norm: -1 is out of range; allowed: 0 or more"},
+      {{"--lr-peak", "1.5"}, "--lr-peak: 1.5 is out of range; allowed: 0 to 1"},
+  }));
+  CHECK(error_of(words) == text);
 }
 
 TEST_CASE("a flag wins over the file and the file over the default") {
@@ -238,8 +332,8 @@ TEST_CASE("a flag wins over the file and the file over the default") {
                                       "[optimizer]\nlr = 0.5\nmomentum = 0.1\n"
                                       "[data]\nshuffle = false\n[train]\nepochs = 3\n");
   const trainer_config c = config_of({"--lr", "2", "--config", file, "--shuffle"});
-  CHECK(c.optimizer.lr == 2);
-  CHECK(c.optimizer.momentum == 0.1);
+  CHECK(c.optimizer.options.at("lr") == 2);
+  CHECK(c.optimizer.options.at("momentum") == 0.1);
   CHECK(c.data.shuffle);
   CHECK(c.train.epochs == 3);
   CHECK(c.train.batch_size == train_config{}.batch_size);
@@ -260,7 +354,7 @@ TEST_CASE("the last of a switch and its opposite counts") {
 }
 
 TEST_CASE("a value may stand behind an equals sign") {
-  CHECK(config_of({"--lr=0.5"}).optimizer.lr == 0.5);
+  CHECK(config_of({"--lr=0.5"}).optimizer.options.at("lr") == 0.5);
   CHECK(config_of({"--cut=", "--steps", "3"}).pipeline.cut.empty());
 }
 
@@ -697,9 +791,9 @@ TEST_CASE("threads are shared out so that stages never exceed the cores") {
 
 TEST_CASE("a linear learning rate falls to zero over the run, a constant one stays") {
   optimizer_config optimizer;
-  optimizer.lr = 0.5;
+  optimizer.options["lr"] = 0.5;
   CHECK(learning_rate(optimizer, 7, 10) == 0.5);
-  optimizer.lr_schedule = lr_schedule::linear;
+  optimizer.schedule.curve = lr_schedule::linear;
   CHECK(learning_rate(optimizer, 1, 10) == 0.5);
   CHECK_THAT(learning_rate(optimizer, 6, 10), Catch::Matchers::WithinULP(0.25, 2));
   CHECK_THAT(learning_rate(optimizer, 10, 10), Catch::Matchers::WithinULP(0.05, 8));

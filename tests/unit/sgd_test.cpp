@@ -16,7 +16,6 @@
 #include <limits>
 
 #include "optimizers/optimizer.hpp"
-#include "optimizers/sgd_kernel.hpp"
 
 using namespace troupe;
 using namespace troupe::optimizers;
@@ -205,29 +204,6 @@ TEST_CASE("a sparse gradient is applied as torch does") {
   state kept;
   REQUIRE(sgd.step(params, {sparse}, kept, with({{"lr", 1}}), 1));
   CHECK(params[0].sum().item<float>() == 9);
-}
-
-TEST_CASE("every instruction set gives the same bits, whatever the length and alignment") {
-  source numbers(at::kFloat);
-  const at::Tensor param = numbers.draw({200}), grad = numbers.draw({200}),
-                   buffer = numbers.draw({200});
-  for (const bool first : {false, true})
-    for (const bool nesterov : {false, true})
-      for (const simd level : {simd::avx2, simd::avx512}) {
-        if (!has(level)) continue;
-        for (std::int64_t count = 0; count <= 140; ++count)
-          for (const std::int64_t offset : {0, 1, 3}) {
-            const sgd_factors factors{0.1, 0.9, 0, 1e-3, nesterov, count % 2 == 1};
-            at::Tensor p[] = {param.clone(), param.clone()}, b[] = {buffer.clone(), buffer.clone()};
-            const simd levels[] = {simd::portable, level};
-            for (const int i : {0, 1})
-              sgd_update(levels[i], p[i].mutable_data_ptr<float>() + offset,
-                         b[i].mutable_data_ptr<float>() + offset,
-                         grad.const_data_ptr<float>() + offset, count, first, factors);
-            REQUIRE(same_bits(p[0], p[1]));
-            REQUIRE(same_bits(b[0], b[1]));
-          }
-      }
 }
 
 TEST_CASE("a backward that still needs the old parameters fails after a step") {

@@ -82,6 +82,8 @@ actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
       [](const actors::work_done&) {},
       [](const actors::load_weights&) { return actors::done{}; },
       [](const actors::read_weights&) { return actors::weights{}; },
+      [](const actors::load_state&) { return actors::done{}; },
+      [](const actors::read_state&) { return actors::kept_state{}; },
   };
 }
 

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "optimizers/optimizer.hpp"
+#include "optimizers/sweep.hpp"
+
+namespace troupe::optimizers {
+
+/// The most numbers an algorithm keeps for a parameter.
+inline constexpr std::size_t max_scalars = 2;
+
+/// A number that an algorithm keeps for each parameter, as an f64 tensor without dimensions.
+struct scalar_slot {
+  std::string name;
+  double start = 0;
+};
+
+/// Whether these options need a tensor slot, and what its elements start from.
+struct slot_use {
+  bool used = true;
+  double start = 0;
+  bool swept = true;  ///< Not only for operators.
+};
+
+/// What an update may know of a parameter besides its elements.
+struct param_numbers {
+  std::array<double, max_scalars> scalars{};  ///< The update's to change.
+  bool fresh = false;                         ///< A slot has just been made.
+};
+
+/// An algorithm with its options, for the time of one step. Used by one thread.
+class update {
+ public:
+  update() = default;
+  update(const update&) = delete;
+  update& operator=(const update&) = delete;
+  virtual ~update() = default;
+
+  /// Of each tensor slot.
+  [[nodiscard]] virtual std::vector<slot_use> uses() const = 0;
+
+  /// Updates one parameter's elements.
+  virtual void run(simd level, const arrays<float>& over, param_numbers& numbers) = 0;
+  virtual void run(simd level, const arrays<double>& over, param_numbers& numbers) = 0;
+
+  /// Whether a parameter is one of those that the algorithm updates with ATen's operators instead.
+  /// `kept`: its tensor slots, null where not used, undefined at first.
+  [[nodiscard]] virtual bool wants_operators(const at::Tensor& param, const at::Tensor& gradient,
+                                             std::span<at::Tensor* const> kept) const;
+  /// Does so, in place.
+  virtual void run_operators(at::Tensor& param, const at::Tensor& gradient,
+                             std::span<at::Tensor* const> kept);
+};
+
+/// What an optimizer is made of; `make_optimizer` adds the rest: checks, layouts, versions, and the
+/// way over many tensors.
+struct algorithm {
+  std::string name;
+  std::vector<option_rule> rules;
+  std::vector<std::string> slots;                     ///< At most max_slots.
+  std::vector<scalar_slot> scalars;                   ///< At most max_scalars.
+  std::function<result<void>(const options&)> check;  ///< Beyond the rules; may be empty.
+  std::function<std::unique_ptr<update>(const options&)> bind;
+};
+
+/// Each step takes one pass over memory in the calling thread, whatever the number of tensors, and
+/// holds no lock. f32 and f64 tensors on the CPU without gaps are updated where they are; a
+/// gradient or slot with another layout than its parameter's is brought to it first, a sparse
+/// gradient made dense. Other tensors (bf16, f16, gaps, another device) are computed on the CPU as
+/// f32 (f64 for f64) and rounded back, state too. The same bits on every CPU and at every level.
+[[nodiscard]] optimizer make_optimizer(algorithm from, simd level = best_simd());
+
+/// An update made of a Method, which has `uses()` and `with<T>(numbers, run)`, which calls `run`
+/// with an element function for `sweep`.
+template <class Method>
+class sweeping_update final : public update {
+ public:
+  explicit sweeping_update(Method method) : method_(std::move(method)) {}
+
+  std::vector<slot_use> uses() const override { return method_.uses(); }
+
+  void run(simd level, const arrays<float>& over, param_numbers& numbers) override {
+    run_as<float>(level, over, numbers);
+  }
+  void run(simd level, const arrays<double>& over, param_numbers& numbers) override {
+    run_as<double>(level, over, numbers);
+  }
+
+  bool wants_operators(const at::Tensor& param, const at::Tensor& gradient,
+                       std::span<at::Tensor* const> kept) const override {
+    if constexpr (requires { method_.wants_operators(param, gradient, kept); })
+      return method_.wants_operators(param, gradient, kept);
+    else
+      return update::wants_operators(param, gradient, kept);
+  }
+  void run_operators(at::Tensor& param, const at::Tensor& gradient,
+                     std::span<at::Tensor* const> kept) override {
+    if constexpr (requires { method_.run_operators(param, gradient, kept); })
+      method_.run_operators(param, gradient, kept);
+    else
+      update::run_operators(param, gradient, kept);
+  }
+
+ private:
+  template <class T>
+  void run_as(simd level, const arrays<T>& over, param_numbers& numbers) {
+    if constexpr (requires { method_.run(level, over, numbers); })
+      method_.run(level, over, numbers);
+    else
+      method_.template with<T>(numbers,
+                               [&](const auto& element) { run_kernel(level, element, over); });
+  }
+
+  Method method_;
+};
+
+/// `algorithm::bind` of a Method that is constructed from options.
+template <class Method>
+std::unique_ptr<update> bind_to(const options& chosen) {
+  return std::make_unique<sweeping_update<Method>>(Method(chosen));
+}
+
+/// Calls `body` with std::true_type or std::false_type for each flag: turns what is known at run
+/// time into template arguments.
+template <class Body>
+void with_flags(const Body& body) {
+  body();
+}
+template <class Body, class... Flags>
+void with_flags(const Body& body, bool first, Flags... rest) {
+  const auto bound = [&](auto flag) {
+    with_flags([&](auto... others) { body(flag, others...); }, rest...);
+  };
+  first ? bound(std::true_type()) : bound(std::false_type());
+}
+
+}  // namespace troupe::optimizers

@@ -1,0 +1,105 @@
+#include "optimizers/gradients.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "optimizers/arguments.hpp"
+#include "optimizers/layout.hpp"
+#include "optimizers/options.hpp"
+#include "optimizers/squares.hpp"
+
+namespace troupe::optimizers {
+namespace {
+
+double squares_of(const at::Tensor& gradient) {
+  const simd level = best_simd();
+  if (is_plain(gradient) && gradient.scalar_type() == at::kFloat)
+    return sum_of_squares(level, gradient.const_data_ptr<float>(), gradient.numel());
+  const at::Tensor dense = strided(gradient).to(at::kCPU, at::kDouble).contiguous().resolve_neg();
+  return sum_of_squares(level, dense.const_data_ptr<double>(), dense.numel());
+}
+
+template <class Change>
+gradient_list each_changed(const gradient_list& gradients, const Change& change) {
+  gradient_list changed(gradients.size());
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    if (const at::Tensor* each = given(gradients[i])) changed[i] = change(*each);
+  return changed;
+}
+
+}  // namespace
+
+std::vector<double> squares_of_each(const gradient_list& gradients) {
+  std::vector<double> squares;
+  squares.reserve(gradients.size());
+  for (const auto& gradient : gradients) {
+    const at::Tensor* each = given(gradient);
+    squares.push_back(each != nullptr ? squares_of(*each) : 0);
+  }
+  return squares;
+}
+
+double sum_of_squares(const gradient_list& gradients) {
+  const std::vector<double> squares = squares_of_each(gradients);
+  return std::accumulate(squares.begin(), squares.end(), 0.0);
+}
+
+result<double> clip_factor(double squares, double most) {
+  if (!std::isfinite(squares))
+    return fail(errc::handler_failed,
+                "the gradients' norm is " + to_text(std::sqrt(squares)) +
+                    ": an element is not finite; a lower learning rate may help");
+  const double norm = std::sqrt(squares);
+  return norm > most ? most / norm : 1.0;
+}
+
+gradient_list scaled(const gradient_list& gradients, double factor) {
+  return each_changed(gradients, [factor](const at::Tensor& each) { return each.mul(factor); });
+}
+
+gradient_list clipped(const gradient_list& gradients, double most) {
+  return each_changed(gradients,
+                      [most](const at::Tensor& each) { return each.clamp(-most, most); });
+}
+
+result<std::optional<gradient_list>> gradient_accumulator::add(const gradient_list& gradients) {
+  if (steps_ <= 1) return gradients;
+  if (added_ == 0) {
+    sum_.assign(gradients.size(), std::nullopt);
+    is_own_.assign(gradients.size(), false);
+  }
+  if (sum_.size() != gradients.size())
+    return fail(errc::bad_config, std::to_string(gradients.size()) +
+                                      " gradients after steps with " + std::to_string(sum_.size()));
+  for (std::size_t i = 0; i < sum_.size(); ++i) {
+    if (given(gradients[i]) == nullptr) continue;
+    if (given(sum_[i]) == nullptr) {
+      sum_[i] = gradients[i];
+    } else if (is_own_[i]) {
+      sum_[i]->add_(*gradients[i]);
+    } else {
+      sum_[i] = sum_[i]->add(*gradients[i]);
+      is_own_[i] = true;
+    }
+  }
+  if (++added_ < steps_) return std::nullopt;
+  added_ = 0;
+  return scaled(std::exchange(sum_, {}), 1.0 / steps_);
+}
+
+bool loss_scaler::admit(double squares) noexcept {
+  if (!std::isfinite(squares)) {
+    applied = 0;
+    scale = std::max(least, scale * backoff);
+    return false;
+  }
+  if (++applied >= interval) {
+    applied = 0;
+    scale = std::min(most, scale * growth);
+  }
+  return true;
+}
+
+}  // namespace troupe::optimizers

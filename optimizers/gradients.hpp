@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "optimizers/optimizer.hpp"
+
+namespace troupe::optimizers {
+
+using gradient_list = std::vector<std::optional<at::Tensor>>;
+
+/// For each gradient the sum of the squares of its elements, 0 where it is missing, in f64 and in
+/// one order: the same bits on every CPU, for gradients in the same layouts. Infinite or NaN where
+/// an element is (and for f64 beyond 1e154).
+[[nodiscard]] std::vector<double> squares_of_each(const gradient_list& gradients);
+
+/// The sum of `squares_of_each`. The global norm is the root of the sum over all shards.
+[[nodiscard]] double sum_of_squares(const gradient_list& gradients);
+
+/// What to multiply gradients with, so that their global norm is at most `most`. `squares`: the sum
+/// of squares over all shards. Errors: handler_failed when it is infinite or NaN.
+[[nodiscard]] result<double> clip_factor(double squares, double most);
+
+/// Every gradient times `factor`. New tensors: two gradients may well be the same one.
+[[nodiscard]] gradient_list scaled(const gradient_list& gradients, double factor);
+
+/// Every element brought into [-most, most]. NaN stays. New tensors.
+[[nodiscard]] gradient_list clipped(const gradient_list& gradients, double most);
+
+/// Averages the gradients of several steps for one update. A parameter without a gradient in a step
+/// counts as 0 there; without one in all of them it has none.
+class gradient_accumulator {
+ public:
+  /// `steps`: how many are averaged, at least 1.
+  explicit gradient_accumulator(std::uint32_t steps = 1) : steps_(steps) {}
+
+  /// Adds one step's gradients, which stay as they are; the mean once `steps` have come. Errors:
+  /// bad_config when their number changes between steps.
+  [[nodiscard]] result<std::optional<gradient_list>> add(const gradient_list& gradients);
+
+ private:
+  std::uint32_t steps_;
+  std::uint32_t added_ = 0;
+  gradient_list sum_;
+  std::vector<bool> is_own_;  ///< Whether an entry of `sum_` is a tensor made here.
+};
+
+/// Dynamic loss scaling for f16: Micikevicius et al., "Mixed precision training", 2018. The loss is
+/// multiplied by `scale()` before the backward, the gradients by its inverse after it; a step whose
+/// gradients are not finite is skipped and the scale falls. A value: copy it to save it.
+struct loss_scaler {
+  double scale = 65536;
+  double growth = 2;     ///< After `interval` steps in a row that were applied.
+  double backoff = 0.5;  ///< After a step that was skipped.
+  double least = 1;
+  double most = 16777216;
+  std::uint32_t interval = 2000;
+  std::uint32_t applied = 0;  ///< Steps in a row so far.
+
+  /// Whether to apply the step, given the sum of squares of its gradients over all shards.
+  [[nodiscard]] bool admit(double squares) noexcept;
+
+  bool operator==(const loss_scaler&) const = default;
+};
+
+}  // namespace troupe::optimizers

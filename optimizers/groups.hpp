@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimizers/optimizer.hpp"
+
+namespace troupe::optimizers {
+
+/// Options for the parameters whose names match.
+struct group_rule {
+  std::string text;                   ///< As it was given, for errors.
+  std::vector<std::string> patterns;  ///< * stands for any text, ? for one character.
+  options changed;
+  double lr_scale = 1;  ///< Of the learning rate that the step has.
+};
+
+/// Reads "PATTERN[|PATTERN..] OPTION=VALUE ..", as in "*.bias|*bn* weight_decay=0 lr_scale=0.1".
+/// Errors: bad_config naming the rule and an option that the optimizer lacks, or its value and
+/// range; `lr` is refused, since a schedule moves it.
+[[nodiscard]] result<group_rule> parse_group(const optimizer& entry, const std::string& text);
+
+/// Whether the rule is for a parameter of this name.
+[[nodiscard]] bool matches(const group_rule& rule, const std::string& name);
+
+/// Parameters that share their options.
+struct param_group {
+  options chosen;
+  double lr_scale = 1;
+  std::vector<std::size_t> members;  ///< Indices, rising.
+};
+
+/// Each parameter belongs to the first rule that matches its name, or to a group with `base`.
+/// Errors: bad_config when a group's options do not fit together, naming its rule.
+[[nodiscard]] result<std::vector<param_group>> make_groups(const optimizer& entry,
+                                                           const options& base,
+                                                           const std::vector<group_rule>& rules,
+                                                           const std::vector<std::string>& names);
+
+/// `entry.step`, each group with its options and `learning_rate` times its scale (where the
+/// optimizer has an lr). Errors: as entry.step; counts, shapes, dtypes and devices are checked
+/// before any group has changed. An error names a parameter by its place in `params` and its name,
+/// if there are `names`, or by its place in its group where the arithmetic threw.
+[[nodiscard]] result<void> step_groups(const optimizer& entry,
+                                       const std::vector<param_group>& groups,
+                                       std::vector<at::Tensor>& params,
+                                       const std::vector<std::optional<at::Tensor>>& gradients,
+                                       state& kept, double learning_rate, std::uint64_t step,
+                                       const std::vector<std::string>& names = {});
+
+}  // namespace troupe::optimizers

@@ -1,0 +1,252 @@
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <limits>
+
+#include "optimizers/elementwise.hpp"
+#include "optimizers/gradients.hpp"
+#include "optimizers/groups.hpp"
+#include "optimizers/options.hpp"
+#include "optimizers/schedule.hpp"
+#include "tests/unit/optimizer_cases.hpp"
+
+using namespace troupe;
+using namespace troupe::optimizers;
+using namespace troupe::testing;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::WithinRel;
+
+namespace {
+
+gradient_list two(double first, double second) {
+  return {at::full({3}, first), std::nullopt, at::full({1, 4}, second)};
+}
+
+std::string group_error(const std::string& text) {
+  const auto parsed = parse_group(find("adamw"), text);
+  REQUIRE_FALSE(parsed);
+  CHECK(parsed.error().code == errc::bad_config);
+  return parsed.error().text;
+}
+
+}  // namespace
+
+TEST_CASE("the global norm over shards is that of all gradients, and clips them to it") {
+  gradient_list left = two(1, 2), right = two(-2, 0.5);
+  CHECK(sum_of_squares(left) == 3 + 16);
+  CHECK(sum_of_squares(right) == 12 + 1);
+  CHECK(sum_of_squares({at::full({5}, 2, at::kHalf)}) == 20);
+  CHECK(sum_of_squares({at::ones({2, 6}).slice(1, 0, 6, 2)}) == 6);
+  const double factor = clip_factor(32, 2).value();
+  CHECK_THAT(factor, WithinRel(2 / std::sqrt(32), 1e-15));
+  left = scaled(left, factor);
+  right = scaled(right, factor);
+  CHECK_THAT(sum_of_squares(left) + sum_of_squares(right), WithinRel(4, 1e-6));
+  CHECK(clip_factor(4, 2).value() == 1);
+  CHECK(clip_factor(0, 2).value() == 1);
+  CHECK(clip_factor(1, 0).value() == 0);
+}
+
+TEST_CASE("a norm that is not finite is an error, not an update") {
+  const float huge = std::numeric_limits<float>::infinity();
+  CHECK_THAT(clip_factor(sum_of_squares(two(1, huge)), 1).error().text,
+             ContainsSubstring("the gradients' norm is inf"));
+  CHECK_THAT(clip_factor(sum_of_squares(two(1, std::nan(""))), 1).error().text,
+             ContainsSubstring("nan"));
+  CHECK(std::isfinite(sum_of_squares(two(1, 3e38))));
+}
+
+TEST_CASE("clipping by value bounds each element") {
+  const gradient_list given = two(3, -0.25), gradients = clipped(given, 0.5);
+  CHECK(given[0]->equal(at::full({3}, 3.0)));
+  CHECK_FALSE(gradients[1]);
+  CHECK(gradients[0]->equal(at::full({3}, 0.5)));
+  CHECK(gradients[2]->equal(at::full({1, 4}, -0.25)));
+}
+
+TEST_CASE("an accumulator gives the mean of its steps, where any had a gradient") {
+  gradient_accumulator sums(2);
+  CHECK_FALSE(sums.add({at::full({3}, 1.0), std::nullopt, std::nullopt}).value());
+  const auto mean = sums.add({at::full({3}, 2.0), at::full({2}, 5.0), std::nullopt}).value();
+  REQUIRE(mean);
+  CHECK((*mean)[0]->equal(at::full({3}, 1.5)));
+  CHECK((*mean)[1]->equal(at::full({2}, 2.5)));
+  CHECK_FALSE((*mean)[2]);
+  CHECK_FALSE(sums.add({at::ones({3})}).value());
+  CHECK_THAT(sums.add({}).error().text, ContainsSubstring("0 gradients after steps with 1"));
+  gradient_accumulator shared(3);
+  const at::Tensor same = at::ones({2});  // the gradient of both terms of a sum
+  CHECK_FALSE(shared.add({same, same}).value());
+  CHECK_FALSE(shared.add({same, same}).value());
+  const auto thirds = shared.add({same, std::nullopt}).value();
+  REQUIRE(thirds);
+  CHECK((*thirds)[0]->equal(at::ones({2})));
+  CHECK((*thirds)[1]->allclose(at::full({2}, 2.0 / 3)));
+  CHECK(same.equal(at::ones({2})));
+  gradient_accumulator none;
+  CHECK(none.add({at::ones({3})}).value());
+}
+
+TEST_CASE("a loss scale falls when a step overflows and rises after many that did not") {
+  loss_scaler scaler{.scale = 8, .most = 16, .interval = 2};
+  CHECK(scaler.admit(1));
+  CHECK(scaler.scale == 8);
+  CHECK(scaler.admit(1));
+  CHECK(scaler.scale == 16);
+  CHECK(scaler.admit(1));
+  CHECK(scaler.admit(1));
+  CHECK(scaler.scale == 16);  // its most
+  CHECK_FALSE(scaler.admit(std::numeric_limits<double>::infinity()));
+  CHECK(scaler.scale == 8);
+  CHECK(scaler.admit(1));
+  CHECK_FALSE(scaler.admit(std::nan("")));
+  CHECK(scaler.scale == 4);
+  CHECK(scaler.admit(1));
+  CHECK(scaler.scale == 4);  // a skipped step begins the count anew
+  for (int i = 0; i < 9; ++i) CHECK_FALSE(scaler.admit(std::nan("")));
+  CHECK(scaler.scale == 1);  // its least
+}
+
+TEST_CASE("schedules begin at the full rate and end where they say") {
+  const auto share = [](rate_schedule schedule, std::uint64_t step) {
+    return rate_share(schedule, step, 100);
+  };
+  for (const auto curve : {rate_curve::linear, rate_curve::cosine, rate_curve::polynomial}) {
+    const rate_schedule schedule{.curve = curve, .end = 0.1};
+    CHECK(share(schedule, 1) == 1);
+    CHECK_THAT(share(schedule, 101), WithinRel(0.1, 1e-12));
+    CHECK(share(schedule, 1000) == share(schedule, 101));
+    for (std::uint64_t step = 2; step <= 101; ++step)
+      CHECK(share(schedule, step) < share(schedule, step - 1));
+  }
+  CHECK_THAT(share({.curve = rate_curve::linear}, 51), WithinRel(0.5, 1e-12));
+  CHECK_THAT(share({.curve = rate_curve::cosine}, 51), WithinRel(0.5, 1e-12));
+  CHECK_THAT(share({.curve = rate_curve::polynomial, .power = 3}, 51), WithinRel(0.125, 1e-12));
+  CHECK(share({}, 77) == 1);
+  const rate_schedule steps{.curve = rate_curve::step, .step_every = 40, .step_factor = 0.5};
+  CHECK(share(steps, 40) == 1);
+  CHECK(share(steps, 41) == 0.5);
+  CHECK(share(steps, 81) == 0.25);
+}
+
+TEST_CASE("one cycle rises to the full rate and falls to its end") {
+  const rate_schedule cycle{
+      .curve = rate_curve::one_cycle, .end = 0.01, .peak = 0.25, .start = 0.2};
+  CHECK_THAT(rate_share(cycle, 1, 100), WithinRel(0.2, 1e-12));
+  CHECK_THAT(rate_share(cycle, 26, 100), WithinRel(1, 1e-12));
+  CHECK(rate_share(cycle, 25, 100) < 1);
+  CHECK(rate_share(cycle, 27, 100) < 1);
+  CHECK_THAT(rate_share(cycle, 101, 100), WithinRel(0.01, 1e-12));
+}
+
+TEST_CASE("warm-up rises evenly, then the curve goes through what is left") {
+  const rate_schedule schedule{.curve = rate_curve::linear, .warmup = 4};
+  CHECK(rate_share(schedule, 1, 14) == 0.25);
+  CHECK(rate_share(schedule, 4, 14) == 1);
+  CHECK(rate_share(schedule, 5, 14) == 1);
+  CHECK_THAT(rate_share(schedule, 10, 14), WithinRel(0.5, 1e-12));
+  CHECK(rate_share({.curve = rate_curve::cosine, .warmup = 20}, 30, 10) == 1);
+}
+
+TEST_CASE("a parameter group is read from its text") {
+  const auto rule = parse_group(find("qhm"),
+                                "*.bias|bn?.* weight_decay=0 nu=1 lr_scale=0.5 "
+                                "weight_decay_type=direct");
+  REQUIRE(rule);
+  CHECK(rule->changed == options{{"nu", 1}, {"weight_decay", 0}, {"weight_decay_type", 1}});
+  CHECK(rule->lr_scale == 0.5);
+  for (const auto* name : {"fc.bias", "bn1.weight", ".bias"}) CHECK(matches(*rule, name));
+  for (const auto* name : {"fc.weight", "bn.weight", "fc.biases", ""})
+    CHECK_FALSE(matches(*rule, name));
+}
+
+TEST_CASE("a parameter group that cannot be is refused with its text") {
+  CHECK(group_error("*.bias weight_decay=-1") ==
+        "parameter group '*.bias weight_decay=-1': optimizer 'adamw': weight_decay = -1 is out of "
+        "range: from 0 upwards, finite as f32");
+  CHECK_THAT(group_error("*.bias nu=1"), ContainsSubstring("'adamw' has no option 'nu'; its"));
+  CHECK_THAT(group_error("*.bias lr=1"), ContainsSubstring("give lr_scale"));
+  CHECK_THAT(group_error("*.bias lr_scale=-1"), ContainsSubstring("lr_scale = -1 is out of range"));
+  CHECK_THAT(group_error("*.bias beta1"), ContainsSubstring("'beta1' is not OPTION=VALUE"));
+  CHECK_THAT(group_error("*.bias beta1=x"), ContainsSubstring("beta1 = x is out of range: from 0 "
+                                                              "to below 1"));
+  CHECK_THAT(group_error("*.bias"), ContainsSubstring("gives no option"));
+  CHECK_THAT(group_error("weight_decay=0"), ContainsSubstring("must begin with a pattern"));
+  CHECK_THAT(group_error(""), ContainsSubstring("must begin with a pattern"));
+  CHECK(parse_option(find("qhm"), "weight_decay_type", "indirect").error().text ==
+        "optimizer 'qhm': weight_decay_type = indirect is out of range: grad or direct");
+  CHECK(parse_option(find("sgd"), "nesterov", "true") == 1);
+  CHECK(parse_option(find("sgd"), "nesterov", "0") == 0);
+}
+
+TEST_CASE("groups step with their own options and rates, as if each were alone") {
+  const optimizer entry = find("adamw");
+  const std::vector<std::string> names{"fc.weight", "fc.bias", "bn.weight"};
+  const std::vector rules{parse_group(entry, "*.bias weight_decay=0 lr_scale=0.5").value(),
+                          parse_group(entry, "bn.*|*.bias weight_decay=0.5").value()};
+  const auto groups = make_groups(entry, {{"weight_decay", 0.1}}, rules, names);
+  REQUIRE(groups);
+  REQUIRE(groups->size() == 3);
+  numbers values(4);
+  std::vector<at::Tensor> params, gradients;
+  for (int i = 0; i < 3; ++i) {
+    params.push_back(values.tensor({9}, at::kFloat));
+    gradients.push_back(values.tensor({9}, at::kFloat));
+  }
+  std::vector<at::Tensor> together;
+  for (const auto& param : params) together.push_back(param.clone());
+  state kept;
+  for (std::uint64_t step = 1; step <= 3; ++step)
+    REQUIRE(step_groups(entry, *groups, together, {gradients.begin(), gradients.end()}, kept, 0.02,
+                        step));
+  const double rates[] = {0.02, 0.01, 0.02}, decays[] = {0.1, 0, 0.5};
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::vector<at::Tensor> alone{params[i]};
+    state own;
+    const options chosen = complete(entry, {{"lr", rates[i]}, {"weight_decay", decays[i]}}).value();
+    for (std::uint64_t step = 1; step <= 3; ++step)
+      REQUIRE(entry.step(alone, {gradients[i]}, own, chosen, step));
+    CHECK(same_bits(alone[0], together[i]));
+    CHECK(same_bits(own["exp_avg"][0], kept["exp_avg"][i]));
+  }
+  CHECK_THAT(step_groups(entry, *groups, together, {at::ones({9}), std::nullopt, at::ones({8})},
+                         kept, 0.02, 4, names)
+                 .error()
+                 .text,
+             ContainsSubstring("parameter 2 (bn.weight) has shape [9], but its gradient has [8]"));
+  CHECK_THAT(make_groups(find("sgd"), {}, {parse_group(find("sgd"), "* nesterov=1").value()}, names)
+                 .error()
+                 .text,
+             ContainsSubstring("parameter group '* nesterov=1': optimizer 'sgd': nesterov needs"));
+}
+
+TEST_CASE("an optimizer written as one function does what the built-in one does") {
+  const optimizer mine = elementwise(
+      "mine", {{.name = "lr", .fallback = 0.1}, {.name = "momentum", .fallback = 0.9, .most = 1}},
+      {"momentum_buffer"}, [](auto& x, auto gradient, auto& buffer, auto lr, auto momentum) {
+        buffer = momentum * buffer + gradient;
+        x -= lr * buffer;
+      });
+  const optimizer sgd = find("sgd");
+  const options chosen = complete(mine, {{"lr", 0.25}}).value();
+  const options theirs_chosen = complete(sgd, {{"lr", 0.25}, {"momentum", 0.9}}).value();
+  for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    numbers values(6);
+    std::vector<at::Tensor> ours{values.tensor({77}, type)}, theirs{ours[0].clone()};
+    state our_state, their_state;
+    for (std::uint64_t step = 1; step <= 5; ++step) {
+      const at::Tensor gradient = values.tensor({77}, type);
+      REQUIRE(mine.step(ours, {gradient}, our_state, chosen, step));
+      REQUIRE(sgd.step(theirs, {gradient}, their_state, theirs_chosen, step));
+    }
+    CHECK(ours[0].allclose(theirs[0], 1e-5, type == at::kBFloat16 ? 0.05 : 1e-5));
+  }
+  CHECK(complete(mine, {{"momentum", 2}}).error().text ==
+        "optimizer 'mine': momentum = 2 is out of range: from 0 to 1");
+  CHECK_THAT(complete(mine, {{"nu", 2}}).error().text, ContainsSubstring("'mine' has no option"));
+}

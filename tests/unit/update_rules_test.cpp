@@ -1,0 +1,133 @@
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <limits>
+#include <memory>
+
+#include "actors/optimizer/norm_core.hpp"
+#include "actors/pipeline/local_stages.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/system.hpp"
+#include "engine/stage/blocks.hpp"
+
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+using weights = std::vector<engine::named_tensor>;
+
+engine::model layers() {
+  const auto random = at::detail::createCPUGenerator(1);
+  engine::model made;
+  made.push_back(std::make_unique<engine::linear>("one", 3, 8, random));
+  made.push_back(std::make_unique<engine::relu>("relu"));
+  made.push_back(std::make_unique<engine::linear>("two", 8, 8, random));
+  made.push_back(std::make_unique<engine::linear>("three", 8, 4, random));
+  return made;
+}
+
+/// The weights after `steps` steps of a pipeline that is cut there.
+result<weights> train(const std::vector<std::size_t>& cuts, const actors::update_rules& rules,
+                      int steps, double scale_images = 1) {
+  actors::system_config config;
+  caf::actor_system system(config);
+  auto stages = actors::local_stages::spawn(
+      system, layers(), cuts,
+      {.optimizer = "adamw", .optimizer_options = {{"weight_decay", 0.1}}, .rules = rules},
+      optimizers::built_in());
+  if (!stages) return tl::unexpected(stages.error());
+  auto pipeline = actors::pipeline::compose(system, stages->handles(), "1f1b");
+  if (!pipeline) return tl::unexpected(pipeline.error());
+  const auto random = at::detail::createCPUGenerator(2);
+  for (int step = 0; step < steps; ++step) {
+    const auto images = at::randn({6, 3}, random).mul_(scale_images);
+    const auto labels = at::randint(4, {6}, random, at::kLong);
+    const auto outcome = pipeline->train({.images = images, .labels = labels}, 2, 0.05);
+    if (!outcome) return tl::unexpected(outcome.error());
+  }
+  return pipeline->read_weights();
+}
+
+bool same(const weights& left, const weights& right) {
+  REQUIRE(left.size() == right.size());
+  for (std::size_t i = 0; i < left.size(); ++i)
+    if (!at::equal(left[i].tensor, right[i].tensor)) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("groups, clipping and accumulation give the same bits wherever the model is cut") {
+  const actors::update_rules rules{
+      .groups = {"*.bias weight_decay=0 lr_scale=0.5", "t* weight_decay=1"},
+      .clip_value = 0.1,
+      .clip_norm = 0.05,
+      .accumulate = 2};
+  const auto whole = train({}, rules, 6);
+  REQUIRE(whole);
+  for (const std::vector<std::size_t>& cuts : {std::vector<std::size_t>{2}, {1, 2}, {1, 2, 3}}) {
+    const auto cut = train(cuts, rules, 6);
+    REQUIRE(cut);
+    CHECK(same(*cut, *whole));
+  }
+  for (const int which : {0, 1, 2}) {
+    actors::update_rules less = rules;
+    if (which == 0) less.groups.clear();
+    if (which == 1) less.clip_norm = 0;
+    if (which == 2) less.accumulate = 1;
+    CHECK_FALSE(same(train({2}, less, 6).value(), *whole));
+  }
+}
+
+TEST_CASE("while gradients accumulate the weights stay") {
+  const auto untrained = train({2}, {}, 0);
+  REQUIRE(untrained);
+  CHECK(same(train({2}, {.accumulate = 3}, 2).value(), *untrained));
+  CHECK_FALSE(same(train({2}, {.accumulate = 3}, 3).value(), *untrained));
+}
+
+TEST_CASE("a norm that is not finite ends the run with the stage and the reason") {
+  const auto trained = train({2}, {.clip_norm = 1}, 1, std::numeric_limits<double>::infinity());
+  REQUIRE_FALSE(trained);
+  CHECK(trained.error().code == errc::handler_failed);
+  CHECK_THAT(trained.error().text,
+             ContainsSubstring("stage-") && ContainsSubstring("the gradients' norm is"));
+}
+
+TEST_CASE("a parameter group that its optimizer does not know is refused before the first step") {
+  CHECK_THAT(train({2}, {.groups = {"* nu=1"}}, 1).error().text,
+             ContainsSubstring("parameter group '* nu=1': optimizer 'adamw' has no option 'nu'"));
+}
+
+TEST_CASE("a norm core adds up in order, whatever comes first") {
+  const double parts[] = {1e16, 1, 1};
+  actors::norm_core forwards(3), backwards(3);
+  std::optional<double> first, second;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    first = forwards.add(1, i, {parts[i]}).value();
+    second = backwards.add(1, 2 - i, {parts[2 - i]}).value();
+    CHECK(first.has_value() == (i == 2));
+    CHECK(second.has_value() == (i == 2));
+  }
+  CHECK(*first == *second);
+  CHECK(*first == (1e16 + 1) + 1);
+}
+
+TEST_CASE("a norm core keeps updates apart and refuses what cannot be") {
+  actors::norm_core core(2);
+  CHECK_FALSE(core.add(1, 0, {1, 2}).value());
+  CHECK_FALSE(core.add(2, 0, {5}).value());
+  CHECK(core.add(1, 0, {1}).error().text == "stage 0's part of the norm of update 1 came twice");
+  CHECK_THAT(core.add(1, 2, {1}).error().text, ContainsSubstring("there are 2 stages"));
+  CHECK(core.add(2, 1, {}).value() == 5);
+  CHECK(core.add(1, 1, {4}).value() == 7);
+  for (std::uint64_t update = 3; update < 3 + actors::norm_core::max_open; ++update)
+    CHECK_FALSE(core.add(update, 0, {}).value());
+  CHECK_THAT(core.add(1000, 0, {}).error().text, ContainsSubstring("too many updates"));
+}
