@@ -320,10 +320,8 @@ void bench_link(const figures& out, const options& chosen, const std::string& li
     waitpid(each, &status, 0);
     failed = failed || status != 0;
   }
-  for (const auto each : {first, second}) {
-    kill(each, SIGKILL);
-    waitpid(each, nullptr, 0);
-  }
+  for (const auto each : {first, second}) kill(each, SIGKILL);
+  for (const auto each : {first, second}) waitpid(each, nullptr, 0);
   if (failed) die("a worker failed");
 }
 
