@@ -1,6 +1,5 @@
 #include "engine/schedule/plan_checker.hpp"
 
-#include <utility>
 #include <vector>
 
 #include "engine/schedule/plan_text.hpp"
