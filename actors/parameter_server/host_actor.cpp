@@ -11,6 +11,7 @@
 #include "actors/errors.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
+#include "optimizers/schedule.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -66,6 +67,23 @@ server_host_actor::behavior_type host_behavior(self_pointer self,
   };
 }
 
+result<rate_of_update> rate_of(const rate_plan& plan, double full) {
+  if (plan.curve > static_cast<std::uint32_t>(optimizers::rate_curve::polynomial) ||
+      plan.step_every == 0)
+    return fail(errc::bad_config, "a shard order names no schedule of the learning rate");
+  const optimizers::rate_schedule schedule{.curve = static_cast<optimizers::rate_curve>(plan.curve),
+                                           .warmup = plan.warmup,
+                                           .end = plan.end,
+                                           .step_every = plan.step_every,
+                                           .step_factor = plan.step_factor,
+                                           .power = plan.power,
+                                           .peak = plan.peak,
+                                           .start = plan.start};
+  return [schedule, full, total = plan.updates](std::uint64_t update) {
+    return full * optimizers::rate_share(schedule, update, total);
+  };
+}
+
 }  // namespace
 
 server_host_actor spawn_server_host(caf::actor_system& system, server_host_parts parts) {
@@ -78,18 +96,15 @@ result<shard_actor> build(caf::actor_system& system, const build_shard& order,
   if (!optimizer) return tl::unexpected(optimizer.error());
   auto options = optimizers::complete(*optimizer, order.optimizer_options);
   if (!options) return tl::unexpected(options.error());
-  rate_of_update rate;
-  if (order.decay_over > 0)
-    rate = [first = options->at("lr"), over = static_cast<double>(order.decay_over)](auto update) {
-      return first * std::max(0.0, 1 - static_cast<double>(update - 1) / over);
-    };
+  auto rate = rate_of(order.rate, options->at("lr"));
+  if (!rate) return tl::unexpected(rate.error());
   std::vector<owned_parameter> owned;
   for (const auto& [name, values] : order.parameters)
     owned.push_back({name, values.clone(), std::ranges::count(order.by_rows, name) > 0});
   return spawn_shard(system,
                      {order.name,
                       std::make_unique<parameter_store>(std::move(owned), std::move(*optimizer),
-                                                        std::move(*options), rate),
+                                                        std::move(*options), std::move(*rate)),
                       order.threads});
 }
 

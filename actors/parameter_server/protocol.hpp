@@ -239,6 +239,25 @@ struct ledger_report {
   }
 };
 
+/// How a shard's learning rate moves: optimizers::rate_schedule over so many updates.
+struct rate_plan {
+  std::uint32_t curve = 0;  // of optimizers::rate_curve
+  std::uint64_t warmup = 0;
+  double end = 0;
+  std::uint64_t step_every = 1;
+  double step_factor = 1;
+  double power = 1;
+  double peak = 0;
+  double start = 0;
+  std::uint64_t updates = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.curve, self.warmup, self.end, self.step_every, self.step_factor, self.power, self.peak,
+      self.start, self.updates);
+  }
+};
+
 /// Makes a shard on the node that gets it.
 struct build_shard {
   std::string name;
@@ -246,13 +265,13 @@ struct build_shard {
   std::vector<std::string> by_rows;  // names of those among them
   std::string optimizer;
   std::map<std::string, double> optimizer_options;
-  std::uint64_t decay_over = 0;  // updates in which the learning rate falls to zero; 0: constant
+  rate_plan rate = {};
   std::int32_t threads = 1;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.name, self.parameters, self.by_rows, self.optimizer, self.optimizer_options,
-      self.decay_over, self.threads);
+    f(self.name, self.parameters, self.by_rows, self.optimizer, self.optimizer_options, self.rate,
+      self.threads);
   }
 };
 

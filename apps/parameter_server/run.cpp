@@ -135,17 +135,21 @@ class server_builder {
   actors::build_shard shard_order(std::size_t number,
                                   const std::vector<actors::owned_parameter>& parameters) const {
     const auto& optimizer = config_.optimizer;
-    const bool falls = optimizer.lr_schedule == cluster::lr_schedule::linear;
+    const auto& rate = optimizer.schedule;
     actors::build_shard order{.name = "shard-" + std::to_string(number),
                               .parameters = {},
                               .by_rows = run_.by_rows,
                               .optimizer = optimizer.name,
-                              .optimizer_options = {{"lr", optimizer.lr},
-                                                    {"momentum", optimizer.momentum},
-                                                    {"dampening", optimizer.dampening},
-                                                    {"weight_decay", optimizer.weight_decay},
-                                                    {"nesterov", optimizer.nesterov ? 1.0 : 0.0}},
-                              .decay_over = falls ? run_.plan.steps : 0,
+                              .optimizer_options = optimizer.options,
+                              .rate = {.curve = static_cast<std::uint32_t>(rate.curve),
+                                       .warmup = rate.warmup,
+                                       .end = rate.end,
+                                       .step_every = rate.step_every,
+                                       .step_factor = rate.step_factor,
+                                       .power = rate.power,
+                                       .peak = rate.peak,
+                                       .start = rate.start,
+                                       .updates = run_.plan.steps},
                               .threads = config_.server.threads_per_shard};
     for (const auto& each : parameters) order.parameters.push_back({each.name, each.values});
     return order;

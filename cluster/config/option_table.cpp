@@ -450,9 +450,12 @@ const std::vector<option>& option_table() {
 }
 
 const std::vector<option>& server_option_table() {
-  // What a worker does not do: it holds the whole model, in f32, and starts from the seed.
-  static constexpr std::array<std::string_view, 5> left_out{
-      "pipeline", "model.init", "model.memory_format", "model.precision", "data.threads"};
+  // What a worker does not do: it holds the whole model, in f32, and starts from the seed; and what
+  // a shard does not do to gradients.
+  static constexpr std::array<std::string_view, 10> left_out{
+      "pipeline",         "model.init",       "model.memory_format",  "model.precision",
+      "data.threads",     "optimizer.groups", "optimizer.clip_value", "optimizer.clip_norm",
+      "train.accumulate", "train.save_state"};
   static const std::vector<option> table = [] {
     std::vector<option> all = server_options();
     for (const option& entry : option_table()) {
