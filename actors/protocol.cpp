@@ -19,6 +19,11 @@ void add_protocol(message_registry& registry) {
   registry.add<load_weights>("load_weights");
   registry.add<read_weights>("read_weights");
   registry.add<weights>("weights");
+  registry.add<tied_gradient>("tied_gradient");
+  registry.add<ask_verdict>("ask_verdict", messages::lane::control);
+  registry.add<verdict>("verdict", messages::lane::control);
+  registry.add<read_rehearsal>("read_rehearsal");
+  registry.add<rehearsed>("rehearsed");
   registry.add<deliver_batch>("deliver_batch");
   registry.add<batch_delivered>("batch_delivered");
   registry.add<done>("done");

@@ -13,6 +13,7 @@
 #include "actors/errors.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "engine/stage/model.hpp"
+#include "engine/stage/recompute.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/torch_error.hpp"
 
@@ -26,19 +27,30 @@ struct host_state {
 
 using self_pointer = host_actor::stateful_pointer<host_state>;
 
-result<engine::model> build_layers(const build_stage& order, const model_registry& models) {
+/// A stage's layers, and which of them are recomputed.
+struct built_layers {
+  engine::model layers;
+  std::vector<bool> recompute;
+};
+
+result<built_layers> build_layers(const build_stage& order, const model_registry& models) {
   const auto builder = models.find(order.model);
   if (builder == models.end()) {
     std::string known;
     for (const auto& [name, make] : models) known += (known.empty() ? "" : ", ") + name;
     return fail(errc::bad_config, "unknown model '" + order.model + "'; known: " + known);
   }
-  auto layers = builder->second(order.classes, order.seed);
-  if (!layers) return layers;
+  auto layers = builder->second({order.classes, order.seed, order.model_options});
+  if (!layers) return tl::unexpected(layers.error());
+  auto recompute = engine::recomputed_layers(engine::layer_names(*layers), order.recompute);
+  if (!recompute) return tl::unexpected(recompute.error());
   if (auto kept = engine::keep_layers(*layers, order.first_layer, order.last_layer); !kept)
     return tl::unexpected(kept.error());
   engine::to_memory_format(*layers, order.channels_last);
-  return layers;
+  const auto begin = recompute->begin();
+  return built_layers{std::move(*layers),
+                      {begin + static_cast<std::ptrdiff_t>(order.first_layer),
+                       begin + static_cast<std::ptrdiff_t>(order.last_layer)}};
 }
 
 result<engine::stage_options> stage_options(const build_stage& order) {
@@ -52,7 +64,8 @@ result<engine::stage_options> stage_options(const build_stage& order) {
       .loss = *loss,
       .precision = order.bf16 ? engine::precision::bf16 : engine::precision::fp32,
       .channels_last = order.channels_last,
-      .device = c10::Device(order.device)};
+      .device = c10::Device(order.device),
+      .seed = order.seed};
 }
 
 caf::result<stage_built> on_build(self_pointer self, const build_stage& order) {
@@ -88,14 +101,15 @@ host_actor spawn_host(caf::actor_system& system, host_parts parts) {
 result<stage_actor> build(caf::actor_system& system, const build_stage& order,
                           const host_parts& parts) try {
   const auto name = "stage-" + std::to_string(order.stage.value);
-  const auto options = stage_options(order);
+  auto options = stage_options(order);
   if (!options) return tl::unexpected(options.error());
   auto layers = build_layers(order, parts.models);
   if (!layers) return tl::unexpected(layers.error());
+  options->recompute = std::move(layers->recompute);
   return spawn_stage_with_optimizer(system,
                                     {.name = name,
-                                     .layers = std::move(*layers),
-                                     .options = *options,
+                                     .layers = std::move(layers->layers),
+                                     .options = std::move(*options),
                                      .optimizer = order.optimizer,
                                      .optimizer_options = order.optimizer_options,
                                      .threads = order.threads},

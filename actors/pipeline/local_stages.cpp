@@ -44,7 +44,12 @@ result<local_stages> local_stages::spawn(caf::actor_system& system, engine::mode
                           .optimizer = like.optimizer,
                           .optimizer_options = like.optimizer_options,
                           .threads = like.threads};
-    for (; first < bounds[i]; ++first) stage.layers.push_back(std::move(layers[first]));
+    stage.options.recompute.clear();
+    for (; first < bounds[i]; ++first) {
+      stage.layers.push_back(std::move(layers[first]));
+      const auto& recompute = like.options.recompute;
+      stage.options.recompute.push_back(first < recompute.size() && recompute[first]);
+    }
     stage.options.is_first = i == 0;
     stage.options.is_last = i + 1 == bounds.size();
     auto handle = spawn_stage_with_optimizer(system, std::move(stage), known);

@@ -32,7 +32,8 @@ struct stage_blueprint {
 class local_stages {
  public:
   /// Cuts `layers` at `cuts`, the indices of the first layer of each stage after the first, and
-  /// spawns the stages. `like` gives everything but name, layers and place. Errors: bad_config.
+  /// spawns the stages. `like` gives everything but name, layers and place; its `recompute` is of
+  /// the whole model. Errors: bad_config.
   [[nodiscard]] static result<local_stages> spawn(caf::actor_system& system, engine::model layers,
                                                   const std::vector<std::size_t>& cuts,
                                                   const stage_blueprint& like,

@@ -9,12 +9,14 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/interfaces.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/schedule/credits.hpp"
 #include "engine/schedule/plan.hpp"
+#include "engine/stage/reference.hpp"
 
 namespace troupe::actors {
 
@@ -30,6 +32,7 @@ struct step_outcome {
   double loss = 0;           ///< Mean over the batch.
   std::int64_t correct = 0;  ///< Evaluation: images classified right.
   std::int64_t images = 0;
+  std::string skipped = {};  ///< Why its update was left out; empty: it was not.
   double seconds = 0;  ///< Since the step before ended, or since it began if the pipeline was idle.
   std::vector<stage_share> stages;
 };
@@ -40,7 +43,29 @@ struct step_order {
   std::uint32_t microbatches = 1;  ///< As fed; at least 1.
   std::int64_t images = 0;         ///< In the whole batch.
   double learning_rate = 0;
+  bool rehearsal = false;  ///< No update; the stages keep the gradients for `rehearse`.
 };
+
+/// A weight that two stages hold, each under its own parameter's name.
+struct stage_tie {
+  std::size_t stage = 0;
+  std::string parameter;
+  std::size_t other_stage = 0;
+  std::string other_parameter;
+};
+
+/// What a pipeline may have beside its stages.
+struct pipeline_options {
+  std::uint32_t credits = engine::default_credits;  ///< See `compose`.
+  std::vector<stage_tie> ties = {};                 ///< Between different stages.
+  /// A step whose loss or gradients are not finite: left out by all stages, or an error.
+  bool skip_bad_steps = false;
+};
+
+/// Which ties of a model lie between stages, given the layers [first, last) of each. Those inside
+/// of a stage are its own business.
+[[nodiscard]] std::vector<stage_tie> ties_between(
+    const engine::model& layers, const std::vector<std::pair<std::size_t, std::size_t>>& ranges);
 
 /// Drives stage actors, wherever they live, through training and evaluation steps. Its calls wait
 /// for the actors' answers; used by one thread, outside of any actor. Several steps may be under
@@ -60,6 +85,10 @@ class pipeline {
                                                 std::vector<stage_actor> stages,
                                                 const std::string& schedule,
                                                 std::uint32_t credits = engine::default_credits);
+  [[nodiscard]] static result<pipeline> compose(caf::actor_system& system,
+                                                std::vector<stage_actor> stages,
+                                                const std::string& schedule,
+                                                const pipeline_options& options);
 
   /// The next step's number, for whoever feeds its batch.
   [[nodiscard]] engine::step_key next_step();
@@ -79,6 +108,11 @@ class pipeline {
                                            double learning_rate);
   [[nodiscard]] result<step_outcome> evaluate(const engine::batch& batch,
                                               std::uint32_t microbatches);
+
+  /// Runs a training step that leaves no trace: no update, and running statistics as they were
+  /// before. Returns what it gave; layers draw as in the next update. Errors: as `finish`.
+  [[nodiscard]] result<engine::step_result> rehearse(const engine::batch& batch,
+                                                     std::uint32_t microbatches);
 
   /// Every stage's parameters and buffers, in the model's order. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
@@ -101,7 +135,7 @@ class pipeline {
   };
 
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages, std::string schedule);
-  [[nodiscard]] result<void> connect(std::uint32_t credits);
+  [[nodiscard]] result<void> connect(const pipeline_options& options);
   [[nodiscard]] result<engine::plan> plan_for(const step_order& order) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
@@ -109,6 +143,7 @@ class pipeline {
   caf::actor announcer_;  // asks all stages at once, and hears of the first failure at once
   std::vector<stage_actor> stages_;
   feeder_actor feeder_;
+  judge_actor judge_;  // null: none
   std::string schedule_;
   std::deque<pending_step> under_way_;
   std::uint64_t last_step_ = 0;

@@ -47,18 +47,36 @@ std::string source(const draft& whole, const std::string& name, std::uint64_t va
 result<void> check_cut(draft& whole) {
   pipeline_config& pipeline = whole.config.pipeline;
   if (pipeline.cut.empty()) return {};
+  const std::string key =
+      given(whole, "pipeline.cut") != nullptr ? "pipeline.cut" : "pipeline.partition";
   const std::size_t layers = pipeline.cut.size();
   if (given(whole, "pipeline.stages") == nullptr)
     pipeline.stages = static_cast<std::uint32_t>(layers + 1);
   if (pipeline.stages == layers + 1) return {};
   return fail(errc::bad_config,
-              blame(whole, "pipeline.cut", "pipeline.stages") + "a cut at " +
-                  std::to_string(layers) + (layers == 1 ? " layer" : " layers") +
-                  source(whole, "pipeline.cut", join({pipeline.cut.begin(), pipeline.cut.end()})) +
-                  " makes " + std::to_string(layers + 1) + " stages, not " +
-                  std::to_string(pipeline.stages) +
+              blame(whole, key, "pipeline.stages") + "a cut at " + std::to_string(layers) +
+                  (layers == 1 ? " layer" : " layers") +
+                  source(whole, key, join({pipeline.cut.begin(), pipeline.cut.end()})) + " makes " +
+                  std::to_string(layers + 1) + " stages, not " + std::to_string(pipeline.stages) +
                   source(whole, "pipeline.stages", pipeline.stages) +
                   "; name one layer less than stages, or none to have them balanced");
+}
+
+result<void> check_memory(draft& whole) {
+  const pipeline_config& pipeline = whole.config.pipeline;
+  if (pipeline.memory_mib == 0 || pipeline.partition == partition::automatic) return {};
+  return fail(errc::bad_config, given(whole, "pipeline.memory_mib")->where() +
+                                    ": is kept to by partition = \"auto\" only (--partition auto)");
+}
+
+result<void> check_transformer(draft& whole) {
+  const transformer_config& model = whole.config.transformer;
+  if (model.width % model.heads == 0) return {};
+  return fail(errc::bad_config,
+              blame(whole, "transformer.heads", "transformer.width") + std::to_string(model.heads) +
+                  " heads" + source(whole, "transformer.heads", std::to_string(model.heads)) +
+                  " do not divide a width of " + std::to_string(model.width) +
+                  source(whole, "transformer.width", std::to_string(model.width)));
 }
 
 result<void> check_micro_batches(draft& whole) {
@@ -177,8 +195,8 @@ bool is_loopback(const std::string& address) {
 }
 
 result<trainer_config> check_together(draft whole) {
-  for (auto check :
-       {check_cut, check_micro_batches, check_link, check_texts, check_secret, check_files})
+  for (auto check : {check_cut, check_memory, check_transformer, check_micro_batches, check_link,
+                     check_texts, check_secret, check_files})
     if (auto fine = check(whole); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }

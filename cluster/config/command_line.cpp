@@ -40,10 +40,15 @@ class help_layout : public CLI::Formatter {
   }
 };
 
-std::string help_of(const option& entry) {
+bool takes(const program_info& program, const option& entry) {
+  return std::find(program.foreign_tables.begin(), program.foreign_tables.end(), entry.table) ==
+         program.foreign_tables.end();
+}
+
+std::string help_of(const option& entry, const trainer_config& defaults) {
   const auto* text = std::get_if<text_field>(&entry.field);
   const std::string words = text != nullptr ? allowed_values(entry) : "";
-  const std::string usual = default_text(entry);
+  const std::string usual = default_text(entry, defaults);
   std::string help(entry.help);
   if (!words.empty()) help += " (" + words + ")";
   return usual.empty() ? help : help + " [" + usual + "]";
@@ -61,7 +66,8 @@ class flag_reader {
     app_.set_help_flag("-h,--help", "Print this text and exit");
     version_ = app_.add_flag("--version")->description("Print the version and exit");
     config_ = add_text(config_flag, "FILE", "Read settings from this TOML file; flags win over it");
-    for (const option& entry : option_table()) options_.push_back(add(entry));
+    for (const option& entry : option_table())
+      options_.push_back(takes(program, entry) ? add(entry) : nullptr);
   }
 
   // The text that was asked for instead of a run, or nothing.
@@ -97,7 +103,7 @@ class flag_reader {
   result<std::vector<setting>> settings() const {
     std::vector<setting> out;
     for (std::size_t i = 0; i < options_.size(); ++i) {
-      if (options_[i]->count() == 0) continue;
+      if (options_[i] == nullptr || options_[i]->count() == 0) continue;
       auto value = value_of(option_table()[i], *options_[i]);
       if (!value) return tl::unexpected(value.error());
       out.push_back({&option_table()[i], std::move(*value), ""});
@@ -119,9 +125,9 @@ class flag_reader {
     if (std::holds_alternative<switch_field>(entry.field)) {
       std::string names(entry.flag);
       if (!entry.off_flag.empty()) names += ",!" + std::string(entry.off_flag);
-      added = app_.add_flag(names)->description(help_of(entry));
+      added = app_.add_flag(names)->description(help_of(entry, program_.defaults));
     } else {
-      added = add_text(entry.flag, entry.value_name, help_of(entry));
+      added = add_text(entry.flag, entry.value_name, help_of(entry, program_.defaults));
     }
     added->group(group);
     return added;
@@ -147,9 +153,10 @@ class flag_reader {
     return text;
   }
 
-  static std::vector<std::string_view> known_flags() {
+  std::vector<std::string_view> known_flags() const {
     std::vector<std::string_view> flags{config_flag, "--help", "--version"};
     for (const option& entry : option_table()) {
+      if (!takes(program_, entry)) continue;
       flags.push_back(entry.flag);
       if (!entry.off_flag.empty()) flags.push_back(entry.off_flag);
     }
@@ -248,17 +255,27 @@ result<command> read_node(std::span<const char* const> arguments) {
   return out;
 }
 
+result<std::vector<setting>> own_tables(const program_info& program, std::vector<setting> layer) {
+  for (const setting& each : layer)
+    if (!takes(program, *each.entry))
+      return fail(errc::bad_config, each.where() + ": is not for " + program.name +
+                                        ", which takes no [" + std::string(each.entry->table) +
+                                        "]");
+  return layer;
+}
+
 result<command> read_trainer(const program_info& program, std::span<const char* const> arguments) {
   flag_reader flags(program);
   const auto text = flags.parse(arguments);
   if (!text) return tl::unexpected(text.error());
   if (*text) return command(**text);
-  draft whole;
+  draft whole{.config = program.defaults, .given = {}};
   const auto file = flags.config_file();
   if (!file) return tl::unexpected(file.error());
   const auto above = [&whole](const std::vector<setting>& layer) { return whole.apply(layer); };
   if (!file->empty()) {
-    if (const auto read = read_toml(*file).and_then(above); !read)
+    const auto own = [&program](std::vector<setting> layer) { return own_tables(program, layer); };
+    if (const auto read = read_toml(*file).and_then(own).and_then(above); !read)
       return tl::unexpected(read.error());
   }
   if (const auto read = flags.settings().and_then(above); !read)

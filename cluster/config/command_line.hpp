@@ -16,6 +16,9 @@ struct program_info {
   std::string name;
   std::string version;
   std::string summary;  ///< One sentence.
+  std::vector<std::string_view> foreign_tables =
+      {};                        ///< Of the configuration; it takes no others'.
+  trainer_config defaults = {};  ///< What is not set.
 };
 
 /// What a child process is told: where to join its parent, and as whom. Everything else comes to it

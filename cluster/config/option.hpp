@@ -23,7 +23,8 @@ struct integer_field {
   std::function<void(trainer_config&, std::int64_t)> set;
   std::function<std::optional<std::int64_t>(const trainer_config&)> get;
   std::int64_t least = 0;
-  std::int64_t most = 0;  ///< The largest int64: no bound.
+  std::int64_t most = 0;            ///< The largest int64: no bound.
+  std::string_view zero_word = {};  ///< A word that may stand there for 0; empty: none.
 };
 
 struct number_field {
@@ -86,7 +87,7 @@ void assign(const option& entry, const option_value& checked, trainer_config& co
 /// "1 to 64", "gpipe, 1f1b", "above 0"; empty: anything of the kind.
 [[nodiscard]] std::string allowed_values(const option& entry);
 /// The default as a user would write it; empty: none.
-[[nodiscard]] std::string default_text(const option& entry);
+[[nodiscard]] std::string default_text(const option& entry, const trainer_config& defaults = {});
 
 /// A checked value and where a user gave it.
 struct setting {

@@ -17,6 +17,8 @@ enum class precision : std::uint8_t { fp32, bf16 };
 enum class lr_schedule : std::uint8_t { constant, linear };
 enum class loss_kind : std::uint8_t { cross_entropy, mse };
 enum class transport : std::uint8_t { automatic, tcp, shm, loopback };
+enum class partition : std::uint8_t { even, automatic, cuts };
+enum class nan_policy : std::uint8_t { stop, skip };
 
 /// The word that a user writes for a value ("cross-entropy", "auto").
 [[nodiscard]] std::string_view name_of(placement value) noexcept;
@@ -25,17 +27,21 @@ enum class transport : std::uint8_t { automatic, tcp, shm, loopback };
 [[nodiscard]] std::string_view name_of(lr_schedule value) noexcept;
 [[nodiscard]] std::string_view name_of(loss_kind value) noexcept;
 [[nodiscard]] std::string_view name_of(transport value) noexcept;
+[[nodiscard]] std::string_view name_of(nan_policy value) noexcept;
 
 /// TOML table [pipeline].
 struct pipeline_config {
   std::uint32_t stages = 2;
-  std::vector<std::string> cut;   ///< First layer of stages 1, 2, ..; empty: balanced by cost.
-  std::string schedule = "1f1b";  ///< Name of a plan generator: gpipe or 1f1b.
-  std::uint32_t micro_batches = 4;
+  std::vector<std::string> cut;     ///< First layer of stages 1, 2, ..; of partition `cuts` only.
+  std::string schedule = "1f1b";    ///< Name of a plan generator: gpipe or 1f1b.
+  std::uint32_t micro_batches = 4;  ///< 0: the number that is predicted to be the fastest.
   std::uint32_t credits =
       engine::default_credits;  ///< Micro-batches waiting on each edge, at most.
   int threads_per_stage = 0;    ///< 0: see `threads_per_stage` below.
   placement stages_in = placement::processes;
+  cluster::partition partition = cluster::partition::even;
+  std::uint64_t memory_mib = 0;  ///< Cap of a stage's memory for partition `automatic`; 0: none.
+  std::vector<std::string> recompute = {};  ///< Layers, or groups of them.
 
   bool operator==(const pipeline_config&) const = default;
 };
@@ -49,6 +55,20 @@ struct model_config {
   cluster::precision precision = cluster::precision::fp32;
 
   bool operator==(const model_config&) const = default;
+};
+
+/// TOML table [transformer]: of the model that transformer_pipeline trains.
+struct transformer_config {
+  std::int64_t layers = 4;
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  std::int64_t context = 128;  ///< Tokens of a sample.
+  bool tied = true;            ///< One weight embeds tokens and scores them.
+  double dropout = 0;
+  std::string prompt = "The ";      ///< What the sample at the end goes on from.
+  std::int64_t sample_bytes = 200;  ///< Its length; 0: none.
+
+  bool operator==(const transformer_config&) const = default;
 };
 
 /// TOML table [optimizer].
@@ -85,6 +105,9 @@ struct train_config {
   bool eval = true;
   std::uint64_t eval_every = 0;  ///< Steps; 0: after each epoch and at the end.
   std::filesystem::path save;    ///< Weights at the end; empty: not saved.
+  bool verify = false;           ///< Compare one step with one process first.
+  double verify_tolerance = 0;   ///< As a share of a tensor's largest entry; 0: every bit.
+  nan_policy on_nan = nan_policy::stop;
 
   bool operator==(const train_config&) const = default;
 };
@@ -103,6 +126,7 @@ struct observe_config {
   std::filesystem::path json;  ///< A JSON line per step goes here; empty: nowhere.
   bool progress = true;
   bool verbose = false;
+  bool predict = false;  ///< Profile the layers and predict the run, also where nothing is chosen.
 
   bool operator==(const observe_config&) const = default;
 };
@@ -112,6 +136,7 @@ struct observe_config {
 struct trainer_config {
   pipeline_config pipeline;
   model_config model;
+  transformer_config transformer;
   optimizer_config optimizer;
   data_config data;
   train_config train;

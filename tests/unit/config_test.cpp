@@ -156,17 +156,28 @@ TEST_CASE("every flag reaches its member") {
                                       "[::1]:80",
                                       "--secret-file",
                                       secret,
+                                      "--recompute",
+                                      "layer3,layer4",
+                                      "--verify",
+                                      "--verify-tolerance",
+                                      "0.25",
+                                      "--on-nan",
+                                      "skip",
+                                      "--predict",
                                       "--no-progress",
                                       "--verbose"});
-  CHECK(c.pipeline ==
-        pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads});
+  pipeline_config cut{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads};
+  cut.partition = partition::cuts;
+  cut.recompute = {"layer3", "layer4"};
+  CHECK(c.pipeline == cut);
   CHECK(c.model ==
         model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
   CHECK(c.optimizer == optimizer_config{"sgd", 0.5, 0.25, 0.125, 1e-4, true, lr_schedule::linear});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
-  CHECK(c.train == train_config{32, 12, std::nullopt, loss_kind::mse, 9, false, 5, here.file("s")});
+  CHECK(c.train == train_config{32, 12, std::nullopt, loss_kind::mse, 9, false, 5, here.file("s"),
+                                true, 0.25, nan_policy::skip});
   CHECK(c.link == link_config{transport::loopback, "[::1]:80", secret});
-  CHECK(c.observe == observe_config{here.file("j"), false, true});
+  CHECK(c.observe == observe_config{here.file("j"), false, true, true});
 }
 
 TEST_CASE("every key of a file reaches the same member as its flag") {
@@ -178,6 +189,7 @@ stages = 3
 cut = ["layer3", "layer4.1"]
 schedule = "gpipe"
 micro_batches = 8
+recompute = ["layer3"]
 credits = 3
 threads_per_stage = 2
 stages_in = "threads"
@@ -209,6 +221,9 @@ seed = 9
 eval = false
 eval_every = 5
 save = ")" + here.file("s") + R"("
+verify = true
+verify_tolerance = 0.25
+on_nan = "skip"
 [link]
 transport = "loopback"
 listen = "localhost:80"
@@ -216,19 +231,23 @@ secret_file = ")" + here.write_secret("secret") +
                                                       R"("
 [observe]
 json = ")" + here.file("j") + R"("
+predict = true
 progress = false
 verbose = true
 )");
   const trainer_config c = config_of({"--config", file});
-  CHECK(c.pipeline ==
-        pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads});
+  pipeline_config cut{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads};
+  cut.partition = partition::cuts;
+  cut.recompute = {"layer3"};
+  CHECK(c.pipeline == cut);
   CHECK(c.model ==
         model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
   CHECK(c.optimizer == optimizer_config{"sgd", 1, 0.25, 0.125, 1e-4, true, lr_schedule::linear});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
-  CHECK(c.train == train_config{32, std::nullopt, 4, loss_kind::mse, 9, false, 5, here.file("s")});
+  CHECK(c.train == train_config{32, std::nullopt, 4, loss_kind::mse, 9, false, 5, here.file("s"),
+                                true, 0.25, nan_policy::skip});
   CHECK(c.link == link_config{transport::loopback, "localhost:80", here.file("secret")});
-  CHECK(c.observe == observe_config{here.file("j"), false, true});
+  CHECK(c.observe == observe_config{here.file("j"), false, true, true});
 }
 
 TEST_CASE("a flag wins over the file and the file over the default") {
@@ -478,7 +497,8 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
   const auto [toml, text] = GENERATE(values<row>({
       {"[pipeline]\nstagse = 2\n",
        "run.toml:2: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, cut, "
-       "schedule, micro_batches, credits, threads_per_stage, stages_in"},
+       "partition, memory_mib, recompute, schedule, micro_batches, credits, threads_per_stage, "
+       "stages_in"},
       {"[link]\nqqqq = 2\n",
        "run.toml:2: link.qqqq: unknown key; allowed: transport, listen, "
        "secret_file"},
@@ -487,10 +507,11 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
        "listen, secret_file"},
       {"\n[pipline]\nstages = 2\n",
        "run.toml:2: [pipline]: unknown table; did you mean [pipeline]?; allowed: pipeline, model, "
-       "optimizer, data, train, link, observe"},
+       "transformer, optimizer, data, train, link, observe"},
       {"[[nodes]]\nhost = 'a'\n",
-       "run.toml:1: [nodes]: unknown table; allowed: pipeline, model, optimizer, data, train, "
-       "link, "
+       "run.toml:1: [nodes]: unknown table; allowed: pipeline, model, transformer, optimizer, "
+       "data, "
+       "train, link, "
        "observe"},
       {"lr = 0.1\n",
        "run.toml:1: lr: unknown key outside of a table; did you mean lr in [optimizer]?"},
@@ -587,6 +608,61 @@ TEST_CASE("help names every flag, its allowed words and its default") {
   CHECK(text.find("--config FILE") != std::string::npos);
   CHECK(text.find("--join") == std::string::npos);
   CHECK(text.find("{false}") == std::string::npos);
+}
+
+TEST_CASE("a partition is a word or cuts, and the last one given counts") {
+  CHECK(config_of({}).pipeline.partition == partition::even);
+  CHECK(config_of({"--partition", "auto"}).pipeline.partition == partition::automatic);
+  const auto cut = config_of({"--partition", "layer2,layer3"}).pipeline;
+  CHECK(cut.partition == partition::cuts);
+  CHECK(cut.cut == std::vector<std::string>{"layer2", "layer3"});
+  CHECK(cut.stages == 3);
+  const folder here;
+  const std::string file = here.write("run.toml", "[pipeline]\ncut = [\"layer3\"]\n");
+  const auto over = config_of({"--config", file, "--partition", "auto"}).pipeline;
+  CHECK(over.partition == partition::automatic);
+  CHECK(over.cut.empty());
+  CHECK(error_of({"--partition", "auto", "--cut", "layer3"}).find("give one of them") !=
+        std::string::npos);
+  CHECK(error_of({"--partition", "layer2,layer3", "--stages", "2"}).find("makes 3 stages, not 2") !=
+        std::string::npos);
+  CHECK(error_of({"--memory-mib", "100"}).find("--partition auto") != std::string::npos);
+  CHECK(config_of({"--memory-mib", "100", "--partition", "auto"}).pipeline.memory_mib == 100);
+}
+
+TEST_CASE("the number of micro-batches may be left open, in the file too") {
+  CHECK(config_of({"--micro-batches", "auto"}).pipeline.micro_batches == 0);
+  CHECK(config_of({"--micro-batches", "auto", "--batch-size", "1"}).pipeline.micro_batches == 0);
+  CHECK(error_of({"--micro-batches", "many"}) ==
+        "--micro-batches: \"many\" is not an integer; allowed: auto, 1 to 16384");
+  const folder here;
+  const std::string file = here.write("run.toml", "[pipeline]\nmicro_batches = \"auto\"\n");
+  CHECK(config_of({"--config", file}).pipeline.micro_batches == 0);
+}
+
+TEST_CASE("a program takes its own tables only, and has defaults of its own") {
+  program_info other = trainer;
+  other.foreign_tables = {"transformer"};
+  other.defaults.train.batch_size = 7;
+  const auto read_other = [&](const std::vector<const char*>& words) {
+    return read_command_line(other, words);
+  };
+  const auto plain = read_other({});
+  REQUIRE(plain);
+  CHECK(std::get<trainer_config>(*plain).train.batch_size == 7);
+  const auto help = read_other({"--help"});
+  CHECK(std::get<message_text>(*help).text.find("--heads") == std::string::npos);
+  CHECK(std::get<message_text>(*help).text.find("Samples of a step [7]") != std::string::npos);
+  REQUIRE_FALSE(read_other({"--heads", "4"}));
+  CHECK(read_other({"--heads", "4"}).error().text.find("unknown flag") != std::string::npos);
+  const folder here;
+  const std::string file = here.write("run.toml", "[transformer]\nheads = 4\n");
+  const auto refused = read_other({"--config", file.c_str()});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().text.find(":2: transformer.heads: is not for trainer") !=
+        std::string::npos);
+  CHECK(config_of({"--heads", "8"}).transformer.heads == 8);
+  CHECK(error_of({"--heads", "3"}).find("3 heads") != std::string::npos);
 }
 
 TEST_CASE("the version is told on request") {
