@@ -28,12 +28,22 @@ using stage_actor = caf::typed_actor<
     // From the neighbour that uses what this stage sent.
     caf::reacts_to<credit>,
     // From the stage's own work thread.
-    caf::reacts_to<output_ready>, caf::reacts_to<work_done>,
+    caf::reacts_to<output_ready>, caf::reacts_to<work_done>, caf::reacts_to<gradients_ready>,
+    caf::reacts_to<step_undone>,
+    // From a stage with which this one shares a weight, once a training step; may come before this
+    // stage's own gradients are there.
+    caf::reacts_to<tied_gradient>,
     // From the trainer, between steps. Errors: bad_data naming the tensor; bad_config for a chunk
-    // that the stage does not have.
+    // that the stage does not have; stale where no rehearsal was run.
     caf::replies_to<load_weights>::with<done>, caf::replies_to<read_weights>::with<weights>,
+    caf::replies_to<read_rehearsal>::with<rehearsed>,
     // The same of its optimizer's state, of all chunks, which the optimizer answers.
     caf::replies_to<load_state>::with<done>, caf::replies_to<read_state>::with<kept_state>>;
+
+/// Decides for all stages alike whether a step's gradients are applied. Lives beside the pipeline.
+using judge_actor = caf::typed_actor<
+    // From each stage, once a training step; answered when all stages have asked.
+    caf::replies_to<ask_verdict>::with<verdict>>;
 
 /// The owner of a stage's parameters: the only one who writes them. Lives beside its stage.
 using optimizer_actor = caf::typed_actor<

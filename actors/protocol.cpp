@@ -26,6 +26,11 @@ void add_protocol(message_registry& registry) {
   registry.add<load_state>("load_state");
   registry.add<read_state>("read_state");
   registry.add<kept_state>("kept_state");
+  registry.add<tied_gradient>("tied_gradient");
+  registry.add<ask_verdict>("ask_verdict", messages::lane::control);
+  registry.add<verdict>("verdict", messages::lane::control);
+  registry.add<read_rehearsal>("read_rehearsal");
+  registry.add<rehearsed>("rehearsed");
   registry.add<deliver_batch>("deliver_batch");
   registry.add<batch_delivered>("batch_delivered");
   registry.add<done>("done");

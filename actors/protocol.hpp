@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/schedule/stage_core.hpp"
+#include "engine/stage/gradients.hpp"
 #include "engine/stage/layer.hpp"
 #include "messages/ids.hpp"
 
@@ -90,11 +91,12 @@ struct run {
   std::int64_t batch_size = 0;  // images in the whole batch
   std::uint64_t update = 0;     // which optimizer step this is, from 1
   double learning_rate = 0;
+  bool rehearsal = false;  // no update: the stage keeps the gradients for `read_rehearsal`
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.update,
-      self.learning_rate);
+      self.learning_rate, self.rehearsal);
   }
 };
 
@@ -106,11 +108,12 @@ struct run_done {
   double busy_s = 0;                     // seconds of arithmetic, the update included
   std::uint64_t peak_memory_bytes = 0;   // of the stage's process, so far
   std::uint64_t peak_context_bytes = 0;  // most that its contexts held at once in this step
+  std::string skipped;                   // why the update was left out; empty: it was not
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.step.epoch, self.step.step, self.loss, self.correct, self.busy_s, self.peak_memory_bytes,
-      self.peak_context_bytes);
+      self.peak_context_bytes, self.skipped);
   }
 };
 
@@ -130,6 +133,55 @@ struct work_done {
   std::int64_t correct = 0;
   double busy_s = 0;
   std::optional<std::string> failure = {};
+};
+
+/// A step's gradients are summed, or with `settled` also those of tied weights, and looked through:
+/// from a stage's work thread to its actor, never between nodes.
+struct gradients_ready {
+  engine::step_key step;
+  engine::step_gradients gradients;
+  bool settled = false;
+  std::string bad = {};  // the first that is not finite; empty: none
+  double busy_s = 0;
+};
+
+/// The step has left no trace in the stage: from its work thread to its actor, never between nodes.
+struct step_undone {
+  engine::step_key step;
+};
+
+/// The sum of a weight's gradients on one stage, for the stage that holds the weight's other end.
+struct tied_gradient {
+  engine::step_key step;
+  std::string parameter;            // the receiver's
+  std::optional<at::Tensor> value;  // [..] f32
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.parameter, self.value);
+  }
+};
+
+/// A stage's gradients of a step are there; may the optimizer have them?
+struct ask_verdict {
+  engine::step_key step;
+  std::uint32_t place = 0;  // the stage's, counted against the flow: the last stage finds out first
+  std::string bad;          // the first that is not finite; empty: none
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.place, self.bad);
+  }
+};
+
+/// The same for all stages: apply the step, or skip it and say why.
+struct verdict {
+  std::string bad;  // empty: apply
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.bad);
+  }
 };
 
 /// A step's gradients, for the stage's optimizer, which keeps none of them longer than until the
@@ -218,22 +270,24 @@ struct build_stage {
   stage_id stage;
   std::string model;  // a name in the node's model registry
   std::int64_t classes = 0;
+  std::map<std::string, double> model_options = {};
   std::uint64_t seed = 0;
   std::vector<layer_range> slices;  // one a chunk of the stage
   std::string loss;
   bool bf16 = false;
   bool channels_last = false;
   std::string device = "cpu";
-  std::int32_t threads = 1;  // intra-op threads of the stage's arithmetic
+  std::int32_t threads = 1;                 // intra-op threads of the stage's arithmetic
+  std::vector<std::string> recompute = {};  // layers of the model, or groups of them
   std::string optimizer;
   std::map<std::string, double> optimizer_options;
   update_rules rules = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.stage, self.model, self.classes, self.seed, self.slices, self.loss, self.bf16,
-      self.channels_last, self.device, self.threads, self.optimizer, self.optimizer_options,
-      self.rules);
+    f(self.stage, self.model, self.classes, self.model_options, self.seed, self.slices, self.loss,
+      self.bf16, self.channels_last, self.device, self.threads, self.recompute, self.optimizer,
+      self.optimizer_options, self.rules);
   }
 };
 
@@ -258,19 +312,36 @@ struct neighbour {
   }
 };
 
+/// A parameter of a stage that is one weight with a parameter of another.
+struct tied_parameter {
+  std::string parameter;
+  caf::strong_actor_ptr other;  // a stage_actor
+  std::string other_parameter;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.parameter, self.other, self.other_parameter);
+  }
+};
+
 /// Tells a stage the slices before and after each of its own, who feeds the model's two ends (a
-/// feeder_actor), the credits of each edge, and who adds up the norm of the gradients (a
-/// norm_actor) of the stages, of which this is number `place`.
+/// feeder_actor), the credits of each edge, who adds up the norm of the gradients (a norm_actor) of
+/// the stages, of which this is number `place`, its ties with other stages, and whom to ask before
+/// an update (a judge_actor; null: an update with what is not finite is an error).
 struct connect_stage {
   std::vector<neighbour> before, after;  // one a chunk
   caf::strong_actor_ptr feeder;
   std::uint32_t credits = engine::default_credits;
   caf::strong_actor_ptr norm = {};
   stage_id place = {};
+  std::vector<tied_parameter> ties = {};
+  caf::strong_actor_ptr judge = {};
+  std::uint32_t stages_behind = 0;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.before, self.after, self.feeder, self.credits, self.norm, self.place);
+    f(self.before, self.after, self.feeder, self.credits, self.norm, self.place, self.ties,
+      self.judge, self.stages_behind);
   }
 };
 
@@ -340,6 +411,24 @@ struct kept_state {
   }
 };
 
+/// What the last rehearsal gave.
+struct read_rehearsal {
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+/// A stage's gradients of the last rehearsal, and its buffers as they were after it: they have been
+/// put back since.
+struct rehearsed {
+  std::vector<named> gradients;  // one a parameter, undefined where there is none
+  std::vector<named> buffers;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.gradients, self.buffers);
+  }
+};
+
 /// A batch in micro-batches, for the feeder of the same process, never between nodes.
 struct feed_batch {
   engine::step_key step;
@@ -400,6 +489,13 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_done)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::output_ready)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::work_done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::gradients_ready)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::step_undone)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::tied_gradient)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::ask_verdict)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::verdict)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_rehearsal)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::rehearsed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::apply_gradients)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::applied)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::share_norm)

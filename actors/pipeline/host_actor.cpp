@@ -14,6 +14,7 @@
 #include "actors/errors.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "engine/stage/model.hpp"
+#include "engine/stage/recompute.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/torch_error.hpp"
 
@@ -34,11 +35,12 @@ result<engine::model> build_model(const build_stage& order, const model_registry
     for (const auto& [name, make] : models) known += (known.empty() ? "" : ", ") + name;
     return fail(errc::bad_config, "unknown model '" + order.model + "'; known: " + known);
   }
-  return builder->second(order.classes, order.seed);
+  return builder->second({order.classes, order.seed, order.model_options});
 }
 
 // Moves a chunk's layers out of the model.
-result<model_slice> take_slice(engine::model& whole, const layer_range& range) {
+result<model_slice> take_slice(engine::model& whole, const std::vector<bool>& recompute,
+                               const layer_range& range) {
   const bool is_range = range.first < range.last && range.last <= whole.size();
   if (!is_range || std::any_of(whole.begin() + static_cast<std::ptrdiff_t>(range.first),
                                whole.begin() + static_cast<std::ptrdiff_t>(range.last),
@@ -47,7 +49,10 @@ result<model_slice> take_slice(engine::model& whole, const layer_range& range) {
                 "layers [" + std::to_string(range.first) + ", " + std::to_string(range.last) +
                     ") are not a slice of the model's " + std::to_string(whole.size()) + " layers");
   model_slice slice{.is_first = range.first == 0, .is_last = range.last == whole.size()};
-  for (auto i = range.first; i < range.last; ++i) slice.layers.push_back(std::move(whole[i]));
+  for (auto i = range.first; i < range.last; ++i) {
+    slice.layers.push_back(std::move(whole[i]));
+    slice.recompute.push_back(recompute[i]);
+  }
   return slice;
 }
 
@@ -55,9 +60,11 @@ result<std::vector<model_slice>> build_slices(const build_stage& order,
                                               const model_registry& models) {
   auto whole = build_model(order, models);
   if (!whole) return tl::unexpected(whole.error());
+  auto recompute = engine::recomputed_layers(engine::layer_names(*whole), order.recompute);
+  if (!recompute) return tl::unexpected(recompute.error());
   std::vector<model_slice> slices;
   for (const auto& range : order.slices) {
-    auto slice = take_slice(*whole, range);
+    auto slice = take_slice(*whole, *recompute, range);
     if (!slice) return tl::unexpected(slice.error());
     engine::to_memory_format(slice->layers, order.channels_last);
     slices.push_back(std::move(*slice));
@@ -74,7 +81,8 @@ result<engine::stage_options> stage_options(const build_stage& order) {
       .loss = *loss,
       .precision = order.bf16 ? engine::precision::bf16 : engine::precision::fp32,
       .channels_last = order.channels_last,
-      .device = c10::Device(order.device)};
+      .device = c10::Device(order.device),
+      .seed = order.seed};
 }
 
 caf::result<stage_built> on_build(self_pointer self, const build_stage& order) {
@@ -110,7 +118,7 @@ host_actor spawn_host(caf::actor_system& system, host_parts parts) {
 result<stage_actor> build(caf::actor_system& system, const build_stage& order,
                           const host_parts& parts) try {
   const auto name = "stage-" + std::to_string(order.stage.value);
-  const auto options = stage_options(order);
+  auto options = stage_options(order);
   if (!options) return tl::unexpected(options.error());
   auto slices = build_slices(order, parts.models);
   if (!slices) return tl::unexpected(slices.error());

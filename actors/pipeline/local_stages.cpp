@@ -11,7 +11,8 @@
 namespace troupe::actors {
 namespace {
 
-result<std::vector<model_slice>> cut(engine::model layers, std::vector<std::size_t> cuts) {
+result<std::vector<model_slice>> cut(engine::model layers, std::vector<std::size_t> cuts,
+                                     const std::vector<bool>& recompute) {
   std::vector<model_slice> slices;
   cuts.push_back(layers.size());
   std::size_t first = 0;
@@ -20,7 +21,10 @@ result<std::vector<model_slice>> cut(engine::model layers, std::vector<std::size
       return fail(errc::bad_config, "cuts must rise from 1 to below the number of layers, " +
                                         std::to_string(layers.size()));
     model_slice slice{.is_first = first == 0, .is_last = end == layers.size()};
-    for (; first < end; ++first) slice.layers.push_back(std::move(layers[first]));
+    for (; first < end; ++first) {
+      slice.layers.push_back(std::move(layers[first]));
+      slice.recompute.push_back(first < recompute.size() && recompute[first]);
+    }
     slices.push_back(std::move(slice));
   }
   return slices;
@@ -37,10 +41,11 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
 
   std::vector<std::unique_ptr<engine::stage_module>> modules;
   std::vector<engine::named_tensor> parameters;
-  for (auto& [layers, is_first, is_last] : blueprint.slices) {
+  for (auto& [layers, is_first, is_last, recompute] : blueprint.slices) {
     auto place = blueprint.options;
     place.is_first = is_first;
     place.is_last = is_last;
+    place.recompute = std::move(recompute);
     modules.push_back(std::make_unique<engine::stage_module>(std::move(layers), place));
     std::ranges::copy(modules.back()->parameters(), std::back_inserter(parameters));
   }
@@ -59,7 +64,7 @@ result<local_stages> local_stages::spawn(caf::actor_system& system, engine::mode
                                          const stage_blueprint& like,
                                          const optimizers::registry& known,
                                          const engine::schedule_choice& schedule) {
-  auto slices = cut(std::move(layers), cuts);
+  auto slices = cut(std::move(layers), cuts, like.options.recompute);
   if (!slices) return tl::unexpected(slices.error());
   const auto layout = engine::layout_for(schedule, static_cast<std::uint32_t>(slices->size()));
   if (!layout) return tl::unexpected(layout.error());

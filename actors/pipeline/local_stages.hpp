@@ -17,15 +17,16 @@ namespace troupe::actors {
 /// A slice of the model.
 struct model_slice {
   engine::model layers = {};
-  bool is_first = true;  ///< Its inputs are the data.
-  bool is_last = true;   ///< It ends in the loss.
+  bool is_first = true;              ///< Its inputs are the data.
+  bool is_last = true;               ///< It ends in the loss.
+  std::vector<bool> recompute = {};  ///< Of its layers; empty: none.
 };
 
 /// A stage and its optimizer, before they live.
 struct stage_blueprint {
   std::string name = {};                       ///< "stage-1"
   std::vector<model_slice> slices = {};        ///< One a chunk.
-  engine::stage_options options = {};          ///< But for the slices' places.
+  engine::stage_options options = {};          ///< But for the slices' places and recompute.
   std::string optimizer = "sgd";               ///< A name in the registry.
   optimizers::options optimizer_options = {};  ///< Over the optimizer's defaults.
   int threads = 1;                             ///< Intra-op threads of its arithmetic.
@@ -42,7 +43,7 @@ class local_stages {
  public:
   /// Cuts `layers` at `cuts`, the indices of the first layer of each slice after the first, lays
   /// the slices on stages as `schedule` wants them, and spawns the stages. `like` gives everything
-  /// but name and slices. Errors: bad_config.
+  /// but name and slices; the `recompute` of its options is of the whole model. Errors: bad_config.
   [[nodiscard]] static result<local_stages> spawn(caf::actor_system& system, engine::model layers,
                                                   const std::vector<std::size_t>& cuts,
                                                   const stage_blueprint& like,

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <caf/event_based_actor.hpp>
 #include <caf/send.hpp>
+#include <optional>
 #include <utility>
 
 #include "actors/errors.hpp"
 #include "actors/optimizer/norm_actor.hpp"
 #include "actors/pipeline/feed.hpp"
+#include "actors/pipeline/judge.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/plan_text.hpp"
+#include "engine/stage/model.hpp"
 
 namespace troupe::actors {
 
@@ -33,6 +36,17 @@ using std::chrono::steady_clock;
 /// A stage that has not finished its step by then is given up on.
 constexpr std::chrono::minutes step_deadline{60};
 constexpr std::chrono::minutes transfer_deadline{10};
+
+/// The stage of the layer that has a parameter of this name; nullopt: no layer has.
+std::optional<std::size_t> stage_of(
+    const std::string& parameter, const engine::model& layers,
+    const std::vector<std::pair<std::size_t, std::size_t>>& ranges) {
+  for (std::size_t s = 0; s < ranges.size(); ++s)
+    for (auto i = ranges[s].first; i < ranges[s].second; ++i)
+      for (const auto& each : layers.at(i)->parameters())
+        if (each.name == parameter) return s;
+  return std::nullopt;
+}
 
 /// Sends one request and waits for its answer.
 template <class Answer, class Request>
@@ -75,6 +89,17 @@ caf::behavior announcer(caf::event_based_actor* self) {
 
 }  // namespace
 
+std::vector<stage_tie> ties_between(
+    const engine::model& layers, const std::vector<std::pair<std::size_t, std::size_t>>& ranges) {
+  std::vector<stage_tie> between;
+  for (const auto& tie : engine::ties(layers)) {
+    const auto one = stage_of(tie.one, layers, ranges);
+    const auto other = stage_of(tie.other, layers, ranges);
+    if (one && other && *one != *other) between.push_back({*one, tie.one, *other, tie.other});
+  }
+  return between;
+}
+
 pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
                    engine::schedule_choice schedule, const engine::model_layout& layout)
     : self_(std::make_unique<caf::scoped_actor>(system)),
@@ -88,10 +113,23 @@ pipeline::~pipeline() {
   if (announcer_) caf::anon_send_exit(announcer_, caf::exit_reason::user_shutdown);
   if (feeder_) caf::anon_send_exit(feeder_, caf::exit_reason::user_shutdown);
   if (norm_) caf::anon_send_exit(norm_, caf::exit_reason::user_shutdown);
+  if (judge_) caf::anon_send_exit(judge_, caf::exit_reason::user_shutdown);
 }
 
 result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
-                                   const engine::schedule_choice& schedule, std::uint32_t credits) {
+                                   const std::string& schedule, std::uint32_t credits) {
+  return compose(system, std::move(stages), schedule, pipeline_options{.credits = credits});
+}
+
+result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
+                                   const std::string& schedule, const pipeline_options& options) {
+  return compose(system, std::move(stages), engine::schedule_choice{schedule}, options);
+}
+
+result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
+                                   const engine::schedule_choice& schedule,
+                                   const pipeline_options& options) {
+  const auto credits = options.credits;
   const auto layout = engine::layout_of(schedule, static_cast<std::uint32_t>(stages.size()));
   if (!layout) return tl::unexpected(layout.error());
   if (credits < 1 || credits > engine::max_credits)
@@ -103,13 +141,9 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   made.feeder_ =
       spawn_feeder(system, made.stages_.front(), made.stages_[last.stage], last.chunk, credits);
   made.norm_ = spawn_norm(system, layout->stages);
-  if (auto connected = made.connect(credits); !connected) return tl::unexpected(connected.error());
+  if (options.skip_bad_steps) made.judge_ = spawn_judge(system, layout->stages);
+  if (auto connected = made.connect(options); !connected) return tl::unexpected(connected.error());
   return made;
-}
-
-result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
-                                   const std::string& schedule, std::uint32_t credits) {
-  return compose(system, std::move(stages), engine::schedule_choice{schedule}, credits);
 }
 
 neighbour pipeline::slice_at(std::uint32_t position) const {
@@ -117,15 +151,31 @@ neighbour pipeline::slice_at(std::uint32_t position) const {
   return {caf::actor_cast<caf::strong_actor_ptr>(stages_[stage]), chunk};
 }
 
-result<void> pipeline::connect(std::uint32_t credits) {
+std::vector<tied_parameter> pipeline::ties_of(std::size_t stage,
+                                              const std::vector<stage_tie>& all) const {
+  std::vector<tied_parameter> mine;
+  const auto end = [&](const std::string& own, std::size_t other, const std::string& name) {
+    mine.push_back({own, caf::actor_cast<caf::strong_actor_ptr>(stages_.at(other)), name});
+  };
+  for (const auto& tie : all) {
+    if (tie.stage == stage) end(tie.parameter, tie.other_stage, tie.other_parameter);
+    if (tie.other_stage == stage) end(tie.other_parameter, tie.stage, tie.parameter);
+  }
+  return mine;
+}
+
+result<void> pipeline::connect(const pipeline_options& options) {
   const std::uint32_t positions = layout_.positions();
   for (std::uint32_t s = 0; s < layout_.stages; ++s) {
     connect_stage around{.before = {},
                          .after = {},
                          .feeder = {},
-                         .credits = credits,
+                         .credits = options.credits,
                          .norm = caf::actor_cast<caf::strong_actor_ptr>(norm_),
                          .place = {s}};
+    around.stages_behind = layout_.stages - s - 1;
+    if (judge_) around.judge = caf::actor_cast<caf::strong_actor_ptr>(judge_);
+    around.ties = ties_of(s, options.ties);
     for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
       const std::uint32_t at = layout_.position_of({s, chunk});
       const bool first = at == 0, last = at + 1 == positions;
@@ -156,13 +206,14 @@ engine::step_key pipeline::next_step() {
 result<void> pipeline::begin(const engine::step_key& step, const step_order& order) {
   auto plan = plan_for(order);
   if (!plan) return tl::unexpected(plan.error());
-  if (order.kind == engine::step_kind::training) ++updates_;
+  const auto update = updates_ + 1;
+  if (order.kind == engine::step_kind::training && !order.rehearsal) updates_ = update;
   announcement message{
       stages_, {}, std::make_shared<std::promise<result<std::vector<run_done>>>>()};
   for (const auto& stage : plan->stages) {
     const engine::plan own{plan->schedule, plan->microbatches, {stage}, plan->chunks, plan->order};
-    message.orders.push_back(
-        {step, order.kind, engine::to_text(own), order.images, updates_, order.learning_rate});
+    message.orders.push_back({step, order.kind, engine::to_text(own), order.images, update,
+                              order.learning_rate, order.rehearsal});
   }
   under_way_.push_back({step, order.images, steady_clock::now(), message.answer->get_future()});
   caf::anon_send(announcer_, std::move(message));
@@ -178,6 +229,7 @@ result<step_outcome> pipeline::finish() {
   for (const auto& report : *reports) {
     outcome.loss += report.loss;
     outcome.correct += report.correct;
+    if (outcome.skipped.empty()) outcome.skipped = report.skipped;
     outcome.stages.push_back({report.busy_s, report.peak_memory_bytes, report.peak_context_bytes});
   }
   const auto now = steady_clock::now();
@@ -202,6 +254,20 @@ result<step_outcome> pipeline::train(const engine::batch& batch, std::uint32_t m
 
 result<step_outcome> pipeline::evaluate(const engine::batch& batch, std::uint32_t microbatches) {
   return run_alone(batch, {engine::step_kind::evaluation, microbatches, 0, 0});
+}
+
+result<engine::step_result> pipeline::rehearse(const engine::batch& batch,
+                                               std::uint32_t microbatches) {
+  const auto outcome = run_alone(batch, {engine::step_kind::training, microbatches, 0, 0, true});
+  if (!outcome) return tl::unexpected(outcome.error());
+  engine::step_result whole{.loss = outcome->loss};
+  for (const auto& stage : stages_) {
+    auto part = ask<rehearsed>(*self_, stage, read_rehearsal{});
+    if (!part) return tl::unexpected(part.error());
+    for (auto& [name, tensor] : part->gradients) whole.gradients.push_back({name, tensor});
+    for (auto& [name, tensor] : part->buffers) whole.buffers.push_back({name, tensor});
+  }
+  return whole;
 }
 
 result<std::vector<engine::named_tensor>> pipeline::read_weights() {

@@ -9,6 +9,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/interfaces.hpp"
@@ -16,6 +17,7 @@
 #include "engine/schedule/credits.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
+#include "engine/stage/reference.hpp"
 
 namespace troupe::actors {
 
@@ -32,6 +34,7 @@ struct step_outcome {
   double loss = 0;           ///< Mean over the batch.
   std::int64_t correct = 0;  ///< Evaluation: images classified right.
   std::int64_t images = 0;
+  std::string skipped = {};  ///< Why its update was left out; empty: it was not.
   double seconds = 0;  ///< Since the step before ended, or since it began if the pipeline was idle.
   std::vector<stage_share> stages;
 };
@@ -42,7 +45,29 @@ struct step_order {
   std::uint32_t microbatches = 1;  ///< As fed; at least 1.
   std::int64_t images = 0;         ///< In the whole batch.
   double learning_rate = 0;
+  bool rehearsal = false;  ///< No update; the stages keep the gradients for `rehearse`.
 };
+
+/// A weight that two stages hold, each under its own parameter's name.
+struct stage_tie {
+  std::size_t stage = 0;
+  std::string parameter;
+  std::size_t other_stage = 0;
+  std::string other_parameter;
+};
+
+/// What a pipeline may have beside its stages.
+struct pipeline_options {
+  std::uint32_t credits = engine::default_credits;  ///< See `compose`.
+  std::vector<stage_tie> ties = {};                 ///< Between different stages.
+  /// A step whose loss or gradients are not finite: left out by all stages, or an error.
+  bool skip_bad_steps = false;
+};
+
+/// Which ties of a model lie between stages, given the layers [first, last) of each. Those inside
+/// of a stage are its own business.
+[[nodiscard]] std::vector<stage_tie> ties_between(
+    const engine::model& layers, const std::vector<std::pair<std::size_t, std::size_t>>& ranges);
 
 /// Drives stage actors, wherever they live, through training and evaluation steps. Its calls wait
 /// for the actors' answers; used by one thread, outside of any actor. Several steps may be under
@@ -56,19 +81,23 @@ class pipeline {
   ~pipeline();
 
   /// Introduces neighbouring stages to each other. The stages have the slices of the model that
-  /// the schedule's layout says (`engine::layout_of`). `credits`: how many micro-batches may wait
-  /// at the end of each edge, at least 1; the results do not depend on it. Errors: bad_config
-  /// (schedule, stages, credits), peer_lost.
+  /// the schedule's layout says (`engine::layout_of`). `options.credits`: how many micro-batches
+  /// may wait at the end of each edge, at least 1; the results do not depend on it. Errors:
+  /// bad_config (schedule, stages, credits), peer_lost.
   [[nodiscard]] static result<pipeline> compose(caf::actor_system& system,
                                                 std::vector<stage_actor> stages,
                                                 const engine::schedule_choice& schedule,
-                                                std::uint32_t credits = engine::default_credits);
+                                                const pipeline_options& options = {});
 
   /// The same, with a schedule by its name: "1f1b".
   [[nodiscard]] static result<pipeline> compose(caf::actor_system& system,
                                                 std::vector<stage_actor> stages,
                                                 const std::string& schedule,
                                                 std::uint32_t credits = engine::default_credits);
+  [[nodiscard]] static result<pipeline> compose(caf::actor_system& system,
+                                                std::vector<stage_actor> stages,
+                                                const std::string& schedule,
+                                                const pipeline_options& options);
 
   /// The next step's number, for whoever feeds its batch.
   [[nodiscard]] engine::step_key next_step();
@@ -88,6 +117,11 @@ class pipeline {
                                            double learning_rate);
   [[nodiscard]] result<step_outcome> evaluate(const engine::batch& batch,
                                               std::uint32_t microbatches);
+
+  /// Runs a training step that leaves no trace: no update, and running statistics as they were
+  /// before. Returns what it gave; layers draw as in the next update. Errors: as `finish`.
+  [[nodiscard]] result<engine::step_result> rehearse(const engine::batch& batch,
+                                                     std::uint32_t microbatches);
 
   /// Every slice's parameters and buffers, in the model's order. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
@@ -120,7 +154,9 @@ class pipeline {
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
            engine::schedule_choice schedule, const engine::model_layout& layout);
   [[nodiscard]] neighbour slice_at(std::uint32_t position) const;
-  [[nodiscard]] result<void> connect(std::uint32_t credits);
+  [[nodiscard]] result<void> connect(const pipeline_options& options);
+  [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage,
+                                                    const std::vector<stage_tie>& all) const;
   template <class Answer, class Request>
   [[nodiscard]] result<void> read(std::size_t stage, Request request,
                                   std::vector<engine::named_tensor>& into);
@@ -135,6 +171,7 @@ class pipeline {
   std::vector<stage_actor> stages_;
   feeder_actor feeder_;
   norm_actor norm_;
+  judge_actor judge_;  // null: none
   engine::schedule_choice schedule_;
   engine::model_layout layout_;
   std::deque<pending_step> under_way_;

@@ -128,8 +128,9 @@ class run_state {
       }
     }
     const auto images = static_cast<double>(totals_.images);
+    const auto labels = images * static_cast<double>(run_.labels);
     events_.on_evaluation(
-        {finished_, static_cast<double>(totals_.correct) / images, totals_.loss / images});
+        {finished_, static_cast<double>(totals_.correct) / labels, totals_.loss / images});
     return {};
   }
 

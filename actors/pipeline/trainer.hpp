@@ -19,6 +19,7 @@ struct training {
   std::uint64_t seed = 0;            ///< Of the order of samples.
   bool evaluate = true;              ///< After `evaluate_every` updates and at the end.
   std::uint64_t evaluate_every = 0;  ///< 0: after each pass over the data.
+  std::int64_t labels = 1;           ///< Of a sample: tokens of a sequence.
   std::function<double(std::uint64_t update)> learning_rate;
 };
 

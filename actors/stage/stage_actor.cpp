@@ -7,14 +7,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <iterator>
 #include <map>
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/stage/settlement.hpp"
 #include "engine/schedule/plan_text.hpp"
 #include "engine/stage/model.hpp"
+#include "engine/stage/reference.hpp"
 #include "engine/stage/torch_error.hpp"
 #include "engine/stage/work_thread.hpp"
 #include "messages/log.hpp"
@@ -55,6 +58,7 @@ struct announced_step {
   run order;
   run_done report;
   caf::typed_response_promise<run_done> answer;
+  std::string bad = {};  // the first loss that is not finite
 };
 
 struct stage_state {
@@ -63,8 +67,15 @@ struct stage_state {
   // By chunk; used by the work thread while an action runs.
   std::vector<std::unique_ptr<engine::stage_module>> modules;
   optimizer_actor optimizer;
-  std::vector<slice_link> before, after;  // by chunk
-  feeder_actor feeder;                    // of the model's two ends
+  std::vector<engine::named_tensor> parameters;  // of all chunks, in the order of gradients
+  std::vector<slice_link> before, after;         // by chunk
+  feeder_actor feeder;                           // of the model's two ends
+  std::vector<tied_parameter> ties;
+  judge_actor judge;  // null: what is not finite is an error
+  std::uint32_t stages_behind = 0;
+  std::map<step_key, settlement> settling;
+  std::optional<rehearsed> rehearsal;  // the last one
+  std::uint64_t skipped = 0;           // updates left out
   std::map<microbatch_key, microbatch_inbox> inbox;
   std::map<output_key, at::Tensor> outputs;  // computed, and not sent
   std::map<step_key, announced_step> steps;
@@ -140,7 +151,7 @@ void start(self_pointer self, const engine::start_action& what) {
 void answer(self_pointer self, const step_key& key) {
   auto step = self->state.steps.extract(key);
   if (!step) return;
-  auto& [order, report, promise] = step.mapped();
+  auto& [order, report, promise, bad] = step.mapped();
   report.step = key;
   report.peak_memory_bytes = peak_memory_bytes();
   for (const auto& module : self->state.modules)
@@ -159,19 +170,106 @@ result<void> check_contexts(const stage_state& state, const step_key& key) {
   return {};
 }
 
-/// What the optimizer is to apply, chunk by chunk.
-apply_gradients collect_gradients(const stage_state& state, const run& order) {
-  apply_gradients all{order.update, order.learning_rate, {}};
-  for (const auto& module : state.modules)
-    std::ranges::move(module->take_gradients(), std::back_inserter(all.gradients));
+/// The modules of all chunks, for the work thread.
+using module_list = std::vector<engine::stage_module*>;
+
+module_list modules_of(const stage_state& state) {
+  module_list all;
+  for (const auto& module : state.modules) all.push_back(module.get());
   return all;
 }
 
-void update(self_pointer self, const step_key& key) {
-  const auto& step = self->state.steps.at(key);
-  auto order = collect_gradients(self->state, step.order);
+/// Computes gradients on the work thread and, where they are settled, looks through them.
+template <class Compute>
+void post_gradients(self_pointer self, const step_key& key, bool settled, Compute compute) {
+  self->state.work->post([modules = modules_of(self->state), parameters = self->state.parameters,
+                          key, settled, compute = std::move(compute),
+                          to = caf::actor_cast<stage_actor>(self)]() mutable {
+    const auto begin = std::chrono::steady_clock::now();
+    gradients_ready message{.step = key, .gradients = {}, .settled = settled};
+    try {
+      message.gradients = compute(modules, parameters);
+      if (settled) message.bad = engine::first_not_finite(parameters, message.gradients);
+    } catch (const std::exception& problem) {
+      message.settled = true;
+      message.bad = "summing the gradients failed: " + engine::reason_of(problem);
+    }
+    message.busy_s =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    caf::anon_send(to, std::move(message));
+  });
+}
+
+/// The step's arithmetic is over: sums its gradients, chunk by chunk.
+void sum_gradients(self_pointer self, const step_key& key) {
   if (const auto clean = check_contexts(self->state, key); !clean)
     return fail_all(self, clean.error());
+  post_gradients(self, key, self->state.ties.empty(), [](const module_list& modules, const auto&) {
+    engine::step_gradients all;
+    for (auto* const module : modules)
+      std::ranges::move(module->take_gradients(), std::back_inserter(all));
+    return all;
+  });
+}
+
+/// Adds what other stages have of shared weights, once all of it is there.
+void settle_ties(self_pointer self, const step_key& key) {
+  auto& state = self->state;
+  if (!state.settling[key].complete(state.ties)) return;
+  post_gradients(self, key, true,
+                 [settling = std::move(state.settling.extract(key).mapped())](
+                     const module_list&, const auto& parameters) mutable {
+                   return std::move(settling).settle(parameters);
+                 });
+}
+
+void share_ties(self_pointer self, const gradients_ready& own) {
+  auto& state = self->state;
+  const auto& parameters = state.parameters;
+  for (const auto& tie : state.ties) {
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].name == tie.parameter)
+        self->send(caf::actor_cast<stage_actor>(tie.other),
+                   tied_gradient{own.step, tie.other_parameter, own.gradients[i]});
+  }
+  state.settling[own.step].own(own.gradients);
+  settle_ties(self, own.step);
+}
+
+/// Ends a step that changes no parameter: its running statistics are put back first.
+void take_back(self_pointer self, const step_key& key) {
+  self->state.work->post(
+      [modules = modules_of(self->state), key, to = caf::actor_cast<stage_actor>(self)] {
+        for (auto* const module : modules) module->end(key, false);
+        caf::anon_send(to, step_undone{key});
+      });
+}
+
+void on_step_undone(self_pointer self, const step_undone& what) {
+  if (!self->state.steps.contains(what.step)) return;  // failed meanwhile
+  answer(self, what.step);
+  perform_effects(self, self->state.core.update_done(what.step));
+}
+
+void end_rehearsal(self_pointer self, const gradients_ready& from) {
+  auto& state = self->state;
+  rehearsed outcome;
+  for (auto& [name, tensor] : engine::name_gradients(state.parameters, from.gradients))
+    outcome.gradients.push_back({name, tensor});
+  for (const auto& module : state.modules)
+    for (auto& [name, tensor] : engine::copy_buffers(module->layers()))
+      outcome.buffers.push_back({name, tensor});
+  state.rehearsal = std::move(outcome);
+  take_back(self, from.step);
+}
+
+void update(self_pointer self, const step_key& key, const engine::step_gradients& gradients) {
+  auto& step = self->state.steps.at(key);
+  self->state.work->post([modules = modules_of(self->state), key] {
+    for (auto* const module : modules) module->end(key, true);
+  });
+  apply_gradients order{step.order.update - self->state.skipped, step.order.learning_rate,
+                        gradients};
   self->request(self->state.optimizer, update_deadline, std::move(order))
       .then(
           [self, key](const applied& outcome) {
@@ -182,6 +280,42 @@ void update(self_pointer self, const step_key& key) {
             perform_effects(self, self->state.core.update_done(key));
           },
           [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
+/// The step's gradients are there: to the optimizer with them, unless they are not finite.
+void conclude(self_pointer self, const gradients_ready& from, announced_step& step) {
+  auto& state = self->state;
+  if (step.order.rehearsal) return end_rehearsal(self, from);
+  const auto bad = step.bad.empty() ? from.bad : step.bad;
+  const auto where = [name = state.name, update = step.order.update](const std::string& what) {
+    return what.empty() ? what : "update " + std::to_string(update) + " on " + name + ": " + what;
+  };
+  if (!state.judge) {
+    if (bad.empty()) return update(self, from.step, from.gradients);
+    return fail_all(self, {errc::handler_failed,
+                           "update " + std::to_string(step.order.update) + ": " + bad +
+                               "; it was not applied (--on-nan skip leaves such updates out)"});
+  }
+  self->request(state.judge, update_deadline,
+                ask_verdict{from.step, state.stages_behind, where(bad)})
+      .then(
+          [self, from](const verdict& decided) {
+            const auto found = self->state.steps.find(from.step);
+            if (found == self->state.steps.end()) return;
+            if (decided.bad.empty()) return update(self, from.step, from.gradients);
+            found->second.report.skipped = decided.bad;
+            ++self->state.skipped;
+            take_back(self, from.step);
+          },
+          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
+void on_gradients_ready(self_pointer self, const gradients_ready& from) {
+  const auto found = self->state.steps.find(from.step);
+  if (found == self->state.steps.end()) return;  // failed meanwhile
+  found->second.report.busy_s += from.busy_s;
+  if (!from.settled) return share_ties(self, from);
+  conclude(self, from, found->second);
 }
 
 /// Hands an action's output to the neighbour that waits for it.
@@ -222,7 +356,7 @@ void perform_effects(self_pointer self, const result<engine::stage_effects>& eff
       grant(self, *used);
     } else if (const auto& finished = std::get<engine::step_finished>(effect);
                finished.kind == engine::step_kind::training) {
-      update(self, finished.key);
+      sum_gradients(self, finished.key);
     } else {
       answer(self, finished.key);
     }
@@ -245,6 +379,11 @@ caf::result<run_done> on_run(self_pointer self, const run& order) {
   if (!effects) return to_caf({effects.error().code, state.name + ": " + effects.error().text});
   auto promise = self->make_response_promise<run_done>();
   state.steps.emplace(order.step, announced_step{order, {}, promise});
+  if (order.kind == engine::step_kind::training)
+    state.work->post([modules = modules_of(state), key = order.step,
+                      terms = engine::step_terms{order.update, order.rehearsal || state.judge}] {
+      for (auto* const module : modules) module->begin(key, terms);
+    });
   perform_effects(self, effects);
   return promise;
 }
@@ -268,6 +407,16 @@ void on_work_done(self_pointer self, const work_done& outcome) {
     return fail_all(self, {errc::handler_failed,
                            engine::to_string(outcome.action, chunks_of(self->state)) + " of " +
                                engine::to_string(outcome.step) + " failed: " + *outcome.failure});
+  if (!std::isfinite(outcome.loss) && found->second.order.kind == engine::step_kind::training) {
+    auto& bad = found->second.bad;
+    if (bad.empty())
+      bad = "the loss of micro-batch " + std::to_string(outcome.action.microbatch.value) + " is " +
+            (std::isnan(outcome.loss) ? "NaN" : "infinite");
+    if (!self->state.judge)
+      return fail_all(self, {errc::handler_failed,
+                             "update " + std::to_string(found->second.order.update) + ": " + bad +
+                                 "; nothing was applied (--on-nan skip leaves such updates out)"});
+  }
   auto& report = found->second.report;
   report.loss += outcome.loss;
   report.correct += outcome.correct;
@@ -306,6 +455,9 @@ caf::result<done> on_connect(self_pointer self, const connect_stage& to) {
   state.after = to_links(to.after);
   state.feeder = caf::actor_cast<feeder_actor>(to.feeder);
   if (to.norm) self->send(state.optimizer, share_norm{to.norm, to.place});
+  state.ties = to.ties;
+  state.judge = caf::actor_cast<judge_actor>(to.judge);
+  state.stages_behind = to.stages_behind;
   return done{};
 }
 
@@ -343,6 +495,8 @@ stage_actor::behavior_type stage_behavior(self_pointer self,
   auto& state = self->state;
   state.name = std::move(given->name);
   state.modules = std::move(given->modules);
+  for (const auto& module : state.modules)
+    std::ranges::copy(module->parameters(), std::back_inserter(state.parameters));
   state.optimizer = std::move(given->optimizer);
   state.work = std::make_unique<engine::work_thread>(state.name, given->threads);
   return {
@@ -369,10 +523,21 @@ stage_actor::behavior_type stage_behavior(self_pointer self,
       },
       [self](const output_ready& output) { on_output_ready(self, output); },
       [self](const work_done& outcome) { on_work_done(self, outcome); },
+      [self](const gradients_ready& from) { on_gradients_ready(self, from); },
+      [self](const step_undone& what) { on_step_undone(self, what); },
+      [self](const tied_gradient& from) {
+        self->state.settling[from.step].shared(from);
+        settle_ties(self, from.step);
+      },
       [self](const load_weights& from) { return on_load(self, from); },
       [self](const read_weights& what) { return on_read(self, what); },
       [self](const load_state& from) { return self->delegate(self->state.optimizer, from); },
       [self](const read_state& order) { return self->delegate(self->state.optimizer, order); },
+      [self](const read_rehearsal&) -> caf::result<rehearsed> {
+        if (!self->state.rehearsal)
+          return to_caf({errc::stale, self->state.name + ": no step was rehearsed"});
+        return *self->state.rehearsal;
+      },
   };
 }
 

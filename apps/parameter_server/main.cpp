@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   const auto command = cluster::read_command_line(
       {"parameter_server", TROUPE_VERSION,
        "Trains a model with worker processes around a parameter server of shard processes.",
-       &cluster::server_option_table(), defaults()},
+       /*foreign_tables=*/{}, defaults(), &cluster::server_option_table()},
       arguments.subspan(1));
   if (!command) return report(command.error());
   return std::visit([](const auto& what) { return run(what); }, *command);

@@ -36,11 +36,14 @@ std::string blame(const draft& whole, const std::string& first, const std::strin
   return (a != nullptr ? a->where() : first) + ": ";
 }
 
-// "(--stages 3)", "(pipeline.stages = 3 in run.toml:4)", "(pipeline.stages = 3 by default)"
+// "(--stages 3)", "(--predict)", "(pipeline.stages = 3 in run.toml:4)",
+// "(pipeline.stages = 3 by default)"
 std::string source(const draft& whole, const std::string& name, const std::string& value) {
   const setting* found = given(whole, name);
-  if (found != nullptr && found->file_line.empty())
-    return " (" + std::string(found->entry->flag) + " " + value + ")";
+  if (found != nullptr && found->file_line.empty()) {
+    const bool is_switch = std::holds_alternative<switch_field>(found->entry->field);
+    return " (" + std::string(found->entry->flag) + (is_switch ? "" : " " + value) + ")";
+  }
   return " (" + name + " = " + value +
          (found != nullptr ? " in " + found->file_line : " by default") + ")";
 }
@@ -90,6 +93,8 @@ result<void> check_chunks(draft& whole) {
 result<void> check_cut(draft& whole) {
   pipeline_config& pipeline = whole.config.pipeline;
   if (pipeline.cut.empty()) return {};
+  const std::string key =
+      given(whole, "pipeline.cut") != nullptr ? "pipeline.cut" : "pipeline.partition";
   const std::size_t layers = pipeline.cut.size();
   const std::uint32_t chunks = slices_of(pipeline) / pipeline.stages;
   if (given(whole, "pipeline.stages") == nullptr && !pipeline.plan && (layers + 1) % chunks == 0)
@@ -97,14 +102,63 @@ result<void> check_cut(draft& whole) {
   if (slices_of(pipeline) == layers + 1) return {};
   const std::string parts = chunks == 1 ? "stages" : "slices";
   return fail(errc::bad_config,
-              blame(whole, "pipeline.cut", "pipeline.stages") + "a cut at " +
-                  std::to_string(layers) + (layers == 1 ? " layer" : " layers") +
-                  source(whole, "pipeline.cut", join({pipeline.cut.begin(), pipeline.cut.end()})) +
-                  " makes " + std::to_string(layers + 1) + " " + parts + ", not " +
+              blame(whole, key, "pipeline.stages") + "a cut at " + std::to_string(layers) +
+                  (layers == 1 ? " layer" : " layers") +
+                  source(whole, key, join({pipeline.cut.begin(), pipeline.cut.end()})) + " makes " +
+                  std::to_string(layers + 1) + " " + parts + ", not " +
                   std::to_string(slices_of(pipeline)) +
                   source(whole, "pipeline.stages", pipeline.stages) +
                   (chunks == 1 ? "" : " of " + std::to_string(chunks) + " chunks each") +
                   "; name one layer less than " + parts + ", or none to have them balanced");
+}
+
+result<void> check_memory(draft& whole) {
+  const pipeline_config& pipeline = whole.config.pipeline;
+  if (pipeline.memory_mib == 0 || pipeline.partition == partition::automatic) return {};
+  return fail(errc::bad_config, given(whole, "pipeline.memory_mib")->where() +
+                                    ": is kept to by partition = \"auto\" only (--partition auto)");
+}
+
+// What has the run predicted: an option and its value; null: nothing.
+std::pair<const char*, const char*> predicting(const trainer_config& config) {
+  if (config.pipeline.partition == partition::automatic) return {"pipeline.partition", "auto"};
+  if (config.pipeline.micro_batches == 0) return {"pipeline.micro_batches", "auto"};
+  if (config.observe.predict) return {"observe.predict", "true"};
+  return {nullptr, nullptr};
+}
+
+// "gpipe, 1f1b, ..": the schedules that put one slice on each stage.
+std::string one_slice_schedules() {
+  std::vector<std::string_view> names;
+  for (const auto name : engine::schedule_names()) {
+    const auto layout = engine::layout_of({.name = std::string(name)}, 1);
+    if (layout && layout->chunks == 1) names.push_back(name);
+  }
+  return join(names);
+}
+
+result<void> check_prediction(draft& whole) {
+  const pipeline_config& pipeline = whole.config.pipeline;
+  const auto [asks, value] = predicting(whole.config);
+  if (asks == nullptr) return {};
+  const bool from_file = !pipeline.schedule_file.empty();
+  if (!from_file && slices_of(pipeline) == pipeline.stages) return {};
+  const char* key = from_file ? "pipeline.schedule_file" : "pipeline.schedule";
+  const std::string name = from_file ? pipeline.schedule_file.string() : pipeline.schedule;
+  return fail(errc::bad_config,
+              blame(whole, asks, key) + "the predictor" + source(whole, asks, value) +
+                  " knows one slice a stage (" + one_slice_schedules() + "), not " +
+                  (from_file ? "a plan from a file" : name) + source(whole, key, name));
+}
+
+result<void> check_transformer(draft& whole) {
+  const transformer_config& model = whole.config.transformer;
+  if (model.width % model.heads == 0) return {};
+  return fail(errc::bad_config,
+              blame(whole, "transformer.heads", "transformer.width") + std::to_string(model.heads) +
+                  " heads" + source(whole, "transformer.heads", std::to_string(model.heads)) +
+                  " do not divide a width of " + std::to_string(model.width) +
+                  source(whole, "transformer.width", std::to_string(model.width)));
 }
 
 result<void> check_micro_batches(draft& whole) {
@@ -160,6 +214,10 @@ result<void> check_optimizer(draft& whole) {
   optimizer_config& config = whole.config.optimizer;
   const auto entry = optimizers::built_in().find(config.name);
   if (!entry) return tl::unexpected(entry.error());
+  if (config.name != "sgd")  // for which a program's own defaults are meant
+    std::erase_if(config.options, [&whole](const auto& each) {
+      return given(whole, "optimizer." + each.first) == nullptr;
+    });
   if (auto fine = check_each_option(whole, *entry); !fine) return fine;
   if (config.name == "sgd")
     for (const auto& [name, value] : {std::pair{"lr", 0.008}, std::pair{"momentum", 0.9}})
@@ -180,6 +238,16 @@ result<void> check_accumulation(draft& whole) {
                   " steps" + source(whole, "train.steps", *train.steps) +
                   " do not make whole updates of " + std::to_string(train.accumulate) + " steps" +
                   source(whole, "train.accumulate", train.accumulate));
+}
+
+result<void> check_left_out(draft& whole) {
+  const train_config& train = whole.config.train;
+  if (train.on_nan != nan_policy::skip || train.accumulate == 1) return {};
+  return fail(errc::bad_config, blame(whole, "train.on_nan", "train.accumulate") + "skip" +
+                                    source(whole, "train.on_nan", "skip") +
+                                    " leaves out whole updates, so steps cannot be accumulated" +
+                                    source(whole, "train.accumulate", train.accumulate) +
+                                    "; use one of them");
 }
 
 result<void> check_texts(draft& whole) {
@@ -292,8 +360,9 @@ result<void> check_server(draft& whole) {
 }
 
 result<trainer_config> check_together(draft whole) {
-  for (auto check : {check_plan, check_chunks, check_cut, check_micro_batches, check_optimizer,
-                     check_accumulation, check_link, check_texts, check_secret, check_files})
+  for (auto check : {check_plan, check_chunks, check_cut, check_memory, check_prediction,
+                     check_transformer, check_micro_batches, check_optimizer, check_accumulation,
+                     check_left_out, check_link, check_texts, check_secret, check_files})
     if (auto fine = check(whole); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }

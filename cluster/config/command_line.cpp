@@ -40,6 +40,11 @@ class help_layout : public CLI::Formatter {
   }
 };
 
+bool takes(const program_info& program, const option& entry) {
+  return std::find(program.foreign_tables.begin(), program.foreign_tables.end(), entry.table) ==
+         program.foreign_tables.end();
+}
+
 std::string help_of(const option& entry, const trainer_config& defaults) {
   const auto* text = std::get_if<text_field>(&entry.field);
   const std::string words = text != nullptr ? allowed_values(entry) : "";
@@ -66,7 +71,8 @@ class flag_reader {
     app_.set_help_flag("-h,--help", "Print this text and exit");
     version_ = app_.add_flag("--version")->description("Print the version and exit");
     config_ = add_text(config_flag, "FILE", "Read settings from this TOML file; flags win over it");
-    for (const option& entry : table_) options_.push_back(add(entry));
+    for (const option& entry : table_)
+      options_.push_back(takes(program, entry) ? add(entry) : nullptr);
   }
 
   // The text that was asked for instead of a run, or nothing.
@@ -102,7 +108,7 @@ class flag_reader {
   result<std::vector<setting>> settings() const {
     std::vector<setting> out;
     for (std::size_t i = 0; i < options_.size(); ++i) {
-      if (options_[i]->count() == 0) continue;
+      if (options_[i] == nullptr || options_[i]->count() == 0) continue;
       auto value = value_of(table_[i], *options_[i]);
       if (!value) return tl::unexpected(value.error());
       out.push_back({&table_[i], std::move(*value), ""});
@@ -155,6 +161,7 @@ class flag_reader {
   std::vector<std::string_view> known_flags() const {
     std::vector<std::string_view> flags{config_flag, "--help", "--version"};
     for (const option& entry : table_) {
+      if (!takes(program_, entry)) continue;
       flags.push_back(entry.flag);
       if (!entry.off_flag.empty()) flags.push_back(entry.off_flag);
     }
@@ -254,17 +261,28 @@ result<command> read_node(std::span<const char* const> arguments) {
   return out;
 }
 
+result<std::vector<setting>> own_tables(const program_info& program, std::vector<setting> layer) {
+  for (const setting& each : layer)
+    if (!takes(program, *each.entry))
+      return fail(errc::bad_config, each.where() + ": is not for " + program.name +
+                                        ", which takes no [" + std::string(each.entry->table) +
+                                        "]");
+  return layer;
+}
+
 result<command> read_trainer(const program_info& program, std::span<const char* const> arguments) {
   flag_reader flags(program);
   const auto text = flags.parse(arguments);
   if (!text) return tl::unexpected(text.error());
   if (*text) return command(**text);
-  draft whole{program.defaults, {}};
+  draft whole{.config = program.defaults, .given = {}};
   const auto file = flags.config_file();
   if (!file) return tl::unexpected(file.error());
   const auto above = [&whole](const std::vector<setting>& layer) { return whole.apply(layer); };
   if (!file->empty()) {
-    if (const auto read = read_toml(*file, options_of(program)).and_then(above); !read)
+    const auto own = [&program](std::vector<setting> layer) { return own_tables(program, layer); };
+    if (const auto read = read_toml(*file, options_of(program)).and_then(own).and_then(above);
+        !read)
       return tl::unexpected(read.error());
   }
   if (const auto read = flags.settings().and_then(above); !read)

@@ -18,9 +18,12 @@ struct program_info {
   std::string name;
   std::string version;
   std::string summary;  ///< One sentence.
-  /// What a user may set; null: what a pipeline's trainer knows (`option_table`).
+  std::vector<std::string_view> foreign_tables =
+      {};                        ///< Of the configuration; it takes no others'.
+  trainer_config defaults = {};  ///< What is not set.
+  /// What a user may set, but for foreign tables; null: what a pipeline's trainer knows
+  /// (`option_table`).
   const std::vector<option>* options = nullptr;
-  trainer_config defaults = {};
 };
 
 /// What a child process is told: where to join its parent, and as whom. Everything else comes to it

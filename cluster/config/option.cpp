@@ -95,6 +95,7 @@ accepted<option_value> check_list(const std::vector<std::string>& words) {
 
 accepted<option_value> check_integer(const option& entry, const integer_field& field,
                                      std::int64_t value) {
+  if (value == 0 && !field.zero_word.empty()) return value;
   if (value < field.least || value > field.most)
     return refuse(std::to_string(value) + " is out of range" + hint(entry));
   return value;
@@ -133,7 +134,8 @@ accepted<option_value> parse_value(const option& entry, const std::string& text)
   return std::visit(
       overloaded{
           [&](const switch_field&) { return parse_switch(text).and_then(check); },
-          [&](const integer_field&) {
+          [&](const integer_field& field) {
+            if (!field.zero_word.empty() && text == field.zero_word) return check(std::int64_t{0});
             return parse_number<std::int64_t>(entry, text).and_then(check);
           },
           [&](const number_field&) { return parse_number<double>(entry, text).and_then(check); },
@@ -150,6 +152,11 @@ accepted<option_value> check_value(const option& entry, const option_value& give
           [&](const switch_field&, bool value) { return accepted<option_value>(value); },
           [&](const integer_field& field, std::int64_t value) {
             return check_integer(entry, field, value);
+          },
+          [&](const integer_field& field, const std::string& value) {
+            if (!field.zero_word.empty() && value == field.zero_word)
+              return accepted<option_value>(std::int64_t{0});
+            return accepted<option_value>(wrong());
           },
           [&](const number_field& field, std::int64_t value) {
             return check_number(entry, field, static_cast<double>(value));
@@ -197,23 +204,25 @@ std::string_view kind_name(const option& entry) {
 }
 
 std::string allowed_values(const option& entry) {
-  return std::visit(overloaded{
-                        [](const switch_field&) -> std::string { return "true, false"; },
-                        [](const integer_field& field) {
-                          const bool open = field.most == std::numeric_limits<std::int64_t>::max();
-                          const std::string least = std::to_string(field.least);
-                          return open ? least + " or more"
-                                      : least + " to " + std::to_string(field.most);
-                        },
-                        [](const number_field& field) {
-                          if (field.above_least) return "above " + text_of(field.least);
-                          if (std::isinf(field.most)) return text_of(field.least) + " or more";
-                          return text_of(field.least) + " to " + text_of(field.most);
-                        },
-                        [](const text_field& field) { return join(field.allowed); },
-                        [](const list_field&) -> std::string { return ""; },
-                    },
-                    entry.field);
+  return std::visit(
+      overloaded{
+          [](const switch_field&) -> std::string { return "true, false"; },
+          [](const integer_field& field) {
+            const bool open = field.most == std::numeric_limits<std::int64_t>::max();
+            const std::string least = std::to_string(field.least);
+            const std::string word =
+                field.zero_word.empty() ? "" : std::string(field.zero_word) + ", ";
+            return word + (open ? least + " or more" : least + " to " + std::to_string(field.most));
+          },
+          [](const number_field& field) {
+            if (field.above_least) return "above " + text_of(field.least);
+            if (std::isinf(field.most)) return text_of(field.least) + " or more";
+            return text_of(field.least) + " to " + text_of(field.most);
+          },
+          [](const text_field& field) { return join(field.allowed); },
+          [](const list_field&) -> std::string { return ""; },
+      },
+      entry.field);
 }
 
 std::string default_text(const option& entry, const trainer_config& config) {

@@ -23,7 +23,8 @@ struct integer_field {
   std::function<void(trainer_config&, std::int64_t)> set;
   std::function<std::optional<std::int64_t>(const trainer_config&)> get;
   std::int64_t least = 0;
-  std::int64_t most = 0;  ///< The largest int64: no bound.
+  std::int64_t most = 0;            ///< The largest int64: no bound.
+  std::string_view zero_word = {};  ///< A word that may stand there for 0; empty: none.
 };
 
 struct number_field {

@@ -79,6 +79,37 @@ list_field list(Access at) {
           [at](const trainer_config& c) { return at(c); }};
 }
 
+integer_field or_word(std::string_view zero_word, integer_field field) {
+  field.zero_word = zero_word;
+  return field;
+}
+
+list_field cuts() {
+  return {[](trainer_config& c, const std::vector<std::string>& value) {
+            c.pipeline.cut = value;
+            c.pipeline.partition = value.empty() ? partition::even : partition::cuts;
+          },
+          [](const trainer_config& c) { return c.pipeline.cut; }};
+}
+
+// One of two words, or cuts.
+list_field partitions() {
+  return {[](trainer_config& c, const std::vector<std::string>& value) {
+            const std::string word = value.size() == 1 ? value.front() : "";
+            const bool is_auto = word == "auto";
+            const bool is_even = word == "even" || value.empty();
+            c.pipeline.cut = is_auto || is_even ? std::vector<std::string>() : value;
+            c.pipeline.partition = is_auto   ? partition::automatic
+                                   : is_even ? partition::even
+                                             : partition::cuts;
+          },
+          [](const trainer_config& c) {
+            if (c.pipeline.partition == partition::cuts) return c.pipeline.cut;
+            const bool is_auto = c.pipeline.partition == partition::automatic;
+            return std::vector<std::string>{is_auto ? "auto" : "even"};
+          }};
+}
+
 // Of two run lengths the one set last counts.
 template <class Access, class Other>
 integer_field run_length(Access at, Other rival) {
@@ -108,8 +139,20 @@ std::vector<option> pipeline_options() {
            [](auto& c) -> auto& { return c.pipeline.stages; }, 1, most_stages),
        ""},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
-       "First layer of each slice after the first; empty: balanced by cost",
-       list([](auto& c) -> auto& { return c.pipeline.cut; }), ""},
+       "First layer of each slice after the first; empty: balanced by cost", cuts(),
+       "pipeline.partition"},
+      {"pipeline", "partition", "--partition", "", "HOW",
+       "auto: profile the layers and cut for the fastest step; even: by multiply-adds; or the "
+       "first layer of each slice after the first",
+       partitions(), "pipeline.cut"},
+      {"pipeline", "memory_mib", "--memory-mib", "", "MIB",
+       "Memory of a stage that --partition auto keeps to; 0: no cap",
+       integer(
+           [](auto& c) -> auto& { return c.pipeline.memory_mib; }, 0, any),
+       ""},
+      {"pipeline", "recompute", "--recompute", "", "LAYER,..",
+       "Layers (or groups: layer3) whose activations are computed again instead of kept",
+       list([](auto& c) -> auto& { return c.pipeline.recompute; }), ""},
       {"pipeline", "schedule", "--schedule", "", "NAME", "Order of forwards and backwards",
        schedule_name(), "pipeline.schedule_file"},
       {"pipeline", "schedule_file", "--schedule-file", "", "PLAN",
@@ -120,9 +163,11 @@ std::vector<option> pipeline_options() {
        integer(
            [](auto& c) -> auto& { return c.pipeline.chunks; }, 0, engine::max_chunks),
        ""},
-      {"pipeline", "micro_batches", "--micro-batches", "", "N", "Micro-batches of a step",
-       integer(
-           [](auto& c) -> auto& { return c.pipeline.micro_batches; }, 1, most_micro_batches),
+      {"pipeline", "micro_batches", "--micro-batches", "", "N",
+       "Micro-batches of a step; auto: as many as are predicted to be the fastest",
+       or_word("auto", integer(
+                           [](auto& c) -> auto& { return c.pipeline.micro_batches; }, 1,
+                           most_micro_batches)),
        ""},
       {"pipeline", "credits", "--credits", "", "N",
        "Micro-batches that may wait between two stages; bounds memory, changes no result",
@@ -190,12 +235,50 @@ std::vector<option> model_options() {
   };
 }
 
-// The fields of an option that some optimizers have: `of_sgd` is what it is where nothing is given.
+std::vector<option> transformer_options() {
+  return {
+      {"transformer", "layers", "--layers", "", "N", "Blocks of attention and feed-forward",
+       integer(
+           [](auto& c) -> auto& { return c.transformer.layers; }, 1, 1024),
+       ""},
+      {"transformer", "width", "--width", "", "N", "Numbers that stand for a token",
+       integer(
+           [](auto& c) -> auto& { return c.transformer.width; }, 1, 1 << 16),
+       ""},
+      {"transformer", "heads", "--heads", "", "N", "Attention heads; they divide the width",
+       integer(
+           [](auto& c) -> auto& { return c.transformer.heads; }, 1, 1 << 10),
+       ""},
+      {"transformer", "context", "--context", "", "N", "Tokens of a sample",
+       integer(
+           [](auto& c) -> auto& { return c.transformer.context; }, 1, 1 << 20),
+       ""},
+      {"transformer", "tied", "--tied", "--untied", "", "One weight embeds tokens and scores them",
+       on_off([](auto& c) -> auto& { return c.transformer.tied; }), ""},
+      {"transformer", "dropout", "--dropout", "", "X", "Share of numbers left out in training",
+       number(
+           [](auto& c) -> auto& { return c.transformer.dropout; }, 0, 0.99),
+       ""},
+      {"transformer", "prompt", "--prompt", "", "TEXT", "What the sample at the end goes on from",
+       text([](auto& c) -> auto& { return c.transformer.prompt; }), ""},
+      {"transformer", "sample_bytes", "--sample-bytes", "", "N", "Length of that sample; 0: none",
+       integer(
+           [](auto& c) -> auto& { return c.transformer.sample_bytes; }, 0, 1 << 20),
+       ""},
+  };
+}
+
+// The fields of an option that some optimizers have: `of_sgd` is what it is where nothing is given
+// and the program has no default of its own.
 
 number_field rule_number(const std::string& name, std::optional<double> of_sgd, double least,
                          double most) {
   return {[name](trainer_config& c, double value) { c.optimizer.options[name] = value; },
-          [of_sgd](const trainer_config&) { return of_sgd; }, least, most, false};
+          [name, of_sgd](const trainer_config& c) {
+            const auto found = c.optimizer.options.find(name);
+            return found != c.optimizer.options.end() ? std::optional(found->second) : of_sgd;
+          },
+          least, most, false};
 }
 
 switch_field rule_switch(const std::string& name) {
@@ -350,7 +433,8 @@ std::vector<option> schedule_options() {
 std::vector<option> data_options() {
   return {
       {"data", "source", "--data", "", "SOURCE",
-       "fashion-mnist[:DIR], folder:PATH, safetensors:PATH or synthetic:CxHxW:CLASSES[:COUNT]",
+       "fashion-mnist[:DIR], folder:PATH, safetensors:PATH, synthetic:CxHxW:CLASSES[:COUNT] or "
+       "text[:PATH,..]",
        text([](auto& c) -> auto& { return c.data.source; }), ""},
       {"data", "image_size", "--image-size", "", "PIXELS",
        "Side of the images; 0: as the source has them",
@@ -402,6 +486,17 @@ std::vector<option> train_options() {
        integer(
            [](auto& c) -> auto& { return c.train.eval_every; }, 0, any),
        ""},
+      {"train", "verify", "--verify", "--no-verify", "",
+       "Before the first step compare one with plain autograd in one process",
+       on_off([](auto& c) -> auto& { return c.train.verify; }), ""},
+      {"train", "verify_tolerance", "--verify-tolerance", "", "X",
+       "Largest difference, as a share of a tensor's largest entry; 0: every bit must be the same",
+       number(
+           [](auto& c) -> auto& { return c.train.verify_tolerance; }, 0, 1),
+       ""},
+      {"train", "on_nan", "--on-nan", "", "KIND",
+       "A step whose loss or gradients are not finite ends the run, or is left out",
+       choice([](auto& c) -> auto& { return c.train.on_nan; }), ""},
       {"train", "save", "--save", "", "FILE", "Write the weights there at the end (safetensors)",
        text([](auto& c) -> auto& { return c.train.save; }), ""},
       {"train", "save_state", "--save-state", "--no-save-state", "",
@@ -428,6 +523,9 @@ std::vector<option> observe_options() {
   return {
       {"observe", "json", "--json", "", "FILE", "Write a JSON object per step and evaluation there",
        text([](auto& c) -> auto& { return c.observe.json; }), ""},
+      {"observe", "predict", "--predict", "--no-predict", "",
+       "Profile the layers, predict the steps and compare at the end",
+       on_off([](auto& c) -> auto& { return c.observe.predict; }), ""},
       {"observe", "progress", "--progress", "--no-progress", "", "Show how the run goes",
        on_off([](auto& c) -> auto& { return c.observe.progress; }), ""},
       {"observe", "verbose", "--verbose", "--no-verbose", "", "Write a detailed log",
@@ -440,8 +538,9 @@ std::vector<option> observe_options() {
 const std::vector<option>& option_table() {
   static const std::vector<option> table = [] {
     std::vector<option> all;
-    for (auto part : {pipeline_options(), model_options(), optimizer_options(), schedule_options(),
-                      data_options(), train_options(), link_options(), observe_options()}) {
+    for (auto part :
+         {pipeline_options(), model_options(), transformer_options(), optimizer_options(),
+          schedule_options(), data_options(), train_options(), link_options(), observe_options()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;
@@ -450,12 +549,25 @@ const std::vector<option>& option_table() {
 }
 
 const std::vector<option>& server_option_table() {
-  // What a worker does not do: it holds the whole model, in f32, and starts from the seed; and what
-  // a shard does not do to gradients.
-  static constexpr std::array<std::string_view, 10> left_out{
-      "pipeline",         "model.init",       "model.memory_format",  "model.precision",
-      "data.threads",     "optimizer.groups", "optimizer.clip_value", "optimizer.clip_norm",
-      "train.accumulate", "train.save_state"};
+  // What a worker does not do: it holds the whole model, in f32, and starts from the seed; what a
+  // shard does not do to gradients; and what only a pipeline is compared with or asked.
+  static constexpr std::array<std::string_view, 15> left_out{
+      "pipeline",
+      "transformer",
+      "model.init",
+      "model.memory_format",
+      "model.precision",
+      "data.threads",
+      "optimizer.groups",
+      "optimizer.clip_value",
+      "optimizer.clip_norm",
+      "train.accumulate",
+      "train.save_state",
+      "train.verify",
+      "train.verify_tolerance",
+      "train.on_nan",
+      "observe.predict",
+  };
   static const std::vector<option> table = [] {
     std::vector<option> all = server_options();
     for (const option& entry : option_table()) {

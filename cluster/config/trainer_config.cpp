@@ -37,6 +37,10 @@ std::uint32_t slices_of(const pipeline_config& config) {
   return layout ? layout->positions() : config.stages;
 }
 
+std::string_view name_of(nan_policy value) noexcept {
+  return word_of(value);
+}
+
 int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {
   if (config.threads_per_stage > 0) return config.threads_per_stage;
   return std::max(1, static_cast<int>(cores / std::max(1U, config.stages)));

@@ -20,6 +20,8 @@ enum class precision : std::uint8_t { fp32, bf16 };
 enum class loss_kind : std::uint8_t { cross_entropy, mse };
 enum class transport : std::uint8_t { automatic, tcp, shm, loopback };
 using lr_schedule = optimizers::rate_curve;
+enum class partition : std::uint8_t { even, automatic, cuts };
+enum class nan_policy : std::uint8_t { stop, skip };
 
 /// The word that a user writes for a value ("cross-entropy", "auto").
 [[nodiscard]] std::string_view name_of(placement value) noexcept;
@@ -28,13 +30,14 @@ using lr_schedule = optimizers::rate_curve;
 [[nodiscard]] std::string_view name_of(lr_schedule value) noexcept;
 [[nodiscard]] std::string_view name_of(loss_kind value) noexcept;
 [[nodiscard]] std::string_view name_of(transport value) noexcept;
+[[nodiscard]] std::string_view name_of(nan_policy value) noexcept;
 
 /// TOML table [pipeline].
 struct pipeline_config {
   std::uint32_t stages = 2;
-  std::vector<std::string> cut;   ///< First layer of stages 1, 2, ..; empty: balanced by cost.
-  std::string schedule = "1f1b";  ///< Name of a plan generator; see engine::schedule_names.
-  std::uint32_t micro_batches = 4;
+  std::vector<std::string> cut;     ///< First layer of slices 1, 2, ..; of partition `cuts` only.
+  std::string schedule = "1f1b";    ///< Name of a plan generator; see engine::schedule_names.
+  std::uint32_t micro_batches = 4;  ///< 0: the number that is predicted to be the fastest.
   std::uint32_t credits =
       engine::default_credits;  ///< Micro-batches waiting on each edge, at most.
   int threads_per_stage = 0;    ///< 0: see `threads_per_stage` below.
@@ -42,6 +45,9 @@ struct pipeline_config {
   std::uint32_t chunks = 0;                  ///< Of each stage; 0: the least the schedule takes.
   std::filesystem::path schedule_file = {};  ///< A plan to follow; empty: the generator's.
   std::optional<engine::plan> plan = {};     ///< What the file says.
+  cluster::partition partition = cluster::partition::even;
+  std::uint64_t memory_mib = 0;  ///< Cap of a stage's memory for partition `automatic`; 0: none.
+  std::vector<std::string> recompute = {};  ///< Layers, or groups of them.
 
   bool operator==(const pipeline_config&) const = default;
 };
@@ -72,6 +78,20 @@ struct model_config {
   cluster::precision precision = cluster::precision::fp32;
 
   bool operator==(const model_config&) const = default;
+};
+
+/// TOML table [transformer]: of the model that transformer_pipeline trains.
+struct transformer_config {
+  std::int64_t layers = 4;
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  std::int64_t context = 128;  ///< Tokens of a sample.
+  bool tied = true;            ///< One weight embeds tokens and scores them.
+  double dropout = 0;
+  std::string prompt = "The ";      ///< What the sample at the end goes on from.
+  std::int64_t sample_bytes = 200;  ///< Its length; 0: none.
+
+  bool operator==(const transformer_config&) const = default;
 };
 
 /// TOML table [optimizer].
@@ -111,6 +131,9 @@ struct train_config {
   std::filesystem::path save;    ///< Weights at the end; empty: not saved.
   bool save_state = false;       ///< The optimizers' state too.
   std::uint32_t accumulate = 1;  ///< Steps whose gradients are averaged for one update.
+  bool verify = false;           ///< Compare one step with one process first.
+  double verify_tolerance = 0;   ///< As a share of a tensor's largest entry; 0: every bit.
+  nan_policy on_nan = nan_policy::stop;
 
   bool operator==(const train_config&) const = default;
 };
@@ -129,6 +152,7 @@ struct observe_config {
   std::filesystem::path json;  ///< A JSON line per step goes here; empty: nowhere.
   bool progress = true;
   bool verbose = false;
+  bool predict = false;  ///< Profile the layers and predict the run, also where nothing is chosen.
 
   bool operator==(const observe_config&) const = default;
 };
@@ -139,6 +163,7 @@ struct trainer_config {
   pipeline_config pipeline;
   server_config server;
   model_config model;
+  transformer_config transformer;
   optimizer_config optimizer;
   data_config data;
   train_config train;

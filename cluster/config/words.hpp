@@ -22,6 +22,7 @@ inline constexpr std::array<std::string_view, 6> lr_schedule{"constant", "linear
                                                              "cosine",   "one-cycle", "polynomial"};
 inline constexpr std::array<std::string_view, 2> loss_kind{"cross-entropy", "mse"};
 inline constexpr std::array<std::string_view, 4> transport{"auto", "tcp", "shm", "loopback"};
+inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
 }  // namespace words
 
 template <>
@@ -38,6 +39,8 @@ template <>
 inline constexpr std::span<const std::string_view> words_of<loss_kind>{words::loss_kind};
 template <>
 inline constexpr std::span<const std::string_view> words_of<transport>{words::transport};
+template <>
+inline constexpr std::span<const std::string_view> words_of<nan_policy>{words::nan_policy};
 
 template <class Enum>
 [[nodiscard]] constexpr std::string_view word_of(Enum value) noexcept {

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "engine/data/sampler.hpp"
@@ -11,7 +13,8 @@ namespace troupe::engine {
 namespace {
 
 constexpr auto known_sources =
-    "fashion-mnist[:DIR], folder:PATH, safetensors:PATH, synthetic:CxHxW:CLASSES[:COUNT]";
+    "fashion-mnist[:DIR], folder:PATH, safetensors:PATH, synthetic:CxHxW:CLASSES[:COUNT], "
+    "text[:PATH,..]";
 constexpr std::int64_t largest_image_size = 16384;
 
 result<void> check_options(const dataset_options& options) {
@@ -24,10 +27,22 @@ result<void> check_options(const dataset_options& options) {
   return {};
 }
 
+std::vector<std::filesystem::path> paths_of(std::string_view list) {
+  std::vector<std::filesystem::path> paths;
+  for (std::size_t from = 0; from <= list.size();) {
+    const auto comma = std::min(list.find(',', from), list.size());
+    paths.emplace_back(list.substr(from, comma - from));
+    from = comma + 1;
+  }
+  return paths;
+}
+
 opened_dataset open_kind(std::string_view kind, std::string_view rest,
                          const dataset_options& options) {
   if (kind == "fashion-mnist")
     return open_fashion_mnist(rest.empty() ? "/usr/share/datasets/fashion-mnist" : rest, options);
+  if (kind == "text")
+    return open_text(paths_of(rest.empty() ? "/usr/share/common-licenses" : rest), options);
   if (kind != "folder" && kind != "safetensors" && kind != "synthetic")
     return fail(errc::bad_config,
                 "unknown data source \"" + options.source + "\"; known are: " + known_sources);

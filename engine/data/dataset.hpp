@@ -18,8 +18,8 @@ enum class split : std::uint8_t { train, test };
 
 /// Samples with their labels, side by side.
 struct batch {
-  at::Tensor images;  // [N, C, H, W] f32
-  at::Tensor labels;  // [N] i64
+  at::Tensor images;  // [N, C, H, W] f32, or tokens [N, T] i64
+  at::Tensor labels;  // [N] i64, or [N, T] i64
 };
 
 /// Cuts a batch into micro-batches of the sizes that `microbatch_sizes` (sampler.hpp) gives. Views:
@@ -39,8 +39,10 @@ class dataset {
   /// Number of samples; 0 where the source has no such split.
   [[nodiscard]] virtual std::int64_t size(split part) const = 0;
   [[nodiscard]] virtual std::int64_t classes() const = 0;
-  /// [C, H, W]
+  /// [C, H, W], or [T] of tokens
   [[nodiscard]] virtual std::vector<std::int64_t> sample_shape() const = 0;
+  /// Labels of one sample: tokens of a sequence.
+  [[nodiscard]] virtual std::int64_t labels_per_sample() const { return 1; }
   /// A class's name; its number where the source has no names.
   [[nodiscard]] virtual std::string class_name(std::int64_t label) const {
     return std::to_string(label);
@@ -72,8 +74,12 @@ class dataset {
 ///     optionally `test_images` and `test_labels`.
 /// "synthetic:CxHxW:CLASSES[:COUNT]"  COUNT (default 1000) random normal images with uniform random
 ///     labels, and a tenth as many for testing. An image depends on (seed, split, index) alone.
+/// "text[:PATH,..]"  UTF-8 files and folders of files (default /usr/share/common-licenses), joined
+///     and cut into samples of `context` bytes: tokens [context] i64 with the bytes behind them as
+///     labels [context] i64, 256 classes. The last tenth of the text is for testing.
 struct dataset_options {
   std::string source;
+  std::int64_t context = 128;   ///< Tokens of a sample of text.
   std::int64_t image_size = 0;  ///< Side of the square images, 0: the source's own default.
   std::uint64_t seed = 0;       ///< For synthetic images.
   int threads = 1;              ///< Worker threads that decode a folder's images; at least 1.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/data/dataset.hpp"
 
@@ -23,6 +24,10 @@ using opened_dataset = result<std::unique_ptr<dataset>>;
                                               const dataset_options& options);
 /// `shape` is what follows "synthetic:".
 [[nodiscard]] opened_dataset open_synthetic(std::string_view shape, const dataset_options& options);
+
+/// Files, and folders of files; each counts once.
+[[nodiscard]] opened_dataset open_text(const std::vector<std::filesystem::path>& paths,
+                                       const dataset_options& options);
 
 /// A batch for `count` samples of [C, H, W] whose values are yet to be written.
 [[nodiscard]] batch empty_batch(std::int64_t count, const std::vector<std::int64_t>& sample_shape);

@@ -30,6 +30,13 @@ std::size_t find_layer(const std::vector<std::string>& layer_names, const std::s
   return static_cast<std::size_t>(found - layer_names.begin());
 }
 
+// The layer that `cut` is a part of; empty: of none.
+std::string layer_around(const std::vector<std::string>& layer_names, const std::string& cut) {
+  for (const auto& name : layer_names)
+    if (cut.starts_with(name + ".")) return name;
+  return "";
+}
+
 result<void> check_costs(const std::vector<double>& costs, std::size_t stages) {
   if (stages == 0) return fail(errc::bad_config, "a pipeline needs at least 1 stage");
   if (stages > costs.size()) {
@@ -77,7 +84,10 @@ result<std::vector<std::size_t>> parse_cuts(const std::vector<std::string>& laye
     const auto index = find_layer(layer_names, cut);
     std::string problem;
     if (index == layer_names.size()) {
-      problem = " names no layer";
+      const auto around = layer_around(layer_names, cut);
+      problem = around.empty()
+                    ? " names no layer"
+                    : " lies inside of the layer " + quoted(around) + ", which cannot be cut";
     } else if (index == 0) {
       problem = " is where the first stage begins anyway";
     } else if (!indices.empty() && index == indices.back()) {

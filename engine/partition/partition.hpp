@@ -13,8 +13,8 @@ namespace troupe::engine {
 
 /// Turns cuts, each the name of a stage's first layer, into indices. A name that groups several
 /// layers means the first of them: "layer3" is "layer3.0". No cuts give one stage. Errors:
-/// bad_config naming the cut and the allowed names, for a cut that is unknown, is the model's first
-/// layer, repeats, or does not come after the one before it.
+/// bad_config naming the cut and the allowed names, for a cut that is unknown, lies inside of a
+/// layer, is the model's first layer, repeats, or does not come after the one before it.
 [[nodiscard]] result<std::vector<std::size_t>> parse_cuts(
     const std::vector<std::string>& layer_names, const std::vector<std::string>& cuts);
 

@@ -3,7 +3,6 @@
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
@@ -16,6 +15,8 @@
 #include <utility>
 
 #include "engine/autograd/convolution.hpp"
+#include "engine/autograd/linear.hpp"
+#include "engine/autograd/pass.hpp"
 
 namespace troupe::engine {
 
@@ -99,6 +100,9 @@ at::Tensor batch_norm::forward(const at::Tensor& input, bool training) {
     TORCH_CHECK_VALUE(input.numel() != input.size(1), name(),
                       " needs more than 1 value per channel in training; its input is ",
                       input.sizes());
+    if (current_pass().again)  // its statistics have been counted
+      return at::batch_norm(input, weight_, bias_, {}, {}, training, batch_norm_momentum,
+                            batch_norm_eps, /*cudnn_enabled=*/true);
     batches_.add_(1);
   }
   return at::batch_norm(input, weight_, bias_, running_mean_, running_var_, training,
@@ -125,7 +129,7 @@ linear::linear(std::string name, std::int64_t in, std::int64_t out, const at::Ge
       bias_(default_bias(out, in, random)) {}
 
 at::Tensor linear::forward(const at::Tensor& input, bool /*training*/) {
-  return at::linear(input, weight_, bias_);
+  return linear_map(input, weight_, bias_);
 }
 
 std::vector<named_tensor> linear::parameters() const {

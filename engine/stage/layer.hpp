@@ -15,6 +15,15 @@ struct named_tensor {
   at::Tensor tensor;
 };
 
+/// Two parameters that are one weight, each under its full name: they start equal, the gradient of
+/// both is the sum of theirs, and so they stay equal.
+struct weight_tie {
+  std::string one;
+  std::string other;
+
+  bool operator==(const weight_tie&) const = default;
+};
+
 /// One entry of a model's list of layers: a place where the model may be cut into stages. Owns its
 /// parameters and buffers; used by one thread at a time. Errors are torch's exceptions.
 class layer {
@@ -38,6 +47,9 @@ class layer {
   /// What is saved beside the parameters but takes no gradient (running statistics). Handles as
   /// above.
   [[nodiscard]] virtual std::vector<named_tensor> buffers() const { return {}; }
+
+  /// Which of its parameters are one with a parameter of an earlier layer.
+  [[nodiscard]] virtual std::vector<weight_tie> ties() const { return {}; }
 
   /// Multiply-adds of one forward over one sample whose input has `sample_shape` (without the
   /// batch dimension); replaces `sample_shape` by the output's.

@@ -16,13 +16,14 @@ result<loss_kind> parse_loss(const std::string& name) {
 }
 
 at::Tensor mean_loss(loss_kind kind, const at::Tensor& logits, const at::Tensor& labels) {
-  const auto scores = logits.to(at::kFloat);  // [N, K] f32
-  if (kind == loss_kind::cross_entropy) return at::cross_entropy_loss(scores, labels);
-  return at::mse_loss(scores, at::one_hot(labels, scores.size(1)).to(at::kFloat));
+  const auto scores = logits.to(at::kFloat).flatten(0, -2);  // [N, K] f32
+  const auto right = labels.flatten();                       // [N] i64
+  if (kind == loss_kind::cross_entropy) return at::cross_entropy_loss(scores, right);
+  return at::mse_loss(scores, at::one_hot(right, scores.size(1)).to(at::kFloat));
 }
 
 std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& labels) {
-  return at::argmax(logits, 1).eq(labels).sum().item<std::int64_t>();
+  return at::argmax(logits, -1).eq(labels).sum().item<std::int64_t>();
 }
 
 }  // namespace troupe::engine

@@ -8,8 +8,11 @@
 #include <iterator>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 #include <unordered_set>
 #include <utility>
+
+#include "engine/stage/torch_error.hpp"
 
 namespace troupe::engine {
 
@@ -84,6 +87,25 @@ std::vector<named_tensor> parameters(const model& layers) {
   std::vector<named_tensor> all;
   for (const auto& each : layers) std::ranges::move(each->parameters(), std::back_inserter(all));
   return all;
+}
+
+std::vector<named_tensor> buffers(const model& layers) {
+  std::vector<named_tensor> all;
+  for (const auto& each : layers) std::ranges::move(each->buffers(), std::back_inserter(all));
+  return all;
+}
+
+std::vector<weight_tie> ties(const model& layers) {
+  std::vector<weight_tie> all;
+  for (const auto& each : layers) std::ranges::move(each->ties(), std::back_inserter(all));
+  return all;
+}
+
+at::Tensor run_layer(layer& which, const at::Tensor& input, bool training) try {
+  return which.forward(input, training);
+} catch (const std::exception& problem) {
+  throw std::runtime_error(which.name() + " with an input of " + shape_text(input) + ": " +
+                           reason_of(problem));
 }
 
 std::vector<named_tensor> collect_weights(const model& layers) {

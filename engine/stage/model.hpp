@@ -19,6 +19,15 @@ namespace troupe::engine {
 /// Every parameter, layer by layer; gradients are kept in this order too. The layers' own tensors.
 [[nodiscard]] std::vector<named_tensor> parameters(const model& layers);
 
+/// Running statistics and the like, layer by layer. The layers' own tensors.
+[[nodiscard]] std::vector<named_tensor> buffers(const model& layers);
+
+/// Every tie that a layer declares; its ends may lie in other layers.
+[[nodiscard]] std::vector<weight_tie> ties(const model& layers);
+
+/// The layer's forward. What it throws is thrown on with the layer's name and its input's shape.
+[[nodiscard]] at::Tensor run_layer(layer& which, const at::Tensor& input, bool training);
+
 /// Every tensor that is saved: each layer's parameters, then its buffers. Detached from autograd,
 /// in the layers' storage: clone what must outlive the next step.
 [[nodiscard]] std::vector<named_tensor> collect_weights(const model& layers);

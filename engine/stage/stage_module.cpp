@@ -1,43 +1,27 @@
 #include "engine/stage/stage_module.hpp"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "engine/autograd/autocast.hpp"
 #include "engine/stage/model.hpp"
+#include "engine/stage/recompute.hpp"
 
 namespace troupe::engine {
-namespace {
-
-/// bf16 autocast on this thread while it lives. The cache of cast weights stays off: it would hold
-/// stale weights once the optimizer has stepped, and each weight is used once a forward anyway.
-class autocast_guard {
- public:
-  autocast_guard(bool on, c10::DeviceType device)
-      : device_(device), enabled_before_(at::autocast::is_autocast_enabled(device)) {
-    at::autocast::set_autocast_cache_enabled(false);
-    at::autocast::set_autocast_dtype(device, at::kBFloat16);
-    at::autocast::set_autocast_enabled(device, on);
-  }
-  autocast_guard(const autocast_guard&) = delete;
-  autocast_guard& operator=(const autocast_guard&) = delete;
-  ~autocast_guard() { at::autocast::set_autocast_enabled(device_, enabled_before_); }
-
- private:
-  c10::DeviceType device_;
-  bool enabled_before_;
-};
-
-}  // namespace
 
 stage_module::stage_module(model layers, stage_options options)
-    : layers_(std::move(layers)), options_(options), parameters_(engine::parameters(layers_)) {
+    : layers_(std::move(layers)),
+      options_(std::move(options)),
+      parameters_(engine::parameters(layers_)),
+      ties_(engine::ties(layers_)) {
+  options_.recompute.resize(layers_.size(), false);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     index_of_.emplace(parameters_[i].tensor.unsafeGetTensorImpl(), i);
   for (const auto& layer : layers_)
@@ -50,9 +34,15 @@ at::Tensor stage_module::prepare(const at::Tensor& input) const {
   return x;
 }
 
-at::Tensor stage_module::run_layers(at::Tensor x, bool training) {
+at::Tensor stage_module::run_layers(at::Tensor x, bool training) const {
   const autocast_guard autocast(options_.precision == precision::bf16, options_.device.type());
-  for (const auto& layer : layers_) x = layer->forward(x, training);
+  const std::span all(layers_);
+  for (std::size_t i = 0; i < all.size();) {
+    std::size_t end = i;  // of the layers from here on that are recomputed
+    while (training && end < all.size() && options_.recompute[end]) ++end;
+    x = end > i ? run_recomputed(all.subspan(i, end - i), x) : run_layer(*all[i], x, training);
+    i = std::max(end, i + 1);
+  }
   return x;
 }
 
@@ -62,6 +52,27 @@ void stage_module::leave_out_weights(watched_storages& made) const {
   for (const auto& buffer : buffers_) made.leave_out(buffer.tensor);
 }
 
+void stage_module::begin(const step_key& step, const step_terms& terms) {
+  begun_[step] = {terms};
+}
+
+void stage_module::end(const step_key& step, bool keep) {
+  const auto begun = begun_.extract(step);
+  if (!begun || keep) return;
+  const at::NoGradGuard no_grad;
+  const auto own = buffers(layers_);
+  for (std::size_t i = 0; i < begun.mapped().buffers.size(); ++i)
+    own[i].tensor.detach().copy_(begun.mapped().buffers[i]);
+}
+
+forward_pass stage_module::pass_of(const step_key& step, microbatch_id microbatch) {
+  const auto found = begun_.find(step);
+  const auto update = found == begun_.end() ? step.step.value : found->second.terms.update;
+  if (found != begun_.end() && found->second.terms.reversible && found->second.buffers.empty())
+    for (const auto& each : buffers(layers_)) found->second.buffers.push_back(each.tensor.clone());
+  return {random_of(options_.seed, update, microbatch.value)};
+}
+
 forward_outcome stage_module::forward(const step_key& step, step_kind kind,
                                       microbatch_id microbatch, const at::Tensor& input,
                                       const at::Tensor& labels, std::int64_t batch_size) {
@@ -69,6 +80,7 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
   const at::AutoGradMode recording(training);
   std::optional<storage_watch> watch;
   if (training) watch.emplace();
+  const pass_scope pass(training ? pass_of(step, microbatch) : forward_pass());
   auto leaf = prepare(input);
   if (training && !options_.is_first) leaf.requires_grad_(true);
   auto output = run_layers(leaf, training);
@@ -149,9 +161,10 @@ void stage_module::backward_weights(const step_key& step, microbatch_id microbat
   contexts_.count(step, microbatch);
 }
 
-std::vector<std::optional<at::Tensor>> stage_module::take_gradients() {
+step_gradients stage_module::take_gradients() {
   auto sums = gradients_.take();
   sums.resize(parameters_.size());
+  sum_ties(parameters_, ties_, sums);
   return sums;
 }
 

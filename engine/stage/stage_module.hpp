@@ -4,12 +4,15 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/autograd/contexts.hpp"
+#include "engine/autograd/pass.hpp"
 #include "engine/schedule/stage_core.hpp"
+#include "engine/stage/gradients.hpp"
 #include "engine/stage/layer.hpp"
 #include "engine/stage/loss.hpp"
 
@@ -28,6 +31,14 @@ struct stage_options {
   engine::precision precision = precision::fp32;
   bool channels_last = false;
   c10::Device device = c10::kCPU;
+  std::uint64_t seed = 0;            ///< Of what layers draw (dropout).
+  std::vector<bool> recompute = {};  ///< Layers whose activations are not kept; empty: none.
+};
+
+/// What the stage is told of a training step beside its micro-batches.
+struct step_terms {
+  std::uint64_t update = 0;  ///< Which optimizer step this is: layers draw their own in each.
+  bool reversible = false;   ///< `end` may undo it: running statistics are copied first.
 };
 
 /// What one micro-batch's forward gives.
@@ -45,6 +56,13 @@ struct forward_outcome {
 class stage_module {
  public:
   stage_module(model layers, stage_options options);
+
+  /// Before the first forward of a training step. Without it, the step's own number is its update.
+  void begin(const step_key& step, const step_terms& terms);
+
+  /// After the last backward of a step that was begun. `keep` false puts the running statistics
+  /// back to what they were before it.
+  void end(const step_key& step, bool keep);
 
   /// `input`: activation of the previous stage or images, [n, ...]; not written. `labels` [n] i64
   /// on the last stage. `batch_size`: images in the whole batch, for this micro-batch's weight n /
@@ -64,8 +82,9 @@ class stage_module {
   /// order.
   void backward_weights(const step_key& step, microbatch_id microbatch);
 
-  /// The step's gradients in the order of `parameters()`; starts anew.
-  [[nodiscard]] std::vector<std::optional<at::Tensor>> take_gradients();
+  /// The step's gradients in the order of `parameters()`, ties inside the stage summed; starts
+  /// anew.
+  [[nodiscard]] step_gradients take_gradients();
 
   /// What micro-batches hold between their forward and the end of their backward.
   [[nodiscard]] const microbatch_contexts& contexts() const noexcept { return contexts_; }
@@ -80,8 +99,14 @@ class stage_module {
 
  private:
   [[nodiscard]] at::Tensor prepare(const at::Tensor& input) const;
-  at::Tensor run_layers(at::Tensor x, bool training);
+  [[nodiscard]] at::Tensor run_layers(at::Tensor x, bool training) const;
   void leave_out_weights(watched_storages& made) const;
+  [[nodiscard]] forward_pass pass_of(const step_key& step, microbatch_id microbatch);
+
+  struct begun_step {
+    step_terms terms;
+    std::vector<at::Tensor> buffers = {};  // before it; empty: not copied yet, or not reversible
+  };
 
   model layers_;
   stage_options options_;
@@ -90,6 +115,8 @@ class stage_module {
   std::unordered_map<const at::TensorImpl*, std::size_t> index_of_;  // of a parameter
   microbatch_contexts contexts_;
   gradient_sum gradients_;
+  std::vector<weight_tie> ties_;
+  std::map<step_key, begun_step> begun_;
 };
 
 }  // namespace troupe::engine

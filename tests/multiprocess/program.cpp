@@ -43,6 +43,11 @@ std::string program_outcome::last_line() const {
 
 program_outcome run_program(const std::vector<std::string>& arguments,
                             const std::function<void(pid_t, std::string_view)>& on_line) {
+  return run_other(TROUPE_PROGRAM, arguments, on_line);
+}
+
+program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,
+                          const std::function<void(pid_t, std::string_view)>& on_line) {
   program_outcome outcome;
   std::optional<cluster::child_exit> ended;
   const auto begin = std::chrono::steady_clock::now();
@@ -60,7 +65,7 @@ program_outcome run_program(const std::vector<std::string>& arguments,
              }});
     REQUIRE(group);
     REQUIRE(group->start(
-        {.name = "program", .arguments = arguments, .environment = {}, .program = TROUPE_PROGRAM}));
+        {.name = "program", .arguments = arguments, .environment = {}, .program = program}));
     CHECK(group->wait(std::chrono::minutes(2)));
   }
   outcome.seconds = std::chrono::steady_clock::now() - begin;

@@ -28,6 +28,10 @@ struct program_outcome {
 program_outcome run_program(const std::vector<std::string>& arguments,
                             const std::function<void(pid_t, std::string_view)>& on_line = {});
 
+/// The same for another program.
+program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,
+                          const std::function<void(pid_t, std::string_view)>& on_line = {});
+
 /// Processes whose parent is `parent`.
 std::vector<pid_t> children_of(pid_t parent);
 

@@ -142,7 +142,7 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
   }
   trained result;
   {
-    auto pipeline = actors::pipeline::compose(system, stages, schedule, credits);
+    auto pipeline = actors::pipeline::compose(system, stages, schedule, {.credits = credits});
     REQUIRE(pipeline);
     for (int step = 0; step < steps; ++step) {
       const auto outcome = pipeline->train(batch, 3, rate);

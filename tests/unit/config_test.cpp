@@ -184,10 +184,18 @@ TEST_CASE("every flag reaches its member") {
                                       "[::1]:80",
                                       "--secret-file",
                                       secret,
+                                      "--recompute",
+                                      "layer3,layer4",
+                                      "--verify",
+                                      "--verify-tolerance",
+                                      "0.25",
+                                      "--predict",
                                       "--no-progress",
                                       "--verbose"});
-  CHECK(c.pipeline ==
-        pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads});
+  pipeline_config cut{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads};
+  cut.partition = partition::cuts;
+  cut.recompute = {"layer3", "layer4"};
+  CHECK(c.pipeline == cut);
   CHECK(c.model ==
         model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
   CHECK(c.optimizer == optimizer_config{"qhm",
@@ -201,10 +209,11 @@ TEST_CASE("every flag reaches its member") {
                                         2,
                                         1.5});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
-  CHECK(c.train ==
-        train_config{32, 12, std::nullopt, loss_kind::mse, 9, false, 5, here.file("s"), true, 2});
+  CHECK(c.train == train_config{32, 12, std::nullopt, loss_kind::mse, 9, false, 5, here.file("s"),
+                                true, 2, true, 0.25});
   CHECK(c.link == link_config{transport::loopback, "[::1]:80", secret});
-  CHECK(c.observe == observe_config{here.file("j"), false, true});
+  CHECK(c.observe == observe_config{here.file("j"), false, true, true});
+  CHECK(config_of({"--on-nan", "skip"}).train.on_nan == nan_policy::skip);
 }
 
 TEST_CASE("every key of a file reaches the same member as its flag") {
@@ -216,6 +225,7 @@ stages = 3
 cut = ["layer3", "layer4.1"]
 schedule = "gpipe"
 micro_batches = 8
+recompute = ["layer3"]
 credits = 3
 threads_per_stage = 2
 stages_in = "threads"
@@ -252,6 +262,9 @@ eval = false
 eval_every = 5
 save = ")" + here.file("s") + R"("
 save_state = true
+verify = true
+verify_tolerance = 0.25
+on_nan = "skip"
 [link]
 transport = "loopback"
 listen = "localhost:80"
@@ -259,12 +272,15 @@ secret_file = ")" + here.write_secret("secret") +
                                                       R"("
 [observe]
 json = ")" + here.file("j") + R"("
+predict = true
 progress = false
 verbose = true
 )");
   const trainer_config c = config_of({"--config", file});
-  CHECK(c.pipeline ==
-        pipeline_config{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads});
+  pipeline_config cut{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads};
+  cut.partition = partition::cuts;
+  cut.recompute = {"layer3"};
+  CHECK(c.pipeline == cut);
   CHECK(c.model ==
         model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
   CHECK(c.optimizer == optimizer_config{"sgd",
@@ -279,10 +295,10 @@ verbose = true
                                         3,
                                         4});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
-  CHECK(c.train ==
-        train_config{32, std::nullopt, 4, loss_kind::mse, 9, false, 5, here.file("s"), true});
+  CHECK(c.train == train_config{32, std::nullopt, 4, loss_kind::mse, 9, false, 5, here.file("s"),
+                                true, 1, true, 0.25, nan_policy::skip});
   CHECK(c.link == link_config{transport::loopback, "localhost:80", here.file("secret")});
-  CHECK(c.observe == observe_config{here.file("j"), false, true});
+  CHECK(c.observe == observe_config{here.file("j"), false, true, true});
 }
 
 TEST_CASE("what is not given of an optimizer other than sgd is its own default") {
@@ -320,6 +336,9 @@ TEST_CASE("an optimizer that cannot be is refused before training starts") {
        "dampening, lr, maximize, momentum, nesterov, weight_decay"},
       {{"--steps", "5", "--accumulate", "2"},
        "--accumulate: 5 steps (--steps 5) do not make whole updates of 2 steps (--accumulate 2)"},
+      {{"--on-nan", "skip", "--accumulate", "2"},
+       "--on-nan: skip (--on-nan skip) leaves out whole updates, so steps cannot be accumulated "
+       "(--accumulate 2); use one of them"},
       {{"--clip-norm", "-1"}, "--clip-norm: -1 is out of range; allowed: 0 or more"},
       {{"--lr-peak", "1.5"}, "--lr-peak: 1.5 is out of range; allowed: 0 to 1"},
   }));
@@ -547,6 +566,29 @@ TEST_CASE("chunks fit the schedule, and a cut makes a slice for each") {
       "default) of 2 chunks each; name one layer less than slices, or none to have them balanced");
 }
 
+TEST_CASE("the predictor is asked about schedules of one slice a stage only") {
+  const folder here;
+  const std::string plan = here.write("plan.txt",
+                                      "schedule mine microbatches 1\n"
+                                      "stage 0 cap 1: F0 B0\n");
+  const std::string file = here.write("run.toml",
+                                      "[pipeline]\nschedule = 'interleaved-1f1b'\nchunks = 3\n"
+                                      "[observe]\npredict = true\n");
+  const std::string known = " knows one slice a stage (gpipe, 1f1b, zb-h1, zb-h2), not ";
+  CHECK(error_of({"--partition", "auto", "--schedule", "zb-v"}) ==
+        "--partition: the predictor (--partition auto)" + known + "zb-v (--schedule zb-v)");
+  CHECK(error_of({"--micro-batches", "auto", "--schedule-file", plan}) ==
+        "--micro-batches: the predictor (--micro-batches auto)" + known +
+            "a plan from a file (--schedule-file " + plan + ")");
+  CHECK(error_of({"--predict", "--schedule", "zb-v"}) ==
+        "--predict: the predictor (--predict)" + known + "zb-v (--schedule zb-v)");
+  CHECK(error_of({"--config", file}) ==
+        file + ":5: observe.predict: the predictor (observe.predict = true in " + file + ":5)" +
+            known + "interleaved-1f1b (pipeline.schedule = interleaved-1f1b in " + file + ":2)");
+  CHECK(config_of({"--partition", "auto", "--schedule", "zb-h1"}).pipeline.schedule == "zb-h1");
+  CHECK(config_of({"--config", file, "--no-predict"}).pipeline.chunks == 3);
+}
+
 TEST_CASE("a secret's file is its owner's alone, and of a good length") {
   const folder here;
   const std::string file = here.write_secret("secret");
@@ -618,7 +660,8 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
   const auto [toml, text] = GENERATE(values<row>({
       {"[pipeline]\nstagse = 2\n",
        "run.toml:2: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, cut, "
-       "schedule, schedule_file, chunks, micro_batches, credits, threads_per_stage, stages_in"},
+       "partition, memory_mib, recompute, schedule, schedule_file, chunks, micro_batches, credits, "
+       "threads_per_stage, stages_in"},
       {"[link]\nqqqq = 2\n",
        "run.toml:2: link.qqqq: unknown key; allowed: transport, listen, "
        "secret_file"},
@@ -627,10 +670,11 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
        "listen, secret_file"},
       {"\n[pipline]\nstages = 2\n",
        "run.toml:2: [pipline]: unknown table; did you mean [pipeline]?; allowed: pipeline, model, "
-       "optimizer, data, train, link, observe"},
+       "transformer, optimizer, data, train, link, observe"},
       {"[[nodes]]\nhost = 'a'\n",
-       "run.toml:1: [nodes]: unknown table; allowed: pipeline, model, optimizer, data, train, "
-       "link, "
+       "run.toml:1: [nodes]: unknown table; allowed: pipeline, model, transformer, optimizer, "
+       "data, "
+       "train, link, "
        "observe"},
       {"lr = 0.1\n",
        "run.toml:1: lr: unknown key outside of a table; did you mean lr in [optimizer]?"},
@@ -729,6 +773,67 @@ TEST_CASE("help names every flag, its allowed words and its default") {
   CHECK(text.find("{false}") == std::string::npos);
 }
 
+TEST_CASE("a partition is a word or cuts, and the last one given counts") {
+  CHECK(config_of({}).pipeline.partition == partition::even);
+  CHECK(config_of({"--partition", "auto"}).pipeline.partition == partition::automatic);
+  const auto cut = config_of({"--partition", "layer2,layer3"}).pipeline;
+  CHECK(cut.partition == partition::cuts);
+  CHECK(cut.cut == std::vector<std::string>{"layer2", "layer3"});
+  CHECK(cut.stages == 3);
+  const folder here;
+  const std::string file = here.write("run.toml", "[pipeline]\ncut = [\"layer3\"]\n");
+  const auto over = config_of({"--config", file, "--partition", "auto"}).pipeline;
+  CHECK(over.partition == partition::automatic);
+  CHECK(over.cut.empty());
+  CHECK(error_of({"--partition", "auto", "--cut", "layer3"}).find("give one of them") !=
+        std::string::npos);
+  CHECK(error_of({"--partition", "layer2,layer3", "--stages", "2"}).find("makes 3 stages, not 2") !=
+        std::string::npos);
+  CHECK(error_of({"--memory-mib", "100"}).find("--partition auto") != std::string::npos);
+  CHECK(config_of({"--memory-mib", "100", "--partition", "auto"}).pipeline.memory_mib == 100);
+}
+
+TEST_CASE("the number of micro-batches may be left open, in the file too") {
+  CHECK(config_of({"--micro-batches", "auto"}).pipeline.micro_batches == 0);
+  CHECK(config_of({"--micro-batches", "auto", "--batch-size", "1"}).pipeline.micro_batches == 0);
+  CHECK(error_of({"--micro-batches", "many"}) ==
+        "--micro-batches: \"many\" is not an integer; allowed: auto, 1 to 16384");
+  const folder here;
+  const std::string file = here.write("run.toml", "[pipeline]\nmicro_batches = \"auto\"\n");
+  CHECK(config_of({"--config", file}).pipeline.micro_batches == 0);
+}
+
+TEST_CASE("a program takes its own tables only, and has defaults of its own") {
+  program_info other = trainer;
+  other.foreign_tables = {"transformer"};
+  other.defaults.train.batch_size = 7;
+  other.defaults.optimizer.options = {{"lr", 0.25}};
+  const auto read_other = [&](const std::vector<const char*>& words) {
+    return read_command_line(other, words);
+  };
+  const auto plain = read_other({});
+  REQUIRE(plain);
+  CHECK(std::get<trainer_config>(*plain).train.batch_size == 7);
+  CHECK(std::get<trainer_config>(*plain).optimizer.options.at("lr") == 0.25);
+  const auto adam = read_other({"--optimizer", "adam"});
+  REQUIRE(adam);
+  CHECK(std::get<trainer_config>(*adam).optimizer.options.at("lr") == 1e-3);
+  const auto help = read_other({"--help"});
+  CHECK(std::get<message_text>(*help).text.find("--heads") == std::string::npos);
+  CHECK(std::get<message_text>(*help).text.find("Samples of a step [7]") != std::string::npos);
+  CHECK(std::get<message_text>(*help).text.find("[0.25]") != std::string::npos);
+  REQUIRE_FALSE(read_other({"--heads", "4"}));
+  CHECK(read_other({"--heads", "4"}).error().text.find("unknown flag") != std::string::npos);
+  const folder here;
+  const std::string file = here.write("run.toml", "[transformer]\nheads = 4\n");
+  const auto refused = read_other({"--config", file.c_str()});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().text.find(":2: transformer.heads: is not for trainer") !=
+        std::string::npos);
+  CHECK(config_of({"--heads", "8"}).transformer.heads == 8);
+  CHECK(error_of({"--heads", "3"}).find("3 heads") != std::string::npos);
+}
+
 TEST_CASE("the version is told on request") {
   const auto asked = read({"--version"});
   REQUIRE(asked);
@@ -805,12 +910,13 @@ TEST_CASE("a parameter server's trainer has its own table and defaults, and no p
   trainer_config defaults;
   defaults.model.name = "resnet18";
   defaults.pipeline.micro_batches = 1;
-  const program_info server{"server", "1.2.3", "Serves.", &server_option_table(), defaults};
+  const program_info server{"server", "1.2.3", "Serves.", {}, defaults, &server_option_table()};
   const auto read_server = [&](const std::vector<const char*>& words) {
     return read_command_line(server, words);
   };
-  CHECK(std::get<trainer_config>(*read_server({})) == defaults);
   auto expected = defaults;
+  expected.optimizer = config_of({}).optimizer;  // complete
+  CHECK(std::get<trainer_config>(*read_server({})) == expected);
   expected.server = {.workers = 8,
                      .shards = 3,
                      .mode = server_mode::asynchronous,
@@ -828,7 +934,11 @@ TEST_CASE("a parameter server's trainer has its own table and defaults, and no p
     REQUIRE(!refused);
     CHECK_THAT(refused.error().text, Catch::Matchers::ContainsSubstring(why));
   };
-  refuses({"--stages", "2"}, "--stages: unknown flag");
+  for (const char* const flag : {"--stages=2", "--heads=2", "--verify", "--verify-tolerance=1",
+                                 "--on-nan=skip", "--predict", "--accumulate=2"}) {
+    const std::string_view word(flag);
+    refuses({flag}, std::string(word.substr(0, word.find('='))) + ": unknown flag");
+  }
   refuses({"--workers", "6"}, "--workers: 6 workers (--workers 6) cannot have equal shares of a");
   refuses({"--link", "loopback"}, "--link: loopback cannot connect processes");
   CHECK_THAT(error_of({"--shards", "2"}), Catch::Matchers::ContainsSubstring("unknown flag"));

@@ -64,6 +64,14 @@ TEST_CASE("a cut that names no layer is refused with the allowed names") {
   }
 }
 
+TEST_CASE("a cut inside of a layer is refused with the layer's name") {
+  const auto cuts = parse_cuts(names, {"layer2.0.conv1"});
+  REQUIRE_FALSE(cuts);
+  CHECK_THAT(cuts.error().text, ContainsSubstring("inside of the layer 'layer2.0'") &&
+                                    ContainsSubstring("cannot be cut") &&
+                                    ContainsSubstring("layer2.1"));
+}
+
 TEST_CASE("cuts out of order, repeated or before the first layer are refused") {
   const auto out_of_order = parse_cuts(names, {"layer2", "layer1"});
   REQUIRE_FALSE(out_of_order);

@@ -81,9 +81,13 @@ actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
       [](const actors::output_ready&) {},
       [](const actors::work_done&) {},
       [](const actors::load_weights&) { return actors::done{}; },
+      [](const actors::gradients_ready&) {},
+      [](const actors::step_undone&) {},
+      [](const actors::tied_gradient&) {},
       [](const actors::read_weights&) { return actors::weights{}; },
       [](const actors::load_state&) { return actors::done{}; },
       [](const actors::read_state&) { return actors::kept_state{}; },
+      [](const actors::read_rehearsal&) { return actors::rehearsed{}; },
   };
 }
 

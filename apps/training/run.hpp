@@ -1,7 +1,6 @@
 #pragma once
 
-#include "cluster/config/command_line.hpp"
-#include "cluster/config/trainer_config.hpp"
+#include "apps/training/application.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::apps {
@@ -14,9 +13,11 @@ enum class run_end : std::uint8_t {
 
 /// Trains as the config says: opens the data, cuts the model, starts the workers, and drives them
 /// until all steps are done or the user interrupts. Leaves no process behind, whatever happens.
-[[nodiscard]] result<run_end> run_trainer(const cluster::trainer_config& config);
+[[nodiscard]] result<run_end> run_trainer(const application& program,
+                                          const cluster::trainer_config& config);
 
 /// Serves as a worker of another process's run.
-[[nodiscard]] result<void> run_worker(const cluster::node_options& options);
+[[nodiscard]] result<void> run_worker(const application& program,
+                                      const cluster::node_options& options);
 
 }  // namespace troupe::apps

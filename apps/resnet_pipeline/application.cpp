@@ -1,0 +1,26 @@
+#include "apps/resnet_pipeline/application.hpp"
+
+#include "apps/resnet_pipeline/resnet.hpp"
+
+namespace troupe::apps {
+
+application resnet_application() {
+  application made;
+  made.info = {"resnet_pipeline", TROUPE_VERSION,
+               "Trains a residual network as a pipeline of stage actors in processes of their own.",
+               /*foreign_tables=*/{"transformer"}};
+  for (const auto& name : resnet_names()) {
+    made.models[name] = [name](std::int64_t classes, std::uint64_t seed) {
+      return build_resnet(name, classes, seed);
+    };
+  }
+  made.check_data = [](const cluster::trainer_config& config,
+                       const engine::dataset& data) -> result<void> {
+    if (data.sample_shape().size() == 3) return {};
+    return fail(errc::bad_config, config.data.source + ": " + config.model.name +
+                                      " is trained on images, not on text");
+  };
+  return made;
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "apps/training/application.hpp"
+
+namespace troupe::apps {
+
+/// resnet_pipeline: trains a residual network on images.
+[[nodiscard]] application resnet_application();
+
+}  // namespace troupe::apps

@@ -1,0 +1,206 @@
+#include "apps/training/partitioning.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <future>
+#include <memory>
+#include <numeric>
+#include <thread>
+
+#include "apps/training/prepared_run.hpp"
+#include "engine/partition/partition.hpp"
+#include "engine/partition/profile.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/stage/recompute.hpp"
+#include "engine/stage/torch_error.hpp"
+#include "engine/stage/work_thread.hpp"
+
+namespace troupe::apps {
+namespace {
+
+using cluster::partition;
+using cut_list = std::vector<std::size_t>;
+
+constexpr int profile_repeats = 3;
+constexpr std::uint32_t most_tried = 64;  // micro-batches, where the config leaves the number open
+constexpr double shared_memory_bytes_per_s = 5e9;
+constexpr double tcp_bytes_per_s = 2e9;
+
+result<cut_list> fixed_cuts(const engine::model& layers, const cluster::pipeline_config& config,
+                            std::vector<std::int64_t> sample_shape) try {
+  if (config.partition == partition::cuts)
+    return engine::parse_cuts(engine::layer_names(layers), config.cut);
+  std::vector<double> costs;
+  for (const auto& layer : layers) costs.push_back(layer->multiply_adds(sample_shape));
+  return engine::even_cuts(costs, slices_of(config));
+} catch (const std::exception& problem) {
+  return fail(errc::bad_config, "the model does not fit the data: " + engine::reason_of(problem));
+}
+
+result<std::vector<bool>> recomputed(const engine::model& layers,
+                                     const cluster::pipeline_config& config) {
+  return engine::recomputed_layers(engine::layer_names(layers), config.recompute);
+}
+
+engine::planning planning_of(const cluster::trainer_config& config, std::vector<bool> recompute) {
+  const auto cores = std::max(1U, std::thread::hardware_concurrency());
+  const auto threads = cluster::threads_per_stage(config.pipeline, cores);
+  engine::planning how{.schedule = config.pipeline.schedule,
+                       .stages = config.pipeline.stages,
+                       .batch_size = config.train.batch_size,
+                       .cores = cores,
+                       .threads_per_stage = static_cast<std::uint32_t>(threads),
+                       .credits = config.pipeline.credits};
+  if (config.pipeline.stages_in == cluster::placement::processes)
+    how.bytes_per_s = config.link.transport == cluster::transport::tcp ? tcp_bytes_per_s
+                                                                       : shared_memory_bytes_per_s;
+  const auto momentum = config.optimizer.options.find("momentum");
+  const bool keeps = momentum != config.optimizer.options.end() && momentum->second > 0;
+  how.optimizer_copies = config.optimizer.name == "sgd" ? (keeps ? 1 : 0) : 2;
+  how.memory_cap_bytes = static_cast<double>(config.pipeline.memory_mib) * (1 << 20);
+  how.recompute = std::move(recompute);
+  return how;
+}
+
+/// The first samples of the data, from the start again where they are few.
+result<engine::batch> first_samples(const engine::dataset& data, std::int64_t count) {
+  const auto size = data.size(engine::split::train);
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) indices[static_cast<std::size_t>(i)] = i % size;
+  return data.read(engine::split::train, indices);
+}
+
+/// Profiles on as many threads at once as stages will run at once, for they share the memory.
+class side_by_side {
+ public:
+  static result<side_by_side> build(const std::function<result<engine::model>()>& make,
+                                    const cluster::trainer_config& config,
+                                    const engine::planning& how) {
+    side_by_side made(config, how);
+    const auto at_once =
+        std::clamp(how.cores / std::max(1U, how.threads_per_stage), 1U, std::max(1U, how.stages));
+    for (std::uint32_t i = 0; i < at_once; ++i) {
+      auto layers = make();
+      if (!layers) return tl::unexpected(layers.error());
+      engine::to_memory_format(*layers, made.options_.channels_last);
+      made.models_.push_back(std::move(*layers));
+    }
+    return made;
+  }
+
+  result<engine::model_profile> measure(const engine::batch& samples) {
+    std::vector<std::promise<engine::model_profile>> promises(models_.size());
+    std::vector<engine::model_profile> profiles;
+    try {
+      std::vector<std::unique_ptr<engine::work_thread>> threads;
+      for (std::size_t i = 0; i < models_.size(); ++i) {
+        threads.push_back(
+            std::make_unique<engine::work_thread>("profile-" + std::to_string(i), intra_op_));
+        threads.back()->post([this, i, &samples, &promises] {
+          try {
+            promises[i].set_value(
+                engine::profile_model(models_[i], options_, samples, profile_repeats));
+          } catch (...) {
+            promises[i].set_exception(std::current_exception());
+          }
+        });
+      }
+      threads.clear();  // waits
+      for (auto& each : promises) profiles.push_back(each.get_future().get());
+    } catch (const std::exception& problem) {
+      return fail(errc::handler_failed,
+                  "the layers cannot be profiled: " + engine::reason_of(problem));
+    }
+    return engine::mean_of(profiles);
+  }
+
+ private:
+  side_by_side(const cluster::trainer_config& config, const engine::planning& how)
+      : options_(stage_options_of(config)), intra_op_(static_cast<int>(how.threads_per_stage)) {}
+
+  engine::stage_options options_;
+  int intra_op_;
+  std::vector<engine::model> models_;
+};
+
+/// Sizes of micro-batch to profile: the one that is set, or two to draw a line through.
+std::vector<std::int64_t> sizes_to_profile(const cluster::trainer_config& config) {
+  const auto batch = config.train.batch_size;
+  const std::int64_t set = config.pipeline.micro_batches;
+  if (set > 0) return {(batch + set - 1) / set};
+  const auto small = std::clamp<std::int64_t>(batch / 16, std::min<std::int64_t>(2, batch), batch);
+  const auto large = std::max(small, batch / 2);
+  return large > small ? std::vector{small, large} : std::vector{small};
+}
+
+result<engine::cost_model> measure_costs(const std::function<result<engine::model>()>& build,
+                                         const cluster::trainer_config& config,
+                                         const engine::planning& how, const engine::dataset& data) {
+  auto profiler = side_by_side::build(build, config, how);
+  if (!profiler) return tl::unexpected(profiler.error());
+  std::vector<engine::model_profile> profiles;
+  for (const auto size : sizes_to_profile(config)) {
+    const auto samples = first_samples(data, size);
+    if (!samples) return tl::unexpected(samples.error());
+    if (samples->images.size(0) == 0)
+      return fail(errc::bad_data, "no sample to profile the layers with could be read");
+    auto profile = profiler->measure(*samples);
+    if (!profile) return tl::unexpected(profile.error());
+    profiles.push_back(std::move(*profile));
+  }
+  return engine::cost_model::fit(profiles);
+}
+
+/// Of at least two samples each where there are as many: batch norm needs more than one value.
+std::vector<std::uint32_t> numbers_to_try(const cluster::trainer_config& config) {
+  if (config.pipeline.micro_batches > 0) return {config.pipeline.micro_batches};
+  const auto most = std::clamp<std::int64_t>(config.train.batch_size / 2, 1, most_tried);
+  std::vector<std::uint32_t> numbers(static_cast<std::size_t>(most));
+  std::iota(numbers.begin(), numbers.end(), 1U);
+  return numbers;
+}
+
+std::vector<std::pair<std::size_t, std::size_t>> ranges_between(cut_list cuts, std::size_t layers) {
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  std::size_t first = 0;
+  cuts.push_back(layers);
+  for (const auto cut : cuts) {
+    ranges.emplace_back(first, cut);
+    first = cut;
+  }
+  return ranges;
+}
+
+}  // namespace
+
+result<chosen_partition> choose_partition(const engine::model& layers,
+                                          const std::function<result<engine::model>()>& build,
+                                          const cluster::trainer_config& config,
+                                          const engine::dataset& data) {
+  std::optional<cut_list> cuts;
+  if (config.pipeline.partition != partition::automatic) {
+    auto fixed = fixed_cuts(layers, config.pipeline, data.sample_shape());
+    if (!fixed) return tl::unexpected(fixed.error());
+    cuts = std::move(*fixed);
+  }
+  const bool open = !cuts || config.pipeline.micro_batches == 0;
+  if (!open && !config.observe.predict)
+    return chosen_partition{
+        ranges_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
+
+  auto recompute = recomputed(layers, config.pipeline);
+  if (!recompute) return tl::unexpected(recompute.error());
+  const auto how = planning_of(config, std::move(*recompute));
+  if (how.stages > layers.size())
+    return engine::even_cuts(std::vector<double>(layers.size()), how.stages).map([](const auto&) {
+      return chosen_partition();
+    });
+  const auto costs = measure_costs(build, config, how, data);
+  if (!costs) return tl::unexpected(costs.error());
+  auto made =
+      engine::plan_microbatches(*costs, how, numbers_to_try(config), cuts ? &*cuts : nullptr);
+  if (!made) return tl::unexpected(made.error());
+  return chosen_partition{ranges_between(made->cuts(), layers.size()), made->microbatches, *made};
+}
+
+}  // namespace troupe::apps

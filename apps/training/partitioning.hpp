@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cluster/config/trainer_config.hpp"
+#include "engine/data/dataset.hpp"
+#include "engine/partition/planner.hpp"
+#include "engine/stage/layer.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::apps {
+
+/// How a run's model and batches are cut.
+struct chosen_partition {
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;  // layers [first, last) of each stage
+  std::uint32_t microbatches = 1;
+  std::optional<engine::prediction> predicted;  // where the layers were profiled
+};
+
+/// Cuts where the config says, evenly by multiply-adds, or by what the layers cost here, and
+/// chooses the number of micro-batches where the config leaves it open. Layers are profiled only
+/// where that is needed or asked for (observe.predict): `build` makes models to profile, as many at
+/// once as stages will run at once. Errors: bad_config; handler_failed when a profile fails.
+[[nodiscard]] result<chosen_partition> choose_partition(
+    const engine::model& layers, const std::function<result<engine::model>()>& build,
+    const cluster::trainer_config& config, const engine::dataset& data);
+
+}  // namespace troupe::apps

@@ -1,0 +1,69 @@
+#include "apps/training/reporter.hpp"
+
+#include <algorithm>
+
+#include "engine/data/sampler.hpp"
+#include "engine/partition/prediction.hpp"
+
+namespace troupe::apps {
+namespace {
+
+cluster::progress_options progress_options(const cluster::trainer_config& config,
+                                           const prepared_run& run) {
+  auto options = cluster::progress_options_for(stderr);
+  options.total_steps = run.updates;
+  options.steps_per_epoch = static_cast<std::uint64_t>(
+      engine::batch_count(run.data->size(engine::split::train), config.train.batch_size));
+  return options;
+}
+
+/// The first step warms up; it counts only where it is the only one.
+double median_of(std::vector<double> values) {
+  if (values.size() > 1) values.erase(values.begin());
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+result<std::unique_ptr<reporter>> reporter::open(const cluster::trainer_config& config,
+                                                 const prepared_run& run) {
+  auto out = cluster::run_reporter::open(config.observe, progress_options(config, run));
+  if (!out) return tl::unexpected(out.error());
+  return std::unique_ptr<reporter>(new reporter(std::move(*out)));
+}
+
+void reporter::step(std::uint64_t update, const actors::step_outcome& outcome) {
+  cluster::step_report report{.step = update,
+                              .loss = outcome.loss,
+                              .seconds = outcome.seconds,
+                              .images_per_s = static_cast<double>(outcome.images) / outcome.seconds,
+                              .stages = {}};
+  for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
+    const auto& [busy_s, peak, contexts] = outcome.stages[i];
+    report.stages.push_back({"stage-" + std::to_string(i), busy_s,
+                             std::max(0.0, outcome.seconds - busy_s), peak, contexts});
+  }
+  report.bubble = cluster::bubble_of(report.stages, outcome.seconds);
+  seconds_.push_back(outcome.seconds);
+  bubbles_.push_back(report.bubble);
+  out_->step(report);
+  if (!outcome.skipped.empty()) print("skipped " + outcome.skipped);
+}
+
+void reporter::evaluation(const actors::evaluation& outcome) {
+  out_->evaluation({outcome.updates, outcome.accuracy, outcome.loss});
+}
+
+void reporter::print(const std::vector<std::string>& lines) {
+  for (const auto& line : lines) print(line);
+}
+
+void reporter::finish(const std::optional<engine::prediction>& predicted) {
+  out_->finish();
+  if (predicted && !seconds_.empty())
+    print(engine::against_measured(*predicted, median_of(seconds_), median_of(bubbles_)));
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/training/prepared_run.hpp"
+#include "cluster/observe/run_reporter.hpp"
+
+namespace troupe::apps {
+
+/// Writes what happens in a run of a pipeline to the terminal and to --json. Used by one thread.
+class reporter {
+ public:
+  /// Errors: io_failed for --json.
+  [[nodiscard]] static result<std::unique_ptr<reporter>> open(const cluster::trainer_config& config,
+                                                              const prepared_run& run);
+
+  void step(std::uint64_t update, const actors::step_outcome& outcome);
+  void evaluation(const actors::evaluation& outcome);
+  void print(const std::string& line) { out_->print(line); }
+  void print(const std::vector<std::string>& lines);
+
+  /// Ends the progress bar, and says how far the prediction was off, if there was one.
+  void finish(const std::optional<engine::prediction>& predicted);
+
+  /// The first failed write to --json, if one failed.
+  [[nodiscard]] const std::optional<error>& failure() const noexcept { return out_->failure(); }
+
+ private:
+  explicit reporter(std::unique_ptr<cluster::run_reporter> out) : out_(std::move(out)) {}
+
+  std::unique_ptr<cluster::run_reporter> out_;
+  std::vector<double> seconds_;  // of each step
+  std::vector<double> bubbles_;
+};
+
+}  // namespace troupe::apps

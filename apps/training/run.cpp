@@ -1,0 +1,215 @@
+#include "apps/training/run.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/pipeline/trainer.hpp"
+#include "apps/training/prepared_run.hpp"
+#include "apps/training/reporter.hpp"
+#include "apps/training/verify.hpp"
+#include "cluster/launch/interrupt.hpp"
+#include "cluster/membership/stage_node.hpp"
+#include "cluster/membership/worker_group.hpp"
+#include "engine/partition/prediction.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/state/safetensors.hpp"
+#include "messages/log.hpp"
+
+namespace troupe::apps {
+namespace {
+
+result<std::unique_ptr<cluster::workers>> place_workers(const application& program,
+                                                        const cluster::trainer_config& config) {
+  if (config.pipeline.stages_in == cluster::placement::threads)
+    return cluster::make_worker_threads(program.models, optimizers::built_in());
+  auto link = cluster::process_link_of(config.link);
+  if (!link) return tl::unexpected(link.error());
+  return cluster::make_worker_processes(std::move(*link), config.observe.verbose);
+}
+
+actors::build_stage order_for(const cluster::trainer_config& config, const prepared_run& run,
+                              const engine::model_layout& layout, std::uint32_t stage) {
+  const auto& optimizer = config.optimizer;
+  std::vector<actors::layer_range> slices;
+  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+    const auto [first, last] = run.ranges[layout.position_of({stage, chunk})];
+    slices.push_back({first, last});
+  }
+  return {
+      .stage = {stage},
+      .model = config.model.name,
+      .classes = run.model.classes,
+      .model_options = run.model.options,
+      .seed = run.model.seed,
+      .slices = std::move(slices),
+      .loss = std::string(name_of(config.train.loss)),
+      .bf16 = config.model.precision == cluster::precision::bf16,
+      .channels_last = config.model.memory_format == cluster::memory_format::channels_last,
+      .threads = cluster::threads_per_stage(config.pipeline, std::thread::hardware_concurrency()),
+      .recompute = config.pipeline.recompute,
+      .optimizer = optimizer.name,
+      .optimizer_options = optimizer.options,
+      .rules = {.groups = optimizer.groups,
+                .clip_value = optimizer.clip_value,
+                .clip_norm = optimizer.clip_norm,
+                .accumulate = config.train.accumulate}};
+}
+
+actors::training training_of(const cluster::trainer_config& config, const prepared_run& run) {
+  return {.updates = run.updates,
+          .batch_size = config.train.batch_size,
+          .microbatches = run.microbatches,
+          .shuffle = config.data.shuffle,
+          .seed = config.train.seed,
+          .evaluate = config.train.eval,
+          .evaluate_every = config.train.eval_every,
+          .labels = run.data->labels_per_sample(),
+          .learning_rate = [optimizer = config.optimizer, total = run.updates](std::uint64_t u) {
+            return cluster::learning_rate(optimizer, u, total);
+          }};
+}
+
+/// What the program shows of its model, trained by the stages.
+result<void> show(const application& program, const cluster::trainer_config& config,
+                  const prepared_run& run, actors::pipeline& stages, reporter& report) {
+  if (!program.show) return {};
+  const auto layers = build_whole(program, config, run);
+  if (!layers) return tl::unexpected(layers.error());
+  const auto weights = stages.read_weights();
+  if (!weights) return tl::unexpected(weights.error());
+  if (auto loaded = engine::load_weights(*layers, *weights); !loaded) return loaded;
+  if (const auto text = program.show(*layers, config); !text.empty()) report.print(text);
+  return {};
+}
+
+/// Writes what --save asks for.
+result<void> save(actors::pipeline& stages, const cluster::train_config& config) {
+  auto saved = stages.read_weights();
+  if (!saved) return tl::unexpected(saved.error());
+  if (config.save_state) {
+    auto states = stages.read_state();
+    if (!states) return tl::unexpected(states.error());
+    std::move(states->begin(), states->end(), std::back_inserter(*saved));
+  }
+  return engine::save_safetensors(config.save, *saved);
+}
+
+/// Gives each stage's optimizer the state of all its chunks, if there is any.
+result<void> load_states(actors::pipeline& stages, const prepared_run& run,
+                         const engine::model_layout& layout) {
+  for (std::uint32_t stage = 0; stage < layout.stages && !run.states.empty(); ++stage) {
+    std::vector<engine::named_tensor> kept;
+    for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
+      std::ranges::copy(run.states[layout.position_of({stage, chunk})], std::back_inserter(kept));
+    if (kept.empty()) continue;
+    if (auto loaded = stages.load_state(stage, kept); !loaded) return loaded;
+  }
+  return {};
+}
+
+/// Drives the composed stages through the run and saves the weights at its end.
+result<void> train(cluster::worker_group& group, actors::pipeline& stages,
+                   const application& program, const cluster::trainer_config& config,
+                   const prepared_run& run, const std::atomic<bool>& stop) {
+  auto report = reporter::open(config, run);
+  if (!report) return tl::unexpected(report.error());
+  if (run.predicted && config.observe.progress)
+    (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
+  if (config.train.verify) {
+    const auto print = [&](const std::vector<std::string>& lines) { (*report)->print(lines); };
+    if (auto same = verify(stages, program, config, run, print); !same) return same;
+  }
+  const actors::training_events events{
+      [&](std::uint64_t update, const auto& outcome) { (*report)->step(update, outcome); },
+      [&](const auto& outcome) {
+        (*report)->evaluation(outcome);
+        if (program.judge) (*report)->print(program.judge(outcome));
+      },
+      [&] { return stop.load() || (*report)->failure().has_value(); }};
+  const auto trained =
+      actors::train(group.system(), stages, run.data, training_of(config, run), events);
+  (*report)->finish(run.predicted);
+  if (!trained) return tl::unexpected(trained.error());
+  if ((*report)->failure()) return tl::unexpected(*(*report)->failure());
+  if (run.data->skipped() > 0)
+    log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
+  if (!stop) {
+    if (auto shown = show(program, config, run, stages, **report); !shown) return shown;
+  }
+  if (config.train.save.empty()) return {};
+  return save(stages, config.train);
+}
+
+/// Builds the stages on their workers and trains with them.
+result<void> drive(cluster::worker_group& group, const application& program,
+                   const cluster::trainer_config& config, const prepared_run& run,
+                   const std::atomic<bool>& stop) {
+  const auto schedule = schedule_of(config.pipeline);
+  const auto layout = engine::layout_of(schedule, config.pipeline.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  if (layout->chunks > 1 && !run.ties.empty())
+    return fail(errc::bad_config, "tied weights ('" + run.ties.front().parameter + "' and '" +
+                                      run.ties.front().other_parameter +
+                                      "') need a schedule of one chunk a stage");
+  std::vector<actors::build_stage> orders;
+  for (std::uint32_t i = 0; i < layout->stages; ++i)
+    orders.push_back(order_for(config, run, *layout, i));
+  auto stages = group.build(orders);
+  if (!stages) return tl::unexpected(stages.error());
+  auto pipeline = actors::pipeline::compose(
+      group.system(), *stages, schedule,
+      actors::pipeline_options{.credits = config.pipeline.credits,
+                               .ties = run.ties,
+                               .skip_bad_steps = config.train.on_nan == cluster::nan_policy::skip});
+  if (!pipeline) return tl::unexpected(pipeline.error());
+  for (std::uint32_t i = 0; i < run.weights.size(); ++i) {
+    if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;
+  }
+  if (auto loaded = load_states(*pipeline, run, *layout); !loaded) return loaded;
+  return train(group, *pipeline, program, config, run, stop);
+}
+
+}  // namespace
+
+result<run_end> run_trainer(const application& program, const cluster::trainer_config& config) {
+  const auto run = prepare(program, config);
+  if (!run) return tl::unexpected(run.error());
+  auto workers = place_workers(program, config);
+  if (!workers) return tl::unexpected(workers.error());
+
+  // The handlers share the workers: a signal finds them as long as it is handled.
+  std::atomic<bool> stop = false;
+  const std::shared_ptr<cluster::workers> all = std::move(*workers);
+  auto guard = cluster::interrupt_guard::install(
+      {.on_stop =
+           [&stop](int) {
+             stop = true;
+             log::info("stopping after the steps under way; interrupt again to end at once");
+           },
+       .on_abort = [all](int) { all->kill(); },
+       .on_suspend = [all] { all->suspend(); },
+       .on_resume = [all] { all->resume(); }});
+  if (!guard) return tl::unexpected(guard.error());
+  auto group = cluster::worker_group::start(all, config.pipeline.stages, config.link.listen);
+  if (!group) return tl::unexpected(group.error());
+  if (auto driven = drive(**group, program, config, *run, stop); !driven)
+    return tl::unexpected((*group)->explain(driven.error()));
+  return stop ? run_end::interrupted : run_end::complete;
+}
+
+result<void> run_worker(const application& program, const cluster::node_options& options) {
+  const auto link = cluster::process_link_of(options);
+  if (!link) return tl::unexpected(link.error());
+  return cluster::run_stage_node({.name = options.name,
+                                  .trainer = options.join,
+                                  .make_link = cluster::ucx_link_factory(*link)},
+                                 program.models, optimizers::built_in());
+}
+
+}  // namespace troupe::apps

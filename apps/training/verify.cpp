@@ -1,0 +1,96 @@
+#include "apps/training/verify.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <future>
+#include <thread>
+
+#include "engine/data/sampler.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/stage/torch_error.hpp"
+#include "engine/stage/verification.hpp"
+#include "engine/stage/work_thread.hpp"
+
+namespace troupe::apps {
+namespace {
+
+result<engine::batch> first_batch(const cluster::trainer_config& config, const prepared_run& run) {
+  const auto order = engine::epoch_order(run.data->size(engine::split::train), config.train.seed, 0,
+                                         config.data.shuffle);
+  auto batch =
+      run.data->read(engine::split::train, engine::batch_of(order, config.train.batch_size, 0));
+  if (batch && batch->images.size(0) == 0)
+    return fail(errc::bad_data, "no sample of the first batch could be read");
+  return batch;
+}
+
+/// With as many intra-op threads as a stage: their number may decide how sums are rounded.
+result<engine::step_result> run_here(const engine::model& layers,
+                                     const cluster::trainer_config& config,
+                                     const std::vector<engine::batch>& microbatches) {
+  const auto how = stage_options_of(config);
+  std::promise<engine::step_result> outcome;
+  {
+    engine::work_thread work(
+        "verify", cluster::threads_per_stage(config.pipeline, std::thread::hardware_concurrency()));
+    work.post([&] {
+      try {
+        outcome.set_value(engine::run_in_one_piece(layers, how, 1, microbatches));
+      } catch (...) {
+        outcome.set_exception(std::current_exception());
+      }
+    });
+  }
+  try {
+    return outcome.get_future().get();
+  } catch (const std::exception& problem) {
+    return fail(errc::handler_failed,
+                "verify: the step in one process failed: " + engine::reason_of(problem));
+  }
+}
+
+result<void> same_weights(const std::vector<engine::named_tensor>& stages,
+                          const std::vector<engine::named_tensor>& expected, const char* what) {
+  const auto difference = engine::first_difference(stages, expected);
+  if (difference.empty()) return {};
+  return fail(errc::handler_failed, std::string("verify: ") + what + difference);
+}
+
+}  // namespace
+
+result<void> verify(actors::pipeline& stages, const application& program,
+                    const cluster::trainer_config& config, const prepared_run& run,
+                    const std::function<void(const std::vector<std::string>&)>& print) {
+  const auto layers = build_whole(program, config, run);
+  if (!layers) return tl::unexpected(layers.error());
+  const auto batch = first_batch(config, run);
+  if (!batch) return tl::unexpected(batch.error());
+  const auto parts =
+      engine::split_batch(*batch, std::min<std::int64_t>(batch->images.size(0), run.microbatches));
+  if (!parts) return tl::unexpected(parts.error());
+
+  const auto before = stages.read_weights();
+  if (!before) return tl::unexpected(before.error());
+  if (auto same = same_weights(*before, engine::collect_weights(*layers),
+                               "a stage does not begin with the weights it should: ");
+      !same)
+    return same;
+  const auto piped = stages.rehearse(*batch, run.microbatches);
+  if (!piped) return tl::unexpected(piped.error());
+  const auto after = stages.read_weights();
+  if (!after) return tl::unexpected(after.error());
+  if (auto same = same_weights(*after, *before, "the step changed weights that it must not: ");
+      !same)
+    return same;
+
+  const auto alone = run_here(*layers, config, *parts);
+  if (!alone) return tl::unexpected(alone.error());
+  const auto outcome = engine::compare(*piped, *alone, config.train.verify_tolerance);
+  const auto lines = engine::to_lines(outcome);
+  print(lines);
+  if (outcome.passed()) return {};
+  return fail(errc::handler_failed,
+              "the pipeline does not compute what one process does; " + lines.back());
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,70 @@
+#include "apps/transformer_pipeline/application.hpp"
+
+#include <cmath>
+#include <cstdio>
+
+#include "apps/transformer_pipeline/generate.hpp"
+#include "apps/transformer_pipeline/gpt.hpp"
+
+namespace troupe::apps {
+namespace {
+
+cluster::trainer_config defaults() {
+  cluster::trainer_config config;
+  config.model.name = "gpt";
+  config.data.source = "text";
+  config.train.batch_size = 16;
+  config.optimizer.options["lr"] = 0.2;
+  return config;
+}
+
+gpt_options options_of(const cluster::trainer_config& config) {
+  const auto& model = config.transformer;
+  return {model.layers, model.width, model.heads, model.context, model.tied, model.dropout};
+}
+
+/// exp of the mean loss of a byte: among how many equally likely bytes it is as good as guessing.
+std::string perplexity(const actors::evaluation& of) {
+  char line[96];
+  std::snprintf(line, sizeof line, "perplexity after step %llu: %.3f",
+                static_cast<unsigned long long>(of.updates), std::exp(of.loss));
+  return line;
+}
+
+std::string sample(const engine::model& layers, const cluster::trainer_config& config) {
+  const auto& model = config.transformer;
+  if (model.sample_bytes == 0 || model.prompt.empty()) return "";
+  return "a sample:\n" +
+         printable(generate(
+             layers, model.prompt,
+             {.context = model.context, .bytes = model.sample_bytes, .seed = config.train.seed}));
+}
+
+}  // namespace
+
+application transformer_application() {
+  application made;
+  made.info = {"transformer_pipeline", TROUPE_VERSION,
+               "Trains a GPT-style decoder on text as a pipeline of stage actors in processes of "
+               "their own.",
+               /*foreign_tables=*/{}, defaults()};
+  made.models["gpt"] = [](const actors::model_order& order) {
+    return build_gpt(order.classes, order.seed, gpt_options_of(order.options));
+  };
+  made.model_options = [](const cluster::trainer_config& config) {
+    return to_map(options_of(config));
+  };
+  made.check_data = [](const cluster::trainer_config& config,
+                       const engine::dataset& data) -> result<void> {
+    if (data.sample_shape().size() == 1) return {};
+    return fail(errc::bad_config,
+                config.data.source +
+                    ": a decoder is trained on text, not on images: name a source "
+                    "text:PATH,..");
+  };
+  made.judge = perplexity;
+  made.show = sample;
+  return made;
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,162 @@
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "engine/data/sources.hpp"
+
+namespace troupe::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t byte_values = 256;
+constexpr std::uintmax_t largest_text = std::uintmax_t{1} << 32;
+
+// How many bytes a character takes that begins with this one; 0: none does.
+std::size_t length_of(unsigned char first) {
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first < 0xe0) return 2;
+  if (first >= 0xe0 && first < 0xf0) return 3;
+  if (first >= 0xf0 && first < 0xf5) return 4;
+  return 0;
+}
+
+// Refuses what is no character: overlong forms, surrogates, beyond U+10FFFF.
+bool is_character(std::string_view bytes) {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
+  if (bytes.size() == 1) return true;
+  for (std::size_t i = 1; i < bytes.size(); ++i)
+    if ((at(i) & 0xc0) != 0x80) return false;
+  if (bytes.size() == 3)
+    return !(at(0) == 0xe0 && at(1) < 0xa0) && !(at(0) == 0xed && at(1) >= 0xa0);
+  if (bytes.size() == 4)
+    return !(at(0) == 0xf0 && at(1) < 0x90) && !(at(0) == 0xf4 && at(1) >= 0x90);
+  return true;
+}
+
+// Where a text stops being UTF-8; nullopt: nowhere.
+std::optional<std::size_t> first_bad_byte(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto length = length_of(static_cast<unsigned char>(text[i]));
+    if (length == 0 || i + length > text.size() || !is_character(text.substr(i, length))) return i;
+    i += length;
+  }
+  return std::nullopt;
+}
+
+// Regular files, those of a folder by name; a link to one that is there already adds nothing.
+result<std::vector<fs::path>> files_of(const std::vector<fs::path>& paths) {
+  std::vector<fs::path> files;
+  const auto add = [&files](const fs::path& file) {
+    const auto real = fs::canonical(file);
+    if (std::ranges::find(files, real) == files.end()) files.push_back(real);
+  };
+  for (const auto& path : paths) {
+    if (fs::is_regular_file(path)) {
+      add(path);
+    } else if (fs::is_directory(path)) {
+      std::vector<fs::path> inside;
+      for (const auto& entry : fs::directory_iterator(path))
+        if (entry.is_regular_file()) inside.push_back(entry.path());
+      std::ranges::sort(inside);
+      std::ranges::for_each(inside, add);
+    } else {
+      return fail(errc::bad_data, path.string() + ": there is no such text file or folder");
+    }
+  }
+  return files;
+}
+
+result<std::string> read_text(const std::vector<fs::path>& files) {
+  std::string text;
+  for (const auto& file : files) {
+    if (fs::file_size(file) + text.size() > largest_text)
+      return fail(errc::bad_data, file.string() + ": the text is longer than 4 GiB");
+    std::ifstream stream(file, std::ios::binary);
+    std::string part((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+    if (!stream) return fail(errc::bad_data, file.string() + ": cannot be read");
+    if (const auto bad = first_bad_byte(part))
+      return fail(errc::bad_data,
+                  file.string() + ": is not UTF-8 text: byte " + std::to_string(*bad));
+    text += part;
+  }
+  return text;
+}
+
+// A sample is a stretch of bytes; its labels are the bytes behind each. Samples do not overlap; the
+// last tenth of the text is for testing.
+class text_dataset final : public dataset {
+ public:
+  text_dataset(std::string source, std::string text, std::int64_t context)
+      : source_(std::move(source)), text_(std::move(text)), context_(context) {
+    const auto samples = (static_cast<std::int64_t>(text_.size()) - 1) / context_;
+    test_ = samples > 1 ? std::max<std::int64_t>(1, samples / 10) : 0;
+    train_ = samples - test_;
+  }
+
+  [[nodiscard]] std::int64_t size(split part) const override {
+    return part == split::train ? train_ : test_;
+  }
+  [[nodiscard]] std::int64_t classes() const override { return byte_values; }
+  [[nodiscard]] std::vector<std::int64_t> sample_shape() const override { return {context_}; }
+  [[nodiscard]] std::int64_t labels_per_sample() const override { return context_; }
+
+  [[nodiscard]] result<batch> read(split part,
+                                   std::span<const std::int64_t> indices) const override {
+    if (auto sound = check_indices(indices, size(part)); !sound)
+      return fail(sound.error().code, source_ + ": " + sound.error().text);
+    return guarded(source_, [&]() -> result<batch> { return fill(part, indices); });
+  }
+
+ private:
+  [[nodiscard]] batch fill(split part, std::span<const std::int64_t> indices) const {
+    const auto shape = {static_cast<std::int64_t>(indices.size()), context_};
+    batch filled{at::empty(shape, at::kLong), at::empty(shape, at::kLong)};
+    auto* tokens = filled.images.mutable_data_ptr<std::int64_t>();
+    auto* labels = filled.labels.mutable_data_ptr<std::int64_t>();
+    for (const auto index : indices) {
+      const auto first = (index + (part == split::test ? train_ : 0)) * context_;
+      const auto* const bytes =
+          reinterpret_cast<const unsigned char*>(text_.data()) + first;  // context + 1 of them
+      tokens = std::copy_n(bytes, context_, tokens);
+      labels = std::copy_n(bytes + 1, context_, labels);
+    }
+    return filled;
+  }
+
+  std::string source_;
+  std::string text_;
+  std::int64_t context_;
+  std::int64_t train_ = 0;
+  std::int64_t test_ = 0;
+};
+
+}  // namespace
+
+opened_dataset open_text(const std::vector<std::filesystem::path>& paths,
+                         const dataset_options& options) {
+  return guarded(options.source, [&]() -> opened_dataset {
+    if (options.context < 1)
+      return fail(errc::bad_config,
+                  "context = " + std::to_string(options.context) + " is less than 1");
+    if (options.image_size != 0)
+      return fail(errc::bad_config, options.source +
+                                        ": image_size = " + std::to_string(options.image_size) +
+                                        ", but it is text; leave image_size out");
+    const auto files = files_of(paths);
+    if (!files) return tl::unexpected(files.error());
+    auto text = read_text(*files);
+    if (!text) return tl::unexpected(text.error());
+    if (static_cast<std::int64_t>(text->size()) < options.context + 1)
+      return fail(errc::bad_data, options.source + ": " + std::to_string(text->size()) +
+                                      " bytes of text are less than one sample of " +
+                                      std::to_string(options.context) + " and its last label");
+    return std::make_unique<text_dataset>(options.source, std::move(*text), options.context);
+  });
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,58 @@
+#include "engine/stage/gradients.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace troupe::engine {
+namespace {
+
+std::optional<std::size_t> find(const std::vector<named_tensor>& parameters,
+                                const std::string& name) {
+  const auto found = std::ranges::find(parameters, name, &named_tensor::name);
+  if (found == parameters.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - parameters.begin());
+}
+
+// A sum of finite numbers may overflow; only then is each of them looked at.
+bool is_finite(const at::Tensor& tensor) {
+  if (std::isfinite(tensor.sum().item<double>())) return true;
+  return at::isfinite(tensor).all().item<bool>();
+}
+
+}  // namespace
+
+std::optional<at::Tensor> add_gradients(const std::optional<at::Tensor>& one,
+                                        const std::optional<at::Tensor>& other) {
+  const at::NoGradGuard no_grad;
+  if (!one || !other) return one ? one : other;
+  return at::add(*one, *other);
+}
+
+void sum_ties(const std::vector<named_tensor>& parameters, const std::vector<weight_tie>& ties,
+              step_gradients& gradients) {
+  for (const auto& tie : ties) {
+    const auto one = find(parameters, tie.one);
+    const auto other = find(parameters, tie.other);
+    if (!one || !other) continue;
+    gradients[*one] = gradients[*other] = add_gradients(gradients[*one], gradients[*other]);
+  }
+}
+
+std::string first_not_finite(const std::vector<named_tensor>& parameters,
+                             const step_gradients& gradients) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i] || is_finite(*gradients[i])) continue;
+    const bool nan = at::isnan(*gradients[i]).any().item<bool>();
+    return "the gradient of " + parameters[i].name + (nan ? " has a NaN" : " is infinite");
+  }
+  return "";
+}
+
+}  // namespace troupe::engine

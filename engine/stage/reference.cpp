@@ -1,0 +1,70 @@
+#include "engine/stage/reference.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "engine/autograd/autocast.hpp"
+#include "engine/stage/model.hpp"
+
+namespace troupe::engine {
+namespace {
+
+at::Tensor forward(const model& layers, const stage_options& how, const at::Tensor& images) {
+  auto x = images.detach().to(how.device);
+  if (how.channels_last && x.dim() == 4) x = x.contiguous(at::MemoryFormat::ChannelsLast);
+  const autocast_guard autocast(how.precision == precision::bf16, how.device.type());
+  for (const auto& each : layers) x = run_layer(*each, x, /*training=*/true);
+  return x;
+}
+
+std::int64_t images_in(const std::vector<batch>& microbatches) {
+  std::int64_t images = 0;
+  for (const auto& each : microbatches) images += each.images.size(0);
+  return images;
+}
+
+}  // namespace
+
+std::vector<named_tensor> name_gradients(const std::vector<named_tensor>& parameters,
+                                         const step_gradients& gradients) {
+  std::vector<named_tensor> named;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    named.push_back({parameters[i].name, gradients[i].value_or(at::Tensor())});
+  return named;
+}
+
+std::vector<named_tensor> copy_buffers(const model& layers) {
+  auto all = buffers(layers);
+  for (auto& each : all) each.tensor = each.tensor.clone();
+  return all;
+}
+
+step_result run_in_one_piece(const model& layers, const stage_options& how, std::uint64_t update,
+                             const std::vector<batch>& microbatches) {
+  const at::AutoGradMode recording(true);
+  const auto all = parameters(layers);
+  std::vector<at::Tensor> wanted;
+  for (const auto& each : all) wanted.push_back(each.tensor);
+  const auto images = static_cast<double>(images_in(microbatches));
+
+  step_result whole;
+  gradient_sum sum;
+  for (std::uint32_t i = 0; i < microbatches.size(); ++i) {
+    const pass_scope pass({random_of(how.seed, update, i)});
+    const auto& [inputs, labels] = microbatches[i];
+    const auto output = forward(layers, how, inputs);
+    const auto loss = mean_loss(how.loss, output, labels.to(how.device)) *
+                      (static_cast<double>(inputs.size(0)) / images);
+    whole.loss += loss.item<double>();
+    sum.add(torch::autograd::grad({loss}, wanted, {}, /*retain_graph=*/false,
+                                  /*create_graph=*/false, /*allow_unused=*/true));
+  }
+  auto gradients = sum.take();
+  gradients.resize(all.size());
+  sum_ties(all, ties(layers), gradients);
+  whole.gradients = name_gradients(all, gradients);
+  whole.buffers = copy_buffers(layers);
+  return whole;
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,56 @@
+// resnet_pipeline whose stage processes, unlike its trainer, have a wrong layer: --verify must see.
+
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include "apps/resnet_pipeline/application.hpp"
+#include "engine/stage/layer.hpp"
+
+namespace {
+
+using namespace troupe;
+
+/// A layer with a small mistake: what it gives is a little too large.
+class mistaken final : public engine::layer {
+ public:
+  explicit mistaken(std::unique_ptr<engine::layer> right)
+      : layer(right->name()), right_(std::move(right)) {}
+
+  at::Tensor forward(const at::Tensor& input, bool training) override {
+    return right_->forward(input, training) * 1.0001;
+  }
+  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
+    return right_->parameters();
+  }
+  [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
+    return right_->buffers();
+  }
+  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>& shape) const override {
+    return right_->multiply_adds(shape);
+  }
+
+ private:
+  std::unique_ptr<engine::layer> right_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto program = apps::resnet_application();
+  const auto words = std::span(argv, static_cast<std::size_t>(argc));
+  const bool is_stage =
+      std::ranges::any_of(words, [](const char* word) { return std::strcmp(word, "--join") == 0; });
+  if (is_stage) {
+    const auto right = program.models.at("resnet18");
+    program.models["resnet18"] = [right](const actors::model_order& order) {
+      auto layers = right(order);
+      if (layers) layers->back() = std::make_unique<mistaken>(std::move(layers->back()));
+      return layers;
+    };
+  }
+  return apps::run_program(program, argc, argv);
+}

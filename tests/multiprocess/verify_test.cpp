@@ -1,0 +1,248 @@
+// What a run checks and predicts of itself, in stage processes: --verify, --partition auto,
+// --recompute, --on-nan.
+
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/program.hpp"
+
+namespace {
+
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using tests::run_other;
+using tests::run_program;
+using tests::scratch_folder;
+using words = std::vector<std::string>;
+
+words operator+(words one, const words& other) {
+  one.insert(one.end(), other.begin(), other.end());
+  return one;
+}
+
+const words small_run{"--model",
+                      "resnet18",
+                      "--data",
+                      "synthetic:3x64x64:10:16",
+                      "--batch-size",
+                      "8",
+                      "--steps",
+                      "2",
+                      "--no-eval",
+                      "--micro-batches",
+                      "3",
+                      "--stages",
+                      "2"};
+
+std::size_t count(const std::string& text, const std::string& word) {
+  std::size_t found = 0;
+  for (auto at = text.find(word); at != text.npos; at = text.find(word, at + 1)) ++found;
+  return found;
+}
+
+std::vector<nlohmann::json> read_lines(const std::filesystem::path& file) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("Verify compares every gradient and buffer, passes, and changes nothing") {
+  const scratch_folder folder;
+  const auto train = [&](const words& more, const std::string& name) {
+    const auto outcome = run_program(small_run + more + words{"--save", folder / name});
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    auto saved = engine::load_safetensors(folder / name);
+    REQUIRE(saved);
+    return std::pair(outcome, std::move(*saved));
+  };
+  const auto [plain, weights] = train({}, "plain");
+  for (const auto& way :
+       {words{"--link", "shm"}, words{"--link", "tcp", "--recompute", "layer2"}}) {
+    const auto [verified, same] = train(way + words{"--verify"}, "verified");
+    CHECK(count(verified.err, "  pass  gradient of ") == 62);
+    CHECK(count(verified.err, "  pass  buffer ") == 60);
+    CHECK_THAT(verified.err,
+               ContainsSubstring("the loss: passed") && ContainsSubstring("every bit"));
+    REQUIRE(same.size() == weights.size());
+    for (std::size_t i = 0; i < same.size(); ++i) {
+      INFO(same[i].name);
+      CHECK(same[i].tensor.equal(weights[i].tensor));
+    }
+  }
+}
+
+TEST_CASE("Verify holds in bf16 and channels last, and with stages in threads") {
+  const auto lower = run_program(
+      small_run + words{"--verify", "--precision", "bf16", "--memory-format", "channels_last"});
+  INFO(lower.err);
+  CHECK(lower.code == 0);
+  const auto threads = run_program(small_run + words{"--verify", "--stages-in", "threads"});
+  INFO(threads.err);
+  CHECK(threads.code == 0);
+}
+
+TEST_CASE("Verify fails when a stage computes something else, and says what") {
+  const auto outcome = run_other(TROUPE_PERTURBED, small_run + words{"--verify"});
+  INFO(outcome.err);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.err, ContainsSubstring("  FAIL  gradient of fc.weight"));
+  CHECK_THAT(outcome.err, ContainsSubstring("  FAIL  loss"));
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("does not compute what one process does"));
+  const auto tolerant =
+      run_other(TROUPE_PERTURBED, small_run + words{"--verify", "--verify-tolerance", "0.05"});
+  INFO(tolerant.err);
+  CHECK(tolerant.code == 0);
+  CHECK(run_other(TROUPE_PERTURBED, small_run).code == 0);  // nobody looked
+}
+
+TEST_CASE("An automatic partition predicts the run and reports how far it was off") {
+  const words open{"--model",
+                   "resnet18",
+                   "--data",
+                   "synthetic:3x64x64:10:16",
+                   "--batch-size",
+                   "8",
+                   "--steps",
+                   "2",
+                   "--no-eval",
+                   "--stages",
+                   "3",
+                   "--partition",
+                   "auto",
+                   "--micro-batches",
+                   "auto"};
+  const auto chosen = run_program(open);
+  INFO(chosen.err);
+  CHECK(chosen.code == 0);
+  CHECK_THAT(chosen.err, ContainsSubstring("predicted: ") && ContainsSubstring("stage-2  ") &&
+                             ContainsSubstring("memory ") &&
+                             ContainsSubstring("s a step and measured"));
+  const auto capped = run_program(open + words{"--memory-mib", "1"});
+  CHECK(capped.code == 2);
+  CHECK_THAT(capped.err,
+             ContainsSubstring("1 MiB") && ContainsSubstring("least cap that would do"));
+}
+
+TEST_CASE("Recomputed layers lower the peak memory of their stage") {
+  const scratch_folder folder;
+  const auto peak = [&](const words& more) {
+    const auto outcome = run_program(
+        words{"--model", "resnet18", "--data", "synthetic:3x128x128:10:32", "--batch-size", "32",
+              "--steps", "2", "--micro-batches", "8", "--stages", "2", "--cut", "layer4",
+              "--schedule", "gpipe", "--no-eval", "--json", folder / "steps.jsonl"} +
+        more);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return read_lines(folder / "steps.jsonl")
+        .back()["stages"][0]["peak_memory_bytes"]
+        .get<double>();
+  };
+  const double plain = peak({});
+  const double again = peak({"--recompute", "bn1,relu,maxpool,layer1,layer2"});
+  INFO(plain / (1 << 20) << " MiB, recomputed " << again / (1 << 20) << " MiB");
+  CHECK(again < 0.8 * plain);
+  const auto refused = run_program(small_run + words{"--recompute", "layer9"});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, ContainsSubstring("'layer9'") && ContainsSubstring("layer4.1"));
+}
+
+TEST_CASE("A step that is not finite stops the run before it is applied, or is left out") {
+  const scratch_folder folder;
+  auto images = at::randn({8, 3, 32, 32});
+  images[5].fill_(std::numeric_limits<float>::quiet_NaN());  // of the second step of two
+  REQUIRE(engine::save_safetensors(
+      folder / "data.safetensors",
+      {{"images", images}, {"labels", at::randint(0, 10, {8}, at::kLong)}}));
+  const auto run = [&](const words& more) {
+    return run_program(words{"--model", "resnet18", "--data",
+                             "safetensors:" + (folder / "data.safetensors").string(),
+                             "--batch-size", "4", "--micro-batches", "2", "--stages", "2",
+                             "--no-eval", "--no-shuffle", "--classes", "10"} +
+                       more);
+  };
+  const auto stopped = run({"--epochs", "1"});
+  INFO(stopped.err);
+  CHECK(stopped.code == 1);
+  CHECK_THAT(stopped.last_line(),
+             ContainsSubstring("stage-1: update 2: the loss of micro-batch 0") &&
+                 ContainsSubstring("NaN"));
+
+  const auto weights = [&](const words& more) {
+    const auto outcome = run(more + words{"--save", folder / "weights", "--on-nan", "skip"});
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return std::pair(outcome.err, engine::load_safetensors(folder / "weights").value());
+  };
+  const auto [quiet, one] = weights({"--steps", "1"});
+  CHECK_THAT(quiet, !ContainsSubstring("skipped"));
+  const auto [told, two] = weights({"--steps", "2"});
+  CHECK_THAT(told, ContainsSubstring("skipped update 2 on stage-1: the loss of micro-batch 0"));
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    INFO(one[i].name);
+    CHECK(one[i].tensor.equal(two[i].tensor));  // weights and running statistics
+  }
+  const auto [more, three] = weights({"--steps", "3"});
+  CHECK(count(more, "skipped") == 1);
+  CHECK_FALSE(three.front().tensor.equal(two.front().tensor));
+}
+
+TEST_CASE("A decoder learns text in stage processes, and goes on from a prompt") {
+  const words run{"--layers",
+                  "2",
+                  "--width",
+                  "32",
+                  "--heads",
+                  "2",
+                  "--context",
+                  "32",
+                  "--batch-size",
+                  "16",
+                  "--lr",
+                  "0.2",
+                  "--steps",
+                  "40",
+                  "--eval-every",
+                  "20",
+                  "--link",
+                  "shm",
+                  "--verify",
+                  "--prompt",
+                  "The licence",
+                  "--sample-bytes",
+                  "24"};
+  const auto outcome = run_other(TROUPE_TRANSFORMER, run);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const auto perplexity = [&](const std::string& step) {
+    const auto at = outcome.err.find("perplexity after step " + step + ": ");
+    REQUIRE(at != std::string::npos);
+    return std::stod(outcome.err.substr(outcome.err.find(": ", at) + 2));
+  };
+  CHECK(perplexity("20") < 100);
+  CHECK(perplexity("40") < perplexity("20"));
+  CHECK_THAT(outcome.err, ContainsSubstring("a sample:\nThe licence"));
+  CHECK_THAT(outcome.err, ContainsSubstring("pass  gradient of head.weight"));
+
+  const auto images = run_other(TROUPE_TRANSFORMER, {"--data", "synthetic:3x32x32:10:8"});
+  CHECK(images.code == 2);
+  CHECK_THAT(images.err, ContainsSubstring("text"));
+  const auto text = run_program({"--data", "text"});
+  CHECK(text.code == 2);
+  CHECK_THAT(text.err, ContainsSubstring("images"));
+  const auto heads = run_other(TROUPE_TRANSFORMER, {"--heads", "3"});
+  CHECK(heads.code == 2);
+  CHECK_THAT(heads.err, ContainsSubstring("3 heads"));
+}

@@ -1,0 +1,179 @@
+// A decoder in stages, its embedding tied across the first and the last, against the same decoder
+// in one process: to the bit as the pipeline sums, and closely as one shared weight would.
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randint.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <caf/send.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <string>
+#include <vector>
+
+#include "actors/pipeline/local_stages.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/system.hpp"
+#include "apps/transformer_pipeline/gpt.hpp"
+#include "engine/data/dataset.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/stage/recompute.hpp"
+
+namespace {
+
+using namespace troupe;
+
+constexpr std::uint64_t seed = 11;
+constexpr std::int64_t context = 16;
+constexpr double rate = 0.2;
+constexpr int steps = 3;
+
+engine::model decoder(bool tied, double dropout) {
+  auto layers = apps::build_gpt(
+      64, seed,
+      {.layers = 2, .width = 32, .heads = 4, .context = context, .tied = tied, .dropout = dropout});
+  REQUIRE(layers);
+  return std::move(*layers);
+}
+
+engine::batch make_batch(std::int64_t samples = 7, std::int64_t length = context) {
+  return {at::randint(0, 64, {samples, length}, at::kLong),
+          at::randint(0, 64, {samples, length}, at::kLong)};
+}
+
+struct trained {
+  std::vector<double> losses;
+  std::vector<engine::named_tensor> weights;
+};
+
+at::Tensor tensor_of(const std::vector<engine::named_tensor>& all, const std::string& name) {
+  const auto found = std::ranges::find(all, name, &engine::named_tensor::name);
+  REQUIRE(found != all.end());
+  return found->tensor;
+}
+
+/// Plain SGD on what one process computes.
+trained train_alone(const engine::batch& batch, bool tied, double dropout, engine::precision type) {
+  const auto layers = decoder(tied, dropout);
+  trained result;
+  for (int step = 1; step <= steps; ++step) {
+    const auto outcome =
+        engine::run_in_one_piece(layers, {.precision = type, .seed = seed},
+                                 static_cast<std::uint64_t>(step), *engine::split_batch(batch, 3));
+    result.losses.push_back(outcome.loss);
+    const at::NoGradGuard no_grad;
+    const auto parameters = engine::parameters(layers);
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      parameters[i].tensor.detach().add_(outcome.gradients[i].tensor, -rate);
+  }
+  result.weights = engine::collect_weights(layers);
+  return result;
+}
+
+trained train_in_stages(const engine::batch& batch, bool tied, double dropout,
+                        engine::precision type, const std::vector<std::size_t>& cuts,
+                        const std::vector<std::string>& recompute) {
+  actors::system_config config;
+  caf::actor_system system(config);
+  auto layers = decoder(tied, dropout);
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  for (std::size_t i = 0; i <= cuts.size(); ++i)
+    ranges.emplace_back(i == 0 ? 0 : cuts[i - 1], i == cuts.size() ? layers.size() : cuts[i]);
+  const auto ties = actors::ties_between(layers, ranges);
+  CHECK(ties.size() == (tied && !cuts.empty() ? 1 : 0));
+  actors::stage_blueprint like{.optimizer = "sgd"};
+  like.options.precision = type;
+  like.options.seed = seed;
+  like.options.recompute =
+      engine::recomputed_layers(engine::layer_names(layers), recompute).value();
+  auto stages =
+      actors::local_stages::spawn(system, std::move(layers), cuts, like, optimizers::built_in());
+  REQUIRE(stages);
+  auto pipeline = actors::pipeline::compose(system, stages->handles(), "1f1b",
+                                            actors::pipeline_options{.ties = ties});
+  REQUIRE(pipeline);
+  trained result;
+  for (int step = 0; step < steps; ++step) {
+    const auto outcome = pipeline->train(batch, 3, rate);
+    if (!outcome) FAIL(outcome.error().text);
+    result.losses.push_back(outcome->loss);
+  }
+  result.weights = pipeline->read_weights().value();
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("A decoder in stages trains to the bits of one process, tied or not, with dropout") {
+  at::set_num_threads(1);
+  const bool tied = GENERATE(true, false);
+  const double dropout = GENERATE(0.0, 0.2);
+  const auto type = GENERATE(engine::precision::fp32, engine::precision::bf16);
+  const auto batch = make_batch();
+  const auto alone = train_alone(batch, tied, dropout, type);
+  CHECK(alone.losses.front() > alone.losses.back());
+  const std::vector<std::vector<std::size_t>> partitions{{}, {3}, {1, 6}, {1, 2, 4}};
+  for (const auto& cuts : partitions) {
+    for (const auto& recompute : {std::vector<std::string>{}, {"h0", "h1.attention"}}) {
+      INFO("tied " << tied << " dropout " << dropout << " stages " << cuts.size() + 1
+                   << " recomputed " << recompute.size());
+      const auto piped = train_in_stages(batch, tied, dropout, type, cuts, recompute);
+      CHECK(piped.losses == alone.losses);
+      REQUIRE(piped.weights.size() == alone.weights.size());
+      for (std::size_t i = 0; i < alone.weights.size(); ++i) {
+        INFO(alone.weights[i].name);
+        CHECK(at::equal(piped.weights[i].tensor, alone.weights[i].tensor));
+      }
+      const bool same = at::equal(tensor_of(piped.weights, "embed.tokens"),
+                                  tensor_of(piped.weights, "head.weight"));
+      CHECK(same == tied);
+    }
+  }
+}
+
+TEST_CASE("The summed gradient of a tied weight is that of one shared weight") {
+  at::set_num_threads(1);
+  const auto layers = decoder(true, 0);
+  const auto batch = make_batch();
+  const auto outcome = engine::run_in_one_piece(layers, {.seed = seed}, 1, {batch});
+
+  const auto parameters = engine::parameters(layers);
+  const auto shared = tensor_of(parameters, "embed.tokens");
+  const auto positions = tensor_of(parameters, "embed.positions");
+  at::Tensor x = at::embedding(shared, batch.images) + positions;
+  for (std::size_t i = 1; i + 1 < layers.size(); ++i) x = layers[i]->forward(x, true);
+  const auto loss =
+      engine::mean_loss(engine::loss_kind::cross_entropy, x.matmul(shared.t()), batch.labels);
+  const auto expected = torch::autograd::grad({loss}, {shared}).front();
+  CHECK(at::allclose(tensor_of(outcome.gradients, "embed.tokens"), expected, 1e-4, 1e-6));
+  CHECK(at::equal(tensor_of(outcome.gradients, "embed.tokens"),
+                  tensor_of(outcome.gradients, "head.weight")));
+}
+
+TEST_CASE("Shapes may change from step to step, and what does not fit is named") {
+  at::set_num_threads(1);
+  actors::system_config config;
+  caf::actor_system system(config);
+  const auto like = actors::stage_blueprint{.optimizer = "sgd"};
+  auto stages =
+      actors::local_stages::spawn(system, decoder(false, 0), {3}, like, optimizers::built_in());
+  REQUIRE(stages);
+  auto pipeline = actors::pipeline::compose(system, stages->handles(), "1f1b");
+  REQUIRE(pipeline);
+  for (const auto& [samples, length] :
+       {std::pair(7, 16), std::pair(2, 16), std::pair(5, 3), std::pair(9, 16)})
+    CHECK(pipeline->train(make_batch(samples, length), 3, rate));
+  const auto refused = pipeline->train(make_batch(4, context + 1), 2, rate);
+  REQUIRE_FALSE(refused);
+  const auto& text = refused.error().text;
+  for (const auto* word : {"stage-0", "step 5", "embed", "[2, 17]", "at most 16 tokens"}) {
+    INFO(text);
+    CHECK(text.find(word) != std::string::npos);
+  }
+}

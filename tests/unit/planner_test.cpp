@@ -1,0 +1,228 @@
+#include <ATen/Parallel.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <limits>
+#include <memory>
+#include <random>
+
+#include "engine/partition/planner.hpp"
+#include "engine/partition/prediction.hpp"
+#include "engine/stage/blocks.hpp"
+#include "engine/stage/model.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::engine;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::WithinRel;
+using indices = std::vector<std::size_t>;
+
+constexpr double mebi = 1 << 20;
+
+model_profile profile_of(std::int64_t images, const std::vector<layer_cost>& layers) {
+  return {images, layers};
+}
+
+/// Layers of these seconds, a third of it forward, that keep and pass on nothing.
+cost_model costs_of(const std::vector<double>& seconds) {
+  std::vector<layer_cost> layers;
+  for (const double s : seconds)
+    layers.push_back({.name = "l", .forward_s = s / 3, .input_s = s / 3, .weight_s = s / 3});
+  return cost_model::fit({profile_of(1, layers)}).value();
+}
+
+double slowest(const prediction& of) {
+  double most = 0;
+  for (const auto& stage : of.stages) most = std::max(most, stage.forward_s + stage.backward_s);
+  return most;
+}
+
+double largest(const prediction& of) {
+  double most = 0;
+  for (const auto& stage : of.stages) most = std::max(most, stage.memory_bytes);
+  return most;
+}
+
+/// Every partition of `layers` into `stages`.
+std::vector<indices> all_cuts(std::size_t layers, std::size_t stages) {
+  std::vector<indices> all;
+  for (std::size_t subset = 0; subset < std::size_t{1} << (layers - 1); ++subset) {
+    indices cuts;
+    for (std::size_t i = 1; i < layers; ++i)
+      if ((subset >> (i - 1) & 1) != 0) cuts.push_back(i);
+    if (cuts.size() + 1 == stages) all.push_back(cuts);
+  }
+  return all;
+}
+
+cost_model random_costs(std::mt19937& random, std::size_t layers) {
+  std::uniform_real_distribution<double> some(0, 1);
+  std::vector<layer_cost> made;
+  for (std::size_t i = 0; i < layers; ++i)
+    made.push_back({.name = "l" + std::to_string(i),
+                    .forward_s = some(random),
+                    .input_s = some(random),
+                    .weight_s = some(random),
+                    .kept_bytes = 100 * mebi * some(random),
+                    .output_bytes = 100 * mebi * some(random),
+                    .parameter_bytes = static_cast<std::uint64_t>(10 * mebi * some(random))});
+  return cost_model::fit({profile_of(4, made)}).value();
+}
+
+}  // namespace
+
+TEST_CASE("A plan's slowest stage is as fast as any partition's, with sending, within the cap") {
+  std::mt19937 random(1);
+  for (int round = 0; round < 40; ++round) {
+    const auto layers = 2 + static_cast<std::size_t>(random() % 6);
+    const auto stages = 1 + static_cast<std::uint32_t>(random() % layers);
+    const auto costs = random_costs(random, layers);
+    planning how{.stages = stages, .batch_size = 16, .cores = stages, .bytes_per_s = 100 * mebi};
+    double best = std::numeric_limits<double>::infinity();
+    double least_memory = best;
+    std::vector<prediction> all;
+    for (const auto& cuts : all_cuts(layers, stages)) {
+      all.push_back(predict(costs, how, 4, cuts).value());
+      least_memory = std::min(least_memory, largest(all.back()));
+    }
+    how.memory_cap_bytes = least_memory * (round % 2 == 0 ? 1.2 : 1.0);
+    const auto slowness = [&](const prediction& of) {
+      const auto layer = costs.at(4).layers;
+      double most = 0;
+      for (const auto& stage : of.stages) {
+        double work = 0;
+        for (auto i = stage.first; i < stage.last; ++i)
+          work += layer[i].forward_s + layer[i].input_s + layer[i].weight_s;
+        most = std::max(most, work);
+        if (stage.first > 0)
+          most = std::max(most, 2 * layer[stage.first - 1].output_bytes / how.bytes_per_s);
+      }
+      return most;
+    };
+    for (const auto& each : all)
+      if (largest(each) <= how.memory_cap_bytes) best = std::min(best, slowness(each));
+    const auto cuts = plan_cuts(costs, how, 4);
+    REQUIRE(cuts);
+    const auto chosen = predict(costs, how, 4, *cuts).value();
+    CHECK(largest(chosen) <= how.memory_cap_bytes);
+    CHECK_THAT(slowness(chosen), WithinRel(best, 1e-9));
+  }
+}
+
+TEST_CASE("A cap that no partition meets says the least that would do, and that one does") {
+  std::mt19937 random(2);
+  const auto costs = random_costs(random, 6);
+  planning how{.stages = 3, .batch_size = 16, .cores = 3, .memory_cap_bytes = mebi};
+  const auto refused = plan_cuts(costs, how, 4);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_config);
+  const auto& text = refused.error().text;
+  CHECK_THAT(text, ContainsSubstring("1 MiB") && ContainsSubstring("least cap"));
+  const double least = std::stod(text.substr(text.rfind("is ") + 3));
+  how.memory_cap_bytes = least * mebi;
+  CHECK(plan_cuts(costs, how, 4));
+  how.memory_cap_bytes = (least - 1) * mebi;
+  CHECK_FALSE(plan_cuts(costs, how, 4));
+}
+
+TEST_CASE("More stages than cores share them, more stages than layers are refused") {
+  const auto costs = costs_of({1, 1, 1, 1});
+  const planning two_cores{.stages = 4, .batch_size = 8, .cores = 2};
+  const auto four = predict(costs, two_cores, 8, {1, 2, 3});
+  REQUIRE(four);
+  CHECK_THAT(four->step_s, WithinRel(4 * 8 / 2.0, 1e-9));
+  const planning too_many{.stages = 5, .batch_size = 8, .cores = 2};
+  const auto refused = plan_cuts(costs, too_many, 8);
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().text, ContainsSubstring("4 layers") && ContainsSubstring("5 stages"));
+}
+
+TEST_CASE("The bubble of a balanced prediction is the schedule's formula") {
+  const auto costs = costs_of({1, 1});
+  const auto made = predict(costs, {.stages = 2, .batch_size = 4, .cores = 2}, 4, {1});
+  REQUIRE(made);
+  CHECK_THAT(made->bubble, WithinRel(1.0 / 5, 1e-9));  // (p - 1) / (m + p - 1)
+  CHECK_THAT(made->step_s, WithinRel(5.0, 1e-9));
+}
+
+TEST_CASE("A fixed price of each micro-batch keeps their number small") {
+  const auto with_price = [](double fixed) {
+    std::vector<model_profile> profiles;
+    for (const std::int64_t images : {2, 8}) {
+      const double s = fixed + 0.1 * static_cast<double>(images);
+      profiles.push_back(
+          profile_of(images, {{.name = "a", .forward_s = s, .input_s = s, .weight_s = s},
+                              {.name = "b", .forward_s = s, .input_s = s, .weight_s = s}}));
+    }
+    const auto costs = cost_model::fit(profiles).value();
+    const planning how{.stages = 2, .batch_size = 32, .cores = 2};
+    return plan_microbatches(costs, how, {1, 2, 4, 8, 16, 32}, nullptr)->microbatches;
+  };
+  CHECK(with_price(0) == 32);
+  CHECK(with_price(0.3) == 4);
+  CHECK(with_price(20) == 1);
+}
+
+TEST_CASE("Recomputed layers keep less and cost a forward more") {
+  std::mt19937 random(3);
+  const auto costs = random_costs(random, 4);
+  planning how{.stages = 1, .batch_size = 16, .cores = 1};
+  const auto plain = predict(costs, how, 4, {}).value();
+  how.recompute = {false, true, true, false};
+  const auto again = predict(costs, how, 4, {}).value();
+  const auto layers = costs.at(4).layers;
+  CHECK_THAT(again.stages[0].backward_s - plain.stages[0].backward_s,
+             WithinRel(layers[1].forward_s + layers[2].forward_s, 1e-9));
+  how.schedule = "gpipe";  // holds four micro-batches
+  CHECK(predict(costs, how, 4, {})->stages[0].memory_bytes <
+        predict(costs, {.schedule = "gpipe", .stages = 1, .batch_size = 16, .cores = 1}, 4, {})
+            ->stages[0]
+            .memory_bytes);
+}
+
+TEST_CASE("A prediction says its stages, and how far it was off") {
+  const auto made =
+      predict(costs_of({1, 1, 1}), {.stages = 2, .batch_size = 4, .cores = 2}, 4, {2});
+  REQUIRE(made);
+  const auto lines = to_lines(*made, {"conv", "relu", "fc"});
+  REQUIRE(lines.size() == 3);
+  CHECK_THAT(lines[0], ContainsSubstring("2 stages") && ContainsSubstring("4 micro-batches"));
+  CHECK_THAT(lines[1], ContainsSubstring("conv .. relu"));
+  CHECK_THAT(lines[2], ContainsSubstring("stage-1  fc:"));
+  prediction half{.step_s = 1, .bubble = 0.25, .stages = {}};
+  CHECK_THAT(against_measured(half, 1.5, 0.3),
+             ContainsSubstring("+50%") && ContainsSubstring("30.0%"));
+}
+
+TEST_CASE("Layers are profiled: seconds, bytes kept, bytes passed on, bytes of parameters") {
+  at::set_num_threads(1);
+  const auto random = at::Generator();
+  model layers;
+  layers.push_back(std::make_unique<linear>("wide", 64, 512, random));
+  layers.push_back(std::make_unique<relu>("relu"));
+  layers.push_back(std::make_unique<linear>("narrow", 512, 4, random));
+  const batch samples{at::randn({32, 64}), at::randint(0, 4, {32}, at::kLong)};
+  const auto measured = profile_model(layers, {}, samples, 2);
+  REQUIRE(measured.images == 32);
+  REQUIRE(measured.layers.size() == 3);
+  const auto& [wide, relu_cost, narrow] =
+      std::tie(measured.layers[0], measured.layers[1], measured.layers[2]);
+  CHECK(wide.name == "wide");
+  CHECK(wide.output_bytes == 32 * 512 * 4);
+  CHECK(wide.kept_bytes == 32 * 512 * 4);
+  CHECK(relu_cost.kept_bytes == 0);  // in place
+  CHECK(wide.parameter_bytes == (64 * 512 + 512) * 4);
+  for (const auto* each : {&wide, &narrow}) {
+    CHECK(each->forward_s > 0);
+    CHECK(each->weight_s > 0);
+  }
+  CHECK(narrow.input_s > 0);
+  CHECK(slowest(predict(cost_model::fit({measured}).value(), {.batch_size = 32, .cores = 1}, 1, {})
+                    .value()) > 0);
+}

@@ -1,0 +1,134 @@
+// Layers whose activations are computed again: the same bits, dropout and batch norm included.
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <memory>
+
+#include "apps/resnet_pipeline/resnet.hpp"
+#include "apps/transformer_pipeline/gpt.hpp"
+#include "engine/stage/model.hpp"
+#include "engine/stage/recompute.hpp"
+#include "engine/stage/reference.hpp"
+#include "engine/stage/verification.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::engine;
+using Catch::Matchers::ContainsSubstring;
+
+constexpr std::uint64_t seed = 5;
+
+model resnet() {
+  auto layers = apps::build_resnet("resnet18", 10, seed);
+  REQUIRE(layers);
+  return std::move(*layers);
+}
+
+model decoder() {
+  auto layers = apps::build_gpt(
+      256, seed, {.layers = 2, .width = 32, .heads = 4, .context = 24, .dropout = 0.3});
+  REQUIRE(layers);
+  return std::move(*layers);
+}
+
+std::vector<batch> images() {
+  std::vector<batch> made;
+  for (const std::int64_t n : {3, 2})
+    made.push_back({at::randn({n, 3, 64, 64}), at::randint(0, 10, {n}, at::kLong)});
+  return made;
+}
+
+std::vector<batch> texts() {
+  std::vector<batch> made;
+  for (const std::int64_t n : {3, 2})
+    made.push_back(
+        {at::randint(0, 256, {n, 24}, at::kLong), at::randint(0, 256, {n, 24}, at::kLong)});
+  return made;
+}
+
+/// A step of one stage that recomputes the layers named.
+step_result run_recomputing(model layers, const std::vector<std::string>& names,
+                            const std::vector<batch>& microbatches, precision type) {
+  stage_options how{.precision = type, .seed = seed};
+  how.recompute = recomputed_layers(layer_names(layers), names).value();
+  stage_module module(std::move(layers), how);
+  const step_key step{{0}, {9}};
+  module.begin(step, {.update = 1});
+  step_result whole;
+  for (std::uint32_t i = 0; i < microbatches.size(); ++i) {
+    const auto& [inputs, labels] = microbatches[i];
+    whole.loss += module.forward(step, step_kind::training, {i}, inputs, labels, 5).loss;
+  }
+  for (std::uint32_t i = 0; i < microbatches.size(); ++i) {
+    static_cast<void>(module.backward_input(step, {i}, {}));
+    module.backward_weights(step, {i});
+  }
+  whole.gradients = name_gradients(module.parameters(), module.take_gradients());
+  whole.buffers = copy_buffers(module.layers());
+  module.end(step, true);
+  return whole;
+}
+
+void check_same(const step_result& one, const step_result& other) {
+  const auto outcome = compare(one, other, 0);
+  for (const auto& line : to_lines(outcome)) {
+    INFO(line);
+    CHECK(line.find("FAIL") == std::string::npos);
+  }
+  CHECK(outcome.passed());
+}
+
+}  // namespace
+
+TEST_CASE("Recomputed layers of a residual network give the same bits and statistics") {
+  at::set_num_threads(1);
+  const auto type = GENERATE(precision::fp32, precision::bf16);
+  const auto microbatches = images();
+  const auto plain = run_in_one_piece(resnet(), {.precision = type, .seed = seed}, 1, microbatches);
+  const std::vector<std::vector<std::string>> choices{
+      {}, {"layer3"}, {"relu"}, {"conv1", "bn1", "layer1.1", "layer4"}, {"bn1", "relu", "maxpool"}};
+  for (const auto& names : choices)
+    check_same(run_recomputing(resnet(), names, microbatches, type), plain);
+}
+
+TEST_CASE("Recomputed layers of a decoder drop the same numbers again") {
+  at::set_num_threads(1);
+  const auto type = GENERATE(precision::fp32, precision::bf16);
+  const auto microbatches = texts();
+  const auto plain =
+      run_in_one_piece(decoder(), {.precision = type, .seed = seed}, 1, microbatches);
+  const std::vector<std::vector<std::string>> choices{
+      {}, {"h0"}, {"embed", "h0", "h1"}, {"h1.mlp"}};
+  for (const auto& names : choices)
+    check_same(run_recomputing(decoder(), names, microbatches, type), plain);
+}
+
+TEST_CASE("Dropout draws anew in each update and micro-batch, and the same in each run of it") {
+  at::set_num_threads(1);
+  const auto layers = decoder();
+  const auto one = texts();
+  const std::vector<batch> twice{one[0], one[0]};
+  const stage_options how{.seed = seed};
+  const auto first = run_in_one_piece(layers, how, 1, one);
+  CHECK(run_in_one_piece(layers, how, 1, one).loss == first.loss);
+  CHECK(run_in_one_piece(layers, how, 2, one).loss != first.loss);
+  const auto both = run_in_one_piece(layers, how, 1, twice);
+  CHECK(both.loss != run_in_one_piece(layers, how, 1, {one[0]}).loss);
+}
+
+TEST_CASE("A name that is no layer cannot be recomputed") {
+  const auto chosen = recomputed_layers({"conv1", "layer1.0", "layer1.1"}, {"layer1"});
+  REQUIRE(chosen);
+  CHECK(*chosen == std::vector<bool>{false, true, true});
+  const auto refused = recomputed_layers({"conv1", "layer1.0"}, {"layer"});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_config);
+  CHECK_THAT(refused.error().text, ContainsSubstring("'layer'") && ContainsSubstring("layer1.0"));
+}

@@ -1,0 +1,83 @@
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "engine/data/dataset.hpp"
+#include "tests/unit/scratch_folder.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::engine;
+using Catch::Matchers::ContainsSubstring;
+
+void write(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream(file, std::ios::binary) << text;
+}
+
+std::string bytes_of(const at::Tensor& tokens) {
+  std::string text;
+  const auto flat = tokens.flatten();
+  for (std::int64_t i = 0; i < flat.numel(); ++i)
+    text += static_cast<char>(flat[i].item<std::int64_t>());
+  return text;
+}
+
+error problem_of(const std::string& source, std::int64_t context = 4) {
+  const auto opened = open_dataset({.source = source, .context = context, .warn = {}});
+  REQUIRE_FALSE(opened);
+  return opened.error();
+}
+
+}  // namespace
+
+TEST_CASE("Text is cut into samples whose labels are the bytes behind") {
+  const testing::scratch_folder folder;
+  write(folder / "b.txt", "mnopqrstuvwxyz0123456789ABCDEFGHIJ");
+  write(folder / "a.txt", "abcdefghijkl");
+  std::filesystem::create_symlink("a.txt", folder / "c.txt");  // counts once
+  const auto opened =
+      open_dataset({.source = "text:" + folder.path().string(), .context = 4, .warn = {}});
+  REQUIRE(opened);
+  const auto& data = **opened;
+  CHECK(data.size(split::train) == 10);
+  CHECK(data.size(split::test) == 1);
+  CHECK(data.classes() == 256);
+  CHECK(data.labels_per_sample() == 4);
+  CHECK(data.sample_shape() == std::vector<std::int64_t>{4});
+  const std::vector<std::int64_t> indices{2, 0};
+  const auto batch = data.read(split::train, indices);
+  REQUIRE(batch);
+  CHECK(bytes_of(batch->images) == "ijklabcd");
+  CHECK(bytes_of(batch->labels) == "jklmbcde");
+  const std::vector<std::int64_t> first{0};
+  CHECK(bytes_of(data.read(split::test, first)->images) == "EFGH");
+  const std::vector<std::int64_t> beyond{10};
+  CHECK_FALSE(data.read(split::train, beyond));
+}
+
+TEST_CASE("Text that is not UTF-8, too short or not there is refused by name") {
+  const testing::scratch_folder folder;
+  for (const std::string bad : {"abc\xff", "abc\xc3", "abc\xe0\x80\x80", "abc\xed\xa0\x80",
+                                "abc\xf4\x90\x80\x80", "abc\xc0\x80"}) {
+    write(folder / "bad.txt", bad + " and more of it");
+    const auto problem = problem_of("text:" + (folder / "bad.txt").string());
+    CHECK(problem.code == errc::bad_data);
+    CHECK_THAT(problem.text, ContainsSubstring("bad.txt") && ContainsSubstring("byte 3"));
+  }
+  write(folder / "good.txt", "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x99\x82");
+  CHECK(
+      open_dataset({.source = "text:" + (folder / "good.txt").string(), .context = 4, .warn = {}}));
+  CHECK_THAT(problem_of("text:" + (folder / "good.txt").string(), 100).text,
+             ContainsSubstring("less than one sample"));
+  CHECK_THAT(problem_of("text:" + (folder / "none.txt").string()).text,
+             ContainsSubstring("none.txt"));
+  CHECK(problem_of("text:" + (folder / "good.txt").string(), 0).code == errc::bad_config);
+  CHECK_FALSE(open_dataset({.source = "text:" + (folder / "good.txt").string(),
+                            .context = 4,
+                            .image_size = 32,
+                            .warn = {}}));
+}
