@@ -31,6 +31,9 @@ using engine::step_key;
 /// How long an update may take before its stage gives up on its optimizer.
 constexpr std::chrono::minutes update_deadline{10};
 
+/// How long a stage waits for all others to have their gradients.
+constexpr std::chrono::minutes verdict_deadline{60};
+
 std::uint64_t peak_memory_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -296,7 +299,7 @@ void conclude(self_pointer self, const gradients_ready& from, announced_step& st
                            "update " + std::to_string(step.order.update) + ": " + bad +
                                "; it was not applied (--on-nan skip leaves such updates out)"});
   }
-  self->request(state.judge, update_deadline,
+  self->request(state.judge, verdict_deadline,
                 ask_verdict{from.step, state.stages_behind, where(bad)})
       .then(
           [self, from](const verdict& decided) {

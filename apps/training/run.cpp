@@ -100,6 +100,19 @@ result<void> save(actors::pipeline& stages, const cluster::train_config& config)
   return engine::save_safetensors(config.save, *saved);
 }
 
+/// What is left to do once all steps are done: shows the model, unless interrupted, and saves it.
+result<void> conclude(const application& program, const cluster::trainer_config& config,
+                      const prepared_run& run, actors::pipeline& stages, reporter& report,
+                      bool interrupted) {
+  if (run.data->skipped() > 0)
+    log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
+  if (!interrupted) {
+    if (auto shown = show(program, config, run, stages, report); !shown) return shown;
+  }
+  if (config.train.save.empty()) return {};
+  return save(stages, config.train);
+}
+
 /// Gives each stage's optimizer the state of all its chunks, if there is any.
 result<void> load_states(actors::pipeline& stages, const prepared_run& run,
                          const engine::model_layout& layout) {
@@ -137,13 +150,7 @@ result<void> train(cluster::worker_group& group, actors::pipeline& stages,
   (*report)->finish(run.predicted);
   if (!trained) return tl::unexpected(trained.error());
   if ((*report)->failure()) return tl::unexpected(*(*report)->failure());
-  if (run.data->skipped() > 0)
-    log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
-  if (!stop) {
-    if (auto shown = show(program, config, run, stages, **report); !shown) return shown;
-  }
-  if (config.train.save.empty()) return {};
-  return save(stages, config.train);
+  return conclude(program, config, run, stages, **report, stop);
 }
 
 /// Builds the stages on their workers and trains with them.
