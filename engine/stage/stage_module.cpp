@@ -78,9 +78,10 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
                                       const at::Tensor& labels, std::int64_t batch_size) {
   const bool training = kind == step_kind::training;
   const at::AutoGradMode recording(training);
+  // Before the watch: the copies of statistics are not the context's.
+  const pass_scope pass(training ? pass_of(step, microbatch) : forward_pass());
   std::optional<storage_watch> watch;
   if (training) watch.emplace();
-  const pass_scope pass(training ? pass_of(step, microbatch) : forward_pass());
   auto leaf = prepare(input);
   if (training && !options_.is_first) leaf.requires_grad_(true);
   auto output = run_layers(leaf, training);
