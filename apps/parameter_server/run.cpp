@@ -12,13 +12,12 @@
 #include "actors/parameter_server/parameter_store.hpp"
 #include "apps/parameter_server/driver.hpp"
 #include "apps/parameter_server/learners.hpp"
-#include "cluster/launch/interrupt.hpp"
+#include "cluster/membership/run_guard.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
 #include "cluster/observe/run_reporter.hpp"
 #include "engine/stage/model.hpp"
 #include "engine/state/safetensors.hpp"
-#include "messages/log.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -216,18 +215,9 @@ result<server_run_end> run_server_trainer(const cluster::trainer_config& config)
   auto workers = cluster::make_worker_processes(std::move(*link), config.observe.verbose);
   if (!workers) return tl::unexpected(workers.error());
 
-  // The handlers share the workers: a signal finds them as long as it is handled.
   std::atomic<bool> stop = false;
   const std::shared_ptr<cluster::workers> all = std::move(*workers);
-  auto guard = cluster::interrupt_guard::install(
-      {.on_stop =
-           [&stop](int) {
-             stop = true;
-             log::info("stopping after the steps under way; interrupt again to end at once");
-           },
-       .on_abort = [all](int) { all->kill(); },
-       .on_suspend = [all] { all->suspend(); },
-       .on_resume = [all] { all->resume(); }});
+  auto guard = cluster::guard_run(stop, all);
   if (!guard) return tl::unexpected(guard.error());
   auto group = cluster::worker_group::start(all, node_names(config.server), config.link.listen);
   if (!group) return tl::unexpected(group.error());

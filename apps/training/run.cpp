@@ -13,7 +13,7 @@
 #include "apps/training/prepared_run.hpp"
 #include "apps/training/reporter.hpp"
 #include "apps/training/verify.hpp"
-#include "cluster/launch/interrupt.hpp"
+#include "cluster/membership/run_guard.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
 #include "engine/partition/prediction.hpp"
@@ -190,18 +190,9 @@ result<run_end> run_trainer(const application& program, const cluster::trainer_c
   auto workers = place_workers(program, config);
   if (!workers) return tl::unexpected(workers.error());
 
-  // The handlers share the workers: a signal finds them as long as it is handled.
   std::atomic<bool> stop = false;
   const std::shared_ptr<cluster::workers> all = std::move(*workers);
-  auto guard = cluster::interrupt_guard::install(
-      {.on_stop =
-           [&stop](int) {
-             stop = true;
-             log::info("stopping after the steps under way; interrupt again to end at once");
-           },
-       .on_abort = [all](int) { all->kill(); },
-       .on_suspend = [all] { all->suspend(); },
-       .on_resume = [all] { all->resume(); }});
+  auto guard = cluster::guard_run(stop, all);
   if (!guard) return tl::unexpected(guard.error());
   auto group = cluster::worker_group::start(all, config.pipeline.stages, config.link.listen);
   if (!group) return tl::unexpected(group.error());

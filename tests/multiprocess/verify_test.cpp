@@ -29,19 +29,10 @@ words operator+(words one, const words& other) {
   return one;
 }
 
-const words small_run{"--model",
-                      "resnet18",
-                      "--data",
-                      "synthetic:3x64x64:10:16",
-                      "--batch-size",
-                      "8",
-                      "--steps",
-                      "2",
-                      "--no-eval",
-                      "--micro-batches",
-                      "3",
-                      "--stages",
-                      "2"};
+const words tiny_run{"--model",      "resnet18", "--data",  "synthetic:3x64x64:10:16",
+                     "--batch-size", "8",        "--steps", "2",
+                     "--no-eval"};
+const words small_run = tiny_run + words{"--micro-batches", "3", "--stages", "2"};
 
 std::size_t count(const std::string& text, const std::string& word) {
   std::size_t found = 0;
@@ -109,21 +100,8 @@ TEST_CASE("Verify fails when a stage computes something else, and says what") {
 }
 
 TEST_CASE("An automatic partition predicts the run and reports how far it was off") {
-  const words open{"--model",
-                   "resnet18",
-                   "--data",
-                   "synthetic:3x64x64:10:16",
-                   "--batch-size",
-                   "8",
-                   "--steps",
-                   "2",
-                   "--no-eval",
-                   "--stages",
-                   "3",
-                   "--partition",
-                   "auto",
-                   "--micro-batches",
-                   "auto"};
+  const words open =
+      tiny_run + words{"--stages", "3", "--partition", "auto", "--micro-batches", "auto"};
   const auto chosen = run_program(open);
   INFO(chosen.err);
   CHECK(chosen.code == 0);
