@@ -46,7 +46,7 @@ constexpr fresh_values no_values() {
 }
 
 at::Tensor on_the_wire(const at::Tensor& values, bool bf16) {
-  const auto plain = values.detach().contiguous();
+  const auto plain = values.detach().cpu().contiguous();
   return bf16 && plain.scalar_type() == at::kFloat ? plain.to(at::kBFloat16) : plain;
 }
 

@@ -61,7 +61,9 @@ TROUPE_EVERY_CPU void widen(float* out, const std::uint16_t* bf16, std::int64_t 
 /// f32 in one pass over memory; bf16 inputs are widened block by block, on the way.
 void mean_into(at::Tensor& out, const std::vector<at::Tensor>& from, const divisor& how) {
   float* const to = out.mutable_data_ptr<float>();
-  std::vector<float> widened(from.size() * block);
+  const bool any_bf16 = std::ranges::any_of(
+      from, [](const at::Tensor& each) { return each.scalar_type() == at::kBFloat16; });
+  std::vector<float> widened(any_bf16 ? from.size() * block : 0);
   std::vector<const float*> inputs(from.size());
   for (std::int64_t begin = 0; begin < out.numel(); begin += block) {
     const auto length = std::min(block, out.numel() - begin);

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstring>
 #include <exception>
 #include <sstream>
 #include <utility>
@@ -19,6 +21,8 @@
 
 namespace troupe::actors {
 namespace {
+
+constexpr std::size_t largest_group = 256 * 1024;  // bytes
 
 std::string text_of(at::IntArrayRef shape) {
   std::ostringstream out;
@@ -37,6 +41,13 @@ std::int64_t elements_of(const parameter_entry& entry) {
 tl::unexpected<error> unknown(std::uint32_t index, std::size_t known) {
   return fail(errc::bad_data, "there is no parameter " + std::to_string(index) +
                                   " here; this shard has " + std::to_string(known));
+}
+
+result<void> check_dtype(const parameter_entry& entry, at::ScalarType type) {
+  if (type == dtype_of(entry) || type == at::kBFloat16) return {};
+  return fail(errc::bad_data, "the gradient of '" + entry.name + "' has dtype " +
+                                  c10::toString(type) + ", and the parameter " +
+                                  c10::toString(dtype_of(entry)));
 }
 
 result<void> check_rows(const parameter_entry& entry, const tensor_batch::entry& gradient) {
@@ -68,12 +79,35 @@ result<void> check_gradient(const parameter_entry& entry, const tensor_batch::en
     return fail(errc::bad_data, "the gradient of '" + entry.name + "' has shape " +
                                     text_of(gradient.values.sizes()) + ", and the parameter " +
                                     text_of(entry.shape));
-  const auto type = gradient.values.scalar_type();
-  if (type != dtype_of(entry) && type != at::kBFloat16)
-    return fail(errc::bad_data, "the gradient of '" + entry.name + "' has dtype " +
-                                    c10::toString(type) + ", and the parameter " +
-                                    c10::toString(dtype_of(entry)));
+  if (auto good = check_dtype(entry, gradient.values.scalar_type()); !good) return good;
   return gradient.rows.defined() ? check_rows(entry, gradient) : result<void>();
+}
+
+/// Whether the packed values are those of their parameters, as many and in one piece.
+result<void> check_packed(const tensor_batch& batch,
+                          const std::vector<parameter_entry>& directory) {
+  std::int64_t wanted = 0;
+  for (const auto index : batch.packed) {
+    if (index >= directory.size()) return unknown(index, directory.size());
+    wanted += elements_of(directory[index]);
+  }
+  const auto& values = batch.values;
+  if (!values.defined() && batch.packed.empty()) return {};
+  if (values.defined() && values.dim() == 1 && values.numel() == wanted && values.is_contiguous())
+    return {};
+  return fail(errc::bad_data, "the packed values are " +
+                                  std::to_string(values.defined() ? values.numel() : 0) +
+                                  ", and their parameters have another number of elements");
+}
+
+/// Elements of `of`, which is in one piece, from `begin` on. Cheaper than a view by operators, and
+/// apart from autograd.
+at::Tensor part_of(const at::Tensor& of, std::int64_t begin, at::IntArrayRef shape) {
+  auto part = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(of.storage()), of.key_set(), of.dtype());
+  part.unsafeGetTensorImpl()->set_storage_offset(of.storage_offset() + begin);
+  part.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+  return part;
 }
 
 /// Before a write: gives the parameter memory of its own if somebody else reads it. Links let go of
@@ -137,28 +171,56 @@ parameter_store::parameter_store(std::vector<owned_parameter> parameters,
                                  optimizers::optimizer optimizer, optimizers::options options,
                                  rate_of_update rate)
     : optimizer_(std::move(optimizer)), options_(std::move(options)), rate_(std::move(rate)) {
-  for (auto& [name, values, by_rows] : parameters) {
-    by_rows = by_rows && values.dim() > 0;
-    directory_.push_back({std::move(name), values.sizes().vec(),
-                          static_cast<std::int32_t>(values.scalar_type()), by_rows});
-    parameter owned;
-    owned.values = values.detach().contiguous();
-    values.reset();
-    if (by_rows) owned.seen = at::zeros({owned.values.size(0)}, at::kBool);
-    parameters_.push_back(std::move(owned));
-  }
+  for (auto& each : parameters) add_parameter(std::move(each));
+}
+
+void parameter_store::add_parameter(owned_parameter given) {
+  const auto index = static_cast<std::uint32_t>(parameters_.size());
+  const bool by_rows = given.by_rows && given.values.dim() > 0;
+  directory_.push_back({std::move(given.name), given.values.sizes().vec(),
+                        static_cast<std::int32_t>(given.values.scalar_type()), by_rows});
+  const auto fits = [&](const group& last) {
+    std::size_t bytes = given.values.nbytes();
+    for (const auto& each : last.values) bytes += each.nbytes();
+    return bytes <= largest_group && !by_rows && !parameters_.back().by_rows();
+  };
+  if (groups_.empty() || !fits(groups_.back())) groups_.push_back({{}, {}, index});
+  auto& values = groups_.back().values;
+  parameter owned{.group = static_cast<std::uint32_t>(groups_.size() - 1),
+                  .place = static_cast<std::uint32_t>(values.size()),
+                  .changed = {},
+                  .seen = {},
+                  .log = {}};
+  if (by_rows) owned.seen = at::zeros({given.values.size(0)}, at::kBool);
+  values.push_back(given.values.detach().contiguous());
+  parameters_.push_back(std::move(owned));
+}
+
+const at::Tensor& parameter_store::values_of(const parameter& owned) const {
+  return groups_[owned.group].values[owned.place];
 }
 
 result<void> parameter_store::check(const tensor_batch& gradients) const {
-  const auto all = unpack(gradients, directory_);
-  if (!all) return tl::unexpected(all.error());
+  if (auto good = check_packed(gradients, directory_); !good) return good;
   std::vector<bool> given(directory_.size());
-  for (const auto& each : *all) {
-    const auto& entry = directory_[each.parameter];
-    if (given[each.parameter])
-      return fail(errc::bad_data, "the gradient of '" + entry.name + "' is given twice");
-    given[each.parameter] = true;
-    if (auto good = check_gradient(entry, each); !good) return good;
+  const auto once = [&](std::uint32_t index) -> result<void> {
+    if (index >= directory_.size()) return unknown(index, directory_.size());
+    if (given[index])
+      return fail(errc::bad_data,
+                  "the gradient of '" + directory_[index].name + "' is given twice");
+    given[index] = true;
+    return {};
+  };
+  for (const auto index : gradients.packed) {
+    auto good = once(index).and_then(
+        [&] { return check_dtype(directory_[index], gradients.values.scalar_type()); });
+    if (!good) return good;
+  }
+  for (const auto& each : gradients.entries) {
+    auto good = once(each.parameter).and_then([&] {
+      return check_gradient(directory_[each.parameter], each);
+    });
+    if (!good) return good;
   }
   return {};
 }
@@ -178,29 +240,20 @@ result<void> parameter_store::update(std::span<const tensor_batch> pushes) try {
   const at::NoGradGuard no_grad;
   ++version_.value;
   auto gradients = gather(pushes);
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    auto& of = gradients[i];
-    if (of.empty()) continue;
-    auto& owned = parameters_[i];
-    const auto type = owned.values.scalar_type();
-    const bool by_rows = std::ranges::all_of(of, [](const auto& g) { return g.rows.defined(); });
-    std::vector<at::Tensor> values;
-    result<void> stepped;
-    if (by_rows) {
-      stepped = step_rows(owned, mean_of_rows(of, pushes.size(), type));
-    } else {
-      for (const auto& each : of) {
-        values.push_back(each.values);
-        if (!each.rows.defined()) continue;
-        values.back() = at::zeros_like(owned.values);
-        values.back().index_add_(0, each.rows, each.values.to(type));
-      }
-      stepped = step(owned, mean_of(values, pushes.size(), type));
-    }
+  const auto options = options_now();
+  for (auto& each : groups_) {
+    const std::span of(gradients.data() + each.first, each.values.size());
+    if (std::ranges::all_of(of, [](const auto& pushed) { return pushed.empty(); })) continue;
+    const auto& first = of.front();
+    const bool by_rows =
+        parameters_[each.first].by_rows() &&
+        std::ranges::all_of(first, [](const auto& pushed) { return pushed.rows.defined(); });
+    const auto type = each.values.front().scalar_type();
+    auto stepped = by_rows ? step_rows(each, mean_of_rows(first, pushes.size(), type), options)
+                           : step(each, of, pushes.size(), options);
     if (!stepped)
-      return fail(stepped.error().code, directory_[i].name + ": " + stepped.error().text);
-    owned.changed = version_;
-    of.clear();  // its buffers serve the next arrivals
+      return fail(stepped.error().code,
+                  directory_[each.first].name + " and on: " + stepped.error().text);
   }
   return {};
 } catch (const std::exception& problem) {
@@ -214,53 +267,75 @@ optimizers::options parameter_store::options_now() const {
   return options;
 }
 
-result<void> parameter_store::step(parameter& owned, const at::Tensor& mean) {
-  unshare(owned.values);
-  std::vector<at::Tensor> one{std::move(owned.values)};
-  auto stepped = optimizer_.step(one, {mean}, owned.state, options_now(), version_.value);
-  owned.values = std::move(one.front());
-  if (owned.by_rows()) {  // a dense gradient touched every row
+at::Tensor parameter_store::dense_mean(const std::vector<gradient>& of, std::size_t count,
+                                       const at::Tensor& like) {
+  std::vector<at::Tensor> values;
+  for (const auto& each : of) {
+    values.push_back(each.values);
+    if (!each.rows.defined()) continue;
+    values.back() = at::zeros_like(like);
+    values.back().index_add_(0, each.rows, each.values.to(like.scalar_type()));
+  }
+  return mean_of(values, count, like.scalar_type());
+}
+
+result<void> parameter_store::step(group& all, std::span<std::vector<gradient>> gradients,
+                                   std::size_t count, const optimizers::options& options) {
+  std::vector<std::optional<at::Tensor>> means(all.values.size());
+  for (std::size_t i = 0; i < means.size(); ++i) {
+    if (gradients[i].empty()) continue;
+    means[i] = dense_mean(gradients[i], count, all.values[i]);
+    gradients[i].clear();  // its buffers serve the next arrivals
+    unshare(all.values[i]);
+    auto& owned = parameters_[all.first + i];
+    owned.changed = version_;
+    if (!owned.by_rows()) continue;  // a dense gradient touches every row
     owned.seen.fill_(true);
     owned.log = {.touched = {}, .rows = 0, .complete_since = version_};
   }
-  return stepped;
+  return optimizer_.step(all.values, means, all.state, options, version_.value);
 }
 
-result<void> parameter_store::step_rows(parameter& owned, const gradient& mean) {
-  unshare(owned.values);
-  remember(owned.log, mean.rows, owned.values.size(0));
+result<void> parameter_store::step_rows(group& all, const gradient& mean,
+                                        const optimizers::options& options) {
+  auto& owned = parameters_[all.first];
+  owned.changed = version_;
+  unshare(all.values.front());
+  remember(owned.log, mean.rows, all.values.front().size(0));
   // Rows have a state from their first gradient on, as whole parameters have.
   const auto old = owned.seen.index_select(0, mean.rows);
   for (const bool first : {true, false}) {
     const auto which = (first ? old.logical_not() : old).nonzero().view(-1);
     if (which.numel() == 0) continue;
     const gradient part{mean.rows.index_select(0, which), mean.values.index_select(0, which)};
-    if (auto stepped = step_some_rows(owned, part, first); !stepped) return stepped;
+    if (auto stepped = step_some_rows(all, part, first, options); !stepped) return stepped;
   }
   return {};
 }
 
-result<void> parameter_store::step_some_rows(parameter& owned, const gradient& mean, bool first) {
-  std::vector<at::Tensor> rows{owned.values.index_select(0, mean.rows)};
+result<void> parameter_store::step_some_rows(group& all, const gradient& mean, bool first,
+                                             const optimizers::options& options) {
+  auto& values = all.values.front();
+  std::vector<at::Tensor> rows{values.index_select(0, mean.rows)};
   optimizers::state state;
   if (!first) {
-    for (const auto& [slot, whole] : owned.state)
+    for (const auto& [slot, whole] : all.state)
       state[slot] = {whole.front().index_select(0, mean.rows)};
   }
-  auto stepped = optimizer_.step(rows, {mean.values}, state, options_now(), version_.value);
+  auto stepped = optimizer_.step(rows, {mean.values}, state, options, version_.value);
   if (!stepped) return stepped;
-  owned.values.index_copy_(0, mean.rows, rows.front());
+  values.index_copy_(0, mean.rows, rows.front());
   for (const auto& [slot, part] : state) {
     if (part.empty() || !part.front().defined()) continue;
     if (part.front().sizes() != mean.values.sizes())
       return fail(errc::bad_config, "optimizer '" + optimizer_.name + "' keeps '" + slot +
                                         "' in another shape than its parameter's, so it cannot "
                                         "update single rows");
-    auto& whole = owned.state[slot];
-    if (whole.empty()) whole.push_back(at::zeros_like(owned.values));
+    auto& whole = all.state[slot];
+    if (whole.empty()) whole.push_back(at::zeros_like(values));
     whole.front().index_copy_(0, mean.rows, part.front());
   }
-  owned.seen.index_fill_(0, mean.rows, !state.empty());
+  parameters_[all.first].seen.index_fill_(0, mean.rows, !state.empty());
   return {};
 }
 
@@ -289,13 +364,14 @@ result<tensor_batch> parameter_store::read(const std::vector<std::uint32_t>& wan
   batch_builder out(at::kFloat);
   const auto add = [&](std::uint32_t index) {
     const auto& owned = parameters_[index];
+    const auto& values = values_of(owned);
     if (newer_than && owned.changed <= *newer_than) return;
     const auto rows = newer_than && owned.by_rows() ? rows_since(owned.log, *newer_than)
                                                     : std::optional<at::Tensor>();
     if (rows)
-      out.add(index, *rows, owned.values.index_select(0, *rows));
+      out.add(index, *rows, values.index_select(0, *rows));
     else
-      out.add(index, {}, owned.values.detach());
+      out.add(index, {}, values);
   };
   for (const auto index : wanted) {
     if (index >= parameters_.size()) return unknown(index, parameters_.size());
@@ -308,34 +384,36 @@ result<tensor_batch> parameter_store::read(const std::vector<std::uint32_t>& wan
 void batch_builder::add(std::uint32_t parameter, at::Tensor rows, at::Tensor values) {
   if (!rows.defined() && values.numel() <= largest_packed && values.scalar_type() == dtype_) {
     batch_.packed.push_back(parameter);
-    small_.push_back(values.reshape({-1}));
+    elements_ += values.numel();
+    small_.push_back(std::move(values));
   } else {
-    batch_.entries.push_back({parameter, std::move(rows), std::move(values)});
+    batch_.entries.push_back({parameter, std::move(rows), values.detach()});
   }
 }
 
 tensor_batch batch_builder::take() {
-  if (!small_.empty()) batch_.values = at::cat(std::exchange(small_, {}));
+  if (small_.empty()) return std::exchange(batch_, {});
+  batch_.values = at::empty({std::exchange(elements_, 0)}, dtype_);
+  auto* to = static_cast<std::byte*>(batch_.values.mutable_data_ptr());
+  for (const auto& each : std::exchange(small_, {})) {
+    const auto from = each.contiguous();
+    std::memcpy(to, from.const_data_ptr(), from.nbytes());
+    to += from.nbytes();
+  }
   return std::exchange(batch_, {});
 }
 
 result<std::vector<tensor_batch::entry>> unpack(const tensor_batch& batch,
                                                 const std::vector<parameter_entry>& directory) {
+  if (auto good = check_packed(batch, directory); !good) return tl::unexpected(good.error());
   std::vector<tensor_batch::entry> all;
   all.reserve(batch.packed.size() + batch.entries.size());
-  const auto values = batch.values.defined() ? batch.values.numel() : 0;
   std::int64_t begin = 0;
   for (const auto index : batch.packed) {
-    if (index >= directory.size()) return unknown(index, directory.size());
-    const auto& entry = directory[index];
-    const auto length = elements_of(entry);
-    if (!batch.values.defined() || batch.values.dim() != 1 || begin + length > values) break;
-    all.push_back({index, {}, batch.values.narrow(0, begin, length).view(entry.shape)});
-    begin += length;
+    const auto& shape = directory[index].shape;
+    all.push_back({index, {}, part_of(batch.values, begin, shape)});
+    begin += c10::multiply_integers(shape);
   }
-  if (begin != values || all.size() != batch.packed.size())
-    return fail(errc::bad_data, "the packed values are " + std::to_string(values) +
-                                    ", and their parameters have another number of elements");
   for (const auto& each : batch.entries) {
     if (each.parameter >= directory.size()) return unknown(each.parameter, directory.size());
     all.push_back(each);

@@ -76,28 +76,44 @@ class parameter_store {
     param_version complete_since;  // every update after this one is in `touched`
   };
   struct parameter {
-    at::Tensor values;
+    std::uint32_t group = 0;
+    std::uint32_t place = 0;  // in its group
     param_version changed;    // the last update that touched it
-    optimizers::state state;  // its own: slots with one entry
     at::Tensor seen;          // [rows] bool, by rows: has a state; else undefined
     row_log log;
 
     [[nodiscard]] bool by_rows() const { return seen.defined(); }
+  };
+  /// Neighbours that are stepped together: small ones for the price of one call; few enough bytes
+  /// that the means of their gradients are still in the cache. By rows each has its own.
+  struct group {
+    std::vector<at::Tensor> values;
+    optimizers::state state;
+    std::uint32_t first = 0;  // its first parameter
   };
 
   [[nodiscard]] std::vector<std::vector<gradient>> gather(
       std::span<const tensor_batch> pushes) const;
   [[nodiscard]] static gradient mean_of_rows(const std::vector<gradient>& of, std::size_t count,
                                              at::ScalarType type);
+  void add_parameter(owned_parameter given);
+  [[nodiscard]] const at::Tensor& values_of(const parameter& owned) const;
   [[nodiscard]] optimizers::options options_now() const;
-  [[nodiscard]] result<void> step(parameter& owned, const at::Tensor& mean);
-  [[nodiscard]] result<void> step_rows(parameter& owned, const gradient& mean);
-  [[nodiscard]] result<void> step_some_rows(parameter& owned, const gradient& mean, bool first);
+  [[nodiscard]] static at::Tensor dense_mean(const std::vector<gradient>& of, std::size_t count,
+                                             const at::Tensor& like);
+  /// One step of a group with the gradients of each of its parameters, which it lets go of.
+  [[nodiscard]] result<void> step(group& all, std::span<std::vector<gradient>> gradients,
+                                  std::size_t count, const optimizers::options& options);
+  [[nodiscard]] result<void> step_rows(group& all, const gradient& mean,
+                                       const optimizers::options& options);
+  [[nodiscard]] result<void> step_some_rows(group& all, const gradient& mean, bool first,
+                                            const optimizers::options& options);
   void remember(row_log& log, const at::Tensor& rows, std::int64_t all) const;
   [[nodiscard]] static std::optional<at::Tensor> rows_since(const row_log& log, param_version than);
 
   std::vector<parameter_entry> directory_;
   std::vector<parameter> parameters_;
+  std::vector<group> groups_;
   optimizers::optimizer optimizer_;
   optimizers::options options_;
   rate_of_update rate_;
@@ -121,6 +137,7 @@ class batch_builder {
   at::ScalarType dtype_;
   tensor_batch batch_;
   std::vector<at::Tensor> small_;
+  std::int64_t elements_ = 0;  // of the small ones
 };
 
 /// What a batch holds, one entry a parameter: the packed ones as views. Errors: bad_data when the

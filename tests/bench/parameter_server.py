@@ -15,7 +15,8 @@ from harness import Contender
 from figures import Bench, Comparison, read_figures
 
 ALONE = ["link_rate", "push_pull_rate", "push_pull_of_link", "async_160KB_8_workers_updates"]
-BESIDE = ["sync_100MB_updates", "async_100MB_updates", "sync_160KB_updates", "async_160KB_updates"]
+BESIDE = [f"{mode}_{size}_updates" for size in ("100MB", "160KB", "wide")
+          for mode in ("sync", "async")]
 FAMILIES = {"troupe": "Troupe", "rpc": "PyTorch RPC"}
 LINKS = ("shm", "tcp")
 

@@ -1,10 +1,12 @@
 // Measures a parameter server of two shard processes over UCX: what its push_pull makes of the
 // link's bandwidth, measured in the same processes with the same messages, and updates a second.
 //
-//   parameter_server_bench [--only shm,tcp] [--rounds N] [--json]
+//   parameter_server_bench [--only shm,tcp] [--settings async_160KB,..] [--rounds N] [--json]
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -42,11 +44,17 @@ using namespace std::chrono_literals;
 constexpr auto patience = 120s;
 constexpr std::uint32_t shards = 2;
 constexpr std::uint32_t most_workers = 8;
+constexpr std::int64_t row_width = 64;
 
 struct options {
   std::vector<std::string> only{"shm", "tcp"};
+  std::vector<std::string> settings;  // none: all
   int rounds = 10;
   bool json = false;
+
+  [[nodiscard]] bool wants(const std::string& setting) const {
+    return settings.empty() || std::ranges::find(settings, setting) != settings.end();
+  }
 };
 
 [[noreturn]] void die(const std::string& text) {
@@ -61,9 +69,14 @@ struct setting {
   std::int64_t elements = 0;  // of each tensor
   engine::server_mode mode = engine::server_mode::synchronous;
   std::uint32_t workers = 2;
+  std::int64_t touched = 0;  // rows of `row_width` that a gradient has; 0: it is dense
 
   [[nodiscard]] double bytes() const {
     return 4.0 * static_cast<double>(tensors) * static_cast<double>(elements);
+  }
+  [[nodiscard]] std::vector<std::int64_t> shape() const {
+    if (touched == 0) return {elements};
+    return {elements / row_width, row_width};
   }
 };
 
@@ -74,6 +87,8 @@ const std::vector<setting> settings{{"sync_100MB", 50, 500'000, together, 2},
                                     {"async_100MB", 50, 500'000, apart, 2},
                                     {"sync_160KB", 40, 1'000, together, 2},
                                     {"async_160KB", 40, 1'000, apart, 2},
+                                    {"sync_wide", 2, 100'000 * row_width, together, 2, 1'000},
+                                    {"async_wide", 2, 100'000 * row_width, apart, 2, 1'000},
                                     {"async_160KB_8_workers", 40, 1'000, apart, 8}};
 
 /// What the processes share: they begin and end phases together.
@@ -123,7 +138,7 @@ struct process {
 std::vector<owned_parameter> parameters_of(const setting& what) {
   std::vector<owned_parameter> all;
   for (std::int64_t i = 0; i < what.tensors; ++i)
-    all.push_back({std::to_string(i), at::zeros({what.elements})});
+    all.push_back({std::to_string(i), at::zeros(what.shape()), what.touched > 0});
   return all;
 }
 
@@ -171,10 +186,17 @@ shard_actor spawn_shard_of(caf::actor_system& system, const setting& what, std::
   while (true) pause();
 }
 
+at::Tensor gradient_of(const setting& what) {
+  if (what.touched == 0) return at::full(what.shape(), 0.5, at::kFloat);
+  const auto rows = at::randint(what.shape().front(), {1, what.touched}, at::kLong);
+  const auto values = at::full({what.touched, row_width}, 0.5, at::kFloat);
+  return at::sparse_coo_tensor(rows, values, what.shape());
+}
+
 std::vector<engine::named_tensor> gradients_of(const setting& what) {
   std::vector<engine::named_tensor> all;
   for (std::int64_t i = 0; i < what.tensors; ++i)
-    all.push_back({std::to_string(i), at::full({what.elements}, 0.5, at::kFloat)});
+    all.push_back({std::to_string(i), gradient_of(what)});
   return all;
 }
 
@@ -223,7 +245,8 @@ class worker {
     if (rank_ >= what.workers) return wait_out(2);
     const auto client = join(what);
     const auto gradients = gradients_of(what);
-    const int count = what.bytes() > 1e6 ? 2 * chosen_.rounds : 200 * chosen_.rounds;
+    const bool large = what.touched == 0 && what.bytes() > 1e6;
+    const int count = (large ? 2 : 200) * chosen_.rounds;
     for (int i = 0; i < 3; ++i) push_pull(*client, gradients);
     all_.wait();
     const stopwatch watch;
@@ -309,8 +332,11 @@ void bench_link(const figures& out, const options& chosen, const std::string& li
   for (std::uint32_t rank = 0; rank < most_workers; ++rank) {
     workers.push_back(start([&, rank] {
       worker me(transport, rank, addresses, chosen, *all);
-      me.compare_with_link(out, link);
-      for (std::size_t i = 1; i < settings.size(); ++i) me.count_updates(out, link, settings[i]);
+      for (const auto& each : settings) {
+        if (!chosen.wants(each.name)) continue;
+        &each == &settings.front() ? me.compare_with_link(out, link)
+                                   : me.count_updates(out, link, each);
+      }
       all->wait();
     }));
   }
@@ -333,6 +359,11 @@ int main(int argc, char** argv) {
   app.add_option("--only", chosen.only, "Links to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(chosen.only));
+  std::vector<std::string> names;
+  for (const auto& each : settings) names.push_back(each.name);
+  app.add_option("--settings", chosen.settings, "Models to serve")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names));
   app.add_option("--rounds", chosen.rounds, "How often")->check(CLI::Range(1, 1'000'000));
   app.add_flag("--json", chosen.json, "One JSON object a line");
   CLI11_PARSE(app, argc, argv);

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from dataclasses import dataclass
 
 import torch
 from common import LINK_TIMEOUT_S, emit, ranks
@@ -19,14 +20,35 @@ from torch import Tensor
 from torch.distributed import rpc
 
 TRAINERS = 2
-SETTINGS = {"100MB": (50, 500_000, 10), "160KB": (40, 1_000, 300)}  # tensors, elements, rounds
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model, and how often it is updated."""
+
+    tensors: int
+    shape: tuple[int, ...]  # of each tensor
+    rounds: int
+    touched: int = 0  # rows that a gradient has; 0: it is dense
+
+    def gradient(self) -> Tensor:
+        """Of one tensor."""
+        if not self.touched:
+            return torch.full(self.shape, 0.5)
+        rows = torch.randint(self.shape[0], (1, self.touched))
+        values = torch.full((self.touched, *self.shape[1:]), 0.5)
+        return torch.sparse_coo_tensor(rows, values, self.shape).coalesce()
+
+
+SETTINGS = {"100MB": Setting(50, (500_000,), 10), "160KB": Setting(40, (1_000,), 300),
+            "wide": Setting(2, (100_000, 64), 20, touched=1_000)}
 
 
 class ParameterServer:
     """Lives in the server's process; trainers call it by remote reference."""
 
-    def __init__(self, tensors: int, elements: int) -> None:
-        self.params = [torch.zeros(elements) for _ in range(tensors)]
+    def __init__(self, setting: Setting) -> None:
+        self.params = [torch.zeros(setting.shape) for _ in range(setting.tensors)]
         self.optimizer = torch.optim.SGD(self.params, lr=0.001)
         self.lock = threading.Lock()
         self.future: torch.futures.Future = torch.futures.Future()
@@ -69,26 +91,26 @@ class ParameterServer:
             return self.params
 
 
-def train(server: rpc.RRef, mode: str, tensors: int, elements: int, rounds: int) -> None:
+def train(server: rpc.RRef, mode: str, setting: Setting, rounds: int) -> None:
     """One trainer's part."""
     call = ParameterServer.update_together if mode == "sync" else ParameterServer.update_alone
-    gradients = [torch.full((elements,), 0.5) for _ in range(tensors)]
+    gradients = [setting.gradient() for _ in range(setting.tensors)]
     for _ in range(rounds):
         rpc.rpc_sync(server.owner(), call, (server, gradients))
 
 
 def measure() -> None:
     """The server's part: has the trainers train, and takes the time."""
-    for size, (tensors, elements, rounds) in SETTINGS.items():
+    for size, setting in SETTINGS.items():
         for mode in ("sync", "async"):
-            server = rpc.RRef(ParameterServer(tensors, elements))
-            for count in (3, rounds):
+            server = rpc.RRef(ParameterServer(setting))
+            for count in (3, setting.rounds):
                 started = time.perf_counter()
                 torch.futures.wait_all([
-                    rpc.rpc_async(f"trainer{i}", train, (server, mode, tensors, elements, count))
+                    rpc.rpc_async(f"trainer{i}", train, (server, mode, setting, count))
                     for i in range(TRAINERS)])
                 seconds = time.perf_counter() - started
-            updates = rounds * (1 if mode == "sync" else TRAINERS)
+            updates = setting.rounds * (1 if mode == "sync" else TRAINERS)
             emit(name=f"{mode}_{size}_updates", value=updates / seconds, unit="1/s")
 
 
