@@ -2,6 +2,7 @@
 
 ./dev bench resnet [--peers] [--json FILE] [--steps N] [--rounds R] [--micro-batches 1,2,4,8]
                    [--variants fp32,fp32-channels_last,bf16-channels_last] [--schedules 1f1b,gpipe]
+                   [--auto-cut]
 
 The protocol is in docs/benchmarks.md. A figure is the median over the rounds of a run's median
 step time, the first step left out.
@@ -31,6 +32,7 @@ PIPELINING_SCHEDULES = ("1f1b", "gpipe")
 CPU_OVERHEAD_LIMIT = 1.15
 LOSS_TOLERANCE = 0.01
 MIB = 1 << 20
+COLUMNS = ["contender", "variant", "schedule", "micro-batches", "cut"]  # of every row
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,14 @@ class Setup:
     schedule: str
     micro_batches: int
     variant: str = "fp32"
+    auto_cut: bool = False  # where Troupe's own profile says, instead of the protocol's place
 
     @property
     def name(self) -> str:
         """Unique, dotted."""
         middle = [self.schedule] if self.schedule else []
         last = [] if self.variant == "fp32" else [self.variant]
+        last += ["auto-cut"] if self.auto_cut else []
         return ".".join([self.family, *middle, f"mb{self.micro_batches}", *last])
 
     @property
@@ -56,7 +60,9 @@ class Setup:
 
     def cells(self) -> list[str]:
         """The first columns of its row."""
-        return [FAMILIES[self.family], self.variant, self.schedule or "-", str(self.micro_batches)]
+        cut = "auto" if self.auto_cut else "-" if self.family == "one_process" else "given"
+        return [FAMILIES[self.family], self.variant, self.schedule or "-", str(self.micro_batches),
+                cut]
 
 
 def schedules_of(family: str, wanted: list[str]) -> list[str]:
@@ -68,11 +74,12 @@ def schedules_of(family: str, wanted: list[str]) -> list[str]:
     return [""]
 
 
-def setups(family: str, micro_batches: list[int], variants: list[str],
-           schedules: list[str]) -> list[Setup]:
+def setups(family: str, options: argparse.Namespace) -> list[Setup]:
     """A family's rows. All but GPipe need as many micro-batches as stages."""
-    return [Setup(family, schedule, count, variant) for variant in variants
-            for schedule in schedules_of(family, schedules) for count in micro_batches
+    cuts = (False, True) if family == "troupe" and options.auto_cut else (False,)
+    return [Setup(family, schedule, count, variant, auto_cut) for variant in options.variants
+            for auto_cut in cuts for schedule in schedules_of(family, options.schedules)
+            for count in options.micro_batches
             if schedule in ("", "gpipe") or count >= STAGES]
 
 
@@ -82,8 +89,9 @@ def setups(family: str, micro_batches: list[int], variants: list[str],
 def troupe_command(options: argparse.Namespace, setup: Setup) -> list[str]:
     """Troupe's trainer over UCX, one process a stage."""
     side = options.image_size
+    where = ("partition", "auto") if setup.auto_cut else ("cut", options.cut)
     flags = {
-        "model": options.model, "classes": options.classes, "stages": STAGES, "cut": options.cut,
+        "model": options.model, "classes": options.classes, "stages": STAGES, where[0]: where[1],
         "schedule": setup.schedule, "micro-batches": setup.micro_batches,
         "batch-size": options.batch_size, "steps": options.steps,
         "data": f"synthetic:3x{side}x{side}:{options.classes}", "loss": "mse", "optimizer": "sgd",
@@ -164,7 +172,7 @@ def contenders(options: argparse.Namespace) -> dict[str, tuple[Setup, Contender]
     for family in options.only:
         command = troupe_command if family == "troupe" else peer_command
         reader = troupe_reader if family == "troupe" else peer_reader
-        for setup in setups(family, options.micro_batches, options.variants, options.schedules):
+        for setup in setups(family, options):
             contender = Contender(setup.name, command(options, setup), reader(options))
             found[setup.name] = (setup, contender)
     return found
@@ -201,7 +209,7 @@ class Report:
         """Header and rows: seconds a step and ratios to the best of each peer in that precision."""
         rivals = {precision: dict(self.rivals(precision)) for precision in self.precisions()}
         names = [name for name in RIVALS if any(name in found for found in rivals.values())]
-        header = ["contender", "variant", "schedule", "micro-batches", "s/step", "last loss",
+        header = [*COLUMNS, "s/step", "last loss",
                   *(f"/ {name}" for name in names)]
         rows = []
         for setup, result in self.measured():
@@ -217,7 +225,7 @@ class Report:
         measured = self.measured()
         names = sorted({figure for _, result in measured for figure in result.figures()
                         if figure.startswith("peak:")}, key=lambda figure: figure.split()[-1])
-        header = ["contender", "variant", "schedule", "micro-batches",
+        header = [*COLUMNS,
                   *(f"{name.removeprefix('peak:')} MiB" for name in names)]
         rows = [[*setup.cells(), *(number(_mib(result.median(name)), 0) for name in names)]
                 for setup, result in measured]
@@ -355,6 +363,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--schedules", type=lambda text: text.split(","),
                         default=["1f1b", "gpipe"], metavar="NAMES",
                         help="of Troupe, and those of them that torch.distributed.pipelining has")
+    parser.add_argument("--auto-cut", action="store_true",
+                        help="measure Troupe also with --partition auto")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds one run may take")
     for name, value in PROTOCOL.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)

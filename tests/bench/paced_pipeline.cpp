@@ -1,0 +1,119 @@
+// A pipeline whose layers do nothing but take their time: what the executor makes of a schedule, in
+// real processes over UCX, where no arithmetic and no shortage of cores blurs it.
+//
+//   paced_pipeline --model paced ..    otherwise as resnet_pipeline; of the environment it reads
+//     TROUPE_PACE_LAYERS   how many layers, one for each slice
+//     TROUPE_PACE_MS       how long a layer's F, I and W take each
+//     TROUPE_PACE_SIGMA    of the lognormal factor, of mean 1, that each of them takes longer
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sum.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "apps/training/application.hpp"
+#include "engine/autograd/weight_gradients.hpp"
+#include "engine/stage/layer.hpp"
+
+namespace {
+
+using namespace troupe;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+double number(const char* name, double otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtod(text, nullptr);
+}
+
+/// Takes a layer's time. Used by one thread.
+class pace {
+ public:
+  explicit pace(const std::string& layer)
+      : random_(std::hash<std::string>{}(layer)),
+        mean_(number("TROUPE_PACE_MS", 4)),
+        sigma_(number("TROUPE_PACE_SIGMA", 0)) {}
+
+  void take() {
+    std::lognormal_distribution<double> factor(-sigma_ * sigma_ / 2, sigma_);
+    const double milliseconds = sigma_ > 0 ? mean_ * factor(random_) : mean_;
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+  }
+
+ private:
+  std::mt19937_64 random_;
+  double mean_;
+  double sigma_;
+};
+
+/// x * weight, slowly.
+struct paced_function : torch::autograd::Function<paced_function> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            pace* how) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    how->take();
+    context->save_for_backward({x, weight});
+    context->saved_data["pace"] = reinterpret_cast<std::int64_t>(how);
+    return x * weight;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    auto* const how = reinterpret_cast<pace*>(context->saved_data["pace"].toInt());
+    how->take();
+    const auto weights = [how, gradient = gradients[0], x = saved[0]]() -> at::Tensor {
+      how->take();
+      return at::sum(gradient * x).view(1);
+    };
+    variable_list out(3);
+    if (context->needs_input_grad(0)) out[0] = gradients[0] * saved[1];
+    if (auto* const later = engine::weight_gradient_collector::current())
+      later->add({saved[1], weights});
+    else
+      out[1] = weights();
+    return out;
+  }
+};
+
+class paced_layer final : public engine::layer {
+ public:
+  explicit paced_layer(std::string name)
+      : layer(name), pace_(name), weight_(at::ones({1}).requires_grad_(true)) {}
+
+  at::Tensor forward(const at::Tensor& input, bool) override {
+    return paced_function::apply(input.flatten(1), weight_, &pace_);
+  }
+  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
+    return {{name() + ".weight", weight_}};
+  }
+  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>&) const override { return 1; }
+
+ private:
+  pace pace_;
+  at::Tensor weight_;
+};
+
+result<engine::model> build(const actors::model_order&) {
+  engine::model layers;
+  const auto count = static_cast<int>(number("TROUPE_PACE_LAYERS", 8));
+  for (int i = 0; i < count; ++i)
+    layers.push_back(std::make_unique<paced_layer>("layer" + std::to_string(i)));
+  return layers;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  apps::application program;
+  program.info = {"paced_pipeline", "0", "Takes its time, as a pipeline.", {"transformer"}};
+  program.models["paced"] = build;
+  return apps::run_program(program, argc, argv);
+}
