@@ -1,5 +1,6 @@
 #include "actors/stage/stage_actor.hpp"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -61,6 +62,17 @@ std::uint32_t chunks_of(const stage_state& state) {
 
 void perform_effects(stage_pointer self, const result<engine::stage_effects>& effects);
 
+bool begins_backward(const engine::stage_module& module, const engine::action& what) {
+  const bool is_backward =
+      what.kind == action_kind::backward || what.kind == action_kind::input_gradient;
+  return is_backward && module.options().is_last;
+}
+
+/// The gradient of the loss, as the last slice of the model takes it.
+at::Tensor seed_of(double loss_scale) {
+  return loss_scale == 1 ? at::Tensor() : at::scalar_tensor(loss_scale, at::kFloat);  // [] f32
+}
+
 void start(stage_pointer self, const engine::start_action& what) {
   auto& state = self->state;
   const auto step = state.steps.find(what.key);
@@ -75,6 +87,8 @@ void start(stage_pointer self, const engine::start_action& what) {
     state.inbox.erase(key);
   }
   if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(key);
+  if (begins_backward(*state.modules[what.what.chunk], what.what))
+    in.gradient = seed_of(loss_scale_of(state, step->second));
   state.work->post([module = state.modules[what.what.chunk].get(), what,
                     kind = step->second.order.kind, batch_size = step->second.order.batch_size,
                     in = std::move(in), to = caf::actor_cast<stage_actor>(self)]() mutable {

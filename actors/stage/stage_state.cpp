@@ -13,13 +13,20 @@ module_list modules_of(const stage_state& state) {
   return all;
 }
 
-void fail_all(stage_pointer self, const error& why) {
+double loss_scale_of(const stage_state& state, const announced_step& step) {
+  return step.order.loss_scale > 0 ? step.order.loss_scale : state.update.loss_scale;
+}
+
+void give_up(stage_pointer self, const error& why) {
   auto steps = std::exchange(self->state.steps, {});
   self->state.inbox.clear();
   self->state.outputs.clear();
-  if (steps.empty()) log::error(self->state.name + ": " + why.text);
-  for (auto& [key, step] : steps)
-    step.answer.deliver(to_caf({why.code, self->state.name + ": " + why.text}));
+  if (steps.empty()) log::error(why.text);
+  for (auto& [key, step] : steps) step.answer.deliver(to_caf(why));
+}
+
+void fail_all(stage_pointer self, const error& why) {
+  give_up(self, {why.code, self->state.name + ": " + why.text});
 }
 
 }  // namespace troupe::actors

@@ -53,7 +53,8 @@ struct update_state {
   optimizer_actor optimizer;
   std::vector<engine::named_tensor> parameters;  // of all chunks, in the order of gradients
   std::vector<tied_parameter> ties;
-  judge_actor judge;  // null: what is not finite is an error
+  judge_actor judge;      // null: what is not finite is an error
+  double loss_scale = 1;  // that the last verdict named
   std::uint32_t stages_behind = 0;
   std::map<engine::step_key, settlement> settling;
   std::optional<rehearsed> rehearsal;  // the last one
@@ -80,7 +81,14 @@ using stage_pointer = stage_actor::stateful_pointer<stage_state>;
 using module_list = std::vector<engine::stage_module*>;
 [[nodiscard]] module_list modules_of(const stage_state& state);
 
+/// What the step's loss is multiplied by. Asked once its backwards begin, so the verdict on the
+/// step before has come.
+[[nodiscard]] double loss_scale_of(const stage_state& state, const announced_step& step);
+
 /// The steps outstanding cannot succeed any more; says so to whoever waits for them.
+void give_up(stage_pointer self, const error& why);
+
+/// The same, for what went wrong on this stage: the text gets its name.
 void fail_all(stage_pointer self, const error& why);
 
 /// Nothing of a training step is left to do: answers it, and lets the next one use the weights.

@@ -9,6 +9,8 @@
 #include "actors/errors.hpp"
 #include "engine/stage/reference.hpp"
 #include "engine/stage/torch_error.hpp"
+#include "engine/stage/unscale.hpp"
+#include "optimizers/options.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -32,25 +34,36 @@ result<void> check_contexts(const stage_state& state, const step_key& key) {
   return {};
 }
 
-/// Computes gradients on the work thread and, where they are settled, looks through them.
+/// Frees gradients from the loss scale, and looks through them. Empty: all are finite.
+std::string free_of_scale(const std::vector<engine::named_tensor>& parameters,
+                          engine::step_gradients& gradients, double scale) {
+  if (scale == 1) return engine::first_not_finite(parameters, gradients);
+  if (engine::unscale(gradients, scale)) return "";
+  return engine::first_not_finite(parameters, gradients) + " at loss scale " +
+         optimizers::to_text(scale);
+}
+
+/// Computes gradients on the work thread; where they are settled, they are what the optimizer gets.
 template <class Compute>
 void post_gradients(stage_pointer self, const step_key& key, bool settled, Compute compute) {
-  self->state.work->post(
-      [modules = modules_of(self->state), parameters = self->state.update.parameters, key, settled,
-       compute = std::move(compute), to = caf::actor_cast<stage_actor>(self)]() mutable {
-        const auto begin = std::chrono::steady_clock::now();
-        gradients_ready message{.step = key, .gradients = {}, .settled = settled};
-        try {
-          message.gradients = compute(modules, parameters);
-          if (settled) message.bad = engine::first_not_finite(parameters, message.gradients);
-        } catch (const std::exception& problem) {
-          message.settled = true;
-          message.bad = "summing the gradients failed: " + engine::reason_of(problem);
-        }
-        message.busy_s =
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-        caf::anon_send(to, std::move(message));
-      });
+  const auto step = self->state.steps.find(key);
+  if (step == self->state.steps.end()) return;  // failed meanwhile
+  self->state.work->post([modules = modules_of(self->state),
+                          parameters = self->state.update.parameters, key, settled,
+                          scale = step->second.report.loss_scale, compute = std::move(compute),
+                          to = caf::actor_cast<stage_actor>(self)]() mutable {
+    const auto begin = std::chrono::steady_clock::now();
+    gradients_ready message{.step = key, .gradients = {}, .settled = settled};
+    try {
+      message.gradients = compute(modules, parameters);
+      if (settled) message.bad = free_of_scale(parameters, message.gradients, scale);
+    } catch (const std::exception& problem) {
+      message.failure = "summing the gradients failed: " + engine::reason_of(problem);
+    }
+    message.busy_s =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    caf::anon_send(to, std::move(message));
+  });
 }
 
 /// Adds what other stages have of shared weights, once all of it is there.
@@ -116,6 +129,17 @@ void update(stage_pointer self, const step_key& key, const engine::step_gradient
           [self](const caf::error& why) { fail_all(self, from_caf(why)); });
 }
 
+void obey(stage_pointer self, const gradients_ready& from, const verdict& decided) {
+  const auto found = self->state.steps.find(from.step);
+  if (found == self->state.steps.end()) return;
+  self->state.update.loss_scale = decided.loss_scale;
+  if (decided.bad.empty()) return update(self, from.step, from.gradients);
+  if (decided.ends_run) return give_up(self, {errc::handler_failed, decided.bad});
+  found->second.report.skipped = decided.bad;
+  ++self->state.update.skipped;
+  take_back(self, from.step);
+}
+
 /// The step's gradients are there: to the optimizer with them, unless they are not finite.
 void conclude(stage_pointer self, const gradients_ready& from, announced_step& step) {
   auto& state = self->state;
@@ -131,22 +155,17 @@ void conclude(stage_pointer self, const gradients_ready& from, announced_step& s
                                "; it was not applied (--on-nan skip leaves such updates out)"});
   }
   self->request(state.update.judge, verdict_deadline,
-                ask_verdict{from.step, state.update.stages_behind, where(bad)})
-      .then(
-          [self, from](const verdict& decided) {
-            const auto found = self->state.steps.find(from.step);
-            if (found == self->state.steps.end()) return;
-            if (decided.bad.empty()) return update(self, from.step, from.gradients);
-            found->second.report.skipped = decided.bad;
-            ++self->state.update.skipped;
-            take_back(self, from.step);
-          },
-          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+                ask_verdict{from.step, state.update.stages_behind, where(bad), !step.bad.empty()})
+      .then([self, from](const verdict& decided) { obey(self, from, decided); },
+            [self](const caf::error& why) { fail_all(self, from_caf(why)); });
 }
 
 }  // namespace
 
 void sum_gradients(stage_pointer self, const step_key& key) {
+  const auto step = self->state.steps.find(key);
+  if (step == self->state.steps.end()) return;  // failed meanwhile
+  step->second.report.loss_scale = loss_scale_of(self->state, step->second);
   if (const auto clean = check_contexts(self->state, key); !clean)
     return fail_all(self, clean.error());
   post_gradients(self, key, self->state.update.ties.empty(),
@@ -162,6 +181,7 @@ void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
   const auto found = self->state.steps.find(from.step);
   if (found == self->state.steps.end()) return;  // failed meanwhile
   found->second.report.busy_s += from.busy_s;
+  if (from.failure) return fail_all(self, {errc::handler_failed, *from.failure});
   if (!from.settled) return share_ties(self, from);
   conclude(self, from, found->second);
 }
