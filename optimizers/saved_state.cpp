@@ -102,8 +102,7 @@ result<loss_scaler> from_tensor(const at::Tensor& kept, loss_scaler rules) {
   };
   if (kept.dim() != 1 || kept.numel() != 2 || kept.scalar_type() != at::kDouble)
     return refuse("it should be two numbers in F64");
-  const auto* const numbers = kept.contiguous().const_data_ptr<double>();
-  const double scale = numbers[0], applied = numbers[1];
+  const double scale = kept[0].item<double>(), applied = kept[1].item<double>();
   if (!(scale >= rules.least && scale <= rules.most))
     return refuse("a scale of " + std::to_string(scale));
   if (!(applied >= 0 && applied < 4294967296.0) || applied != std::floor(applied))
