@@ -92,10 +92,11 @@ bool same(const weights& left, const weights& right) {
 /// A pipeline of stages in this process.
 struct company {
   explicit company(const actors::pipeline_options& options,
-                   const std::vector<std::size_t>& cuts = {2})
-      : stages(actors::local_stages::spawn(system, layers(spoils), cuts, {.optimizer = "adamw"},
-                                           optimizers::built_in())
-                   .value()),
+                   const std::vector<std::size_t>& cuts = {2},
+                   const actors::stage_blueprint& like = {.optimizer = "adamw"})
+      : stages(
+            actors::local_stages::spawn(system, layers(spoils), cuts, like, optimizers::built_in())
+                .value()),
         pipeline(actors::pipeline::compose(system, stages.handles(), "1f1b", options).value()) {}
 
   result<actors::step_outcome> step(int batch) {
@@ -121,8 +122,11 @@ actors::ask_verdict ask(std::uint64_t step, std::uint32_t place, const std::stri
 TEST_CASE("A power of two as the loss scale gives the bits of none, wherever the model is cut") {
   const auto cuts = GENERATE(std::vector<std::size_t>{}, std::vector<std::size_t>{2},
                              std::vector<std::size_t>{1, 4});
+  actors::stage_blueprint like{.optimizer = "adamw"};
+  like.options.precision = GENERATE(engine::precision::fp32, engine::precision::bf16);
+  if (GENERATE(false, true)) like.rules = {.clip_value = 0.1, .clip_norm = 0.05, .accumulate = 2};
   const auto train = [&](double scale) {
-    company with({.loss_scale = scale}, cuts);
+    company with({.loss_scale = scale}, cuts, like);
     for (int batch = 1; batch <= 4; ++batch) {
       const auto outcome = with.step(batch);
       REQUIRE(outcome);
