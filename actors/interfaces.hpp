@@ -40,10 +40,13 @@ using stage_actor = caf::typed_actor<
     // The same of its optimizer's state, of all chunks, which the optimizer answers.
     caf::replies_to<load_state>::with<done>, caf::replies_to<read_state>::with<kept_state>>;
 
-/// Decides for all stages alike whether a step's gradients are applied. Lives beside the pipeline.
+/// Decides for all stages alike whether a step's gradients are applied, and what the next loss is
+/// multiplied by. Lives beside the pipeline.
 using judge_actor = caf::typed_actor<
     // From each stage, once a training step; answered when all stages have asked.
-    caf::replies_to<ask_verdict>::with<verdict>>;
+    caf::replies_to<ask_verdict>::with<verdict>,
+    // From the pipeline, between steps.
+    caf::replies_to<read_loss_scale>::with<loss_scale_now>>;
 
 /// The owner of a stage's parameters: the only one who writes them. Lives beside its stage.
 using optimizer_actor = caf::typed_actor<

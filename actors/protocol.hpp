@@ -92,11 +92,12 @@ struct run {
   std::uint64_t update = 0;     // which optimizer step this is, from 1
   double learning_rate = 0;
   bool rehearsal = false;  // no update: the stage keeps the gradients for `read_rehearsal`
+  double loss_scale = 1;   // what the loss is multiplied by; 0: as the last verdict says
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.update,
-      self.learning_rate, self.rehearsal);
+      self.learning_rate, self.rehearsal, self.loss_scale);
   }
 };
 
@@ -109,11 +110,12 @@ struct run_done {
   std::uint64_t peak_memory_bytes = 0;   // of the stage's process, so far
   std::uint64_t peak_context_bytes = 0;  // most that its contexts held at once in this step
   std::string skipped;                   // why the update was left out; empty: it was not
+  double loss_scale = 1;                 // that the step's loss was multiplied by
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.step.epoch, self.step.step, self.loss, self.correct, self.busy_s, self.peak_memory_bytes,
-      self.peak_context_bytes, self.skipped);
+      self.peak_context_bytes, self.skipped, self.loss_scale);
   }
 };
 
@@ -135,14 +137,15 @@ struct work_done {
   std::optional<std::string> failure = {};
 };
 
-/// A step's gradients are summed, or with `settled` also those of tied weights, and looked through:
-/// from a stage's work thread to its actor, never between nodes.
+/// A step's gradients are summed, or with `settled` also those of tied weights, freed from the loss
+/// scale and looked through: from a stage's work thread to its actor, never between nodes.
 struct gradients_ready {
   engine::step_key step;
   engine::step_gradients gradients;
   bool settled = false;
   std::string bad = {};  // the first that is not finite; empty: none
   double busy_s = 0;
+  std::optional<std::string> failure = {};
 };
 
 /// The step has left no trace in the stage: from its work thread to its actor, never between nodes.
@@ -167,21 +170,33 @@ struct ask_verdict {
   engine::step_key step;
   std::uint32_t place = 0;  // the stage's, counted against the flow: the last stage finds out first
   std::string bad;          // the first that is not finite; empty: none
+  bool of_loss = false;     // that is a loss, which no scale made so
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.place, self.bad);
+    f(self.step.epoch, self.step.step, self.place, self.bad, self.of_loss);
   }
 };
 
-/// The same for all stages: apply the step, or skip it and say why.
+/// The same for all stages: apply the step, or leave it out and say why, or end the run.
 struct verdict {
-  std::string bad;  // empty: apply
+  std::string bad;        // empty: apply
+  bool ends_run = false;  // with `bad`
+  double loss_scale = 1;  // of the next step, where its order leaves that open
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.bad);
+    f(self.bad, self.ends_run, self.loss_scale);
   }
+};
+
+/// What is the scale now, and since how many steps? From the pipeline, between steps; never between
+/// nodes.
+struct read_loss_scale {};
+
+struct loss_scale_now {
+  double scale = 1;
+  std::uint32_t applied = 0;  // see optimizers::loss_scaler
 };
 
 /// A step's gradients, for the stage's optimizer, which keeps none of them longer than until the
@@ -274,7 +289,7 @@ struct build_stage {
   std::uint64_t seed = 0;
   std::vector<layer_range> slices;  // one a chunk of the stage
   std::string loss;
-  bool bf16 = false;
+  std::string precision = "fp32";
   bool channels_last = false;
   std::string device = "cpu";
   std::int32_t threads = 1;                 // intra-op threads of the stage's arithmetic
@@ -286,7 +301,7 @@ struct build_stage {
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.stage, self.model, self.classes, self.model_options, self.seed, self.slices, self.loss,
-      self.bf16, self.channels_last, self.device, self.threads, self.recompute, self.optimizer,
+      self.precision, self.channels_last, self.device, self.threads, self.recompute, self.optimizer,
       self.optimizer_options, self.rules);
   }
 };
@@ -494,6 +509,8 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::step_undone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::tied_gradient)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::ask_verdict)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::verdict)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_loss_scale)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::loss_scale_now)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_rehearsal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::rehearsed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::apply_gradients)

@@ -89,17 +89,4 @@ result<std::optional<gradient_list>> gradient_accumulator::add(const gradient_li
   return scaled(std::exchange(sum_, {}), 1.0 / steps_);
 }
 
-bool loss_scaler::admit(double squares) noexcept {
-  if (!std::isfinite(squares)) {
-    applied = 0;
-    scale = std::max(least, scale * backoff);
-    return false;
-  }
-  if (++applied >= interval) {
-    applied = 0;
-    scale = std::min(most, scale * growth);
-  }
-  return true;
-}
-
 }  // namespace troupe::optimizers

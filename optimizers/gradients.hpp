@@ -46,22 +46,4 @@ class gradient_accumulator {
   std::vector<bool> is_own_;  ///< Whether an entry of `sum_` is a tensor made here.
 };
 
-/// Dynamic loss scaling for f16: Micikevicius et al., "Mixed precision training", 2018. The loss is
-/// multiplied by `scale()` before the backward, the gradients by its inverse after it; a step whose
-/// gradients are not finite is skipped and the scale falls. A value: copy it to save it.
-struct loss_scaler {
-  double scale = 65536;
-  double growth = 2;     ///< After `interval` steps in a row that were applied.
-  double backoff = 0.5;  ///< After a step that was skipped.
-  double least = 1;
-  double most = 16777216;
-  std::uint32_t interval = 2000;
-  std::uint32_t applied = 0;  ///< Steps in a row so far.
-
-  /// Whether to apply the step, given the sum of squares of its gradients over all shards.
-  [[nodiscard]] bool admit(double squares) noexcept;
-
-  bool operator==(const loss_scaler&) const = default;
-};
-
 }  // namespace troupe::optimizers

@@ -75,14 +75,15 @@ result<std::vector<model_slice>> build_slices(const build_stage& order,
 result<engine::stage_options> stage_options(const build_stage& order) {
   const auto loss = engine::parse_loss(order.loss);
   if (!loss) return tl::unexpected(loss.error());
+  const auto precision = engine::parse_precision(order.precision);
+  if (!precision) return tl::unexpected(precision.error());
   if (order.slices.empty() || order.slices.size() > engine::max_chunks || order.threads < 1)
     return fail(errc::bad_config, "a stage order names no slice of the model, or no thread");
-  return engine::stage_options{
-      .loss = *loss,
-      .precision = order.bf16 ? engine::precision::bf16 : engine::precision::fp32,
-      .channels_last = order.channels_last,
-      .device = c10::Device(order.device),
-      .seed = order.seed};
+  return engine::stage_options{.loss = *loss,
+                               .precision = *precision,
+                               .channels_last = order.channels_last,
+                               .device = c10::Device(order.device),
+                               .seed = order.seed};
 }
 
 caf::result<stage_built> on_build(self_pointer self, const build_stage& order) {

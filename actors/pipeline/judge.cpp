@@ -10,42 +10,36 @@
 namespace troupe::actors {
 namespace {
 
-/// A step that not all stages have asked about.
-struct open_case {
-  std::map<std::uint32_t, std::string> bad;  // by place
-  std::vector<caf::typed_response_promise<verdict>> waiting;
-};
-
 struct judge_state {
-  std::size_t stages = 0;
-  std::map<engine::step_key, open_case> cases;
+  judge_core core;
+  std::map<engine::step_key, std::vector<caf::typed_response_promise<verdict>>> waiting;
 };
 
 using self_pointer = judge_actor::stateful_pointer<judge_state>;
 
 caf::result<verdict> on_ask(self_pointer self, const ask_verdict& asked) {
-  auto& of = self->state.cases[asked.step];
-  if (!asked.bad.empty()) of.bad[asked.place] = asked.bad;
+  auto& state = self->state;
   auto promise = self->make_response_promise<verdict>();
-  of.waiting.push_back(promise);
-  if (of.waiting.size() == self->state.stages) {
-    auto closed = self->state.cases.extract(asked.step);
-    const auto& [bad, waiting] = closed.mapped();
-    const verdict decided{bad.empty() ? "" : bad.begin()->second};
-    for (auto each : waiting) each.deliver(decided);
+  state.waiting[asked.step].push_back(promise);
+  if (const auto decided = state.core.hear(asked)) {
+    auto all = state.waiting.extract(asked.step);
+    for (auto& each : all.mapped()) each.deliver(*decided);
   }
   return promise;
 }
 
-judge_actor::behavior_type judge_behavior(self_pointer self, std::size_t stages) {
-  self->state.stages = stages;
-  return {[self](const ask_verdict& asked) { return on_ask(self, asked); }};
+judge_actor::behavior_type judge_behavior(self_pointer self, judge_rules rules) {
+  self->state.core = judge_core(std::move(rules));
+  return {
+      [self](const ask_verdict& asked) { return on_ask(self, asked); },
+      [self](const read_loss_scale&) { return self->state.core.scale(); },
+  };
 }
 
 }  // namespace
 
-judge_actor spawn_judge(caf::actor_system& system, std::size_t stages) {
-  return system.spawn(judge_behavior, stages);
+judge_actor spawn_judge(caf::actor_system& system, judge_rules rules) {
+  return system.spawn(judge_behavior, std::move(rules));
 }
 
 }  // namespace troupe::actors

@@ -1,14 +1,13 @@
 #pragma once
 
 #include <caf/actor_system.hpp>
-#include <cstdint>
 
 #include "actors/interfaces.hpp"
+#include "actors/pipeline/judge_core.hpp"
 
 namespace troupe::actors {
 
-/// Spawns the judge of a pipeline of so many stages: a step is applied when none of them found a
-/// gradient that is not finite.
-[[nodiscard]] judge_actor spawn_judge(caf::actor_system& system, std::size_t stages);
+/// Spawns the judge of a pipeline.
+[[nodiscard]] judge_actor spawn_judge(caf::actor_system& system, judge_rules rules);
 
 }  // namespace troupe::actors

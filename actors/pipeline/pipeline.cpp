@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <caf/event_based_actor.hpp>
 #include <caf/send.hpp>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -14,6 +15,8 @@
 #include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/plan_text.hpp"
 #include "engine/stage/model.hpp"
+#include "optimizers/options.hpp"
+#include "optimizers/saved_state.hpp"
 
 namespace troupe::actors {
 
@@ -49,10 +52,10 @@ std::optional<std::size_t> stage_of(
 }
 
 /// Sends one request and waits for its answer.
-template <class Answer, class Request>
-result<Answer> ask(caf::scoped_actor& self, const stage_actor& stage, Request request) {
+template <class Answer, class Actor, class Request>
+result<Answer> ask(caf::scoped_actor& self, const Actor& whom, Request request) {
   result<Answer> outcome = fail(errc::handler_failed, "no answer");
-  self->request(stage, transfer_deadline, std::move(request))
+  self->request(whom, transfer_deadline, std::move(request))
       .receive([&](Answer& answer) { outcome = std::move(answer); },
                [&](const caf::error& why) { outcome = tl::unexpected(from_caf(why)); });
   return outcome;
@@ -136,12 +139,19 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
     return fail(errc::bad_config, "credits = " + std::to_string(credits) +
                                       " is out of range: 1 to " +
                                       std::to_string(engine::max_credits));
+  const double loss_scale = options.scaler ? options.scaler->scale : options.loss_scale;
+  if (!(loss_scale > 0) || !std::isfinite(loss_scale))
+    return fail(errc::bad_config,
+                "loss_scale = " + optimizers::to_text(loss_scale) + " is out of range: above 0");
   pipeline made(system, std::move(stages), schedule, *layout);
   const auto last = layout->slice_at(layout->positions() - 1);
   made.feeder_ =
       spawn_feeder(system, made.stages_.front(), made.stages_[last.stage], last.chunk, credits);
   made.norm_ = spawn_norm(system, layout->stages);
-  if (options.skip_bad_steps) made.judge_ = spawn_judge(system, layout->stages);
+  made.has_scaler_ = options.scaler.has_value();
+  made.loss_scale_ = loss_scale;
+  if (options.skip_bad_steps || options.scaler)
+    made.judge_ = spawn_judge(system, {layout->stages, options.skip_bad_steps, options.scaler});
   if (auto connected = made.connect(options); !connected) return tl::unexpected(connected.error());
   return made;
 }
@@ -203,17 +213,24 @@ engine::step_key pipeline::next_step() {
   return {epoch_id{0}, step_id{++last_step_}};
 }
 
+// Steps are begun before the verdict on the one before, which says what a scaler makes of it.
+double pipeline::loss_scale_of(const step_order& order) const {
+  if (order.rehearsal) return order.loss_scale;
+  return has_scaler_ && updates_ > 0 ? 0 : loss_scale_;
+}
+
 result<void> pipeline::begin(const engine::step_key& step, const step_order& order) {
   auto plan = plan_for(order);
   if (!plan) return tl::unexpected(plan.error());
   const auto update = updates_ + 1;
+  const double loss_scale = loss_scale_of(order);
   if (order.kind == engine::step_kind::training && !order.rehearsal) updates_ = update;
   announcement message{
       stages_, {}, std::make_shared<std::promise<result<std::vector<run_done>>>>()};
   for (const auto& stage : plan->stages) {
     const engine::plan own{plan->schedule, plan->microbatches, {stage}, plan->chunks, plan->order};
     message.orders.push_back({step, order.kind, engine::to_text(own), order.images, update,
-                              order.learning_rate, order.rehearsal});
+                              order.learning_rate, order.rehearsal, loss_scale});
   }
   under_way_.push_back({step, order.images, steady_clock::now(), message.answer->get_future()});
   caf::anon_send(announcer_, std::move(message));
@@ -230,6 +247,7 @@ result<step_outcome> pipeline::finish() {
     outcome.loss += report.loss;
     outcome.correct += report.correct;
     if (outcome.skipped.empty()) outcome.skipped = report.skipped;
+    outcome.loss_scale = report.loss_scale;
     outcome.stages.push_back({report.busy_s, report.peak_memory_bytes, report.peak_context_bytes});
   }
   const auto now = steady_clock::now();
@@ -257,8 +275,9 @@ result<step_outcome> pipeline::evaluate(const engine::batch& batch, std::uint32_
 }
 
 result<engine::step_result> pipeline::rehearse(const engine::batch& batch,
-                                               std::uint32_t microbatches) {
-  const auto outcome = run_alone(batch, {engine::step_kind::training, microbatches, 0, 0, true});
+                                               std::uint32_t microbatches, double loss_scale) {
+  const auto outcome =
+      run_alone(batch, {engine::step_kind::training, microbatches, 0, 0, true, loss_scale});
   if (!outcome) return tl::unexpected(outcome.error());
   engine::step_result whole{.loss = outcome->loss};
   for (const auto& stage : stages_) {
@@ -286,6 +305,11 @@ result<std::vector<engine::named_tensor>> pipeline::read_state() {
     if (auto part = read<kept_state>(stage, actors::read_state{}, all); !part)
       return tl::unexpected(part.error());
   }
+  if (!has_scaler_) return all;
+  const auto scaler = ask<loss_scale_now>(*self_, judge_, read_loss_scale{});
+  if (!scaler) return tl::unexpected(scaler.error());
+  all.push_back({std::string(optimizers::scaler_name),
+                 optimizers::to_tensor({.scale = scaler->scale, .applied = scaler->applied})});
   return all;
 }
 

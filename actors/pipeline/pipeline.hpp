@@ -8,6 +8,7 @@
 #include <deque>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/reference.hpp"
+#include "optimizers/loss_scaler.hpp"
 
 namespace troupe::actors {
 
@@ -35,6 +37,7 @@ struct step_outcome {
   std::int64_t correct = 0;  ///< Evaluation: images classified right.
   std::int64_t images = 0;
   std::string skipped = {};  ///< Why its update was left out; empty: it was not.
+  double loss_scale = 1;     ///< Training: what its loss was multiplied by.
   double seconds = 0;  ///< Since the step before ended, or since it began if the pipeline was idle.
   std::vector<stage_share> stages;
 };
@@ -46,6 +49,7 @@ struct step_order {
   std::int64_t images = 0;         ///< In the whole batch.
   double learning_rate = 0;
   bool rehearsal = false;  ///< No update; the stages keep the gradients for `rehearse`.
+  double loss_scale = 1;   ///< Of a rehearsal.
 };
 
 /// A weight that two stages hold, each under its own parameter's name.
@@ -62,6 +66,11 @@ struct pipeline_options {
   std::vector<stage_tie> ties = {};                 ///< Between different stages.
   /// A step whose loss or gradients are not finite: left out by all stages, or an error.
   bool skip_bad_steps = false;
+  double loss_scale = 1;  ///< What each loss is multiplied by, and its gradients are divided by.
+  /// Instead of `loss_scale`: it follows the gradients. A step with which they overflowed is left
+  /// out by all stages, whatever `skip_bad_steps` says, unless the scale can fall no more or a loss
+  /// is not finite itself.
+  std::optional<optimizers::loss_scaler> scaler = {};
 };
 
 /// Which ties of a model lie between stages, given the layers [first, last) of each. Those inside
@@ -121,7 +130,8 @@ class pipeline {
   /// Runs a training step that leaves no trace: no update, and running statistics as they were
   /// before. Returns what it gave; layers draw as in the next update. Errors: as `finish`.
   [[nodiscard]] result<engine::step_result> rehearse(const engine::batch& batch,
-                                                     std::uint32_t microbatches);
+                                                     std::uint32_t microbatches,
+                                                     double loss_scale = 1);
 
   /// Every slice's parameters and buffers, in the model's order. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
@@ -131,7 +141,8 @@ class pipeline {
   [[nodiscard]] result<void> load_weights(std::uint32_t position,
                                           const std::vector<engine::named_tensor>& tensors);
 
-  /// Every optimizer's state, under the names of optimizers/saved_state.hpp. Errors: peer_lost.
+  /// Every optimizer's state, under the names of optimizers/saved_state.hpp, and that of the scaler
+  /// if there is one. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_state();
 
   /// Gives one stage's optimizer the state that belongs to it. Errors: bad_data, peer_lost.
@@ -164,6 +175,7 @@ class pipeline {
   [[nodiscard]] result<void> load(std::size_t stage, Request message,
                                   const std::vector<engine::named_tensor>& tensors);
   [[nodiscard]] result<engine::plan> plan_for(const step_order& order) const;
+  [[nodiscard]] double loss_scale_of(const step_order& order) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
   std::unique_ptr<caf::scoped_actor> self_;
@@ -171,7 +183,9 @@ class pipeline {
   std::vector<stage_actor> stages_;
   feeder_actor feeder_;
   norm_actor norm_;
-  judge_actor judge_;  // null: none
+  judge_actor judge_;      // null: none
+  double loss_scale_ = 1;  // with a scaler: of the first training step
+  bool has_scaler_ = false;
   engine::schedule_choice schedule_;
   engine::model_layout layout_;
   std::deque<pending_step> under_way_;

@@ -1,26 +1,21 @@
 #include "actors/stage/stage_actor.hpp"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <sys/resource.h>
-#include <caf/stateful_actor.hpp>
-#include <caf/typed_event_based_actor.hpp>
-#include <caf/typed_response_promise.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <exception>
 #include <iterator>
-#include <map>
 #include <utility>
 
 #include "actors/errors.hpp"
-#include "actors/stage/settlement.hpp"
+#include "actors/stage/stage_state.hpp"
+#include "actors/stage/update.hpp"
 #include "engine/schedule/plan_text.hpp"
 #include "engine/stage/model.hpp"
-#include "engine/stage/reference.hpp"
 #include "engine/stage/torch_error.hpp"
-#include "engine/stage/work_thread.hpp"
-#include "messages/log.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -28,64 +23,11 @@ namespace {
 using engine::action_kind;
 using engine::step_key;
 
-/// How long an update may take before its stage gives up on its optimizer.
-constexpr std::chrono::minutes update_deadline{10};
-
-/// How long a stage waits for all others to have their gradients.
-constexpr std::chrono::minutes verdict_deadline{60};
-
 std::uint64_t peak_memory_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
-
-/// What has arrived for one micro-batch and not been used yet.
-struct microbatch_inbox {
-  at::Tensor input;     // [n, ...]
-  at::Tensor labels;    // [n] i64, last stage
-  at::Tensor gradient;  // [n, ...]
-};
-
-/// An output that the core has not let go yet: of which own chunk, for which edge.
-using output_key = std::pair<microbatch_key, engine::edge>;
-
-/// A neighbouring slice of the model.
-struct slice_link {
-  stage_actor stage;  // null beyond the model's ends
-  std::uint32_t chunk = 0;
-};
-
-/// A step that was announced and not answered.
-struct announced_step {
-  run order;
-  run_done report;
-  caf::typed_response_promise<run_done> answer;
-  std::string bad = {};  // the first loss that is not finite
-};
-
-struct stage_state {
-  std::string name;
-  engine::stage_core core;
-  // By chunk; used by the work thread while an action runs.
-  std::vector<std::unique_ptr<engine::stage_module>> modules;
-  optimizer_actor optimizer;
-  std::vector<engine::named_tensor> parameters;  // of all chunks, in the order of gradients
-  std::vector<slice_link> before, after;         // by chunk
-  feeder_actor feeder;                           // of the model's two ends
-  std::vector<tied_parameter> ties;
-  judge_actor judge;  // null: what is not finite is an error
-  std::uint32_t stages_behind = 0;
-  std::map<step_key, settlement> settling;
-  std::optional<rehearsed> rehearsal;  // the last one
-  std::uint64_t skipped = 0;           // updates left out
-  std::map<microbatch_key, microbatch_inbox> inbox;
-  std::map<output_key, at::Tensor> outputs;  // computed, and not sent
-  std::map<step_key, announced_step> steps;
-  std::unique_ptr<engine::work_thread> work;  // last: its tasks use the module
-};
-
-using self_pointer = stage_actor::stateful_pointer<stage_state>;
 
 /// Runs on the work thread. Torch's exceptions end here. The output goes to the stage actor `to` as
 /// soon as it is there: the neighbour need not wait for the weights' gradients.
@@ -118,19 +60,20 @@ std::uint32_t chunks_of(const stage_state& state) {
   return static_cast<std::uint32_t>(state.modules.size());
 }
 
-/// The steps outstanding cannot succeed any more; says so to whoever waits for them.
-void fail_all(self_pointer self, const error& why) {
-  auto steps = std::exchange(self->state.steps, {});
-  self->state.inbox.clear();
-  self->state.outputs.clear();
-  if (steps.empty()) log::error(self->state.name + ": " + why.text);
-  for (auto& [key, step] : steps)
-    step.answer.deliver(to_caf({why.code, self->state.name + ": " + why.text}));
+void perform_effects(stage_pointer self, const result<engine::stage_effects>& effects);
+
+bool begins_backward(const engine::stage_module& module, const engine::action& what) {
+  const bool is_backward =
+      what.kind == action_kind::backward || what.kind == action_kind::input_gradient;
+  return is_backward && module.options().is_last;
 }
 
-void perform_effects(self_pointer self, const result<engine::stage_effects>& effects);
+/// The gradient of the loss, as the last slice of the model takes it.
+at::Tensor seed_of(double loss_scale) {
+  return loss_scale == 1 ? at::Tensor() : at::scalar_tensor(loss_scale, at::kFloat);  // [] f32
+}
 
-void start(self_pointer self, const engine::start_action& what) {
+void start(stage_pointer self, const engine::start_action& what) {
   auto& state = self->state;
   const auto step = state.steps.find(what.key);
   if (step == state.steps.end()) return;  // it was failed meanwhile
@@ -144,6 +87,8 @@ void start(self_pointer self, const engine::start_action& what) {
     state.inbox.erase(key);
   }
   if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(key);
+  if (begins_backward(*state.modules[what.what.chunk], what.what))
+    in.gradient = seed_of(loss_scale_of(state, step->second));
   state.work->post([module = state.modules[what.what.chunk].get(), what,
                     kind = step->second.order.kind, batch_size = step->second.order.batch_size,
                     in = std::move(in), to = caf::actor_cast<stage_actor>(self)]() mutable {
@@ -151,7 +96,7 @@ void start(self_pointer self, const engine::start_action& what) {
   });
 }
 
-void answer(self_pointer self, const step_key& key) {
+void answer(stage_pointer self, const step_key& key) {
   auto step = self->state.steps.extract(key);
   if (!step) return;
   auto& [order, report, promise, bad] = step.mapped();
@@ -162,167 +107,8 @@ void answer(self_pointer self, const step_key& key) {
   promise.deliver(report);
 }
 
-/// What every context of the step must have given back by now, or the step fails: memory that
-/// stays behind would grow from step to step.
-result<void> check_contexts(const stage_state& state, const step_key& key) {
-  for (const auto& module : state.modules)
-    if (const auto bytes = module->contexts().bytes(key); bytes > 0)
-      return fail(errc::handler_failed, "the contexts of " + engine::to_string(key) +
-                                            " still hold " + std::to_string(bytes) +
-                                            " bytes at its end");
-  return {};
-}
-
-/// The modules of all chunks, for the work thread.
-using module_list = std::vector<engine::stage_module*>;
-
-module_list modules_of(const stage_state& state) {
-  module_list all;
-  for (const auto& module : state.modules) all.push_back(module.get());
-  return all;
-}
-
-/// Computes gradients on the work thread and, where they are settled, looks through them.
-template <class Compute>
-void post_gradients(self_pointer self, const step_key& key, bool settled, Compute compute) {
-  self->state.work->post([modules = modules_of(self->state), parameters = self->state.parameters,
-                          key, settled, compute = std::move(compute),
-                          to = caf::actor_cast<stage_actor>(self)]() mutable {
-    const auto begin = std::chrono::steady_clock::now();
-    gradients_ready message{.step = key, .gradients = {}, .settled = settled};
-    try {
-      message.gradients = compute(modules, parameters);
-      if (settled) message.bad = engine::first_not_finite(parameters, message.gradients);
-    } catch (const std::exception& problem) {
-      message.settled = true;
-      message.bad = "summing the gradients failed: " + engine::reason_of(problem);
-    }
-    message.busy_s =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    caf::anon_send(to, std::move(message));
-  });
-}
-
-/// The step's arithmetic is over: sums its gradients, chunk by chunk.
-void sum_gradients(self_pointer self, const step_key& key) {
-  if (const auto clean = check_contexts(self->state, key); !clean)
-    return fail_all(self, clean.error());
-  post_gradients(self, key, self->state.ties.empty(), [](const module_list& modules, const auto&) {
-    engine::step_gradients all;
-    for (auto* const module : modules)
-      std::ranges::move(module->take_gradients(), std::back_inserter(all));
-    return all;
-  });
-}
-
-/// Adds what other stages have of shared weights, once all of it is there.
-void settle_ties(self_pointer self, const step_key& key) {
-  auto& state = self->state;
-  if (!state.settling[key].complete(state.ties)) return;
-  post_gradients(self, key, true,
-                 [settling = std::move(state.settling.extract(key).mapped())](
-                     const module_list&, const auto& parameters) mutable {
-                   return std::move(settling).settle(parameters);
-                 });
-}
-
-void share_ties(self_pointer self, const gradients_ready& own) {
-  auto& state = self->state;
-  const auto& parameters = state.parameters;
-  for (const auto& tie : state.ties) {
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      if (parameters[i].name == tie.parameter)
-        self->send(caf::actor_cast<stage_actor>(tie.other),
-                   tied_gradient{own.step, tie.other_parameter, own.gradients[i]});
-  }
-  state.settling[own.step].own(own.gradients);
-  settle_ties(self, own.step);
-}
-
-/// Ends a step that changes no parameter: its running statistics are put back first.
-void take_back(self_pointer self, const step_key& key) {
-  self->state.work->post(
-      [modules = modules_of(self->state), key, to = caf::actor_cast<stage_actor>(self)] {
-        for (auto* const module : modules) module->end(key, false);
-        caf::anon_send(to, step_undone{key});
-      });
-}
-
-void on_step_undone(self_pointer self, const step_undone& what) {
-  if (!self->state.steps.contains(what.step)) return;  // failed meanwhile
-  answer(self, what.step);
-  perform_effects(self, self->state.core.update_done(what.step));
-}
-
-void end_rehearsal(self_pointer self, const gradients_ready& from) {
-  auto& state = self->state;
-  rehearsed outcome;
-  for (auto& [name, tensor] : engine::name_gradients(state.parameters, from.gradients))
-    outcome.gradients.push_back({name, tensor});
-  for (const auto& module : state.modules)
-    for (auto& [name, tensor] : engine::copy_buffers(module->layers()))
-      outcome.buffers.push_back({name, tensor});
-  state.rehearsal = std::move(outcome);
-  take_back(self, from.step);
-}
-
-void update(self_pointer self, const step_key& key, const engine::step_gradients& gradients) {
-  auto& step = self->state.steps.at(key);
-  self->state.work->post([modules = modules_of(self->state), key] {
-    for (auto* const module : modules) module->end(key, true);
-  });
-  apply_gradients order{step.order.update - self->state.skipped, step.order.learning_rate,
-                        gradients};
-  self->request(self->state.optimizer, update_deadline, std::move(order))
-      .then(
-          [self, key](const applied& outcome) {
-            const auto found = self->state.steps.find(key);
-            if (found == self->state.steps.end()) return;
-            found->second.report.busy_s += outcome.busy_s;
-            answer(self, key);
-            perform_effects(self, self->state.core.update_done(key));
-          },
-          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
-}
-
-/// The step's gradients are there: to the optimizer with them, unless they are not finite.
-void conclude(self_pointer self, const gradients_ready& from, announced_step& step) {
-  auto& state = self->state;
-  if (step.order.rehearsal) return end_rehearsal(self, from);
-  const auto bad = step.bad.empty() ? from.bad : step.bad;
-  const auto where = [name = state.name, update = step.order.update](const std::string& what) {
-    return what.empty() ? what : "update " + std::to_string(update) + " on " + name + ": " + what;
-  };
-  if (!state.judge) {
-    if (bad.empty()) return update(self, from.step, from.gradients);
-    return fail_all(self, {errc::handler_failed,
-                           "update " + std::to_string(step.order.update) + ": " + bad +
-                               "; it was not applied (--on-nan skip leaves such updates out)"});
-  }
-  self->request(state.judge, verdict_deadline,
-                ask_verdict{from.step, state.stages_behind, where(bad)})
-      .then(
-          [self, from](const verdict& decided) {
-            const auto found = self->state.steps.find(from.step);
-            if (found == self->state.steps.end()) return;
-            if (decided.bad.empty()) return update(self, from.step, from.gradients);
-            found->second.report.skipped = decided.bad;
-            ++self->state.skipped;
-            take_back(self, from.step);
-          },
-          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
-}
-
-void on_gradients_ready(self_pointer self, const gradients_ready& from) {
-  const auto found = self->state.steps.find(from.step);
-  if (found == self->state.steps.end()) return;  // failed meanwhile
-  found->second.report.busy_s += from.busy_s;
-  if (!from.settled) return share_ties(self, from);
-  conclude(self, from, found->second);
-}
-
 /// Hands an action's output to the neighbour that waits for it.
-void send(self_pointer self, const engine::send_output& what) {
+void send(stage_pointer self, const engine::send_output& what) {
   auto& state = self->state;
   const auto output =
       state.outputs.extract({microbatch_key{what.key, what.microbatch, what.chunk}, what.on});
@@ -336,7 +122,7 @@ void send(self_pointer self, const engine::send_output& what) {
     self->send(stage, activation{key, output.mapped()});
 }
 
-void grant(self_pointer self, const engine::grant_credit& what) {
+void grant(stage_pointer self, const engine::grant_credit& what) {
   const auto& state = self->state;
   const auto& from =
       what.from == engine::edge::gradient ? state.after[what.chunk] : state.before[what.chunk];
@@ -348,7 +134,7 @@ void grant(self_pointer self, const engine::grant_credit& what) {
     self->send(from.stage, granted);
 }
 
-void perform_effects(self_pointer self, const result<engine::stage_effects>& effects) {
+void perform_effects(stage_pointer self, const result<engine::stage_effects>& effects) {
   if (!effects) return fail_all(self, effects.error());
   for (const auto& effect : *effects) {
     if (const auto* action = std::get_if<engine::start_action>(&effect)) {
@@ -366,7 +152,7 @@ void perform_effects(self_pointer self, const result<engine::stage_effects>& eff
   }
 }
 
-caf::result<run_done> on_run(self_pointer self, const run& order) {
+caf::result<run_done> on_run(stage_pointer self, const run& order) {
   auto& state = self->state;
   const auto plan = engine::parse(order.plan);
   if (!plan) return to_caf(plan.error());
@@ -383,16 +169,17 @@ caf::result<run_done> on_run(self_pointer self, const run& order) {
   auto promise = self->make_response_promise<run_done>();
   state.steps.emplace(order.step, announced_step{order, {}, promise});
   if (order.kind == engine::step_kind::training)
-    state.work->post([modules = modules_of(state), key = order.step,
-                      terms = engine::step_terms{order.update, order.rehearsal || state.judge}] {
-      for (auto* const module : modules) module->begin(key, terms);
-    });
+    state.work->post(
+        [modules = modules_of(state), key = order.step,
+         terms = engine::step_terms{order.update, order.rehearsal || state.update.judge}] {
+          for (auto* const module : modules) module->begin(key, terms);
+        });
   perform_effects(self, effects);
   return promise;
 }
 
 /// Keeps an action's output, if a neighbour waits for it, until the core says to send it.
-void on_output_ready(self_pointer self, const output_ready& output) {
+void on_output_ready(stage_pointer self, const output_ready& output) {
   auto& state = self->state;
   if (!state.steps.contains(output.step)) return;  // failed meanwhile
   const auto& [kind, microbatch, chunk] = output.action;
@@ -403,7 +190,7 @@ void on_output_ready(self_pointer self, const output_ready& output) {
   perform_effects(self, state.core.output_ready(output.step, output.action));
 }
 
-void on_work_done(self_pointer self, const work_done& outcome) {
+void on_work_done(stage_pointer self, const work_done& outcome) {
   const auto found = self->state.steps.find(outcome.step);
   if (found == self->state.steps.end()) return;  // failed meanwhile
   if (outcome.failure)
@@ -415,7 +202,7 @@ void on_work_done(self_pointer self, const work_done& outcome) {
     if (bad.empty())
       bad = "the loss of micro-batch " + std::to_string(outcome.action.microbatch.value) + " is " +
             (std::isnan(outcome.loss) ? "NaN" : "infinite");
-    if (!self->state.judge)
+    if (!self->state.update.judge)
       return fail_all(self, {errc::handler_failed,
                              "update " + std::to_string(found->second.order.update) + ": " + bad +
                                  "; nothing was applied (--on-nan skip leaves such updates out)"});
@@ -439,7 +226,7 @@ bool fits(const engine::stage_options& place, const neighbour& before, const nei
   return (before.stage == nullptr) == place.is_first && (after.stage == nullptr) == place.is_last;
 }
 
-caf::result<done> on_connect(self_pointer self, const connect_stage& to) {
+caf::result<done> on_connect(stage_pointer self, const connect_stage& to) {
   auto& state = self->state;
   const auto refuse = [&](const char* why) {
     return to_caf({errc::bad_config, state.name + ": " + why});
@@ -457,10 +244,10 @@ caf::result<done> on_connect(self_pointer self, const connect_stage& to) {
   state.before = to_links(to.before);
   state.after = to_links(to.after);
   state.feeder = caf::actor_cast<feeder_actor>(to.feeder);
-  if (to.norm) self->send(state.optimizer, share_norm{to.norm, to.place});
-  state.ties = to.ties;
-  state.judge = caf::actor_cast<judge_actor>(to.judge);
-  state.stages_behind = to.stages_behind;
+  if (to.norm) self->send(state.update.optimizer, share_norm{to.norm, to.place});
+  state.update.ties = to.ties;
+  state.update.judge = caf::actor_cast<judge_actor>(to.judge);
+  state.update.stages_behind = to.stages_behind;
   return done{};
 }
 
@@ -473,7 +260,7 @@ caf::error no_such_chunk(const stage_state& state, std::uint32_t chunk) {
   return to_caf({errc::bad_config, state.name + " has no chunk " + std::to_string(chunk)});
 }
 
-caf::result<done> on_load(self_pointer self, const load_weights& from) {
+caf::result<done> on_load(stage_pointer self, const load_weights& from) {
   const auto* module = module_of(self->state, from.chunk);
   if (!module) return no_such_chunk(self->state, from.chunk);
   std::vector<engine::named_tensor> tensors;
@@ -484,7 +271,7 @@ caf::result<done> on_load(self_pointer self, const load_weights& from) {
   return done{};
 }
 
-caf::result<weights> on_read(self_pointer self, const read_weights& what) {
+caf::result<weights> on_read(stage_pointer self, const read_weights& what) {
   const auto* module = module_of(self->state, what.chunk);
   if (!module) return no_such_chunk(self->state, what.chunk);
   weights all;
@@ -493,14 +280,14 @@ caf::result<weights> on_read(self_pointer self, const read_weights& what) {
   return all;
 }
 
-stage_actor::behavior_type stage_behavior(self_pointer self,
+stage_actor::behavior_type stage_behavior(stage_pointer self,
                                           const std::shared_ptr<stage_parts>& given) {
   auto& state = self->state;
   state.name = std::move(given->name);
   state.modules = std::move(given->modules);
   for (const auto& module : state.modules)
-    std::ranges::copy(module->parameters(), std::back_inserter(state.parameters));
-  state.optimizer = std::move(given->optimizer);
+    std::ranges::copy(module->parameters(), std::back_inserter(state.update.parameters));
+  state.update.optimizer = std::move(given->optimizer);
   state.work = std::make_unique<engine::work_thread>(state.name, given->threads);
   return {
       [self](const connect_stage& to) { return on_connect(self, to); },
@@ -528,23 +315,27 @@ stage_actor::behavior_type stage_behavior(self_pointer self,
       [self](const work_done& outcome) { on_work_done(self, outcome); },
       [self](const gradients_ready& from) { on_gradients_ready(self, from); },
       [self](const step_undone& what) { on_step_undone(self, what); },
-      [self](const tied_gradient& from) {
-        self->state.settling[from.step].shared(from);
-        settle_ties(self, from.step);
-      },
+      [self](const tied_gradient& from) { on_tied_gradient(self, from); },
       [self](const load_weights& from) { return on_load(self, from); },
       [self](const read_weights& what) { return on_read(self, what); },
-      [self](const load_state& from) { return self->delegate(self->state.optimizer, from); },
-      [self](const read_state& order) { return self->delegate(self->state.optimizer, order); },
+      [self](const load_state& from) { return self->delegate(self->state.update.optimizer, from); },
+      [self](const read_state& order) {
+        return self->delegate(self->state.update.optimizer, order);
+      },
       [self](const read_rehearsal&) -> caf::result<rehearsed> {
-        if (!self->state.rehearsal)
+        if (!self->state.update.rehearsal)
           return to_caf({errc::stale, self->state.name + ": no step was rehearsed"});
-        return *self->state.rehearsal;
+        return *self->state.update.rehearsal;
       },
   };
 }
 
 }  // namespace
+
+void finish_step(stage_pointer self, const step_key& key) {
+  answer(self, key);
+  perform_effects(self, self->state.core.update_done(key));
+}
 
 stage_actor spawn_stage(caf::actor_system& system, stage_parts parts) {
   return system.spawn(stage_behavior, std::make_shared<stage_parts>(std::move(parts)));

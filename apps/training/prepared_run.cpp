@@ -53,6 +53,16 @@ std::vector<engine::named_tensor> state_of(const std::vector<engine::named_tenso
   return found;
 }
 
+/// A run with a fixed loss scale, or none, leaves a saved one.
+result<void> take_scaler(prepared_run& run, const at::Tensor& kept,
+                         const std::filesystem::path& file) {
+  if (!run.scaler) return {};
+  const auto scaler = optimizers::from_tensor(kept, *run.scaler);
+  if (!scaler) return fail(scaler.error().code, file.string() + ": " + scaler.error().text);
+  run.scaler = *scaler;
+  return {};
+}
+
 /// Puts the weights of --init, and the state if it has any, into the run, cut like the model.
 result<void> read_init(prepared_run& run, engine::model layers,
                        const cluster::model_config& config) {
@@ -60,8 +70,13 @@ result<void> read_init(prepared_run& run, engine::model layers,
   const auto file = engine::load_safetensors(config.init);
   if (!file) return tl::unexpected(file.error());
   std::vector<engine::named_tensor> weights, states;
-  for (const auto& each : *file)
-    (optimizers::is_state_name(each.name) ? states : weights).push_back(each);
+  for (const auto& each : *file) {
+    if (each.name == optimizers::scaler_name) {
+      if (auto taken = take_scaler(run, each.tensor, config.init); !taken) return taken;
+    } else {
+      (optimizers::is_state_name(each.name) ? states : weights).push_back(each);
+    }
+  }
   if (auto loaded = engine::load_weights(layers, weights); !loaded)
     return fail(loaded.error().code, config.init.string() + ": " + loaded.error().text);
   std::size_t used = 0;
@@ -131,6 +146,8 @@ result<prepared_run> prepare(const application& program, const cluster::trainer_
   if (!classes) return tl::unexpected(classes.error());
   run.model = {*classes, config.train.seed, {}};
   if (program.model_options) run.model.options = program.model_options(config);
+  if (cluster::loss_scale_of(config) == 0)
+    run.scaler = optimizers::loss_scaler{.interval = config.train.loss_scale_interval};
   if (auto cut = cut_model(run, program, config); !cut) return tl::unexpected(cut.error());
 
   const auto per_epoch =
@@ -156,12 +173,23 @@ result<engine::model> build_whole(const application& program, const cluster::tra
   return layers;
 }
 
+engine::precision precision_of(cluster::precision configured) {
+  switch (configured) {
+    case cluster::precision::bf16:
+      return engine::precision::bf16;
+    case cluster::precision::fp16:
+      return engine::precision::fp16;
+    case cluster::precision::fp32:
+      break;
+  }
+  return engine::precision::fp32;
+}
+
 engine::stage_options stage_options_of(const cluster::trainer_config& config) {
   engine::stage_options how;
   how.loss = config.train.loss == cluster::loss_kind::mse ? engine::loss_kind::mse
                                                           : engine::loss_kind::cross_entropy;
-  how.precision = config.model.precision == cluster::precision::bf16 ? engine::precision::bf16
-                                                                     : engine::precision::fp32;
+  how.precision = precision_of(config.model.precision);
   how.channels_last = config.model.memory_format == cluster::memory_format::channels_last;
   how.seed = config.train.seed;
   return how;

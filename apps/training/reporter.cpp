@@ -31,7 +31,8 @@ result<std::unique_ptr<reporter>> reporter::open(const cluster::trainer_config& 
                                                  const prepared_run& run) {
   auto out = cluster::run_reporter::open(config.observe, progress_options(config, run));
   if (!out) return tl::unexpected(out.error());
-  return std::unique_ptr<reporter>(new reporter(std::move(*out)));
+  return std::unique_ptr<reporter>(
+      new reporter(std::move(*out), cluster::loss_scale_of(config) != 1));
 }
 
 void reporter::step(std::uint64_t update, const actors::step_outcome& outcome) {
@@ -40,6 +41,7 @@ void reporter::step(std::uint64_t update, const actors::step_outcome& outcome) {
                               .seconds = outcome.seconds,
                               .images_per_s = static_cast<double>(outcome.images) / outcome.seconds,
                               .stages = {}};
+  if (scales_) report.loss_scale = outcome.loss_scale;
   for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
     const auto& [busy_s, peak, contexts] = outcome.stages[i];
     report.stages.push_back({"stage-" + std::to_string(i), busy_s,

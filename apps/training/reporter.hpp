@@ -29,9 +29,11 @@ class reporter {
   [[nodiscard]] const std::optional<error>& failure() const noexcept { return out_->failure(); }
 
  private:
-  explicit reporter(std::unique_ptr<cluster::run_reporter> out) : out_(std::move(out)) {}
+  reporter(std::unique_ptr<cluster::run_reporter> out, bool scales)
+      : out_(std::move(out)), scales_(scales) {}
 
   std::unique_ptr<cluster::run_reporter> out_;
+  bool scales_;                  // whether losses are scaled
   std::vector<double> seconds_;  // of each step
   std::vector<double> bubbles_;
 };

@@ -49,7 +49,7 @@ actors::build_stage order_for(const cluster::trainer_config& config, const prepa
       .seed = run.model.seed,
       .slices = std::move(slices),
       .loss = std::string(name_of(config.train.loss)),
-      .bf16 = config.model.precision == cluster::precision::bf16,
+      .precision = std::string(name_of(config.model.precision)),
       .channels_last = config.model.memory_format == cluster::memory_format::channels_last,
       .threads = cluster::threads_per_stage(config.pipeline, std::thread::hardware_concurrency()),
       .recompute = config.pipeline.recompute,
@@ -173,7 +173,9 @@ result<void> drive(cluster::worker_group& group, const application& program,
       group.system(), *stages, schedule,
       actors::pipeline_options{.credits = config.pipeline.credits,
                                .ties = run.ties,
-                               .skip_bad_steps = config.train.on_nan == cluster::nan_policy::skip});
+                               .skip_bad_steps = config.train.on_nan == cluster::nan_policy::skip,
+                               .loss_scale = run.scaler ? 1 : cluster::loss_scale_of(config),
+                               .scaler = run.scaler});
   if (!pipeline) return tl::unexpected(pipeline.error());
   for (std::uint32_t i = 0; i < run.weights.size(); ++i) {
     if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;

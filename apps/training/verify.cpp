@@ -1,6 +1,9 @@
 #include "apps/training/verify.hpp"
 
+#include <ATen/ops/isfinite.h>
+
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <future>
 #include <thread>
@@ -27,7 +30,8 @@ result<engine::batch> first_batch(const cluster::trainer_config& config, const p
 /// With as many intra-op threads as a stage: their number may decide how sums are rounded.
 result<engine::step_result> run_here(const engine::model& layers,
                                      const cluster::trainer_config& config,
-                                     const std::vector<engine::batch>& microbatches) {
+                                     const std::vector<engine::batch>& microbatches,
+                                     double loss_scale) {
   const auto how = stage_options_of(config);
   std::promise<engine::step_result> outcome;
   {
@@ -35,7 +39,7 @@ result<engine::step_result> run_here(const engine::model& layers,
         "verify", cluster::threads_per_stage(config.pipeline, std::thread::hardware_concurrency()));
     work.post([&] {
       try {
-        outcome.set_value(engine::run_in_one_piece(layers, how, 1, microbatches));
+        outcome.set_value(engine::run_in_one_piece(layers, how, 1, microbatches, loss_scale));
       } catch (...) {
         outcome.set_exception(std::current_exception());
       }
@@ -46,6 +50,33 @@ result<engine::step_result> run_here(const engine::model& layers,
   } catch (const std::exception& problem) {
     return fail(errc::handler_failed,
                 "verify: the step in one process failed: " + engine::reason_of(problem));
+  }
+}
+
+bool all_finite(const std::vector<engine::named_tensor>& tensors) {
+  return std::ranges::all_of(tensors, [](const auto& each) {
+    return !each.tensor.defined() || at::isfinite(each.tensor).all().template item<bool>();
+  });
+}
+
+/// What a step gives in the pipeline, and the loss scale it was run with.
+struct rehearsed_step {
+  engine::step_result result;
+  double loss_scale = 1;
+};
+
+/// At the loss scale that the run begins with; a dynamic one falls first as it would in the run.
+result<rehearsed_step> rehearse(actors::pipeline& stages, const engine::batch& batch,
+                                const cluster::trainer_config& config, const prepared_run& run) {
+  auto scaler = run.scaler;
+  while (true) {
+    const double scale = scaler ? scaler->scale : cluster::loss_scale_of(config);
+    auto outcome = stages.rehearse(batch, run.microbatches, scale);
+    if (!outcome) return tl::unexpected(outcome.error());
+    if (!scaler || !scaler->can_fall() || !std::isfinite(outcome->loss) ||
+        all_finite(outcome->gradients))
+      return rehearsed_step{std::move(*outcome), scale};
+    scaler->hear(false);
   }
 }
 
@@ -75,7 +106,7 @@ result<void> verify(actors::pipeline& stages, const application& program,
                                "a stage does not begin with the weights it should: ");
       !same)
     return same;
-  const auto piped = stages.rehearse(*batch, run.microbatches);
+  const auto piped = rehearse(stages, *batch, config, run);
   if (!piped) return tl::unexpected(piped.error());
   const auto after = stages.read_weights();
   if (!after) return tl::unexpected(after.error());
@@ -83,9 +114,9 @@ result<void> verify(actors::pipeline& stages, const application& program,
       !same)
     return same;
 
-  const auto alone = run_here(*layers, config, *parts);
+  const auto alone = run_here(*layers, config, *parts, piped->loss_scale);
   if (!alone) return tl::unexpected(alone.error());
-  const auto outcome = engine::compare(*piped, *alone, config.train.verify_tolerance);
+  const auto outcome = engine::compare(piped->result, *alone, config.train.verify_tolerance);
   const auto lines = engine::to_lines(outcome);
   print(lines);
   if (outcome.passed()) return {};

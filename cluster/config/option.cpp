@@ -131,18 +131,22 @@ accepted<option_value> parse_value(const option& entry, const std::string& text)
   const auto check = [&entry](const auto& value) {
     return check_value(entry, option_value(value));
   };
-  return std::visit(
-      overloaded{
-          [&](const switch_field&) { return parse_switch(text).and_then(check); },
-          [&](const integer_field& field) {
-            if (!field.zero_word.empty() && text == field.zero_word) return check(std::int64_t{0});
-            return parse_number<std::int64_t>(entry, text).and_then(check);
-          },
-          [&](const number_field&) { return parse_number<double>(entry, text).and_then(check); },
-          [&](const text_field&) { return check(text); },
-          [&](const list_field&) { return split(text).and_then(check); },
-      },
-      entry.field);
+  return std::visit(overloaded{
+                        [&](const switch_field&) { return parse_switch(text).and_then(check); },
+                        [&](const integer_field& field) {
+                          if (!field.zero_word.empty() && text == field.zero_word)
+                            return check(std::int64_t{0});
+                          return parse_number<std::int64_t>(entry, text).and_then(check);
+                        },
+                        [&](const number_field& field) {
+                          if (!field.zero_word.empty() && text == field.zero_word)
+                            return accepted<option_value>(0.0);
+                          return parse_number<double>(entry, text).and_then(check);
+                        },
+                        [&](const text_field&) { return check(text); },
+                        [&](const list_field&) { return split(text).and_then(check); },
+                    },
+                    entry.field);
 }
 
 accepted<option_value> check_value(const option& entry, const option_value& given) {
@@ -163,6 +167,11 @@ accepted<option_value> check_value(const option& entry, const option_value& give
           },
           [&](const number_field& field, double value) {
             return check_number(entry, field, value);
+          },
+          [&](const number_field& field, const std::string& value) {
+            if (!field.zero_word.empty() && value == field.zero_word)
+              return accepted<option_value>(0.0);
+            return accepted<option_value>(wrong());
           },
           [&](const text_field& field, const std::string& value) {
             return check_text(entry, field, value);
@@ -216,8 +225,11 @@ std::string allowed_values(const option& entry) {
           },
           [](const number_field& field) {
             if (field.above_least) return "above " + text_of(field.least);
-            if (std::isinf(field.most)) return text_of(field.least) + " or more";
-            return text_of(field.least) + " to " + text_of(field.most);
+            const std::string least =
+                (field.zero_word.empty() ? "" : std::string(field.zero_word) + ", ") +
+                text_of(field.least);
+            return std::isinf(field.most) ? least + " or more"
+                                          : least + " to " + text_of(field.most);
           },
           [](const text_field& field) { return join(field.allowed); },
           [](const list_field&) -> std::string { return ""; },

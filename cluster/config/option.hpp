@@ -31,8 +31,9 @@ struct number_field {
   std::function<void(trainer_config&, double)> set;
   std::function<std::optional<double>(const trainer_config&)> get;  ///< Nothing: no one default.
   double least = 0;
-  double most = 0;           ///< Infinity: no bound.
-  bool above_least = false;  ///< `least` itself is not allowed.
+  double most = 0;                  ///< Infinity: no bound.
+  bool above_least = false;         ///< `least` itself is not allowed.
+  std::string_view zero_word = {};  ///< What a user writes for 0, which is no number then.
 };
 
 struct text_field {

@@ -12,6 +12,7 @@
 #include "engine/schedule/credits.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
+#include "optimizers/loss_scaler.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::cluster {
@@ -79,7 +80,8 @@ list_field list(Access at) {
           [at](const trainer_config& c) { return at(c); }};
 }
 
-integer_field or_word(std::string_view zero_word, integer_field field) {
+template <class Field>
+Field or_word(std::string_view zero_word, Field field) {
   field.zero_word = zero_word;
   return field;
 }
@@ -230,7 +232,7 @@ std::vector<option> model_options() {
        text([](auto& c) -> auto& { return c.model.init; }), ""},
       {"model", "memory_format", "--memory-format", "", "KIND", "Layout of images and weights",
        choice([](auto& c) -> auto& { return c.model.memory_format; }), ""},
-      {"model", "precision", "--precision", "", "KIND", "Arithmetic; bf16 is autocast",
+      {"model", "precision", "--precision", "", "KIND", "Arithmetic; bf16 and fp16 are autocast",
        choice([](auto& c) -> auto& { return c.model.precision; }), ""},
   };
 }
@@ -497,6 +499,18 @@ std::vector<option> train_options() {
       {"train", "on_nan", "--on-nan", "", "KIND",
        "A step whose loss or gradients are not finite ends the run, or is left out",
        choice([](auto& c) -> auto& { return c.train.on_nan; }), ""},
+      {"train", "loss_scale", "--loss-scale", "", "X",
+       "What the loss is multiplied by and the gradients are divided by; dynamic: as much as they "
+       "bear; by default dynamic for fp16, else 1",
+       or_word("dynamic", number(
+                              [](auto& c) -> auto& { return c.train.loss_scale; }, 1,
+                              optimizers::loss_scaler().most)),
+       ""},
+      {"train", "loss_scale_interval", "--loss-scale-interval", "", "STEPS",
+       "Steps in a row without an overflow after which a dynamic loss scale doubles",
+       integer(
+           [](auto& c) -> auto& { return c.train.loss_scale_interval; }, 1, 1 << 30),
+       ""},
       {"train", "save", "--save", "", "FILE", "Write the weights there at the end (safetensors)",
        text([](auto& c) -> auto& { return c.train.save; }), ""},
       {"train", "save_state", "--save-state", "--no-save-state", "",
@@ -551,7 +565,7 @@ const std::vector<option>& option_table() {
 const std::vector<option>& server_option_table() {
   // What a worker does not do: it holds the whole model, in f32, and starts from the seed; what a
   // shard does not do to gradients; and what only a pipeline is compared with or asked.
-  static constexpr std::array<std::string_view, 15> left_out{
+  static constexpr std::array<std::string_view, 17> left_out{
       "pipeline",
       "transformer",
       "model.init",
@@ -566,6 +580,8 @@ const std::vector<option>& server_option_table() {
       "train.verify",
       "train.verify_tolerance",
       "train.on_nan",
+      "train.loss_scale",
+      "train.loss_scale_interval",
       "observe.predict",
   };
   static const std::vector<option> table = [] {

@@ -28,6 +28,10 @@ std::string_view name_of(transport value) noexcept {
   return word_of(value);
 }
 
+double loss_scale_of(const trainer_config& config) noexcept {
+  return config.train.loss_scale.value_or(config.model.precision == precision::fp16 ? 0 : 1);
+}
+
 engine::schedule_choice schedule_of(const pipeline_config& config) {
   return {config.schedule, config.chunks, config.plan};
 }

@@ -10,13 +10,14 @@
 
 #include "engine/schedule/credits.hpp"
 #include "engine/schedule/generators.hpp"
+#include "optimizers/loss_scaler.hpp"
 #include "optimizers/schedule.hpp"
 
 namespace troupe::cluster {
 
 enum class placement : std::uint8_t { processes, threads };
 enum class memory_format : std::uint8_t { contiguous, channels_last };
-enum class precision : std::uint8_t { fp32, bf16 };
+enum class precision : std::uint8_t { fp32, bf16, fp16 };
 enum class loss_kind : std::uint8_t { cross_entropy, mse };
 enum class transport : std::uint8_t { automatic, tcp, shm, loopback };
 using lr_schedule = optimizers::rate_curve;
@@ -134,6 +135,8 @@ struct train_config {
   bool verify = false;           ///< Compare one step with one process first.
   double verify_tolerance = 0;   ///< As a share of a tensor's largest entry; 0: every bit.
   nan_policy on_nan = nan_policy::stop;
+  std::optional<double> loss_scale = {};  ///< 0: dynamic; nothing: see `loss_scale_of`.
+  std::uint32_t loss_scale_interval = optimizers::loss_scaler().interval;
 
   bool operator==(const train_config&) const = default;
 };
@@ -172,6 +175,10 @@ struct trainer_config {
 
   bool operator==(const trainer_config&) const = default;
 };
+
+/// What each loss is multiplied by; 0: a dynamic scale. Where nothing is given, fp16 has that one,
+/// and the others have none, 1.
+[[nodiscard]] double loss_scale_of(const trainer_config& config) noexcept;
 
 /// How the steps are to be planned.
 [[nodiscard]] engine::schedule_choice schedule_of(const pipeline_config& config);

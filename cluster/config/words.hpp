@@ -17,7 +17,7 @@ namespace words {
 inline constexpr std::array<std::string_view, 2> placement{"processes", "threads"};
 inline constexpr std::array<std::string_view, 2> server_mode{"synchronous", "asynchronous"};
 inline constexpr std::array<std::string_view, 2> memory_format{"contiguous", "channels_last"};
-inline constexpr std::array<std::string_view, 2> precision{"fp32", "bf16"};
+inline constexpr std::array<std::string_view, 3> precision{"fp32", "bf16", "fp16"};
 inline constexpr std::array<std::string_view, 6> lr_schedule{"constant", "linear",    "step",
                                                              "cosine",   "one-cycle", "polynomial"};
 inline constexpr std::array<std::string_view, 2> loss_kind{"cross-entropy", "mse"};

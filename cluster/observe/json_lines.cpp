@@ -36,12 +36,14 @@ result<void> json_lines::write(const step_report& report) {
                       {"peak_memory_bytes", stage.peak_memory_bytes},
                       {"peak_context_bytes", stage.peak_context_bytes}});
   }
-  return write_line(line_of({{"step", report.step},
-                             {"loss", report.loss},
-                             {"seconds", report.seconds},
-                             {"images_per_s", report.images_per_s},
-                             {"bubble", report.bubble},
-                             {"stages", std::move(stages)}}));
+  json object{{"step", report.step},
+              {"loss", report.loss},
+              {"seconds", report.seconds},
+              {"images_per_s", report.images_per_s},
+              {"bubble", report.bubble}};
+  if (report.loss_scale) object["loss_scale"] = *report.loss_scale;
+  object["stages"] = std::move(stages);
+  return write_line(line_of(object));
 }
 
 result<void> json_lines::write(const evaluation_report& report) {

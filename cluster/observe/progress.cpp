@@ -47,6 +47,14 @@ std::string epoch_of(const progress_options& options, std::uint64_t step) {
   return "epoch " + of((step - 1) / per_epoch + 1, total);
 }
 
+// "scale 65536"; nothing where losses are not scaled.
+std::string scale_of(const step_report& report) {
+  if (!report.loss_scale) return "";
+  char text[32];
+  std::snprintf(text, sizeof text, "scale %.8g", *report.loss_scale);
+  return text;
+}
+
 // A piece of the live line; the one with the highest `drop` goes first when room is short.
 struct piece {
   std::string text;
@@ -164,10 +172,12 @@ void progress::show() {
 
 std::string progress::step_line() const {
   const std::string epoch = epoch_of(options_, last_->step);
+  const std::string scale = scale_of(*last_);
   return "step " + of(last_->step, options_.total_steps) +
          (epoch.empty() ? "" : " (" + epoch + ")") + ": loss " + fixed(last_->loss, 4) + ", " +
-         fixed(last_->images_per_s, 1) + " images/s, bubble " + fixed(100 * last_->bubble, 1) +
-         "%, ETA " + duration(seconds_left());
+         (scale.empty() ? "" : scale + ", ") + fixed(last_->images_per_s, 1) +
+         " images/s, bubble " + fixed(100 * last_->bubble, 1) + "%, ETA " +
+         duration(seconds_left());
 }
 
 // Above the bar, if there is one.
@@ -194,6 +204,7 @@ void progress::draw() {
   pieces.push_back({"loss " + fixed(last_->loss, 4), 1});
   pieces.push_back({fixed(last_->images_per_s, 1) + " images/s", 3});
   pieces.push_back({"bubble " + fixed(100 * last_->bubble, 1) + "%", 4});
+  if (const std::string scale = scale_of(*last_); !scale.empty()) pieces.push_back({scale, 6});
   pieces.push_back({"ETA " + duration(seconds_left()), 2});
   const std::size_t taken = width_of(pieces) + 2;
   const bool has_bar = options_.total_steps != 0 && taken + shortest_bar <= room;

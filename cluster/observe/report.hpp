@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ struct step_report {
   double images_per_s = 0;
   double bubble = 0;  ///< See `bubble_of`.
   std::vector<stage_report> stages;
+  std::optional<double> loss_scale = {};  ///< Where losses are scaled.
 
   bool operator==(const step_report&) const = default;
 };

@@ -116,7 +116,7 @@ class profiler {
 
  private:
   at::Tensor forward(std::size_t i, const at::Tensor& x) const {
-    const autocast_guard autocast(how_.precision == precision::bf16, how_.device.type());
+    const autocast_guard autocast(autocast_type(how_.precision), how_.device.type());
     return run_layer(*layers_[i], x, /*training=*/true);
   }
 

@@ -6,6 +6,7 @@
 #include <torch/custom_class.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/autograd/autocast.hpp"
 #include "engine/autograd/pass.hpp"
@@ -22,7 +23,7 @@ using layer_span = std::span<const std::unique_ptr<layer>>;
 struct recording final : torch::CustomClassHolder {
   layer_span layers;
   std::uint64_t random = 0;
-  bool autocast = false;
+  std::optional<at::ScalarType> autocast;
 };
 
 at::Tensor run(layer_span layers, at::Tensor x) {
@@ -38,7 +39,7 @@ struct recompute_function : torch::autograd::Function<recompute_function> {
     auto kept = c10::make_intrusive<recording>();
     kept->layers = layers;
     kept->random = current_pass().random;
-    kept->autocast = at::autocast::is_autocast_enabled(input.device().type());
+    kept->autocast = current_autocast(input.device().type());
     context->saved_data["recording"] = c10::IValue::make_capsule(std::move(kept));
     variable_list saved{input};
     saved.insert(saved.end(), parameters.begin(), parameters.end());

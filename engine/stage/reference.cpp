@@ -1,10 +1,12 @@
 #include "engine/stage/reference.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "engine/autograd/autocast.hpp"
 #include "engine/stage/model.hpp"
+#include "engine/stage/unscale.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -12,7 +14,7 @@ namespace {
 at::Tensor forward(const model& layers, const stage_options& how, const at::Tensor& images) {
   auto x = images.detach().to(how.device);
   if (how.channels_last && x.dim() == 4) x = x.contiguous(at::MemoryFormat::ChannelsLast);
-  const autocast_guard autocast(how.precision == precision::bf16, how.device.type());
+  const autocast_guard autocast(autocast_type(how.precision), how.device.type());
   for (const auto& each : layers) x = run_layer(*each, x, /*training=*/true);
   return x;
 }
@@ -40,12 +42,16 @@ std::vector<named_tensor> copy_buffers(const model& layers) {
 }
 
 step_result run_in_one_piece(const model& layers, const stage_options& how, std::uint64_t update,
-                             const std::vector<batch>& microbatches) {
+                             const std::vector<batch>& microbatches, double loss_scale) {
   const at::AutoGradMode recording(true);
   const auto all = parameters(layers);
   std::vector<at::Tensor> wanted;
   for (const auto& each : all) wanted.push_back(each.tensor);
   const auto images = static_cast<double>(images_in(microbatches));
+
+  std::vector<at::Tensor> seeds;
+  if (loss_scale != 1)
+    seeds.push_back(at::scalar_tensor(loss_scale, at::device(how.device).dtype(at::kFloat)));
 
   step_result whole;
   gradient_sum sum;
@@ -56,12 +62,13 @@ step_result run_in_one_piece(const model& layers, const stage_options& how, std:
     const auto loss = mean_loss(how.loss, output, labels.to(how.device)) *
                       (static_cast<double>(inputs.size(0)) / images);
     whole.loss += loss.item<double>();
-    sum.add(torch::autograd::grad({loss}, wanted, {}, /*retain_graph=*/false,
+    sum.add(torch::autograd::grad({loss}, wanted, seeds, /*retain_graph=*/false,
                                   /*create_graph=*/false, /*allow_unused=*/true));
   }
   auto gradients = sum.take();
   gradients.resize(all.size());
   sum_ties(all, ties(layers), gradients);
+  if (loss_scale != 1) static_cast<void>(unscale(gradients, loss_scale));
   whole.gradients = name_gradients(all, gradients);
   whole.buffers = copy_buffers(layers);
   return whole;

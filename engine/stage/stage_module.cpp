@@ -35,7 +35,7 @@ at::Tensor stage_module::prepare(const at::Tensor& input) const {
 }
 
 at::Tensor stage_module::run_layers(at::Tensor x, bool training) const {
-  const autocast_guard autocast(options_.precision == precision::bf16, options_.device.type());
+  const autocast_guard autocast(autocast_type(options_.precision), options_.device.type());
   const std::span all(layers_);
   for (std::size_t i = 0; i < all.size();) {
     std::size_t end = i;  // of the layers from here on that are recomputed
@@ -126,7 +126,7 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
   if (!options_.is_first) wanted.push_back(context->input);
 
   std::vector<at::Tensor> seeds;
-  if (!options_.is_last) seeds.push_back(gradient.to(options_.device));
+  if (gradient.defined()) seeds.push_back(gradient.to(options_.device));
   weight_gradient_collector later;
   std::optional<storage_watch> watch(std::in_place);
   auto gradients = torch::autograd::grad({context->output}, wanted, seeds,

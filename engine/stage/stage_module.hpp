@@ -11,17 +11,13 @@
 
 #include "engine/autograd/contexts.hpp"
 #include "engine/autograd/pass.hpp"
+#include "engine/autograd/precision.hpp"
 #include "engine/schedule/stage_core.hpp"
 #include "engine/stage/gradients.hpp"
 #include "engine/stage/layer.hpp"
 #include "engine/stage/loss.hpp"
 
 namespace troupe::engine {
-
-enum class precision : std::uint8_t {
-  fp32,
-  bf16,  ///< Autocast: bf16 arithmetic where it is safe, parameters and their gradients in f32.
-};
 
 /// How a stage computes.
 struct stage_options {
@@ -73,7 +69,7 @@ class stage_module {
 
   /// Returns the gradient of the micro-batch's input, undefined on the first stage, and leaves the
   /// weights' gradients that can wait to `backward_weights`. `gradient`: of this stage's
-  /// activation; undefined on the last stage.
+  /// activation; on the last stage the scale of its loss, [] f32, undefined for 1.
   at::Tensor backward_input(const step_key& step, microbatch_id microbatch,
                             const at::Tensor& gradient);
 

@@ -110,9 +110,12 @@ TEST_CASE("Clipping by the norm of all stages gives the same bits in one process
 }
 
 TEST_CASE("Training goes on from saved weights and state as if it had not stopped") {
-  const auto rule = GENERATE(std::vector<std::string>{"--momentum", "0"},  // no state to save
-                             std::vector<std::string>{"--momentum", "0.9", "--save-state"},
-                             std::vector<std::string>{"--optimizer", "adamw", "--save-state"});
+  const auto rule =
+      GENERATE(std::vector<std::string>{"--momentum", "0"},  // no state to save
+               std::vector<std::string>{"--momentum", "0.9", "--save-state"},
+               std::vector<std::string>{"--optimizer", "adamw", "--save-state"},
+               std::vector<std::string>{"--loss-scale", "dynamic", "--loss-scale-interval", "1",
+                                        "--save-state"});
   const scratch_folder folder;
   const std::vector<std::string> common{
       "--model",      "resnet18",    "--data",   "synthetic:3x32x32:10:8",

@@ -177,6 +177,43 @@ TEST_CASE("A step that is not finite stops the run before it is applied, or is l
   CHECK_FALSE(three.front().tensor.equal(two.front().tensor));
 }
 
+TEST_CASE(
+    "Training in f16 learns, verifies, and tells its loss scale, which goes on when resumed") {
+  const scratch_folder folder;
+  const auto train = [&](const words& more) {
+    const auto outcome =
+        run_program(words{"--model", "resnet18", "--data", "synthetic:3x32x32:10:8", "--batch-size",
+                          "8", "--micro-batches", "2", "--stages", "2", "--no-eval", "--no-shuffle",
+                          "--precision", "fp16", "--loss-scale-interval", "2", "--save-state",
+                          "--json", folder / "steps.jsonl"} +
+                    more);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    CHECK_THAT(outcome.err, ContainsSubstring(", scale "));
+    return read_lines(folder / "steps.jsonl");
+  };
+  const auto saved = [&](const char* name) {
+    return engine::load_safetensors(folder / name).value();
+  };
+  const auto straight = train({"--steps", "6", "--verify", "--save", folder / "straight"});
+  CHECK(straight.back()["loss"].get<double>() < 0.8 * straight.front()["loss"].get<double>());
+  CHECK(straight.front()["loss_scale"] == 65536);
+  CHECK(straight[3]["loss_scale"] < 65536);  // it overflowed at first
+  train({"--steps", "4", "--save", folder / "half"});
+  const auto rest = train({"--steps", "2", "--init", folder / "half", "--save", folder / "whole"});
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(rest[i]["loss"] == straight[4 + i]["loss"]);
+    CHECK(rest[i]["loss_scale"] == straight[4 + i]["loss_scale"]);
+  }
+  const auto one = saved("straight"), other = saved("whole");
+  REQUIRE(one.size() == other.size());
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    INFO(one[i].name);
+    CHECK(one[i].name == other[i].name);
+    CHECK(one[i].tensor.equal(other[i].tensor));
+  }
+}
+
 TEST_CASE("A decoder learns text in stage processes, and goes on from a prompt") {
   const words run{"--layers",
                   "2",

@@ -127,7 +127,7 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
         .seed = seed,
         .slices = {},
         .loss = how.loss,
-        .bf16 = how.bf16,
+        .precision = how.bf16 ? "bf16" : "fp32",
         .channels_last = how.channels_last,
         .optimizer = "sgd",
         .optimizer_options = {

@@ -34,6 +34,11 @@ constexpr std::int64_t context = 16;
 constexpr double rate = 0.2;
 constexpr int steps = 3;
 
+// f16 has gradients that vanish without it.
+double loss_scale_of(engine::precision type) {
+  return type == engine::precision::fp16 ? 1024 : 1;
+}
+
 engine::model decoder(bool tied, double dropout) {
   auto layers = apps::build_gpt(
       64, seed,
@@ -63,9 +68,9 @@ trained train_alone(const engine::batch& batch, bool tied, double dropout, engin
   const auto layers = decoder(tied, dropout);
   trained result;
   for (int step = 1; step <= steps; ++step) {
-    const auto outcome =
-        engine::run_in_one_piece(layers, {.precision = type, .seed = seed},
-                                 static_cast<std::uint64_t>(step), *engine::split_batch(batch, 3));
+    const auto outcome = engine::run_in_one_piece(
+        layers, {.precision = type, .seed = seed}, static_cast<std::uint64_t>(step),
+        *engine::split_batch(batch, 3), loss_scale_of(type));
     result.losses.push_back(outcome.loss);
     const at::NoGradGuard no_grad;
     const auto parameters = engine::parameters(layers);
@@ -95,8 +100,9 @@ trained train_in_stages(const engine::batch& batch, bool tied, double dropout,
   auto stages =
       actors::local_stages::spawn(system, std::move(layers), cuts, like, optimizers::built_in());
   REQUIRE(stages);
-  auto pipeline = actors::pipeline::compose(system, stages->handles(), "1f1b",
-                                            actors::pipeline_options{.ties = ties});
+  auto pipeline = actors::pipeline::compose(
+      system, stages->handles(), "1f1b",
+      actors::pipeline_options{.ties = ties, .loss_scale = loss_scale_of(type)});
   REQUIRE(pipeline);
   trained result;
   for (int step = 0; step < steps; ++step) {
@@ -114,7 +120,8 @@ TEST_CASE("A decoder in stages trains to the bits of one process, tied or not, w
   at::set_num_threads(1);
   const bool tied = GENERATE(true, false);
   const double dropout = GENERATE(0.0, 0.2);
-  const auto type = GENERATE(engine::precision::fp32, engine::precision::bf16);
+  const auto type =
+      GENERATE(engine::precision::fp32, engine::precision::bf16, engine::precision::fp16);
   const auto batch = make_batch();
   const auto alone = train_alone(batch, tied, dropout, type);
   CHECK(alone.losses.front() > alone.losses.back());

@@ -216,6 +216,22 @@ TEST_CASE("every flag reaches its member") {
   CHECK(config_of({"--on-nan", "skip"}).train.on_nan == nan_policy::skip);
 }
 
+TEST_CASE("the loss scale is dynamic for fp16, and none for others, unless one is given") {
+  const auto scale = [](const std::vector<std::string>& words) {
+    return loss_scale_of(config_of(words));
+  };
+  CHECK(scale({}) == 1);
+  CHECK(scale({"--precision", "bf16"}) == 1);
+  CHECK(scale({"--precision", "fp16"}) == 0);
+  CHECK(scale({"--precision", "fp16", "--loss-scale", "1"}) == 1);
+  CHECK(scale({"--precision", "fp16", "--loss-scale", "512"}) == 512);
+  CHECK(scale({"--loss-scale", "dynamic"}) == 0);
+  CHECK(scale({"--loss-scale", "1.5"}) == 1.5);
+  CHECK(config_of({"--precision", "fp16"}).train.loss_scale_interval == 2000);
+  CHECK(config_of({"--loss-scale", "dynamic", "--loss-scale-interval", "5"})
+            .train.loss_scale_interval == 5);
+}
+
 TEST_CASE("every key of a file reaches the same member as its flag") {
   const folder here;
   const std::string init = here.write("w.safetensors", "x");
@@ -265,6 +281,8 @@ save_state = true
 verify = true
 verify_tolerance = 0.25
 on_nan = "skip"
+loss_scale = "dynamic"
+loss_scale_interval = 50
 [link]
 transport = "loopback"
 listen = "localhost:80"
@@ -296,7 +314,7 @@ verbose = true
                                         4});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
   CHECK(c.train == train_config{32, std::nullopt, 4, loss_kind::mse, 9, false, 5, here.file("s"),
-                                true, 1, true, 0.25, nan_policy::skip});
+                                true, 1, true, 0.25, nan_policy::skip, 0, 50});
   CHECK(c.link == link_config{transport::loopback, "localhost:80", here.file("secret")});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
 }
@@ -421,7 +439,21 @@ TEST_CASE("a wrong flag gives one line that begins with it") {
       {{"--schedule", "1f1"},
        "--schedule: unknown value \"1f1\"; did you mean \"1f1b\"?; allowed: gpipe, 1f1b, "
        "interleaved-1f1b, zb-h1, zb-h2, zb-v"},
-      {{"--precision", "int4"}, "--precision: unknown value \"int4\"; allowed: fp32, bf16"},
+      {{"--precision", "int4"}, "--precision: unknown value \"int4\"; allowed: fp32, bf16, fp16"},
+      {{"--loss-scale", "0"}, "--loss-scale: 0 is out of range; allowed: dynamic, 1 to 16777216"},
+      {{"--loss-scale", "2e7"},
+       "--loss-scale: 2e+07 is out of range; allowed: dynamic, 1 to 16777216"},
+      {{"--loss-scale", "nan"},
+       "--loss-scale: nan is not a finite number; allowed: dynamic, 1 to 16777216"},
+      {{"--loss-scale", "dynamical"},
+       "--loss-scale: \"dynamical\" is not a number; allowed: dynamic, 1 to 16777216"},
+      {{"--loss-scale-interval", "5"},
+       "--loss-scale-interval: is of a dynamic loss scale only (--loss-scale dynamic)"},
+      {{"--loss-scale-interval", "0", "--loss-scale", "dynamic"},
+       "--loss-scale-interval: 0 is out of range; allowed: 1 to 1073741824"},
+      {{"--precision", "fp16", "--steps", "4", "--accumulate", "2"},
+       "--accumulate: a dynamic loss scale (--precision fp16) leaves out whole updates, so steps "
+       "cannot be accumulated (--accumulate 2); give a fixed one, such as --loss-scale 1024"},
       {{"--eval=maybe"}, "--eval: \"maybe\" is not a boolean; allowed: true, false"},
       {{"--cut", "a,,b"}, "--cut: name 2 of the list is empty"},
       {{"--cut", "a,b,a"}, "--cut: \"a\" stands in the list twice"},
@@ -709,7 +741,12 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
       {"[model]\nname = 3\n", "run.toml:2: model.name: expected a text, got the integer 3"},
       {"[model]\nprecision = \"bf1\"\n",
        "run.toml:2: model.precision: unknown value \"bf1\"; did you mean \"bf16\"?; allowed: fp32, "
-       "bf16"},
+       "bf16, fp16"},
+      {"[train]\nloss_scale = 0.5\n",
+       "run.toml:2: train.loss_scale: 0.5 is out of range; allowed: dynamic, 1 to 16777216"},
+      {"[train]\nloss_scale = \"fixed\"\n",
+       "run.toml:2: train.loss_scale: expected a number, got the text \"fixed\"; allowed: dynamic, "
+       "1 to 16777216"},
   }));
   CHECK(toml_error(toml) == text);
 }
@@ -934,8 +971,9 @@ TEST_CASE("a parameter server's trainer has its own table and defaults, and no p
     REQUIRE(!refused);
     CHECK_THAT(refused.error().text, Catch::Matchers::ContainsSubstring(why));
   };
-  for (const char* const flag : {"--stages=2", "--heads=2", "--verify", "--verify-tolerance=1",
-                                 "--on-nan=skip", "--predict", "--accumulate=2"}) {
+  for (const char* const flag :
+       {"--stages=2", "--heads=2", "--verify", "--verify-tolerance=1", "--on-nan=skip", "--predict",
+        "--accumulate=2", "--loss-scale=2", "--loss-scale-interval=2"}) {
     const std::string_view word(flag);
     refuses({flag}, std::string(word.substr(0, word.find('='))) + ": unknown flag");
   }

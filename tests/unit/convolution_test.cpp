@@ -1,7 +1,6 @@
 // Troupe's convolution against ATen's, and its backward in two parts against the backward in one.
 
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/conv2d.h>
@@ -13,6 +12,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <vector>
 
+#include "engine/autograd/autocast.hpp"
 #include "engine/autograd/convolution.hpp"
 #include "engine/autograd/weight_gradients.hpp"
 
@@ -40,16 +40,6 @@ shape any_shape() {
                   shape{2, 8, 8, 3, {.padding = 1}},
                   shape{2, 8, 16, 3, {.stride = 2, .padding = 2, .dilation = 2, .groups = 4}});
 }
-
-class autocast_to_bf16 {
- public:
-  autocast_to_bf16() {
-    at::autocast::set_autocast_cache_enabled(false);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-  }
-  ~autocast_to_bf16() { at::autocast::set_autocast_enabled(at::kCPU, false); }
-};
 
 std::vector<at::Tensor> gradients(const at::Tensor& output, const tensors& of,
                                   const at::Tensor& seed) {
@@ -91,18 +81,17 @@ TEST_CASE("A convolution and its gradients are ATen's") {
 TEST_CASE("A backward in two parts gives the bits of one in a piece") {
   const auto of = any_shape();
   const bool channels_last = GENERATE(false, true);
-  const bool bf16 = GENERATE(false, true);
+  const auto type = autocast_type(GENERATE(precision::fp32, precision::bf16, precision::fp16));
   auto given = make(of, at::kFloat);
   auto input = channels_last ? given.input.contiguous(at::MemoryFormat::ChannelsLast) : given.input;
   const auto forward = [&] {
-    if (!bf16) return convolve(input, given.weight, of.how);
-    const autocast_to_bf16 autocast;
+    const autocast_guard autocast(type, at::kCPU);
     return convolve(input, given.weight, of.how);
   };
   const auto whole_output = forward();
   const auto split_output = forward();
   REQUIRE(at::equal(whole_output, split_output));
-  CHECK(whole_output.scalar_type() == (bf16 ? at::kBFloat16 : at::kFloat));
+  CHECK(whole_output.scalar_type() == type.value_or(at::kFloat));
   const auto seed = at::randn(whole_output.sizes()).to(whole_output.scalar_type());
   given.input = input;
   const auto whole = gradients(whole_output, given, seed);

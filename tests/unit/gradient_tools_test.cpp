@@ -11,6 +11,7 @@
 #include "optimizers/elementwise.hpp"
 #include "optimizers/gradients.hpp"
 #include "optimizers/groups.hpp"
+#include "optimizers/loss_scaler.hpp"
 #include "optimizers/options.hpp"
 #include "optimizers/schedule.hpp"
 #include "tests/unit/optimizer_cases.hpp"
@@ -94,22 +95,22 @@ TEST_CASE("an accumulator gives the mean of its steps, where any had a gradient"
 
 TEST_CASE("a loss scale falls when a step overflows and rises after many that did not") {
   loss_scaler scaler{.scale = 8, .most = 16, .interval = 2};
-  CHECK(scaler.admit(1));
-  CHECK(scaler.scale == 8);
-  CHECK(scaler.admit(1));
-  CHECK(scaler.scale == 16);
-  CHECK(scaler.admit(1));
-  CHECK(scaler.admit(1));
-  CHECK(scaler.scale == 16);  // its most
-  CHECK_FALSE(scaler.admit(std::numeric_limits<double>::infinity()));
-  CHECK(scaler.scale == 8);
-  CHECK(scaler.admit(1));
-  CHECK_FALSE(scaler.admit(std::nan("")));
-  CHECK(scaler.scale == 4);
-  CHECK(scaler.admit(1));
-  CHECK(scaler.scale == 4);  // a skipped step begins the count anew
-  for (int i = 0; i < 9; ++i) CHECK_FALSE(scaler.admit(std::nan("")));
+  const auto after = [&scaler](bool finite) {
+    scaler.hear(finite);
+    return scaler.scale;
+  };
+  CHECK(after(true) == 8);
+  CHECK(after(true) == 16);
+  CHECK(after(true) == 16);
+  CHECK(after(true) == 16);  // its most
+  CHECK(after(false) == 8);
+  CHECK(after(true) == 8);
+  CHECK(after(false) == 4);
+  CHECK(after(true) == 4);  // a skipped step begins the count anew
+  CHECK(scaler.can_fall());
+  for (int i = 0; i < 9; ++i) scaler.hear(false);
   CHECK(scaler.scale == 1);  // its least
+  CHECK_FALSE(scaler.can_fall());
 }
 
 TEST_CASE("schedules begin at the full rate and end where they say") {

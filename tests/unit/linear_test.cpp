@@ -45,12 +45,12 @@ TEST_CASE("A linear map and its gradients are ATen's, to the bit") {
   at::set_num_threads(1);
   const auto shape = GENERATE(sizes{7, 16}, sizes{1, 16}, sizes{3, 5, 16}, sizes{2, 3, 4, 16});
   const bool bias = GENERATE(true, false);
-  const bool bf16 = GENERATE(false, true);
+  const auto type = GENERATE(precision::fp32, precision::bf16, precision::fp16);
   const auto of = make(shape, bias);
   at::Tensor ours;
   at::Tensor atens;
   {
-    const autocast_guard autocast(bf16, at::kCPU);
+    const autocast_guard autocast(autocast_type(type), at::kCPU);
     ours = linear_map(of.input, of.weight, of.bias);
     atens =
         at::linear(of.input, of.weight, of.bias.defined() ? std::optional(of.bias) : std::nullopt);
@@ -60,17 +60,18 @@ TEST_CASE("A linear map and its gradients are ATen's, to the bit") {
   const auto one = gradients(ours, of, seed);
   const auto other = gradients(atens, of, seed);
   for (std::size_t i = 0; i < one.size(); ++i) {
-    INFO("gradient " << i << " of " << shape.size() << " dimensions, bf16 " << bf16);
+    INFO("gradient " << i << " of " << shape.size() << " dimensions, autocast to "
+                     << autocast_type(type).value_or(at::kFloat));
     CHECK(at::equal(one[i], other[i]));
   }
 }
 
 TEST_CASE("A linear map's weight gradients may be computed later, with the same bits") {
   at::set_num_threads(1);
-  const bool bf16 = GENERATE(false, true);
+  const auto type = GENERATE(precision::fp32, precision::bf16, precision::fp16);
   const auto of = make({3, 5, 16}, true);
   const auto run = [&] {
-    const autocast_guard autocast(bf16, at::kCPU);
+    const autocast_guard autocast(autocast_type(type), at::kCPU);
     return linear_map(of.input, of.weight, of.bias);
   };
   const auto output = run();

@@ -105,8 +105,17 @@ TEST_CASE("each report is one JSON line, readable at once") {
         "{\"name\":\"\xef\xbf\xbd\",\"busy_s\":0.0,\"idle_s\":0.0,\"peak_memory_bytes\":0,\"peak_"
         "context_bytes\":0}]}\n";
     CHECK(content(path) == first);
+    step.loss_scale = 1024;
+    step.stages.clear();
+    REQUIRE(lines->write(step));
+    const std::string second =
+        R"({"step":3,"loss":0.5,"seconds":0.25,"images_per_s":256.0,"bubble":0.125,)"
+        R"("loss_scale":1024.0,"stages":[]})"
+        "\n";
+    CHECK(content(path) == first + second);
     REQUIRE(lines->write(evaluation_report{3, 0.75, std::numeric_limits<double>::infinity()}));
-    CHECK(content(path) == first + R"({"eval_step":3,"accuracy":0.75,"eval_loss":null})" + "\n");
+    CHECK(content(path) ==
+          first + second + R"({"eval_step":3,"accuracy":0.75,"eval_loss":null})" + "\n");
   }
   std::filesystem::remove(path);
 }

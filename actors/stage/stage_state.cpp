@@ -1,0 +1,32 @@
+#include "actors/stage/stage_state.hpp"
+
+#include <utility>
+
+#include "actors/errors.hpp"
+#include "messages/log.hpp"
+
+namespace troupe::actors {
+
+module_list modules_of(const stage_state& state) {
+  module_list all;
+  for (const auto& module : state.modules) all.push_back(module.get());
+  return all;
+}
+
+double loss_scale_of(const stage_state& state, const announced_step& step) {
+  return step.order.loss_scale > 0 ? step.order.loss_scale : state.update.loss_scale;
+}
+
+void give_up(stage_pointer self, const error& why) {
+  auto steps = std::exchange(self->state.steps, {});
+  self->state.inbox.clear();
+  self->state.outputs.clear();
+  if (steps.empty()) log::error(why.text);
+  for (auto& [key, step] : steps) step.answer.deliver(to_caf(why));
+}
+
+void fail_all(stage_pointer self, const error& why) {
+  give_up(self, {why.code, self->state.name + ": " + why.text});
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/interfaces.hpp"
+#include "actors/stage/settlement.hpp"
+#include "engine/schedule/stage_core.hpp"
+#include "engine/stage/stage_module.hpp"
+#include "engine/stage/work_thread.hpp"
+#include "messages/error.hpp"
+
+/// What a stage's shell is made of, for its own sources alone: stage_actor.cpp moves micro-batches,
+/// update.cpp ends training steps.
+namespace troupe::actors {
+
+/// What has arrived for one micro-batch and not been used yet.
+struct microbatch_inbox {
+  at::Tensor input;     // [n, ...]
+  at::Tensor labels;    // [n] i64, last stage
+  at::Tensor gradient;  // [n, ...]
+};
+
+/// An output that the core has not let go yet: of which own chunk, for which edge.
+using output_key = std::pair<microbatch_key, engine::edge>;
+
+/// A neighbouring slice of the model.
+struct slice_link {
+  stage_actor stage;  // null beyond the model's ends
+  std::uint32_t chunk = 0;
+};
+
+/// A step that was announced and not answered.
+struct announced_step {
+  run order;
+  run_done report;
+  caf::typed_response_promise<run_done> answer;
+  std::string bad = {};  // the first loss that is not finite
+};
+
+/// What the end of a training step needs.
+struct update_state {
+  optimizer_actor optimizer;
+  std::vector<engine::named_tensor> parameters;  // of all chunks, in the order of gradients
+  std::vector<tied_parameter> ties;
+  judge_actor judge;      // null: what is not finite is an error
+  double loss_scale = 1;  // that the last verdict named
+  std::uint32_t stages_behind = 0;
+  std::map<engine::step_key, settlement> settling;
+  std::optional<rehearsed> rehearsal;  // the last one
+  std::uint64_t skipped = 0;           // updates left out
+};
+
+struct stage_state {
+  std::string name;
+  engine::stage_core core;
+  // By chunk; used by the work thread while an action runs.
+  std::vector<std::unique_ptr<engine::stage_module>> modules;
+  std::vector<slice_link> before, after;  // by chunk
+  feeder_actor feeder;                    // of the model's two ends
+  std::map<microbatch_key, microbatch_inbox> inbox;
+  std::map<output_key, at::Tensor> outputs;  // computed, and not sent
+  std::map<engine::step_key, announced_step> steps;
+  update_state update;
+  std::unique_ptr<engine::work_thread> work;  // last: its tasks use the module
+};
+
+using stage_pointer = stage_actor::stateful_pointer<stage_state>;
+
+/// The modules of all chunks, for the work thread.
+using module_list = std::vector<engine::stage_module*>;
+[[nodiscard]] module_list modules_of(const stage_state& state);
+
+/// What the step's loss is multiplied by. Asked once its backwards begin, so the verdict on the
+/// step before has come.
+[[nodiscard]] double loss_scale_of(const stage_state& state, const announced_step& step);
+
+/// The steps outstanding cannot succeed any more; says so to whoever waits for them.
+void give_up(stage_pointer self, const error& why);
+
+/// The same, for what went wrong on this stage: the text gets its name.
+void fail_all(stage_pointer self, const error& why);
+
+/// Nothing of a training step is left to do: answers it, and lets the next one use the weights.
+void finish_step(stage_pointer self, const engine::step_key& key);
+
+}  // namespace troupe::actors

@@ -1,0 +1,17 @@
+#include "optimizers/loss_scaler.hpp"
+
+#include <algorithm>
+
+namespace troupe::optimizers {
+
+void loss_scaler::hear(bool finite) noexcept {
+  if (!finite) {
+    applied = 0;
+    scale = std::max(least, scale * backoff);
+  } else if (++applied >= interval) {
+    applied = 0;
+    scale = std::min(most, scale * growth);
+  }
+}
+
+}  // namespace troupe::optimizers
