@@ -66,11 +66,10 @@ result<void> read_init(prepared_run& run, engine::model layers,
     return fail(loaded.error().code, config.init.string() + ": " + loaded.error().text);
   std::size_t used = 0;
   for (const auto& [first, last] : run.ranges) {
-    engine::model part;
-    std::move(layers.begin() + static_cast<std::ptrdiff_t>(first),
-              layers.begin() + static_cast<std::ptrdiff_t>(last), std::back_inserter(part));
-    run.weights.push_back(engine::collect_weights(part));
-    run.states.push_back(state_of(states, engine::parameters(part)));
+    const auto part = engine::take_layers(layers, first, last);
+    if (!part) return tl::unexpected(part.error());
+    run.weights.push_back(engine::collect_weights(*part));
+    run.states.push_back(state_of(states, engine::parameters(*part)));
     used += run.states.back().size();
   }
   if (used == states.size()) return {};

@@ -7,6 +7,8 @@
 #include <exception>
 #include <iterator>
 #include <map>
+#include <memory>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <unordered_set>
@@ -72,15 +74,16 @@ std::vector<std::string> layer_names(const model& layers) {
   return names;
 }
 
-result<void> keep_layers(model& layers, std::size_t first, std::size_t last) {
-  if (first >= last || last > layers.size()) {
+result<model> take_layers(model& whole, std::size_t first, std::size_t last) {
+  const bool is_range = first < last && last <= whole.size();
+  const auto part = is_range ? std::span(whole).subspan(first, last - first)
+                             : std::span<std::unique_ptr<layer>>();
+  if (part.empty() || std::count(part.begin(), part.end(), nullptr) > 0) {
     return fail(errc::bad_config, "layers [" + std::to_string(first) + ", " + std::to_string(last) +
-                                      ") are not a range of the model's " +
-                                      std::to_string(layers.size()) + " layers");
+                                      ") are not a slice of the model's " +
+                                      std::to_string(whole.size()) + " layers");
   }
-  layers.resize(last);
-  layers.erase(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(first));
-  return {};
+  return model(std::move_iterator(part.begin()), std::move_iterator(part.end()));
 }
 
 std::vector<named_tensor> parameters(const model& layers) {

@@ -246,12 +246,24 @@ TEST_CASE("the seed alone decides the initial weights, in the whole model as in 
   CHECK(same(collect_weights(whole), collect_weights(tiny(7))));
   CHECK_FALSE(same(collect_weights(whole), collect_weights(tiny(8))));
 
-  auto slice = tiny(7);
-  REQUIRE(keep_layers(slice, 4, 6));
-  CHECK(layer_names(slice) == std::vector<std::string>{"layer1.0", "layer1.1"});
-  CHECK(same(slice[1]->parameters(), whole[5]->parameters()));
-  for (const auto& [first, last] : {std::pair<std::size_t, std::size_t>{0, 3}, {1, 1}, {2, 1}})
-    CHECK(keep_layers(slice, first, last).error().code == errc::bad_config);
+  auto other = tiny(7);
+  const auto slice = take_layers(other, 4, 6);
+  REQUIRE(slice);
+  CHECK(layer_names(*slice) == std::vector<std::string>{"layer1.0", "layer1.1"});
+  CHECK(same((*slice)[1]->parameters(), whole[5]->parameters()));
+}
+
+TEST_CASE("layers are taken out of a model once, and only where there are some") {
+  auto whole = tiny();
+  REQUIRE(take_layers(whole, 4, 6));
+  REQUIRE(take_layers(whole, 6, whole.size()));
+  for (const auto& [first, last] : {std::pair<std::size_t, std::size_t>{0, whole.size() + 1},
+                                    {1, 1},
+                                    {2, 1},
+                                    {4, 6},
+                                    {3, 5},
+                                    {5, 6}})
+    CHECK(take_layers(whole, first, last).error().code == errc::bad_config);
 }
 
 TEST_CASE("a model cut before any layer gives the same loss and gradients to the bit") {
@@ -264,10 +276,9 @@ TEST_CASE("a model cut before any layer gives the same loss and gradients to the
   const auto expected_end = copies(whole);
   for (std::size_t cut = 1; cut < whole.size(); ++cut) {
     INFO("cut before " << whole[cut]->name());
-    model head = tiny();
-    model tail = tiny();
-    REQUIRE(keep_layers(head, 0, cut));
-    REQUIRE(keep_layers(tail, cut, tail.size()));
+    auto parts = tiny();
+    const auto head = take_layers(parts, 0, cut).value();
+    const auto tail = take_layers(parts, cut, parts.size()).value();
     const auto sent = run(head, input, true);
     const auto before = sent.detach().clone();
     const auto received = sent.detach().requires_grad_();
@@ -306,8 +317,8 @@ TEST_CASE("weights go out under their names and come back") {
 
 TEST_CASE("a slice takes its own weights out of the whole model's") {
   const auto whole = tiny(1);
-  auto slice = tiny(2);
-  REQUIRE(keep_layers(slice, 4, 6));
+  auto other = tiny(2);
+  const auto slice = take_layers(other, 4, 6).value();
   CHECK(load_weights(slice, collect_weights(whole)).error().code == errc::bad_data);
   REQUIRE(load_weights(slice, collect_weights(whole), weight_names(whole)));
   CHECK(same(slice[0]->parameters(), whole[4]->parameters()));
