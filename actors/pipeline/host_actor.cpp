@@ -27,19 +27,9 @@ struct host_state {
 
 using self_pointer = host_actor::stateful_pointer<host_state>;
 
-result<engine::model> build_model(const build_stage& order, const model_registry& models) {
-  const auto builder = models.find(order.model);
-  if (builder == models.end()) {
-    std::string known;
-    for (const auto& [name, make] : models) known += (known.empty() ? "" : ", ") + name;
-    return fail(errc::bad_config, "unknown model '" + order.model + "'; known: " + known);
-  }
-  return builder->second({order.classes, order.seed, order.model_options});
-}
-
 result<std::vector<model_slice>> build_slices(const build_stage& order,
                                               const model_registry& models) {
-  auto whole = build_model(order, models);
+  auto whole = build_model(models, order.model, {order.classes, order.seed, order.model_options});
   if (!whole) return tl::unexpected(whole.error());
   auto recompute = engine::recomputed_layers(engine::layer_names(*whole), order.recompute);
   if (!recompute) return tl::unexpected(recompute.error());
@@ -91,6 +81,15 @@ host_actor::behavior_type host_behavior(self_pointer self,
 }
 
 }  // namespace
+
+result<engine::model> build_model(const model_registry& models, const std::string& name,
+                                  const model_order& order) {
+  const auto found = models.find(name);
+  if (found != models.end()) return found->second(order);
+  std::string known;
+  for (const auto& [each, make] : models) known += (known.empty() ? "" : ", ") + each;
+  return fail(errc::bad_config, "unknown model '" + name + "'; known: " + known);
+}
 
 host_actor spawn_host(caf::actor_system& system, host_parts parts) {
   return system.spawn(host_behavior, std::make_shared<host_parts>(std::move(parts)));
