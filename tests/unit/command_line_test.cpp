@@ -11,13 +11,9 @@
 #include "cluster/config/option.hpp"
 #include "config_fixture.hpp"
 
-namespace {
-
 using namespace troupe;
 using namespace troupe::cluster;
 using namespace troupe::cluster::testing;
-
-}  // namespace
 
 TEST_CASE("without flags every value has its default") {
   trainer_config usual;

@@ -8,13 +8,9 @@
 
 #include "config_fixture.hpp"
 
-namespace {
-
 using namespace troupe;
 using namespace troupe::cluster;
 using namespace troupe::cluster::testing;
-
-}  // namespace
 
 TEST_CASE("what is not given of an optimizer other than sgd is its own default") {
   const auto adamw = config_of({"--optimizer", "adamw", "--beta2", "0.95", "--amsgrad"}).optimizer;

@@ -8,13 +8,9 @@
 #include "cluster/config/secret_file.hpp"
 #include "config_fixture.hpp"
 
-namespace {
-
 using namespace troupe;
 using namespace troupe::cluster;
 using namespace troupe::cluster::testing;
-
-}  // namespace
 
 TEST_CASE("a secret's file is its owner's alone, and of a good length") {
   const folder here;
