@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 
 #include "messages/error.hpp"
@@ -21,6 +22,16 @@ inline constexpr int exit_interrupted = 130;  // as a shell reports Ctrl-C
     default:
       return exit_failed;
   }
+}
+
+/// How a run ended well.
+enum class run_end : std::uint8_t {
+  complete,
+  interrupted,  ///< Ctrl-C or SIGTERM; weights were saved all the same.
+};
+
+[[nodiscard]] inline int exit_code(run_end how) {
+  return how == run_end::interrupted ? exit_interrupted : 0;
 }
 
 /// Says on stderr why a program ends, and returns its exit code.

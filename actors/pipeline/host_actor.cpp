@@ -2,7 +2,6 @@
 
 #include <c10/core/Device.h>
 
-#include <algorithm>
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -28,43 +27,15 @@ struct host_state {
 
 using self_pointer = host_actor::stateful_pointer<host_state>;
 
-result<engine::model> build_model(const build_stage& order, const model_registry& models) {
-  const auto builder = models.find(order.model);
-  if (builder == models.end()) {
-    std::string known;
-    for (const auto& [name, make] : models) known += (known.empty() ? "" : ", ") + name;
-    return fail(errc::bad_config, "unknown model '" + order.model + "'; known: " + known);
-  }
-  return builder->second({order.classes, order.seed, order.model_options});
-}
-
-// Moves a chunk's layers out of the model.
-result<model_slice> take_slice(engine::model& whole, const std::vector<bool>& recompute,
-                               const layer_range& range) {
-  const bool is_range = range.first < range.last && range.last <= whole.size();
-  if (!is_range || std::any_of(whole.begin() + static_cast<std::ptrdiff_t>(range.first),
-                               whole.begin() + static_cast<std::ptrdiff_t>(range.last),
-                               [](const auto& layer) { return layer == nullptr; }))
-    return fail(errc::bad_config,
-                "layers [" + std::to_string(range.first) + ", " + std::to_string(range.last) +
-                    ") are not a slice of the model's " + std::to_string(whole.size()) + " layers");
-  model_slice slice{.is_first = range.first == 0, .is_last = range.last == whole.size()};
-  for (auto i = range.first; i < range.last; ++i) {
-    slice.layers.push_back(std::move(whole[i]));
-    slice.recompute.push_back(recompute[i]);
-  }
-  return slice;
-}
-
 result<std::vector<model_slice>> build_slices(const build_stage& order,
                                               const model_registry& models) {
-  auto whole = build_model(order, models);
+  auto whole = build_model(models, order.model, {order.classes, order.seed, order.model_options});
   if (!whole) return tl::unexpected(whole.error());
   auto recompute = engine::recomputed_layers(engine::layer_names(*whole), order.recompute);
   if (!recompute) return tl::unexpected(recompute.error());
   std::vector<model_slice> slices;
-  for (const auto& range : order.slices) {
-    auto slice = take_slice(*whole, *recompute, range);
+  for (const auto& [first, last] : order.slices) {
+    auto slice = take_slice(*whole, first, last, *recompute);
     if (!slice) return tl::unexpected(slice.error());
     engine::to_memory_format(slice->layers, order.channels_last);
     slices.push_back(std::move(*slice));
@@ -111,6 +82,15 @@ host_actor::behavior_type host_behavior(self_pointer self,
 }
 
 }  // namespace
+
+result<engine::model> build_model(const model_registry& models, const std::string& name,
+                                  const model_order& order) {
+  const auto found = models.find(name);
+  if (found != models.end()) return found->second(order);
+  std::string known;
+  for (const auto& [each, make] : models) known += (known.empty() ? "" : ", ") + each;
+  return fail(errc::bad_config, "unknown model '" + name + "'; known: " + known);
+}
 
 host_actor spawn_host(caf::actor_system& system, host_parts parts) {
   return system.spawn(host_behavior, std::make_shared<host_parts>(std::move(parts)));

@@ -1,11 +1,10 @@
 #pragma once
 
 #include <caf/actor_system.hpp>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
-#include <type_traits>
-#include <utility>
 
 #include "actors/interfaces.hpp"
 #include "engine/stage/layer.hpp"
@@ -21,33 +20,16 @@ struct model_order {
   std::map<std::string, double> options = {};
 };
 
-template <class Make>
-concept makes_model_from_order = std::is_invocable_r_v<result<engine::model>, Make, model_order>;
-template <class Make>
-concept makes_model_without_options =
-    std::is_invocable_r_v<result<engine::model>, Make, std::int64_t, std::uint64_t>;
-
 /// Makes a whole model with weights drawn from its order's seed. Errors: bad_config.
-class model_builder {
- public:
-  model_builder() = default;
-  template <makes_model_from_order Make>
-  model_builder(Make make) : make_(std::move(make)) {}
-  /// Of classes and seed alone.
-  template <makes_model_without_options Make>
-  model_builder(Make make)
-      : make_([make = std::move(make)](const model_order& order) {
-          return make(order.classes, order.seed);
-        }) {}
-
-  result<engine::model> operator()(const model_order& order) const { return make_(order); }
-
- private:
-  std::function<result<engine::model>(const model_order&)> make_;
-};
+using model_builder = std::function<result<engine::model>(const model_order&)>;
 
 /// The models a node can build, by name: a value that `main` fills and passes in.
 using model_registry = std::map<std::string, model_builder>;
+
+/// Makes the model of that name. Errors: bad_config, which lists the known names where it is not
+/// one of them.
+[[nodiscard]] result<engine::model> build_model(const model_registry& models,
+                                                const std::string& name, const model_order& order);
 
 /// What a host needs to build stages.
 struct host_parts {

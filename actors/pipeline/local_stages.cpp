@@ -7,6 +7,7 @@
 
 #include "actors/optimizer/optimizer_actor.hpp"
 #include "actors/stage/stage_actor.hpp"
+#include "engine/stage/model.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -20,17 +21,26 @@ result<std::vector<model_slice>> cut(engine::model layers, std::vector<std::size
     if (end <= first || end > layers.size())
       return fail(errc::bad_config, "cuts must rise from 1 to below the number of layers, " +
                                         std::to_string(layers.size()));
-    model_slice slice{.is_first = first == 0, .is_last = end == layers.size()};
-    for (; first < end; ++first) {
-      slice.layers.push_back(std::move(layers[first]));
-      slice.recompute.push_back(first < recompute.size() && recompute[first]);
-    }
-    slices.push_back(std::move(slice));
+    auto slice = take_slice(layers, first, end, recompute);
+    if (!slice) return tl::unexpected(slice.error());
+    slices.push_back(std::move(*slice));
+    first = end;
   }
   return slices;
 }
 
 }  // namespace
+
+result<model_slice> take_slice(engine::model& whole, std::size_t first, std::size_t last,
+                               const std::vector<bool>& recompute) {
+  auto layers = engine::take_layers(whole, first, last);
+  if (!layers) return tl::unexpected(layers.error());
+  model_slice slice{
+      .layers = std::move(*layers), .is_first = first == 0, .is_last = last == whole.size()};
+  for (auto i = first; i < last && i < recompute.size(); ++i)
+    slice.recompute.push_back(recompute[i]);
+  return slice;
+}
 
 result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_blueprint blueprint,
                                                const optimizers::registry& known) {

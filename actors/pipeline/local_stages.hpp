@@ -22,6 +22,11 @@ struct model_slice {
   std::vector<bool> recompute = {};  ///< Of its layers; empty: none.
 };
 
+/// Moves the layers [first, last) out of the model, which has null in their places from then on.
+/// `recompute` is of the whole model; empty: none. Errors: bad_config, as `engine::take_layers`.
+[[nodiscard]] result<model_slice> take_slice(engine::model& whole, std::size_t first,
+                                             std::size_t last, const std::vector<bool>& recompute);
+
 /// A stage and its optimizer, before they live.
 struct stage_blueprint {
   std::string name = {};                       ///< "stage-1"

@@ -20,7 +20,7 @@ int run(const cluster::trainer_config& config) {
   log::set_verbose(config.observe.verbose);
   const auto ended = apps::run_server_trainer(config);
   if (!ended) return report(ended.error());
-  return *ended == apps::server_run_end::interrupted ? apps::exit_interrupted : 0;
+  return apps::exit_code(*ended);
 }
 
 int run(const cluster::node_options& options) {

@@ -207,7 +207,7 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
 
 }  // namespace
 
-result<server_run_end> run_server_trainer(const cluster::trainer_config& config) {
+result<run_end> run_server_trainer(const cluster::trainer_config& config) {
   const auto run = prepare(config);
   if (!run) return tl::unexpected(run.error());
   auto link = cluster::process_link_of(config.link);
@@ -223,7 +223,7 @@ result<server_run_end> run_server_trainer(const cluster::trainer_config& config)
   if (!group) return tl::unexpected(group.error());
   if (auto driven = drive(**group, config, *run, stop); !driven)
     return tl::unexpected((*group)->explain(driven.error()));
-  return stop ? server_run_end::interrupted : server_run_end::complete;
+  return stop ? run_end::interrupted : run_end::complete;
 }
 
 result<void> run_server_node(const cluster::node_options& options) {

@@ -10,8 +10,8 @@ application resnet_application() {
                "Trains a residual network as a pipeline of stage actors in processes of their own.",
                /*foreign_tables=*/{"transformer"}};
   for (const auto& name : resnet_names()) {
-    made.models[name] = [name](std::int64_t classes, std::uint64_t seed) {
-      return build_resnet(name, classes, seed);
+    made.models[name] = [name](const actors::model_order& order) {
+      return build_resnet(name, order.classes, order.seed);
     };
   }
   made.check_data = [](const cluster::trainer_config& config,

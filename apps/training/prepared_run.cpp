@@ -34,15 +34,6 @@ result<std::int64_t> choose_classes(const cluster::model_config& config,
                                     std::to_string(data.classes()));
 }
 
-result<engine::model> build_model(const application& program, const std::string& name,
-                                  const actors::model_order& order) {
-  const auto found = program.models.find(name);
-  if (found != program.models.end()) return found->second(order);
-  std::string known;
-  for (const auto& [each, make] : program.models) known += (known.empty() ? "" : ", ") + each;
-  return fail(errc::bad_config, "unknown model '" + name + "'; known: " + known);
-}
-
 /// What of an optimizer's state belongs to these parameters.
 std::vector<engine::named_tensor> state_of(const std::vector<engine::named_tensor>& states,
                                            const std::vector<engine::named_tensor>& parameters) {
@@ -81,11 +72,10 @@ result<void> read_init(prepared_run& run, engine::model layers,
     return fail(loaded.error().code, config.init.string() + ": " + loaded.error().text);
   std::size_t used = 0;
   for (const auto& [first, last] : run.ranges) {
-    engine::model part;
-    std::move(layers.begin() + static_cast<std::ptrdiff_t>(first),
-              layers.begin() + static_cast<std::ptrdiff_t>(last), std::back_inserter(part));
-    run.weights.push_back(engine::collect_weights(part));
-    run.states.push_back(state_of(states, engine::parameters(part)));
+    const auto part = engine::take_layers(layers, first, last);
+    if (!part) return tl::unexpected(part.error());
+    run.weights.push_back(engine::collect_weights(*part));
+    run.states.push_back(state_of(states, engine::parameters(*part)));
     used += run.states.back().size();
   }
   if (used == states.size()) return {};
@@ -113,7 +103,9 @@ result<void> check_groups(const engine::model& layers, const cluster::optimizer_
 /// Cuts the model, and what follows from where it is cut.
 result<void> cut_model(prepared_run& run, const application& program,
                        const cluster::trainer_config& config) {
-  const auto build = [&] { return build_model(program, config.model.name, run.model); };
+  const auto build = [&] {
+    return actors::build_model(program.models, config.model.name, run.model);
+  };
   auto layers = build();
   if (!layers) return tl::unexpected(layers.error());
   run.layer_names = engine::layer_names(*layers);
@@ -161,7 +153,7 @@ result<prepared_run> prepare(const application& program, const cluster::trainer_
 
 result<engine::model> build_whole(const application& program, const cluster::trainer_config& config,
                                   const prepared_run& run) {
-  auto layers = build_model(program, config.model.name, run.model);
+  auto layers = actors::build_model(program.models, config.model.name, run.model);
   if (!layers) return layers;
   engine::to_memory_format(*layers,
                            config.model.memory_format == cluster::memory_format::channels_last);

@@ -19,7 +19,7 @@ int run(const application& program, const cluster::trainer_config& config) {
   log::set_verbose(config.observe.verbose);
   const auto ended = run_trainer(program, config);
   if (!ended) return report(program, ended.error());
-  return *ended == run_end::interrupted ? exit_interrupted : 0;
+  return exit_code(*ended);
 }
 
 int run(const application& program, const cluster::node_options& options) {

@@ -1,15 +1,10 @@
 #pragma once
 
+#include "apps/exit_codes.hpp"
 #include "apps/training/application.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::apps {
-
-/// How a run ended well.
-enum class run_end : std::uint8_t {
-  complete,
-  interrupted,  ///< Ctrl-C or SIGTERM; weights were saved all the same.
-};
 
 /// Trains as the config says: opens the data, cuts the model, starts the workers, and drives them
 /// until all steps are done or the user interrupts. Leaves no process behind, whatever happens.

@@ -71,11 +71,13 @@ batch empty_batch(std::int64_t count, const std::vector<std::int64_t>& sample_sh
           at::empty({count}, at::TensorOptions().dtype(at::kLong))};
 }
 
-result<void> check_indices(std::span<const std::int64_t> indices, std::int64_t size) {
+result<void> check_indices(const std::string& source, std::span<const std::int64_t> indices,
+                           std::int64_t size) {
   for (const auto index : indices)
     if (index < 0 || index >= size)
-      return fail(errc::bad_data, "sample " + std::to_string(index) + " is outside a split of " +
-                                      std::to_string(size) + " samples");
+      return fail(errc::bad_data, source + ": sample " + std::to_string(index) +
+                                      " is outside a split of " + std::to_string(size) +
+                                      " samples");
   return {};
 }
 

@@ -144,9 +144,8 @@ class fashion_mnist_dataset final : public dataset {
 
   [[nodiscard]] result<batch> read(split part,
                                    std::span<const std::int64_t> indices) const override {
-    if (auto sound = check_indices(indices, size(part)); !sound)
-      return fail(sound.error().code, "fashion-mnist: " + sound.error().text);
-    return guarded("fashion-mnist", [&]() -> result<batch> { return convert(part, indices); });
+    return read_samples("fashion-mnist", indices, size(part),
+                        [&] { return convert(part, indices); });
   }
 
  private:

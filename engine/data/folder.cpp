@@ -171,10 +171,8 @@ class folder_dataset final : public dataset {
 
   [[nodiscard]] result<batch> read(split part,
                                    std::span<const std::int64_t> indices) const override {
-    const auto source = of(part).folder.string();
-    if (auto sound = check_indices(indices, size(part)); !sound)
-      return fail(sound.error().code, "folder " + source + ": " + sound.error().text);
-    return guarded(source, [&] { return decode(of(part), indices); });
+    return read_samples("folder " + of(part).folder.string(), indices, size(part),
+                        [&] { return decode(of(part), indices); });
   }
 
  private:

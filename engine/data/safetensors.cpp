@@ -79,9 +79,7 @@ class safetensors_dataset final : public dataset {
 
   [[nodiscard]] result<batch> read(split part,
                                    std::span<const std::int64_t> indices) const override {
-    if (auto sound = check_indices(indices, size(part)); !sound)
-      return fail(sound.error().code, source_ + ": " + sound.error().text);
-    return guarded(source_, [&]() -> result<batch> { return copy(part, indices); });
+    return read_samples(source_, indices, size(part), [&] { return copy(part, indices); });
   }
 
  private:

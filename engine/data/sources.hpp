@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "engine/data/dataset.hpp"
@@ -32,8 +35,9 @@ using opened_dataset = result<std::unique_ptr<dataset>>;
 /// A batch for `count` samples of [C, H, W] whose values are yet to be written.
 [[nodiscard]] batch empty_batch(std::int64_t count, const std::vector<std::int64_t>& sample_shape);
 
-/// bad_data where an index is outside 0 .. size - 1.
-[[nodiscard]] result<void> check_indices(std::span<const std::int64_t> indices, std::int64_t size);
+/// bad_data, naming the source, where an index is outside 0 .. size - 1.
+[[nodiscard]] result<void> check_indices(const std::string& source,
+                                         std::span<const std::int64_t> indices, std::int64_t size);
 
 /// bad_config where the user asks for another size than images that are used as they are have.
 [[nodiscard]] result<void> check_fixed_size(const dataset_options& options, std::int64_t height,
@@ -49,6 +53,16 @@ auto guarded(const std::string& source, Work work) -> decltype(work()) {
   } catch (const std::exception& problem) {
     return fail(errc::handler_failed, source + ": " + problem.what());
   }
+}
+
+/// How every source reads: refuses indices that `size` samples do not have, and turns what `fill`
+/// throws into an error that names the source.
+template <class Fill>
+result<batch> read_samples(const std::string& source, std::span<const std::int64_t> indices,
+                           std::int64_t size, Fill fill) {
+  if (auto sound = check_indices(source, indices, size); !sound)
+    return tl::unexpected(sound.error());
+  return guarded(source, [&]() -> result<batch> { return fill(); });
 }
 
 }  // namespace troupe::engine

@@ -107,9 +107,7 @@ class text_dataset final : public dataset {
 
   [[nodiscard]] result<batch> read(split part,
                                    std::span<const std::int64_t> indices) const override {
-    if (auto sound = check_indices(indices, size(part)); !sound)
-      return fail(sound.error().code, source_ + ": " + sound.error().text);
-    return guarded(source_, [&]() -> result<batch> { return fill(part, indices); });
+    return read_samples(source_, indices, size(part), [&] { return fill(part, indices); });
   }
 
  private:

@@ -7,6 +7,8 @@
 #include <exception>
 #include <iterator>
 #include <map>
+#include <memory>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <unordered_set>
@@ -50,9 +52,8 @@ result<void> check_match(const std::string& name, const at::Tensor& own, const a
 }
 
 result<by_name> index_weights(const std::vector<named_tensor>& tensors,
-                              const std::vector<named_tensor>& own,
-                              const std::vector<std::string>& known) {
-  std::unordered_set<std::string> allowed(known.begin(), known.end());
+                              const std::vector<named_tensor>& own) {
+  std::unordered_set<std::string> allowed;
   for (const auto& each : own) allowed.insert(each.name);
   by_name given;
   for (const auto& [name, tensor] : tensors) {
@@ -72,15 +73,16 @@ std::vector<std::string> layer_names(const model& layers) {
   return names;
 }
 
-result<void> keep_layers(model& layers, std::size_t first, std::size_t last) {
-  if (first >= last || last > layers.size()) {
+result<model> take_layers(model& whole, std::size_t first, std::size_t last) {
+  const bool is_range = first < last && last <= whole.size();
+  const auto part = is_range ? std::span(whole).subspan(first, last - first)
+                             : std::span<std::unique_ptr<layer>>();
+  if (part.empty() || std::count(part.begin(), part.end(), nullptr) > 0) {
     return fail(errc::bad_config, "layers [" + std::to_string(first) + ", " + std::to_string(last) +
-                                      ") are not a range of the model's " +
-                                      std::to_string(layers.size()) + " layers");
+                                      ") are not a slice of the model's " +
+                                      std::to_string(whole.size()) + " layers");
   }
-  layers.resize(last);
-  layers.erase(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(first));
-  return {};
+  return model(std::move_iterator(part.begin()), std::move_iterator(part.end()));
 }
 
 std::vector<named_tensor> parameters(const model& layers) {
@@ -114,16 +116,9 @@ std::vector<named_tensor> collect_weights(const model& layers) {
   return all;
 }
 
-std::vector<std::string> weight_names(const model& layers) {
-  std::vector<std::string> names;
-  for (auto& each : own_weights(layers)) names.push_back(std::move(each.name));
-  return names;
-}
-
-result<void> load_weights(const model& layers, const std::vector<named_tensor>& tensors,
-                          const std::vector<std::string>& known) {
+result<void> load_weights(const model& layers, const std::vector<named_tensor>& tensors) {
   auto own = own_weights(layers);
-  const auto given = index_weights(tensors, own, known);
+  const auto given = index_weights(tensors, own);
   if (!given) return tl::unexpected(given.error());
   for (const auto& [name, tensor] : own) {
     const auto found = given->find(name);

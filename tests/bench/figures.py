@@ -11,21 +11,28 @@ from pathlib import Path
 import harness
 from harness import Contender, Figure, Reading, Result, Run
 
-UNITS = {"_p50": "us", "_p99": "us", "pipelined": "1/s", "_one_way": "ms", "_rate": "MB/s",
-         "spawn": "ns", "idle": "bytes", "messages": "1/s", "lstm.": "s", "_connect": "s",
-         "_threads": "", "_descriptors": "", "_bytes_a_link": "bytes", "_updates": "1/s",
-         "_of_link": "%", "_step": "ms", "_of_triad": "", "_two_shards": ""}
 HIGHER_IS_BETTER = ("1/s", "MB/s")
 
 
-def unit_of(name: str) -> str:
-    """A figure's unit, which is part of its name's meaning; nanoseconds unless it says else."""
-    return next((unit for part, unit in UNITS.items() if part in name), "ns")
+class Quantity(float):
+    """A value in the unit that it was measured in."""
+
+    def __new__(cls, value: float, unit: str) -> Quantity:
+        made = super().__new__(cls, value)
+        made.unit = unit
+        return made
+
+    unit: str
+
+
+def unit_of(runs: list[float]) -> str:
+    """The unit of one figure's values."""
+    return next((value.unit for value in runs if isinstance(value, Quantity)), "")
 
 
 def read_figures(run: Run) -> Reading:
     """The figures a contender printed."""
-    return {line["name"]: line["value"] for line in run.json_lines()}
+    return {line["name"]: Quantity(line["value"], line["unit"]) for line in run.json_lines()}
 
 
 @dataclass(frozen=True)
@@ -85,9 +92,10 @@ class Bench:
         """Every comparison that was measured."""
         found = []
         for row in self.comparisons():
+            measured = results[row.contender]
             rivals = [(results[row.peer], row.peer_figure or row.name)] if row.peer in results else []
-            found += harness.figures_against(results[row.contender], row.figure, row.name,
-                                             unit_of(row.name), rivals)
+            found += harness.figures_against(measured, row.figure, row.name,
+                                             unit_of(measured.runs(row.figure)), rivals)
         return found
 
     def rows(self, figures: list[Figure]) -> tuple[list[str], list[list[str]]]:

@@ -13,7 +13,7 @@ import sys
 import harness
 from harness import Contender, Reading, Run
 
-from figures import Bench, Comparison, read_figures
+from figures import Bench, Comparison, Quantity, read_figures
 
 FORMS = ("serial", "directions", "models")
 FORKS = ["fork_wait.inside", "fork_wait.outside", "fork_100_wait_100.inside",
@@ -24,7 +24,7 @@ FAMILIES = {"troupe": "Troupe", "jit": "TorchScript"}
 def read_ensemble(run: Run) -> Reading:
     """The median time of one run's passes, the first left out."""
     lines = harness.json_lines((run.scratch / "runs.jsonl").read_text())
-    return {"s": statistics.median(line["seconds"] for line in lines[1:])}
+    return {"pass": Quantity(statistics.median(line["seconds"] for line in lines[1:]), "s")}
 
 
 def contenders(names: list[str]) -> list[Contender]:
@@ -49,7 +49,7 @@ def comparisons() -> list[Comparison]:
     forks.append(Comparison("neg.fork_wait", "troupe.fork", "neg.fork_wait", "jit"))
     forks.append(
         Comparison("neg.fork_100_wait_100", "troupe.fork", "neg.fork_100_wait_100", "jit"))
-    return forks + [Comparison(f"lstm.{mode}.{form}", f"troupe.{mode}.{form}", "s", "jit")
+    return forks + [Comparison(f"lstm.{mode}.{form}", f"troupe.{mode}.{form}", "pass", "jit")
                     for mode in ("infer", "train") for form in FORMS]
 
 

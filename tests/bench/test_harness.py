@@ -78,14 +78,21 @@ class Medians(unittest.TestCase):
 
 
 class Comparisons(unittest.TestCase):
+    @staticmethod
+    def read(**printed: tuple[float, str]) -> harness.Reading:
+        """What is read from a run that printed these figures."""
+        lines = [{"name": name, "value": value, "unit": unit}
+                 for name, (value, unit) in printed.items()]
+        return figures.read_figures(mock.Mock(json_lines=lambda: lines))
+
     def test_a_rate_is_inverted_so_that_below_1_is_ahead(self) -> None:
         bench = figures.Bench("x", "", {"troupe": "Troupe", "rpc": "RPC"}, lambda names: [],
                               lambda: [figures.Comparison("shm.rtt_8B_p50", "t", "a", "rpc"),
                                        figures.Comparison("shm.pipelined_8B", "t", "b", "rpc", "b"),
                                        figures.Comparison("local.idle", "t", "c")], "", 1.0)
         ours, theirs = result("t"), result("rpc")
-        ours.readings.append({"a": 10.0, "b": 400.0, "c": 5.0})
-        theirs.readings.append({"shm.rtt_8B_p50": 20.0, "b": 100.0})
+        ours.readings.append(self.read(a=(10.0, "us"), b=(400.0, "1/s"), c=(5.0, "bytes")))
+        theirs.readings.append(self.read(**{"shm.rtt_8B_p50": (20.0, "us"), "b": (100.0, "1/s")}))
         _, rows = bench.rows(bench.figures({"t": ours, "rpc": theirs}))
         self.assertEqual([row[0] for row in rows],
                          ["shm.rtt_8B_p50", "shm.pipelined_8B", "local.idle"])

@@ -71,12 +71,14 @@ void compute_alone() {
   at::set_num_threads(1);
 }
 
-/// A forked process that reads the address it is given and says something back, or is killed.
+/// A forked process that reads the address it is given and says something back, or is killed. Made
+/// before any thread begins.
 class child {
  public:
   using work = std::function<void(int in, int out)>;
 
   explicit child(const work& what) {
+    compute_alone();
     if (pipe(to_.data()) != 0 || pipe(from_.data()) != 0) throw std::runtime_error("no pipe");
     pid_ = fork();
     if (pid_ != 0) return;
@@ -163,6 +165,46 @@ void be_worker(ucx_transport transport, bool dies, int in, int out) {
   std::_Exit(0);
 }
 
+/// A server of two shards and its two workers: one of each here, one in a process of its own.
+struct company {
+  company(ucx_transport transport, bool worker_dies)
+      : shard([transport](int, int out) { serve_shard(transport, out); }),
+        worker([transport, worker_dies](int in, int out) {
+          be_worker(transport, worker_dies, in, out);
+        }),
+        here("near", transport),
+        near(make_shard(here.system, "near")) {
+    const auto far = caf::actor_cast<shard_actor>(here.find(shard.hear(), "shard"));
+    ledger = spawn_ledger(here.system, {{near, far}, engine::server_mode::synchronous, 0, 2});
+    here.node->publish("ledger", caf::actor_cast<caf::strong_actor_ptr>(ledger));
+  }
+  company(const company&) = delete;
+  company& operator=(const company&) = delete;
+  ~company() {
+    client.reset();
+    caf::anon_send_exit(near, caf::exit_reason::user_shutdown);
+    caf::anon_send_exit(ledger, caf::exit_reason::user_shutdown);
+  }
+
+  /// Has both workers join.
+  void gather() {
+    worker.tell(here.node->address());
+    auto joined =
+        parameter_client::join(here.system, *here.ask, ledger, {.rank = 0, .deadline = patience});
+    REQUIRE(joined);
+    client = std::move(*joined);
+    REQUIRE(client->refresh().get());
+    REQUIRE(worker.hear() == "joined");
+  }
+
+  child shard;
+  child worker;
+  member here;
+  shard_actor near;
+  ledger_actor ledger;
+  std::unique_ptr<parameter_client> client;
+};
+
 std::map<std::string, at::Tensor> by_name(const fresh_values& values) {
   std::map<std::string, at::Tensor> all;
   for (const auto& each : values.values) all[each.name] = each.values;
@@ -173,28 +215,15 @@ std::map<std::string, at::Tensor> by_name(const fresh_values& values) {
 
 TEST_CASE("a worker killed in the middle of a push leaves nothing of it, and the others go on") {
   const auto transport = GENERATE(ucx_transport::shm, ucx_transport::tcp);
-  compute_alone();
-  const child shard([&](int, int out) { serve_shard(transport, out); });  // before threads begin
-  child worker([&](int in, int out) { be_worker(transport, true, in, out); });
-  member here("near", transport);
-  const auto far = caf::actor_cast<shard_actor>(here.find(shard.hear(), "shard"));
-  const auto near = make_shard(here.system, "near");
-  const auto ledger =
-      spawn_ledger(here.system, {{near, far}, engine::server_mode::synchronous, 0, 2});
-  here.node->publish("ledger", caf::actor_cast<caf::strong_actor_ptr>(ledger));
-  worker.tell(here.node->address());
-  auto client =
-      parameter_client::join(here.system, *here.ask, ledger, {.rank = 0, .deadline = patience});
-  REQUIRE(client);
-  REQUIRE((*client)->refresh().get());
-  REQUIRE(worker.hear() == "joined");
-  auto together = (*client)->push_pull(push_of(4)).get();
+  company all(transport, /*worker_dies=*/true);
+  all.gather();
+  auto together = all.client->push_pull(push_of(4)).get();
   REQUIRE(together);
   CHECK(by_name(*together).at("near.small")[0].item<double>() == -3);  // of both
 
-  worker.tell("go");
+  all.worker.tell("go");
   const auto begin = std::chrono::steady_clock::now();
-  const auto alone = (*client)->push_pull(push_of(8)).get();
+  const auto alone = all.client->push_pull(push_of(8)).get();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   WARN("the other went on after " << took.count() << " s");
   REQUIRE(alone);
@@ -203,47 +232,29 @@ TEST_CASE("a worker killed in the middle of a push leaves nothing of it, and the
     CHECK(
         at::equal(values, at::full(values.sizes(), -11.0, at::kFloat)));  // of one, nothing of 1000
   }
-  REQUIRE((*client)->push_pull(push_of(1)).get());
-  const auto report = here.ask->request<ledger_report>(ledger, read_ledger{}, patience).get();
+  REQUIRE(all.client->push_pull(push_of(1)).get());
+  const auto report =
+      all.here.ask->request<ledger_report>(all.ledger, read_ledger{}, patience).get();
   REQUIRE(report);
   CHECK(report->applied == 4);
   CHECK(report->members == 1);
-  client->reset();
-  caf::anon_send_exit(near, caf::exit_reason::user_shutdown);
-  caf::anon_send_exit(ledger, caf::exit_reason::user_shutdown);
 }
 
 TEST_CASE("a killed shard is a typed error at every worker within a second") {
   const auto transport = GENERATE(ucx_transport::shm, ucx_transport::tcp);
-  compute_alone();
-  child shard([&](int, int out) { serve_shard(transport, out); });
-  child worker([&](int in, int out) { be_worker(transport, false, in, out); });
-  member here("near", transport);
-  const auto far = caf::actor_cast<shard_actor>(here.find(shard.hear(), "shard"));
-  const auto near = make_shard(here.system, "near");
-  const auto ledger =
-      spawn_ledger(here.system, {{near, far}, engine::server_mode::synchronous, 0, 2});
-  here.node->publish("ledger", caf::actor_cast<caf::strong_actor_ptr>(ledger));
-  worker.tell(here.node->address());
-  auto client =
-      parameter_client::join(here.system, *here.ask, ledger, {.rank = 0, .deadline = patience});
-  REQUIRE(client);
-  REQUIRE((*client)->refresh().get());
-  REQUIRE(worker.hear() == "joined");
-  REQUIRE((*client)->push_pull(push_of(4)).get());
-  worker.tell("go");
-  REQUIRE(worker.hear() == "pushed");  // and waits for us, who push nothing
+  company all(transport, /*worker_dies=*/false);
+  all.gather();
+  REQUIRE(all.client->push_pull(push_of(4)).get());
+  all.worker.tell("go");
+  REQUIRE(all.worker.hear() == "pushed");  // and waits for us, who push nothing
   const auto begin = std::chrono::steady_clock::now();
-  shard.kill();
-  const auto lost = (*client)->lost().get(10s);
+  all.shard.kill();
+  const auto lost = all.client->lost().get(10s);
   CHECK(lost.error().code == errc::peer_lost);
-  CHECK(worker.hear() == describe(errc::peer_lost));
-  CHECK(worker.hear() == describe(errc::peer_lost));
+  CHECK(all.worker.hear() == describe(errc::peer_lost));
+  CHECK(all.worker.hear() == describe(errc::peer_lost));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   WARN("both workers knew after " << took.count() << " s");
   CHECK(took < 1s);
-  CHECK((*client)->push_pull(push_of(1)).get().error().code == errc::peer_lost);
-  client->reset();
-  caf::anon_send_exit(near, caf::exit_reason::user_shutdown);
-  caf::anon_send_exit(ledger, caf::exit_reason::user_shutdown);
+  CHECK(all.client->push_pull(push_of(1)).get().error().code == errc::peer_lost);
 }

@@ -112,8 +112,8 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
   actors::system_config config;
   caf::actor_system system(config);
   actors::host_parts parts;
-  parts.models["resnet18"] = [](std::int64_t k, std::uint64_t s) {
-    return apps::build_resnet("resnet18", k, s);
+  parts.models["resnet18"] = [](const actors::model_order& order) {
+    return apps::build_resnet("resnet18", order.classes, order.seed);
   };
   parts.optimizers = optimizers::built_in();
   const auto layout = engine::layout_for(schedule, static_cast<std::uint32_t>(cuts.size() - 1));

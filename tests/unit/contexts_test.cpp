@@ -30,12 +30,12 @@ struct variant {
 stage_module slice(std::size_t first, std::size_t last, const variant& how) {
   auto layers = apps::build_resnet("resnet18", 10, 1);
   REQUIRE(layers);
-  const bool is_last = last == layers->size();
-  REQUIRE(engine::keep_layers(*layers, first, last));
-  engine::to_memory_format(*layers, how.channels_last);
-  return stage_module(std::move(*layers),
+  auto part = engine::take_layers(*layers, first, last);
+  REQUIRE(part);
+  engine::to_memory_format(*part, how.channels_last);
+  return stage_module(std::move(*part),
                       {.is_first = first == 0,
-                       .is_last = is_last,
+                       .is_last = last == layers->size(),
                        .precision = how.bf16 ? engine::precision::bf16 : engine::precision::fp32,
                        .channels_last = how.channels_last});
 }

@@ -246,12 +246,24 @@ TEST_CASE("the seed alone decides the initial weights, in the whole model as in 
   CHECK(same(collect_weights(whole), collect_weights(tiny(7))));
   CHECK_FALSE(same(collect_weights(whole), collect_weights(tiny(8))));
 
-  auto slice = tiny(7);
-  REQUIRE(keep_layers(slice, 4, 6));
-  CHECK(layer_names(slice) == std::vector<std::string>{"layer1.0", "layer1.1"});
-  CHECK(same(slice[1]->parameters(), whole[5]->parameters()));
-  for (const auto& [first, last] : {std::pair<std::size_t, std::size_t>{0, 3}, {1, 1}, {2, 1}})
-    CHECK(keep_layers(slice, first, last).error().code == errc::bad_config);
+  auto other = tiny(7);
+  const auto slice = take_layers(other, 4, 6);
+  REQUIRE(slice);
+  CHECK(layer_names(*slice) == std::vector<std::string>{"layer1.0", "layer1.1"});
+  CHECK(same((*slice)[1]->parameters(), whole[5]->parameters()));
+}
+
+TEST_CASE("layers are taken out of a model once, and only where there are some") {
+  auto whole = tiny();
+  REQUIRE(take_layers(whole, 4, 6));
+  REQUIRE(take_layers(whole, 6, whole.size()));
+  for (const auto& [first, last] : {std::pair<std::size_t, std::size_t>{0, whole.size() + 1},
+                                    {1, 1},
+                                    {2, 1},
+                                    {4, 6},
+                                    {3, 5},
+                                    {5, 6}})
+    CHECK(take_layers(whole, first, last).error().code == errc::bad_config);
 }
 
 TEST_CASE("a model cut before any layer gives the same loss and gradients to the bit") {
@@ -264,10 +276,9 @@ TEST_CASE("a model cut before any layer gives the same loss and gradients to the
   const auto expected_end = copies(whole);
   for (std::size_t cut = 1; cut < whole.size(); ++cut) {
     INFO("cut before " << whole[cut]->name());
-    model head = tiny();
-    model tail = tiny();
-    REQUIRE(keep_layers(head, 0, cut));
-    REQUIRE(keep_layers(tail, cut, tail.size()));
+    auto parts = tiny();
+    const auto head = take_layers(parts, 0, cut).value();
+    const auto tail = take_layers(parts, cut, parts.size()).value();
     const auto sent = run(head, input, true);
     const auto before = sent.detach().clone();
     const auto received = sent.detach().requires_grad_();
@@ -300,17 +311,18 @@ TEST_CASE("weights go out under their names and come back") {
   CHECK(same(collect_weights(to), collect_weights(from)));
   CHECK(at::equal(held, from.front()->parameters().front().tensor));
   CHECK(held.requires_grad());
-  CHECK(weight_names(to).size() == 122);
+  CHECK(collect_weights(to).size() == 122);
   for (const auto& each : collect_weights(to)) CHECK_FALSE(each.tensor.requires_grad());
 }
 
-TEST_CASE("a slice takes its own weights out of the whole model's") {
-  const auto whole = tiny(1);
-  auto slice = tiny(2);
-  REQUIRE(keep_layers(slice, 4, 6));
+TEST_CASE("a slice takes its own weights, and not the whole model's") {
+  auto whole = tiny(1);
+  auto other = tiny(2);
+  const auto slice = take_layers(other, 4, 6).value();
   CHECK(load_weights(slice, collect_weights(whole)).error().code == errc::bad_data);
-  REQUIRE(load_weights(slice, collect_weights(whole), weight_names(whole)));
-  CHECK(same(slice[0]->parameters(), whole[4]->parameters()));
+  const auto same_slice = take_layers(whole, 4, 6).value();
+  REQUIRE(load_weights(slice, collect_weights(same_slice)));
+  CHECK(same(slice[0]->parameters(), same_slice[0]->parameters()));
 }
 
 TEST_CASE("weights that do not fit are refused by name, and nothing is copied") {

@@ -19,16 +19,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 import torchvision
 from torch import Tensor, nn
+from torch.distributed import rpc
 
 LINK_TIMEOUT_S = 300.0
 EXIT_TIMEOUT_S = 60.0
 _PR_SET_PDEATHSIG = 1
+_RANK_FLAGS: dict[str, object] = {"threads": 1, "rank": 0, "rendezvous": ""}
 
 
 def parse(description: str, **defaults: object) -> argparse.Namespace:
@@ -36,11 +38,9 @@ def parse(description: str, **defaults: object) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     flags = {
         "model": "resnet50", "classes": 1000, "batch_size": 120, "image_size": 128,
-        "micro_batches": 4, "steps": 4, "cut": "layer3", "lr": 0.05, "seed": 1, "threads": 1,
-        "rank": 0, "rendezvous": "",
-    } | defaults
-    for name, value in flags.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+        "micro_batches": 4, "steps": 4, "cut": "layer3", "lr": 0.05, "seed": 1,
+    } | _RANK_FLAGS | defaults
+    _add_flags(parser, flags)
     parser.add_argument("--memory-format", choices=["contiguous", "channels_last"],
                         default="contiguous")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
@@ -52,6 +52,20 @@ def parse(description: str, **defaults: object) -> argparse.Namespace:
         parser.error(f"--cut {options.cut} does not cut {options.model} in two; its layers: "
                      f"{', '.join(_layer_names(options))}")
     return options
+
+
+def parse_rank(description: str) -> argparse.Namespace:
+    """Reads the flags of a peer that trains no model, and bounds its intra-op threads."""
+    parser = argparse.ArgumentParser(description=description)
+    _add_flags(parser, _RANK_FLAGS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    return options
+
+
+def _add_flags(parser: argparse.ArgumentParser, flags: dict[str, object]) -> None:
+    for name, value in flags.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
 
 
 def _layer_names(options: argparse.Namespace) -> list[str]:
@@ -156,6 +170,19 @@ def ranks(options: argparse.Namespace, count: int) -> Iterator[str]:
         for process in others:
             process.kill()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def rpc_ranks(options: argparse.Namespace, names: Sequence[str], threads: int) -> Iterator[None]:
+    """As `ranks`, of these names, which call each other; so many threads answer in each. Ends when
+    all calls are answered."""
+    with ranks(options, len(names)) as rendezvous:
+        rpc.init_rpc(
+            names[options.rank], rank=options.rank, world_size=len(names),
+            rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
+                num_worker_threads=threads, rpc_timeout=LINK_TIMEOUT_S, init_method=rendezvous))
+        yield
+        rpc.shutdown()
 
 
 def _start_rank(rank: int, directory: str, threads: int) -> subprocess.Popen[bytes]:

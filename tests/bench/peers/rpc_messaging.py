@@ -5,12 +5,11 @@ Prints one JSON object a figure: {"name", "value", "unit"}, named as messaging_b
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
 import torch
-from common import LINK_TIMEOUT_S, emit, ranks
+from common import emit, parse_rank, rpc_ranks
 from torch import Tensor
 from torch.distributed import rpc
 
@@ -74,20 +73,10 @@ def measure() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--rendezvous", default="")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    with ranks(options, len(NAMES)) as rendezvous:
-        rpc.init_rpc(
-            NAMES[options.rank], rank=options.rank, world_size=len(NAMES),
-            rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
-                num_worker_threads=4, rpc_timeout=LINK_TIMEOUT_S, init_method=rendezvous))
+    options = parse_rank(__doc__)
+    with rpc_ranks(options, NAMES, threads=4):
         if options.rank == 0:
             measure()
-        rpc.shutdown()
 
 
 if __name__ == "__main__":

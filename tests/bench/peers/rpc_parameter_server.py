@@ -9,13 +9,12 @@ Prints one JSON object a figure: {"name", "value", "unit"}, named as parameter_s
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 from dataclasses import dataclass
 
 import torch
-from common import LINK_TIMEOUT_S, emit, ranks
+from common import emit, parse_rank, rpc_ranks
 from torch import Tensor
 from torch.distributed import rpc
 
@@ -115,21 +114,11 @@ def measure() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--rendezvous", default="")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    with ranks(options, TRAINERS + 1) as rendezvous:
-        rpc.init_rpc(
-            "server" if options.rank == 0 else f"trainer{options.rank - 1}", rank=options.rank,
-            world_size=TRAINERS + 1,
-            rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
-                num_worker_threads=8, rpc_timeout=LINK_TIMEOUT_S, init_method=rendezvous))
+    options = parse_rank(__doc__)
+    names = ["server", *(f"trainer{i}" for i in range(TRAINERS))]
+    with rpc_ranks(options, names, threads=8):
         if options.rank == 0:
             measure()
-        rpc.shutdown()
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import time
 
 import torch
 import torch.distributed.autograd as dist_autograd
-from common import (LINK_TIMEOUT_S, batch, emit_process, emit_step, parse, ranks, set_threads,
-                    share_of_loss, stages)
+from common import (batch, emit_process, emit_step, parse, rpc_ranks, set_threads, share_of_loss,
+                    stages)
 from torch import Tensor, nn
 from torch.distributed import rpc
 from torch.distributed.optim import DistributedOptimizer
@@ -79,16 +79,10 @@ def main() -> None:
     options = parse(__doc__, splits=0)
     options.micro_batches = options.splits or options.micro_batches
     set_threads(options)
-    with ranks(options, len(NAMES)) as rendezvous:
-        rpc.init_rpc(
-            NAMES[options.rank], rank=options.rank, world_size=len(NAMES),
-            rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
-                num_worker_threads=RPC_THREADS, rpc_timeout=LINK_TIMEOUT_S,
-                init_method=rendezvous))
+    with rpc_ranks(options, NAMES, RPC_THREADS):
         if options.rank == 0:
             train(options)
-        rpc.shutdown()
-        emit_process(NAMES[options.rank].replace("_", " "))
+    emit_process(NAMES[options.rank].replace("_", " "))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,251 @@
+// Values that are each right and do not fit each other, or the machine.
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "config_fixture.hpp"
+
+using namespace troupe;
+using namespace troupe::cluster;
+using namespace troupe::cluster::testing;
+
+TEST_CASE("what is not given of an optimizer other than sgd is its own default") {
+  const auto adamw = config_of({"--optimizer", "adamw", "--beta2", "0.95", "--amsgrad"}).optimizer;
+  CHECK(adamw.options.at("lr") == 1e-3);
+  CHECK(adamw.options.at("beta2") == 0.95);
+  CHECK(adamw.options.at("amsgrad") == 1);
+  CHECK_FALSE(adamw.options.contains("momentum"));
+  CHECK(config_of({"--optimizer", "muon", "--adjust-lr", "match_rms_adamw"})
+            .optimizer.options.at("adjust_lr") == 1);
+}
+
+TEST_CASE("an optimizer that cannot be is refused before training starts") {
+  struct row {
+    std::vector<std::string> words;
+    std::string text;
+  };
+  const auto [words, text] = GENERATE(values<row>({
+      {{"--optimizer", "adamx"},
+       "--optimizer: unknown value \"adamx\"; did you mean \"adam\"?; allowed: adadelta, adagrad, "
+       "adam, adamax, adamw, lamb, lion, muon, nadam, qhm, radam, rmsprop, rprop, sgd"},
+      {{"--nu", "0.5"},
+       "--nu: optimizer 'sgd' has no option 'nu'; its options: dampening, lr, maximize, momentum, "
+       "nesterov, weight_decay"},
+      {{"--optimizer", "adam", "--beta1", "1"},
+       "--beta1: optimizer 'adam': beta1 = 1 is out of range: from 0 to below 1"},
+      {{"--optimizer", "adam", "--beta1", "2"}, "--beta1: 2 is out of range; allowed: 0 to 1"},
+      {{"--optimizer", "qhm", "--weight-decay-type", "both"},
+       "--weight-decay-type: unknown value \"both\"; allowed: grad, direct"},
+      {{"--nesterov", "--momentum", "0"},
+       "--nesterov: optimizer 'sgd': nesterov needs momentum > 0 and dampening = 0, and they are 0 "
+       "and 0"},
+      {{"--groups", "*.bias nu=1"},
+       "--groups: parameter group '*.bias nu=1': optimizer 'sgd' has no option 'nu'; its options: "
+       "dampening, lr, maximize, momentum, nesterov, weight_decay"},
+      {{"--steps", "5", "--accumulate", "2"},
+       "--accumulate: 5 steps (--steps 5) do not make whole updates of 2 steps (--accumulate 2)"},
+      {{"--on-nan", "skip", "--accumulate", "2"},
+       "--on-nan: skip (--on-nan skip) leaves out whole updates, so steps cannot be accumulated "
+       "(--accumulate 2); use one of them"},
+      {{"--clip-norm", "-1"}, "--clip-norm: -1 is out of range; allowed: 0 or more"},
+      {{"--lr-peak", "1.5"}, "--lr-peak: 1.5 is out of range; allowed: 0 to 1"},
+  }));
+  CHECK(error_of(words) == text);
+}
+
+TEST_CASE("the number of stages follows from a cut unless it is given") {
+  CHECK(config_of({"--cut", "a,b,c"}).pipeline.stages == 4);
+  CHECK(config_of({"--cut", "a", "--stages", "2"}).pipeline.stages == 2);
+}
+
+TEST_CASE("values that do not fit each other are refused by the name of the nearest") {
+  const folder here;
+  const std::string file = here.write("run.toml",
+                                      "[pipeline]\ncut = ['a', 'b']\nstages = 3\n"
+                                      "micro_batches = 6\nstages_in = 'threads'\n");
+  struct row {
+    std::vector<std::string> words;
+    std::string text;
+  };
+  const std::vector<row> rows{
+      {{"--micro-batches", "8", "--batch-size", "4"},
+       "--micro-batches: 8 micro-batches (--micro-batches 8) need as many samples, but a batch has "
+       "4 "
+       "(--batch-size 4)"},
+      {{"--batch-size", "2"},
+       "--batch-size: 4 micro-batches (pipeline.micro_batches = 4 by default) need as many "
+       "samples, "
+       "but a batch has 2 (--batch-size 2)"},
+      {{"--config", file, "--batch-size", "5"},
+       "--batch-size: 6 micro-batches (pipeline.micro_batches = 6 in " + file +
+           ":4) need as many samples, but a batch has 5 (--batch-size 5)"},
+      {{"--cut", "a,b", "--stages", "2"},
+       "--cut: a cut at 2 layers (--cut a, b) makes 3 stages, not 2 (--stages 2); name one layer "
+       "less "
+       "than stages, or none to have them balanced"},
+      {{"--config", file, "--stages", "4"},
+       "--stages: a cut at 2 layers (pipeline.cut = a, b in " + file +
+           ":2) makes 3 stages, not 4 (--stages 4); name one layer less than stages, or none to "
+           "have "
+           "them balanced"},
+      {{"--link", "loopback"},
+       "--link: loopback (--link loopback) cannot connect stages in processes (pipeline.stages_in "
+       "= "
+       "processes by default); allowed there: auto, tcp, shm"},
+      {{"--config", file, "--link", "shm"},
+       "--link: shm (--link shm) cannot connect stages in threads (pipeline.stages_in = threads "
+       "in " +
+           file + ":5); allowed there: auto, loopback"},
+  };
+  for (const row& wrong : rows) CHECK(error_of(wrong.words) == wrong.text);
+}
+
+TEST_CASE("a combination that a file gets wrong is named by file and line") {
+  const folder here;
+  const std::string file =
+      here.write("run.toml", "[train]\nbatch_size = 4\n\n[pipeline]\nmicro_batches = 8\n");
+  CHECK(error_of({"--config", file}) ==
+        file + ":5: pipeline.micro_batches: 8 micro-batches (pipeline.micro_batches = 8 in " +
+            file + ":5) need as many samples, but a batch has 4 (train.batch_size = 4 in " + file +
+            ":2)");
+}
+
+TEST_CASE("an address to listen on needs a host and a port") {
+  for (const char* wrong :
+       {"127.0.0.1", ":80", "host:", "host:70000", "::1:80", "[]:80", "a b:1", "host:8x", ""}) {
+    CHECK(error_of({"--listen", wrong}) == "--listen: \"" + std::string(wrong) +
+                                               "\" is not an address; allowed: HOST:PORT with a "
+                                               "port from 0 to 65535 (0: any free one)");
+  }
+  CHECK(config_of({"--listen", "[::1]:0"}).link.listen == "[::1]:0");
+}
+
+TEST_CASE("an address that other machines reach needs a secret") {
+  const folder here;
+  const std::string secret = here.write_secret("secret");
+  for (const char* open :
+       {"0.0.0.0:0", "192.0.2.1:7", "[::]:7", "node3:7", "127.0.0.1.example:7"}) {
+    CHECK(error_of({"--listen", open}) ==
+          "--listen: other machines reach " + std::string(open) +
+              ", so only who knows a secret may connect: name its file with --secret-file, or "
+              "listen at a loopback address");
+    CHECK(config_of({"--listen", open, "--secret-file", secret}).link.secret_file == secret);
+  }
+  for (const char* closed : {"127.0.0.1:0", "127.9.8.7:7", "[::1]:7", "localhost:7"})
+    CHECK(config_of({"--listen", closed}).link.listen == closed);
+  const std::string file = here.write("c.toml", "[link]\nlisten = \"0.0.0.0:80\"\n");
+  CHECK(error_of({"--config", file}).starts_with(file + ":2: link.listen: other machines"));
+  CHECK(error_of({"--join", "node3:7", "--node-name", "a"}) ==
+        "--join: node3:7 is on another machine: name the file of the cluster's secret with "
+        "--secret-file");
+}
+
+TEST_CASE("a plan from a file decides what the user leaves open") {
+  const folder here;
+  const std::string plan = here.write("plan.txt",
+                                      "schedule mine microbatches 2 chunks 2 v-shaped\n"
+                                      "stage 0 cap 4: 0F0 0F1 1F0 1B0 1F1 1B1 0B0 0B1\n"
+                                      "stage 1 cap 4: 0F0 1F0 0F1 1F1 1B0 0B0 1B1 0B1\n");
+  const auto c = config_of({"--schedule-file", plan});
+  CHECK(c.pipeline.stages == 2);
+  CHECK(c.pipeline.micro_batches == 2);
+  CHECK(slices_of(c.pipeline) == 4);
+  CHECK(schedule_of(c.pipeline).given->schedule == "mine");
+  CHECK(config_of({"--schedule-file", plan, "--micro-batches", "1"}).pipeline.micro_batches == 1);
+  CHECK(config_of({"--schedule-file", plan, "--cut", "a,b,c"}).pipeline.stages == 2);
+  CHECK(error_of({"--schedule-file", plan, "--stages", "3"}) ==
+        "--schedule-file: 3 (--stages 3), but the plan has 2");
+  CHECK(error_of({"--schedule-file", plan, "--micro-batches", "3"}) ==
+        "--schedule-file: 3 (--micro-batches 3), but the plan has no more than 2");
+  CHECK(error_of({"--schedule-file", plan, "--schedule", "1f1b"}).find("give one of them") !=
+        std::string::npos);
+  const std::string file = here.write("run.toml", "[pipeline]\nschedule_file = \"" + plan + "\"\n");
+  CHECK(config_of({"--config", file}).pipeline.plan.has_value());
+  CHECK_FALSE(config_of({"--config", file, "--schedule", "gpipe"}).pipeline.plan.has_value());
+  const std::string wrong = here.write("wrong.txt",
+                                       "schedule mine microbatches 1\n"
+                                       "stage 0 cap 1: F0 B0 B0\n");
+  CHECK(error_of({"--schedule-file", wrong}) ==
+        "--schedule-file: " + wrong + ": line 2, column 22: stage 0: B0 appears twice");
+  CHECK(error_of({"--schedule-file", here.file("none")}) ==
+        "--schedule-file: " + here.file("none") + " cannot be read: No such file or directory");
+}
+
+TEST_CASE("chunks fit the schedule, and a cut makes a slice for each") {
+  CHECK(slices_of(config_of({"--schedule", "zb-v"}).pipeline) == 4);
+  CHECK(slices_of(config_of({"--schedule", "interleaved-1f1b", "--chunks", "3", "--stages", "2"})
+                      .pipeline) == 6);
+  CHECK(config_of({"--schedule", "zb-v", "--cut", "a,b,c,d,e"}).pipeline.stages == 3);
+  CHECK(error_of({"--schedule", "zb-h1", "--chunks", "2"}) ==
+        "--chunks: chunks of zb-h1 = 2 is out of range: 1 (--schedule zb-h1)");
+  CHECK(
+      error_of({"--schedule", "zb-v", "--cut", "a,b"}) ==
+      "--cut: a cut at 2 layers (--cut a, b) makes 3 slices, not 4 (pipeline.stages = 2 by "
+      "default) of 2 chunks each; name one layer less than slices, or none to have them balanced");
+}
+
+TEST_CASE("the predictor is asked about schedules of one slice a stage only") {
+  const folder here;
+  const std::string plan = here.write("plan.txt",
+                                      "schedule mine microbatches 1\n"
+                                      "stage 0 cap 1: F0 B0\n");
+  const std::string file = here.write("run.toml",
+                                      "[pipeline]\nschedule = 'interleaved-1f1b'\nchunks = 3\n"
+                                      "[observe]\npredict = true\n");
+  const std::string known = " knows one slice a stage (gpipe, 1f1b, zb-h1, zb-h2), not ";
+  CHECK(error_of({"--partition", "auto", "--schedule", "zb-v"}) ==
+        "--partition: the predictor (--partition auto)" + known + "zb-v (--schedule zb-v)");
+  CHECK(error_of({"--micro-batches", "auto", "--schedule-file", plan}) ==
+        "--micro-batches: the predictor (--micro-batches auto)" + known +
+            "a plan from a file (--schedule-file " + plan + ")");
+  CHECK(error_of({"--predict", "--schedule", "zb-v"}) ==
+        "--predict: the predictor (--predict)" + known + "zb-v (--schedule zb-v)");
+  CHECK(error_of({"--config", file}) ==
+        file + ":5: observe.predict: the predictor (observe.predict = true in " + file + ":5)" +
+            known + "interleaved-1f1b (pipeline.schedule = interleaved-1f1b in " + file + ":2)");
+  CHECK(config_of({"--partition", "auto", "--schedule", "zb-h1"}).pipeline.schedule == "zb-h1");
+  CHECK(config_of({"--config", file, "--no-predict"}).pipeline.chunks == 3);
+}
+
+TEST_CASE("files that cannot be read or written are named before a run starts") {
+  const folder here;
+  const std::string absent = here.file("absent");
+  const std::string plain = here.write("plain", "x");
+  const std::string root = std::filesystem::path(plain).parent_path().string();
+  CHECK(error_of({"--init", absent}) ==
+        "--init: " + absent + " cannot be read: No such file or directory");
+  CHECK(error_of({"--init", root}) == "--init: " + root + " cannot be read: is a directory");
+  CHECK(error_of({"--save", absent + "/w"}) ==
+        "--save: " + absent + "/w cannot be written: the directory " + absent + " does not exist");
+  CHECK(error_of({"--save", plain + "/w"}) ==
+        "--save: " + plain + "/w cannot be written: " + plain + " is not a directory");
+  CHECK(error_of({"--json", root}) == "--json: " + root + " cannot be written: is a directory");
+  CHECK(config_of({"--json", plain}).observe.json == plain);
+  CHECK(config_of({"--json", "/dev/null"}).observe.json == "/dev/null");
+  const std::string file = here.write("run.toml", "[train]\nsave = \"" + root + "\"\n");
+  CHECK(error_of({"--config", file}) ==
+        file + ":2: train.save: " + root + " cannot be written: is a directory");
+}
+
+TEST_CASE("a partition is a word or cuts, and the last one given counts") {
+  CHECK(config_of({}).pipeline.partition == partition::even);
+  CHECK(config_of({"--partition", "auto"}).pipeline.partition == partition::automatic);
+  const auto cut = config_of({"--partition", "layer2,layer3"}).pipeline;
+  CHECK(cut.partition == partition::cuts);
+  CHECK(cut.cut == std::vector<std::string>{"layer2", "layer3"});
+  CHECK(cut.stages == 3);
+  const folder here;
+  const std::string file = here.write("run.toml", "[pipeline]\ncut = [\"layer3\"]\n");
+  const auto over = config_of({"--config", file, "--partition", "auto"}).pipeline;
+  CHECK(over.partition == partition::automatic);
+  CHECK(over.cut.empty());
+  CHECK(error_of({"--partition", "auto", "--cut", "layer3"}).find("give one of them") !=
+        std::string::npos);
+  CHECK(error_of({"--partition", "layer2,layer3", "--stages", "2"}).find("makes 3 stages, not 2") !=
+        std::string::npos);
+  CHECK(error_of({"--memory-mib", "100"}).find("--partition auto") != std::string::npos);
+  CHECK(config_of({"--memory-mib", "100", "--partition", "auto"}).pipeline.memory_mib == 100);
+}
