@@ -258,6 +258,8 @@ result<void> check_texts(draft& whole) {
   if (config.model.name.empty()) return refuse("model.name", "is empty; name a model");
   if (config.train.save_state && config.train.save.empty())
     return refuse("train.save_state", "needs a file to write to; name one with --save");
+  if (config.observe.profile_only && config.observe.save_profile.empty())
+    return refuse("observe.profile_only", "needs a file to write to; name one with --save-profile");
   if (config.data.source.empty()) return refuse("data.source", "is empty; name a data source");
   if (!is_address(config.link.listen))
     return refuse("link.listen",
@@ -317,6 +319,10 @@ result<void> check_files(draft& whole) {
       })
       .and_then([&] {
         return refuse("observe.json", c.observe.json, "written", unwritable(c.observe.json, false));
+      })
+      .and_then([&] {
+        return refuse("observe.save_profile", c.observe.save_profile, "written",
+                      unwritable(c.observe.save_profile, true));
       });
 }
 

@@ -526,6 +526,12 @@ std::vector<option> observe_options() {
       {"observe", "predict", "--predict", "--no-predict", "",
        "Profile the layers, predict the steps and compare at the end",
        on_off([](auto& c) -> auto& { return c.observe.predict; }), ""},
+      {"observe", "save_profile", "--save-profile", "", "FILE",
+       "Profile the layers and write that there, for `troupe plan --profile`",
+       text([](auto& c) -> auto& { return c.observe.save_profile; }), ""},
+      {"observe", "profile_only", "--profile-only", "--no-profile-only", "",
+       "Save the profile and train nothing",
+       on_off([](auto& c) -> auto& { return c.observe.profile_only; }), ""},
       {"observe", "progress", "--progress", "--no-progress", "", "Show how the run goes",
        on_off([](auto& c) -> auto& { return c.observe.progress; }), ""},
       {"observe", "verbose", "--verbose", "--no-verbose", "", "Write a detailed log",
@@ -551,7 +557,7 @@ const std::vector<option>& option_table() {
 const std::vector<option>& server_option_table() {
   // What a worker does not do: it holds the whole model, in f32, and starts from the seed; what a
   // shard does not do to gradients; and what only a pipeline is compared with or asked.
-  static constexpr std::array<std::string_view, 15> left_out{
+  static constexpr std::array<std::string_view, 17> left_out{
       "pipeline",
       "transformer",
       "model.init",
@@ -567,6 +573,8 @@ const std::vector<option>& server_option_table() {
       "train.verify_tolerance",
       "train.on_nan",
       "observe.predict",
+      "observe.save_profile",
+      "observe.profile_only",
   };
   static const std::vector<option> table = [] {
     std::vector<option> all = server_options();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "engine/schedule/generators.hpp"
@@ -13,6 +14,7 @@ namespace troupe::engine {
 namespace {
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
+constexpr std::int64_t most_tried = 64;  // micro-batches, where their number is open
 
 constexpr double layer_cost::*linear_parts[] = {&layer_cost::forward_s, &layer_cost::input_s,
                                                 &layer_cost::weight_s, &layer_cost::kept_bytes,
@@ -204,44 +206,58 @@ std::vector<std::size_t> prediction::cuts() const {
   return made;
 }
 
-result<prediction> predict(const cost_model& costs, const planning& how, std::uint32_t microbatches,
+result<rehearsal> rehearse(const cost_model& costs, const planning& how, std::uint32_t microbatches,
                            const std::vector<std::size_t>& cuts) {
   if (auto sound = check_cuts(cuts, costs.layers(), how.stages); !sound)
     return tl::unexpected(sound.error());
-  const auto plan = plan_step({how.schedule}, how.stages, microbatches);
-  if (!plan) return tl::unexpected(plan.error());
-  const auto held = held_by_stages(how, microbatches);
-  if (!held) return tl::unexpected(held.error());
+  auto steps = plan_step({how.schedule}, how.stages, microbatches);
+  if (!steps) return tl::unexpected(steps.error());
+  const auto layers = costs.at(images_each(how, microbatches));
+  const stage_costs ranges(layers, how);
+  std::vector<slice_cost> seconds;
+  for (std::size_t s = 0; s < how.stages; ++s) {
+    const auto first = s == 0 ? 0 : cuts[s - 1];
+    const auto last = s == cuts.size() ? costs.layers() : cuts[s];
+    const double weight_s = ranges.weight_s(first, last);
+    seconds.push_back(
+        {.forward = ranges.forward_s(first, last) + ranges.edge_s(last),
+         .input_gradient = ranges.backward_s(first, last) + ranges.edge_s(first) - weight_s,
+         .weight_gradient = weight_s});
+  }
+  auto run = simulate(*steps, seconds);
+  if (!run) return tl::unexpected(run.error());
+  return rehearsal{std::move(*steps), std::move(seconds), std::move(*run)};
+}
+
+result<prediction> predict(const cost_model& costs, const planning& how, std::uint32_t microbatches,
+                           const std::vector<std::size_t>& cuts) {
+  const auto played = rehearse(costs, how, microbatches, cuts);
+  if (!played) return tl::unexpected(played.error());
+  const auto& held = played->run.peak_activations;
   const auto layers = costs.at(images_each(how, microbatches));
   const stage_costs ranges(layers, how);
 
   prediction made{.microbatches = microbatches, .stages = {}};
-  std::vector<slice_cost> stage_seconds;
   double updates = 0;
   for (std::size_t s = 0; s < how.stages; ++s) {
     const auto first = s == 0 ? 0 : cuts[s - 1];
     const auto last = s == cuts.size() ? costs.layers() : cuts[s];
     stage_prediction stage{first, last};
-    stage.forward_s = ranges.forward_s(first, last) + ranges.edge_s(last);
-    stage.backward_s = ranges.backward_s(first, last) + ranges.edge_s(first);
+    const auto& seconds = played->costs[s];
+    stage.forward_s = seconds.forward;
+    stage.backward_s = seconds.of(action_kind::backward);
     stage.busy_s =
         microbatches * (stage.forward_s + stage.backward_s) + ranges.update_s(first, last);
-    stage.memory_bytes = ranges.memory_bytes(first, last, (*held)[s]);
+    stage.memory_bytes = ranges.memory_bytes(first, last, held[s]);
     stage.sent_bytes = microbatches * (ranges.edge_bytes(first) + ranges.edge_bytes(last));
     updates = std::max(updates, ranges.update_s(first, last));
-    const double weight_s = ranges.weight_s(first, last);
-    stage_seconds.push_back({.forward = stage.forward_s,
-                             .input_gradient = stage.backward_s - weight_s,
-                             .weight_gradient = weight_s});
     made.stages.push_back(stage);
   }
-  const auto played = simulate(*plan, stage_seconds);
-  if (!played) return tl::unexpected(played.error());
 
   double busy = 0;
   for (const auto& stage : made.stages) busy += stage.busy_s;
   const double at_once = std::max<double>(1, how.cores / std::max(1U, how.threads_per_stage));
-  made.step_s = std::max(played->makespan + updates, busy / std::min<double>(at_once, how.stages));
+  made.step_s = std::max(played->run.makespan + updates, busy / std::min<double>(at_once, how.stages));
   made.bubble = std::max(0.0, 1 - busy / (made.step_s * how.stages));
   return made;
 }
@@ -275,6 +291,13 @@ result<std::vector<std::size_t>> plan_cuts(const cost_model& costs, const planni
                                     " stages with " + std::to_string(microbatches) +
                                     " micro-batches keeps every stage within " + mebibytes(cap) +
                                     "; the least cap that would do is " + mebibytes(least));
+}
+
+std::vector<std::uint32_t> microbatches_to_try(const planning& how) {
+  const auto most = std::clamp<std::int64_t>(how.batch_size / 2, 1, most_tried);
+  std::vector<std::uint32_t> numbers(static_cast<std::size_t>(most));
+  std::iota(numbers.begin(), numbers.end(), 1U);
+  return numbers;
 }
 
 result<prediction> plan_microbatches(const cost_model& costs, const planning& how,

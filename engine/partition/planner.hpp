@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/partition/profile.hpp"
+#include "engine/partition/model_profile.hpp"
+#include "engine/schedule/plan.hpp"
+#include "engine/schedule/simulation.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::engine {
@@ -68,6 +70,19 @@ struct prediction {
                                          std::uint32_t microbatches,
                                          const std::vector<std::size_t>& cuts);
 
+/// The plan of a step, what its slices cost in seconds, and what it does with that: arithmetic and
+/// sending, without the update, with a core for each stage. `predict` goes by it.
+struct rehearsal {
+  plan steps;
+  std::vector<slice_cost> costs;  ///< One a position of the model.
+  simulation run;
+};
+
+/// Errors: as `predict`.
+[[nodiscard]] result<rehearsal> rehearse(const cost_model& costs, const planning& how,
+                                         std::uint32_t microbatches,
+                                         const std::vector<std::size_t>& cuts);
+
 /// Cuts for the fastest slowest stage, where a stage is as slow as its arithmetic or its sending,
 /// among the cuts that keep each stage's memory within the cap (after Narayanan et al.,
 /// "PipeDream", 2019): dynamic programming, O(stages * layers^2). Errors: bad_config for more
@@ -75,6 +90,10 @@ struct prediction {
 [[nodiscard]] result<std::vector<std::size_t>> plan_cuts(const cost_model& costs,
                                                          const planning& how,
                                                          std::uint32_t microbatches);
+
+/// The numbers of micro-batches that are worth a try: all that leave each at least two samples,
+/// which batch norm needs, where the batch has as many; 64 at most.
+[[nodiscard]] std::vector<std::uint32_t> microbatches_to_try(const planning& how);
 
 /// The number of micro-batches, among `candidates`, whose predicted step is the fastest; of equals
 /// the smallest. `cuts` empty: planned anew for each number. Errors: those of `plan_cuts`, of the

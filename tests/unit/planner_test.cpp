@@ -12,6 +12,7 @@
 
 #include "engine/partition/planner.hpp"
 #include "engine/partition/prediction.hpp"
+#include "engine/partition/profile.hpp"
 #include "engine/stage/blocks.hpp"
 #include "engine/stage/model.hpp"
 
