@@ -45,7 +45,7 @@ result<std::vector<bool>> recomputed(const engine::model& layers,
 engine::planning planning_of(const cluster::trainer_config& config, std::vector<bool> recompute) {
   const auto cores = std::max(1U, std::thread::hardware_concurrency());
   const auto threads = cluster::threads_per_stage(config.pipeline, cores);
-  engine::planning how{.schedule = config.pipeline.schedule,
+  engine::planning how{.schedule = schedule_of(config.pipeline),
                        .stages = config.pipeline.stages,
                        .batch_size = config.train.batch_size,
                        .cores = cores,
@@ -207,8 +207,8 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   auto recompute = recomputed(layers, config.pipeline);
   if (!recompute) return tl::unexpected(recompute.error());
   const auto how = planning_of(config, std::move(*recompute));
-  if (how.stages > layers.size())
-    return engine::even_cuts(std::vector<double>(layers.size()), how.stages).map([](const auto&) {
+  if (const auto slices = slices_of(config.pipeline); slices > layers.size())
+    return engine::even_cuts(std::vector<double>(layers.size()), slices).map([](const auto&) {
       return chosen_partition();
     });
   const auto profiles = measure(build, config, how, data);
@@ -223,7 +223,7 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   const auto numbers = set > 0 ? std::vector{set} : engine::microbatches_to_try(how);
   auto made = engine::plan_microbatches(*costs, how, numbers, cuts ? &*cuts : nullptr);
   if (!made) return tl::unexpected(made.error());
-  return chosen_partition{ranges_between(made->cuts(), layers.size()), made->microbatches, *made};
+  return chosen_partition{ranges_between(made->cuts, layers.size()), made->microbatches, *made};
 }
 
 }  // namespace troupe::apps

@@ -23,7 +23,7 @@ std::vector<std::string> names_of(const engine::saved_profile& profile) {
 
 engine::planning planning_of(const plan_request& request, const engine::saved_profile& profile) {
   const auto& asked = request.measured;
-  return {.schedule = request.schedule.name,
+  return {.schedule = request.schedule,
           .stages = request.stages,
           .batch_size = asked.batch_size.value_or(profile.batch_size),
           .cores = asked.cores.value_or(profile.cores),
@@ -63,8 +63,8 @@ std::string sizes_of(const engine::saved_profile& profile) {
   return text + " only, so other sizes are guessed in proportion:";
 }
 
-std::vector<std::string> lines_of(const engine::saved_profile& profile,
-                                  const engine::planning& how, const engine::prediction& made) {
+std::vector<std::string> lines_of(const engine::saved_profile& profile, const engine::planning& how,
+                                  const engine::prediction& made) {
   const auto names = names_of(profile);
   std::vector<std::string> lines{
       profile.model + ", " + std::to_string(how.batch_size) + " samples a step; its " +
@@ -73,7 +73,7 @@ std::vector<std::string> lines_of(const engine::saved_profile& profile,
       (how.threads_per_stage == 1 ? " thread" : " threads") + " a stage"};
   for (auto& line : engine::to_lines(made, names)) lines.push_back(std::move(line));
   std::string cuts;
-  for (const auto cut : made.cuts()) cuts += (cuts.empty() ? "" : ",") + names[cut];
+  for (const auto cut : made.cuts) cuts += (cuts.empty() ? "" : ",") + names[cut];
   if (!cuts.empty()) lines.push_back("to train so: --partition " + cuts);
   return lines;
 }
@@ -95,7 +95,7 @@ result<predicted_plan> plan_measured(const plan_request& request) {
   if (!costs) return tl::unexpected(costs.error());
   const auto made = engine::plan_microbatches(*costs, how, *numbers, *cuts ? &**cuts : nullptr);
   if (!made) return tl::unexpected(made.error());
-  auto played = engine::rehearse(*costs, how, made->microbatches, made->cuts());
+  auto played = engine::rehearse(*costs, how, made->microbatches, made->cuts);
   if (!played) return tl::unexpected(played.error());
   return predicted_plan{std::move(played->steps), std::move(played->costs), std::move(played->run),
                         lines_of(*profile, how, *made)};

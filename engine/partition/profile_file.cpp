@@ -34,12 +34,12 @@ struct number_part {
   double most;
 };
 /// What depends on the size of the micro-batch, and what does not.
-constexpr std::array sized_parts{number_part{"forward_s", &layer_cost::forward_s, most_seconds},
-                                 number_part{"input_s", &layer_cost::input_s, most_seconds},
-                                 number_part{"weight_s", &layer_cost::weight_s, most_seconds},
-                                 number_part{"kept_bytes", &layer_cost::kept_bytes, most_bytes},
-                                 number_part{"output_bytes", &layer_cost::output_bytes,
-                                             most_bytes}};
+constexpr std::array sized_parts{
+    number_part{"forward_s", &layer_cost::forward_s, most_seconds},
+    number_part{"input_s", &layer_cost::input_s, most_seconds},
+    number_part{"weight_s", &layer_cost::weight_s, most_seconds},
+    number_part{"kept_bytes", &layer_cost::kept_bytes, most_bytes},
+    number_part{"output_bytes", &layer_cost::output_bytes, most_bytes}};
 constexpr std::array constant_parts{
     number_part{"update_s", &layer_cost::update_s, most_seconds},
     number_part{"multiply_adds", &layer_cost::multiply_adds, most_multiply_adds}};
@@ -78,7 +78,8 @@ std::string line_of(const saved_profile& profile, std::size_t layer) {
   return line + "},\n";
 }
 
-/// Reads on after a complaint with what may stand for the value; the first complaint by line counts.
+/// Reads on after a complaint with what may stand for the value; the first complaint by line
+/// counts.
 class reader {
  public:
   explicit reader(std::string_view name) : name_(name) {}
@@ -92,10 +93,10 @@ class reader {
                       "bytes_per_s", "optimizer_copies", "samples", "layers"});
     made.model = text(root, "model");
     made.batch_size = integer(root, "batch_size", 1, most_samples);
-    for (const auto& [key, member] : {std::pair{"cores", &saved_profile::cores},
-                                      std::pair{"threads_per_stage",
-                                                &saved_profile::threads_per_stage},
-                                      std::pair{"credits", &saved_profile::credits}})
+    for (const auto& [key, member] :
+         {std::pair{"cores", &saved_profile::cores},
+          std::pair{"threads_per_stage", &saved_profile::threads_per_stage},
+          std::pair{"credits", &saved_profile::credits}})
       made.*member = static_cast<std::uint32_t>(integer(root, key, 1, most_parts));
     made.bytes_per_s = number(root, "bytes_per_s", most_bytes);
     made.optimizer_copies = number(root, "optimizer_copies", most_copies);
@@ -163,8 +164,10 @@ class reader {
   }
 
   double number(const toml::node& at, std::string_view key, double most) {
-    const auto value = at.value<double>();  // an integer too; nothing else converts
-    if (at.is_number() && value && *value >= 0 && *value <= most) return *value;
+    double value = -1;
+    if (const auto* whole = at.as_integer()) value = static_cast<double>(whole->get());
+    if (const auto* real = at.as_floating_point()) value = real->get();
+    if (value >= 0 && value <= most) return value;
     expected(at, key, "a number from 0 to " + digits(most));
     return 0;
   }
@@ -237,13 +240,13 @@ std::string to_text(const saved_profile& profile) {
       "  # of the machine\nthreads_per_stage = " + std::to_string(profile.threads_per_stage) +
       "  # that the layers ran with\ncredits = " + std::to_string(profile.credits) +
       "  # micro-batches that may wait between two stages\nbytes_per_s = " +
-      digits(profile.bytes_per_s) +
-      "  # between two stages; 0: by reference\noptimizer_copies = " +
+      digits(profile.bytes_per_s) + "  # between two stages; 0: by reference\noptimizer_copies = " +
       digits(profile.optimizer_copies) + "  # of a parameter, in the optimizer's state\n";
-  made += "\n# Of micro-batches of so many samples; each layer's lists have a number for each.\n"
-          "samples = " +
-          list_of(profile, [](const model_profile& size) { return std::to_string(size.images); }) +
-          "\nlayers = [\n";
+  made +=
+      "\n# Of micro-batches of so many samples; each layer's lists have a number for each.\n"
+      "samples = " +
+      list_of(profile, [](const model_profile& size) { return std::to_string(size.images); }) +
+      "\nlayers = [\n";
   for (std::size_t i = 0; i < profile.sizes.front().layers.size(); ++i) made += line_of(profile, i);
   return made + "]\n";
 }

@@ -15,12 +15,12 @@ namespace troupe::engine {
 /// them. A value type.
 struct saved_profile {
   std::string model;
-  std::int64_t batch_size = 1;          ///< Samples of a step.
-  std::uint32_t cores = 1;              ///< Of the machine.
-  std::uint32_t threads_per_stage = 1;  ///< Intra-op threads that each layer ran with.
-  std::uint32_t credits = 1;            ///< Micro-batches that may wait on an edge.
-  double bytes_per_s = 0;               ///< Between neighbours; 0: by reference, at no cost.
-  double optimizer_copies = 1;          ///< Of a parameter, in the optimizer's state.
+  std::int64_t batch_size = 1;            ///< Samples of a step.
+  std::uint32_t cores = 1;                ///< Of the machine.
+  std::uint32_t threads_per_stage = 1;    ///< Intra-op threads that each layer ran with.
+  std::uint32_t credits = 1;              ///< Micro-batches that may wait on an edge.
+  double bytes_per_s = 0;                 ///< Between neighbours; 0: by reference, at no cost.
+  double optimizer_copies = 1;            ///< Of a parameter, in the optimizer's state.
   std::vector<model_profile> sizes = {};  ///< One or two, the smaller micro-batch first.
 
   bool operator==(const saved_profile&) const = default;
