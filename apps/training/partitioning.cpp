@@ -4,16 +4,17 @@
 #include <exception>
 #include <future>
 #include <memory>
-#include <numeric>
 #include <thread>
 
 #include "apps/training/prepared_run.hpp"
 #include "engine/partition/partition.hpp"
 #include "engine/partition/profile.hpp"
+#include "engine/partition/profile_file.hpp"
 #include "engine/stage/model.hpp"
 #include "engine/stage/recompute.hpp"
 #include "engine/stage/torch_error.hpp"
 #include "engine/stage/work_thread.hpp"
+#include "messages/log.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -22,7 +23,6 @@ using cluster::partition;
 using cut_list = std::vector<std::size_t>;
 
 constexpr int profile_repeats = 3;
-constexpr std::uint32_t most_tried = 64;  // micro-batches, where the config leaves the number open
 constexpr double shared_memory_bytes_per_s = 5e9;
 constexpr double tcp_bytes_per_s = 2e9;
 
@@ -45,7 +45,7 @@ result<std::vector<bool>> recomputed(const engine::model& layers,
 engine::planning planning_of(const cluster::trainer_config& config, std::vector<bool> recompute) {
   const auto cores = std::max(1U, std::thread::hardware_concurrency());
   const auto threads = cluster::threads_per_stage(config.pipeline, cores);
-  engine::planning how{.schedule = config.pipeline.schedule,
+  engine::planning how{.schedule = schedule_of(config.pipeline),
                        .stages = config.pipeline.stages,
                        .batch_size = config.train.batch_size,
                        .cores = cores,
@@ -123,19 +123,26 @@ class side_by_side {
   std::vector<engine::model> models_;
 };
 
-/// Sizes of micro-batch to profile: the one that is set, or two to draw a line through.
+/// Sizes of micro-batch to profile, rising: the one that is set, or two to draw a line through. A
+/// profile that is saved serves other sizes too, so it has two: the one that is set, and of the
+/// others the one further from it.
 std::vector<std::int64_t> sizes_to_profile(const cluster::trainer_config& config) {
   const auto batch = config.train.batch_size;
-  const std::int64_t set = config.pipeline.micro_batches;
-  if (set > 0) return {(batch + set - 1) / set};
   const auto small = std::clamp<std::int64_t>(batch / 16, std::min<std::int64_t>(2, batch), batch);
   const auto large = std::max(small, batch / 2);
-  return large > small ? std::vector{small, large} : std::vector{small};
+  std::vector<std::int64_t> sizes{small, large};
+  if (const std::int64_t parts = config.pipeline.micro_batches; parts > 0) {
+    const auto set = (batch + parts - 1) / parts;
+    if (config.observe.save_profile.empty()) return {set};
+    (set * set < small * large ? sizes.front() : sizes.back()) = set;
+  }
+  if (sizes.front() == sizes.back()) sizes.pop_back();
+  return sizes;
 }
 
-result<engine::cost_model> measure_costs(const std::function<result<engine::model>()>& build,
-                                         const cluster::trainer_config& config,
-                                         const engine::planning& how, const engine::dataset& data) {
+result<std::vector<engine::model_profile>> measure(
+    const std::function<result<engine::model>()>& build, const cluster::trainer_config& config,
+    const engine::planning& how, const engine::dataset& data) {
   auto profiler = side_by_side::build(build, config, how);
   if (!profiler) return tl::unexpected(profiler.error());
   std::vector<engine::model_profile> profiles;
@@ -148,16 +155,24 @@ result<engine::cost_model> measure_costs(const std::function<result<engine::mode
     if (!profile) return tl::unexpected(profile.error());
     profiles.push_back(std::move(*profile));
   }
-  return engine::cost_model::fit(profiles);
+  return profiles;
 }
 
-/// Of at least two samples each where there are as many: batch norm needs more than one value.
-std::vector<std::uint32_t> numbers_to_try(const cluster::trainer_config& config) {
-  if (config.pipeline.micro_batches > 0) return {config.pipeline.micro_batches};
-  const auto most = std::clamp<std::int64_t>(config.train.batch_size / 2, 1, most_tried);
-  std::vector<std::uint32_t> numbers(static_cast<std::size_t>(most));
-  std::iota(numbers.begin(), numbers.end(), 1U);
-  return numbers;
+result<void> save(const std::vector<engine::model_profile>& profiles,
+                  const cluster::trainer_config& config, const engine::planning& how) {
+  const auto& file = config.observe.save_profile;
+  if (file.empty()) return {};
+  const engine::saved_profile made{.model = config.model.name,
+                                   .batch_size = how.batch_size,
+                                   .cores = how.cores,
+                                   .threads_per_stage = how.threads_per_stage,
+                                   .credits = how.credits,
+                                   .bytes_per_s = how.bytes_per_s,
+                                   .optimizer_copies = how.optimizer_copies,
+                                   .sizes = profiles};
+  return engine::save_profile(file, made).map([&] {
+    log::info("the profile of the model's layers is in " + file.string());
+  });
 }
 
 std::vector<std::pair<std::size_t, std::size_t>> ranges_between(cut_list cuts, std::size_t layers) {
@@ -184,23 +199,31 @@ result<chosen_partition> choose_partition(const engine::model& layers,
     cuts = std::move(*fixed);
   }
   const bool open = !cuts || config.pipeline.micro_batches == 0;
-  if (!open && !config.observe.predict)
+  const bool predicts = open || config.observe.predict;
+  if (!predicts && config.observe.save_profile.empty())
     return chosen_partition{
         ranges_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
 
   auto recompute = recomputed(layers, config.pipeline);
   if (!recompute) return tl::unexpected(recompute.error());
   const auto how = planning_of(config, std::move(*recompute));
-  if (how.stages > layers.size())
-    return engine::even_cuts(std::vector<double>(layers.size()), how.stages).map([](const auto&) {
+  if (const auto slices = slices_of(config.pipeline); slices > layers.size())
+    return engine::even_cuts(std::vector<double>(layers.size()), slices).map([](const auto&) {
       return chosen_partition();
     });
-  const auto costs = measure_costs(build, config, how, data);
+  const auto profiles = measure(build, config, how, data);
+  if (!profiles) return tl::unexpected(profiles.error());
+  if (auto saved = save(*profiles, config, how); !saved) return tl::unexpected(saved.error());
+  if (!predicts)
+    return chosen_partition{
+        ranges_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
+  const auto costs = engine::cost_model::fit(*profiles);
   if (!costs) return tl::unexpected(costs.error());
-  auto made =
-      engine::plan_microbatches(*costs, how, numbers_to_try(config), cuts ? &*cuts : nullptr);
+  const auto set = config.pipeline.micro_batches;
+  const auto numbers = set > 0 ? std::vector{set} : engine::microbatches_to_try(how);
+  auto made = engine::plan_microbatches(*costs, how, numbers, cuts ? &*cuts : nullptr);
   if (!made) return tl::unexpected(made.error());
-  return chosen_partition{ranges_between(made->cuts(), layers.size()), made->microbatches, *made};
+  return chosen_partition{ranges_between(made->cuts, layers.size()), made->microbatches, *made};
 }
 
 }  // namespace troupe::apps

@@ -23,8 +23,9 @@ struct chosen_partition {
 
 /// Cuts where the config says, evenly by multiply-adds, or by what the layers cost here, and
 /// chooses the number of micro-batches where the config leaves it open. Layers are profiled only
-/// where that is needed or asked for (observe.predict): `build` makes models to profile, as many at
-/// once as stages will run at once. Errors: bad_config; handler_failed when a profile fails.
+/// where that is needed or asked for (observe.predict, observe.save_profile, which it then writes):
+/// `build` makes models to profile, as many at once as stages will run at once. Errors: bad_config;
+/// handler_failed when a profile fails; io_failed when it cannot be written.
 [[nodiscard]] result<chosen_partition> choose_partition(
     const engine::model& layers, const std::function<result<engine::model>()>& build,
     const cluster::trainer_config& config, const engine::dataset& data);

@@ -189,6 +189,11 @@ result<void> drive(cluster::worker_group& group, const application& program,
 result<run_end> run_trainer(const application& program, const cluster::trainer_config& config) {
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
+  if (config.observe.profile_only) {
+    if (run->predicted)
+      for (const auto& line : engine::to_lines(*run->predicted, run->layer_names)) log::info(line);
+    return run_end::complete;
+  }
   auto workers = place_workers(program, config);
   if (!workers) return tl::unexpected(workers.error());
 

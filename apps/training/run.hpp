@@ -7,7 +7,8 @@
 namespace troupe::apps {
 
 /// Trains as the config says: opens the data, cuts the model, starts the workers, and drives them
-/// until all steps are done or the user interrupts. Leaves no process behind, whatever happens.
+/// until all steps are done or the user interrupts; or only profiles the model, where the config
+/// says so. Leaves no process behind, whatever happens.
 [[nodiscard]] result<run_end> run_trainer(const application& program,
                                           const cluster::trainer_config& config);
 

@@ -23,6 +23,44 @@ std::size_t terminal_columns(std::size_t otherwise) {
              : otherwise;
 }
 
+std::string number_or_auto(const std::string& word) {
+  if (word == "0") throw CLI::ValidationError("0 not a number from 1, or auto");
+  return word == "auto" ? "0" : word;
+}
+
+/// Returns --profile, which the others need.
+CLI::Option* add_measured_options(CLI::App& command, apps::measured_model& measured) {
+  auto* const profile = command.add_option(
+      "--profile", measured.file, "Plan for the model of this file, as --save-profile writes one");
+  command
+      .add_option("--partition", measured.partition,
+                  "auto: cut for the fastest step; even: by multiply-adds; or the first layer of "
+                  "each slice after the first")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->needs(profile);
+  command.add_option("--recompute", measured.recompute, "Layers (or groups) computed again")
+      ->delimiter(',')
+      ->needs(profile);
+  command
+      .add_option("--memory-mib", measured.memory_mib,
+                  "Memory of a stage that --partition auto keeps to; 0: no cap")
+      ->capture_default_str()
+      ->needs(profile);
+  command.add_option("--batch-size", measured.batch_size, "Samples of a step")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->needs(profile);
+  command.add_option("--cores", measured.cores, "That all stages share")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(profile);
+  command
+      .add_option("--link-gbytes", measured.link_gbytes,
+                  "1e9 bytes a second between two stages; 0: by reference, at no cost")
+      ->check(CLI::Range(0.0, 1e6))
+      ->needs(profile);
+  return profile;
+}
+
 void add_plan_options(CLI::App& command, apps::plan_request& request, std::vector<double>& costs) {
   std::vector<std::string> names;
   for (const auto name : engine::schedule_names()) names.emplace_back(name);
@@ -32,18 +70,26 @@ void add_plan_options(CLI::App& command, apps::plan_request& request, std::vecto
           ->capture_default_str();
   auto* const stages = command.add_option("--stages", request.stages, "Stages of the pipeline")
                            ->capture_default_str();
-  auto* const parts = command.add_option("--micro-batches", request.micro_batches, "Of a step")
-                          ->capture_default_str();
+  auto* const parts =
+      command
+          .add_option("--micro-batches", request.micro_batches,
+                      "Of a step; auto: of a profiled model, as many as are predicted to be the "
+                      "fastest")
+          ->transform(number_or_auto)
+          ->capture_default_str();
   auto* const chunks = command.add_option("--chunks", request.schedule.chunks,
                                           "Slices of the model on each stage; 0: the least");
-  command.add_option("--costs", costs, "What F, I and W take for one micro-batch on one stage")
-      ->delimiter(',')
-      ->expected(3)
-      ->capture_default_str();
-  command.add_option("--latency", request.latency, "What a message takes, in the same unit")
-      ->capture_default_str();
+  auto* const unit =
+      command.add_option("--costs", costs, "What F, I and W take for one micro-batch on one stage")
+          ->delimiter(',')
+          ->expected(3)
+          ->capture_default_str();
+  auto* const latency =
+      command.add_option("--latency", request.latency, "What a message takes, in the same unit")
+          ->capture_default_str();
   command.add_option("--svg", request.svg, "Write a chart there");
   command.add_option("--text", request.text, "Write the plan there");
+  add_measured_options(command, request.measured)->excludes(unit)->excludes(latency);
   command.add_option("--check", request.check, "Check and show the plan of this file")
       ->excludes(schedule)
       ->excludes(stages)

@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
@@ -12,11 +14,25 @@
 
 namespace troupe::apps {
 
+/// A profiled model to plan for, where the costs are not given. What is not set is as it was in the
+/// run that measured.
+struct measured_model {
+  std::filesystem::path file;                  ///< Its profile; empty: none.
+  std::vector<std::string> partition{"auto"};  ///< Or "even", or the first layer of each slice
+                                               ///< after the first.
+  std::vector<std::string> recompute;          ///< Layers, or groups of them.
+  std::uint64_t memory_mib = 0;                ///< Cap of a stage for "auto"; 0: none.
+  std::optional<std::int64_t> batch_size;
+  std::optional<std::uint32_t> cores;  ///< That all stages share.
+  std::optional<double> link_gbytes;   ///< 1e9 bytes a second between neighbours; 0: by reference.
+};
+
 /// What `troupe plan` is asked for.
 struct plan_request {
   engine::schedule_choice schedule;
   std::uint32_t stages = 2;
-  std::uint32_t micro_batches = 4;
+  std::uint32_t micro_batches = 4;  ///< 0: of a profiled model, the number that is the fastest.
+  measured_model measured;
   std::filesystem::path check;  ///< Take this plan instead of a generator's; empty: do not.
   engine::slice_cost costs;     ///< Of one micro-batch on a whole stage.
   double latency = 0;           ///< Of a message, in the unit of the costs.
@@ -31,10 +47,11 @@ struct predicted_plan {
   engine::plan steps;
   std::vector<engine::slice_cost> costs;
   engine::simulation run;
+  std::vector<std::string> lines;  ///< About a profiled model's stages; its times are in seconds.
 };
 
 /// Makes or reads the plan, checks and simulates it. Errors: bad_config with the file, line,
-/// column, action and rule; io_failed.
+/// column, action and rule; io_failed; bad_data for a profile.
 [[nodiscard]] result<predicted_plan> predict(const plan_request& request);
 
 /// The plan, its chart, and its time, bubble and memory, for people.

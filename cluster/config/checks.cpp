@@ -36,13 +36,11 @@ std::string blame(const draft& whole, const std::string& first, const std::strin
   return (a != nullptr ? a->where() : first) + ": ";
 }
 
-// "(--stages 3)", "(--predict)", "(pipeline.stages = 3 in run.toml:4)",
-// "(pipeline.stages = 3 by default)"
+// "(--stages 3)", "(pipeline.stages = 3 in run.toml:4)", "(pipeline.stages = 3 by default)"
 std::string source(const draft& whole, const std::string& name, const std::string& value) {
   const setting* found = given(whole, name);
   if (found != nullptr && found->file_line.empty()) {
-    const bool is_switch = std::holds_alternative<switch_field>(found->entry->field);
-    return " (" + std::string(found->entry->flag) + (is_switch ? "" : " " + value) + ")";
+    return " (" + std::string(found->entry->flag) + " " + value + ")";
   }
   return " (" + name + " = " + value +
          (found != nullptr ? " in " + found->file_line : " by default") + ")";
@@ -117,38 +115,6 @@ result<void> check_memory(draft& whole) {
   if (pipeline.memory_mib == 0 || pipeline.partition == partition::automatic) return {};
   return fail(errc::bad_config, given(whole, "pipeline.memory_mib")->where() +
                                     ": is kept to by partition = \"auto\" only (--partition auto)");
-}
-
-// What has the run predicted: an option and its value; null: nothing.
-std::pair<const char*, const char*> predicting(const trainer_config& config) {
-  if (config.pipeline.partition == partition::automatic) return {"pipeline.partition", "auto"};
-  if (config.pipeline.micro_batches == 0) return {"pipeline.micro_batches", "auto"};
-  if (config.observe.predict) return {"observe.predict", "true"};
-  return {nullptr, nullptr};
-}
-
-// "gpipe, 1f1b, ..": the schedules that put one slice on each stage.
-std::string one_slice_schedules() {
-  std::vector<std::string_view> names;
-  for (const auto name : engine::schedule_names()) {
-    const auto layout = engine::layout_of({.name = std::string(name)}, 1);
-    if (layout && layout->chunks == 1) names.push_back(name);
-  }
-  return join(names);
-}
-
-result<void> check_prediction(draft& whole) {
-  const pipeline_config& pipeline = whole.config.pipeline;
-  const auto [asks, value] = predicting(whole.config);
-  if (asks == nullptr) return {};
-  const bool from_file = !pipeline.schedule_file.empty();
-  if (!from_file && slices_of(pipeline) == pipeline.stages) return {};
-  const char* key = from_file ? "pipeline.schedule_file" : "pipeline.schedule";
-  const std::string name = from_file ? pipeline.schedule_file.string() : pipeline.schedule;
-  return fail(errc::bad_config,
-              blame(whole, asks, key) + "the predictor" + source(whole, asks, value) +
-                  " knows one slice a stage (" + one_slice_schedules() + "), not " +
-                  (from_file ? "a plan from a file" : name) + source(whole, key, name));
 }
 
 result<void> check_transformer(draft& whole) {
@@ -279,6 +245,8 @@ result<void> check_texts(draft& whole) {
   if (config.model.name.empty()) return refuse("model.name", "is empty; name a model");
   if (config.train.save_state && config.train.save.empty())
     return refuse("train.save_state", "needs a file to write to; name one with --save");
+  if (config.observe.profile_only && config.observe.save_profile.empty())
+    return refuse("observe.profile_only", "needs a file to write to; name one with --save-profile");
   if (config.data.source.empty()) return refuse("data.source", "is empty; name a data source");
   if (!is_address(config.link.listen))
     return refuse("link.listen",
@@ -338,6 +306,10 @@ result<void> check_files(draft& whole) {
       })
       .and_then([&] {
         return refuse("observe.json", c.observe.json, "written", unwritable(c.observe.json, false));
+      })
+      .and_then([&] {
+        return refuse("observe.save_profile", c.observe.save_profile, "written",
+                      unwritable(c.observe.save_profile, true));
       });
 }
 
@@ -381,10 +353,9 @@ result<void> check_server(draft& whole) {
 }
 
 result<trainer_config> check_together(draft whole) {
-  for (auto check :
-       {check_plan, check_chunks, check_cut, check_memory, check_prediction, check_transformer,
-        check_micro_batches, check_optimizer, check_accumulation, check_left_out, check_loss_scale,
-        check_link, check_texts, check_secret, check_files})
+  for (auto check : {check_plan, check_chunks, check_cut, check_memory, check_transformer,
+                     check_micro_batches, check_optimizer, check_accumulation, check_left_out,
+                     check_loss_scale, check_link, check_texts, check_secret, check_files})
     if (auto fine = check(whole); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }

@@ -314,6 +314,12 @@ std::vector<option> observe_options() {
       {"observe", "predict", "--predict", "--no-predict", "",
        "Profile the layers, predict the steps and compare at the end",
        on_off([](auto& c) -> auto& { return c.observe.predict; }), ""},
+      {"observe", "save_profile", "--save-profile", "", "FILE",
+       "Profile the layers and write that there, for `troupe plan --profile`",
+       text([](auto& c) -> auto& { return c.observe.save_profile; }), ""},
+      {"observe", "profile_only", "--profile-only", "--no-profile-only", "",
+       "Save the profile and train nothing",
+       on_off([](auto& c) -> auto& { return c.observe.profile_only; }), ""},
       {"observe", "progress", "--progress", "--no-progress", "", "Show how the run goes",
        on_off([](auto& c) -> auto& { return c.observe.progress; }), ""},
       {"observe", "verbose", "--verbose", "--no-verbose", "", "Write a detailed log",
@@ -357,6 +363,8 @@ const std::vector<option>& server_option_table() {
       "train.loss_scale",
       "train.loss_scale_interval",
       "observe.predict",
+      "observe.save_profile",
+      "observe.profile_only",
   };
   static const std::vector<option> table = [] {
     std::vector<option> all = server_options();

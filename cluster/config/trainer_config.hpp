@@ -156,6 +156,8 @@ struct observe_config {
   bool progress = true;
   bool verbose = false;
   bool predict = false;  ///< Profile the layers and predict the run, also where nothing is chosen.
+  std::filesystem::path save_profile = {};  ///< The layers' profile goes here; empty: nowhere.
+  bool profile_only = false;                ///< Save the profile and train nothing.
 
   bool operator==(const observe_config&) const = default;
 };

@@ -4,104 +4,22 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <numeric>
 #include <optional>
+#include <span>
+#include <utility>
 
-#include "engine/schedule/generators.hpp"
-#include "engine/schedule/simulation.hpp"
+#include "engine/partition/cut_search.hpp"
+#include "engine/partition/stage_costs.hpp"
 
 namespace troupe::engine {
 namespace {
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
+constexpr std::int64_t most_tried = 64;     // micro-batches, where their number is open
+constexpr std::size_t most_compared = 128;  // cuts of stages with several slices
 
-constexpr double layer_cost::*linear_parts[] = {&layer_cost::forward_s, &layer_cost::input_s,
-                                                &layer_cost::weight_s, &layer_cost::kept_bytes,
-                                                &layer_cost::output_bytes};
-
-/// Layers with their costs at one size, and sums that give any range of them.
-class stage_costs {
- public:
-  stage_costs(const model_profile& at, const planning& how)
-      : at_(at), how_(how), sums_(at.layers.size() + 1) {
-    for (std::size_t i = 0; i < at.layers.size(); ++i) {
-      const auto& layer = at.layers[i];
-      const bool again = is_recomputed(i);
-      auto& sum = sums_[i + 1];
-      sum = sums_[i];
-      sum.forward_s += layer.forward_s;
-      sum.weight_s += layer.weight_s;
-      sum.backward_s += layer.input_s + layer.weight_s + (again ? layer.forward_s : 0);
-      sum.update_s += layer.update_s;
-      sum.parameter_bytes += static_cast<double>(layer.parameter_bytes);
-      sum.kept_bytes += again ? 0 : layer.kept_bytes;
-    }
-  }
-
-  [[nodiscard]] std::size_t layers() const { return at_.layers.size(); }
-
-  /// Seconds of a micro-batch's arithmetic in layers [first, last).
-  [[nodiscard]] double forward_s(std::size_t first, std::size_t last) const {
-    return sums_[last].forward_s - sums_[first].forward_s;
-  }
-  [[nodiscard]] double weight_s(std::size_t first, std::size_t last) const {
-    return sums_[last].weight_s - sums_[first].weight_s;
-  }
-  [[nodiscard]] double backward_s(std::size_t first, std::size_t last) const {
-    return sums_[last].backward_s - sums_[first].backward_s;
-  }
-  [[nodiscard]] double update_s(std::size_t first, std::size_t last) const {
-    return sums_[last].update_s - sums_[first].update_s;
-  }
-
-  /// Bytes of a micro-batch that cross into layer `at`: none at either end of the model.
-  [[nodiscard]] double edge_bytes(std::size_t at) const {
-    return at == 0 || at == layers() ? 0 : at_.layers[at - 1].output_bytes;
-  }
-  [[nodiscard]] double edge_s(std::size_t at) const {
-    return how_.bytes_per_s > 0 ? edge_bytes(at) / how_.bytes_per_s : 0;
-  }
-
-  /// As slow as its arithmetic or one of its edges, both ways.
-  [[nodiscard]] double slowness(std::size_t first, std::size_t last) const {
-    const double work = forward_s(first, last) + backward_s(first, last);
-    return std::max({work, 2 * edge_s(first), 2 * edge_s(last)});
-  }
-
-  /// Weights, their gradients (the sum and the micro-batch's own), the optimizer's state, what
-  /// `held` micro-batches keep, and what may wait on the edges.
-  [[nodiscard]] double memory_bytes(std::size_t first, std::size_t last, double held) const {
-    const double parameters = sums_[last].parameter_bytes - sums_[first].parameter_bytes;
-    const double waiting = (edge_bytes(first) + edge_bytes(last)) * how_.credits;
-    double kept = sums_[last].kept_bytes - sums_[first].kept_bytes;
-    double again = 0;  // of the largest recomputed range, while its backward runs
-    for (std::size_t i = first; i < last;) {
-      if (!is_recomputed(i)) {
-        ++i;
-        continue;
-      }
-      if (i > first) kept += at_.layers[i - 1].output_bytes;
-      double range = 0;
-      for (; i < last && is_recomputed(i); ++i) range += at_.layers[i].kept_bytes;
-      again = std::max(again, range);
-    }
-    return parameters * (3 + how_.optimizer_copies) + held * (kept + edge_bytes(first)) + again +
-           waiting;
-  }
-
- private:
-  struct running_sum {
-    double forward_s = 0, backward_s = 0, weight_s = 0, update_s = 0, parameter_bytes = 0,
-           kept_bytes = 0;
-  };
-
-  [[nodiscard]] bool is_recomputed(std::size_t layer) const {
-    return layer < how_.recompute.size() && how_.recompute[layer];
-  }
-
-  const model_profile& at_;
-  const planning& how_;
-  std::vector<running_sum> sums_;
-};
+using cut_list = std::vector<std::size_t>;
 
 /// The best way to run the first `end` layers in some number of stages.
 struct best_cut {
@@ -138,143 +56,236 @@ double images_each(const planning& how, std::uint32_t microbatches) {
   return static_cast<double>(how.batch_size) / microbatches;
 }
 
-/// How many micro-batches each stage holds at once.
-result<std::vector<std::uint32_t>> held_by_stages(const planning& how, std::uint32_t microbatches) {
-  const auto plan = plan_step({how.schedule}, how.stages, microbatches);
-  if (!plan) return tl::unexpected(plan.error());
-  const auto played = simulate(*plan, std::vector<slice_cost>(how.stages));
-  if (!played) return tl::unexpected(played.error());
-  return played->peak_activations;
+/// One step: its plan, and what the slices of the model cost in it.
+struct step_model {
+  plan steps;
+  stage_costs costs;
+};
+
+result<step_model> model_step(const cost_model& costs, const planning& how,
+                              std::uint32_t microbatches) {
+  auto steps = plan_step(how.schedule, how.stages, microbatches);
+  if (!steps) return tl::unexpected(steps.error());
+  stage_costs made(costs.at(images_each(how, microbatches)), how, *steps);
+  return step_model{std::move(*steps), std::move(made)};
 }
 
-result<void> check_cuts(const std::vector<std::size_t>& cuts, std::size_t layers,
-                        std::size_t stages) {
+result<void> check_cuts(const cut_list& cuts, const stage_costs& costs) {
   std::size_t before = 0;
   for (const auto cut : cuts) {
-    if (cut <= before || cut >= layers)
-      return fail(errc::bad_config,
-                  "cuts must rise from 1 to below the number of layers, " + std::to_string(layers));
+    if (cut <= before || cut >= costs.layers())
+      return fail(errc::bad_config, "cuts must rise from 1 to below the number of layers, " +
+                                        std::to_string(costs.layers()));
     before = cut;
   }
-  if (cuts.size() + 1 == stages) return {};
+  const auto& layout = costs.layout();
+  if (cuts.size() + 1 == layout.positions()) return {};
   return fail(errc::bad_config, std::to_string(cuts.size()) + " cuts make " +
-                                    std::to_string(cuts.size() + 1) + " stages, not " +
-                                    std::to_string(stages));
+                                    std::to_string(cuts.size() + 1) + " slices, not " +
+                                    std::to_string(layout.positions()) + " for " +
+                                    std::to_string(layout.stages) + " stages");
 }
 
 std::string mebibytes(double bytes) {
   return std::to_string(static_cast<std::uint64_t>(std::ceil(bytes / (1 << 20)))) + " MiB";
 }
 
-}  // namespace
+std::vector<layer_range> slices_of(std::uint32_t stage, const model_layout& layout,
+                                   const std::vector<layer_range>& all) {
+  std::vector<layer_range> slices;
+  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
+    slices.push_back(all[layout.position_of({stage, chunk})]);
+  return slices;
+}
 
-result<cost_model> cost_model::fit(const std::vector<model_profile>& profiles) {
-  if (profiles.empty() || profiles.size() > 2 || profiles.front().images < 1)
-    return fail(errc::bad_config, "a cost model needs one or two profiles");
-  cost_model made;
-  const auto& one = profiles.front();
-  const auto& other = profiles.back();
-  if (one.layers.size() != other.layers.size())
-    return fail(errc::bad_config, "the profiles are of different models");
-  made.fixed_ = made.an_image_ = one;
-  const auto apart = static_cast<double>(other.images - one.images);
-  for (std::size_t i = 0; i < one.layers.size(); ++i) {
-    for (const auto part : linear_parts) {
-      const double here = one.layers[i].*part;
-      const double slope = apart != 0 ? std::max(0.0, (other.layers[i].*part - here) / apart)
-                                      : here / static_cast<double>(one.images);
-      made.an_image_.layers[i].*part = slope;
-      made.fixed_.layers[i].*part = std::max(0.0, here - slope * static_cast<double>(one.images));
-    }
+double memory_of(std::uint32_t stage, const stage_costs& costs,
+                 const std::vector<layer_range>& all) {
+  return costs.memory_bytes(stage, slices_of(stage, costs.layout(), all));
+}
+
+double largest_memory(const stage_costs& costs, const cut_list& cuts) {
+  const auto all = slices_between(cuts, costs.layers());
+  double largest = 0;
+  for (std::uint32_t stage = 0; stage < costs.layout().stages; ++stage)
+    largest = std::max(largest, memory_of(stage, costs, all));
+  return largest;
+}
+
+std::vector<slice_cost> seconds_of(const stage_costs& costs, const cut_list& cuts) {
+  std::vector<slice_cost> seconds;
+  for (const auto& slice : slices_between(cuts, costs.layers()))
+    seconds.push_back(costs.seconds(static_cast<std::uint32_t>(seconds.size()), slice));
+  return seconds;
+}
+
+stage_prediction predict_stage(std::uint32_t stage, const step_model& step,
+                               const std::vector<layer_range>& all) {
+  const auto& [steps, costs] = step;
+  const auto& layout = costs.layout();
+  stage_prediction made{.slices = slices_of(stage, layout, all)};
+  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+    const auto at = layout.position_of({stage, chunk});
+    const auto seconds = costs.seconds(at, all[at]);
+    made.forward_s += seconds.forward;
+    made.backward_s += seconds.of(action_kind::backward);
+    made.update_s += costs.update_s(all[at]);
+    if (const double back = costs.edge_bytes(at, all[at].first); back > 0)
+      made.sent_bytes[layout.slice_at(at - 1).stage] += steps.microbatches * back;
+    if (const double on = costs.edge_bytes(at + 1, all[at].last); on > 0)
+      made.sent_bytes[layout.slice_at(at + 1).stage] += steps.microbatches * on;
   }
+  made.busy_s = steps.microbatches * (made.forward_s + made.backward_s) + made.update_s;
+  made.memory_bytes = costs.memory_bytes(stage, made.slices);
   return made;
 }
 
-model_profile cost_model::at(double images) const {
-  model_profile made = fixed_;
-  made.images = static_cast<std::int64_t>(std::llround(images));
-  for (std::size_t i = 0; i < made.layers.size(); ++i)
-    for (const auto part : linear_parts) made.layers[i].*part += an_image_.layers[i].*part * images;
-  return made;
-}
-
-std::vector<std::size_t> prediction::cuts() const {
-  std::vector<std::size_t> made;
-  for (std::size_t i = 1; i < stages.size(); ++i) made.push_back(stages[i].first);
-  return made;
-}
-
-result<prediction> predict(const cost_model& costs, const planning& how, std::uint32_t microbatches,
-                           const std::vector<std::size_t>& cuts) {
-  if (auto sound = check_cuts(cuts, costs.layers(), how.stages); !sound)
-    return tl::unexpected(sound.error());
-  const auto plan = plan_step({how.schedule}, how.stages, microbatches);
-  if (!plan) return tl::unexpected(plan.error());
-  const auto held = held_by_stages(how, microbatches);
-  if (!held) return tl::unexpected(held.error());
-  const auto layers = costs.at(images_each(how, microbatches));
-  const stage_costs ranges(layers, how);
-
-  prediction made{.microbatches = microbatches, .stages = {}};
-  std::vector<slice_cost> stage_seconds;
-  double updates = 0;
-  for (std::size_t s = 0; s < how.stages; ++s) {
-    const auto first = s == 0 ? 0 : cuts[s - 1];
-    const auto last = s == cuts.size() ? costs.layers() : cuts[s];
-    stage_prediction stage{first, last};
-    stage.forward_s = ranges.forward_s(first, last) + ranges.edge_s(last);
-    stage.backward_s = ranges.backward_s(first, last) + ranges.edge_s(first);
-    stage.busy_s =
-        microbatches * (stage.forward_s + stage.backward_s) + ranges.update_s(first, last);
-    stage.memory_bytes = ranges.memory_bytes(first, last, (*held)[s]);
-    stage.sent_bytes = microbatches * (ranges.edge_bytes(first) + ranges.edge_bytes(last));
-    updates = std::max(updates, ranges.update_s(first, last));
-    const double weight_s = ranges.weight_s(first, last);
-    stage_seconds.push_back({.forward = stage.forward_s,
-                             .input_gradient = stage.backward_s - weight_s,
-                             .weight_gradient = weight_s});
-    made.stages.push_back(stage);
+prediction prediction_of(const step_model& step, const planning& how, const cut_list& cuts,
+                         const simulation& run) {
+  const auto all = slices_between(cuts, step.costs.layers());
+  prediction made{.microbatches = step.steps.microbatches, .cuts = cuts};
+  double updates = 0, busy = 0;
+  for (std::uint32_t s = 0; s < how.stages; ++s) {
+    made.stages.push_back(predict_stage(s, step, all));
+    updates = std::max(updates, made.stages.back().update_s);
+    busy += made.stages.back().busy_s;
   }
-  const auto played = simulate(*plan, stage_seconds);
-  if (!played) return tl::unexpected(played.error());
-
-  double busy = 0;
-  for (const auto& stage : made.stages) busy += stage.busy_s;
   const double at_once = std::max<double>(1, how.cores / std::max(1U, how.threads_per_stage));
-  made.step_s = std::max(played->makespan + updates, busy / std::min<double>(at_once, how.stages));
+  made.step_s = std::max(run.makespan + updates, busy / std::min<double>(at_once, how.stages));
   made.bubble = std::max(0.0, 1 - busy / (made.step_s * how.stages));
   return made;
 }
 
+/// One slice a stage: exact. `cap` 0: none.
+std::optional<cut_list> cuts_of_stages(const stage_costs& costs, double cap) {
+  const auto memory = [&costs](std::size_t stage, layer_range slice) {
+    return costs.memory_bytes(static_cast<std::uint32_t>(stage), std::span(&slice, 1));
+  };
+  return minimax(costs.layout().stages, costs.layers(),
+                 [&](std::size_t stage, std::size_t first, std::size_t last) {
+                   if (cap > 0 && memory(stage, {first, last}) > cap) return infinite;
+                   return costs.slowness(static_cast<std::uint32_t>(stage), {first, last});
+                 });
+}
+
+/// As small a largest memory as is found: exact with one slice a stage.
+std::vector<cut_list> small_cuts(const stage_costs& costs) {
+  const auto& layout = costs.layout();
+  const auto memory = [&](std::uint32_t position, layer_range slice) {
+    std::vector<layer_range> slices(layout.chunks);
+    const auto [stage, chunk] = layout.slice_at(position);
+    slices[chunk] = slice;
+    return costs.memory_bytes(stage, slices);
+  };
+  if (layout.chunks > 1) return search_cuts({costs.layers(), layout, memory}, most_compared);
+  const auto smallest = minimax(layout.stages, costs.layers(),
+                                [&](std::size_t stage, std::size_t first, std::size_t last) {
+                                  return memory(static_cast<std::uint32_t>(stage), {first, last});
+                                });
+  return smallest ? std::vector<cut_list>{*smallest} : std::vector<cut_list>();
+}
+
+/// Several slices a stage: the cuts to compare, all within the cap.
+std::vector<cut_list> cuts_of_slices(const stage_costs& costs, double cap) {
+  slicing of{costs.layers(), costs.layout(), [&costs](std::uint32_t position, layer_range slice) {
+               const auto seconds = costs.seconds(position, slice);
+               return seconds.forward + seconds.of(action_kind::backward);
+             }};
+  if (cap > 0)
+    of.fits = [&costs, cap](std::uint32_t stage, std::span<const layer_range> slices) {
+      return costs.memory_bytes(stage, slices) <= cap;
+    };
+  auto found = search_cuts(of, most_compared);
+  if (!found.empty() || cap == 0) return found;
+  found = small_cuts(costs);
+  std::erase_if(found, [&](const auto& cuts) { return largest_memory(costs, cuts) > cap; });
+  return found;
+}
+
+/// The one with the fastest predicted step; nothing: there are none.
+result<std::optional<cut_list>> fastest_of(const std::vector<cut_list>& all, const step_model& step,
+                                           const planning& how) {
+  std::optional<cut_list> best;
+  double least_s = infinite;
+  for (const auto& cuts : all) {
+    const auto run = simulate(step.steps, seconds_of(step.costs, cuts));
+    if (!run) return tl::unexpected(run.error());
+    const double step_s = prediction_of(step, how, cuts, *run).step_s;
+    if (step_s >= least_s) continue;
+    least_s = step_s;
+    best = cuts;
+  }
+  return best;
+}
+
+error no_cut_fits(const step_model& step, double cap) {
+  const auto& [steps, costs] = step;
+  double least = infinite;
+  for (const auto& cuts : small_cuts(costs)) least = std::min(least, largest_memory(costs, cuts));
+  const bool is_exact = costs.layout().chunks == 1;
+  return {errc::bad_config, "no partition into " + std::to_string(costs.layout().stages) +
+                                " stages with " + std::to_string(steps.microbatches) +
+                                " micro-batches " + (is_exact ? "keeps" : "was found that keeps") +
+                                " every stage within " + mebibytes(cap) + "; the least cap that " +
+                                (is_exact ? "would do" : "was found to do") + " is " +
+                                mebibytes(least)};
+}
+
+}  // namespace
+
+std::vector<layer_range> slices_between(const std::vector<std::size_t>& cuts, std::size_t layers) {
+  std::vector<layer_range> slices;
+  std::size_t first = 0;
+  for (const auto cut : cuts) slices.push_back({std::exchange(first, cut), cut});
+  slices.push_back({first, layers});
+  return slices;
+}
+
+result<rehearsal> rehearse(const cost_model& costs, const planning& how, std::uint32_t microbatches,
+                           const std::vector<std::size_t>& cuts) {
+  auto step = model_step(costs, how, microbatches);
+  if (!step) return tl::unexpected(step.error());
+  if (auto sound = check_cuts(cuts, step->costs); !sound) return tl::unexpected(sound.error());
+  auto seconds = seconds_of(step->costs, cuts);
+  auto run = simulate(step->steps, seconds);
+  if (!run) return tl::unexpected(run.error());
+  return rehearsal{std::move(step->steps), std::move(seconds), std::move(*run)};
+}
+
+result<prediction> predict(const cost_model& costs, const planning& how, std::uint32_t microbatches,
+                           const std::vector<std::size_t>& cuts) {
+  const auto step = model_step(costs, how, microbatches);
+  if (!step) return tl::unexpected(step.error());
+  if (auto sound = check_cuts(cuts, step->costs); !sound) return tl::unexpected(sound.error());
+  const auto run = simulate(step->steps, seconds_of(step->costs, cuts));
+  if (!run) return tl::unexpected(run.error());
+  return prediction_of(*step, how, cuts, *run);
+}
+
 result<std::vector<std::size_t>> plan_cuts(const cost_model& costs, const planning& how,
                                            std::uint32_t microbatches) {
-  if (how.stages > costs.layers() || how.stages == 0)
-    return fail(errc::bad_config, "cannot cut " + std::to_string(costs.layers()) + " layers into " +
-                                      std::to_string(how.stages) +
-                                      " stages: every stage needs at least one layer");
-  const auto held = held_by_stages(how, microbatches);
-  if (!held) return tl::unexpected(held.error());
-  const auto layers = costs.at(images_each(how, microbatches));
-  const stage_costs ranges(layers, how);
-  const auto memory = [&](std::size_t stage, std::size_t first, std::size_t last) {
-    return ranges.memory_bytes(first, last, (*held)[stage]);
-  };
+  const auto step = model_step(costs, how, microbatches);
+  if (!step) return tl::unexpected(step.error());
+  const auto& layout = step->costs.layout();
+  if (layout.positions() > costs.layers())
+    return fail(errc::bad_config,
+                "cannot cut " + std::to_string(costs.layers()) + " layers into " +
+                    std::to_string(layout.positions()) +
+                    (layout.chunks == 1 ? " stages: every stage needs at least one layer"
+                                        : " slices: every slice needs at least one layer"));
   const double cap = how.memory_cap_bytes;
-  const auto fastest = minimax(how.stages, costs.layers(),
-                               [&](std::size_t stage, std::size_t first, std::size_t last) {
-                                 if (cap > 0 && memory(stage, first, last) > cap) return infinite;
-                                 return ranges.slowness(first, last);
-                               });
-  if (fastest) return *fastest;
-  const auto smallest = minimax(how.stages, costs.layers(), memory);
-  double least = 0;
-  for (std::size_t s = 0; smallest && s < how.stages; ++s)
-    least = std::max(least, memory(s, s == 0 ? 0 : (*smallest)[s - 1],
-                                   s == smallest->size() ? costs.layers() : (*smallest)[s]));
-  return fail(errc::bad_config, "no partition into " + std::to_string(how.stages) +
-                                    " stages with " + std::to_string(microbatches) +
-                                    " micro-batches keeps every stage within " + mebibytes(cap) +
-                                    "; the least cap that would do is " + mebibytes(least));
+  auto best = layout.chunks == 1 ? result<std::optional<cut_list>>(cuts_of_stages(step->costs, cap))
+                                 : fastest_of(cuts_of_slices(step->costs, cap), *step, how);
+  if (!best) return tl::unexpected(best.error());
+  if (!*best) return tl::unexpected(no_cut_fits(*step, cap));
+  return std::move(**best);
+}
+
+std::vector<std::uint32_t> microbatches_to_try(const planning& how) {
+  const std::int64_t planned = how.schedule.given ? how.schedule.given->microbatches : most_tried;
+  const auto most = std::clamp<std::int64_t>(how.batch_size / 2, 1, std::min(planned, most_tried));
+  std::vector<std::uint32_t> numbers(static_cast<std::size_t>(most));
+  std::iota(numbers.begin(), numbers.end(), 1U);
+  return numbers;
 }
 
 result<prediction> plan_microbatches(const cost_model& costs, const planning& how,

@@ -2,33 +2,20 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <map>
 #include <vector>
 
-#include "engine/partition/profile.hpp"
+#include "engine/partition/cost_model.hpp"
+#include "engine/schedule/generators.hpp"
+#include "engine/schedule/plan.hpp"
+#include "engine/schedule/simulation.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::engine {
 
-/// What layers cost at any size of micro-batch: a fixed price and one for each image, the line
-/// through two profiles of different sizes. Through one profile: no fixed price is known, so it
-/// holds at that size only.
-class cost_model {
- public:
-  /// One or two profiles of the same layers. Errors: bad_config when they do not match.
-  [[nodiscard]] static result<cost_model> fit(const std::vector<model_profile>& profiles);
-
-  [[nodiscard]] model_profile at(double images) const;
-  [[nodiscard]] std::size_t layers() const noexcept { return fixed_.layers.size(); }
-
- private:
-  model_profile fixed_;     // seconds and bytes whatever the size
-  model_profile an_image_;  // and for each image
-};
-
 /// Where stages run and what the user bounds.
 struct planning {
-  std::string schedule = "1f1b";
+  schedule_choice schedule = {};
   std::uint32_t stages = 1;
   std::int64_t batch_size = 1;
   std::uint32_t cores = 1;  ///< Of the machine that all stages share.
@@ -40,14 +27,26 @@ struct planning {
   std::vector<bool> recompute = {};  ///< One a layer; empty: none.
 };
 
-struct stage_prediction {
-  std::size_t first = 0;  ///< Its layers: [first, last).
+/// Layers [first, last) of a model.
+struct layer_range {
+  std::size_t first = 0;
   std::size_t last = 0;
-  double forward_s = 0;  ///< A micro-batch, sending included.
+
+  bool operator==(const layer_range&) const = default;
+};
+
+/// The slices that cuts make, in the order of the model.
+[[nodiscard]] std::vector<layer_range> slices_between(const std::vector<std::size_t>& cuts,
+                                                      std::size_t layers);
+
+struct stage_prediction {
+  std::vector<layer_range> slices = {};  ///< One a chunk.
+  double forward_s = 0;                  ///< A micro-batch, sending included.
   double backward_s = 0;
-  double busy_s = 0;  ///< A step, the update included.
+  double update_s = 0;  ///< A step.
+  double busy_s = 0;    ///< A step, the update included.
   double memory_bytes = 0;
-  double sent_bytes = 0;  ///< To its neighbours, a step.
+  std::map<std::uint32_t, double> sent_bytes = {};  ///< A step, by the stage that they go to.
 };
 
 /// What a run is expected to do.
@@ -55,10 +54,8 @@ struct prediction {
   std::uint32_t microbatches = 0;
   double step_s = 0;
   double bubble = 0;  ///< Idle share of the stages' time, 0..1.
-  std::vector<stage_prediction> stages;
-
-  /// First layer of each stage after the first.
-  [[nodiscard]] std::vector<std::size_t> cuts() const;
+  std::vector<stage_prediction> stages = {};
+  std::vector<std::size_t> cuts = {};  ///< First layer of each slice after the first.
 };
 
 /// What a partition and number of micro-batches would give: plays the schedule's plan with the
@@ -68,13 +65,32 @@ struct prediction {
                                          std::uint32_t microbatches,
                                          const std::vector<std::size_t>& cuts);
 
-/// Cuts for the fastest slowest stage, where a stage is as slow as its arithmetic or its sending,
-/// among the cuts that keep each stage's memory within the cap (after Narayanan et al.,
-/// "PipeDream", 2019): dynamic programming, O(stages * layers^2). Errors: bad_config for more
-/// stages than layers, and for a cap that no cut meets (says the least that would do).
+/// The plan of a step, what its slices cost in seconds, and what it does with that: arithmetic and
+/// sending, without the update, with a core for each stage. `predict` goes by it.
+struct rehearsal {
+  plan steps;
+  std::vector<slice_cost> costs;  ///< One a position of the model.
+  simulation run;
+};
+
+/// Errors: as `predict`.
+[[nodiscard]] result<rehearsal> rehearse(const cost_model& costs, const planning& how,
+                                         std::uint32_t microbatches,
+                                         const std::vector<std::size_t>& cuts);
+
+/// Cuts for a fast step, among those that keep each stage's memory within the cap. One slice a
+/// stage: the fastest slowest stage, where a stage is as slow as its arithmetic or its sending
+/// (after Narayanan et al., "PipeDream", 2019); dynamic programming, O(stages * layers^2). Several:
+/// of the cuts that a search finds to load the stages evenly, the one whose predicted step is the
+/// fastest. Errors: bad_config for more slices than layers, and for a cap that no cut meets (says
+/// the least that would do; with several slices a stage, the least that was found to).
 [[nodiscard]] result<std::vector<std::size_t>> plan_cuts(const cost_model& costs,
                                                          const planning& how,
                                                          std::uint32_t microbatches);
+
+/// The numbers of micro-batches that are worth a try: all that leave each at least two samples,
+/// which batch norm needs, where the batch has as many; 64 at most.
+[[nodiscard]] std::vector<std::uint32_t> microbatches_to_try(const planning& how);
 
 /// The number of micro-batches, among `candidates`, whose predicted step is the fastest; of equals
 /// the smallest. `cuts` empty: planned anew for each number. Errors: those of `plan_cuts`, of the

@@ -14,6 +14,25 @@ std::string format(const char* how, Values... values) {
 
 constexpr double mebi = 1 << 20;
 
+/// "conv1 .. layer1.0, fc"
+std::string layers_of(const stage_prediction& stage, const std::vector<std::string>& layer_names) {
+  std::string text;
+  for (const auto& [begin, end] : stage.slices) {
+    const auto &first = layer_names.at(begin), &last = layer_names.at(end - 1);
+    text += (text.empty() ? "" : ", ") + (end - begin == 1 ? first : first + " .. " + last);
+  }
+  return text;
+}
+
+/// "sends 1.5 MiB a step to stage-0, 0.5 MiB to stage-2"
+std::string traffic_of(const stage_prediction& stage) {
+  std::string text;
+  for (const auto& [to, bytes] : stage.sent_bytes)
+    text += format(text.empty() ? "sends %.1f MiB a step to stage-%u" : ", %.1f MiB to stage-%u",
+                   bytes / mebi, to);
+  return text.empty() ? "sends nothing" : text;
+}
+
 }  // namespace
 
 std::vector<std::string> to_lines(const prediction& of,
@@ -23,14 +42,11 @@ std::vector<std::string> to_lines(const prediction& of,
                          of.step_s, 100 * of.bubble, of.stages.size(), of.microbatches));
   for (std::size_t i = 0; i < of.stages.size(); ++i) {
     const auto& stage = of.stages[i];
-    const auto& first = layer_names.at(stage.first);
-    const auto& last = layer_names.at(stage.last - 1);
-    const auto layers = stage.last - stage.first == 1 ? first : first + " .. " + last;
-    lines.push_back("  stage-" + std::to_string(i) + "  " + layers +
-                    format(": forward %.1f ms, backward %.1f ms a micro-batch; memory %.0f MiB; "
-                           "sends %.1f MiB a step",
-                           1e3 * stage.forward_s, 1e3 * stage.backward_s, stage.memory_bytes / mebi,
-                           stage.sent_bytes / mebi));
+    lines.push_back("  stage-" + std::to_string(i) + "  " + layers_of(stage, layer_names) +
+                    format(": forward %.1f ms, backward %.1f ms a micro-batch; memory %.0f MiB; ",
+                           1e3 * stage.forward_s, 1e3 * stage.backward_s,
+                           stage.memory_bytes / mebi) +
+                    traffic_of(stage));
   }
   return lines;
 }

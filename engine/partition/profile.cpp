@@ -156,7 +156,11 @@ model_profile profile_model(const model& layers, const stage_options& how, const
                             int repeats) {
   const at::AutoGradMode recording(true);
   model_profile measured{samples.images.size(0), std::vector<layer_cost>(layers.size())};
-  for (std::size_t i = 0; i < layers.size(); ++i) measured.layers[i].name = layers[i]->name();
+  auto sample_shape = samples.images.sizes().slice(1).vec();
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    measured.layers[i].name = layers[i]->name();
+    measured.layers[i].multiply_adds = layers[i]->multiply_adds(sample_shape);
+  }
   profiler run(layers, how, samples);
   run.measure_bytes(measured.layers);
   run.measure_update(measured.layers);

@@ -141,7 +141,8 @@ std::string to_terminal(const plan& steps, const std::vector<slice_cost>& costs,
   return chart;
 }
 
-std::string to_svg(const plan& steps, const std::vector<slice_cost>& costs, const simulation& run) {
+std::string to_svg(const plan& steps, const std::vector<slice_cost>& costs, const simulation& run,
+                   const std::string& unit) {
   const double height = top + row * static_cast<double>(steps.stages.size()) + 56;
   const double scale = run.makespan > 0 ? wide / run.makespan : 0;
   std::string drawn = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" +
@@ -152,7 +153,7 @@ std::string to_svg(const plan& steps, const std::vector<slice_cost>& costs, cons
       text_at(left, 20,
               plain(steps.schedule) + ", " + std::to_string(steps.stages.size()) + " stages, " +
                   std::to_string(steps.microbatches) + " micro-batches: " + number(run.makespan) +
-                  ", bubble " + number(100 * run.bubble) + " %",
+                  (unit.empty() ? "" : " " + unit) + ", bubble " + number(100 * run.bubble) + " %",
               "start");
   for (std::uint32_t s = 0; s < steps.stages.size(); ++s)
     drawn += svg_row(steps, costs, run, s, scale);

@@ -19,8 +19,8 @@ namespace troupe::engine {
                                       const simulation& run, std::size_t columns, bool colour);
 
 /// As a picture that stands alone: SVG with a scale, a legend, and each action's times as its
-/// title.
+/// title. `unit`: of the times, "s"; empty: none is named.
 [[nodiscard]] std::string to_svg(const plan& steps, const std::vector<slice_cost>& costs,
-                                 const simulation& run);
+                                 const simulation& run, const std::string& unit = "");
 
 }  // namespace troupe::engine

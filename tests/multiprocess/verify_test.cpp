@@ -1,5 +1,5 @@
 // What a run checks and predicts of itself, in stage processes: --verify, --partition auto,
-// --recompute, --on-nan.
+// --save-profile, --recompute, --on-nan.
 
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,71 @@ TEST_CASE("An automatic partition predicts the run and reports how far it was of
   CHECK(capped.code == 2);
   CHECK_THAT(capped.err,
              ContainsSubstring("1 MiB") && ContainsSubstring("least cap that would do"));
+}
+
+TEST_CASE("An automatic partition cuts for schedules of several slices a stage too") {
+  for (const std::string schedule : {"zb-v", "interleaved-1f1b"}) {
+    const auto outcome = run_program(
+        tiny_run + words{"--stages", "2", "--schedule", schedule, "--partition", "auto"});
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK_THAT(outcome.err, ContainsSubstring("stage-0  conv1") && ContainsSubstring(", layer") &&
+                                ContainsSubstring("s a step and measured"));
+  }
+}
+
+TEST_CASE("troupe plan predicts from a saved profile what the run was told, and more") {
+  const scratch_folder folder;
+  const std::string file = folder / "profile.toml";
+  const auto plan = [&](const words& more) {
+    return run_other(TROUPE_COMMAND, words{"plan", "--profile", file} + more);
+  };
+  const auto run = run_program(small_run + words{"--partition", "auto", "--save-profile", file});
+  INFO(run.err);
+  REQUIRE(run.code == 0);
+  const auto same = plan({"--stages", "2", "--micro-batches", "3", "--svg", folder / "chart.svg"});
+  INFO(same.err << same.out);
+  REQUIRE(same.code == 0);
+  int told = 0;
+  std::istringstream lines(run.err);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("predicted: ") && !line.starts_with("  stage-")) continue;
+    ++told;
+    CHECK_THAT(same.out, ContainsSubstring(line));
+  }
+  CHECK(told == 3);
+  CHECK_THAT(same.out, ContainsSubstring("0 |F0"));
+  std::ostringstream chart;
+  chart << std::ifstream(folder / "chart.svg").rdbuf();
+  CHECK_THAT(chart.str(), ContainsSubstring("1f1b, 2 stages, 3 micro-batches: ") &&
+                              ContainsSubstring(" s, bubble "));
+
+  const auto other = plan({"--stages", "3", "--schedule", "zb-v", "--micro-batches", "auto",
+                           "--batch-size", "64", "--cores", "3", "--link-gbytes", "1"});
+  INFO(other.err << other.out);
+  CHECK(other.code == 0);
+  CHECK_THAT(other.out, ContainsSubstring("64 samples a step") && ContainsSubstring("stage-2  "));
+  const auto capped = plan({"--memory-mib", "1"});
+  CHECK(capped.code == 2);
+  CHECK_THAT(capped.err, ContainsSubstring("least cap that would do"));
+
+  // What is cut evenly there is cut at the same layers here.
+  const auto only =
+      run_program(small_run + words{"--profile-only", "--predict", "--save-profile", file});
+  INFO(only.err);
+  CHECK(only.code == 0);
+  CHECK_THAT(only.err, !ContainsSubstring("step 1/"));
+  const auto even = plan({"--partition", "even", "--micro-batches", "3"});
+  CHECK(even.code == 0);
+  const auto first = even.out.find("  stage-0  ");
+  REQUIRE(first != std::string::npos);
+  CHECK_THAT(only.err,
+             ContainsSubstring(even.out.substr(first, even.out.find(':', first) - first)));
+
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  const auto cut_off = plan({});
+  CHECK(cut_off.code == 2);
+  CHECK_THAT(cut_off.err, ContainsSubstring(file + ":") && ContainsSubstring("not valid TOML"));
 }
 
 TEST_CASE("Recomputed layers lower the peak memory of their stage") {

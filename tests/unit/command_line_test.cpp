@@ -380,7 +380,7 @@ TEST_CASE("a parameter server's trainer has its own table and defaults, and no p
   };
   for (const char* const flag :
        {"--stages=2", "--heads=2", "--verify", "--verify-tolerance=1", "--on-nan=skip", "--predict",
-        "--accumulate=2", "--loss-scale=2", "--loss-scale-interval=2"}) {
+        "--accumulate=2", "--loss-scale=2", "--loss-scale-interval=2", "--profile-only"}) {
     const std::string_view word(flag);
     refuses({flag}, std::string(word.substr(0, word.find('='))) + ": unknown flag");
   }

@@ -187,27 +187,26 @@ TEST_CASE("chunks fit the schedule, and a cut makes a slice for each") {
       "default) of 2 chunks each; name one layer less than slices, or none to have them balanced");
 }
 
-TEST_CASE("the predictor is asked about schedules of one slice a stage only") {
+TEST_CASE("any schedule and any plan is predicted and cut automatically") {
   const folder here;
   const std::string plan = here.write("plan.txt",
                                       "schedule mine microbatches 1\n"
                                       "stage 0 cap 1: F0 B0\n");
-  const std::string file = here.write("run.toml",
-                                      "[pipeline]\nschedule = 'interleaved-1f1b'\nchunks = 3\n"
-                                      "[observe]\npredict = true\n");
-  const std::string known = " knows one slice a stage (gpipe, 1f1b, zb-h1, zb-h2), not ";
-  CHECK(error_of({"--partition", "auto", "--schedule", "zb-v"}) ==
-        "--partition: the predictor (--partition auto)" + known + "zb-v (--schedule zb-v)");
-  CHECK(error_of({"--micro-batches", "auto", "--schedule-file", plan}) ==
-        "--micro-batches: the predictor (--micro-batches auto)" + known +
-            "a plan from a file (--schedule-file " + plan + ")");
-  CHECK(error_of({"--predict", "--schedule", "zb-v"}) ==
-        "--predict: the predictor (--predict)" + known + "zb-v (--schedule zb-v)");
-  CHECK(error_of({"--config", file}) ==
-        file + ":5: observe.predict: the predictor (observe.predict = true in " + file + ":5)" +
-            known + "interleaved-1f1b (pipeline.schedule = interleaved-1f1b in " + file + ":2)");
-  CHECK(config_of({"--partition", "auto", "--schedule", "zb-h1"}).pipeline.schedule == "zb-h1");
-  CHECK(config_of({"--config", file, "--no-predict"}).pipeline.chunks == 3);
+  CHECK(config_of({"--partition", "auto", "--schedule", "zb-v"}).pipeline.schedule == "zb-v");
+  CHECK(config_of({"--micro-batches", "auto", "--schedule-file", plan}).pipeline.plan);
+  CHECK(
+      config_of({"--predict", "--schedule", "interleaved-1f1b", "--chunks", "3"}).observe.predict);
+}
+
+TEST_CASE("a profile that is to be saved alone needs a file that can be written") {
+  const folder here;
+  CHECK(error_of({"--profile-only"}) ==
+        "--profile-only: needs a file to write to; name one with --save-profile");
+  const auto c = config_of({"--save-profile", here.file("p.toml"), "--profile-only"});
+  CHECK(c.observe.save_profile == here.file("p.toml"));
+  CHECK(c.observe.profile_only);
+  CHECK(error_of({"--save-profile", here.file("no/p.toml")}).find("does not exist") !=
+        std::string::npos);
 }
 
 TEST_CASE("files that cannot be read or written are named before a run starts") {

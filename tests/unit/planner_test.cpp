@@ -7,11 +7,13 @@
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
 
 #include "engine/partition/planner.hpp"
 #include "engine/partition/prediction.hpp"
+#include "engine/partition/profile.hpp"
 #include "engine/stage/blocks.hpp"
 #include "engine/stage/model.hpp"
 
@@ -22,6 +24,7 @@ using namespace troupe::engine;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::WithinRel;
 using indices = std::vector<std::size_t>;
+using traffic = std::map<std::uint32_t, double>;
 
 constexpr double mebi = 1 << 20;
 
@@ -97,11 +100,11 @@ TEST_CASE("A plan's slowest stage is as fast as any partition's, with sending, w
       double most = 0;
       for (const auto& stage : of.stages) {
         double work = 0;
-        for (auto i = stage.first; i < stage.last; ++i)
+        const auto [first, last] = stage.slices.at(0);
+        for (auto i = first; i < last; ++i)
           work += layer[i].forward_s + layer[i].input_s + layer[i].weight_s;
         most = std::max(most, work);
-        if (stage.first > 0)
-          most = std::max(most, 2 * layer[stage.first - 1].output_bytes / how.bytes_per_s);
+        if (first > 0) most = std::max(most, 2 * layer[first - 1].output_bytes / how.bytes_per_s);
       }
       return most;
     };
@@ -113,6 +116,136 @@ TEST_CASE("A plan's slowest stage is as fast as any partition's, with sending, w
     CHECK(largest(chosen) <= how.memory_cap_bytes);
     CHECK_THAT(slowness(chosen), WithinRel(best, 1e-9));
   }
+}
+
+TEST_CASE("Cuts of stages with several slices give the fastest step of all cuts, within the cap") {
+  std::mt19937 random(5);
+  for (int round = 0; round < 60; ++round) {
+    const bool is_v = round % 3 == 0;
+    const auto chunks = is_v ? 2 : 2 + static_cast<std::uint32_t>(random() % 2);
+    const auto stages = 1 + static_cast<std::uint32_t>(random() % 3);
+    const auto layers = stages * chunks + random() % 2;
+    const auto costs = random_costs(random, layers);
+    planning how{.schedule = {.name = is_v ? "zb-v" : "interleaved-1f1b", .chunks = chunks},
+                 .stages = stages,
+                 .batch_size = 24,
+                 .cores = stages,
+                 .bytes_per_s = 1000 * mebi};
+    const std::uint32_t microbatches = 1 + random() % 6;
+    std::vector<prediction> all;
+    double least_memory = std::numeric_limits<double>::infinity();
+    for (const auto& cuts : all_cuts(layers, stages * chunks)) {
+      all.push_back(predict(costs, how, microbatches, cuts).value());
+      least_memory = std::min(least_memory, largest(all.back()));
+    }
+    REQUIRE(all.size() <= 128);
+    how.memory_cap_bytes = least_memory * (round % 2 == 0 ? 1.2 : 1.0);
+    double best = std::numeric_limits<double>::infinity();
+    for (const auto& each : all)
+      if (largest(each) <= how.memory_cap_bytes) best = std::min(best, each.step_s);
+    const auto cuts = plan_cuts(costs, how, microbatches);
+    INFO(how.schedule.name << ", " << stages << " stages, " << chunks << " chunks, " << layers
+                           << " layers");
+    REQUIRE(cuts);
+    const auto chosen = predict(costs, how, microbatches, *cuts).value();
+    CHECK(largest(chosen) <= how.memory_cap_bytes);
+    CHECK_THAT(chosen.step_s, WithinRel(best, 1e-9));
+  }
+}
+
+TEST_CASE(
+    "Where there are more cuts than are compared, the step is nearly as fast as the fastest") {
+  std::mt19937 random(6);
+  double worst = 1;
+  for (int round = 0; round < 12; ++round) {
+    const bool is_v = round % 2 == 0;
+    const auto costs = random_costs(random, 15);
+    const planning how{.schedule = {.name = is_v ? "zb-v" : "interleaved-1f1b"},
+                       .stages = 3,
+                       .batch_size = 24,
+                       .cores = 3,
+                       .bytes_per_s = 1000 * mebi};
+    double best = std::numeric_limits<double>::infinity();
+    for (const auto& cuts : all_cuts(15, 6))  // 2002
+      best = std::min(best, predict(costs, how, 6, cuts)->step_s);
+    const auto cuts = plan_cuts(costs, how, 6);
+    REQUIRE(cuts);
+    worst = std::max(worst, predict(costs, how, 6, *cuts)->step_s / best);
+  }
+  INFO("at worst " << worst << " of the fastest");
+  CHECK(worst < 1.03);
+}
+
+TEST_CASE(
+    "A stage of several slices sums them, its memory follows the plan, and what it sends its "
+    "neighbours") {
+  std::vector<layer_cost> layers;
+  for (const double s : {1, 2, 4, 8})
+    layers.push_back({.name = "l",
+                      .forward_s = s,
+                      .input_s = s,
+                      .weight_s = s,
+                      .kept_bytes = s * mebi,
+                      .output_bytes = 10 * s * mebi,
+                      .parameter_bytes = 1 << 20});
+  const auto costs = cost_model::fit({profile_of(1, layers)}).value();
+  const auto of = [&](const std::string& schedule) {
+    const planning how{.schedule = {.name = schedule},
+                       .stages = 2,
+                       .batch_size = 2,
+                       .cores = 2,
+                       .bytes_per_s = 10 * mebi,
+                       .optimizer_copies = 1};
+    return predict(costs, how, 2, {1, 2, 3}).value();
+  };
+  const auto v = of("zb-v");  // stage 0 has layers 0 and 3, stage 1 layers 1 and 2
+  REQUIRE(v.stages.size() == 2);
+  CHECK((v.stages[0].slices == std::vector<layer_range>{{0, 1}, {3, 4}}));
+  CHECK((v.stages[1].slices == std::vector<layer_range>{{1, 2}, {2, 3}}));
+  CHECK(v.stages[0].forward_s == 9 + 1);    // sends the output of layer 0
+  CHECK(v.stages[0].backward_s == 18 + 4);  // and the gradient of layer 3's input
+  CHECK(v.stages[1].forward_s == 6 + 4);    // from layer 1 to layer 2 it is the same stage
+  CHECK(v.stages[1].backward_s == 12 + 1);
+  CHECK((v.stages[0].sent_bytes == traffic{{1, 2 * (10 + 40) * mebi}}));
+  CHECK((v.stages[1].sent_bytes == traffic{{0, 2 * (10 + 40) * mebi}}));
+  // Two layers' parameters four times, what waits on two edges, and what is kept, inputs from other
+  // stages included: of stage 0 never both micro-batches in its second chunk.
+  CHECK(v.stages[0].memory_bytes == (8 + 50 + 2 * 1 + (8 + 40)) * mebi);
+  CHECK(v.stages[1].memory_bytes == (8 + 50 + 2 * (2 + 10) + 2 * 4) * mebi);
+  const auto loop = of("interleaved-1f1b");  // stage 0 has layers 0 and 2, stage 1 layers 1 and 3
+  CHECK(loop.stages[0].forward_s == 5 + 1 + 4);
+  CHECK(loop.stages[1].sent_bytes.at(0) == 2 * (10 + 20 + 40) * mebi);
+  const auto lines = to_lines(loop, {"a", "b", "c", "d"});
+  CHECK_THAT(lines.at(1), ContainsSubstring("stage-0  a, c: forward 10000.0 ms") &&
+                              ContainsSubstring("sends 140.0 MiB a step to stage-1"));
+}
+
+TEST_CASE("More slices than layers, and a cap that none meets, are refused") {
+  std::mt19937 random(7);
+  const auto costs = random_costs(random, 7);
+  planning how{.schedule = {.name = "zb-v"}, .stages = 4, .batch_size = 8, .cores = 2};
+  const auto many = plan_cuts(costs, how, 4);
+  REQUIRE_FALSE(many);
+  CHECK_THAT(many.error().text, ContainsSubstring("7 layers into 8 slices"));
+  how.stages = 3;
+  how.memory_cap_bytes = mebi;
+  const auto refused = plan_cuts(costs, how, 4);
+  REQUIRE_FALSE(refused);
+  const auto& text = refused.error().text;
+  CHECK_THAT(text, ContainsSubstring("1 MiB; the least cap that was found to do is "));
+  how.memory_cap_bytes = std::stod(text.substr(text.rfind("is ") + 3)) * mebi;
+  CHECK(plan_cuts(costs, how, 4));
+}
+
+TEST_CASE(
+    "A plan of one's own is predicted as a generator's, for as many micro-batches as it has") {
+  const auto costs = costs_of({1, 1, 1, 1});
+  planning how{.schedule = {.name = "interleaved-1f1b"}, .stages = 2, .batch_size = 64, .cores = 2};
+  const auto generated = predict(costs, how, 6, {1, 2, 3}).value();
+  how.schedule = {.name = "", .given = interleaved_1f1b(2, 6, 2)};
+  CHECK(predict(costs, how, 6, {1, 2, 3})->step_s == generated.step_s);
+  CHECK(microbatches_to_try(how).size() == 6);
+  CHECK(plan_microbatches(costs, how, microbatches_to_try(how), nullptr)->microbatches <= 6);
 }
 
 TEST_CASE("A cap that no partition meets says the least that would do, and that one does") {
@@ -179,9 +312,10 @@ TEST_CASE("Recomputed layers keep less and cost a forward more") {
   const auto layers = costs.at(4).layers;
   CHECK_THAT(again.stages[0].backward_s - plain.stages[0].backward_s,
              WithinRel(layers[1].forward_s + layers[2].forward_s, 1e-9));
-  how.schedule = "gpipe";  // holds four micro-batches
+  how.schedule.name = "gpipe";  // holds four micro-batches
   CHECK(predict(costs, how, 4, {})->stages[0].memory_bytes <
-        predict(costs, {.schedule = "gpipe", .stages = 1, .batch_size = 16, .cores = 1}, 4, {})
+        predict(costs, {.schedule = {.name = "gpipe"}, .stages = 1, .batch_size = 16, .cores = 1},
+                4, {})
             ->stages[0]
             .memory_bytes);
 }
@@ -195,7 +329,7 @@ TEST_CASE("A prediction says its stages, and how far it was off") {
   CHECK_THAT(lines[0], ContainsSubstring("2 stages") && ContainsSubstring("4 micro-batches"));
   CHECK_THAT(lines[1], ContainsSubstring("conv .. relu"));
   CHECK_THAT(lines[2], ContainsSubstring("stage-1  fc:"));
-  prediction half{.step_s = 1, .bubble = 0.25, .stages = {}};
+  prediction half{.step_s = 1, .bubble = 0.25};
   CHECK_THAT(against_measured(half, 1.5, 0.3),
              ContainsSubstring("+50%") && ContainsSubstring("30.0%"));
 }

@@ -1,0 +1,104 @@
+#include "apps/troupe/measured_plan.hpp"
+
+#include <utility>
+
+#include "engine/partition/partition.hpp"
+#include "engine/partition/planner.hpp"
+#include "engine/partition/prediction.hpp"
+#include "engine/partition/profile_file.hpp"
+#include "engine/stage/recompute.hpp"
+
+namespace troupe::apps {
+namespace {
+
+using cut_list = std::vector<std::size_t>;
+
+constexpr double giga = 1e9;
+
+std::vector<std::string> names_of(const engine::saved_profile& profile) {
+  std::vector<std::string> names;
+  for (const auto& layer : profile.sizes.front().layers) names.push_back(layer.name);
+  return names;
+}
+
+engine::planning planning_of(const plan_request& request, const engine::saved_profile& profile) {
+  const auto& asked = request.measured;
+  return {.schedule = request.schedule,
+          .stages = request.stages,
+          .batch_size = asked.batch_size.value_or(profile.batch_size),
+          .cores = asked.cores.value_or(profile.cores),
+          .threads_per_stage = profile.threads_per_stage,
+          .credits = profile.credits,
+          .bytes_per_s = asked.link_gbytes ? *asked.link_gbytes * giga : profile.bytes_per_s,
+          .optimizer_copies = profile.optimizer_copies,
+          .memory_cap_bytes = static_cast<double>(asked.memory_mib) * (1 << 20)};
+}
+
+/// Where the request says to cut; nothing: the planner is to find out.
+result<std::optional<cut_list>> set_cuts(const plan_request& request,
+                                         const engine::saved_profile& profile) {
+  const auto& words = request.measured.partition;
+  const std::string word = words.size() == 1 ? words.front() : "";
+  if (word == "auto") return std::nullopt;
+  const auto some = [](cut_list cuts) { return std::optional(std::move(cuts)); };
+  if (word != "even") return engine::parse_cuts(names_of(profile), words).map(some);
+  std::vector<double> costs;
+  for (const auto& layer : profile.sizes.front().layers) costs.push_back(layer.multiply_adds);
+  return engine::even_cuts(costs, request.stages).map(some);
+}
+
+result<std::vector<std::uint32_t>> numbers_of(const plan_request& request,
+                                              const engine::planning& how) {
+  if (request.micro_batches == 0) return engine::microbatches_to_try(how);
+  if (request.micro_batches <= how.batch_size) return std::vector{request.micro_batches};
+  return fail(errc::bad_config, std::to_string(request.micro_batches) +
+                                    " micro-batches need as many samples, but a batch has " +
+                                    std::to_string(how.batch_size) + " (--batch-size)");
+}
+
+/// "measured at 4 and 32 samples"
+std::string sizes_of(const engine::saved_profile& profile) {
+  std::string text = std::to_string(profile.sizes.front().images);
+  if (profile.sizes.size() > 1) return text + " and " + std::to_string(profile.sizes[1].images);
+  return text + " only, so other sizes are guessed in proportion:";
+}
+
+std::vector<std::string> lines_of(const engine::saved_profile& profile, const engine::planning& how,
+                                  const engine::prediction& made) {
+  const auto names = names_of(profile);
+  std::vector<std::string> lines{
+      profile.model + ", " + std::to_string(how.batch_size) + " samples a step; its " +
+      std::to_string(names.size()) + " layers were measured at " + sizes_of(profile) +
+      " samples a micro-batch, with " + std::to_string(how.threads_per_stage) +
+      (how.threads_per_stage == 1 ? " thread" : " threads") + " a stage"};
+  for (auto& line : engine::to_lines(made, names)) lines.push_back(std::move(line));
+  std::string cuts;
+  for (const auto cut : made.cuts) cuts += (cuts.empty() ? "" : ",") + names[cut];
+  if (!cuts.empty()) lines.push_back("to train so: --partition " + cuts);
+  return lines;
+}
+
+}  // namespace
+
+result<predicted_plan> plan_measured(const plan_request& request) {
+  const auto profile = engine::load_profile(request.measured.file);
+  if (!profile) return tl::unexpected(profile.error());
+  auto how = planning_of(request, *profile);
+  auto recompute = engine::recomputed_layers(names_of(*profile), request.measured.recompute);
+  if (!recompute) return tl::unexpected(recompute.error());
+  how.recompute = std::move(*recompute);
+  const auto numbers = numbers_of(request, how);
+  if (!numbers) return tl::unexpected(numbers.error());
+  const auto cuts = set_cuts(request, *profile);
+  if (!cuts) return tl::unexpected(cuts.error());
+  const auto costs = engine::cost_model::fit(profile->sizes);
+  if (!costs) return tl::unexpected(costs.error());
+  const auto made = engine::plan_microbatches(*costs, how, *numbers, *cuts ? &**cuts : nullptr);
+  if (!made) return tl::unexpected(made.error());
+  auto played = engine::rehearse(*costs, how, made->microbatches, made->cuts);
+  if (!played) return tl::unexpected(played.error());
+  return predicted_plan{std::move(played->steps), std::move(played->costs), std::move(played->run),
+                        lines_of(*profile, how, *made)};
+}
+
+}  // namespace troupe::apps

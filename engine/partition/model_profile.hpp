@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace troupe::engine {
+
+/// What one micro-batch of a fixed size costs in one layer.
+struct layer_cost {
+  std::string name;
+  double forward_s = 0;
+  double input_s = 0;       ///< Backward to the input, and to what cannot be left for later.
+  double weight_s = 0;      ///< Deferred gradients of weights, and adding to the step's sum.
+  double kept_bytes = 0;    ///< Of activations between forward and backward.
+  double output_bytes = 0;  ///< What would cross a cut behind it.
+  std::uint64_t parameter_bytes = 0;
+  double update_s = 0;       ///< Of the optimizer, a step, whatever the micro-batch.
+  double multiply_adds = 0;  ///< Of one sample's forward: counted, not measured.
+
+  bool operator==(const layer_cost&) const = default;
+};
+
+/// The layers of a model, measured with micro-batches of one size. The last layer includes the
+/// loss.
+struct model_profile {
+  std::int64_t images = 0;  ///< In the micro-batch.
+  std::vector<layer_cost> layers;
+
+  bool operator==(const model_profile&) const = default;
+};
+
+}  // namespace troupe::engine

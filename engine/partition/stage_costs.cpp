@@ -1,0 +1,118 @@
+#include "engine/partition/stage_costs.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::engine {
+
+stage_costs::stage_costs(model_profile at, const planning& how, const plan& steps)
+    : at_(std::move(at)),
+      layout_(steps.layout()),
+      bytes_per_s_(how.bytes_per_s),
+      optimizer_copies_(how.optimizer_copies),
+      credits_(how.credits),
+      recompute_(how.recompute),
+      sums_(at_.layers.size() + 1),
+      held_(steps.stages.size()) {
+  for (std::size_t i = 0; i < at_.layers.size(); ++i) {
+    const auto& layer = at_.layers[i];
+    const bool again = is_recomputed(i);
+    auto& sum = sums_[i + 1];
+    sum = sums_[i];
+    sum.forward_s += layer.forward_s;
+    sum.weight_s += layer.weight_s;
+    sum.backward_s += layer.input_s + layer.weight_s + (again ? layer.forward_s : 0);
+    sum.update_s += layer.update_s;
+    sum.parameter_bytes += static_cast<double>(layer.parameter_bytes);
+    sum.kept_bytes += again ? 0 : layer.kept_bytes;
+  }
+  for (std::uint32_t stage = 0; stage < held_.size(); ++stage) note_held(steps, stage);
+}
+
+// A stage's own order decides what it holds, whatever the times.
+void stage_costs::note_held(const plan& steps, std::uint32_t stage) {
+  held_counts counts(layout_.chunks);
+  auto& most = held_[stage];
+  const auto below = [](const held_counts& one, const held_counts& other) {
+    return std::ranges::equal(one, other, std::ranges::less_equal());
+  };
+  for (const action& what : steps.stages[stage].actions) {
+    if (what.kind == action_kind::input_gradient) continue;
+    if (what.kind != action_kind::forward) {
+      --counts[what.chunk];
+      continue;
+    }
+    ++counts[what.chunk];
+    if (std::ranges::any_of(most, [&](const auto& each) { return below(counts, each); })) continue;
+    std::erase_if(most, [&](const auto& each) { return below(each, counts); });
+    most.push_back(counts);
+  }
+}
+
+double stage_costs::edge_bytes(std::uint32_t position, std::size_t layer) const {
+  if (position == 0 || position == layout_.positions()) return 0;
+  if (layout_.slice_at(position - 1).stage == layout_.slice_at(position).stage) return 0;
+  return at_.layers[layer - 1].output_bytes;
+}
+
+double stage_costs::edge_s(std::uint32_t position, std::size_t layer) const {
+  return bytes_per_s_ > 0 ? edge_bytes(position, layer) / bytes_per_s_ : 0;
+}
+
+slice_cost stage_costs::seconds(std::uint32_t position, layer_range slice) const {
+  const auto &before = sums_[slice.first], &after = sums_[slice.last];
+  const double weight_s = after.weight_s - before.weight_s;
+  const double backward_s = after.backward_s - before.backward_s;
+  return {.forward = after.forward_s - before.forward_s + edge_s(position + 1, slice.last),
+          .input_gradient = backward_s + edge_s(position, slice.first) - weight_s,
+          .weight_gradient = weight_s};
+}
+
+double stage_costs::update_s(layer_range slice) const {
+  return sums_[slice.last].update_s - sums_[slice.first].update_s;
+}
+
+double stage_costs::slowness(std::uint32_t position, layer_range slice) const {
+  const auto &before = sums_[slice.first], &after = sums_[slice.last];
+  const double work = after.forward_s - before.forward_s + after.backward_s - before.backward_s;
+  return std::max({work, 2 * edge_s(position, slice.first), 2 * edge_s(position + 1, slice.last)});
+}
+
+stage_costs::kept stage_costs::kept_bytes(layer_range slice) const {
+  kept made{sums_[slice.last].kept_bytes - sums_[slice.first].kept_bytes};
+  for (std::size_t i = slice.first; i < slice.last;) {
+    if (!is_recomputed(i)) {
+      ++i;
+      continue;
+    }
+    if (i > slice.first) made.always += at_.layers[i - 1].output_bytes;
+    double range = 0;
+    for (; i < slice.last && is_recomputed(i); ++i) range += at_.layers[i].kept_bytes;
+    made.again = std::max(made.again, range);
+  }
+  return made;
+}
+
+double stage_costs::memory_bytes(std::uint32_t stage, std::span<const layer_range> slices) const {
+  double parameters = 0, waiting = 0, again = 0;
+  std::vector<double> each(slices.size());  // of a micro-batch in a chunk
+  for (std::uint32_t chunk = 0; chunk < slices.size(); ++chunk) {
+    const auto [first, last] = slices[chunk];
+    if (first == last) continue;
+    const auto position = layout_.position_of({stage, chunk});
+    const auto micro_batch = kept_bytes(slices[chunk]);
+    parameters += sums_[last].parameter_bytes - sums_[first].parameter_bytes;
+    waiting += (edge_bytes(position, first) + edge_bytes(position + 1, last)) * credits_;
+    again = std::max(again, micro_batch.again);
+    each[chunk] = micro_batch.always + edge_bytes(position, first);
+  }
+  double most = 0;
+  for (const auto& counts : held_[stage]) {
+    double held = 0;
+    for (std::size_t chunk = 0; chunk < slices.size(); ++chunk) held += counts[chunk] * each[chunk];
+    most = std::max(most, held);
+  }
+  return parameters * (3 + optimizer_copies_) + most + again + waiting;
+}
+
+}  // namespace troupe::engine

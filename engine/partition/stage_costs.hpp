@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/partition/planner.hpp"
+
+namespace troupe::engine {
+
+/// What slices and stages cost in a step that follows a plan, wherever the model is cut. Sums over
+/// layers are made once, so any range of layers is looked up.
+class stage_costs {
+ public:
+  /// `at`: the layers at the step's size of micro-batch.
+  stage_costs(model_profile at, const planning& how, const plan& steps);
+
+  [[nodiscard]] std::size_t layers() const noexcept { return at_.layers.size(); }
+  [[nodiscard]] const model_layout& layout() const noexcept { return layout_; }
+
+  /// A micro-batch through the slice at this position, with sending to other stages.
+  [[nodiscard]] slice_cost seconds(std::uint32_t position, layer_range slice) const;
+  [[nodiscard]] double update_s(layer_range slice) const;
+  /// The slice's arithmetic with a micro-batch, or one of its edges both ways, whichever takes
+  /// longer.
+  [[nodiscard]] double slowness(std::uint32_t position, layer_range slice) const;
+
+  /// Bytes of a micro-batch that cross into `position` when it begins with this layer: none at
+  /// either end of the model, or where the slice before is on the same stage.
+  [[nodiscard]] double edge_bytes(std::uint32_t position, std::size_t layer) const;
+
+  /// Of a stage with these slices, its chunks in order; those left out or empty weigh nothing:
+  /// weights, their gradients (the sum and the micro-batch's own), the optimizer's state, the most
+  /// that the plan has its micro-batches keep at once, and what may wait on the edges.
+  [[nodiscard]] double memory_bytes(std::uint32_t stage, std::span<const layer_range> slices) const;
+
+ private:
+  struct running_sum {
+    double forward_s = 0, backward_s = 0, weight_s = 0, update_s = 0, parameter_bytes = 0,
+           kept_bytes = 0;
+  };
+  /// Micro-batches that a stage holds at once, by chunk.
+  using held_counts = std::vector<std::uint32_t>;
+  /// Bytes that a slice's micro-batch keeps, and those of its largest recomputed range while its
+  /// backward runs.
+  struct kept {
+    double always = 0, again = 0;
+  };
+
+  [[nodiscard]] bool is_recomputed(std::size_t layer) const {
+    return layer < recompute_.size() && recompute_[layer];
+  }
+  [[nodiscard]] double edge_s(std::uint32_t position, std::size_t layer) const;
+  [[nodiscard]] kept kept_bytes(layer_range slice) const;
+  void note_held(const plan& steps, std::uint32_t stage);
+
+  model_profile at_;
+  model_layout layout_;
+  double bytes_per_s_, optimizer_copies_;
+  std::uint32_t credits_;
+  std::vector<bool> recompute_;
+  std::vector<running_sum> sums_;               // of the first i layers
+  std::vector<std::vector<held_counts>> held_;  // by stage: none of them below another
+};
+
+}  // namespace troupe::engine
