@@ -293,6 +293,7 @@ struct build_stage {
   bool channels_last = false;
   std::string device = "cpu";
   std::int32_t threads = 1;                 // intra-op threads of the stage's arithmetic
+  bool idle_cores = false;                  // with one thread on a CPU: see engine::weight_queue
   std::vector<std::string> recompute = {};  // layers of the model, or groups of them
   std::string optimizer;
   std::map<std::string, double> optimizer_options;
@@ -301,8 +302,8 @@ struct build_stage {
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.stage, self.model, self.classes, self.model_options, self.seed, self.slices, self.loss,
-      self.precision, self.channels_last, self.device, self.threads, self.recompute, self.optimizer,
-      self.optimizer_options, self.rules);
+      self.precision, self.channels_last, self.device, self.threads, self.idle_cores,
+      self.recompute, self.optimizer, self.optimizer_options, self.rules);
   }
 };
 

@@ -54,7 +54,8 @@ result<engine::stage_options> stage_options(const build_stage& order) {
                                .precision = *precision,
                                .channels_last = order.channels_last,
                                .device = c10::Device(order.device),
-                               .seed = order.seed};
+                               .seed = order.seed,
+                               .idle_cores = order.idle_cores};
 }
 
 caf::result<stage_built> on_build(self_pointer self, const build_stage& order) {

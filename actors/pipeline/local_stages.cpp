@@ -53,6 +53,7 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   std::vector<engine::named_tensor> parameters;
   for (auto& [layers, is_first, is_last, recompute] : blueprint.slices) {
     auto place = blueprint.options;
+    place.idle_cores = place.idle_cores && blueprint.threads == 1 && place.device.is_cpu();
     place.is_first = is_first;
     place.is_last = is_last;
     place.recompute = std::move(recompute);

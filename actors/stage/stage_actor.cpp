@@ -52,7 +52,8 @@ work_done perform(engine::stage_module& module, const engine::start_action& what
   } catch (const std::exception& problem) {
     outcome.failure = engine::reason_of(problem);
   }
-  outcome.busy_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  outcome.busy_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() +
+                   module.take_helped_seconds();
   return outcome;
 }
 

@@ -27,7 +27,7 @@ constexpr std::chrono::minutes verdict_deadline{60};
 /// stays behind would grow from step to step.
 result<void> check_contexts(const stage_state& state, const step_key& key) {
   for (const auto& module : state.modules)
-    if (const auto bytes = module->contexts().bytes(key); bytes > 0)
+    if (const auto bytes = module->contexts().bytes(key); bytes > 0 && module->is_settled())
       return fail(errc::handler_failed, "the contexts of " + engine::to_string(key) +
                                             " still hold " + std::to_string(bytes) +
                                             " bytes at its end");

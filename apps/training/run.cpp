@@ -52,6 +52,7 @@ actors::build_stage order_for(const cluster::trainer_config& config, const prepa
       .precision = std::string(name_of(config.model.precision)),
       .channels_last = config.model.memory_format == cluster::memory_format::channels_last,
       .threads = cluster::threads_per_stage(config.pipeline, std::thread::hardware_concurrency()),
+      .idle_cores = config.pipeline.idle_cores,
       .recompute = config.pipeline.recompute,
       .optimizer = optimizer.name,
       .optimizer_options = optimizer.options,

@@ -117,6 +117,9 @@ std::vector<option> pipeline_options() {
        integer(
            [](auto& c) -> auto& { return c.pipeline.threads_per_stage; }, 0, most_threads),
        ""},
+      {"pipeline", "idle_cores", "--idle-cores", "--no-idle-cores", "",
+       "Compute weight gradients that wait on cores that would idle, where a stage has one thread",
+       on_off([](auto& c) -> auto& { return c.pipeline.idle_cores; }), ""},
       {"pipeline", "stages_in", "--stages-in", "", "KIND", "Where the stages live",
        choice([](auto& c) -> auto& { return c.pipeline.stages_in; }), ""},
   };
@@ -345,7 +348,7 @@ const std::vector<option>& option_table() {
 const std::vector<option>& server_option_table() {
   // What a worker does not do: it holds the whole model, in f32, and starts from the seed; what a
   // shard does not do to gradients; and what only a pipeline is compared with or asked.
-  static constexpr std::array<std::string_view, 17> left_out{
+  static constexpr std::array<std::string_view, 19> left_out{
       "pipeline",
       "transformer",
       "model.init",

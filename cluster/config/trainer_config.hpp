@@ -49,6 +49,7 @@ struct pipeline_config {
   cluster::partition partition = cluster::partition::even;
   std::uint64_t memory_mib = 0;  ///< Cap of a stage's memory for partition `automatic`; 0: none.
   std::vector<std::string> recompute = {};  ///< Layers, or groups of them.
+  bool idle_cores = true;                   ///< Used for other stages' weight gradients.
 
   bool operator==(const pipeline_config&) const = default;
 };

@@ -63,7 +63,6 @@ void gradient_sum::add(const std::vector<at::Tensor>& gradients) {
 
 void gradient_sum::add(std::size_t parameter, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
-  if (parameter >= sums_.size()) sums_.resize(parameter + 1);
   if (!gradient.defined()) return;
   auto& [sum, owned] = sums_[parameter];
   if (!sum.defined()) {
@@ -79,7 +78,7 @@ void gradient_sum::add(std::size_t parameter, const at::Tensor& gradient) {
 std::vector<std::optional<at::Tensor>> gradient_sum::take() {
   std::vector<std::optional<at::Tensor>> sums;
   sums.reserve(sums_.size());
-  for (auto& running : std::exchange(sums_, {}))
+  for (auto& running : std::exchange(sums_, std::vector<running_sum>(sums_.size())))
     sums.push_back(running.sum.defined() ? std::optional(std::move(running.sum)) : std::nullopt);
   return sums;
 }

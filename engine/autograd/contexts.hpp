@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/autograd/storage_watch.hpp"
-#include "engine/autograd/weight_gradients.hpp"
 #include "engine/schedule/stage_core.hpp"
 #include "messages/ids.hpp"
 
@@ -20,7 +19,6 @@ namespace troupe::engine {
 struct microbatch_context {
   at::Tensor input = {};   // leaf of the recorded graph; undefined on the first stage
   at::Tensor output = {};  // its root: the activation, or the loss on the last stage
-  std::vector<weight_task> weights = {};  // left by the backward of the input
 };
 
 /// The contexts of a stage's slice, keyed by (epoch, step, micro-batch), and the bytes that each
@@ -68,8 +66,12 @@ class microbatch_contexts {
 
 /// The sum of a step's gradients, one entry a parameter, added in the order given. What a plain
 /// `backward()` per micro-batch would leave in `.grad`, to the bit, without touching `.grad`.
+///
+/// Two threads may add gradients of different parameters at once.
 class gradient_sum {
  public:
+  explicit gradient_sum(std::size_t parameters) : sums_(parameters) {}
+
   /// Undefined entries add nothing. The tensors are not written.
   void add(const std::vector<at::Tensor>& gradients);
   void add(std::size_t parameter, const at::Tensor& gradient);

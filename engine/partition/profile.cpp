@@ -58,7 +58,10 @@ class stopwatch {
 class profiler {
  public:
   profiler(const model& layers, const stage_options& how, const batch& samples)
-      : layers_(layers), how_(how), labels_(samples.labels.to(how.device)) {
+      : layers_(layers),
+        how_(how),
+        labels_(samples.labels.to(how.device)),
+        sum_(parameters(layers).size()) {
     input_ = samples.images.detach().to(how.device);
     if (how.channels_last && input_.dim() == 4)
       input_ = input_.contiguous(at::MemoryFormat::ChannelsLast);

@@ -55,7 +55,7 @@ step_result run_in_one_piece(const model& layers, const stage_options& how, std:
     seeds.push_back(at::scalar_tensor(loss_scale, at::device(how.device).dtype(at::kFloat)));
 
   step_result whole;
-  gradient_sum sum;
+  gradient_sum sum(wanted.size());
   for (std::uint32_t i = 0; i < microbatches.size(); ++i) {
     const pass_scope pass({random_of(how.seed, update, i)});
     const auto& [inputs, labels] = microbatches[i];
@@ -67,7 +67,6 @@ step_result run_in_one_piece(const model& layers, const stage_options& how, std:
                                   /*create_graph=*/false, /*allow_unused=*/true));
   }
   auto gradients = sum.take();
-  gradients.resize(all.size());
   sum_ties(all, ties(layers), gradients);
   if (loss_scale != 1) static_cast<void>(unscale(gradients, loss_scale));
   whole.gradients = name_gradients(all, gradients);

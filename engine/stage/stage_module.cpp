@@ -20,7 +20,13 @@ stage_module::stage_module(model layers, stage_options options)
     : layers_(std::move(layers)),
       options_(std::move(options)),
       parameters_(engine::parameters(layers_)),
-      ties_(engine::ties(layers_)) {
+      gradients_(parameters_.size()),
+      ties_(engine::ties(layers_)),
+      weights_(
+          [this](const at::Tensor& weight, const at::Tensor& gradient) {
+            gradients_.add(index_of_.at(weight.unsafeGetTensorImpl()), gradient);
+          },
+          options_.idle_cores) {
   options_.recompute.resize(layers_.size(), false);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     index_of_.emplace(parameters_[i].tensor.unsafeGetTensorImpl(), i);
@@ -144,27 +150,19 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
   }
   gradients_.add(gradients);
   context.reset();
-  contexts_.put(step, microbatch, {.weights = later.take()});
   contexts_.charge(step, microbatch, made);
+  weights_.put(step, microbatch, later.take());
   contexts_.count(step, microbatch);
   return input_gradient;
 }
 
 void stage_module::backward_weights(const step_key& step, microbatch_id microbatch) {
-  auto context = contexts_.take(step, microbatch);
-  if (!context) return;  // there was nothing to train
-  const at::NoGradGuard no_grad;
-  for (auto& task : context->weights) {
-    const auto run = std::exchange(task.gradient, {});  // frees its activations once it is done
-    gradients_.add(index_of_.at(task.weight.unsafeGetTensorImpl()), run());
-  }
-  context.reset();
+  weights_.finish(step, microbatch);
   contexts_.count(step, microbatch);
 }
 
 step_gradients stage_module::take_gradients() {
   auto sums = gradients_.take();
-  sums.resize(parameters_.size());
   sum_ties(parameters_, ties_, sums);
   return sums;
 }

@@ -16,6 +16,7 @@
 #include "engine/stage/gradients.hpp"
 #include "engine/stage/layer.hpp"
 #include "engine/stage/loss.hpp"
+#include "engine/stage/weight_queue.hpp"
 
 namespace troupe::engine {
 
@@ -29,6 +30,7 @@ struct stage_options {
   c10::Device device = c10::kCPU;
   std::uint64_t seed = 0;            ///< Of what layers draw (dropout).
   std::vector<bool> recompute = {};  ///< Layers whose activations are not kept; empty: none.
+  bool idle_cores = false;           ///< Begin deferred weight gradients early (see weight_queue).
 };
 
 /// What the stage is told of a training step beside its micro-batches.
@@ -88,6 +90,12 @@ class stage_module {
   /// The most they held at once, counted after each forward and backward; starts anew.
   [[nodiscard]] std::uint64_t take_peak_context_bytes() { return contexts_.take_peak_bytes(); }
 
+  /// Whether what a step's contexts hold is final: a helper that came too late is done with it.
+  [[nodiscard]] bool is_settled() const { return !weights_.is_outrun(); }
+
+  /// Seconds of weight gradients that were computed on cores which would have idled; starts anew.
+  [[nodiscard]] double take_helped_seconds() { return weights_.take_helped_seconds(); }
+
   /// Handles share storage with the layers' own.
   [[nodiscard]] const std::vector<named_tensor>& parameters() const noexcept { return parameters_; }
   [[nodiscard]] const stage_options& options() const noexcept { return options_; }
@@ -113,6 +121,7 @@ class stage_module {
   gradient_sum gradients_;
   std::vector<weight_tie> ties_;
   std::map<step_key, begun_step> begun_;
+  weight_queue weights_;  // last: its helper uses the rest
 };
 
 }  // namespace troupe::engine
