@@ -87,11 +87,10 @@ class [[nodiscard]] future {
  public:
   using value_type = T;
 
+  /// A handle of nothing, until something is assigned to it; everything below needs something.
   future() = default;
   explicit future(reference<future_state<T>> state) : state_(std::move(state)) {}
 
-  /// Whether this is a handle of anything; everything below needs that.
-  [[nodiscard]] bool valid() const noexcept { return static_cast<bool>(state_); }
   [[nodiscard]] bool ready() const noexcept { return state_->ready(); }
 
   /// Waits for the outcome. In a thread of a pool, or for work that was forked onto one, the caller

@@ -57,8 +57,6 @@ class pool final : private wait_helper {
   pool& operator=(const pool&) = delete;
   ~pool();
 
-  [[nodiscard]] std::size_t threads() const noexcept { return workers_.size(); }
-
   /// Starts `fn(args...)`. Its value, or the error of the result<T> that it returns, arrives at the
   /// future; what it throws arrives as errc::handler_failed with the exception's text. Arguments
   /// are kept as given (wrap a reference in std::ref).

@@ -32,7 +32,7 @@ class ending {
 
 }  // namespace
 
-result<void> run_node(const stage_node_settings& settings, const host_spawner& spawn) {
+result<void> run_node(const worker_node_settings& settings, const host_spawner& spawn) {
   actors::message_registry types;
   actors::add_protocol(types);
   actors::system_config config;
@@ -64,7 +64,7 @@ result<void> run_node(const stage_node_settings& settings, const host_spawner& s
   return outcome;
 }
 
-result<void> run_stage_node(const stage_node_settings& settings, actors::model_registry models,
+result<void> run_stage_node(const worker_node_settings& settings, actors::model_registry models,
                             optimizers::registry optimizers) {
   return run_node(settings, [&](caf::actor_system& system, std::function<void()> on_shut_down) {
     return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_host(

@@ -11,8 +11,9 @@
 
 namespace troupe::cluster {
 
-/// Where stages of a run live: a process, or a thread of the trainer's.
-struct stage_node_settings {
+/// A node that joins a trainer's: of a stage, or of a parameter server's shard or worker. It has a
+/// process, or a thread of the trainer's process.
+struct worker_node_settings {
   std::string name;     ///< "stage-1", unique in the run.
   std::string trainer;  ///< Where the trainer's node listens, "host:port".
   std::string listen = "127.0.0.1:0";
@@ -24,13 +25,13 @@ using host_spawner =
     std::function<caf::strong_actor_ptr(caf::actor_system&, std::function<void()> on_shut_down)>;
 
 /// Joins the trainer, publishes the host that `spawn` makes, and returns when it is told to shut
-/// down. Errors: as below.
-[[nodiscard]] result<void> run_node(const stage_node_settings& settings, const host_spawner& spawn);
+/// down. Errors: those of the link; address_unavailable or timed_out when the trainer cannot be
+/// joined; peer_lost when it is gone before it said goodbye.
+[[nodiscard]] result<void> run_node(const worker_node_settings& settings,
+                                    const host_spawner& spawn);
 
-/// Joins the trainer, builds the stages it asks for, and returns when it says so. Errors: those of
-/// the link; address_unavailable or timed_out when the trainer cannot be joined; peer_lost when it
-/// is gone before it said goodbye.
-[[nodiscard]] result<void> run_stage_node(const stage_node_settings& settings,
+/// The same with a host that builds the stages that the trainer asks for.
+[[nodiscard]] result<void> run_stage_node(const worker_node_settings& settings,
                                           actors::model_registry models,
                                           optimizers::registry optimizers);
 

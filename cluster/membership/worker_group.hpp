@@ -73,14 +73,14 @@ struct process_link {
 /// UCX; the transport `automatic` is shared memory, for all workers run on one machine.
 [[nodiscard]] actors::link_factory ucx_link_factory(const process_link& link);
 
-/// The trainer's node and the stage nodes "stage-0", "stage-1", .. that joined it. They live and
-/// die with this object; whatever way this process ends, no worker outlives it. Used by one thread.
+/// The trainer's node and its workers' nodes, which have joined it. They live and die with this
+/// object; whatever way this process ends, no worker outlives it. Used by one thread.
 class worker_group {
  public:
-  /// Starts `count` workers and waits until all have joined. `where` may be shared with whoever
-  /// kills or suspends them; its workers end with this object. `listen`: of the trainer's node.
-  /// Errors: those of the link; io_failed when a worker cannot be started; peer_lost when one ends
-  /// before it has joined, with its reason; timed_out.
+  /// Starts `count` workers, "stage-0", "stage-1", .., and waits until all have joined. `where` may
+  /// be shared with whoever kills or suspends them; its workers end with this object. `listen`: of
+  /// the trainer's node. Errors: those of the link; io_failed when a worker cannot be started;
+  /// peer_lost when one ends before it has joined, with its reason; timed_out.
   [[nodiscard]] static result<std::unique_ptr<worker_group>> start(std::shared_ptr<workers> where,
                                                                    std::uint32_t count,
                                                                    const std::string& listen);
@@ -107,9 +107,6 @@ class worker_group {
   /// killed by signal 9 (SIGKILL)". Waits a moment for that word. Where this process itself has
   /// stood still, workers may have ended for that, and both are told.
   [[nodiscard]] error explain(const error& why) const;
-
-  /// Ends worker processes at once. From any thread.
-  void kill() { workers_->kill(); }
 
  private:
   explicit worker_group(std::shared_ptr<workers> where);

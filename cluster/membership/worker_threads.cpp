@@ -23,7 +23,7 @@ class worker_threads final : public workers {
 
   result<void> start(const std::string& name, const std::string& trainer) override {
     threads_.emplace_back(
-        [this, settings = stage_node_settings{
+        [this, settings = worker_node_settings{
                    .name = name, .trainer = trainer, .make_link = trainer_link()}] {
           const auto ended = run_stage_node(settings, models_, optimizers_);
           const std::scoped_lock lock(mutex_);

@@ -148,6 +148,18 @@ result<void> check_given(const plan& given, std::uint32_t stages) {
                                     std::to_string(stages));
 }
 
+// Leaves out all micro-batches from `microbatches` on. What is left of a sound plan is sound: every
+// wait that remains was there before.
+plan shortened(plan steps, std::uint32_t microbatches) {
+  if (microbatches >= steps.microbatches) return steps;
+  steps.microbatches = microbatches;
+  for (auto& stage : steps.stages)
+    std::erase_if(stage.actions, [microbatches](const action& what) {
+      return what.microbatch.value >= microbatches;
+    });
+  return steps;
+}
+
 }  // namespace
 
 plan gpipe(std::uint32_t stages, std::uint32_t microbatches) {
@@ -282,16 +294,6 @@ result<plan> plan_step(const schedule_choice& schedule, std::uint32_t stages,
     return tl::unexpected(good.error());
   if (schedule.given) return shortened(*schedule.given, microbatches);
   return (*find_generator(schedule.name))->make(stages, microbatches, layout->chunks);
-}
-
-plan shortened(plan steps, std::uint32_t microbatches) {
-  if (microbatches >= steps.microbatches) return steps;
-  steps.microbatches = microbatches;
-  for (auto& stage : steps.stages)
-    std::erase_if(stage.actions, [microbatches](const action& what) {
-      return what.microbatch.value >= microbatches;
-    });
-  return steps;
 }
 
 }  // namespace troupe::engine

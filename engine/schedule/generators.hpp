@@ -76,8 +76,4 @@ struct schedule_choice {
 [[nodiscard]] result<plan> plan_step(const schedule_choice& schedule, std::uint32_t stages,
                                      std::uint32_t microbatches);
 
-/// Leaves out all micro-batches from `microbatches` on. What is left of a sound plan is sound:
-/// every wait that remains was there before.
-[[nodiscard]] plan shortened(plan steps, std::uint32_t microbatches);
-
 }  // namespace troupe::engine

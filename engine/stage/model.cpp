@@ -52,9 +52,8 @@ result<void> check_match(const std::string& name, const at::Tensor& own, const a
 }
 
 result<by_name> index_weights(const std::vector<named_tensor>& tensors,
-                              const std::vector<named_tensor>& own,
-                              const std::vector<std::string>& known) {
-  std::unordered_set<std::string> allowed(known.begin(), known.end());
+                              const std::vector<named_tensor>& own) {
+  std::unordered_set<std::string> allowed;
   for (const auto& each : own) allowed.insert(each.name);
   by_name given;
   for (const auto& [name, tensor] : tensors) {
@@ -117,16 +116,9 @@ std::vector<named_tensor> collect_weights(const model& layers) {
   return all;
 }
 
-std::vector<std::string> weight_names(const model& layers) {
-  std::vector<std::string> names;
-  for (auto& each : own_weights(layers)) names.push_back(std::move(each.name));
-  return names;
-}
-
-result<void> load_weights(const model& layers, const std::vector<named_tensor>& tensors,
-                          const std::vector<std::string>& known) {
+result<void> load_weights(const model& layers, const std::vector<named_tensor>& tensors) {
   auto own = own_weights(layers);
-  const auto given = index_weights(tensors, own, known);
+  const auto given = index_weights(tensors, own);
   if (!given) return tl::unexpected(given.error());
   for (const auto& [name, tensor] : own) {
     const auto found = given->find(name);

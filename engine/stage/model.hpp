@@ -32,17 +32,12 @@ namespace troupe::engine {
 /// in the layers' storage: clone what must outlive the next step.
 [[nodiscard]] std::vector<named_tensor> collect_weights(const model& layers);
 
-/// Names of what `collect_weights` gives.
-[[nodiscard]] std::vector<std::string> weight_names(const model& layers);
-
-/// Copies tensors by name into the model, whose parameters keep their dtype, device and layout.
-/// A model that is a slice of a larger one accepts a file of the whole when `known` lists the whole
-/// model's `weight_names`; without it, only the slice's own are known. On an error the model is
-/// unchanged. Errors: bad_data naming a tensor that is missing, unknown, given twice or of another
-/// shape (expected and given), or that is integers where the model has floats or the reverse.
+/// Copies tensors by name into the model, whose parameters keep their dtype, device and layout. On
+/// an error the model is unchanged. Errors: bad_data naming a tensor that is missing, unknown,
+/// given twice or of another shape (expected and given), or that is integers where the model has
+/// floats or the reverse.
 [[nodiscard]] result<void> load_weights(const model& layers,
-                                        const std::vector<named_tensor>& tensors,
-                                        const std::vector<std::string>& known = {});
+                                        const std::vector<named_tensor>& tensors);
 
 /// Lays out every 4-D parameter and buffer as channels last, or contiguous, as
 /// torch.nn.Module.to(memory_format=...) does; convolutions then give their outputs in it.

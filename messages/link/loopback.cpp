@@ -12,7 +12,7 @@ namespace troupe::messages {
 loopback_network::loopback_network() : state_(std::make_shared<state>()) {}
 
 result<std::string> loopback_network::state::add(std::string address,
-                                                 const std::shared_ptr<loopback_engine>& core) {
+                                                 const std::shared_ptr<loopback_engine>& engine) {
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos) {
     return fail(errc::address_unavailable,
@@ -23,7 +23,7 @@ result<std::string> loopback_network::state::add(std::string address,
   std::string port = address.substr(colon + 1);
   if (port == "0") port = std::to_string(next_port_++);
   address = host + ":" + port;
-  if (!listeners_.try_emplace(address, core).second) {
+  if (!listeners_.try_emplace(address, engine).second) {
     return fail(errc::address_unavailable,
                 fmt::format("cannot listen at {}: Address already in use", address));
   }
@@ -47,39 +47,40 @@ class loopback_link final : public link {
  public:
   loopback_link(std::shared_ptr<loopback_network::state> network, link_events events, limits bounds)
       : network_(std::move(network)),
-        core_(std::make_shared<loopback_engine>(std::move(events), bounds)),
-        thread_([core = core_] { core->run(); }) {}
+        engine_(std::make_shared<loopback_engine>(std::move(events), bounds)),
+        thread_([engine = engine_] { engine->run(); }) {}
 
   ~loopback_link() override {
     if (!listening_at_.empty()) network_->remove(listening_at_);
-    core_->stop();
+    engine_->stop();
     thread_.join();
   }
 
   result<std::string> listen(const std::string& address) override {
-    auto bound = network_->add(address, core_);
+    auto bound = network_->add(address, engine_);
     if (bound) listening_at_ = *bound;
     return bound;
   }
 
   void connect(const std::string& address, std::chrono::milliseconds, connected done) override {
     const std::shared_ptr<loopback_engine> other = network_->find(address);
-    if (other && loopback_engine::join(core_, other, done)) return;
-    core_->refuse(std::move(done), {errc::address_unavailable,
-                                    fmt::format("cannot connect to {}: nobody listens", address)});
+    if (other && loopback_engine::join(engine_, other, done)) return;
+    engine_->refuse(
+        std::move(done),
+        {errc::address_unavailable, fmt::format("cannot connect to {}: nobody listens", address)});
   }
 
   void send(peer_id peer, frame message, completion done) override {
-    core_->send(peer, std::move(message), std::move(done));
+    engine_->send(peer, std::move(message), std::move(done));
   }
 
-  void close(peer_id peer, error reason) override { core_->close(peer, reason); }
+  void close(peer_id peer, error reason) override { engine_->close(peer, reason); }
 
-  link_stats stats() const override { return core_->counters().read(); }
+  link_stats stats() const override { return engine_->counters().read(); }
 
  private:
   const std::shared_ptr<loopback_network::state> network_;
-  const std::shared_ptr<loopback_engine> core_;
+  const std::shared_ptr<loopback_engine> engine_;
   std::string listening_at_;
   std::thread thread_;
 };

@@ -114,7 +114,7 @@ class loopback_engine : public std::enable_shared_from_this<loopback_engine> {
 /// The listeners of a network.
 class loopback_network::state {
  public:
-  result<std::string> add(std::string address, const std::shared_ptr<loopback_engine>& core);
+  result<std::string> add(std::string address, const std::shared_ptr<loopback_engine>& engine);
   void remove(const std::string& address);
   std::shared_ptr<loopback_engine> find(const std::string& address);
 

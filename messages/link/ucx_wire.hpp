@@ -13,9 +13,9 @@ namespace troupe::messages::ucx {
 //   frame     Data: the Cap'n Proto header, then the bytes of each tensor of at most `inline_max`
 //             bytes, in the order of the tensors, without padding. Always eager.
 //   bundle    Data: of several small frames of one lane with consecutive numbers, one after
-//   another,
-//             a `bundle_entry` and what would be the data of `frame`. A sender makes one of what
-//             waits when it comes to send; nothing waits for a bundle to fill. Always eager.
+//             another, a `bundle_entry` and what would be the data of `frame`. A sender makes one
+//             of what waits when it comes to send; nothing waits for a bundle to fill. Always
+//             eager.
 //   chunk     Data: one piece of a larger tensor, at most `frame_prefix::chunk_bytes`. Sent with
 //             the rendezvous protocol from tensor storage into a pooled buffer.
 //   farewell  The last of a connection, each way. Data: the reason, text.
@@ -24,8 +24,8 @@ namespace troupe::messages::ucx {
 // ends with a seal: the number of the session and a MAC, under this direction's key of the session,
 // over the prefix and the Cap'n Proto header, the whole data of a bundle or the farewell's text.
 // The bytes of other tensors are not covered. The MAC is SipHash-2-4 with 128 bits: its keys live
-// as long as one connection, a forger has one guess (a wrong MAC ends the connection), and it is
-// several times as fast as keyed BLAKE2b (docs/security.md has the figures).
+// as long as one connection, and a forger has one guess, for a wrong MAC ends the connection
+// (docs/security.md says what was rejected).
 //
 // Frames are numbered from 0 per lane. UCX may deliver any message before an earlier one, so the
 // receiver holds early ones and releases whole frames in the order of their numbers. The sender
