@@ -21,9 +21,10 @@ simulated_node::simulated_node(std::shared_ptr<simulated_network::state> network
 
 // The owner of a link that crashed is told nothing.
 link_events simulated_node::guarded(link_events events) {
-  return {.on_peer_up = guarded(std::move(events.on_peer_up)),
-          .on_frame = guarded(std::move(events.on_frame)),
-          .on_peer_down = guarded(std::move(events.on_peer_down))};
+  events.on_peer_up = guarded(std::move(events.on_peer_up));
+  events.on_frame = guarded(std::move(events.on_frame));
+  events.on_peer_down = guarded(std::move(events.on_peer_down));
+  return events;
 }
 
 template <class Callback>

@@ -52,7 +52,7 @@ class ucx_link final : public link {
 
   result<std::string> listen(const std::string& address) override {
     result<ucx::address> where = ucx::resolve(address, true);
-    if (where) where = within_reach(std::move(*where), address);
+    if (where) where = within_reach(*where, address);
     if (!where) return tl::unexpected(std::move(where.error()));
     if (std::this_thread::get_id() == thread_.get_id()) return engine_->listen(*where, address);
     std::promise<result<std::string>> answer;
@@ -64,7 +64,7 @@ class ucx_link final : public link {
   void connect(const std::string& address, std::chrono::milliseconds timeout,
                connected done) override {
     result<ucx::address> where = ucx::resolve(address, false);
-    if (where) where = within_reach(std::move(*where), address);
+    if (where) where = within_reach(*where, address);
     push(connect_command{std::move(where), address, timeout, std::move(done)});
   }
 
