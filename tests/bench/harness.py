@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import platform
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -158,21 +159,32 @@ def run(command: Sequence[str], scratch: Path, timeout_s: float) -> Run:
     command = [argument.replace("{scratch}", str(scratch)) for argument in command]
     out, err = scratch / "stdout", scratch / "stderr"
     started = time.monotonic()
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-                                 cwd=REPO, env=clean_environment(scratch), start_new_session=True)
     peaks: dict[int, int] = {}
-    try:
+    with out.open("wb") as stdout, err.open("wb") as stderr, \
+            _session(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=REPO,
+                     env=clean_environment(scratch)) as child:
         cpu_s = _await(child, peaks, started + timeout_s)
         wall_s = time.monotonic() - started
         left = _await_session(child.pid)
-    finally:
-        _kill_session(child)
     problem = _problem(child.returncode, cpu_s, timeout_s, left)
     if problem:
         said = tail(err.read_text(errors="replace")) or "(nothing on stderr)"
         raise Failure(f"{problem}\n{said}")
     return Run(out.read_text(errors="replace"), scratch, wall_s, cpu_s, peaks)
+
+
+@contextlib.contextmanager
+def _session(command: list[str], **how: object) -> Iterator[subprocess.Popen]:
+    """A child with a session of its own, of which nothing is left at the end. An interrupt waits
+    until the child is known here: in the middle of its start nobody would end it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    let_through = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+    with contextlib.ExitStack() as ending:
+        ending.callback(let_through)
+        child = subprocess.Popen(command, start_new_session=True, preexec_fn=let_through, **how)
+        ending.callback(_kill_session, child)
+        let_through()
+        yield child
 
 
 def _await(child: subprocess.Popen, peaks: dict[int, int], deadline: float) -> float | None:
