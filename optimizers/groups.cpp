@@ -59,8 +59,7 @@ result<void> step_one(const optimizer& entry, const param_group& group,
   auto some_params = picked(params, group.members);
   state some_kept;
   for (auto& [slot, tensors] : kept) some_kept[slot] = picked(tensors, group.members);
-  const auto stepped =
-      entry.step(some_params, picked(gradients, group.members), some_kept, chosen, step);
+  auto stepped = entry.step(some_params, picked(gradients, group.members), some_kept, chosen, step);
   for (auto& [slot, tensors] : some_kept) {
     auto& all = kept[slot];
     all.resize(params.size());
@@ -128,9 +127,9 @@ result<void> step_groups(const optimizer& entry, const std::vector<param_group>&
     options chosen = group.chosen;
     if (const auto lr = chosen.find("lr"); lr != chosen.end())
       lr->second = learning_rate * group.lr_scale;
-    const auto stepped = group.members.size() == params.size()
-                             ? entry.step(params, gradients, kept, chosen, step)
-                             : step_one(entry, group, params, gradients, kept, chosen, step);
+    auto stepped = group.members.size() == params.size()
+                       ? entry.step(params, gradients, kept, chosen, step)
+                       : step_one(entry, group, params, gradients, kept, chosen, step);
     if (!stepped) return stepped;
   }
   return {};

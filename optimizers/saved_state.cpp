@@ -55,8 +55,7 @@ result<state> from_named(const named_tensors& named, const std::vector<std::stri
     const auto place = places.find(param);
     if (place == places.end())
       return fail(errc::bad_data, "optimizer state '" + name +
-                                      "' belongs to no parameter: there is " + "no '" + param +
-                                      "'");
+                                      "' belongs to no parameter: there is no '" + param + "'");
     put(kept, slot, place->second, params.size(), tensor);
   }
   return kept;

@@ -21,9 +21,10 @@ double one_cycle(const rate_schedule& schedule, double progress) {
 /// `done` of `total` steps of the curve are over.
 double on_curve(const rate_schedule& schedule, std::uint64_t done, std::uint64_t total) {
   if (schedule.curve == rate_curve::constant) return 1;
-  if (schedule.curve == rate_curve::step)
-    return std::pow(schedule.step_factor,
-                    static_cast<double>(done / std::max<std::uint64_t>(1, schedule.step_every)));
+  if (schedule.curve == rate_curve::step) {
+    const std::uint64_t changes = done / std::max<std::uint64_t>(1, schedule.step_every);
+    return std::pow(schedule.step_factor, static_cast<double>(changes));
+  }
   if (total == 0) return 1;
   const double progress = static_cast<double>(std::min(done, total)) / static_cast<double>(total);
   switch (schedule.curve) {
