@@ -99,7 +99,7 @@ struct convolution_function : torch::autograd::Function<convolution_function> {
     if (context->needs_input_grad(0))
       out[0] = backward_of(gradient_of::input, gradients[0], input, cast, how);
     if (!context->needs_input_grad(1)) return out;
-    const auto weight_gradient = [gradient = gradients[0], input, cast, how,
+    const auto weight_gradient = [gradient = gradients[0], input = input, cast = cast, how,
                                   type = weight.scalar_type()] {
       return backward_of(gradient_of::weight, gradient, input, cast, how).to(type);
     };
