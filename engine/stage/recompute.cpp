@@ -75,6 +75,15 @@ struct recompute_function : torch::autograd::Function<recompute_function> {
   }
 };
 
+tl::unexpected<error> names_none(const std::string& name,
+                                 const std::vector<std::string>& layer_names) {
+  std::string known;
+  for (const auto& each : layer_names) known += (known.empty() ? "" : ", ") + each;
+  return fail(
+      errc::bad_config,
+      "recompute '" + name + "' names no layer; allowed are the layers and their groups: " + known);
+}
+
 }  // namespace
 
 result<std::vector<bool>> recomputed_layers(const std::vector<std::string>& layer_names,
@@ -87,12 +96,7 @@ result<std::vector<bool>> recomputed_layers(const std::vector<std::string>& laye
       chosen[i] = chosen[i] || meant;
       found = found || meant;
     }
-    if (found) continue;
-    std::string known;
-    for (const auto& each : layer_names) known += (known.empty() ? "" : ", ") + each;
-    return fail(errc::bad_config,
-                "recompute '" + name +
-                    "' names no layer; allowed are the layers and their groups: " + known);
+    if (!found) return names_none(name, layer_names);
   }
   return chosen;
 }

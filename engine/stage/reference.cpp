@@ -44,6 +44,7 @@ step_result run_in_one_piece(const model& layers, const stage_options& how, std:
   const at::AutoGradMode recording(true);
   const auto all = parameters(layers);
   std::vector<at::Tensor> wanted;
+  wanted.reserve(all.size());
   for (const auto& each : all) wanted.push_back(each.tensor);
   const auto images = static_cast<double>(images_in(microbatches));
 
