@@ -26,9 +26,9 @@ struct batch {
 /// nothing is copied. Errors: bad_config naming both numbers where there are too few images.
 [[nodiscard]] result<std::vector<batch>> split_batch(const batch& whole, std::int64_t microbatches);
 
-/// A source of labelled images, or of text, that can be read at any index. Immutable once opened, so
-/// any number of threads may read at once. Reading runs no torch kernel, so it never starts or joins
-/// the intra-op threads of whoever calls it.
+/// A source of labelled images or of text that can be read at any index. Immutable once opened, so
+/// any number of threads may read at once. Reading runs no torch kernel, so it never starts or
+/// joins the intra-op threads of whoever calls it.
 class dataset {
  public:
   dataset() = default;
