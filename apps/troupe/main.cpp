@@ -24,7 +24,7 @@ std::size_t terminal_columns(std::size_t otherwise) {
 }
 
 std::string number_or_auto(const std::string& word) {
-  if (word == "0") throw CLI::ValidationError("0 not a number from 1, or auto");
+  if (word == "0") throw CLI::ValidationError("0 is neither a number from 1 nor auto");
   return word == "auto" ? "0" : word;
 }
 
@@ -89,8 +89,10 @@ void add_plan_options(CLI::App& command, apps::plan_request& request, std::vecto
           ->capture_default_str();
   command.add_option("--svg", request.svg, "Write a chart there");
   command.add_option("--text", request.text, "Write the plan there");
-  add_measured_options(command, request.measured)->excludes(unit)->excludes(latency);
+  auto* const profile =
+      add_measured_options(command, request.measured)->excludes(unit)->excludes(latency);
   command.add_option("--check", request.check, "Check and show the plan of this file")
+      ->excludes(profile)
       ->excludes(schedule)
       ->excludes(stages)
       ->excludes(parts)

@@ -40,11 +40,15 @@ result<std::optional<cut_list>> set_cuts(const plan_request& request,
   const auto& words = request.measured.partition;
   const std::string word = words.size() == 1 ? words.front() : "";
   if (word == "auto") return std::nullopt;
+  if (request.measured.memory_mib > 0)
+    return fail(errc::bad_config, "--memory-mib is kept to by --partition auto only");
   const auto some = [](cut_list cuts) { return std::optional(std::move(cuts)); };
   if (word != "even") return engine::parse_cuts(names_of(profile), words).map(some);
+  const auto layout = engine::layout_of(request.schedule, request.stages);
+  if (!layout) return tl::unexpected(layout.error());
   std::vector<double> costs;
   for (const auto& layer : profile.sizes.front().layers) costs.push_back(layer.multiply_adds);
-  return engine::even_cuts(costs, request.stages).map(some);
+  return engine::even_cuts(costs, layout->positions()).map(some);
 }
 
 result<std::vector<std::uint32_t>> numbers_of(const plan_request& request,
@@ -56,11 +60,12 @@ result<std::vector<std::uint32_t>> numbers_of(const plan_request& request,
                                     std::to_string(how.batch_size) + " (--batch-size)");
 }
 
-/// "measured at 4 and 32 samples"
+/// "4 and 32"
 std::string sizes_of(const engine::saved_profile& profile) {
-  std::string text = std::to_string(profile.sizes.front().images);
-  if (profile.sizes.size() > 1) return text + " and " + std::to_string(profile.sizes[1].images);
-  return text + " only, so other sizes are guessed in proportion:";
+  std::string text;
+  for (const auto& size : profile.sizes)
+    text += (text.empty() ? "" : " and ") + std::to_string(size.images);
+  return text;
 }
 
 std::vector<std::string> lines_of(const engine::saved_profile& profile, const engine::planning& how,
@@ -70,7 +75,8 @@ std::vector<std::string> lines_of(const engine::saved_profile& profile, const en
       profile.model + ", " + std::to_string(how.batch_size) + " samples a step; its " +
       std::to_string(names.size()) + " layers were measured at " + sizes_of(profile) +
       " samples a micro-batch, with " + std::to_string(how.threads_per_stage) +
-      (how.threads_per_stage == 1 ? " thread" : " threads") + " a stage"};
+      (how.threads_per_stage == 1 ? " thread" : " threads") + " a stage" +
+      (profile.sizes.size() > 1 ? "" : "; another size is taken in proportion")};
   for (auto& line : engine::to_lines(made, names)) lines.push_back(std::move(line));
   std::string cuts;
   for (const auto cut : made.cuts) cuts += (cuts.empty() ? "" : ",") + names[cut];

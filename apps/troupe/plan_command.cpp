@@ -29,6 +29,8 @@ std::string format(const char* pattern, Values... values) {
 
 result<engine::plan> make_plan(const plan_request& request) {
   if (!request.check.empty()) return engine::read_plan(request.check);
+  if (request.micro_batches == 0)
+    return fail(errc::bad_config, "--micro-batches auto needs a profiled model (--profile)");
   auto steps = engine::plan_step(request.schedule, request.stages, request.micro_batches);
   if (!steps) return steps;
   if (auto sound = engine::check(*steps); !sound) return tl::unexpected(sound.error());

@@ -174,6 +174,20 @@ TEST_CASE("troupe plan predicts from a saved profile what the run was told, and 
   CHECK_THAT(only.err,
              ContainsSubstring(even.out.substr(first, even.out.find(':', first) - first)));
 
+  CHECK(plan({"--partition", "even", "--schedule", "interleaved-1f1b"}).code == 0);
+  for (const words& wrong :
+       {words{"--partition", "even", "--memory-mib", "9"}, words{"--micro-batches", "0"},
+        words{"--micro-batches", "9"}, words{"--costs", "1,1,1"}, words{"--check", file}}) {
+    const auto refused = plan(wrong);
+    INFO(refused.err);
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.err, ContainsSubstring(wrong[0]) || ContainsSubstring("9 micro-batches") ||
+                                ContainsSubstring("--memory-mib"));
+  }
+  const auto open = run_other(TROUPE_COMMAND, {"plan", "--micro-batches", "auto"});
+  CHECK(open.code == 2);
+  CHECK_THAT(open.err, ContainsSubstring("--profile"));
+
   std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
   const auto cut_off = plan({});
   CHECK(cut_off.code == 2);
