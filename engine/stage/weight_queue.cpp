@@ -1,10 +1,9 @@
 #include "engine/stage/weight_queue.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <sched.h>
-#include <unistd.h>
-#include <cstdlib>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -16,6 +15,8 @@ using namespace std::chrono_literals;
 
 /// The least time to wait for a helper before its work is done again.
 constexpr auto least_patience = 1ms;
+
+constexpr int least_priority = 19;
 
 /// Of this thread: a helper's time on the clock is mostly that without a core.
 double cpu_seconds() {
@@ -31,9 +32,8 @@ weight_queue::weight_queue(adder add, bool helped) : add_(std::move(add)) {
   // As many intra-op threads as the stage's: their number may decide how sums are rounded.
   helper_ = std::make_unique<work_thread>("troupe-helper", 1);
   helper_->post([] {
-    const sched_param none{};
-    if (const char* n = getenv("TROUPE_NICE")) { [[maybe_unused]] int x = nice(atoi(n)); } else
-    sched_setscheduler(0, SCHED_IDLE, &none);
+    // On Linux this thread's alone. May fail where priorities are forbidden: it then takes turns.
+    static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), least_priority));
   });
 }
 

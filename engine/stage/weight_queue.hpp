@@ -19,8 +19,8 @@ namespace troupe::engine {
 
 /// A slice's deferred weight gradients: those of one micro-batch after those of the one before. The
 /// stage's thread computes them when their turn in the plan comes. Where cores would idle a helper
-/// begins before that: a thread that the system runs only on a core that nobody else wants
-/// (SCHED_IDLE). So what a stage has too much of is done on the cores of stages that wait.
+/// begins before that: a thread of the lowest priority, to which the system gives a core that
+/// nobody else wants. So what a stage has too much of is done on the cores of stages that wait.
 ///
 /// A helper that lost its core holds nobody up: the stage waits for it about as long as the
 /// gradient takes, then computes the gradient itself, and what the helper finds comes too late.

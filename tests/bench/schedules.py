@@ -2,9 +2,10 @@
 
 ./dev bench schedules [--json FILE] [--rounds R] [--write-docs]
 
-Simulated: stage cores on a network and clock that seeds invent. Measured: ResNet-50 in two stage
-processes of one thread each, cut evenly by multiply-adds; the plan's bubble is that of equal stages,
-from `troupe plan`.
+Simulated: stage cores on a network and clock that seeds invent. Paced: stage processes over UCX
+whose layers only sleep, so that all stages are equal and have a core; beside the same simulated.
+Measured: ResNet-50 in two stages of one thread each, cut evenly by multiply-adds. A plan's bubble is
+that of equal stages, from `troupe plan`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ import harness
 from harness import Contender, Reading, Result, Run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schedules.md"
-MEASURED = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2}
-MICRO_BATCHES = 8
+CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2}
+BASE = "1f1b"
+STAGES, MICRO_BATCHES = 2, 8
 STEPS, WARM_UP = 5, 2
+IN_THREADS = "1f1b, stages in threads"  # of one process, without UCX
+PACED_STAGES, PACED_MICRO_BATCHES, PACED_STEPS = 4, 16, 8
+PACE_MS, SIGMA = 20, 0.3  # of F, I and W each on a whole stage; of the lognormal jitter
+JITTERS = {0.0: "none", SIGMA: "actions, s=.3"}  # as schedules_bench names them
 UNITS = {"bubble": "%", "least bubble": "%", "seconds": "s", "contexts": "MiB"}
 
 
@@ -44,23 +50,52 @@ def read_steps(run: Run) -> Reading:
             "contexts": statistics.median(contexts) / 2**20}
 
 
-def contenders() -> list[Contender]:
-    """The simulation, and a run of each schedule."""
-    made = [Contender("simulated", [harness.require_program("schedules_bench")], read_simulation)]
+def read_pace(run: Run) -> Reading:
+    """A run of sleeping layers, without the first step."""
+    lines = harness.json_lines((run.scratch / "run.jsonl").read_text())[1:]
+    return {"bubble": 100 * statistics.median(line["bubble"] for line in lines),
+            "seconds": statistics.mean(line["seconds"] for line in lines)}
+
+
+def simulations() -> list[Contender]:
+    """At the size of the table of jitters, and at that of the paced runs."""
+    program = harness.require_program("schedules_bench")
+    paced = [program, "50", str(PACED_STAGES), str(PACED_MICRO_BATCHES)]
+    return [Contender("simulated", [program], read_simulation),
+            Contender("simulated as paced", paced, read_simulation)]
+
+
+def paced(name: str, sigma: float) -> Contender:
+    """A run of sleeping layers. A norm of all gradients keeps its steps apart, as simulated ones
+    are; a helper could sleep beside its stage, so there is none."""
+    flags = {"model": "paced", "data": "synthetic:1x2x2:4:256", "schedule": name,
+             "stages": PACED_STAGES, "chunks": CHUNKS[name], "micro-batches": PACED_MICRO_BATCHES,
+             "batch-size": PACED_MICRO_BATCHES, "steps": PACED_STEPS, "clip-norm": 1e9,
+             "json": "{scratch}/run.jsonl"}
+    words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
+    pace = {"LAYERS": PACED_STAGES * CHUNKS[name], "MS": PACE_MS / CHUNKS[name], "SIGMA": sigma}
+    return Contender(f"paced.{name}.{sigma}", [
+        "env", *(f"TROUPE_PACE_{key}={value}" for key, value in pace.items()),
+        harness.require_program("paced_pipeline"), *words, "--no-idle-cores", "--no-eval",
+        "--no-progress"], read_pace)
+
+
+def measured() -> list[Contender]:
+    """ResNet-50 with each schedule, and once without UCX."""
     program = harness.require_program("resnet_pipeline")
-    for name in MEASURED:
-        made.append(Contender(name, [
-            program, "--schedule", name, "--stages", "2", "--model", "resnet50", "--data",
-            "synthetic:3x64x64:100:512", "--batch-size", "64", "--micro-batches",
-            str(MICRO_BATCHES), "--steps", str(STEPS), "--threads-per-stage", "1", "--no-eval",
-            "--no-progress", "--json", "{scratch}/run.jsonl"], read_steps))
-    return made
+    runs = {name: ["--schedule", name] for name in CHUNKS}
+    runs[IN_THREADS] = ["--schedule", BASE, "--stages-in", "threads"]
+    return [Contender(label, [
+        program, *words, "--stages", str(STAGES), "--model", "resnet50", "--data",
+        "synthetic:3x64x64:100:512", "--batch-size", "64", "--micro-batches", str(MICRO_BATCHES),
+        "--steps", str(STEPS), "--threads-per-stage", "1", "--no-eval", "--no-progress", "--json",
+        "{scratch}/run.jsonl"], read_steps) for label, words in runs.items()]
 
 
-def planned_bubble(name: str) -> float:
+def planned_bubble(name: str, stages: int, micro_batches: int) -> float:
     """Of equal stages, in percent."""
     text = subprocess.run([harness.require_program("troupe"), "plan", "--schedule", name,
-                           "--stages", "2", "--micro-batches", str(MICRO_BATCHES)],
+                           "--stages", str(stages), "--micro-batches", str(micro_batches)],
                           check=True, capture_output=True, text=True).stdout
     return float(re.search(r"bubble ([0-9.]+) %", text).group(1))
 
@@ -74,15 +109,39 @@ def simulated_rows(result: Result) -> tuple[list[str], list[list[str]]]:
              for name in names])
 
 
+def paced_rows(simulated: Result, runs: dict[str, Result]) -> tuple[list[str], list[list[str]]]:
+    """One row a schedule: its bubble, and its time over that of 1F1B."""
+    header = ["schedule", "plan's bubble, %", "measured bubble, %", "simulated / 1f1b", "measured",
+              "with jitter: simulated / 1f1b", "measured"]
+    rows = []
+    for name in CHUNKS:
+        bubble = runs[f"paced.{name}.0.0"].median("bubble")
+        planned = planned_bubble(name, PACED_STAGES, PACED_MICRO_BATCHES)
+        row = [name, harness.number(planned, 1), harness.number(bubble, 1)]
+        for sigma, jitter in JITTERS.items():
+            seconds = runs[f"paced.{name}.{sigma}"].median("seconds")
+            base = runs[f"paced.{BASE}.{sigma}"].median("seconds")
+            ratio = seconds / base if seconds and base else None
+            row += [harness.number(simulated.median(f"{name}, ready|{jitter}"), 3),
+                    harness.number(ratio, 3)]
+        rows.append(row)
+    return header, rows
+
+
 def measured_rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """One row a schedule."""
-    return (["schedule", "plan's bubble, %", "measured bubble, %", "of it for an uneven cut",
-             "s a step", "contexts, MiB"],
-            [[result.contender.name, harness.number(planned_bubble(result.contender.name), 1),
-              harness.number(result.median("bubble"), 1),
-              harness.number(result.median("least bubble"), 1),
-              harness.number(result.median("seconds")),
-              harness.number(result.median("contexts"), 0)] for result in results])
+    """One row a run."""
+    header = ["schedule", "plan's bubble, %", "measured bubble, %", "of it for an uneven cut",
+              "s a step", "contexts, MiB"]
+    rows = []
+    for result in results:
+        label = result.contender.name
+        planned = planned_bubble(BASE if label == IN_THREADS else label, STAGES, MICRO_BATCHES)
+        rows.append([label, harness.number(planned, 1),
+                     harness.number(result.median("bubble"), 1),
+                     harness.number(result.median("least bubble"), 1),
+                     harness.number(result.median("seconds")),
+                     harness.number(result.median("contexts"), 0)])
+    return header, rows
 
 
 def main() -> int:
@@ -93,24 +152,28 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
     options = parser.parse_args()
     load = harness.load_before_start()
-    planned = contenders()
-    simulated = harness.interleave(planned[:1], 1, 600.0)
-    measured = harness.interleave(planned[1:], options.rounds, 600.0)
+    simulated = harness.interleave(simulations(), 1, 600.0)
+    runs = harness.interleave([paced(name, sigma) for sigma in JITTERS for name in CHUNKS],
+                              options.rounds, 600.0)
+    models = harness.interleave(measured(), options.rounds, 600.0)
+    results = [*simulated, *runs, *models]
     where = harness.circumstances(load)
-    print(f"{harness.table(*simulated_rows(simulated[0]))}\n\n{where}\n\n"
-          f"{harness.table(*measured_rows(measured))}")
+    by_name = {result.contender.name: result for result in runs}
+    tables = {"simulated": simulated_rows(simulated[0]),
+              "paced": paced_rows(simulated[1], by_name), "measured": measured_rows(models)}
+    print("\n\n".join([where, *(harness.table(*table) for table in tables.values())]))
     if options.json:
         harness.write_figures(options.json, [
-            made for result in simulated + measured for figure in result.figures()
+            made for result in results for figure in result.figures()
             for made in harness.figures_against(result, figure,
                                                 f"{result.contender.name}.{figure}",
                                                 UNITS.get(figure, "ratio"))])
-    if options.write_docs and not any(result.failure for result in simulated + measured):
-        harness.write_section("simulated", harness.markdown_table(*simulated_rows(simulated[0])),
-                              PAGE)
-        harness.write_section("measured", f"Measured {where}; {options.rounds} rounds.\n\n"
-                              f"{harness.markdown_table(*measured_rows(measured))}", PAGE)
-    return harness.exit_code(simulated + measured)
+    if options.write_docs and not any(result.failure for result in results):
+        measured_at = f"Measured {where}; {options.rounds} rounds.\n\n"
+        for name, table in tables.items():
+            head = "" if name == "simulated" else measured_at
+            harness.write_section(name, head + harness.markdown_table(*table), PAGE)
+    return harness.exit_code(results)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 // What readiness gains under jitter: stage cores on a simulated network and clock. Prints a JSON
 // object a schedule: for each kind of jitter, the mean time of a step over that of 1F1B carried out
 // strictly as planned under the same jitter.
+//
+//   schedules_bench [RUNS [STAGES MICRO_BATCHES]]
 
 #include <cmath>
 #include <cstdio>
@@ -20,7 +22,6 @@ using namespace troupe;
 using engine::execution;
 using tests::cluster_options;
 
-constexpr std::uint32_t stages = 8, microbatches = 32;
 constexpr std::uint32_t unit = 100000;  // what F, I and W take on a whole stage
 
 tests::stretch lognormal(double sigma) {
@@ -83,22 +84,27 @@ engine::plan with_cap(engine::plan steps, std::uint32_t more) {
   return steps;
 }
 
+struct size {
+  std::uint32_t stages = 8;
+  std::uint32_t microbatches = 32;
+};
+
 struct entry {
   std::string name;
   engine::plan steps;
   execution how = execution::ready;
 };
 
-std::vector<entry> entries() {
-  const auto made = [](std::string_view name) {
-    return engine::plan_step({std::string(name)}, stages, microbatches).value();
+std::vector<entry> entries(const size& of) {
+  const auto made = [&](std::string_view name) {
+    return engine::plan_step({std::string(name)}, of.stages, of.microbatches).value();
   };
   std::vector<entry> all;
   for (const auto name : engine::schedule_names()) {
     all.push_back({std::string(name) + ", as planned", made(name), execution::planned});
     all.push_back({std::string(name) + ", ready", made(name)});
   }
-  all.push_back({"1f1b, ready, cap 2p", with_cap(made("1f1b"), stages)});
+  all.push_back({"1f1b, ready, cap 2p", with_cap(made("1f1b"), of.stages)});
   all.push_back({"zb-h1, ready, cap p+2", with_cap(made("zb-h1"), 2)});
   return all;
 }
@@ -106,12 +112,18 @@ std::vector<entry> entries() {
 }  // namespace
 
 int main(int count, char** arguments) {
-  const std::uint64_t runs = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 20;
-  const auto base = engine::one_f_one_b(stages, microbatches);
+  const auto number = [&](int place, std::uint64_t otherwise) {
+    return count > place ? std::strtoull(arguments[place], nullptr, 10) : otherwise;
+  };
+  const std::uint64_t runs = number(1, 20);
+  size of;
+  of.stages = static_cast<std::uint32_t>(number(2, of.stages));
+  of.microbatches = static_cast<std::uint32_t>(number(3, of.microbatches));
+  const auto base = engine::one_f_one_b(of.stages, of.microbatches);
   std::vector<double> base_times;
   for (const auto& with : jitters())
     base_times.push_back(mean_time(base, execution::planned, with, runs));
-  for (const auto& [name, steps, how] : entries()) {
+  for (const auto& [name, steps, how] : entries(of)) {
     std::printf("{\"schedule\": \"%s\"", name.c_str());
     std::size_t column = 0;
     for (const auto& with : jitters())

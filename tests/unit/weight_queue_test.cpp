@@ -1,0 +1,157 @@
+// Deferred weight gradients: the same sums whoever computes them, and nobody waits for a helper
+// that has no core.
+
+#include <ATen/ops/full.h>
+
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <future>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/stage/weight_queue.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::engine;
+using namespace std::chrono_literals;
+
+constexpr step_key step{{1}, {1}};
+constexpr auto bound = 20s;  // of every wait below
+
+/// What was added to each weight, in its order.
+class sums {
+ public:
+  weight_queue::adder adder() {
+    return [this](const at::Tensor& weight, const at::Tensor& gradient) {
+      const std::scoped_lock lock(mutex_);
+      added_[weight.unsafeGetTensorImpl()].push_back(gradient.item<double>());
+    };
+  }
+  std::vector<double> of(const at::Tensor& weight) {
+    const std::scoped_lock lock(mutex_);
+    return added_[weight.unsafeGetTensorImpl()];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const at::TensorImpl*, std::vector<double>> added_;
+};
+
+at::Tensor number(double value) {
+  return at::full({}, value, at::kDouble);
+}
+
+/// A task that says whether a helper runs it.
+template <class Work>
+weight_task task(const at::Tensor& weight, Work work) {
+  return {weight, [work, home = std::this_thread::get_id()]() -> at::Tensor {
+            return work(std::this_thread::get_id() != home);
+          }};
+}
+
+template <class Condition>
+bool comes_true(Condition condition) {
+  const auto most = std::chrono::steady_clock::now() + bound;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > most) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a weight's gradients are added in the order of micro-batches, whoever computes them") {
+  for (const bool helped : {false, true}) {
+    sums all;
+    weight_queue queue(all.adder(), helped);
+    const std::vector<at::Tensor> weights{number(0), number(1), number(2)};
+    constexpr std::uint32_t count = 200;
+    std::vector<double> expected;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      std::vector<weight_task> tasks;
+      for (const auto& weight : weights)
+        for (const double half : {0.0, 0.5})  // one weight may be used twice
+          tasks.push_back(task(weight, [i, half](bool) { return number(i + half); }));
+      queue.put(step, {i}, std::move(tasks));
+      expected.insert(expected.end(), {i + 0.0, i + 0.5});
+      if (i >= 2) queue.finish(step, {i - 2});  // as a plan does that puts W off
+    }
+    queue.finish(step, {count - 2});
+    queue.finish(step, {count - 1});
+    for (const auto& weight : weights) CHECK(all.of(weight) == expected);
+    CHECK_FALSE(queue.is_outrun());
+  }
+}
+
+TEST_CASE("a helper computes what waits, also of later micro-batches") {
+  sums all;
+  weight_queue queue(all.adder(), true);
+  const auto weight = number(0);
+  std::atomic<int> by_helper = 0;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    std::vector<weight_task> tasks{task(weight, [&by_helper, i](bool helping) {
+      by_helper += helping ? 1 : 0;
+      return number(i);
+    })};
+    queue.put(step, {i}, std::move(tasks));
+  }
+  REQUIRE(comes_true([&] { return all.of(weight).size() == 3; }));
+  for (std::uint32_t i = 0; i < 3; ++i) queue.finish(step, {i});
+  CHECK(by_helper == 3);
+  CHECK(all.of(weight) == std::vector<double>{0, 1, 2});
+  CHECK(queue.take_helped_seconds() > 0);
+  CHECK(queue.take_helped_seconds() == 0);
+}
+
+TEST_CASE(
+    "a helper without a core holds nobody up, and what it finds too late counts for nothing") {
+  sums all;
+  weight_queue queue(all.adder(), true);
+  const auto weight = number(0);
+  const auto other = number(1);
+  std::promise<void> begun, core;
+  const auto goes_on = core.get_future().share();
+  std::vector<weight_task> tasks{task(weight, [&begun, goes_on](bool helping) {
+    if (helping) {
+      begun.set_value();
+      goes_on.wait();
+    }
+    return number(7);
+  })};
+  queue.put(step, {0}, std::move(tasks));
+  REQUIRE(begun.get_future().wait_for(bound) == std::future_status::ready);
+  queue.finish(step, {0});
+  CHECK(all.of(weight) == std::vector<double>{7});
+  CHECK(queue.is_outrun());
+
+  std::vector<weight_task> next{task(other, [](bool) { return number(8); })};
+  queue.put(step, {1}, std::move(next));
+  queue.finish(step, {1});
+  core.set_value();
+  CHECK(comes_true([&] { return !queue.is_outrun(); }));
+  CHECK(all.of(weight) == std::vector<double>{7});
+  CHECK(all.of(other) == std::vector<double>{8});
+}
+
+TEST_CASE("what a task throws is thrown where its turn is") {
+  sums all;
+  weight_queue queue(all.adder(), true);
+  const auto weight = number(0);
+  std::atomic<bool> tried = false;
+  std::vector<weight_task> tasks{task(weight, [&tried](bool helping) -> at::Tensor {
+    if (helping) tried = true;
+    throw std::runtime_error("no memory");
+  })};
+  queue.put(step, {0}, std::move(tasks));
+  REQUIRE(comes_true([&] { return tried.load(); }));
+  CHECK_THROWS_AS(queue.finish(step, {0}), std::runtime_error);
+  CHECK(all.of(weight).empty());
+}
