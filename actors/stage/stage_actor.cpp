@@ -61,8 +61,6 @@ std::uint32_t chunks_of(const stage_state& state) {
   return static_cast<std::uint32_t>(state.modules.size());
 }
 
-void perform_effects(stage_pointer self, const result<engine::stage_effects>& effects);
-
 bool begins_backward(const engine::stage_module& module, const engine::action& what) {
   const bool is_backward =
       what.kind == action_kind::backward || what.kind == action_kind::input_gradient;

@@ -26,11 +26,13 @@ constexpr std::chrono::minutes verdict_deadline{60};
 /// What every context of the step must have given back by now, or the step fails: memory that
 /// stays behind would grow from step to step.
 result<void> check_contexts(const stage_state& state, const step_key& key) {
-  for (const auto& module : state.modules)
-    if (const auto bytes = module->contexts().bytes(key); bytes > 0 && module->is_settled())
+  for (const auto& module : state.modules) {
+    const bool settled = module->is_settled();  // before the count, which may be of before that
+    if (const auto bytes = module->contexts().bytes(key); bytes > 0 && settled)
       return fail(errc::handler_failed, "the contexts of " + engine::to_string(key) +
                                             " still hold " + std::to_string(bytes) +
                                             " bytes at its end");
+  }
   return {};
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 
 namespace troupe::engine {
 
@@ -35,6 +36,15 @@ void microbatch_contexts::count(const step_key& step, microbatch_id microbatch) 
   held_bytes_ += found->second.bytes;
   peak_bytes_ = std::max(peak_bytes_, held_bytes_);
   if (found->second.bytes == 0) accounts_.erase(found);
+}
+
+void microbatch_contexts::recount() {
+  held_bytes_ = 0;
+  for (auto each = accounts_.begin(); each != accounts_.end();) {
+    each->second.bytes = bytes_of(*each);
+    held_bytes_ += each->second.bytes;
+    each = each->second.bytes == 0 ? accounts_.erase(each) : std::next(each);
+  }
 }
 
 std::uint64_t microbatch_contexts::bytes_of(const std::pair<const key, account>& of) const {

@@ -41,6 +41,9 @@ class microbatch_contexts {
   /// The micro-batch's action is over: counts anew what lives.
   void count(const step_key& step, microbatch_id microbatch);
 
+  /// Counts all anew: what was still held then may be gone.
+  void recount();
+
   /// What a step's micro-batches hold now; 0 once the last of them has gone backward, or somebody
   /// keeps what was made for them.
   [[nodiscard]] std::uint64_t bytes(const step_key& step) const;
@@ -66,8 +69,6 @@ class microbatch_contexts {
 
 /// The sum of a step's gradients, one entry a parameter, added in the order given. What a plain
 /// `backward()` per micro-batch would leave in `.grad`, to the bit, without touching `.grad`.
-///
-/// Two threads may add gradients of different parameters at once.
 class gradient_sum {
  public:
   explicit gradient_sum(std::size_t parameters) : sums_(parameters) {}

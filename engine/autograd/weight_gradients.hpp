@@ -10,7 +10,8 @@ namespace troupe::engine {
 /// The gradient of one weight, left for later. Owns the activations it needs.
 struct weight_task {
   at::Tensor weight;                     ///< The parameter itself.
-  std::function<at::Tensor()> gradient;  ///< Computes it; call once, without grad mode.
+  /// Computes it; called without grad mode, perhaps again, and by two threads at once.
+  std::function<at::Tensor()> gradient;
 };
 
 /// While one lives, layers that can split their backward (see `convolve`) compute only the gradient

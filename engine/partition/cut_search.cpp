@@ -25,8 +25,7 @@ struct extension {
 class searcher {
  public:
   searcher(const slicing& of, std::size_t width) : of_(of), width_(width) {
-    const auto positions = of.layout.positions();
-    for (std::size_t i = 0; i < of.layers; ++i) share_ += of.load(0, {i, i + 1}) / positions;
+    share_ = of.load(0, {0, of.layers}) / of.layout.positions();
   }
 
   std::vector<std::vector<std::size_t>> search() const {

@@ -21,7 +21,7 @@ stage_costs::stage_costs(model_profile at, const planning& how, const plan& step
     sum = sums_[i];
     sum.forward_s += layer.forward_s;
     sum.weight_s += layer.weight_s;
-    sum.backward_s += layer.input_s + layer.weight_s + (again ? layer.forward_s : 0);
+    sum.input_s += layer.input_s + (again ? layer.forward_s : 0);
     sum.update_s += layer.update_s;
     sum.parameter_bytes += static_cast<double>(layer.parameter_bytes);
     sum.kept_bytes += again ? 0 : layer.kept_bytes;
@@ -61,11 +61,9 @@ double stage_costs::edge_s(std::uint32_t position, std::size_t layer) const {
 
 slice_cost stage_costs::seconds(std::uint32_t position, layer_range slice) const {
   const auto &before = sums_[slice.first], &after = sums_[slice.last];
-  const double weight_s = after.weight_s - before.weight_s;
-  const double backward_s = after.backward_s - before.backward_s;
   return {.forward = after.forward_s - before.forward_s + edge_s(position + 1, slice.last),
-          .input_gradient = backward_s + edge_s(position, slice.first) - weight_s,
-          .weight_gradient = weight_s};
+          .input_gradient = after.input_s - before.input_s + edge_s(position, slice.first),
+          .weight_gradient = after.weight_s - before.weight_s};
 }
 
 double stage_costs::update_s(layer_range slice) const {
@@ -74,7 +72,8 @@ double stage_costs::update_s(layer_range slice) const {
 
 double stage_costs::slowness(std::uint32_t position, layer_range slice) const {
   const auto &before = sums_[slice.first], &after = sums_[slice.last];
-  const double work = after.forward_s - before.forward_s + after.backward_s - before.backward_s;
+  const double work = after.forward_s - before.forward_s + after.input_s - before.input_s +
+                      after.weight_s - before.weight_s;
   return std::max({work, 2 * edge_s(position, slice.first), 2 * edge_s(position + 1, slice.last)});
 }
 

@@ -37,7 +37,7 @@ class stage_costs {
 
  private:
   struct running_sum {
-    double forward_s = 0, backward_s = 0, weight_s = 0, update_s = 0, parameter_bytes = 0,
+    double forward_s = 0, input_s = 0, weight_s = 0, update_s = 0, parameter_bytes = 0,
            kept_bytes = 0;
   };
   /// Micro-batches that a stage holds at once, by chunk.

@@ -60,6 +60,7 @@ void stage_module::leave_out_weights(watched_storages& made) const {
 
 void stage_module::begin(const step_key& step, const step_terms& terms) {
   begun_[step] = {terms};
+  contexts_.recount();
 }
 
 void stage_module::end(const step_key& step, bool keep) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <stdexcept>
 
 namespace troupe::engine {
 namespace {
@@ -15,6 +16,9 @@ using namespace std::chrono_literals;
 
 /// The least time to wait for a helper before its work is done again.
 constexpr auto least_patience = 1ms;
+
+/// Micro-batches whose gradients a helper may keep until their turn.
+constexpr std::size_t most_ahead = 2;
 
 constexpr int least_priority = 19;
 
@@ -57,22 +61,29 @@ void weight_queue::put(const step_key& step, microbatch_id microbatch,
   batch made{{step, microbatch}, {}};
   for (auto& of : by_weight)
     made.entries.push_back({std::make_shared<const std::vector<weight_task>>(std::move(of))});
-  {
-    const std::scoped_lock lock(mutex_);
-    batches_.push_back(std::move(made));
-  }
-  if (helper_) helper_->post([this] { help(); });
+  const std::scoped_lock lock(mutex_);
+  batches_.push_back(std::move(made));
+  ask_for_help();
 }
 
 void weight_queue::finish(const step_key& step, microbatch_id microbatch) {
   std::unique_lock lock(mutex_);
-  if (batches_.empty() || batches_.front().of != key{step, microbatch}) return;
+  const key wanted{step, microbatch};
+  if (batches_.empty() || batches_.front().of != wanted) {
+    if (std::ranges::find(batches_, wanted, &batch::of) == batches_.end()) return;
+    throw std::logic_error("weight gradients of a micro-batch before those of an earlier one");
+  }
   for (auto& each : batches_.front().entries)
-    if (each.state == progress::waiting) compute_here(lock, each);
-  for (auto& each : batches_.front().entries) await(lock, each);
+    if (each.state != progress::at_helper) settle(lock, each);
+  for (auto& each : batches_.front().entries) {
+    if (each.state == progress::done) continue;
+    const auto is_back = [&] { return each.state != progress::at_helper; };
+    if (!changed_.wait_for(lock, std::max<clock::duration>(last_, least_patience), is_back))
+      outrun_ = true;
+    settle(lock, each);
+  }
   batches_.pop_front();
-  lock.unlock();
-  if (helper_) helper_->post([this] { help(); });
+  ask_for_help();
 }
 
 std::vector<at::Tensor> weight_queue::compute(const std::vector<weight_task>& tasks) {
@@ -83,45 +94,33 @@ std::vector<at::Tensor> weight_queue::compute(const std::vector<weight_task>& ta
   return gradients;
 }
 
-void weight_queue::add(std::unique_lock<std::mutex>& held, entry& of,
-                       const std::vector<at::Tensor>& gradients) {
-  const auto tasks = std::exchange(of.tasks, {});  // the activations are freed when it goes
-  of.state = progress::adding;
-  held.unlock();
-  const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < gradients.size(); ++i) add_((*tasks)[i].weight, gradients[i]);
-  held.lock();
+void weight_queue::settle(std::unique_lock<std::mutex>& held, entry& of) {
+  auto tasks = std::exchange(of.tasks, {});
+  auto gradients = std::exchange(of.gradients, {});
+  const bool computed = of.state == progress::computed;
   of.state = progress::done;
-}
-
-void weight_queue::compute_here(std::unique_lock<std::mutex>& held, entry& of) {
-  const auto tasks = of.tasks;
-  of.state = progress::adding;  // not the helper's any more
   held.unlock();
-  const auto begin = clock::now();
-  const auto gradients = compute(*tasks);
+  if (!computed) {
+    const auto begin = clock::now();
+    gradients = compute(*tasks);
+    last_ = clock::now() - begin;
+  }
+  for (const auto& each : gradients) add_(of.weight, each);
+  tasks.reset();  // frees the activations before others are kept waiting
   held.lock();
-  longest_ = std::max(longest_, clock::now() - begin);
-  add(held, of, gradients);
 }
 
-void weight_queue::await(std::unique_lock<std::mutex>& held, entry& of) {
-  const auto patience = std::max<clock::duration>(longest_, least_patience);
-  changed_.wait_for(held, patience, [&] { return of.state != progress::at_helper; });
-  if (of.state == progress::at_helper) outrun_ = true;
-  if (of.state == progress::at_helper || of.state == progress::waiting)
-    return compute_here(held, of);
-  changed_.wait(held, [&] { return of.state == progress::done; });
+void weight_queue::ask_for_help() {
+  if (helper_ && !std::exchange(asked_, true)) helper_->post([this] { help(); });
 }
 
 weight_queue::entry* weight_queue::next_for_helper() {
   if (closing_) return nullptr;
-  for (auto& [of, entries] : batches_) {
+  for (std::size_t i = 0; i < std::min(batches_.size(), most_ahead); ++i) {
+    auto& entries = batches_[i].entries;
     const auto found = std::ranges::find_if(
         entries, [](const entry& each) { return each.state == progress::waiting && !each.threw; });
     if (found != entries.end()) return &*found;
-    if (!std::ranges::all_of(entries, [](const entry& e) { return e.state == progress::done; }))
-      return nullptr;  // a later micro-batch would be added before this one
   }
   return nullptr;
 }
@@ -140,18 +139,17 @@ void weight_queue::help() {
     } catch (const std::exception&) {
       threw = true;  // the stage's thread computes it again, and throws where it is caught
     }
+    const double took = cpu_seconds() - begin;
     tasks.reset();
     lock.lock();
     if (std::exchange(outrun_, false)) continue;  // `mine` may be gone
-    if (threw) {
-      mine->threw = true;
-      mine->state = progress::waiting;
-    } else {
-      add(lock, *mine, gradients);
-      helped_s_ += cpu_seconds() - begin;
-    }
+    mine->threw = threw;
+    mine->state = threw ? progress::waiting : progress::computed;
+    mine->gradients = std::move(gradients);
+    helped_s_ += threw ? 0 : took;
     changed_.notify_all();
   }
+  asked_ = false;
 }
 
 bool weight_queue::is_outrun() const {

@@ -22,15 +22,16 @@ namespace troupe::engine {
 /// begins before that: a thread of the lowest priority, to which the system gives a core that
 /// nobody else wants. So what a stage has too much of is done on the cores of stages that wait.
 ///
-/// A helper that lost its core holds nobody up: the stage waits for it about as long as the
-/// gradient takes, then computes the gradient itself, and what the helper finds comes too late.
-/// Sums have the same bits whoever computes: one weight's gradients are added in one order.
+/// A helper that lost its core holds nobody up: the stage waits for it about as long as a gradient
+/// takes, then computes this one itself, and what the helper finds comes too late. Sums have the
+/// same bits whoever computes: the stage's thread adds all gradients, in the order of
+/// micro-batches. The price is what the helper has computed ahead: a gradient of each weight, for
+/// two micro-batches at most.
 ///
-/// `put`, `finish` and the destructor are called by one thread.
+/// For stages of one intra-op thread. `put`, `finish` and the destructor are called by one thread.
 class weight_queue {
  public:
-  /// Adds a weight's gradient to the step's sum: in the stage's thread or the helper's, of one
-  /// weight never in both at once.
+  /// Adds a weight's gradient to the step's sum, in the thread that calls `finish`.
   using adder = std::function<void(const at::Tensor& weight, const at::Tensor& gradient)>;
 
   weight_queue(adder add, bool helped);
@@ -41,24 +42,26 @@ class weight_queue {
   /// What a micro-batch's backward has left; they come in the order in which `finish` is called.
   void put(const step_key& step, microbatch_id microbatch, std::vector<weight_task> tasks);
 
-  /// Computes what is left of the micro-batch's; nothing if it has none here. What a task throws
-  /// passes through.
+  /// Adds the micro-batch's gradients, after computing what is left of them; nothing if it has none
+  /// here. What a task throws passes through. Errors: std::logic_error before an earlier one's.
   void finish(const step_key& step, microbatch_id microbatch);
 
   /// The helper still computes what came too late, and holds the tensors for it.
   [[nodiscard]] bool is_outrun() const;
 
-  /// Seconds that the helper has saved the stage; starts anew.
+  /// Seconds of a core that the helper has saved the stage; starts anew.
   [[nodiscard]] double take_helped_seconds();
 
  private:
   using clock = std::chrono::steady_clock;
   using key = std::pair<step_key, microbatch_id>;
 
-  enum class progress : std::uint8_t { waiting, at_helper, adding, done };
+  enum class progress : std::uint8_t { waiting, at_helper, computed, done };
   /// The tasks of one weight, in their order.
   struct entry {
     std::shared_ptr<const std::vector<weight_task>> tasks;
+    at::Tensor weight = tasks->front().weight;
+    std::vector<at::Tensor> gradients = {};  // of the helper
     progress state = progress::waiting;
     bool threw = false;  // at the helper: the stage's thread is to see it
   };
@@ -69,20 +72,19 @@ class weight_queue {
 
   static std::vector<at::Tensor> compute(const std::vector<weight_task>& tasks);
   void help();
+  void ask_for_help();
   [[nodiscard]] entry* next_for_helper();
-  void add(std::unique_lock<std::mutex>& held, entry& of, const std::vector<at::Tensor>& gradients);
-  void compute_here(std::unique_lock<std::mutex>& held, entry& of);
-  void await(std::unique_lock<std::mutex>& held, entry& of);
+  void settle(std::unique_lock<std::mutex>& held, entry& of);
 
   const adder add_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<batch> batches_;  // grows at its end only while the helper may look at an entry
+  std::deque<batch> batches_;  // the helper keeps a pointer into one: they go from the front only
   bool closing_ = false;
-  bool helper_computes_ = false;
-  bool outrun_ = false;
+  bool asked_ = false;   // the helper will look, or looks
+  bool outrun_ = false;  // what the helper is at is done
   double helped_s_ = 0;
-  clock::duration longest_{};            // that the stage's thread took for one weight
+  clock::duration last_{};               // that the stage's thread took for a weight
   std::unique_ptr<work_thread> helper_;  // last: its tasks use the rest
 };
 

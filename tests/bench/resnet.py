@@ -74,13 +74,13 @@ def schedules_of(family: str, wanted: list[str]) -> list[str]:
     return [""]
 
 
-def setups(family: str, options: argparse.Namespace) -> list[Setup]:
+def setups(family: str, micro_batches: list[int], variants: list[str], schedules: list[str],
+           own_cut: bool = False) -> list[Setup]:
     """A family's rows. All but GPipe need as many micro-batches as stages."""
-    cuts = (False, True) if family == "troupe" and options.auto_cut else (False,)
-    return [Setup(family, schedule, count, variant, auto_cut) for variant in options.variants
-            for auto_cut in cuts for schedule in schedules_of(family, options.schedules)
-            for count in options.micro_batches
-            if schedule in ("", "gpipe") or count >= STAGES]
+    cuts = (False, True) if family == "troupe" and own_cut else (False,)
+    return [Setup(family, schedule, count, variant, auto_cut) for variant in variants
+            for auto_cut in cuts for schedule in schedules_of(family, schedules)
+            for count in micro_batches if schedule in ("", "gpipe") or count >= STAGES]
 
 
 # ---------------------------------------------------------------- how to start, how to read
@@ -172,7 +172,8 @@ def contenders(options: argparse.Namespace) -> dict[str, tuple[Setup, Contender]
     for family in options.only:
         command = troupe_command if family == "troupe" else peer_command
         reader = troupe_reader if family == "troupe" else peer_reader
-        for setup in setups(family, options):
+        for setup in setups(family, options.micro_batches, options.variants, options.schedules,
+                            options.auto_cut):
             contender = Contender(setup.name, command(options, setup), reader(options))
             found[setup.name] = (setup, contender)
     return found

@@ -343,6 +343,15 @@ class Resnet(Quiet):
         names = [setup.name for setup in resnet.setups("rpc", [1], ["fp32"], both)]
         self.assertEqual(names, ["rpc.mb1"])
 
+    def test_only_troupe_is_measured_with_a_cut_of_its_own(self):
+        kinds = ["fp32", "bf16-channels_last"]
+        names = [setup.name for setup in resnet.setups("troupe", [4], kinds, ["1f1b"], True)]
+        self.assertEqual(names, ["troupe.1f1b.mb4", "troupe.1f1b.mb4.auto-cut",
+                                 "troupe.1f1b.mb4.bf16-channels_last",
+                                 "troupe.1f1b.mb4.bf16-channels_last.auto-cut"])
+        peers = [setup.auto_cut for setup in resnet.setups("rpc", [4], kinds, ["1f1b"], True)]
+        self.assertEqual(peers, [False, False])
+
     def test_a_peer_is_measured_with_the_schedules_it_has_in_each_variant(self) -> None:
         kinds = ["fp32", "bf16-channels_last"]
         names = [setup.name for setup in resnet.setups("pipelining", [4], kinds, ["zb-h1", "1f1b"])]
@@ -392,7 +401,7 @@ class Resnet(Quiet):
         self.assertEqual(lines["resnet.step_s.troupe.1f1b.mb4", "rpc.mb8"], 12.0)
         name = "resnet.peak.stage_1.troupe.1f1b.mb4"
         self.assertEqual(lines[name, "pipelining.1f1b.mb4"], 1 << 20)
-        self.assertIn("| Troupe | fp32 | 1f1b | 4 | 3.000 |", report.markdown("today", "how"))
+        self.assertIn("| Troupe | fp32 | 1f1b | 4 | given | 3.000 |", report.markdown("today", "how"))
 
     def test_precisions_are_compared_apart_and_with_fp32(self) -> None:
         def row(family: str, variant: str, step_s: float) -> tuple:

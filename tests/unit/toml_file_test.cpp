@@ -117,7 +117,7 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
       {"[pipeline]\nstagse = 2\n",
        "run.toml:2: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, cut, "
        "partition, memory_mib, recompute, schedule, schedule_file, chunks, micro_batches, credits, "
-       "threads_per_stage, stages_in"},
+       "threads_per_stage, idle_cores, stages_in"},
       {"[link]\nqqqq = 2\n",
        "run.toml:2: link.qqqq: unknown key; allowed: transport, listen, "
        "secret_file"},

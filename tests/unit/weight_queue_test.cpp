@@ -91,20 +91,26 @@ TEST_CASE("a weight's gradients are added in the order of micro-batches, whoever
   }
 }
 
-TEST_CASE("a helper computes what waits, also of later micro-batches") {
+TEST_CASE("a helper computes what waits, two micro-batches ahead and no further") {
   sums all;
   weight_queue queue(all.adder(), true);
   const auto weight = number(0);
   std::atomic<int> by_helper = 0;
-  for (std::uint32_t i = 0; i < 3; ++i) {
+  const auto put = [&](std::uint32_t i) {
     std::vector<weight_task> tasks{task(weight, [&by_helper, i](bool helping) {
       by_helper += helping ? 1 : 0;
       return number(i);
     })};
     queue.put(step, {i}, std::move(tasks));
-  }
-  REQUIRE(comes_true([&] { return all.of(weight).size() == 3; }));
-  for (std::uint32_t i = 0; i < 3; ++i) queue.finish(step, {i});
+  };
+  for (std::uint32_t i = 0; i < 3; ++i) put(i);
+  REQUIRE(comes_true([&] { return by_helper == 2; }));
+  CHECK(all.of(weight).empty());
+  CHECK_THROWS_AS(queue.finish(step, {1}), std::logic_error);
+  queue.finish(step, {0});
+  REQUIRE(comes_true([&] { return by_helper == 3; }));
+  queue.finish(step, {1});
+  queue.finish(step, {2});
   CHECK(by_helper == 3);
   CHECK(all.of(weight) == std::vector<double>{0, 1, 2});
   CHECK(queue.take_helped_seconds() > 0);
