@@ -175,14 +175,11 @@ result<void> save(const std::vector<engine::model_profile>& profiles,
   });
 }
 
-std::vector<std::pair<std::size_t, std::size_t>> ranges_between(cut_list cuts, std::size_t layers) {
+std::vector<std::pair<std::size_t, std::size_t>> ranges_between(const cut_list& cuts,
+                                                                std::size_t layers) {
   std::vector<std::pair<std::size_t, std::size_t>> ranges;
-  std::size_t first = 0;
-  cuts.push_back(layers);
-  for (const auto cut : cuts) {
-    ranges.emplace_back(first, cut);
-    first = cut;
-  }
+  for (const auto& [first, last] : engine::slices_between(cuts, layers))
+    ranges.emplace_back(first, last);
   return ranges;
 }
 
