@@ -54,7 +54,7 @@ class raw_socket {
 /// Passes bytes between clients and a server, and keeps what the first client said.
 class relay {
  public:
-  explicit relay(std::string to) : to_(std::move(to)), listener_(socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit relay(const std::string& to) : server_(to), listener_(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in any{};
     any.sin_family = AF_INET;
     any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -82,8 +82,7 @@ class relay {
   void run() {
     const raw_socket client(::accept(listener_.fd(), nullptr, nullptr));
     if (client.fd() < 0) return;
-    const raw_socket server(to_);
-    std::array<pollfd, 2> ready = {{{client.fd(), POLLIN, 0}, {server.fd(), POLLIN, 0}}};
+    std::array<pollfd, 2> ready = {{{client.fd(), POLLIN, 0}, {server_.fd(), POLLIN, 0}}};
     while (!stop_) {
       ::poll(ready.data(), ready.size(), 20);
       for (std::size_t from = 0; from < 2; ++from) {
@@ -99,7 +98,7 @@ class relay {
     }
   }
 
-  const std::string to_;
+  const raw_socket server_;
   const raw_socket listener_;
   std::string address_;
   std::atomic<bool> stop_ = false;

@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <poll.h>
-#include <atomic>
 #include <catch2/catch_test_macros.hpp>
+#include <condition_variable>
 #include <cstdlib>
+#include <deque>
 #include <fstream>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -49,24 +51,42 @@ program_outcome run_program(const std::vector<std::string>& arguments,
 program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,
                           const std::function<void(pid_t, std::string_view)>& on_line) {
   program_outcome outcome;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::string> lines;  // of standard error, not yet shown to on_line
   std::optional<cluster::child_exit> ended;
   const auto begin = std::chrono::steady_clock::now();
   {
     auto group = cluster::process_group::create(
-        {.on_exit = [&](const cluster::child_exit& how) { ended = how; },
+        {.on_exit =
+             [&](const cluster::child_exit& how) {
+               const std::lock_guard lock(mutex);
+               ended = how;
+               changed.notify_one();
+             },
          .on_line =
              [&](std::string_view, cluster::output_stream stream, std::string_view line) {
+               const std::lock_guard lock(mutex);
                auto& text = stream == cluster::output_stream::out ? outcome.out : outcome.err;
                (text += line) += '\n';
-               if (on_line && stream == cluster::output_stream::err) {
-                 const auto children = children_of(getpid());
-                 on_line(children.empty() ? 0 : children.front(), line);
-               }
+               if (stream == cluster::output_stream::err) lines.emplace_back(line);
+               changed.notify_one();
              }});
     REQUIRE(group);
     REQUIRE(group->start(
         {.name = "program", .arguments = arguments, .environment = {}, .program = program}));
-    CHECK(group->wait(std::chrono::minutes(2)));
+    std::unique_lock lock(mutex);
+    const auto has_news = [&] { return !lines.empty() || ended; };
+    while (changed.wait_until(lock, begin + std::chrono::minutes(2), has_news) && !lines.empty()) {
+      const std::string line = std::move(lines.front());
+      lines.pop_front();
+      if (!on_line) continue;
+      lock.unlock();
+      const auto children = children_of(getpid());
+      on_line(children.empty() ? 0 : children.front(), line);
+      lock.lock();
+    }
+    CHECK(ended);
   }
   outcome.seconds = std::chrono::steady_clock::now() - begin;
   REQUIRE(ended);

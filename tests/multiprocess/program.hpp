@@ -24,7 +24,8 @@ struct program_outcome {
 };
 
 /// Runs the program (TROUPE_PROGRAM) to its end (killed, and failing the test, after two minutes).
-/// `on_line` sees each line of its standard error as it comes, with the program's pid.
+/// `on_line` sees each line of its standard error as it comes, with the program's pid, in the
+/// caller's thread: it may assert.
 program_outcome run_program(const std::vector<std::string>& arguments,
                             const std::function<void(pid_t, std::string_view)>& on_line = {});
 

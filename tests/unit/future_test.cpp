@@ -189,6 +189,7 @@ TEST_CASE("one of many racing settlers wins, and all waiters agree") {
     std::atomic<int> winners = 0;
     std::atomic<int> continued = 0;
     std::latch start(threads);
+    std::vector<result<int>> seen(threads);
     std::vector<std::thread> racing;
     for (int i = 0; i < threads; ++i) {
       racing.emplace_back([&, i] {
@@ -199,14 +200,19 @@ TEST_CASE("one of many racing settlers wins, and all waiters agree") {
         } else if (owed.set(i)) {
           ++winners;
         }
-        const auto seen = handle.get(patience);
-        if (!seen) CHECK(seen.error().code == errc::cancelled);
+        seen[i] = handle.get(patience);
       });
     }
     for (auto& each : racing) each.join();
     CHECK(winners <= 1);
     CHECK(continued == threads);
-    CHECK(handle.get().has_value() == (winners == 1));
+    const auto settled = handle.get();
+    CHECK(settled.has_value() == (winners == 1));
+    if (!settled) CHECK(settled.error().code == errc::cancelled);
+    for (const auto& each : seen) {
+      CHECK(each.has_value() == settled.has_value());
+      if (each && settled) CHECK(*each == *settled);
+    }
   }
 }
 
