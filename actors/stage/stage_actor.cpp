@@ -53,7 +53,7 @@ work_done perform(engine::stage_module& module, const engine::start_action& what
     outcome.failure = engine::reason_of(problem);
   }
   outcome.busy_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() +
-                   module.take_helped_seconds();
+                   module.take_seconds_ahead();
   return outcome;
 }
 
@@ -287,7 +287,10 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
   for (const auto& module : state.modules)
     std::ranges::copy(module->parameters(), std::back_inserter(state.update.parameters));
   state.update.optimizer = std::move(given->optimizer);
-  state.work = std::make_unique<engine::work_thread>(state.name, given->threads);
+  state.work = std::make_unique<engine::work_thread>(
+      state.name, given->threads, [modules = modules_of(state)] {
+        return std::ranges::any_of(modules, [](auto* module) { return module->work_ahead(); });
+      });
   return {
       [self](const connect_stage& to) { return on_connect(self, to); },
       [self](const run& order) { return on_run(self, order); },

@@ -16,8 +16,14 @@ int held_by(action_kind kind) {
 
 plan_progress::plan_progress(stage_plan steps, std::uint32_t chunks, step_kind kind)
     : steps_(std::move(steps)), kind_(kind), chunks_(chunks), started_(steps_.actions.size()) {
-  for (std::size_t place = 0; place < steps_.actions.size(); ++place)
-    lane_of(steps_.actions[place]).places.push_back(place);
+  int held = 0;
+  int most = 0;
+  for (std::size_t place = 0; place < steps_.actions.size(); ++place) {
+    const action& what = steps_.actions[place];
+    lane_of(what).places.push_back(place);
+    most = std::max(most, held += held_by(what.kind));
+  }
+  if (kind_ == step_kind::training) spare_ = steps_.memory_cap - static_cast<std::uint32_t>(most);
 }
 
 plan_progress::lane& plan_progress::lane_of(const action& what) {
@@ -33,7 +39,7 @@ std::optional<action> plan_progress::best(const std::function<bool(const action&
     if (of.empty() || (how == execution::planned && of.front() != next_)) return;
     if (found && *found < of.front()) return;
     const action& what = steps_.actions[of.front()];
-    if (in_turn(what, of.front()) && can_start(what) && keeps_cap(of.front())) found = of.front();
+    if (in_turn(what, of.front()) && can_start(what) && has_room(of.front())) found = of.front();
   };
   for (const auto& chunk : chunks_) {
     consider(chunk.gradients);
@@ -59,33 +65,24 @@ bool plan_progress::in_turn(const action& what, std::size_t place) const {
       return forwards.started > index && complete == index &&
              std::ranges::none_of(chunks_, passes_by_forward);
     case action_kind::weight_gradient:
-      return gradients.started > index;
+      return place == next_;
   }
   return false;
 }
 
-// The plan has kept its cap as far as it was carried out in order. What a forward adds when it
-// comes early counts until its turn.
-bool plan_progress::keeps_cap(std::size_t place) const {
-  if (kind_ == step_kind::evaluation || steps_.actions[place].kind != action_kind::forward)
-    return true;
-  std::int64_t held = std::int64_t{held_} + 1;
-  if (held > steps_.memory_cap) return false;
-  for (std::size_t i = next_; i < place; ++i) {
-    if (started_[i]) continue;
-    held += held_by(steps_.actions[i].kind);
-    if (held > steps_.memory_cap) return false;
-  }
-  return true;
+bool plan_progress::has_room(std::size_t place) const {
+  return steps_.actions[place].kind != action_kind::forward || place == next_ ||
+         kind_ == step_kind::evaluation || early_ < spare_;
 }
 
 void plan_progress::start(const action& what) {
   lane& own = lane_of(what);
   started_[own.front()] = true;
   ++own.started;
-  if (kind_ == step_kind::training) held_ += static_cast<std::uint32_t>(held_by(what.kind));
+  if (what.kind == action_kind::forward) ++early_;
   if (held_by(what.kind) < 0) ++chunks_[what.chunk].complete;
-  while (!complete() && started_[next_]) ++next_;
+  for (; !complete() && started_[next_]; ++next_)
+    if (next().kind == action_kind::forward) --early_;
 }
 
 }  // namespace troupe::engine

@@ -20,15 +20,17 @@ enum class execution : std::uint8_t {
 /// next. A pure value type; the plan is one that `check_stage` accepts.
 ///
 /// Of the actions that can start the plan's first is the best: a stage leaves the plan's order only
-/// for what it waits for. Three rules say what may come before its turn.
+/// for what it waits for. Four rules say what may come before its turn.
 /// - Micro-batches stay in order within a chunk, among F, among I and B, and among W and B: so each
 ///   sum is made in one order whatever the timing.
-/// - A forward, only if all that the plan has left would still keep the memory cap, carried out in
-///   its order. So memory never keeps the plan's next action from starting, and a stage can always
-///   fall back on its plan.
+/// - A forward, only into memory that the plan itself never needs. So memory never keeps the plan's
+///   next action from starting, and a stage can always fall back on its plan.
 /// - A whole backward, not before a forward whose turn comes first: it would hold that up for long,
 ///   and the stages after it with it.
-/// docs/schedules.md says what else was tried, and proves that no stage waits for ever.
+/// - A weight gradient does not: once begun it would hold up what arrives a moment later. The gaps
+///   of a stage are for its pieces, see weight_queue.
+/// docs/schedules.md says what each rule gains and what else was tried, and proves that no stage
+/// waits for ever.
 class plan_progress {
  public:
   plan_progress(stage_plan steps, std::uint32_t chunks, step_kind kind);
@@ -62,14 +64,15 @@ class plan_progress {
 
   [[nodiscard]] lane& lane_of(const action& what);
   [[nodiscard]] bool in_turn(const action& what, std::size_t place) const;
-  [[nodiscard]] bool keeps_cap(std::size_t place) const;
+  [[nodiscard]] bool has_room(std::size_t place) const;
 
   stage_plan steps_;
   step_kind kind_;
   std::vector<chunk_lanes> chunks_;
   std::vector<bool> started_;  // by place in the plan
   std::size_t next_ = 0;       // the first that has not started
-  std::uint32_t held_ = 0;     // activations
+  std::uint32_t spare_ = 0;    // activations that the cap allows and the plan never holds
+  std::uint32_t early_ = 0;    // forwards that have started before their turn, which is to come
 };
 
 }  // namespace troupe::engine

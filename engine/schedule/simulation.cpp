@@ -16,11 +16,13 @@ constexpr double never = std::numeric_limits<double>::infinity();
 /// of its slices has an output: so the work is linear in the number of actions.
 class player {
  public:
-  player(const plan& steps, const std::vector<slice_cost>& costs, double latency)
+  player(const plan& steps, const std::vector<slice_cost>& costs, double latency,
+         hand_over gradients)
       : plan_(steps),
         layout_(steps.layout()),
         costs_(costs),
         latency_(latency),
+        gradients_(gradients),
         slices_(layout_.positions()),
         stages_(layout_.stages) {
     for (auto& slice : slices_) {
@@ -119,7 +121,9 @@ class player {
     const double start = std::max(stage.free_at, ready);
     stage.free_at = start + cost(s, what);
     stage.starts.push_back(start);
-    pass_on(position(s, what), what, stage.free_at);
+    const std::uint32_t at = position(s, what);
+    const bool is_early = what.kind == action_kind::backward && gradients_ == hand_over::early;
+    pass_on(at, what, is_early ? start + costs_[at].input_gradient : stage.free_at);
     return true;
   }
 
@@ -177,6 +181,7 @@ class player {
   const model_layout layout_;
   const std::vector<slice_cost>& costs_;
   const double latency_;
+  const hand_over gradients_;
   std::vector<slice_progress> slices_;  // by position
   std::vector<stage_progress> stages_;
   std::vector<std::uint32_t> awake_;
@@ -223,10 +228,10 @@ double slice_cost::of(action_kind kind) const noexcept {
   return input_gradient + weight_gradient;
 }
 
-result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs,
-                            double latency) {
+result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs, double latency,
+                            hand_over gradients) {
   if (auto good = check_input(steps, costs, latency); !good) return tl::unexpected(good.error());
-  player play(steps, costs, latency);
+  player play(steps, costs, latency, gradients);
   play.play();
   if (const auto stuck = play.stuck()) return fail(errc::bad_config, stuck->text);
   return play.summary();
@@ -241,7 +246,7 @@ std::vector<slice_cost> even_costs(const model_layout& layout, const slice_cost&
 
 std::optional<deadlock> find_deadlock(const plan& steps) {
   const std::vector<slice_cost> costs(steps.layout().positions());
-  player play(steps, costs, 0);
+  player play(steps, costs, 0, hand_over::early);
   play.play();
   return play.stuck();
 }

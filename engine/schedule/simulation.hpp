@@ -22,6 +22,12 @@ struct slice_cost {
   [[nodiscard]] double of(action_kind kind) const noexcept;
 };
 
+/// When the slice before gets its gradient from a whole backward.
+enum class hand_over : std::uint8_t {
+  early,   ///< When I is done and W is to come: as the engine does.
+  at_end,  ///< When all of B is done: as published formulas have it.
+};
+
 /// What a plan does when every action takes its cost and every message the same time.
 struct simulation {
   double makespan = 0;                          ///< Start of the first to end of the last action.
@@ -36,11 +42,12 @@ struct simulation {
 
 /// Runs a plan against a clock of its own. An action starts when its stage is free and its input is
 /// there; stages follow their plan's order. `costs`: one a position of the model. `latency`: of a
-/// message between two stages. Time and memory are linear in the plan's size. Errors: bad_config
-/// when there is not one cost for each position, a number is not finite and at least 0, or an
-/// action waits for ever (names it).
+/// message between two stages. `gradients`: of B. Time and memory are linear in the plan's size.
+/// Errors: bad_config when there is not one cost for each position, a number is not finite and at
+/// least 0, or an action waits for ever (names it).
 [[nodiscard]] result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs,
-                                          double latency = 0);
+                                          double latency = 0,
+                                          hand_over gradients = hand_over::early);
 
 /// The same costs for each stage of a plan, shared evenly by its chunks.
 [[nodiscard]] std::vector<slice_cost> even_costs(const model_layout& layout,

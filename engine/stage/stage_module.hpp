@@ -80,6 +80,11 @@ class stage_module {
   /// order.
   void backward_weights(const step_key& step, microbatch_id microbatch);
 
+  /// Computes a weight's gradient of those that were left to `backward_weights`, for a thread with
+  /// nothing else to do; false if there is none. Only on a CPU: another device is not idle when the
+  /// thread that feeds it is.
+  bool work_ahead() { return options_.device.is_cpu() && weights_.work_ahead(); }
+
   /// The step's gradients in the order of `parameters()`, ties inside the stage summed; starts
   /// anew.
   [[nodiscard]] step_gradients take_gradients();
@@ -93,8 +98,8 @@ class stage_module {
   /// Whether what a step's contexts hold is final: a helper that came too late is done with it.
   [[nodiscard]] bool is_settled() const { return !weights_.is_outrun(); }
 
-  /// Seconds of weight gradients that were computed on cores which would have idled; starts anew.
-  [[nodiscard]] double take_helped_seconds() { return weights_.take_helped_seconds(); }
+  /// Seconds of weight gradients that were computed before their turn; starts anew.
+  [[nodiscard]] double take_seconds_ahead() { return weights_.take_seconds_ahead(); }
 
   /// Handles share storage with the layers' own.
   [[nodiscard]] const std::vector<named_tensor>& parameters() const noexcept { return parameters_; }

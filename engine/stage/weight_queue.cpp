@@ -31,6 +31,11 @@ double cpu_seconds() {
 
 }  // namespace
 
+bool weight_queue::batch::done() const {
+  return std::ranges::all_of(
+      entries, [](auto state) { return state == progress::done; }, &entry::state);
+}
+
 weight_queue::weight_queue(adder add, bool helped) : add_(std::move(add)) {
   if (!helped) return;
   // As many intra-op threads as the stage's: their number may decide how sums are rounded.
@@ -74,7 +79,7 @@ void weight_queue::finish(const step_key& step, microbatch_id microbatch) {
     throw std::logic_error("weight gradients of a micro-batch before those of an earlier one");
   }
   for (auto& each : batches_.front().entries)
-    if (each.state != progress::at_helper) settle(lock, each);
+    if (each.state != progress::at_helper && each.state != progress::done) settle(lock, each);
   for (auto& each : batches_.front().entries) {
     if (each.state == progress::done) continue;
     const auto is_back = [&] { return each.state != progress::at_helper; };
@@ -110,17 +115,42 @@ void weight_queue::settle(std::unique_lock<std::mutex>& held, entry& of) {
   held.lock();
 }
 
+bool weight_queue::work_ahead() {
+  std::unique_lock lock(mutex_);
+  const auto earliest = std::ranges::find(batches_, false, &batch::done);
+  if (earliest == batches_.end() || earliest->entries.size() < least_weights) return false;
+  const auto found = std::ranges::find_if(earliest->entries, [](const entry& each) {
+    return !each.threw && (each.state == progress::waiting || each.state == progress::computed);
+  });
+  if (found == earliest->entries.end()) return false;
+  const auto begin = clock::now();
+  const auto tasks = found->tasks;
+  try {
+    settle(lock, *found);
+  } catch (const std::exception&) {
+    lock.lock();
+    found->tasks = tasks;
+    found->state = progress::waiting;
+    found->threw = true;
+  }
+  ahead_s_ += std::chrono::duration<double>(clock::now() - begin).count();
+  return true;
+}
+
 void weight_queue::ask_for_help() {
   if (helper_ && !std::exchange(asked_, true)) helper_->post([this] { help(); });
 }
 
 weight_queue::entry* weight_queue::next_for_helper() {
   if (closing_) return nullptr;
-  for (std::size_t i = 0; i < std::min(batches_.size(), most_ahead); ++i) {
-    auto& entries = batches_[i].entries;
-    const auto found = std::ranges::find_if(
-        entries, [](const entry& each) { return each.state == progress::waiting && !each.threw; });
-    if (found != entries.end()) return &*found;
+  std::size_t ahead = 0;
+  for (auto& of : batches_) {
+    if (of.done()) continue;
+    const auto found = std::ranges::find_if(of.entries, [](const entry& each) {
+      return each.state == progress::waiting && !each.threw;
+    });
+    if (found != of.entries.end()) return &*found;
+    if (++ahead == most_ahead) break;
   }
   return nullptr;
 }
@@ -146,7 +176,7 @@ void weight_queue::help() {
     mine->threw = threw;
     mine->state = threw ? progress::waiting : progress::computed;
     mine->gradients = std::move(gradients);
-    helped_s_ += threw ? 0 : took;
+    ahead_s_ += threw ? 0 : took;
     changed_.notify_all();
   }
   asked_ = false;
@@ -157,9 +187,9 @@ bool weight_queue::is_outrun() const {
   return outrun_;
 }
 
-double weight_queue::take_helped_seconds() {
+double weight_queue::take_seconds_ahead() {
   const std::scoped_lock lock(mutex_);
-  return std::exchange(helped_s_, 0);
+  return std::exchange(ahead_s_, 0);
 }
 
 }  // namespace troupe::engine

@@ -18,9 +18,11 @@
 namespace troupe::engine {
 
 /// A slice's deferred weight gradients: those of one micro-batch after those of the one before. The
-/// stage's thread computes them when their turn in the plan comes. Where cores would idle a helper
-/// begins before that: a thread of the lowest priority, to which the system gives a core that
-/// nobody else wants. So what a stage has too much of is done on the cores of stages that wait.
+/// stage's thread computes them when their turn in the plan comes, and weight by weight before that
+/// while it has nothing else to do: a gap in its plan is filled, and what ends the gap waits for
+/// one weight at most. Where cores would idle a helper begins too: a thread of the lowest priority,
+/// to which the system gives a core that nobody else wants. So what a stage has too much of is done
+/// on the cores of stages that wait.
 ///
 /// A helper that lost its core holds nobody up: the stage waits for it about as long as a gradient
 /// takes, then computes this one itself, and what the helper finds comes too late. Sums have the
@@ -28,9 +30,13 @@ namespace troupe::engine {
 /// micro-batches. The price is what the helper has computed ahead: a gradient of each weight, for
 /// two micro-batches at most.
 ///
-/// For stages of one intra-op thread. `put`, `finish` and the destructor are called by one thread.
+/// A helper is for stages of one intra-op thread. `put`, `finish`, `work_ahead` and the destructor
+/// are called by one thread.
 class weight_queue {
  public:
+  /// A slice of fewer weights has no pieces for gaps: one would be too long.
+  static constexpr std::size_t least_weights = 4;
+
   /// Adds a weight's gradient to the step's sum, in the thread that calls `finish`.
   using adder = std::function<void(const at::Tensor& weight, const at::Tensor& gradient)>;
 
@@ -46,11 +52,15 @@ class weight_queue {
   /// here. What a task throws passes through. Errors: std::logic_error before an earlier one's.
   void finish(const step_key& step, microbatch_id microbatch);
 
+  /// Adds one weight's gradient of the earliest micro-batch that lacks some, before its turn; false
+  /// if there is none to add now. What a task throws is left for `finish`.
+  bool work_ahead();
+
   /// The helper still computes what came too late, and holds the tensors for it.
   [[nodiscard]] bool is_outrun() const;
 
-  /// Seconds of a core that the helper has saved the stage; starts anew.
-  [[nodiscard]] double take_helped_seconds();
+  /// Seconds of a core that went into gradients before their turn; starts anew.
+  [[nodiscard]] double take_seconds_ahead();
 
  private:
   using clock = std::chrono::steady_clock;
@@ -63,11 +73,13 @@ class weight_queue {
     at::Tensor weight = tasks->front().weight;
     std::vector<at::Tensor> gradients = {};  // of the helper
     progress state = progress::waiting;
-    bool threw = false;  // at the helper: the stage's thread is to see it
+    bool threw = false;  // before its turn, in which it is to be seen
   };
   struct batch {
     key of;
     std::vector<entry> entries;
+
+    [[nodiscard]] bool done() const;
   };
 
   static std::vector<at::Tensor> compute(const std::vector<weight_task>& tasks);
@@ -83,7 +95,7 @@ class weight_queue {
   bool closing_ = false;
   bool asked_ = false;   // the helper will look, or looks
   bool outrun_ = false;  // what the helper is at is done
-  double helped_s_ = 0;
+  double ahead_s_ = 0;
   clock::duration last_{};               // that the stage's thread took for a weight
   std::unique_ptr<work_thread> helper_;  // last: its tasks use the rest
 };

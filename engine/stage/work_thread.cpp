@@ -5,8 +5,8 @@
 
 namespace troupe::engine {
 
-work_thread::work_thread(std::string name, int intra_op_threads)
-    : thread_([this, intra_op_threads] { run(intra_op_threads); }) {
+work_thread::work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap)
+    : fill_gap_(std::move(fill_gap)), thread_([this, intra_op_threads] { run(intra_op_threads); }) {
   name.resize(std::min<std::size_t>(name.size(), 15));
   pthread_setname_np(thread_.native_handle(), name.c_str());
 }
@@ -28,12 +28,21 @@ void work_thread::post(std::function<void()> task) {
   posted_.notify_one();
 }
 
+bool work_thread::fills_gap(std::unique_lock<std::mutex>& held) const {
+  if (!fill_gap_ || closing_ || !tasks_.empty()) return false;
+  held.unlock();
+  const bool did_some = fill_gap_();
+  held.lock();
+  return did_some;
+}
+
 void work_thread::run(int intra_op_threads) {
   // A thread's first look at the setting takes the process's last one; set ours after that.
   static_cast<void>(at::get_num_threads());
   at::set_num_threads(intra_op_threads);
   std::unique_lock lock(mutex_);
   for (;;) {
+    if (fills_gap(lock)) continue;
     posted_.wait(lock, [this] { return closing_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
     auto task = std::move(tasks_.front());

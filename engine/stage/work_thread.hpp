@@ -14,8 +14,9 @@ namespace troupe::engine {
 class work_thread {
  public:
   /// `intra_op_threads`: how many threads one operator may use on this thread, at least 1. `name`
-  /// is what a debugger or profiler shows (15 characters count).
-  work_thread(std::string name, int intra_op_threads);
+  /// is what a debugger or profiler shows (15 characters count). `fill_gap`: called again and again
+  /// while nothing is posted, until it returns false: it has done nothing. Must not throw.
+  work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap = {});
   work_thread(const work_thread&) = delete;
   work_thread& operator=(const work_thread&) = delete;
   ~work_thread();
@@ -25,7 +26,9 @@ class work_thread {
 
  private:
   void run(int intra_op_threads);
+  bool fills_gap(std::unique_lock<std::mutex>& held) const;
 
+  const std::function<bool()> fill_gap_;
   std::mutex mutex_;
   std::condition_variable posted_;
   std::deque<std::function<void()>> tasks_;

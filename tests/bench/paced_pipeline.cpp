@@ -2,7 +2,7 @@
 // real processes over UCX, where no arithmetic and no shortage of cores blurs it.
 //
 //   paced_pipeline --model paced ..    otherwise as resnet_pipeline; of the environment it reads
-//     TROUPE_PACE_LAYERS   how many layers, one for each slice
+//     TROUPE_PACE_LAYERS   how many layers
 //     TROUPE_PACE_MS       how long a layer's F, I and W take each
 //     TROUPE_PACE_SIGMA    of the lognormal factor, of mean 1, that each of them takes longer
 

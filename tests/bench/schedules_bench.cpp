@@ -23,6 +23,7 @@ using engine::execution;
 using tests::cluster_options;
 
 constexpr std::uint32_t unit = 100000;  // what F, I and W take on a whole stage
+constexpr std::uint32_t weights = 8;    // of a stage, whose gradients fill its gaps one by one
 
 tests::stretch lognormal(double sigma) {
   return [sigma](std::mt19937_64& random) {
@@ -49,6 +50,7 @@ std::vector<jitter> jitters() {
           {"actions, s=.3", 0, {}, lognormal(.3)},
           {"2% of actions x5", 0, {}, now_and_then(.02, 5)},
           {"micro-batches, s=.5", 0, {}, {}, lognormal(.5)},
+          {"messages of 2%", unit / 50},
           {"messages, s=1", quick, lognormal(1)},
           {"actions and messages", quick, lognormal(1), lognormal(.3)}};
 }
@@ -66,6 +68,7 @@ double mean_time(const engine::plan& steps, execution how, const jitter& with, s
                             .input_gradient = unit,
                             .weight_gradient = unit,
                             .action_jitter = 0,
+                            .pieces = how == execution::ready ? weights : 0,
                             .messages_take = with.messages,
                             .actions_take = with.actions,
                             .microbatches_take = with.microbatches};

@@ -22,6 +22,8 @@ stage_cluster::stage_cluster(cluster_options options, std::uint64_t seed)
       cores_(stages_, stage_core(options_.credits, options_.how)),
       feeder_{credited_queue(options_.credits), credited_queue(options_.credits)},
       busy_(stages_),
+      deferred_(stages_),
+      piece_ends_(stages_),
       finished_(stages_),
       began_(stages_, 0) {
   for (std::uint64_t step = 0; step <= options_.steps; ++step)
@@ -177,6 +179,14 @@ void stage_cluster::perform(std::uint32_t s, const stage_effects& effects) {
     if (const auto* granted = std::get_if<grant_credit>(&effect)) grant(s, *granted);
     if (const auto* done = std::get_if<step_finished>(&effect)) finish(s, *done);
   }
+  if (options_.pieces > 0) at(now_, looks_for_work, [this, s] { fill_gap(s); });
+}
+
+double stage_cluster::usual_cost(action_kind kind) const {
+  const slice_cost whole{static_cast<double>(options_.forward),
+                         static_cast<double>(options_.input_gradient),
+                         static_cast<double>(options_.weight_gradient)};
+  return whole.of(kind) / layout_.chunks;
 }
 
 // The same for the same seed, whatever came before.
@@ -187,11 +197,7 @@ std::uint64_t stage_cluster::cost_of(std::uint32_t s, const start_action& start)
     std::mt19937_64 random(which);
     return from(random);
   };
-  const double whole = slice_cost{static_cast<double>(options_.forward),
-                                  static_cast<double>(options_.input_gradient),
-                                  static_cast<double>(options_.weight_gradient)}
-                           .of(what.kind);
-  double cost = whole / layout_.chunks;
+  double cost = usual_cost(what.kind);
   const std::initializer_list<std::uint64_t> each{seed_,
                                                   s,
                                                   start.key.step.value,
@@ -212,18 +218,53 @@ void stage_cluster::work(std::uint32_t s, const start_action& start) {
   if (busy_[s]) fault_ = "stage " + std::to_string(s) + " runs two actions at once";
   busy_[s] = true;
   log_[{s, start.key}].push_back(start.what);
-  const std::uint64_t end = now_ + cost_of(s, start);
+  const std::uint64_t begin = std::max(now_, piece_ends_[s]);
+  const std::uint64_t end = begin + take_what_is_left(s, start);
   const step_key key = start.key;
   const action what = start.what;
+  // A whole backward's gradient leaves before its weights' are computed.
+  const double whole = usual_cost(what.kind);
+  const double output = what.kind == action_kind::backward && whole > 0
+                            ? usual_cost(action_kind::input_gradient) / whole
+                            : 1;
+  const auto until_output =
+      static_cast<std::uint64_t>(std::llround(output * static_cast<double>(end - begin)));
   if (what.kind != action_kind::weight_gradient)
-    at(end, arrives, [this, s, key, what] {
+    at(begin + until_output, arrives, [this, s, key, what] {
       deliver(s, key, [key, what](stage_core& core) { return core.output_ready(key, what); });
     });
   at(end, looks_for_work, [this, s, key, what] {
     busy_[s] = false;
     last_end_ = now_;
+    if (options_.pieces > 0 && what.kind == action_kind::input_gradient) put_off(s, {key, what});
     deliver(s, key, [key, what](stage_core& core) { return core.action_done(key, what); });
   });
+}
+
+void stage_cluster::put_off(std::uint32_t s, const start_action& gradient) {
+  const start_action later{
+      gradient.key, {action_kind::weight_gradient, gradient.what.microbatch, gradient.what.chunk}};
+  const std::uint64_t cost = cost_of(s, later);
+  deferred_[s].push_back({later, cost, std::max<std::uint64_t>(1, cost / options_.pieces)});
+}
+
+std::uint64_t stage_cluster::take_what_is_left(std::uint32_t s, const start_action& start) {
+  const auto found = std::ranges::find(deferred_[s], start, &deferred::what);
+  if (found == deferred_[s].end()) return cost_of(s, start);
+  const std::uint64_t left = found->left;
+  deferred_[s].erase(found);
+  return left;
+}
+
+void stage_cluster::fill_gap(std::uint32_t s) {
+  if (busy_[s] || piece_ends_[s] > now_) return;
+  const auto found =
+      std::ranges::find_if(deferred_[s], [](const deferred& each) { return each.left > 0; });
+  if (found == deferred_[s].end()) return;
+  const std::uint64_t took = std::min(found->left, found->piece);
+  found->left -= took;
+  piece_ends_[s] = now_ + took;
+  at(piece_ends_[s], looks_for_work, [this, s] { fill_gap(s); });
 }
 
 void stage_cluster::finish(std::uint32_t s, const step_finished& done) {

@@ -26,6 +26,8 @@ struct cluster_options {
   /// What F, I and W take with one micro-batch on a whole stage, and [0, action_jitter) more.
   std::uint32_t forward = 1, input_gradient = 1, weight_gradient = 1;
   std::uint32_t action_jitter = 5;
+  /// Of how many equal pieces a weight gradient is, which fill gaps before its turn; 0: none do.
+  std::uint32_t pieces = 0;
   /// By what times are multiplied; empty: 1.
   stretch messages_take = {}, actions_take = {}, microbatches_take = {};
   bool repeats = false;   ///< Some messages arrive twice.
@@ -71,12 +73,24 @@ class stage_cluster {
   void deliver(std::uint32_t to, engine::step_key key, const event& what);
   void refuse(std::uint32_t to, engine::step_key key, const event& what);
   void perform(std::uint32_t stage, const engine::stage_effects& effects);
+  [[nodiscard]] double usual_cost(engine::action_kind kind) const;
   [[nodiscard]] std::uint64_t cost_of(std::uint32_t stage, const engine::start_action& start) const;
   void work(std::uint32_t stage, const engine::start_action& start);
+  void put_off(std::uint32_t stage, const engine::start_action& gradient);
+  [[nodiscard]] std::uint64_t take_what_is_left(std::uint32_t stage,
+                                                const engine::start_action& start);
+  void fill_gap(std::uint32_t stage);
   void finish(std::uint32_t stage, const engine::step_finished& done);
   void check_log(std::uint32_t stage);
   void check_order(std::uint32_t stage, const engine::step_key& key,
                    const std::vector<engine::action>& actions);
+
+  /// A weight gradient before its turn.
+  struct deferred {
+    engine::start_action what;
+    std::uint64_t left = 0;  // of its cost
+    std::uint64_t piece = 1;
+  };
 
   const cluster_options options_;
   const std::uint64_t seed_;
@@ -88,8 +102,10 @@ class stage_cluster {
   std::vector<engine::stage_core> cores_;
   std::array<engine::credited_queue, 2> feeder_;  // images, labels
   std::vector<bool> busy_;
-  std::vector<std::uint64_t> finished_;  // per stage: its last finished step
-  std::vector<std::uint64_t> began_;     // per stage: when its last announcement arrives
+  std::vector<std::vector<deferred>> deferred_;  // per stage, in the order of their I
+  std::vector<std::uint64_t> piece_ends_;        // per stage: of the last piece that filled a gap
+  std::vector<std::uint64_t> finished_;          // per stage: its last finished step
+  std::vector<std::uint64_t> began_;             // per stage: when its last announcement arrives
   epoch_id epoch_{1};
   std::uint64_t announced_ = 0, restarted_after_ = 0, now_ = 0, last_end_ = 0;
   std::multimap<std::pair<std::uint64_t, phase>, std::function<void()>> agenda_;

@@ -113,8 +113,8 @@ TEST_CASE("a helper computes what waits, two micro-batches ahead and no further"
   queue.finish(step, {2});
   CHECK(by_helper == 3);
   CHECK(all.of(weight) == std::vector<double>{0, 1, 2});
-  CHECK(queue.take_helped_seconds() > 0);
-  CHECK(queue.take_helped_seconds() == 0);
+  CHECK(queue.take_seconds_ahead() > 0);
+  CHECK(queue.take_seconds_ahead() == 0);
 }
 
 TEST_CASE(
@@ -160,4 +160,95 @@ TEST_CASE("what a task throws is thrown where its turn is") {
   REQUIRE(comes_true([&] { return tried.load(); }));
   CHECK_THROWS_AS(queue.finish(step, {0}), std::runtime_error);
   CHECK(all.of(weight).empty());
+}
+
+TEST_CASE(
+    "before their turn, gradients are added weight by weight, in the order of micro-batches") {
+  for (const bool helped : {false, true}) {
+    sums all;
+    weight_queue queue(all.adder(), helped);
+    std::vector<at::Tensor> weights;
+    for (int i = 0; i < 5; ++i) weights.push_back(number(i));
+    const auto put = [&](std::uint32_t i) {
+      std::vector<weight_task> tasks;
+      for (const auto& weight : weights)
+        tasks.push_back(task(weight, [i](bool) { return number(i); }));
+      queue.put(step, {i}, std::move(tasks));
+    };
+    const auto added = [&] {
+      std::size_t count = 0;
+      for (const auto& weight : weights) count += all.of(weight).size();
+      return count;
+    };
+    CHECK_FALSE(queue.work_ahead());
+    put(0);
+    put(1);
+    put(2);
+    std::size_t pieces = 0;
+    REQUIRE(comes_true([&] {
+      if (queue.work_ahead()) CHECK(added() == ++pieces);
+      return pieces == 2 * weights.size();  // what a helper is at may come a moment later
+    }));
+    for (const auto& weight : weights) CHECK(all.of(weight) == std::vector<double>{0, 1});
+    CHECK(queue.work_ahead());
+    CHECK_THROWS_AS(queue.finish(step, {2}), std::logic_error);
+    for (std::uint32_t i = 0; i < 3; ++i) queue.finish(step, {i});
+    for (const auto& weight : weights) CHECK(all.of(weight) == std::vector<double>{0, 1, 2});
+    CHECK_FALSE(queue.work_ahead());
+    CHECK(queue.take_seconds_ahead() > 0);
+  }
+}
+
+TEST_CASE("a slice of few weights has no pieces for gaps") {
+  sums all;
+  weight_queue queue(all.adder(), false);
+  std::vector<at::Tensor> weights;
+  for (std::size_t i = 1; i < weight_queue::least_weights; ++i) weights.push_back(number(0));
+  std::vector<weight_task> tasks;
+  for (const auto& weight : weights) tasks.push_back(task(weight, [](bool) { return number(1); }));
+  queue.put(step, {0}, std::move(tasks));
+  CHECK_FALSE(queue.work_ahead());
+  queue.finish(step, {0});
+  for (const auto& weight : weights) CHECK(all.of(weight) == std::vector<double>{1});
+}
+
+TEST_CASE("what a task throws before its turn is thrown in it, and the others go on") {
+  sums all;
+  weight_queue queue(all.adder(), false);
+  std::vector<at::Tensor> weights;
+  for (int i = 0; i < 4; ++i) weights.push_back(number(i));
+  std::vector<weight_task> tasks;
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    tasks.push_back(task(weights[i], [i](bool) -> at::Tensor {
+      if (i == 1) throw std::runtime_error("no memory");
+      return number(1);
+    }));
+  queue.put(step, {0}, std::move(tasks));
+  int pieces = 0;
+  while (queue.work_ahead()) ++pieces;
+  CHECK(pieces == 4);
+  CHECK(all.of(weights[1]).empty());
+  CHECK(all.of(weights[3]) == std::vector<double>{1});
+  CHECK_THROWS_AS(queue.finish(step, {0}), std::runtime_error);
+}
+
+TEST_CASE("a work thread fills the gaps between its tasks") {
+  std::string seen;  // of the thread's alone while it lives
+  int pieces = 0;
+  std::promise<void> filled;
+  {
+    work_thread thread("gaps", 1, [&] {
+      if (pieces == 0) return false;
+      seen += 'p';
+      if (--pieces == 0) filled.set_value();
+      return true;
+    });
+    thread.post([&] {
+      seen += 'a';
+      pieces = 2;
+    });
+    REQUIRE(filled.get_future().wait_for(bound) == std::future_status::ready);
+    thread.post([&] { seen += 'b'; });
+  }
+  CHECK(seen == "appb");
 }
