@@ -11,6 +11,7 @@ that of equal stages, from `troupe plan`.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import statistics
 import subprocess
@@ -27,7 +28,7 @@ STAGES, MICRO_BATCHES = 2, 8
 STEPS, WARM_UP = 5, 2
 IN_THREADS = "1f1b, stages in threads"  # of one process, without UCX
 PACED_STAGES, PACED_MICRO_BATCHES, PACED_STEPS = 4, 16, 8
-PACE_MS, SIGMA = 20, 0.3  # of F, I and W each on a whole stage; of the lognormal jitter
+PACE_MS, SIGMA = 40, 0.3  # of F, I and W each on a whole stage; of the lognormal jitter
 WEIGHTS = 8  # layers of a stage, as schedules_bench has them
 JITTERS = {0.0: "none", SIGMA: "actions, s=.3"}  # as schedules_bench names them
 UNITS = {"bubble": "%", "least bubble": "%", "seconds": "s", "contexts": "MiB"}
@@ -74,7 +75,9 @@ def paced(name: str, sigma: float) -> Contender:
              "batch-size": PACED_MICRO_BATCHES, "steps": PACED_STEPS, "clip-norm": 1e9,
              "json": "{scratch}/run.jsonl"}
     words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
-    pace = {"LAYERS": PACED_STAGES * WEIGHTS, "MS": PACE_MS / WEIGHTS, "SIGMA": sigma}
+    # So that the factor of a whole slice has the variance that was asked for.
+    of_layer = math.sqrt(math.log1p(WEIGHTS / CHUNKS[name] * math.expm1(sigma**2)))
+    pace = {"LAYERS": PACED_STAGES * WEIGHTS, "MS": PACE_MS / WEIGHTS, "SIGMA": of_layer}
     return Contender(f"paced.{name}.{sigma}", [
         "env", *(f"TROUPE_PACE_{key}={value}" for key, value in pace.items()),
         harness.require_program("paced_pipeline"), *words, "--no-idle-cores", "--no-eval",
