@@ -204,11 +204,12 @@ struct loss_scale_now {
 struct apply_gradients {
   std::uint64_t update = 0;  // from 1
   double learning_rate = 0;
-  std::vector<std::optional<at::Tensor>> gradients;  // one a parameter, chunk by chunk
+  std::vector<std::optional<at::Tensor>> gradients = {};  // one a parameter, chunk by chunk
+  bool left_out = false;  // not finite somewhere: no gradients, and no update that they are part of
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.update, self.learning_rate, self.gradients);
+    f(self.update, self.learning_rate, self.gradients, self.left_out);
   }
 };
 

@@ -66,9 +66,13 @@ gradient_list clipped(const gradient_list& gradients, double most) {
 
 result<std::optional<gradient_list>> gradient_accumulator::add(const gradient_list& gradients) {
   if (steps_ <= 1) return gradients;
-  if (added_ == 0) {
+  if (heard_ == 0) {
     sum_.assign(gradients.size(), std::nullopt);
     is_own_.assign(gradients.size(), false);
+  }
+  if (is_left_out_) {
+    leave_out();
+    return std::nullopt;
   }
   if (sum_.size() != gradients.size())
     return fail(errc::bad_config, std::to_string(gradients.size()) +
@@ -84,9 +88,15 @@ result<std::optional<gradient_list>> gradient_accumulator::add(const gradient_li
       is_own_[i] = true;
     }
   }
-  if (++added_ < steps_) return std::nullopt;
-  added_ = 0;
+  if (++heard_ < steps_) return std::nullopt;
+  heard_ = 0;
   return scaled(std::exchange(sum_, {}), 1.0 / steps_);
+}
+
+void gradient_accumulator::leave_out() {
+  sum_.clear();
+  is_left_out_ = ++heard_ < steps_;
+  if (!is_left_out_) heard_ = 0;
 }
 
 }  // namespace troupe::optimizers

@@ -39,9 +39,14 @@ class gradient_accumulator {
   /// bad_config when their number changes between steps.
   [[nodiscard]] result<std::optional<gradient_list>> add(const gradient_list& gradients);
 
+  /// Counts a step whose gradients are of no use: its update will not be, whatever the others
+  /// bring.
+  void leave_out();
+
  private:
   std::uint32_t steps_;
-  std::uint32_t added_ = 0;
+  std::uint32_t heard_ = 0;   ///< Of the steps that make an update.
+  bool is_left_out_ = false;  ///< That update.
   gradient_list sum_;
   std::vector<bool> is_own_;  ///< Whether an entry of `sum_` is a tensor made here.
 };

@@ -68,6 +68,10 @@ result<std::optional<gradient_list>> gather(optimizer_state& state, const apply_
     return fail(errc::stale, "update " + std::to_string(order.update) + " after update " +
                                  std::to_string(state.heard));
   ++state.heard;
+  if (order.left_out) {
+    state.sums.leave_out();
+    return std::nullopt;
+  }
   auto due = state.sums.add(order.gradients);
   if (due && *due && state.rules.clip_value > 0)
     return optimizers::clipped(**due, state.rules.clip_value);

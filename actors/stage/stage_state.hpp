@@ -58,7 +58,6 @@ struct update_state {
   std::uint32_t stages_behind = 0;
   std::map<engine::step_key, settlement> settling;
   std::optional<rehearsed> rehearsal;  // the last one
-  std::uint64_t skipped = 0;           // updates left out
 };
 
 struct stage_state {

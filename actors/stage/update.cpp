@@ -114,12 +114,11 @@ void end_rehearsal(stage_pointer self, const gradients_ready& from) {
 }
 
 void update(stage_pointer self, const step_key& key, const engine::step_gradients& gradients) {
-  auto& step = self->state.steps.at(key);
+  const auto& order_of_step = self->state.steps.at(key).order;
   self->state.work->post([modules = modules_of(self->state), key] {
     for (auto* const module : modules) module->end(key, true);
   });
-  apply_gradients order{step.order.update - self->state.update.skipped, step.order.learning_rate,
-                        gradients};
+  apply_gradients order{order_of_step.update, order_of_step.learning_rate, gradients};
   self->request(self->state.update.optimizer, update_deadline, std::move(order))
       .then(
           [self, key](const applied& outcome) {
@@ -131,6 +130,14 @@ void update(stage_pointer self, const step_key& key, const engine::step_gradient
           [self](const caf::error& why) { fail_all(self, from_caf(why)); });
 }
 
+/// The optimizer hears of every step: several may make one update.
+void leave_out(stage_pointer self, const announced_step& step) {
+  apply_gradients order{.update = step.order.update, .left_out = true};
+  self->request(self->state.update.optimizer, update_deadline, std::move(order))
+      .then([](const applied&) {},
+            [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
 void obey(stage_pointer self, const gradients_ready& from, const verdict& decided) {
   const auto found = self->state.steps.find(from.step);
   if (found == self->state.steps.end()) return;
@@ -138,7 +145,7 @@ void obey(stage_pointer self, const gradients_ready& from, const verdict& decide
   if (decided.bad.empty()) return update(self, from.step, from.gradients);
   if (decided.ends_run) return give_up(self, {errc::handler_failed, decided.bad});
   found->second.report.skipped = decided.bad;
-  ++self->state.update.skipped;
+  leave_out(self, found->second);
   take_back(self, from.step);
 }
 

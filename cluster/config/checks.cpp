@@ -206,32 +206,8 @@ result<void> check_accumulation(draft& whole) {
                   source(whole, "train.accumulate", train.accumulate));
 }
 
-result<void> check_left_out(draft& whole) {
-  const train_config& train = whole.config.train;
-  if (train.on_nan != nan_policy::skip || train.accumulate == 1) return {};
-  return fail(errc::bad_config, blame(whole, "train.on_nan", "train.accumulate") + "skip" +
-                                    source(whole, "train.on_nan", "skip") +
-                                    " leaves out whole updates, so steps cannot be accumulated" +
-                                    source(whole, "train.accumulate", train.accumulate) +
-                                    "; use one of them");
-}
-
-// "(--loss-scale dynamic)", "(model.precision = fp16 in run.toml:2)": what makes the scale dynamic.
-std::string source_of_dynamic(const draft& whole) {
-  const bool by_precision = given(whole, "train.loss_scale") == nullptr;
-  return by_precision ? source(whole, "model.precision", "fp16")
-                      : source(whole, "train.loss_scale", "dynamic");
-}
-
 result<void> check_loss_scale(draft& whole) {
-  const train_config& train = whole.config.train;
   const bool dynamic = loss_scale_of(whole.config) == 0;
-  if (dynamic && train.accumulate > 1)
-    return fail(errc::bad_config, blame(whole, "train.accumulate", "train.loss_scale") +
-                                      "a dynamic loss scale" + source_of_dynamic(whole) +
-                                      " leaves out whole updates, so steps cannot be accumulated" +
-                                      source(whole, "train.accumulate", train.accumulate) +
-                                      "; give a fixed one, such as --loss-scale 1024");
   if (dynamic || given(whole, "train.loss_scale_interval") == nullptr) return {};
   return fail(errc::bad_config, given(whole, "train.loss_scale_interval")->where() +
                                     ": is of a dynamic loss scale only (--loss-scale dynamic)");
@@ -354,8 +330,8 @@ result<void> check_server(draft& whole) {
 
 result<trainer_config> check_together(draft whole) {
   for (auto check : {check_plan, check_chunks, check_cut, check_memory, check_transformer,
-                     check_micro_batches, check_optimizer, check_accumulation, check_left_out,
-                     check_loss_scale, check_link, check_texts, check_secret, check_files})
+                     check_micro_batches, check_optimizer, check_accumulation, check_loss_scale,
+                     check_link, check_texts, check_secret, check_files})
     if (auto fine = check(whole); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }

@@ -247,9 +247,6 @@ TEST_CASE("a wrong flag gives one line that begins with it") {
        "--loss-scale-interval: is of a dynamic loss scale only (--loss-scale dynamic)"},
       {{"--loss-scale-interval", "0", "--loss-scale", "dynamic"},
        "--loss-scale-interval: 0 is out of range; allowed: 1 to 1073741824"},
-      {{"--precision", "fp16", "--steps", "4", "--accumulate", "2"},
-       "--accumulate: a dynamic loss scale (--precision fp16) leaves out whole updates, so steps "
-       "cannot be accumulated (--accumulate 2); give a fixed one, such as --loss-scale 1024"},
       {{"--eval=maybe"}, "--eval: \"maybe\" is not a boolean; allowed: true, false"},
       {{"--cut", "a,,b"}, "--cut: name 2 of the list is empty"},
       {{"--cut", "a,b,a"}, "--cut: \"a\" stands in the list twice"},

@@ -47,9 +47,6 @@ TEST_CASE("an optimizer that cannot be is refused before training starts") {
        "dampening, lr, maximize, momentum, nesterov, weight_decay"},
       {{"--steps", "5", "--accumulate", "2"},
        "--accumulate: 5 steps (--steps 5) do not make whole updates of 2 steps (--accumulate 2)"},
-      {{"--on-nan", "skip", "--accumulate", "2"},
-       "--on-nan: skip (--on-nan skip) leaves out whole updates, so steps cannot be accumulated "
-       "(--accumulate 2); use one of them"},
       {{"--clip-norm", "-1"}, "--clip-norm: -1 is out of range; allowed: 0 or more"},
       {{"--lr-peak", "1.5"}, "--lr-peak: 1.5 is out of range; allowed: 0 to 1"},
   }));

@@ -93,6 +93,28 @@ TEST_CASE("an accumulator gives the mean of its steps, where any had a gradient"
   CHECK(none.add({at::ones({3})}).value());
 }
 
+TEST_CASE(
+    "an update with a step that is left out is left out whole, and the next one begins anew") {
+  const gradient_list ones{at::ones({2})};
+  for (std::uint32_t which = 0; which < 3; ++which) {
+    gradient_accumulator sums(3);
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      if (i == which)
+        sums.leave_out();
+      else
+        CHECK_FALSE(sums.add(ones).value());
+    }
+    CHECK_FALSE(sums.add(ones).value());
+    CHECK_FALSE(sums.add(ones).value());
+    const auto mean = sums.add(ones).value();
+    REQUIRE(mean);
+    CHECK((*mean)[0]->equal(at::ones({2})));
+  }
+  gradient_accumulator none;
+  none.leave_out();
+  CHECK(none.add(ones).value());
+}
+
 TEST_CASE("a loss scale falls when a step overflows and rises after many that did not") {
   loss_scaler scaler{.scale = 8, .most = 16, .interval = 2};
   const auto after = [&scaler](bool finite) {
