@@ -108,12 +108,13 @@ class Bench:
             if figure.peer_value:
                 ratio = figure.value / figure.peer_value
                 ratio = 1 / ratio if figure.unit in HIGHER_IS_BETTER else ratio
-            rows.append([figure.name, _cell(figure.value), _cell(figure.peer_value), figure.unit,
+            rows.append([figure.name, cell(figure.value), cell(figure.peer_value), figure.unit,
                          harness.number(ratio, 3)])
         return ["figure", "Troupe", peer, "unit", "ratio"], rows
 
 
-def _cell(value: float | None) -> str:
+def cell(value: float | None) -> str:
+    """A figure's value in a table."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

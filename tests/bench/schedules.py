@@ -5,7 +5,8 @@
 Simulated: stage cores on a network and clock that seeds invent. Paced: stage processes over UCX
 whose layers only sleep, so that all stages are equal and have a core; beside the same simulated.
 Measured: ResNet-50 in two stages of one thread each, cut evenly by multiply-adds. A plan's bubble is
-that of equal stages, from `troupe plan`.
+that of equal stages, from `troupe plan`. Link: the same stages with 1F1B as processes over UCX and as
+threads of one process, pair by pair.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-h2": 1, 
 BASE = "1f1b"
 STAGES, MICRO_BATCHES = 2, 8
 STEPS, WARM_UP = 5, 2
-IN_THREADS = "1f1b, stages in threads"  # of one process, without UCX
+OVER_UCX, IN_THREADS = "processes over UCX", "threads of one process"
+PAIRS = 5  # of runs of these two, a round
 PACED_STAGES, PACED_MICRO_BATCHES, PACED_STEPS = 4, 16, 8
 PACE_MS, SIGMA = 40, 0.3  # of F, I and W each on a whole stage; of the lognormal jitter
 WEIGHTS = 8  # layers of a stage, as schedules_bench has them
@@ -84,16 +86,22 @@ def paced(name: str, sigma: float) -> Contender:
         "--no-progress"], read_pace)
 
 
+def resnet(label: str, words: list[str]) -> Contender:
+    """ResNet-50 in two stages."""
+    return Contender(label, [
+        harness.require_program("resnet_pipeline"), *words, "--stages", str(STAGES), "--model",
+        "resnet50", "--data", "synthetic:3x64x64:100:512", "--batch-size", "64", "--micro-batches",
+        str(MICRO_BATCHES), "--steps", str(STEPS), "--threads-per-stage", "1", "--no-eval",
+        "--no-progress", "--json", "{scratch}/run.jsonl"], read_steps)
+
+
 def measured() -> list[Contender]:
-    """ResNet-50 with each schedule, and once without UCX."""
-    program = harness.require_program("resnet_pipeline")
-    runs = {name: ["--schedule", name] for name in CHUNKS}
-    runs[IN_THREADS] = ["--schedule", BASE, "--stages-in", "threads"]
-    return [Contender(label, [
-        program, *words, "--stages", str(STAGES), "--model", "resnet50", "--data",
-        "synthetic:3x64x64:100:512", "--batch-size", "64", "--micro-batches", str(MICRO_BATCHES),
-        "--steps", str(STEPS), "--threads-per-stage", "1", "--no-eval", "--no-progress", "--json",
-        "{scratch}/run.jsonl"], read_steps) for label, words in runs.items()]
+    return [resnet(name, ["--schedule", name]) for name in CHUNKS]
+
+
+def pair() -> list[Contender]:
+    return [resnet(OVER_UCX, ["--schedule", BASE]),
+            resnet(IN_THREADS, ["--schedule", BASE, "--stages-in", "threads"])]
 
 
 def planned_bubble(name: str, stages: int, micro_batches: int) -> float:
@@ -138,13 +146,27 @@ def measured_rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
               "s a step", "contexts, MiB"]
     rows = []
     for result in results:
-        label = result.contender.name
-        planned = planned_bubble(BASE if label == IN_THREADS else label, STAGES, MICRO_BATCHES)
-        rows.append([label, harness.number(planned, 1),
+        name = result.contender.name
+        rows.append([name, harness.number(planned_bubble(name, STAGES, MICRO_BATCHES), 1),
                      harness.number(result.median("bubble"), 1),
                      harness.number(result.median("least bubble"), 1),
                      harness.number(result.median("seconds")),
                      harness.number(result.median("contexts"), 0)])
+    return header, rows
+
+
+def pair_rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
+    """Seconds a step of both, and what UCX costs: the median over the pairs, and their spread."""
+    over_ucx, in_threads = ([reading["seconds"] for reading in result.readings]
+                            for result in results)
+    costs = sorted(100 * (a / b - 1) for a, b in zip(over_ucx, in_threads))
+    header = ["stages", "s a step", "over threads, %", "least", "most"]
+    if not costs:
+        return header, []
+    rows = [[IN_THREADS, harness.number(statistics.median(in_threads), 3), "-", "-", "-"],
+            [OVER_UCX, harness.number(statistics.median(over_ucx), 3),
+             *(harness.number(cost, 1)
+               for cost in (statistics.median(costs), costs[0], costs[-1]))]]
     return header, rows
 
 
@@ -160,11 +182,13 @@ def main() -> int:
     runs = harness.interleave([paced(name, sigma) for sigma in JITTERS for name in CHUNKS],
                               options.rounds, 600.0)
     models = harness.interleave(measured(), options.rounds, 600.0)
-    results = [*simulated, *runs, *models]
+    pairs = harness.interleave(pair(), PAIRS * options.rounds, 600.0)
+    results = [*simulated, *runs, *models, *pairs]
     where = harness.circumstances(load)
     by_name = {result.contender.name: result for result in runs}
     tables = {"simulated": simulated_rows(simulated[0]),
-              "paced": paced_rows(simulated[1], by_name), "measured": measured_rows(models)}
+              "paced": paced_rows(simulated[1], by_name), "measured": measured_rows(models),
+              "link": pair_rows(pairs)}
     print("\n\n".join([where, *(harness.table(*table) for table in tables.values())]))
     if options.json:
         harness.write_figures(options.json, [
