@@ -1,11 +1,13 @@
 #include "actors/parameter_server/client.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 
 #include <algorithm>
 #include <atomic>
 #include <caf/event_based_actor.hpp>
 #include <caf/send.hpp>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -32,13 +34,22 @@ param_version oldest(const std::vector<std::optional<param_version>>& versions) 
   return least;
 }
 
+/// Which rows of the whole parameter these are; undefined: all of them.
+at::Tensor whole_rows(const parameter_entry& part, bool is_cut, const at::Tensor& rows) {
+  if (!is_cut) return rows;
+  if (rows.defined()) return rows.add(part.first_row);
+  return at::arange(part.first_row, part.first_row + part.shape.front(), at::kLong);
+}
+
 void add_values(fresh_values& all, const std::vector<parameter_entry>& directory,
-                param_version version, const tensor_batch& batch) {
+                const std::vector<bool>& is_cut, param_version version, const tensor_batch& batch) {
   all.version = std::min(all.version, version);
   const auto entries = unpack(batch, directory);
   if (!entries) throw std::runtime_error(entries.error().text);
-  for (const auto& [parameter, rows, values] : *entries)
-    all.values.push_back({directory[parameter].name, rows, values});
+  for (const auto& [parameter, rows, values] : *entries) {
+    const auto& part = directory[parameter];
+    all.values.push_back({part.name, whole_rows(part, is_cut[parameter], rows), values});
+  }
 }
 
 constexpr fresh_values no_values() {
@@ -137,22 +148,31 @@ result<std::unique_ptr<parameter_client>> parameter_client::join(caf::actor_syst
              options.deadline)
           .get();
   if (!in) return tl::unexpected(in.error());
-  made->enter(*in);
+  if (auto known = made->enter(*in); !known) return tl::unexpected(known.error());
   return made;
 }
 
-void parameter_client::enter(const joined& in) {
+result<void> parameter_client::enter(const joined& in) {
   id_ = in.worker;
+  caf::anon_send(presence_, in, caf::actor_cast<caf::strong_actor_ptr>(ledger_));
+  shared_->have.resize(in.shards.size());
   for (std::uint32_t s = 0; s < in.shards.size(); ++s) {
     const auto& [actor, parameters] = in.shards[s];
     shared_->shards.push_back({caf::actor_cast<shard_actor>(actor), parameters});
     for (std::uint32_t i = 0; i < parameters.size(); ++i) {
-      parameters_.emplace(parameters[i].name, parameters[i]);
-      places_.emplace(parameters[i].name, std::pair(s, i));
+      const auto& part = parameters[i];
+      const auto rows = part.by_rows && !part.shape.empty() ? part.shape.front() : 0;
+      places_[part.name].push_back({s, i, part.first_row, rows});
+      const auto [whole, is_new] = parameters_.emplace(part.name, part);
+      if (!is_new && rows == 0)
+        return fail(errc::bad_config, "two shards have '" + part.name + "', and not by rows");
+      if (!is_new) whole->second.shape.front() += rows;
+      whole->second.first_row = 0;
     }
   }
-  shared_->have.resize(in.shards.size());
-  caf::anon_send(presence_, in, caf::actor_cast<caf::strong_actor_ptr>(ledger_));
+  for (auto& shard : shared_->shards)
+    for (const auto& part : shard.parameters) shard.is_cut.push_back(places_[part.name].size() > 1);
+  return {};
 }
 
 parameter_client::~parameter_client() {
@@ -180,7 +200,6 @@ result<std::vector<tensor_batch>> parameter_client::split(
     if (!gradient.defined()) continue;
     const auto place = places_.find(name);
     if (place == places_.end()) return unknown(name, "there is a gradient of");
-    const auto& [shard, index] = place->second;
     const auto& shape = parameters_.at(name).shape;
     if (gradient.sizes() != at::IntArrayRef(shape)) {  // packed, it would lose its shape
       std::ostringstream why;
@@ -189,18 +208,38 @@ result<std::vector<tensor_batch>> parameter_client::split(
       return fail(errc::bad_data, why.str());
     }
     if (gradient.layout() != at::kSparse) {
-      parts[shard].add(index, {}, on_the_wire(gradient, options_.bf16_gradients));
+      add_gradient(parts, place->second, {}, on_the_wire(gradient, options_.bf16_gradients));
       continue;
     }
     const auto rows = gradient.coalesce();
     if (rows.sparse_dim() != 1)
       return fail(errc::bad_data, "the sparse gradient of '" + name + "' is not one of rows");
-    parts[shard].add(index, rows.indices().select(0, 0).contiguous(),
-                     on_the_wire(rows.values(), options_.bf16_gradients));
+    add_gradient(parts, place->second, rows.indices().select(0, 0).contiguous(),
+                 on_the_wire(rows.values(), options_.bf16_gradients));
   }
   std::vector<tensor_batch> batches;
   for (auto& part : parts) batches.push_back(part.take());
   return batches;
+}
+
+// `rows` are sorted, each there once; undefined: all.
+void parameter_client::add_gradient(std::vector<batch_builder>& parts,
+                                    const std::vector<piece>& pieces, const at::Tensor& rows,
+                                    const at::Tensor& values) {
+  if (pieces.size() == 1) return parts[pieces[0].shard].add(pieces[0].index, rows, values);
+  for (const auto& [shard, index, first, count] : pieces) {
+    if (!rows.defined()) {
+      parts[shard].add(index, {}, values.narrow(0, first, count));
+      continue;
+    }
+    const std::span all(rows.const_data_ptr<std::int64_t>(),
+                        static_cast<std::size_t>(rows.numel()));
+    const auto begin = std::ranges::lower_bound(all, first) - all.begin();
+    const auto end = std::ranges::lower_bound(all, first + count) - all.begin();
+    if (begin == end) continue;
+    parts[shard].add(index, rows.narrow(0, begin, end - begin).sub(first),
+                     values.narrow(0, begin, end - begin));
+  }
 }
 
 future<std::vector<pushed>> parameter_client::push_parts(
@@ -238,7 +277,8 @@ future<fresh_values> parameter_client::push_pull(
       .then([shared = shared_](const std::vector<pushed>& answers) {
         auto all = no_values();
         for (std::size_t i = 0; i < answers.size(); ++i) {
-          add_values(all, shared->shards[i].parameters, answers[i].version, answers[i].values);
+          const auto& [actor, parameters, is_cut] = shared->shards[i];
+          add_values(all, parameters, is_cut, answers[i].version, answers[i].values);
           shared->have[i] = answers[i].version;
         }
         return all;
@@ -253,7 +293,8 @@ future<fresh_values> parameter_client::refresh() {
   return all_of(asked).then([shared = shared_](const std::vector<pulled>& answers) {
     auto all = no_values();
     for (std::size_t i = 0; i < answers.size(); ++i) {
-      add_values(all, shared->shards[i].parameters, answers[i].version, answers[i].values);
+      const auto& [actor, parameters, is_cut] = shared->shards[i];
+      add_values(all, parameters, is_cut, answers[i].version, answers[i].values);
       shared->have[i] = answers[i].version;
     }
     return all;
@@ -267,7 +308,7 @@ future<fresh_values> parameter_client::pull(const std::vector<std::string>& name
     const auto place = places_.find(name);
     if (place == places_.end())
       return settled_future<fresh_values>(unknown(name, "a pull asks for"));
-    wanted[place->second.first].push_back(place->second.second);
+    for (const auto& part : place->second) wanted[part.shard].push_back(part.index);
   }
   std::vector<std::size_t> from;
   std::vector<future<pulled>> asked;
@@ -279,8 +320,10 @@ future<fresh_values> parameter_client::pull(const std::vector<std::string>& name
   }
   return all_of(asked).then([shared = shared_, from](const std::vector<pulled>& answers) {
     auto all = no_values();
-    for (std::size_t i = 0; i < answers.size(); ++i)
-      add_values(all, shared->shards[from[i]].parameters, answers[i].version, answers[i].values);
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      const auto& [actor, parameters, is_cut] = shared->shards[from[i]];
+      add_values(all, parameters, is_cut, answers[i].version, answers[i].values);
+    }
     return all;
   });
 }

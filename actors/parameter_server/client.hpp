@@ -17,6 +17,8 @@
 
 namespace troupe::actors {
 
+class batch_builder;
+
 /// How a worker takes part.
 struct client_options {
   std::uint32_t rank = 0;       ///< Its place in the order of adding up; unique among members.
@@ -94,13 +96,24 @@ class parameter_client {
   struct shard_handle {
     shard_actor actor;
     std::vector<parameter_entry> parameters;
+    std::vector<bool> is_cut = {};  // by parameter: other shards have the rest of its rows
+  };
+
+  /// Where a parameter is, or some of its rows.
+  struct piece {
+    std::uint32_t shard = 0;
+    std::uint32_t index = 0;  // in the shard's directory
+    std::int64_t first_row = 0;
+    std::int64_t rows = 0;  // of a parameter that is cut; else 0
   };
 
   parameter_client(caf::actor_system& system, requester& ask, ledger_actor ledger,
                    client_options options);
-  void enter(const joined& in);
+  [[nodiscard]] result<void> enter(const joined& in);
   [[nodiscard]] result<std::vector<tensor_batch>> split(
       const std::vector<engine::named_tensor>& gradients) const;
+  static void add_gradient(std::vector<batch_builder>& parts, const std::vector<piece>& pieces,
+                           const at::Tensor& rows, const at::Tensor& values);
   /// A push's part, to each shard; the version each has reached, and the fresh values.
   [[nodiscard]] future<std::vector<pushed>> push_parts(
       const std::vector<engine::named_tensor>& gradients, param_version base, bool pull);
@@ -112,7 +125,7 @@ class parameter_client {
   engine::worker_id id_;
   std::uint64_t sequence_ = 0;
   std::map<std::string, parameter_entry> parameters_;
-  std::map<std::string, std::pair<std::uint32_t, std::uint32_t>> places_;  // shard, index
+  std::map<std::string, std::vector<piece>> places_;
   std::shared_ptr<shared> shared_;
   caf::actor presence_;
 };

@@ -99,8 +99,8 @@ result<shard_actor> build(caf::actor_system& system, const build_shard& order,
   auto rate = rate_of(order.rate, options->at("lr"));
   if (!rate) return tl::unexpected(rate.error());
   std::vector<owned_parameter> owned;
-  for (const auto& [name, values] : order.parameters)
-    owned.push_back({name, values.clone(), std::ranges::count(order.by_rows, name) > 0});
+  for (const auto& [name, values, by_rows, first_row] : order.parameters)
+    owned.push_back({name, values.clone(), by_rows, first_row});
   return spawn_shard(system,
                      {order.name,
                       std::make_unique<parameter_store>(std::move(owned), std::move(*optimizer),

@@ -63,8 +63,9 @@ result<void> check_rows(const parameter_entry& entry, const tensor_batch::entry&
   const auto* const index = rows.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < rows.numel(); ++i) {
     if (index[i] < 0 || index[i] >= entry.shape.front())
-      return refuse("has row " + std::to_string(index[i]) + ", and the parameter " +
-                    std::to_string(entry.shape.front()) + " rows");
+      return refuse("has row " + std::to_string(entry.first_row + index[i]) +
+                    ", and the rows here are " + std::to_string(entry.shape.front()) + " from " +
+                    std::to_string(entry.first_row) + " on");
   }
   return {};
 }
@@ -156,8 +157,35 @@ parameter_store::gradient parameter_store::mean_of_rows(const std::vector<gradie
   return {touched, std::move(sum)};
 }
 
+namespace {
+
+std::vector<owned_parameter> cut_large(const std::vector<owned_parameter>& parameters,
+                                       std::uint32_t shards) {
+  std::uint64_t total = 0;
+  for (const auto& each : parameters) total += each.values.nbytes();
+  std::vector<owned_parameter> all;
+  for (const auto& whole : parameters) {
+    const std::int64_t rows = whole.by_rows && whole.values.dim() > 0 ? whole.values.size(0) : 1;
+    const std::int64_t pieces = std::clamp<std::int64_t>(
+        rows, 1, engine::count_pieces(whole.values.nbytes(), total, shards));
+    if (pieces == 1) {
+      all.push_back(whole);
+      continue;
+    }
+    for (std::int64_t i = 0; i < pieces; ++i) {
+      const auto first = rows * i / pieces;
+      const auto count = rows * (i + 1) / pieces - first;
+      all.push_back({whole.name, whole.values.narrow(0, first, count), true, first});
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 std::vector<std::vector<owned_parameter>> spread_parameters(std::vector<owned_parameter> parameters,
                                                             std::uint32_t shards) {
+  parameters = cut_large(parameters, shards);
   std::vector<std::uint64_t> bytes;
   for (const auto& each : parameters) bytes.push_back(each.values.nbytes());
   const auto owner = engine::place_parameters(bytes, shards);
@@ -178,7 +206,8 @@ void parameter_store::add_parameter(owned_parameter given) {
   const auto index = static_cast<std::uint32_t>(parameters_.size());
   const bool by_rows = given.by_rows && given.values.dim() > 0;
   directory_.push_back({std::move(given.name), given.values.sizes().vec(),
-                        static_cast<std::int32_t>(given.values.scalar_type()), by_rows});
+                        static_cast<std::int32_t>(given.values.scalar_type()), by_rows,
+                        given.first_row});
   const auto fits = [&](const group& last) {
     std::size_t bytes = given.values.nbytes();
     for (const auto& each : last.values) bytes += each.nbytes();

@@ -51,16 +51,18 @@ struct join_server {
   }
 };
 
-/// A parameter of a shard, as workers must know it.
+/// A parameter of a shard, as workers must know it; or so many rows of one, the others of which are
+/// at other shards.
 struct parameter_entry {
   std::string name;
   std::vector<std::int64_t> shape;
   std::int32_t dtype = 0;  // at::ScalarType
   bool by_rows = false;    // gradients are rows, and each row is updated as a parameter of its own
+  std::int64_t first_row = 0;  // where in the whole parameter these rows begin
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.name, self.shape, self.dtype, self.by_rows);
+    f(self.name, self.shape, self.dtype, self.by_rows, self.first_row);
   }
 };
 
@@ -259,10 +261,22 @@ struct rate_plan {
 };
 
 /// Makes a shard on the node that gets it.
+/// A parameter that a shard is to own, or some rows of one; see parameter_entry.
+struct part_to_own {
+  std::string name;
+  at::Tensor values;
+  bool by_rows = false;
+  std::int64_t first_row = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.name, self.values, self.by_rows, self.first_row);
+  }
+};
+
 struct build_shard {
   std::string name;
-  std::vector<named> parameters;
-  std::vector<std::string> by_rows;  // names of those among them
+  std::vector<part_to_own> parameters;
   std::string optimizer;
   std::map<std::string, double> optimizer_options;
   rate_plan rate = {};
@@ -270,8 +284,7 @@ struct build_shard {
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.name, self.parameters, self.by_rows, self.optimizer, self.optimizer_options, self.rate,
-      self.threads);
+    f(self.name, self.parameters, self.optimizer, self.optimizer_options, self.rate, self.threads);
   }
 };
 

@@ -118,7 +118,8 @@ class server_builder {
 
   result<std::vector<caf::strong_actor_ptr>> build_shards() {
     std::vector<actors::owned_parameter> parameters;
-    for (const auto& [name, tensor] : run_.parameters) parameters.push_back({name, tensor});
+    for (const auto& [name, tensor] : run_.parameters)
+      parameters.push_back({name, tensor, std::ranges::count(run_.by_rows, name) > 0});
     const auto parts = actors::spread_parameters(std::move(parameters), config_.server.shards);
     std::vector<actors::future<actors::shard_built>> asked;
     for (std::size_t i = 0; i < parts.size(); ++i)
@@ -137,7 +138,6 @@ class server_builder {
     const auto& rate = optimizer.schedule;
     actors::build_shard order{.name = "shard-" + std::to_string(number),
                               .parameters = {},
-                              .by_rows = run_.by_rows,
                               .optimizer = optimizer.name,
                               .optimizer_options = optimizer.options,
                               .rate = {.curve = static_cast<std::uint32_t>(rate.curve),
@@ -150,7 +150,8 @@ class server_builder {
                                        .start = rate.start,
                                        .updates = run_.plan.steps},
                               .threads = config_.server.threads_per_shard};
-    for (const auto& each : parameters) order.parameters.push_back({each.name, each.values});
+    for (const auto& [name, values, by_rows, first_row] : parameters)
+      order.parameters.push_back({name, values, by_rows, first_row});
     return order;
   }
 

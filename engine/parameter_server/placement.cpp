@@ -23,4 +23,11 @@ std::vector<std::uint32_t> place_parameters(std::span<const std::uint64_t> bytes
   return owner;
 }
 
+std::uint32_t count_pieces(std::uint64_t bytes, std::uint64_t total, std::uint32_t shards) {
+  assert(shards >= 1);
+  const std::uint64_t share = std::max<std::uint64_t>(1, total / shards);
+  const std::uint64_t pieces = (bytes + share - 1) / share;
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(pieces, 1, shards));
+}
+
 }  // namespace troupe::engine

@@ -13,4 +13,9 @@ namespace troupe::engine {
 [[nodiscard]] std::vector<std::uint32_t> place_parameters(std::span<const std::uint64_t> bytes,
                                                           std::uint32_t shards);
 
+/// Into how many pieces to cut a parameter, so that none is more than a shard's share of `total`
+/// bytes, or about that: at most one a shard. `shards` at least 1.
+[[nodiscard]] std::uint32_t count_pieces(std::uint64_t bytes, std::uint64_t total,
+                                         std::uint32_t shards);
+
 }  // namespace troupe::engine

@@ -101,6 +101,19 @@ TEST_CASE("A synchronous run has the same bits on any number of shards and any w
   }
 }
 
+TEST_CASE("Tables that are cut among shards train to the same bits") {
+  const auto run = [](const char* shards) {
+    return train(with(wide_run, {"--epochs", "1", "--no-eval", "--shards", shards}));
+  };
+  const auto one = run("1"), five = run("5");
+  CHECK(one.losses == five.losses);
+  REQUIRE(one.weights.size() == five.weights.size());
+  for (std::size_t i = 0; i < one.weights.size(); ++i) {
+    INFO(one.weights[i].name);
+    CHECK(at::equal(one.weights[i].tensor, five.weights[i].tensor));
+  }
+}
+
 TEST_CASE("The wide model learns, synchronously and asynchronously, its rows sparse") {
   for (const std::string mode : {"synchronous", "asynchronous"}) {
     const auto outcome = train(with(wide_run, {"--mode", mode, "--epochs", "4"}));

@@ -49,6 +49,15 @@ TEST_CASE("parameters are spread evenly, and always alike") {
   CHECK(std::ranges::max(load) < 1.25 * std::reduce(load.begin(), load.end()) / 3);
 }
 
+TEST_CASE("a parameter has as many pieces as shares of a shard, at most one a shard") {
+  CHECK(count_pieces(100, 300, 3) == 1);
+  CHECK(count_pieces(101, 300, 3) == 2);
+  CHECK(count_pieces(300, 300, 3) == 3);
+  CHECK(count_pieces(299, 301, 3) == 3);
+  CHECK(count_pieces(300, 300, 1) == 1);
+  CHECK(count_pieces(0, 0, 4) == 1);
+}
+
 TEST_CASE("a synchronous update adds up in the order of ranks, whoever pushes first") {
   for (const bool first_is_first : {true, false}) {
     auto ledger = with_two_workers({.shards = 2, .expected_workers = 2});

@@ -21,6 +21,7 @@
 #include <chrono>
 #include <functional>
 #include <latch>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -283,7 +284,7 @@ TEST_CASE("asynchronous training converges") {
 }
 
 TEST_CASE("sparse gradients travel and update by rows") {
-  server here({{"table", at::zeros({1000, 4}), true}, {"bias", at::zeros({2})}}, {});
+  server here({{"table", at::zeros({1000, 4}), true}, {"bias", at::zeros({2})}}, {.shards = 1});
   const auto client = here.join(0);
   CHECK(client->refresh().get()->values.size() == 2);
   const auto sparse =
@@ -297,6 +298,51 @@ TEST_CASE("sparse gradients travel and update by rows") {
   REQUIRE(nothing);
   CHECK(nothing->values.empty());
   CHECK(nothing->version.value == 2);
+}
+
+TEST_CASE("a table larger than a shard's share is cut by rows, and nothing else changes") {
+  const auto random = at::detail::createCPUGenerator(/*seed=*/3);
+  const auto table = at::randn({101, 4}, random), other = at::randn({7, 4}, random);
+  std::vector<gradients> pushes;
+  for (int i = 0; i < 8; ++i) {
+    const auto rows = at::randint(101, {1, i == 2 ? 1 : 20}, random, at::kLong);  // some twice
+    const auto values = at::randn({rows.size(1), 4}, random);
+    pushes.push_back({{"table", at::sparse_coo_tensor(rows, values, {101, 4})}});
+    if (i % 3 == 0) pushes.back().push_back({"other", at::randn({7, 4}, random)});
+  }
+  pushes[5][0].tensor = pushes[5][0].tensor.to_dense();
+  const auto trained = [&](std::uint32_t shards, bool whole) {
+    server here({{"table", table.clone(), true}, {"other", other.clone()}},
+                {.shards = shards, .options = {{"lr", 0.1}, {"momentum", 0.9}}});
+    const auto client = here.join(0);
+    CHECK(client->parameters().at("table").shape == std::vector<std::int64_t>{101, 4});
+    const gradients mine{{"table", at::zeros({101, 4})}, {"other", at::zeros({7, 4})}};
+    auto fresh = client->refresh().get();
+    for (std::size_t i = 0; fresh && i < pushes.size(); ++i) {
+      REQUIRE(take_values(mine, client->parameters(), *fresh));
+      fresh = client->push_pull(pushes[i]).get();
+    }
+    if (whole) fresh = client->pull({"table", "other"}, {}).get();
+    REQUIRE(fresh);
+    REQUIRE(take_values(mine, client->parameters(), *fresh));
+    return mine;
+  };
+  const auto one = trained(1, false);
+  CHECK_FALSE(at::equal(one[0].tensor, table));
+  for (const std::uint32_t shards : {2U, 3U, 7U})
+    for (const bool whole : {false, true}) {
+      CAPTURE(shards, whole);
+      const auto cut = trained(shards, whole);
+      CHECK(at::equal(cut[0].tensor, one[0].tensor));
+      CHECK(at::equal(cut[1].tensor, one[1].tensor));
+    }
+  const auto parts = spread_parameters({{"table", table, true}, {"other", other}}, 3);
+  std::map<std::int64_t, std::int64_t> rows;  // by their first one: how many
+  for (const auto& part : parts) {
+    REQUIRE_FALSE(part.empty());
+    rows[part[0].first_row] = part[0].values.size(0);
+  }
+  CHECK(rows == std::map<std::int64_t, std::int64_t>{{0, 33}, {33, 34}, {67, 34}});
 }
 
 TEST_CASE("bf16 gradients are rounded once, on the wire") {
