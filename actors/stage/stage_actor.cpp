@@ -32,7 +32,7 @@ std::uint64_t peak_memory_bytes() {
 /// Runs on the work thread. Torch's exceptions end here. The output goes to the stage actor `to` as
 /// soon as it is there: the neighbour need not wait for the weights' gradients.
 work_done perform(engine::stage_module& module, const engine::start_action& what,
-                  engine::step_kind kind, std::int64_t batch_size, microbatch_inbox in,
+                  engine::step_kind kind, std::int64_t batch_size, const microbatch_inbox& in,
                   const stage_actor& to) {
   const auto& [key, action] = what;
   work_done outcome{.step = key, .action = action};
@@ -90,8 +90,8 @@ void start(stage_pointer self, const engine::start_action& what) {
     in.gradient = seed_of(loss_scale_of(state, step->second));
   state.work->post([module = state.modules[what.what.chunk].get(), what,
                     kind = step->second.order.kind, batch_size = step->second.order.batch_size,
-                    in = std::move(in), to = caf::actor_cast<stage_actor>(self)]() mutable {
-    caf::anon_send(to, perform(*module, what, kind, batch_size, std::move(in), to));
+                    in = std::move(in), to = caf::actor_cast<stage_actor>(self)] {
+    caf::anon_send(to, perform(*module, what, kind, batch_size, in, to));
   });
 }
 
@@ -215,6 +215,7 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
 
 std::vector<slice_link> to_links(const std::vector<neighbour>& from) {
   std::vector<slice_link> links;
+  links.reserve(from.size());
   for (const auto& [stage, chunk] : from)
     links.push_back({caf::actor_cast<stage_actor>(stage), chunk});
   return links;

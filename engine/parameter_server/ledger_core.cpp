@@ -14,7 +14,7 @@ result<worker_id> ledger_core::join(std::uint32_t rank, ledger_effects& effects)
   }
   const worker_id worker{++last_worker_};
   members_.emplace(worker, member{.rank = rank, .not_admitted_by = rules_.shards});
-  begun_ = begun_ || members_.size() >= rules_.expected_workers;
+  if (ranks_.size() < rules_.expected_workers) ranks_.insert(rank);
   effects.emplace_back(admit_member{worker});
   return worker;
 }
@@ -76,7 +76,8 @@ ledger_effects ledger_core::decide(member& of) {
 }
 
 ledger_effects ledger_core::close_round() {
-  if (rules_.mode == server_mode::asynchronous || !begun_ || members_.empty()) return {};
+  if (rules_.mode == server_mode::asynchronous || members_.empty()) return {};
+  if (ranks_.size() < rules_.expected_workers) return {};
   std::vector<member*> all;
   for (auto& [id, each] : members_) {
     if (!each.push || each.push->missing > 0) return {};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <variant>
 #include <vector>
 
@@ -89,7 +90,7 @@ class ledger_core {
   const server_rules rules_;
   std::map<worker_id, member> members_;
   std::uint64_t last_worker_ = 0;
-  bool begun_ = false;  // as many workers as expected have been there at once
+  std::set<std::uint32_t> ranks_;  // of the first expected, be they here or not
   param_version version_;
   ledger_totals totals_;
 };

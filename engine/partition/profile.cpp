@@ -169,6 +169,7 @@ model_profile profile_model(const model& layers, const stage_options& how, const
   run.measure_update(measured.layers);
   static_cast<void>(run.measure_times());  // warms up
   std::vector<std::vector<layer_cost>> passes;
+  passes.reserve(static_cast<std::size_t>(repeats));
   for (int i = 0; i < repeats; ++i) passes.push_back(run.measure_times());
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (const auto part : {&layer_cost::forward_s, &layer_cost::input_s, &layer_cost::weight_s}) {

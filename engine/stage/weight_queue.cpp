@@ -78,8 +78,10 @@ void weight_queue::finish(const step_key& step, microbatch_id microbatch) {
     if (std::ranges::find(batches_, wanted, &batch::of) == batches_.end()) return;
     throw std::logic_error("weight gradients of a micro-batch before those of an earlier one");
   }
-  for (auto& each : batches_.front().entries)
+  for (auto& each : batches_.front().entries) {
+    if (each.failure) std::rethrow_exception(each.failure);
     if (each.state != progress::at_helper && each.state != progress::done) settle(lock, each);
+  }
   for (auto& each : batches_.front().entries) {
     if (each.state == progress::done) continue;
     const auto is_back = [&] { return each.state != progress::at_helper; };
@@ -120,18 +122,15 @@ bool weight_queue::work_ahead() {
   const auto earliest = std::ranges::find(batches_, false, &batch::done);
   if (earliest == batches_.end() || earliest->entries.size() < least_weights) return false;
   const auto found = std::ranges::find_if(earliest->entries, [](const entry& each) {
-    return !each.threw && (each.state == progress::waiting || each.state == progress::computed);
+    return each.state == progress::waiting || each.state == progress::computed;
   });
   if (found == earliest->entries.end()) return false;
   const auto begin = clock::now();
-  const auto tasks = found->tasks;
   try {
     settle(lock, *found);
-  } catch (const std::exception&) {
+  } catch (const std::exception&) {  // not done again: some of it may have been added
     lock.lock();
-    found->tasks = tasks;
-    found->state = progress::waiting;
-    found->threw = true;
+    found->failure = std::current_exception();
   }
   ahead_s_ += std::chrono::duration<double>(clock::now() - begin).count();
   return true;

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -73,7 +74,8 @@ class weight_queue {
     at::Tensor weight = tasks->front().weight;
     std::vector<at::Tensor> gradients = {};  // of the helper
     progress state = progress::waiting;
-    bool threw = false;  // before its turn, in which it is to be seen
+    bool threw = false;               // at the helper: the stage's thread is to see it
+    std::exception_ptr failure = {};  // before its turn, in which it is to be seen
   };
   struct batch {
     key of;

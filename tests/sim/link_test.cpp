@@ -45,13 +45,13 @@ bool is_whole(const frame& message, std::int64_t number) {
 
 /// One end of the conversation and what it saw.
 struct speaker {
-  std::unique_ptr<messages::link> wire;
   std::optional<peer_id> peer;
   std::array<std::int64_t, 2> next = {0, 1};  // of each lane
   std::vector<int> completed = std::vector<int>(frames, 0);
   std::vector<bool> delivered = std::vector<bool>(frames, false);  // by its completion
   int ups = 0, downs = 0;
   std::string fault;
+  std::unique_ptr<messages::link> wire;  // last: as it goes it tells what was not sent
 
   link_events events() {
     return {.on_peer_up =

@@ -96,6 +96,18 @@ TEST_CASE("a worker that dies mid-push leaves nothing, and the others go on with
   CHECK(ledger.staged(1, push_of(first, 1, 0)).empty());  // its other half comes late
 }
 
+TEST_CASE("a worker that dies before the others have joined is not waited for") {
+  ledger_core ledger({.expected_workers = 2});
+  ledger_effects effects;
+  REQUIRE(ledger.join(0, effects) == first);
+  CHECK(ledger.leave(first).size() == 1);
+  REQUIRE(ledger.join(0, effects) == second);  // again: one worker still
+  CHECK(ledger.staged(0, push_of(second, 1, 0)).empty());
+  CHECK(ledger.leave(second).size() == 1);
+  REQUIRE(ledger.join(1, effects) == worker_id{3});
+  CHECK(only<server_update>(ledger.staged(0, push_of({3}, 1, 0))));
+}
+
 TEST_CASE("an asynchronous push that is too stale is refused at every shard") {
   auto ledger = with_two_workers({.mode = server_mode::asynchronous, .staleness = 1});
   CHECK(only<server_update>(ledger.staged(0, push_of(first, 1, 0))));

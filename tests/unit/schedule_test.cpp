@@ -2,8 +2,8 @@
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
-#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <functional>
 #include <limits>
 #include <string>
@@ -307,10 +307,13 @@ TEST_CASE("peak activations equal the published formulas") {
 }
 
 TEST_CASE("a pipeline of 1,024 stages and 4,096 micro-batches is planned and checked in seconds") {
-  const auto begin = std::chrono::steady_clock::now();
-  for (const auto* name : {"1f1b", "zb-v"}) CHECK(check(make({name}, 1024, 4096)));
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  CHECK(took.count() < 10);
+  const auto cpu_time = [](std::uint32_t stages, std::uint32_t microbatches) {
+    const auto begin = std::clock();
+    for (const auto* name : {"1f1b", "zb-v"}) CHECK(check(make({name}, stages, microbatches)));
+    return std::clock() - begin;
+  };
+  // 16 times the plan, whatever the machine; what is quadratic takes 256 times as long.
+  CHECK(cpu_time(1024, 4096) < 64 * cpu_time(256, 1024));
 }
 
 TEST_CASE("an evaluation step fills and drains the pipeline once") {
