@@ -15,13 +15,7 @@ std::string_view name_of(server_mode value) noexcept {
 std::string_view name_of(memory_format value) noexcept {
   return word_of(value);
 }
-std::string_view name_of(precision value) noexcept {
-  return word_of(value);
-}
 std::string_view name_of(lr_schedule value) noexcept {
-  return word_of(value);
-}
-std::string_view name_of(loss_kind value) noexcept {
   return word_of(value);
 }
 std::string_view name_of(transport value) noexcept {
@@ -29,7 +23,8 @@ std::string_view name_of(transport value) noexcept {
 }
 
 double loss_scale_of(const trainer_config& config) noexcept {
-  return config.train.loss_scale.value_or(config.model.precision == precision::fp16 ? 0 : 1);
+  return config.train.loss_scale.value_or(config.model.precision == engine::precision::fp16 ? 0
+                                                                                            : 1);
 }
 
 engine::schedule_choice schedule_of(const pipeline_config& config) {
