@@ -71,8 +71,8 @@ result<void> read_init(prepared_run& run, engine::model layers,
   if (auto loaded = engine::load_weights(layers, weights); !loaded)
     return fail(loaded.error().code, config.init.string() + ": " + loaded.error().text);
   std::size_t used = 0;
-  for (const auto& [first, last] : run.ranges) {
-    const auto part = engine::take_layers(layers, first, last);
+  for (const auto range : run.ranges) {
+    const auto part = engine::take_layers(layers, range);
     if (!part) return tl::unexpected(part.error());
     run.weights.push_back(engine::collect_weights(*part));
     run.states.push_back(state_of(states, engine::parameters(*part)));

@@ -9,6 +9,7 @@
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/schedule/simulation.hpp"
+#include "engine/stage/layer_range.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::engine {
@@ -26,18 +27,6 @@ struct planning {
   double memory_cap_bytes = 0;       ///< Of a stage; 0: none.
   std::vector<bool> recompute = {};  ///< One a layer; empty: none.
 };
-
-/// Layers [first, last) of a model.
-struct layer_range {
-  std::size_t first = 0;
-  std::size_t last = 0;
-
-  bool operator==(const layer_range&) const = default;
-};
-
-/// The slices that cuts make, in the order of the model.
-[[nodiscard]] std::vector<layer_range> slices_between(const std::vector<std::size_t>& cuts,
-                                                      std::size_t layers);
 
 struct stage_prediction {
   std::vector<layer_range> slices = {};  ///< One a chunk.
