@@ -1,9 +1,7 @@
 #include "apps/troupe/plan_command.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -13,19 +11,13 @@
 #include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/plan_file.hpp"
 #include "engine/schedule/plan_text.hpp"
+#include "messages/format.hpp"
 
 namespace troupe::apps {
 namespace {
 
 /// A report shows plans of up to so many actions; larger ones go to a file.
 constexpr std::size_t most_shown_actions = 4096;
-
-template <class... Values>
-std::string format(const char* pattern, Values... values) {
-  std::array<char, 256> text{};
-  std::snprintf(text.data(), text.size(), pattern, values...);
-  return text.data();
-}
 
 result<engine::plan> make_plan(const plan_request& request) {
   if (!request.check.empty()) return engine::read_plan(request.check);
