@@ -196,10 +196,8 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   auto recompute = recomputed(layers, config.pipeline);
   if (!recompute) return tl::unexpected(recompute.error());
   const auto how = planning_of(config, std::move(*recompute));
-  if (const auto slices = slices_of(config.pipeline); slices > layers.size())
-    return engine::even_cuts(std::vector<double>(layers.size()), slices).map([](const auto&) {
-      return chosen_partition();
-    });
+  if (auto fits = engine::check_stages(layers.size(), slices_of(config.pipeline)); !fits)
+    return tl::unexpected(fits.error());
   const auto profiles = measure(build, config, how, data);
   if (!profiles) return tl::unexpected(profiles.error());
   if (auto saved = save(*profiles, config, how); !saved) return tl::unexpected(saved.error());
