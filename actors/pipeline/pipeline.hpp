@@ -150,8 +150,6 @@ class pipeline {
   [[nodiscard]] result<void> load_state(std::size_t stage,
                                         const std::vector<engine::named_tensor>& tensors);
 
-  [[nodiscard]] const std::vector<stage_actor>& stages() const noexcept { return stages_; }
-
   /// Whom to give the batches of its steps to (see feed.hpp).
   [[nodiscard]] const feeder_actor& feeder() const noexcept { return feeder_; }
 
