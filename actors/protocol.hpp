@@ -52,7 +52,7 @@ struct activation {
 /// Labels, for the last slice of the model.
 struct target {
   microbatch_key key;
-  at::Tensor labels;  // [n] i64
+  at::Tensor labels;  // [n] i64, or [n, T] i64
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
@@ -438,8 +438,8 @@ struct rehearsed {
 /// A batch in micro-batches, for the feeder of the same process, never between nodes.
 struct feed_batch {
   engine::step_key step;
-  std::vector<at::Tensor> images;  // [n, C, H, W] each
-  std::vector<at::Tensor> labels;  // [n] i64 each
+  std::vector<at::Tensor> images;  // [n, C, H, W] f32 each, or [n, T] i64
+  std::vector<at::Tensor> labels;  // [n] i64 each, or [n, T] i64
 };
 
 /// Reads a batch and has its micro-batches fed to the first and the labels to the last stage.
