@@ -52,8 +52,6 @@ std::string stage_table(const predicted_plan& predicted) {
   return table;
 }
 
-}  // namespace
-
 result<predicted_plan> predict(const plan_request& request) {
   if (!request.measured.file.empty()) return plan_measured(request);
   auto steps = make_plan(request);
@@ -82,6 +80,8 @@ std::string report(const predicted_plan& predicted, const plan_request& request)
              run.makespan, 100 * run.bubble, run.period, static_cast<double>(most) / steps.chunks);
   return actions <= most_shown_actions ? text + "\n" + stage_table(predicted) : text;
 }
+
+}  // namespace
 
 result<std::string> run_plan_command(const plan_request& request) {
   const auto predicted = predict(request);

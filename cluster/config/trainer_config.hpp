@@ -26,10 +26,7 @@ enum class nan_policy : std::uint8_t { stop, skip };
 
 /// The word that a user writes for a value ("cross-entropy", "auto").
 [[nodiscard]] std::string_view name_of(placement value) noexcept;
-[[nodiscard]] std::string_view name_of(memory_format value) noexcept;
-[[nodiscard]] std::string_view name_of(lr_schedule value) noexcept;
 [[nodiscard]] std::string_view name_of(transport value) noexcept;
-[[nodiscard]] std::string_view name_of(nan_policy value) noexcept;
 
 /// TOML table [pipeline].
 struct pipeline_config {
@@ -53,8 +50,6 @@ struct pipeline_config {
 };
 
 enum class server_mode : std::uint8_t { synchronous, asynchronous };
-
-[[nodiscard]] std::string_view name_of(server_mode value) noexcept;
 
 /// TOML table [server], of the parameter server's trainer.
 struct server_config {
