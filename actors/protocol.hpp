@@ -13,6 +13,7 @@
 #include "engine/schedule/stage_core.hpp"
 #include "engine/stage/gradients.hpp"
 #include "engine/stage/layer.hpp"
+#include "engine/stage/layer_range.hpp"
 #include "messages/ids.hpp"
 
 /// What the actors of a training run say to each other. Tensors are shared by reference inside a
@@ -51,7 +52,7 @@ struct activation {
 /// Labels, for the last slice of the model.
 struct target {
   microbatch_key key;
-  at::Tensor labels;  // [n] i64
+  at::Tensor labels;  // [n] i64, or [n, T] i64
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
@@ -223,17 +224,6 @@ struct applied {
   }
 };
 
-/// Layers [first, last) of a model.
-struct layer_range {
-  std::uint64_t first = 0;
-  std::uint64_t last = 0;
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.first, self.last);
-  }
-};
-
 /// From a stage to its optimizer: who adds up the norm of all stages' gradients.
 struct share_norm {
   caf::strong_actor_ptr norm;  // a norm_actor
@@ -288,7 +278,7 @@ struct build_stage {
   std::int64_t classes = 0;
   std::map<std::string, double> model_options = {};
   std::uint64_t seed = 0;
-  std::vector<layer_range> slices;  // one a chunk of the stage
+  std::vector<engine::layer_range> slices;  // one a chunk of the stage
   std::string loss;
   std::string precision = "fp32";
   bool channels_last = false;
@@ -449,8 +439,8 @@ struct rehearsed {
 /// A batch in micro-batches, for the feeder of the same process, never between nodes.
 struct feed_batch {
   engine::step_key step;
-  std::vector<at::Tensor> images;  // [n, C, H, W] each
-  std::vector<at::Tensor> labels;  // [n] i64 each
+  std::vector<at::Tensor> images;  // [n, C, H, W] f32 each, or [n, T] i64
+  std::vector<at::Tensor> labels;  // [n] i64 each, or [n, T] i64
 };
 
 /// Reads a batch and has its micro-batches fed to the first and the labels to the last stage.

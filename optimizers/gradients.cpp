@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "optimizers/arguments.hpp"
@@ -39,11 +38,6 @@ std::vector<double> squares_of_each(const gradient_list& gradients) {
     squares.push_back(each != nullptr ? squares_of(*each) : 0);
   }
   return squares;
-}
-
-double sum_of_squares(const gradient_list& gradients) {
-  const std::vector<double> squares = squares_of_each(gradients);
-  return std::accumulate(squares.begin(), squares.end(), 0.0);
 }
 
 result<double> clip_factor(double squares, double most) {

@@ -12,11 +12,8 @@ using gradient_list = std::vector<std::optional<at::Tensor>>;
 
 /// For each gradient the sum of the squares of its elements, 0 where it is missing, in f64 and in
 /// one order: the same bits on every CPU, for gradients in the same layouts. Infinite or NaN where
-/// an element is (and for f64 beyond 1e154).
+/// an element is (and for f64 beyond 1e154). The global norm is the root of all these together.
 [[nodiscard]] std::vector<double> squares_of_each(const gradient_list& gradients);
-
-/// The sum of `squares_of_each`. The global norm is the root of the sum over all shards.
-[[nodiscard]] double sum_of_squares(const gradient_list& gradients);
 
 /// What to multiply gradients with, so that their global norm is at most `most`. `squares`: the sum
 /// of squares over all shards. Errors: handler_failed when it is infinite or NaN.

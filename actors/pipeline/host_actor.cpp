@@ -34,8 +34,8 @@ result<std::vector<model_slice>> build_slices(const build_stage& order,
   auto recompute = engine::recomputed_layers(engine::layer_names(*whole), order.recompute);
   if (!recompute) return tl::unexpected(recompute.error());
   std::vector<model_slice> slices;
-  for (const auto& [first, last] : order.slices) {
-    auto slice = take_slice(*whole, first, last, *recompute);
+  for (const auto range : order.slices) {
+    auto slice = take_slice(*whole, range, *recompute);
     if (!slice) return tl::unexpected(slice.error());
     engine::to_memory_format(slice->layers, order.channels_last);
     slices.push_back(std::move(*slice));

@@ -12,28 +12,26 @@
 namespace troupe::actors {
 namespace {
 
-result<std::vector<model_slice>> cut(engine::model layers, std::vector<std::size_t> cuts,
+result<std::vector<model_slice>> cut(engine::model layers, const std::vector<std::size_t>& cuts,
                                      const std::vector<bool>& recompute) {
   std::vector<model_slice> slices;
-  cuts.push_back(layers.size());
-  std::size_t first = 0;
-  for (const std::size_t end : cuts) {
-    if (end <= first || end > layers.size())
+  for (const auto range : engine::slices_between(cuts, layers.size())) {
+    if (range.first >= range.last || range.last > layers.size())
       return fail(errc::bad_config, "cuts must rise from 1 to below the number of layers, " +
                                         std::to_string(layers.size()));
-    auto slice = take_slice(layers, first, end, recompute);
+    auto slice = take_slice(layers, range, recompute);
     if (!slice) return tl::unexpected(slice.error());
     slices.push_back(std::move(*slice));
-    first = end;
   }
   return slices;
 }
 
 }  // namespace
 
-result<model_slice> take_slice(engine::model& whole, std::size_t first, std::size_t last,
+result<model_slice> take_slice(engine::model& whole, engine::layer_range which,
                                const std::vector<bool>& recompute) {
-  auto layers = engine::take_layers(whole, first, last);
+  const auto [first, last] = which;
+  auto layers = engine::take_layers(whole, which);
   if (!layers) return tl::unexpected(layers.error());
   model_slice slice{
       .layers = std::move(*layers), .is_first = first == 0, .is_last = last == whole.size()};

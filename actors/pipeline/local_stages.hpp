@@ -8,6 +8,7 @@
 
 #include "actors/interfaces.hpp"
 #include "engine/schedule/generators.hpp"
+#include "engine/stage/layer_range.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "messages/error.hpp"
 #include "optimizers/optimizer.hpp"
@@ -22,10 +23,10 @@ struct model_slice {
   std::vector<bool> recompute = {};  ///< Of its layers; empty: none.
 };
 
-/// Moves the layers [first, last) out of the model, which has null in their places from then on.
-/// `recompute` is of the whole model; empty: none. Errors: bad_config, as `engine::take_layers`.
-[[nodiscard]] result<model_slice> take_slice(engine::model& whole, std::size_t first,
-                                             std::size_t last, const std::vector<bool>& recompute);
+/// Moves layers out of the model, which has null in their places from then on. `recompute` is of
+/// the whole model; empty: none. Errors: bad_config, as `engine::take_layers`.
+[[nodiscard]] result<model_slice> take_slice(engine::model& whole, engine::layer_range which,
+                                             const std::vector<bool>& recompute);
 
 /// A stage and its optimizer, before they live.
 struct stage_blueprint {

@@ -41,11 +41,10 @@ constexpr std::chrono::minutes step_deadline{60};
 constexpr std::chrono::minutes transfer_deadline{10};
 
 /// The stage of the layer that has a parameter of this name; nullopt: no layer has.
-std::optional<std::size_t> stage_of(
-    const std::string& parameter, const engine::model& layers,
-    const std::vector<std::pair<std::size_t, std::size_t>>& ranges) {
+std::optional<std::size_t> stage_of(const std::string& parameter, const engine::model& layers,
+                                    const std::vector<engine::layer_range>& ranges) {
   for (std::size_t s = 0; s < ranges.size(); ++s)
-    for (auto i = ranges[s].first; i < ranges[s].second; ++i)
+    for (auto i = ranges[s].first; i < ranges[s].last; ++i)
       for (const auto& each : layers.at(i)->parameters())
         if (each.name == parameter) return s;
   return std::nullopt;
@@ -92,8 +91,8 @@ caf::behavior announcer(caf::event_based_actor* self) {
 
 }  // namespace
 
-std::vector<stage_tie> ties_between(
-    const engine::model& layers, const std::vector<std::pair<std::size_t, std::size_t>>& ranges) {
+std::vector<stage_tie> ties_between(const engine::model& layers,
+                                    const std::vector<engine::layer_range>& ranges) {
   std::vector<stage_tie> between;
   for (const auto& tie : engine::ties(layers)) {
     const auto one = stage_of(tie.one, layers, ranges);

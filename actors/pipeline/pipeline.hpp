@@ -18,6 +18,7 @@
 #include "engine/schedule/credits.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
+#include "engine/stage/layer_range.hpp"
 #include "engine/stage/reference.hpp"
 #include "optimizers/loss_scaler.hpp"
 
@@ -73,10 +74,10 @@ struct pipeline_options {
   std::optional<optimizers::loss_scaler> scaler = {};
 };
 
-/// Which ties of a model lie between stages, given the layers [first, last) of each. Those inside
-/// of a stage are its own business.
-[[nodiscard]] std::vector<stage_tie> ties_between(
-    const engine::model& layers, const std::vector<std::pair<std::size_t, std::size_t>>& ranges);
+/// Which ties of a model lie between stages, given the layers of each. Those inside of a stage are
+/// its own business.
+[[nodiscard]] std::vector<stage_tie> ties_between(const engine::model& layers,
+                                                  const std::vector<engine::layer_range>& ranges);
 
 /// Drives stage actors, wherever they live, through training and evaluation steps. Its calls wait
 /// for the actors' answers; used by one thread, outside of any actor. Several steps may be under
@@ -148,8 +149,6 @@ class pipeline {
   /// Gives one stage's optimizer the state that belongs to it. Errors: bad_data, peer_lost.
   [[nodiscard]] result<void> load_state(std::size_t stage,
                                         const std::vector<engine::named_tensor>& tensors);
-
-  [[nodiscard]] const std::vector<stage_actor>& stages() const noexcept { return stages_; }
 
   /// Whom to give the batches of its steps to (see feed.hpp).
   [[nodiscard]] const feeder_actor& feeder() const noexcept { return feeder_; }

@@ -1,7 +1,8 @@
 #include "actors/remote/liveness.hpp"
 
 #include <algorithm>
-#include <cstdio>
+
+#include "messages/format.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -13,9 +14,7 @@ constexpr std::chrono::seconds pause_is_remembered{5};
 }  // namespace
 
 std::string in_seconds(liveness::clock::duration time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
+  return format("%.1f s", std::chrono::duration<double>(time).count());
 }
 
 void liveness::node_up(const std::string& node, const process_identity& where) {

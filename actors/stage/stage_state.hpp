@@ -27,7 +27,7 @@ namespace troupe::actors {
 /// What has arrived for one micro-batch and not been used yet.
 struct microbatch_inbox {
   at::Tensor input;     // [n, ...]
-  at::Tensor labels;    // [n] i64, last stage
+  at::Tensor labels;    // [n] i64, or [n, T] i64, last stage
   at::Tensor gradient;  // [n, ...]
 };
 

@@ -2,17 +2,18 @@
 
 #include <ATen/ops/empty.h>
 
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <string_view>
 
 #include "engine/data/random.hpp"
+#include "engine/data/take_number.hpp"
 
 namespace troupe::apps {
 namespace {
 
 using engine::splitmix64;
+using engine::take_number;
 
 constexpr std::string_view prefix = "clicks:";
 constexpr std::int64_t most_fields = 1000;
@@ -70,16 +71,6 @@ class clicks final : public engine::dataset {
   const std::uint64_t seed_;
 };
 
-std::optional<std::int64_t> take_number(std::string_view& text, std::int64_t limit) {
-  std::int64_t number = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (problem != std::errc() || number < 1 || number > limit) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  if (!text.empty() && (text.front() != ':' || text.size() == 1)) return std::nullopt;
-  if (!text.empty()) text.remove_prefix(1);
-  return number;
-}
-
 }  // namespace
 
 bool is_clicks(const std::string& source) {
@@ -90,9 +81,9 @@ result<clicks_shape> parse_clicks(const std::string& source) {
   std::string_view text(source);
   text.remove_prefix(prefix.size());
   clicks_shape shape;
-  const auto fields = take_number(text, most_fields);
-  const auto rows = fields ? take_number(text, most) : std::nullopt;
-  const auto count = rows && !text.empty() ? take_number(text, most) : shape.count;
+  const auto fields = take_number(text, ':', most_fields);
+  const auto rows = fields ? take_number(text, ':', most) : std::nullopt;
+  const auto count = rows && !text.empty() ? take_number(text, ':', most) : shape.count;
   if (!fields || !rows || !count || !text.empty())
     return fail(errc::bad_config,
                 "--data: '" + source +

@@ -175,14 +175,6 @@ result<void> save(const std::vector<engine::model_profile>& profiles,
   });
 }
 
-std::vector<std::pair<std::size_t, std::size_t>> ranges_between(const cut_list& cuts,
-                                                                std::size_t layers) {
-  std::vector<std::pair<std::size_t, std::size_t>> ranges;
-  for (const auto& [first, last] : engine::slices_between(cuts, layers))
-    ranges.emplace_back(first, last);
-  return ranges;
-}
-
 }  // namespace
 
 result<chosen_partition> choose_partition(const engine::model& layers,
@@ -199,28 +191,27 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   const bool predicts = open || config.observe.predict;
   if (!predicts && config.observe.save_profile.empty())
     return chosen_partition{
-        ranges_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
+        engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
 
   auto recompute = recomputed(layers, config.pipeline);
   if (!recompute) return tl::unexpected(recompute.error());
   const auto how = planning_of(config, std::move(*recompute));
-  if (const auto slices = slices_of(config.pipeline); slices > layers.size())
-    return engine::even_cuts(std::vector<double>(layers.size()), slices).map([](const auto&) {
-      return chosen_partition();
-    });
+  if (auto fits = engine::check_stages(layers.size(), slices_of(config.pipeline)); !fits)
+    return tl::unexpected(fits.error());
   const auto profiles = measure(build, config, how, data);
   if (!profiles) return tl::unexpected(profiles.error());
   if (auto saved = save(*profiles, config, how); !saved) return tl::unexpected(saved.error());
   if (!predicts)
     return chosen_partition{
-        ranges_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
+        engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
   const auto costs = engine::cost_model::fit(*profiles);
   if (!costs) return tl::unexpected(costs.error());
   const auto set = config.pipeline.micro_batches;
   const auto numbers = set > 0 ? std::vector{set} : engine::microbatches_to_try(how);
   auto made = engine::plan_microbatches(*costs, how, numbers, cuts ? &*cuts : nullptr);
   if (!made) return tl::unexpected(made.error());
-  return chosen_partition{ranges_between(made->cuts, layers.size()), made->microbatches, *made};
+  return chosen_partition{engine::slices_between(made->cuts, layers.size()), made->microbatches,
+                          *made};
 }
 
 }  // namespace troupe::apps

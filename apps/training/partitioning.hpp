@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "cluster/config/trainer_config.hpp"
@@ -16,7 +15,7 @@ namespace troupe::apps {
 
 /// How a run's model and batches are cut.
 struct chosen_partition {
-  std::vector<std::pair<std::size_t, std::size_t>> ranges;  // layers [first, last) of each stage
+  std::vector<engine::layer_range> ranges;  // of each slice
   std::uint32_t microbatches = 1;
   std::optional<engine::prediction> predicted;  // where the layers were profiled
 };

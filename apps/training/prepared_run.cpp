@@ -71,8 +71,8 @@ result<void> read_init(prepared_run& run, engine::model layers,
   if (auto loaded = engine::load_weights(layers, weights); !loaded)
     return fail(loaded.error().code, config.init.string() + ": " + loaded.error().text);
   std::size_t used = 0;
-  for (const auto& [first, last] : run.ranges) {
-    const auto part = engine::take_layers(layers, first, last);
+  for (const auto range : run.ranges) {
+    const auto part = engine::take_layers(layers, range);
     if (!part) return tl::unexpected(part.error());
     run.weights.push_back(engine::collect_weights(*part));
     run.states.push_back(state_of(states, engine::parameters(*part)));
@@ -165,26 +165,11 @@ result<engine::model> build_whole(const application& program, const cluster::tra
   return layers;
 }
 
-engine::precision precision_of(cluster::precision configured) {
-  switch (configured) {
-    case cluster::precision::bf16:
-      return engine::precision::bf16;
-    case cluster::precision::fp16:
-      return engine::precision::fp16;
-    case cluster::precision::fp32:
-      break;
-  }
-  return engine::precision::fp32;
-}
-
 engine::stage_options stage_options_of(const cluster::trainer_config& config) {
-  engine::stage_options how;
-  how.loss = config.train.loss == cluster::loss_kind::mse ? engine::loss_kind::mse
-                                                          : engine::loss_kind::cross_entropy;
-  how.precision = precision_of(config.model.precision);
-  how.channels_last = config.model.memory_format == cluster::memory_format::channels_last;
-  how.seed = config.train.seed;
-  return how;
+  return {.loss = config.train.loss,
+          .precision = config.model.precision,
+          .channels_last = config.model.memory_format == cluster::memory_format::channels_last,
+          .seed = config.train.seed};
 }
 
 }  // namespace troupe::apps

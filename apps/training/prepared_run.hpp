@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "actors/pipeline/pipeline.hpp"
@@ -17,7 +16,7 @@ struct prepared_run {
   std::shared_ptr<const engine::dataset> data;
   actors::model_order model;
   std::vector<std::string> layer_names;
-  std::vector<std::pair<std::size_t, std::size_t>> ranges;  // layers [first, last) of each slice
+  std::vector<engine::layer_range> ranges;  // of each slice
   std::uint32_t microbatches = 1;
   std::optional<engine::prediction> predicted;             // where the layers were profiled
   std::vector<actors::stage_tie> ties;                     // between stages

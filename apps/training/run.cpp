@@ -36,11 +36,9 @@ result<std::unique_ptr<cluster::workers>> place_workers(const application& progr
 actors::build_stage order_for(const cluster::trainer_config& config, const prepared_run& run,
                               const engine::model_layout& layout, std::uint32_t stage) {
   const auto& optimizer = config.optimizer;
-  std::vector<actors::layer_range> slices;
-  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk) {
-    const auto [first, last] = run.ranges[layout.position_of({stage, chunk})];
-    slices.push_back({first, last});
-  }
+  std::vector<engine::layer_range> slices;
+  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
+    slices.push_back(run.ranges[layout.position_of({stage, chunk})]);
   return {
       .stage = {stage},
       .model = config.model.name,

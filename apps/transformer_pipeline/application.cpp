@@ -1,10 +1,10 @@
 #include "apps/transformer_pipeline/application.hpp"
 
 #include <cmath>
-#include <cstdio>
 
 #include "apps/transformer_pipeline/generate.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
+#include "messages/format.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -25,10 +25,8 @@ gpt_options options_of(const cluster::trainer_config& config) {
 
 /// exp of the mean loss of a byte: among how many equally likely bytes it is as good as guessing.
 std::string perplexity(const actors::evaluation& of) {
-  char line[96];
-  std::snprintf(line, sizeof line, "perplexity after step %llu: %.3f",
-                static_cast<unsigned long long>(of.updates), std::exp(of.loss));
-  return line;
+  return format("perplexity after step %llu: %.3f", static_cast<unsigned long long>(of.updates),
+                std::exp(of.loss));
 }
 
 std::string sample(const engine::model& layers, const cluster::trainer_config& config) {

@@ -1,9 +1,7 @@
 #include "apps/troupe/plan_command.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -13,19 +11,13 @@
 #include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/plan_file.hpp"
 #include "engine/schedule/plan_text.hpp"
+#include "messages/format.hpp"
 
 namespace troupe::apps {
 namespace {
 
 /// A report shows plans of up to so many actions; larger ones go to a file.
 constexpr std::size_t most_shown_actions = 4096;
-
-template <class... Values>
-std::string format(const char* pattern, Values... values) {
-  std::array<char, 256> text{};
-  std::snprintf(text.data(), text.size(), pattern, values...);
-  return text.data();
-}
 
 result<engine::plan> make_plan(const plan_request& request) {
   if (!request.check.empty()) return engine::read_plan(request.check);
@@ -60,8 +52,6 @@ std::string stage_table(const predicted_plan& predicted) {
   return table;
 }
 
-}  // namespace
-
 result<predicted_plan> predict(const plan_request& request) {
   if (!request.measured.file.empty()) return plan_measured(request);
   auto steps = make_plan(request);
@@ -90,6 +80,8 @@ std::string report(const predicted_plan& predicted, const plan_request& request)
              run.makespan, 100 * run.bubble, run.period, static_cast<double>(most) / steps.chunks);
   return actions <= most_shown_actions ? text + "\n" + stage_table(predicted) : text;
 }
+
+}  // namespace
 
 result<std::string> run_plan_command(const plan_request& request) {
   const auto predicted = predict(request);

@@ -50,14 +50,9 @@ struct predicted_plan {
   std::vector<std::string> lines;  ///< About a profiled model's stages; its times are in seconds.
 };
 
-/// Makes or reads the plan, checks and simulates it. Errors: bad_config with the file, line,
-/// column, action and rule; io_failed; bad_data for a profile.
-[[nodiscard]] result<predicted_plan> predict(const plan_request& request);
-
-/// The plan, its chart, and its time, bubble and memory, for people.
-[[nodiscard]] std::string report(const predicted_plan& predicted, const plan_request& request);
-
-/// Predicts, writes the files asked for, and returns the report. Errors: as `predict`.
+/// Makes or reads the plan, checks and simulates it, and writes the files asked for. Returns the
+/// plan, its chart, and its time, bubble and memory, for people. Errors: bad_config with the file,
+/// line, column, action and rule; io_failed; bad_data for a profile.
 [[nodiscard]] result<std::string> run_plan_command(const plan_request& request);
 
 }  // namespace troupe::apps

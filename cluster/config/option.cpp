@@ -121,6 +121,21 @@ accepted<option_value> check_text(const option& entry, const text_field& field,
   return refuse(why + hint(entry));
 }
 
+/// Stores a checked value; a rival loses its own.
+void assign(const option& entry, const option_value& checked, trainer_config& config) {
+  std::visit(
+      overloaded{
+          [&](const switch_field& field) { field.set(config, std::get<bool>(checked)); },
+          [&](const integer_field& field) { field.set(config, std::get<std::int64_t>(checked)); },
+          [&](const number_field& field) { field.set(config, std::get<double>(checked)); },
+          [&](const text_field& field) { field.set(config, std::get<std::string>(checked)); },
+          [&](const list_field& field) {
+            field.set(config, std::get<std::vector<std::string>>(checked));
+          },
+      },
+      entry.field);
+}
+
 }  // namespace
 
 std::string option::name() const {
@@ -185,20 +200,6 @@ accepted<option_value> check_value(const option& entry, const option_value& give
           [&](const auto&, const auto&) { return accepted<option_value>(wrong()); },
       },
       entry.field, given);
-}
-
-void assign(const option& entry, const option_value& checked, trainer_config& config) {
-  std::visit(
-      overloaded{
-          [&](const switch_field& field) { field.set(config, std::get<bool>(checked)); },
-          [&](const integer_field& field) { field.set(config, std::get<std::int64_t>(checked)); },
-          [&](const number_field& field) { field.set(config, std::get<double>(checked)); },
-          [&](const text_field& field) { field.set(config, std::get<std::string>(checked)); },
-          [&](const list_field& field) {
-            field.set(config, std::get<std::vector<std::string>>(checked));
-          },
-      },
-      entry.field);
 }
 
 std::string_view kind_name(const option& entry) {

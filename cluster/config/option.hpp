@@ -82,9 +82,6 @@ using accepted = tl::expected<T, std::string>;
 /// for a number and a text with commas for a list: the value that is returned has the field's kind.
 [[nodiscard]] accepted<option_value> check_value(const option& entry, const option_value& given);
 
-/// Stores a checked value; a rival loses its own.
-void assign(const option& entry, const option_value& checked, trainer_config& config);
-
 /// "an integer"
 [[nodiscard]] std::string_view kind_name(const option& entry);
 /// "1 to 64", "gpipe, 1f1b", "above 0"; empty: anything of the kind.

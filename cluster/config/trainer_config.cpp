@@ -9,27 +9,13 @@ namespace troupe::cluster {
 std::string_view name_of(placement value) noexcept {
   return word_of(value);
 }
-std::string_view name_of(server_mode value) noexcept {
-  return word_of(value);
-}
-std::string_view name_of(memory_format value) noexcept {
-  return word_of(value);
-}
-std::string_view name_of(precision value) noexcept {
-  return word_of(value);
-}
-std::string_view name_of(lr_schedule value) noexcept {
-  return word_of(value);
-}
-std::string_view name_of(loss_kind value) noexcept {
-  return word_of(value);
-}
 std::string_view name_of(transport value) noexcept {
   return word_of(value);
 }
 
 double loss_scale_of(const trainer_config& config) noexcept {
-  return config.train.loss_scale.value_or(config.model.precision == precision::fp16 ? 0 : 1);
+  return config.train.loss_scale.value_or(config.model.precision == engine::precision::fp16 ? 0
+                                                                                            : 1);
 }
 
 engine::schedule_choice schedule_of(const pipeline_config& config) {
@@ -39,10 +25,6 @@ engine::schedule_choice schedule_of(const pipeline_config& config) {
 std::uint32_t slices_of(const pipeline_config& config) {
   const auto layout = engine::layout_of(schedule_of(config), config.stages);
   return layout ? layout->positions() : config.stages;
-}
-
-std::string_view name_of(nan_policy value) noexcept {
-  return word_of(value);
 }
 
 int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {

@@ -8,8 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/autograd/precision.hpp"
 #include "engine/schedule/credits.hpp"
 #include "engine/schedule/generators.hpp"
+#include "engine/stage/loss_kind.hpp"
 #include "optimizers/loss_scaler.hpp"
 #include "optimizers/schedule.hpp"
 
@@ -17,8 +19,6 @@ namespace troupe::cluster {
 
 enum class placement : std::uint8_t { processes, threads };
 enum class memory_format : std::uint8_t { contiguous, channels_last };
-enum class precision : std::uint8_t { fp32, bf16, fp16 };
-enum class loss_kind : std::uint8_t { cross_entropy, mse };
 enum class transport : std::uint8_t { automatic, tcp, shm, loopback };
 using lr_schedule = optimizers::rate_curve;
 enum class partition : std::uint8_t { even, automatic, cuts };
@@ -26,12 +26,7 @@ enum class nan_policy : std::uint8_t { stop, skip };
 
 /// The word that a user writes for a value ("cross-entropy", "auto").
 [[nodiscard]] std::string_view name_of(placement value) noexcept;
-[[nodiscard]] std::string_view name_of(memory_format value) noexcept;
-[[nodiscard]] std::string_view name_of(precision value) noexcept;
-[[nodiscard]] std::string_view name_of(lr_schedule value) noexcept;
-[[nodiscard]] std::string_view name_of(loss_kind value) noexcept;
 [[nodiscard]] std::string_view name_of(transport value) noexcept;
-[[nodiscard]] std::string_view name_of(nan_policy value) noexcept;
 
 /// TOML table [pipeline].
 struct pipeline_config {
@@ -56,8 +51,6 @@ struct pipeline_config {
 
 enum class server_mode : std::uint8_t { synchronous, asynchronous };
 
-[[nodiscard]] std::string_view name_of(server_mode value) noexcept;
-
 /// TOML table [server], of the parameter server's trainer.
 struct server_config {
   std::uint32_t workers = 2;
@@ -77,7 +70,7 @@ struct model_config {
   std::int64_t classes = 0;    ///< 0: as many as the data has.
   std::filesystem::path init;  ///< Weights to start from; empty: from the seed.
   cluster::memory_format memory_format = cluster::memory_format::contiguous;
-  cluster::precision precision = cluster::precision::fp32;
+  engine::precision precision = engine::precision::fp32;
 
   bool operator==(const model_config&) const = default;
 };
@@ -126,7 +119,7 @@ struct train_config {
   std::int64_t batch_size = 64;
   std::optional<std::uint64_t> steps;
   std::optional<std::uint64_t> epochs = 1;
-  loss_kind loss = loss_kind::cross_entropy;
+  engine::loss_kind loss = engine::loss_kind::cross_entropy;
   std::uint64_t seed = 1;
   bool eval = true;
   std::uint64_t eval_every = 0;  ///< Steps; 0: after each epoch and at the end.

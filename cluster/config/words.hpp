@@ -17,10 +17,8 @@ namespace words {
 inline constexpr std::array<std::string_view, 2> placement{"processes", "threads"};
 inline constexpr std::array<std::string_view, 2> server_mode{"synchronous", "asynchronous"};
 inline constexpr std::array<std::string_view, 2> memory_format{"contiguous", "channels_last"};
-inline constexpr std::array<std::string_view, 3> precision{"fp32", "bf16", "fp16"};
 inline constexpr std::array<std::string_view, 6> lr_schedule{"constant", "linear",    "step",
                                                              "cosine",   "one-cycle", "polynomial"};
-inline constexpr std::array<std::string_view, 2> loss_kind{"cross-entropy", "mse"};
 inline constexpr std::array<std::string_view, 4> transport{"auto", "tcp", "shm", "loopback"};
 inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
 }  // namespace words
@@ -32,11 +30,12 @@ inline constexpr std::span<const std::string_view> words_of<server_mode>{words::
 template <>
 inline constexpr std::span<const std::string_view> words_of<memory_format>{words::memory_format};
 template <>
-inline constexpr std::span<const std::string_view> words_of<precision>{words::precision};
+inline constexpr std::span<const std::string_view> words_of<engine::precision>{
+    engine::precision_names};
 template <>
 inline constexpr std::span<const std::string_view> words_of<lr_schedule>{words::lr_schedule};
 template <>
-inline constexpr std::span<const std::string_view> words_of<loss_kind>{words::loss_kind};
+inline constexpr std::span<const std::string_view> words_of<engine::loss_kind>{engine::loss_names};
 template <>
 inline constexpr std::span<const std::string_view> words_of<transport>{words::transport};
 template <>

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "messages/format.hpp"
+
 namespace troupe::cluster {
 namespace {
 
@@ -22,9 +24,7 @@ constexpr std::size_t longest_bar = 40;
 constexpr std::string_view erase_line = "\r\x1b[K";
 
 std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
+  return format("%.*f", digits, value);
 }
 
 // "1:02:03", "0:07"
@@ -49,10 +49,7 @@ std::string epoch_of(const progress_options& options, std::uint64_t step) {
 
 // "scale 65536"; nothing where losses are not scaled.
 std::string scale_of(const step_report& report) {
-  if (!report.loss_scale) return "";
-  char text[32];
-  std::snprintf(text, sizeof text, "scale %.8g", *report.loss_scale);
-  return text;
+  return report.loss_scale ? format("scale %.8g", *report.loss_scale) : "";
 }
 
 // A piece of the live line; the one with the highest `drop` goes first when room is short.

@@ -2,12 +2,26 @@
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
 #include <optional>
 
 #include "engine/autograd/precision.hpp"
 
 namespace troupe::engine {
+
+/// What autocast computes in; nullopt: there is none.
+[[nodiscard]] inline std::optional<at::ScalarType> autocast_type(precision of) noexcept {
+  switch (of) {
+    case precision::bf16:
+      return at::kBFloat16;
+    case precision::fp16:
+      return at::kHalf;
+    case precision::fp32:
+      break;
+  }
+  return std::nullopt;
+}
 
 /// What this thread's autocast computes in now; nullopt: there is none.
 [[nodiscard]] inline std::optional<at::ScalarType> current_autocast(c10::DeviceType device) {

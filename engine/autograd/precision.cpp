@@ -1,24 +1,14 @@
 #include "engine/autograd/precision.hpp"
 
+#include <algorithm>
+
 namespace troupe::engine {
 
 result<precision> parse_precision(const std::string& name) {
-  if (name == "fp32") return precision::fp32;
-  if (name == "bf16") return precision::bf16;
-  if (name == "fp16") return precision::fp16;
+  const auto found = std::ranges::find(precision_names, name);
+  if (found != precision_names.end())
+    return static_cast<precision>(found - precision_names.begin());
   return fail(errc::bad_config, "unknown precision '" + name + "'; known: fp32, bf16, fp16");
-}
-
-std::optional<at::ScalarType> autocast_type(precision of) noexcept {
-  switch (of) {
-    case precision::bf16:
-      return at::kBFloat16;
-    case precision::fp16:
-      return at::kHalf;
-    case precision::fp32:
-      break;
-  }
-  return std::nullopt;
 }
 
 }  // namespace troupe::engine

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <string_view>
 
 #include "messages/error.hpp"
 
@@ -17,10 +17,14 @@ enum class precision : std::uint8_t {
   fp16,  ///< The same in f16. Its range is small: gradients need a loss scale.
 };
 
-/// "fp32", "bf16" or "fp16". Errors: bad_config listing the known ones.
-[[nodiscard]] result<precision> parse_precision(const std::string& name);
+/// In the order of the values.
+inline constexpr std::array<std::string_view, 3> precision_names{"fp32", "bf16", "fp16"};
 
-/// What autocast computes in; nullopt: there is none.
-[[nodiscard]] std::optional<at::ScalarType> autocast_type(precision of) noexcept;
+[[nodiscard]] constexpr std::string_view name_of(precision value) noexcept {
+  return precision_names[static_cast<std::size_t>(value)];
+}
+
+/// Errors: bad_config listing the known names.
+[[nodiscard]] result<precision> parse_precision(const std::string& name);
 
 }  // namespace troupe::engine

@@ -43,10 +43,6 @@ class dataset {
   [[nodiscard]] virtual std::vector<std::int64_t> sample_shape() const = 0;
   /// Labels of one sample: tokens of a sequence.
   [[nodiscard]] virtual std::int64_t labels_per_sample() const { return 1; }
-  /// A class's name; its number where the source has no names.
-  [[nodiscard]] virtual std::string class_name(std::int64_t label) const {
-    return std::to_string(label);
-  }
 
   /// Reads the samples at `indices` in that order into memory of the batch's own. An unreadable
   /// sample is left out and counted (`skipped`), so a batch may be smaller than asked for, even

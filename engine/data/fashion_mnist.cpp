@@ -19,9 +19,7 @@ constexpr std::int64_t pixels_a_side = 28;
 constexpr std::size_t pixels_an_image = pixels_a_side * pixels_a_side;
 constexpr std::int64_t channels = 3;
 constexpr std::array<channel_scale, 1> normalised{channel_scale::normalising(0.2860F, 0.3530F)};
-constexpr std::array<const char*, 10> class_names{"T-shirt/top", "Trouser",   "Pullover", "Dress",
-                                                  "Coat",        "Sandal",    "Shirt",    "Sneaker",
-                                                  "Bag",         "Ankle boot"};
+constexpr std::int64_t class_count = 10;
 
 tl::unexpected<error> bad_file(const std::filesystem::path& file, const std::string& what) {
   return fail(errc::bad_data, file.string() + " " + what);
@@ -117,7 +115,7 @@ result<images_of_split> load_split(const std::filesystem::path& folder, const st
                                     " labels, but there are " + std::to_string(images->count) +
                                     " images");
   for (std::size_t i = 0; i < labels->bytes.size(); ++i)
-    if (labels->bytes[i] >= class_names.size())
+    if (labels->bytes[i] >= class_count)
       return bad_file(label_file, "has the label " + std::to_string(labels->bytes[i]) +
                                       " at index " + std::to_string(i) + "; labels are 0 to 9");
   return images_of_split{std::move(images->bytes), std::move(labels->bytes)};
@@ -134,12 +132,9 @@ class fashion_mnist_dataset final : public dataset {
   [[nodiscard]] std::int64_t size(split part) const override {
     return static_cast<std::int64_t>(of(part).labels.size());
   }
-  [[nodiscard]] std::int64_t classes() const override { return class_names.size(); }
+  [[nodiscard]] std::int64_t classes() const override { return class_count; }
   [[nodiscard]] std::vector<std::int64_t> sample_shape() const override {
     return {channels, image_size_, image_size_};
-  }
-  [[nodiscard]] std::string class_name(std::int64_t label) const override {
-    return class_names.at(static_cast<std::size_t>(label));
   }
 
   [[nodiscard]] result<batch> read(split part,

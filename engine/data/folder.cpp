@@ -164,9 +164,6 @@ class folder_dataset final : public dataset {
   [[nodiscard]] std::vector<std::int64_t> sample_shape() const override {
     return {channels, image_size_, image_size_};
   }
-  [[nodiscard]] std::string class_name(std::int64_t label) const override {
-    return tree_.classes.at(static_cast<std::size_t>(label));
-  }
   [[nodiscard]] std::uint64_t skipped() const override { return skipped_; }
 
   [[nodiscard]] result<batch> read(split part,

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numbers>
 #include <optional>
@@ -7,6 +6,7 @@
 
 #include "engine/data/random.hpp"
 #include "engine/data/sources.hpp"
+#include "engine/data/take_number.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -22,32 +22,20 @@ struct synthetic_shape {
   std::int64_t count = default_count;
 };
 
-// Takes a number of at least 1, and the separator behind it unless the text ends there.
-std::optional<std::int64_t> take_number(std::string_view& text, char separator) {
-  std::int64_t number = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (problem != std::errc() || number < 1 || number > largest_number) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  if (text.empty()) return number;
-  if (text.front() != separator || text.size() == 1) return std::nullopt;
-  text.remove_prefix(1);
-  return number;
-}
-
 std::optional<synthetic_shape> parse(std::string_view text) {
   synthetic_shape shape;
   std::int64_t values = 1;
   for (const char separator : {'x', 'x', ':'}) {
-    const auto size = take_number(text, separator);
+    const auto size = take_number(text, separator, largest_number);
     if (!size || text.empty() || *size > largest_image / values) return std::nullopt;
     shape.sample.push_back(*size);
     values *= *size;
   }
-  const auto classes = take_number(text, ':');
+  const auto classes = take_number(text, ':', largest_number);
   if (!classes) return std::nullopt;
   shape.classes = *classes;
   if (text.empty()) return shape;
-  const auto count = take_number(text, ':');
+  const auto count = take_number(text, ':', largest_number);
   if (!count || !text.empty()) return std::nullopt;
   shape.count = *count;
   return shape;

@@ -37,13 +37,7 @@ std::string layer_around(const std::vector<std::string>& layer_names, const std:
   return "";
 }
 
-result<void> check_costs(const std::vector<double>& costs, std::size_t stages) {
-  if (stages == 0) return fail(errc::bad_config, "a pipeline needs at least 1 stage");
-  if (stages > costs.size()) {
-    return fail(errc::bad_config, "cannot cut " + std::to_string(costs.size()) + " layers into " +
-                                      std::to_string(stages) +
-                                      " stages: every stage needs at least one layer");
-  }
+result<void> check_costs(const std::vector<double>& costs) {
   double sum = 0;
   for (std::size_t i = 0; i < costs.size(); ++i) {
     sum += costs[i];
@@ -103,8 +97,17 @@ result<std::vector<std::size_t>> parse_cuts(const std::vector<std::string>& laye
   return indices;
 }
 
+result<void> check_stages(std::size_t layers, std::size_t stages) {
+  if (stages == 0) return fail(errc::bad_config, "a pipeline needs at least 1 stage");
+  if (stages <= layers) return {};
+  return fail(errc::bad_config, "cannot cut " + std::to_string(layers) + " layers into " +
+                                    std::to_string(stages) +
+                                    " stages: every stage needs at least one layer");
+}
+
 result<std::vector<std::size_t>> even_cuts(const std::vector<double>& costs, std::size_t stages) {
-  if (auto checked = check_costs(costs, stages); !checked) return tl::unexpected(checked.error());
+  if (auto fits = check_stages(costs.size(), stages); !fits) return tl::unexpected(fits.error());
+  if (auto sound = check_costs(costs); !sound) return tl::unexpected(sound.error());
   std::vector<double> sums(costs.size() + 1, 0);
   for (std::size_t i = 0; i < costs.size(); ++i) sums[i + 1] = sums[i] + costs[i];
 

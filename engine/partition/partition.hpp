@@ -18,11 +18,14 @@ namespace troupe::engine {
 [[nodiscard]] result<std::vector<std::size_t>> parse_cuts(
     const std::vector<std::string>& layer_names, const std::vector<std::string>& cuts);
 
+/// Errors: bad_config for no stage, or more stages than layers (naming both).
+[[nodiscard]] result<void> check_stages(std::size_t layers, std::size_t stages);
+
 /// Cuts layers of the given costs (any unit, none negative) into contiguous stages so that the
 /// slowest is as fast as can be: dynamic programming, O(stages * layers^2). Of equal cuts it takes
 /// the latest: cheap layers (an activation, a pooling) stay with what they follow. Errors:
-/// bad_config for no stage, more stages than layers (naming both), or a cost that is not a number
-/// from 0 up.
+/// bad_config for no stage, more stages than layers (as `check_stages`), or a cost that is not a
+/// number from 0 up.
 [[nodiscard]] result<std::vector<std::size_t>> even_cuts(const std::vector<double>& costs,
                                                          std::size_t stages);
 

@@ -231,14 +231,6 @@ error no_cut_fits(const step_model& step, double cap) {
 
 }  // namespace
 
-std::vector<layer_range> slices_between(const std::vector<std::size_t>& cuts, std::size_t layers) {
-  std::vector<layer_range> slices;
-  std::size_t first = 0;
-  for (const auto cut : cuts) slices.push_back({std::exchange(first, cut), cut});
-  slices.push_back({first, layers});
-  return slices;
-}
-
 result<rehearsal> rehearse(const cost_model& costs, const planning& how, std::uint32_t microbatches,
                            const std::vector<std::size_t>& cuts) {
   auto step = model_step(costs, how, microbatches);

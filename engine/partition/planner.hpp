@@ -9,6 +9,7 @@
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/schedule/simulation.hpp"
+#include "engine/stage/layer_range.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::engine {
@@ -26,18 +27,6 @@ struct planning {
   double memory_cap_bytes = 0;       ///< Of a stage; 0: none.
   std::vector<bool> recompute = {};  ///< One a layer; empty: none.
 };
-
-/// Layers [first, last) of a model.
-struct layer_range {
-  std::size_t first = 0;
-  std::size_t last = 0;
-
-  bool operator==(const layer_range&) const = default;
-};
-
-/// The slices that cuts make, in the order of the model.
-[[nodiscard]] std::vector<layer_range> slices_between(const std::vector<std::size_t>& cuts,
-                                                      std::size_t layers);
 
 struct stage_prediction {
   std::vector<layer_range> slices = {};  ///< One a chunk.
@@ -92,9 +81,10 @@ struct rehearsal {
 /// which batch norm needs, where the batch has as many; 64 at most.
 [[nodiscard]] std::vector<std::uint32_t> microbatches_to_try(const planning& how);
 
-/// The number of micro-batches, among `candidates`, whose predicted step is the fastest; of equals
-/// the smallest. `cuts` empty: planned anew for each number. Errors: those of `plan_cuts`, of the
-/// candidate that comes nearest.
+/// The number of micro-batches, among `candidates` (rising), whose predicted step is the fastest;
+/// of equals the smallest. `cuts` null: planned anew for each number, and those without are passed
+/// over. Errors: bad_config for no candidate; those of `predict`; those of `plan_cuts` for the last
+/// candidate, which comes nearest, where it has none for any.
 [[nodiscard]] result<prediction> plan_microbatches(const cost_model& costs, const planning& how,
                                                    const std::vector<std::uint32_t>& candidates,
                                                    const std::vector<std::size_t>* cuts);

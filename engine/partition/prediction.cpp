@@ -1,16 +1,9 @@
 #include "engine/partition/prediction.hpp"
 
-#include <cstdio>
+#include "messages/format.hpp"
 
 namespace troupe::engine {
 namespace {
-
-template <class... Values>
-std::string format(const char* how, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, how, values...);
-  return text;
-}
 
 constexpr double mebi = 1 << 20;
 

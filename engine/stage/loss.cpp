@@ -9,12 +9,6 @@
 
 namespace troupe::engine {
 
-result<loss_kind> parse_loss(const std::string& name) {
-  if (name == "cross-entropy") return loss_kind::cross_entropy;
-  if (name == "mse") return loss_kind::mse;
-  return fail(errc::bad_config, "unknown loss '" + name + "'; known: cross-entropy, mse");
-}
-
 at::Tensor mean_loss(loss_kind kind, const at::Tensor& logits, const at::Tensor& labels) {
   const auto scores = logits.to(at::kFloat).flatten(0, -2);  // [N, K] f32
   const auto right = labels.flatten();                       // [N] i64

@@ -3,16 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
 
-#include "messages/error.hpp"
+#include "engine/stage/loss_kind.hpp"
 
 namespace troupe::engine {
-
-enum class loss_kind : std::uint8_t { cross_entropy, mse };
-
-/// "cross-entropy" or "mse" (against one-hot labels). Errors: bad_config listing the known ones.
-[[nodiscard]] result<loss_kind> parse_loss(const std::string& name);
 
 /// The mean over a micro-batch, computed in f32 whatever the logits' type. Scalar f32, recorded by
 /// autograd. `logits` [N, K], `labels` [N] i64 below K; or [N, T, K] and [N, T].

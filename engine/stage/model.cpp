@@ -73,7 +73,8 @@ std::vector<std::string> layer_names(const model& layers) {
   return names;
 }
 
-result<model> take_layers(model& whole, std::size_t first, std::size_t last) {
+result<model> take_layers(model& whole, layer_range which) {
+  const auto [first, last] = which;
   const bool is_range = first < last && last <= whole.size();
   const auto part = is_range ? std::span(whole).subspan(first, last - first)
                              : std::span<std::unique_ptr<layer>>();

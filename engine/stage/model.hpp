@@ -1,10 +1,10 @@
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "engine/stage/layer.hpp"
+#include "engine/stage/layer_range.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::engine {
@@ -12,9 +12,9 @@ namespace troupe::engine {
 /// Names of the layers, in order: what a cut may name.
 [[nodiscard]] std::vector<std::string> layer_names(const model& layers);
 
-/// Moves the layers [first, last) out of the model, which has null in their places from then on.
-/// Errors: bad_config when the range is empty, not inside the model, or was taken before.
-[[nodiscard]] result<model> take_layers(model& whole, std::size_t first, std::size_t last);
+/// Moves layers out of the model, which has null in their places from then on. Errors: bad_config
+/// when the range is empty, not inside the model, or was taken before.
+[[nodiscard]] result<model> take_layers(model& whole, layer_range which);
 
 /// Every parameter, layer by layer; gradients are kept in this order too. The layers' own tensors.
 [[nodiscard]] std::vector<named_tensor> parameters(const model& layers);

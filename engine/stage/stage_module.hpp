@@ -30,7 +30,9 @@ struct stage_options {
   c10::Device device = c10::kCPU;
   std::uint64_t seed = 0;            ///< Of what layers draw (dropout).
   std::vector<bool> recompute = {};  ///< Layers whose activations are not kept; empty: none.
-  bool idle_cores = false;           ///< Begin deferred weight gradients early (see weight_queue).
+  /// Begin deferred weight gradients early (see weight_queue): only for a stage on a CPU whose
+  /// arithmetic has one intra-op thread.
+  bool idle_cores = false;
 };
 
 /// What the stage is told of a training step beside its micro-batches.
@@ -62,9 +64,9 @@ class stage_module {
   /// back to what they were before it.
   void end(const step_key& step, bool keep);
 
-  /// `input`: activation of the previous stage or images, [n, ...]; not written. `labels` [n] i64
-  /// on the last stage. `batch_size`: images in the whole batch, for this micro-batch's weight n /
-  /// batch_size. A training forward keeps a context for `backward`.
+  /// `input`: activation of the previous stage or images, [n, ...]; not written. `labels` [n]
+  /// i64, or [n, T] i64, on the last stage. `batch_size`: images in the whole batch, for this
+  /// micro-batch's weight n / batch_size. A training forward keeps a context for `backward`.
   forward_outcome forward(const step_key& step, step_kind kind, microbatch_id microbatch,
                           const at::Tensor& input, const at::Tensor& labels,
                           std::int64_t batch_size);

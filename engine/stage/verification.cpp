@@ -7,8 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
+
+#include "messages/format.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -66,9 +67,7 @@ std::vector<tensor_difference> compare_all(const std::vector<named_tensor>& pipe
 }
 
 std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
-  return text;
+  return format("%.3g", value);
 }
 
 std::string line_of(const char* what, const tensor_difference& of) {
@@ -79,12 +78,9 @@ std::string line_of(const char* what, const tensor_difference& of) {
 }
 
 std::string loss_line(const verification& of) {
-  char text[160];
-  std::snprintf(text, sizeof text,
-                "%sloss: %.9g in the pipeline, %.9g in one process, difference %.3g",
+  return format("%sloss: %.9g in the pipeline, %.9g in one process, difference %.3g",
                 of.loss_passed ? "  pass  " : "  FAIL  ", of.pipeline_loss, of.one_process_loss,
                 std::abs(of.pipeline_loss - of.one_process_loss));
-  return text;
 }
 
 }  // namespace

@@ -138,10 +138,8 @@ std::vector<std::size_t> byte_order(const std::vector<named_tensor>& tensors) {
 }
 
 safetensors_header header_for(const std::vector<named_tensor>& tensors,
-                              const std::vector<std::size_t>& order,
-                              const std::map<std::string, std::string>& metadata) {
+                              const std::vector<std::size_t>& order) {
   safetensors_header header;
-  header.metadata = metadata;
   for (const auto& [name, tensor] : tensors)
     header.tensors.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), 0, 0});
   std::uint64_t at = 0;
@@ -153,15 +151,14 @@ safetensors_header header_for(const std::vector<named_tensor>& tensors,
   return header;
 }
 
-result<void> save(const std::filesystem::path& file, const std::vector<named_tensor>& tensors,
-                  const std::map<std::string, std::string>& metadata) {
+result<void> save(const std::filesystem::path& file, const std::vector<named_tensor>& tensors) {
   std::set<std::string> names;
   for (const auto& item : tensors)
     if (auto problem = unfit(item, names))
       return fail(errc::bad_data,
                   "cannot save " + file.string() + ": tensor \"" + item.name + "\" " + *problem);
   const auto order = byte_order(tensors);
-  const auto header = format_safetensors_header(header_for(tensors, order, metadata));
+  const auto header = format_safetensors_header(header_for(tensors, order));
   auto out = atomic_file::create(file);
   if (!out) return tl::unexpected(out.error());
   auto written = (*out)->write(std::as_bytes(std::span(header)));
@@ -186,22 +183,10 @@ result<std::vector<named_tensor>> load_safetensors(const std::filesystem::path& 
   }
 }
 
-result<std::map<std::string, std::string>> load_safetensors_metadata(
-    const std::filesystem::path& file) {
-  try {
-    auto opened = open_safetensors(file);
-    if (!opened) return tl::unexpected(opened.error());
-    return std::move(opened->header.metadata);
-  } catch (const std::exception& problem) {
-    return bad_file(file, std::string("cannot be loaded: ") + problem.what());
-  }
-}
-
 result<void> save_safetensors(const std::filesystem::path& file,
-                              const std::vector<named_tensor>& tensors,
-                              const std::map<std::string, std::string>& metadata) {
+                              const std::vector<named_tensor>& tensors) {
   try {
-    return save(file, tensors, metadata);
+    return save(file, tensors);
   } catch (const std::exception& problem) {
     return fail(errc::bad_data, "cannot save " + file.string() + ": " + problem.what());
   }

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "engine/stage/layer.hpp"
@@ -14,23 +12,18 @@ namespace troupe::engine {
 // bytes of the tensors without gaps (https://github.com/huggingface/safetensors). Types: F64 F32
 // F16 BF16 I64 I32 I16 I8 U8 BOOL. Every function may be called from any thread.
 
-/// Reads every tensor of a safetensors file, in the order of its header. The file is mapped
+/// Reads every tensor of a safetensors file, in the order of its header; `__metadata__` is checked
+/// and passed over. The file is mapped
 /// copy-on-write and the tensors own the mapping: writing to one never changes the file, replacing
 /// the file by a rename is safe, truncating it in place is not. Errors: bad_data naming the file
 /// and, where there is one, the tensor.
 [[nodiscard]] result<std::vector<named_tensor>> load_safetensors(const std::filesystem::path& file);
 
-/// The `__metadata__` of a safetensors file; empty where it has none. Checks the whole header, as
-/// load_safetensors does. Errors: bad_data naming the file.
-[[nodiscard]] result<std::map<std::string, std::string>> load_safetensors_metadata(
-    const std::filesystem::path& file);
-
 /// Writes tensors (any device and dense layout; stored contiguous) beside `file`, syncs, then
 /// renames over it, so that a reader never sees half a file. The same content gives the same bytes.
 /// Errors: io_failed naming the file, which is then as it was before; bad_data naming a tensor that
 /// the format cannot hold (its type, a name given twice, text that is not UTF-8).
-[[nodiscard]] result<void> save_safetensors(
-    const std::filesystem::path& file, const std::vector<named_tensor>& tensors,
-    const std::map<std::string, std::string>& metadata = {});
+[[nodiscard]] result<void> save_safetensors(const std::filesystem::path& file,
+                                            const std::vector<named_tensor>& tensors);
 
 }  // namespace troupe::engine

@@ -113,14 +113,11 @@ result<ordered_object> parse_object(std::string_view text) {
   return parsed;
 }
 
-result<std::map<std::string, std::string>> parse_metadata(const json& object) {
-  std::map<std::string, std::string> metadata;
+result<void> check_metadata(const json& object) {
   if (!object.is_object()) return bad("has a __metadata__ that is no JSON object");
-  for (const auto& [key, value] : object.items()) {
+  for (const auto& [key, value] : object.items())
     if (!value.is_string()) return bad("has a __metadata__ whose \"" + key + "\" is no text");
-    metadata.emplace(key, value.get<std::string>());
-  }
-  return metadata;
+  return {};
 }
 
 // Bytes that a shape needs; none where that overflows or torch could not compute the strides.
@@ -217,9 +214,7 @@ result<safetensors_header> parse_safetensors_header(std::span<const std::byte> b
   for (const auto& key : parsed->keys) {
     const auto& value = parsed->object.at(key);
     if (key == metadata_key) {
-      auto metadata = parse_metadata(value);
-      if (!metadata) return tl::unexpected(metadata.error());
-      header.metadata = std::move(*metadata);
+      if (auto sound = check_metadata(value); !sound) return tl::unexpected(sound.error());
       continue;
     }
     auto entry = parse_entry(key, value, data_bytes);
@@ -233,19 +228,12 @@ result<safetensors_header> parse_safetensors_header(std::span<const std::byte> b
 
 std::string format_safetensors_header(const safetensors_header& header) {
   std::string text = "{";
-  const auto key = [&text](std::string_view name) {
-    if (text.size() > 1) text += ",";
-    text += json(name).dump() + ":";
-  };
-  if (!header.metadata.empty()) {
-    key(metadata_key);
-    text += json(header.metadata).dump();
-  }
   for (const auto& tensor : header.tensors) {
-    key(tensor.name);
-    text += R"({"dtype":")" + std::string(safetensors_type_name(tensor.type).value()) +
-            R"(","shape":)" + json(tensor.shape).dump() + R"(,"data_offsets":[)" +
-            std::to_string(tensor.begin) + "," + std::to_string(tensor.end) + "]}";
+    if (text.size() > 1) text += ",";
+    text += json(tensor.name).dump() + R"(:{"dtype":")" +
+            std::string(safetensors_type_name(tensor.type).value()) + R"(","shape":)" +
+            json(tensor.shape).dump() + R"(,"data_offsets":[)" + std::to_string(tensor.begin) +
+            "," + std::to_string(tensor.end) + "]}";
   }
   text += "}";
   text.append((length_bytes - text.size() % length_bytes) % length_bytes, ' ');

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,8 +25,7 @@ struct safetensors_entry {
 
 struct safetensors_header {
   std::vector<safetensors_entry> tensors;  // in the header's order
-  std::map<std::string, std::string> metadata;
-  std::uint64_t data_begin = 0;  // bytes from the start of the file
+  std::uint64_t data_begin = 0;            // bytes from the start of the file
 };
 
 /// The format's name of a type ("F32"); none where the format or this reader has no such type.

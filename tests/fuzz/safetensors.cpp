@@ -15,8 +15,10 @@ std::vector<std::string> seeds() {
   engine::safetensors_header two;
   two.tensors = {{"weight", at::ScalarType::Float, {2, 3}, 0, 24},
                  {"bias", at::ScalarType::Long, {1}, 24, 32}};
-  two.metadata = {{"format", "pt"}};
-  return {file_of({}, 0), file_of(two, 32)};
+  const std::string metadata = R"({"__metadata__":{"format":"pt"}})";
+  std::string length(8, '\0');
+  length.front() = static_cast<char>(metadata.size());
+  return {file_of({}, 0), file_of(two, 32), length + metadata};
 }
 
 void run(std::span<const std::byte> input) {

@@ -149,7 +149,7 @@ tensors step(const model& layers, const tensors& given) {
 
 model network(const std::string& name) {
   auto layers = apps::build_resnet(name, classes, seed).value();
-  return name.starts_with("resnext") ? take_layers(layers, 0, 6).value() : std::move(layers);
+  return name.starts_with("resnext") ? take_layers(layers, {0, 6}).value() : std::move(layers);
 }
 
 void check_step(const fs::path& dir, const std::string& name, const tolerance& float64,
@@ -189,7 +189,7 @@ void check_trained(const model& layers, const fs::path& weights, const fs::path&
 
 model stem() {
   auto layers = apps::build_resnet("resnet18", classes, 0).value();
-  return take_layers(layers, 0, 5).value();
+  return take_layers(layers, {0, 5}).value();
 }
 
 // A folder that is gone when the test is.

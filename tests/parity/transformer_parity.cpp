@@ -87,10 +87,7 @@ trained train_in_stages(const engine::batch& batch, bool tied, double dropout,
   actors::system_config config;
   caf::actor_system system(config);
   auto layers = decoder(tied, dropout);
-  std::vector<std::pair<std::size_t, std::size_t>> ranges;
-  for (std::size_t i = 0; i <= cuts.size(); ++i)
-    ranges.emplace_back(i == 0 ? 0 : cuts[i - 1], i == cuts.size() ? layers.size() : cuts[i]);
-  const auto ties = actors::ties_between(layers, ranges);
+  const auto ties = actors::ties_between(layers, engine::slices_between(cuts, layers.size()));
   CHECK(ties.size() == (tied && !cuts.empty() ? 1 : 0));
   actors::stage_blueprint like{.optimizer = "sgd"};
   like.options.precision = type;

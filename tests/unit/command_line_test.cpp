@@ -129,7 +129,7 @@ TEST_CASE("every flag reaches its member") {
   cut.recompute = {"layer3", "layer4"};
   CHECK(c.pipeline == cut);
   CHECK(c.model ==
-        model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
+        model_config{"resnet18", 7, init, memory_format::channels_last, engine::precision::bf16});
   CHECK(c.optimizer == optimizer_config{"qhm",
                                         {{"lr", 0.5},
                                          {"momentum", 0.25},
@@ -141,8 +141,8 @@ TEST_CASE("every flag reaches its member") {
                                         2,
                                         1.5});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
-  CHECK(c.train == train_config{32, 12, std::nullopt, loss_kind::mse, 9, false, 5, here.file("s"),
-                                true, 2, true, 0.25});
+  CHECK(c.train == train_config{32, 12, std::nullopt, engine::loss_kind::mse, 9, false, 5,
+                                here.file("s"), true, 2, true, 0.25});
   CHECK(c.link == link_config{transport::loopback, "[::1]:80", secret});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
   CHECK(config_of({"--on-nan", "skip"}).train.on_nan == nan_policy::skip);

@@ -30,7 +30,7 @@ struct variant {
 stage_module slice(std::size_t first, std::size_t last, const variant& how) {
   auto layers = apps::build_resnet("resnet18", 10, 1);
   REQUIRE(layers);
-  auto part = engine::take_layers(*layers, first, last);
+  auto part = engine::take_layers(*layers, {first, last});
   REQUIRE(part);
   engine::to_memory_format(*part, how.channels_last);
   return stage_module(std::move(*part),

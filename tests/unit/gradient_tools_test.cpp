@@ -7,6 +7,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "optimizers/elementwise.hpp"
 #include "optimizers/gradients.hpp"
@@ -26,6 +27,11 @@ namespace {
 
 gradient_list two(double first, double second) {
   return {at::full({3}, first), std::nullopt, at::full({1, 4}, second)};
+}
+
+double sum_of_squares(const gradient_list& gradients) {
+  const auto squares = squares_of_each(gradients);
+  return std::accumulate(squares.begin(), squares.end(), 0.0);
 }
 
 std::string group_error(const std::string& text) {

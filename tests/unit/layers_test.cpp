@@ -247,7 +247,7 @@ TEST_CASE("the seed alone decides the initial weights, in the whole model as in 
   CHECK_FALSE(same(collect_weights(whole), collect_weights(tiny(8))));
 
   auto other = tiny(7);
-  const auto slice = take_layers(other, 4, 6);
+  const auto slice = take_layers(other, {4, 6});
   REQUIRE(slice);
   CHECK(layer_names(*slice) == std::vector<std::string>{"layer1.0", "layer1.1"});
   CHECK(same((*slice)[1]->parameters(), whole[5]->parameters()));
@@ -255,15 +255,11 @@ TEST_CASE("the seed alone decides the initial weights, in the whole model as in 
 
 TEST_CASE("layers are taken out of a model once, and only where there are some") {
   auto whole = tiny();
-  REQUIRE(take_layers(whole, 4, 6));
-  REQUIRE(take_layers(whole, 6, whole.size()));
-  for (const auto& [first, last] : {std::pair<std::size_t, std::size_t>{0, whole.size() + 1},
-                                    {1, 1},
-                                    {2, 1},
-                                    {4, 6},
-                                    {3, 5},
-                                    {5, 6}})
-    CHECK(take_layers(whole, first, last).error().code == errc::bad_config);
+  REQUIRE(take_layers(whole, {4, 6}));
+  REQUIRE(take_layers(whole, {6, whole.size()}));
+  for (const auto range :
+       {layer_range{0, whole.size() + 1}, {1, 1}, {2, 1}, {4, 6}, {3, 5}, {5, 6}})
+    CHECK(take_layers(whole, range).error().code == errc::bad_config);
 }
 
 TEST_CASE("a model cut before any layer gives the same loss and gradients to the bit") {
@@ -277,8 +273,8 @@ TEST_CASE("a model cut before any layer gives the same loss and gradients to the
   for (std::size_t cut = 1; cut < whole.size(); ++cut) {
     INFO("cut before " << whole[cut]->name());
     auto parts = tiny();
-    const auto head = take_layers(parts, 0, cut).value();
-    const auto tail = take_layers(parts, cut, parts.size()).value();
+    const auto head = take_layers(parts, {0, cut}).value();
+    const auto tail = take_layers(parts, {cut, parts.size()}).value();
     const auto sent = run(head, input, true);
     const auto before = sent.detach().clone();
     const auto received = sent.detach().requires_grad_();
@@ -318,9 +314,9 @@ TEST_CASE("weights go out under their names and come back") {
 TEST_CASE("a slice takes its own weights, and not the whole model's") {
   auto whole = tiny(1);
   auto other = tiny(2);
-  const auto slice = take_layers(other, 4, 6).value();
+  const auto slice = take_layers(other, {4, 6}).value();
   CHECK(load_weights(slice, collect_weights(whole)).error().code == errc::bad_data);
-  const auto same_slice = take_layers(whole, 4, 6).value();
+  const auto same_slice = take_layers(whole, {4, 6}).value();
   REQUIRE(load_weights(slice, collect_weights(same_slice)));
   CHECK(same(slice[0]->parameters(), same_slice[0]->parameters()));
 }

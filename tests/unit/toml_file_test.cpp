@@ -89,7 +89,7 @@ verbose = true
   cut.recompute = {"layer3"};
   CHECK(c.pipeline == cut);
   CHECK(c.model ==
-        model_config{"resnet18", 7, init, memory_format::channels_last, precision::bf16});
+        model_config{"resnet18", 7, init, memory_format::channels_last, engine::precision::bf16});
   CHECK(c.optimizer == optimizer_config{"sgd",
                                         {{"dampening", 0},
                                          {"lr", 1},
@@ -102,8 +102,8 @@ verbose = true
                                         3,
                                         4});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
-  CHECK(c.train == train_config{32, std::nullopt, 4, loss_kind::mse, 9, false, 5, here.file("s"),
-                                true, 1, true, 0.25, nan_policy::skip, 0, 50});
+  CHECK(c.train == train_config{32, std::nullopt, 4, engine::loss_kind::mse, 9, false, 5,
+                                here.file("s"), true, 1, true, 0.25, nan_policy::skip, 0, 50});
   CHECK(c.link == link_config{transport::loopback, "localhost:80", here.file("secret")});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
 }
