@@ -233,3 +233,16 @@ TEST_CASE("a partition that heals in time loses nothing; one that lasts breaks t
     return "";
   });
 }
+
+TEST_CASE("what comes twice counts once, even before the head of its frame") {
+  tests::for_each_seed(100, [](std::uint64_t seed) {
+    auto options = rough(seed);
+    options.losses = 0;
+    options.repeats = 1;
+    conversation talk(options, seed);
+    while (talk.step()) {
+    }
+    if (talk.client.downs > 0) return std::string("a repetition broke the connection");
+    return judge(talk);
+  });
+}
