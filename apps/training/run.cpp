@@ -60,6 +60,20 @@ actors::build_stage order_for(const cluster::trainer_config& config, const prepa
                 .accumulate = config.train.accumulate}};
 }
 
+/// For --verbose: which layers are where, and how they are computed.
+void tell(const prepared_run& run, const std::vector<actors::build_stage>& orders,
+          const std::string& link) {
+  for (const auto& order : orders)
+    for (const auto& [first, last] : order.slices)
+      log::debug("stage-" + std::to_string(order.stage.value) + ": layers " +
+                 std::to_string(first) + " to " + std::to_string(last - 1) + ", " + order.model +
+                 " in " + order.precision + (order.channels_last ? " channels_last" : "") + ", " +
+                 std::to_string(order.threads) + " threads an operator" +
+                 (order.idle_cores ? ", idle cores help" : "") + "; " + link);
+  log::debug(std::to_string(run.updates) + " steps of " + std::to_string(run.microbatches) +
+             " micro-batches; optimizer " + orders.front().optimizer);
+}
+
 actors::training training_of(const cluster::trainer_config& config, const prepared_run& run) {
   return {.updates = run.updates,
           .batch_size = config.train.batch_size,
@@ -166,6 +180,10 @@ result<void> drive(cluster::worker_group& group, const application& program,
   std::vector<actors::build_stage> orders;
   for (std::uint32_t i = 0; i < layout->stages; ++i)
     orders.push_back(order_for(config, run, *layout, i));
+  tell(run, orders,
+       config.pipeline.stages_in == cluster::placement::threads
+           ? "threads of this process"
+           : "link " + std::string(name_of(config.link.transport)));
   auto stages = group.build(orders);
   if (!stages) return tl::unexpected(stages.error());
   auto pipeline = actors::pipeline::compose(

@@ -1,5 +1,7 @@
 #include "cluster/membership/stage_node.hpp"
 
+#include <unistd.h>
+
 #include <caf/actor.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/send.hpp>
@@ -7,10 +9,12 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "actors/protocol.hpp"
 #include "actors/system.hpp"
+#include "messages/log.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -58,6 +62,9 @@ result<void> run_node(const worker_node_settings& settings, const host_spawner& 
   }
   (*node)->publish("host", host);
   const auto joined = (*node)->join(settings.trainer, join_timeout);
+  if (joined)
+    log::debug(settings.name + ": process " + std::to_string(getpid()) + " has joined " +
+               settings.trainer);
   auto outcome = joined ? end->wait() : result<void>(tl::unexpected(joined.error()));
   close_host();
   system.await_all_actors_done();

@@ -68,6 +68,10 @@ TEST_CASE("A secret file's secret joins the stages and shows nowhere") {
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(seen, ContainsSubstring("--secret-fd"));
+  // The detailed log says what is where.
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1: layers ") &&
+                              ContainsSubstring("stage-0: process ") &&
+                              ContainsSubstring("link tcp"));
   for (const std::string& text : {seen, outcome.out, outcome.err})
     CHECK_THAT(text, !ContainsSubstring("horse"));
 }
