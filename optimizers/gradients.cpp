@@ -60,13 +60,13 @@ gradient_list clipped(const gradient_list& gradients, double most) {
 
 result<std::optional<gradient_list>> gradient_accumulator::add(const gradient_list& gradients) {
   if (steps_ <= 1) return gradients;
-  if (heard_ == 0) {
-    sum_.assign(gradients.size(), std::nullopt);
-    is_own_.assign(gradients.size(), false);
-  }
   if (is_left_out_) {
     leave_out();
     return std::nullopt;
+  }
+  if (heard_ == 0) {
+    sum_.assign(gradients.size(), std::nullopt);
+    is_own_.assign(gradients.size(), false);
   }
   if (sum_.size() != gradients.size())
     return fail(errc::bad_config, std::to_string(gradients.size()) +

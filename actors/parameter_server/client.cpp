@@ -19,6 +19,10 @@ namespace troupe::actors {
 
 /// What continuations, which may outlive the client, use too.
 struct parameter_client::shared {
+  /// Puts a shard's values to those of the others; `all` has the oldest version.
+  void add_values(fresh_values& all, std::size_t shard, param_version version,
+                  const tensor_batch& batch) const;
+
   std::vector<shard_handle> shards;
   std::vector<std::optional<param_version>> have;  // by shard; written while a request is under way
   std::atomic<bool> pushing = false;
@@ -39,17 +43,6 @@ at::Tensor whole_rows(const parameter_entry& part, bool is_cut, const at::Tensor
   if (!is_cut) return rows;
   if (rows.defined()) return rows.add(part.first_row);
   return at::arange(part.first_row, part.first_row + part.shape.front(), at::kLong);
-}
-
-void add_values(fresh_values& all, const std::vector<parameter_entry>& directory,
-                const std::vector<bool>& is_cut, param_version version, const tensor_batch& batch) {
-  all.version = std::min(all.version, version);
-  const auto entries = unpack(batch, directory);
-  if (!entries) throw std::runtime_error(entries.error().text);
-  for (const auto& [parameter, rows, values] : *entries) {
-    const auto& part = directory[parameter];
-    all.values.push_back({part.name, whole_rows(part, is_cut[parameter], rows), values});
-  }
 }
 
 constexpr fresh_values no_values() {
@@ -122,6 +115,18 @@ tl::unexpected<error> unknown(const std::string& name, const char* what) {
 }
 
 }  // namespace
+
+void parameter_client::shared::add_values(fresh_values& all, std::size_t shard,
+                                          param_version version, const tensor_batch& batch) const {
+  const auto& [actor, directory, is_cut] = shards[shard];
+  all.version = std::min(all.version, version);
+  const auto entries = unpack(batch, directory);
+  if (!entries) throw std::runtime_error(entries.error().text);
+  for (const auto& [parameter, rows, values] : *entries) {
+    const auto& part = directory[parameter];
+    all.values.push_back({part.name, whole_rows(part, is_cut[parameter], rows), values});
+  }
+}
 
 parameter_client::parameter_client(caf::actor_system& system, requester& ask, ledger_actor ledger,
                                    client_options options)
@@ -277,8 +282,7 @@ future<fresh_values> parameter_client::push_pull(
       .then([shared = shared_](const std::vector<pushed>& answers) {
         auto all = no_values();
         for (std::size_t i = 0; i < answers.size(); ++i) {
-          const auto& [actor, parameters, is_cut] = shared->shards[i];
-          add_values(all, parameters, is_cut, answers[i].version, answers[i].values);
+          shared->add_values(all, i, answers[i].version, answers[i].values);
           shared->have[i] = answers[i].version;
         }
         return all;
@@ -293,8 +297,7 @@ future<fresh_values> parameter_client::refresh() {
   return all_of(asked).then([shared = shared_](const std::vector<pulled>& answers) {
     auto all = no_values();
     for (std::size_t i = 0; i < answers.size(); ++i) {
-      const auto& [actor, parameters, is_cut] = shared->shards[i];
-      add_values(all, parameters, is_cut, answers[i].version, answers[i].values);
+      shared->add_values(all, i, answers[i].version, answers[i].values);
       shared->have[i] = answers[i].version;
     }
     return all;
@@ -320,10 +323,8 @@ future<fresh_values> parameter_client::pull(const std::vector<std::string>& name
   }
   return all_of(asked).then([shared = shared_, from](const std::vector<pulled>& answers) {
     auto all = no_values();
-    for (std::size_t i = 0; i < answers.size(); ++i) {
-      const auto& [actor, parameters, is_cut] = shared->shards[from[i]];
-      add_values(all, parameters, is_cut, answers[i].version, answers[i].values);
-    }
+    for (std::size_t i = 0; i < answers.size(); ++i)
+      shared->add_values(all, from[i], answers[i].version, answers[i].values);
     return all;
   });
 }

@@ -104,7 +104,7 @@ class parameter_client {
     std::uint32_t shard = 0;
     std::uint32_t index = 0;  // in the shard's directory
     std::int64_t first_row = 0;
-    std::int64_t rows = 0;  // of a parameter that is cut; else 0
+    std::int64_t rows = 0;  // where it is by rows; else 0
   };
 
   parameter_client(caf::actor_system& system, requester& ask, ledger_actor ledger,

@@ -98,9 +98,8 @@ result<shard_actor> build(caf::actor_system& system, const build_shard& order,
   if (!options) return tl::unexpected(options.error());
   auto rate = rate_of(order.rate, options->at("lr"));
   if (!rate) return tl::unexpected(rate.error());
-  std::vector<owned_parameter> owned;
-  for (const auto& [name, values, by_rows, first_row] : order.parameters)
-    owned.push_back({name, values.clone(), by_rows, first_row});
+  auto owned = order.parameters;
+  for (auto& each : owned) each.values = each.values.clone();
   return spawn_shard(system,
                      {order.name,
                       std::make_unique<parameter_store>(std::move(owned), std::move(*optimizer),

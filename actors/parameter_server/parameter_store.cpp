@@ -131,6 +131,29 @@ void add_rows(at::Tensor& sum, const at::Tensor& to, const at::Tensor& from) {
   }
 }
 
+/// What is by rows and more than a shard's share, in runs of rows.
+std::vector<owned_parameter> cut_large(const std::vector<owned_parameter>& parameters,
+                                       std::uint32_t shards) {
+  std::uint64_t total = 0;
+  for (const auto& each : parameters) total += each.values.nbytes();
+  std::vector<owned_parameter> all;
+  for (const auto& whole : parameters) {
+    const std::int64_t rows = whole.by_rows && whole.values.dim() > 0 ? whole.values.size(0) : 1;
+    const std::int64_t pieces = std::clamp<std::int64_t>(
+        rows, 1, engine::count_pieces(whole.values.nbytes(), total, shards));
+    if (pieces == 1) {
+      all.push_back(whole);
+      continue;
+    }
+    for (std::int64_t i = 0; i < pieces; ++i) {
+      const auto first = rows * i / pieces;
+      const auto count = rows * (i + 1) / pieces - first;
+      all.push_back({whole.name, whole.values.narrow(0, first, count), true, first});
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 parameter_store::gradient parameter_store::mean_of_rows(const std::vector<gradient>& of,
@@ -156,32 +179,6 @@ parameter_store::gradient parameter_store::mean_of_rows(const std::vector<gradie
   if (count > 1) sum.div_(static_cast<double>(count));
   return {touched, std::move(sum)};
 }
-
-namespace {
-
-std::vector<owned_parameter> cut_large(const std::vector<owned_parameter>& parameters,
-                                       std::uint32_t shards) {
-  std::uint64_t total = 0;
-  for (const auto& each : parameters) total += each.values.nbytes();
-  std::vector<owned_parameter> all;
-  for (const auto& whole : parameters) {
-    const std::int64_t rows = whole.by_rows && whole.values.dim() > 0 ? whole.values.size(0) : 1;
-    const std::int64_t pieces = std::clamp<std::int64_t>(
-        rows, 1, engine::count_pieces(whole.values.nbytes(), total, shards));
-    if (pieces == 1) {
-      all.push_back(whole);
-      continue;
-    }
-    for (std::int64_t i = 0; i < pieces; ++i) {
-      const auto first = rows * i / pieces;
-      const auto count = rows * (i + 1) / pieces - first;
-      all.push_back({whole.name, whole.values.narrow(0, first, count), true, first});
-    }
-  }
-  return all;
-}
-
-}  // namespace
 
 std::vector<std::vector<owned_parameter>> spread_parameters(std::vector<owned_parameter> parameters,
                                                             std::uint32_t shards) {

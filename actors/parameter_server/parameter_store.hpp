@@ -16,14 +16,6 @@
 
 namespace troupe::actors {
 
-/// A parameter that a shard is to own, or some rows of one, and its first values.
-struct owned_parameter {
-  std::string name;
-  at::Tensor values;
-  bool by_rows = false;        ///< See parameter_entry.
-  std::int64_t first_row = 0;  ///< The same.
-};
-
 /// Spreads parameters over shards by their bytes (see engine::place_parameters); each shard's in
 /// the order given. What is by rows and more than a shard's share is cut into runs of rows, at most
 /// one a shard: its rows are parameters of their own, so nothing else changes. `shards` at least 1.

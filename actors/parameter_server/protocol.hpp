@@ -260,13 +260,12 @@ struct rate_plan {
   }
 };
 
-/// Makes a shard on the node that gets it.
-/// A parameter that a shard is to own, or some rows of one; see parameter_entry.
-struct part_to_own {
+/// A parameter that a shard is to own, or some rows of one, and its first values.
+struct owned_parameter {
   std::string name;
   at::Tensor values;
-  bool by_rows = false;
-  std::int64_t first_row = 0;
+  bool by_rows = false;        // see parameter_entry
+  std::int64_t first_row = 0;  // the same
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
@@ -274,9 +273,10 @@ struct part_to_own {
   }
 };
 
+/// Makes a shard on the node that gets it.
 struct build_shard {
   std::string name;
-  std::vector<part_to_own> parameters;
+  std::vector<owned_parameter> parameters;
   std::string optimizer;
   std::map<std::string, double> optimizer_options;
   rate_plan rate = {};

@@ -136,23 +136,20 @@ class server_builder {
                                   const std::vector<actors::owned_parameter>& parameters) const {
     const auto& optimizer = config_.optimizer;
     const auto& rate = optimizer.schedule;
-    actors::build_shard order{.name = "shard-" + std::to_string(number),
-                              .parameters = {},
-                              .optimizer = optimizer.name,
-                              .optimizer_options = optimizer.options,
-                              .rate = {.curve = static_cast<std::uint32_t>(rate.curve),
-                                       .warmup = rate.warmup,
-                                       .end = rate.end,
-                                       .step_every = rate.step_every,
-                                       .step_factor = rate.step_factor,
-                                       .power = rate.power,
-                                       .peak = rate.peak,
-                                       .start = rate.start,
-                                       .updates = run_.plan.steps},
-                              .threads = config_.server.threads_per_shard};
-    for (const auto& [name, values, by_rows, first_row] : parameters)
-      order.parameters.push_back({name, values, by_rows, first_row});
-    return order;
+    return {.name = "shard-" + std::to_string(number),
+            .parameters = parameters,
+            .optimizer = optimizer.name,
+            .optimizer_options = optimizer.options,
+            .rate = {.curve = static_cast<std::uint32_t>(rate.curve),
+                     .warmup = rate.warmup,
+                     .end = rate.end,
+                     .step_every = rate.step_every,
+                     .step_factor = rate.step_factor,
+                     .power = rate.power,
+                     .peak = rate.peak,
+                     .start = rate.start,
+                     .updates = run_.plan.steps},
+            .threads = config_.server.threads_per_shard};
   }
 
   result<caf::strong_actor_ptr> build_ledger(const std::vector<caf::strong_actor_ptr>& shards) {

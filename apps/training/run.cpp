@@ -67,8 +67,8 @@ void tell(const prepared_run& run, const std::vector<actors::build_stage>& order
     for (const auto& [first, last] : order.slices)
       log::debug("stage-" + std::to_string(order.stage.value) + ": layers " +
                  std::to_string(first) + " to " + std::to_string(last - 1) + ", " + order.model +
-                 " in " + order.precision + (order.channels_last ? " channels_last" : "") + ", " +
-                 std::to_string(order.threads) + " threads an operator" +
+                 " in " + order.precision + (order.channels_last ? " channels_last" : "") +
+                 ", intra-op threads: " + std::to_string(order.threads) +
                  (order.idle_cores ? ", idle cores help" : "") + "; " + link);
   log::debug(std::to_string(run.updates) + " steps of " + std::to_string(run.microbatches) +
              " micro-batches; optimizer " + orders.front().optimizer);
