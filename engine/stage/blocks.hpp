@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/autograd/normalization.hpp"
 #include "engine/stage/layer.hpp"
 
 namespace troupe::engine {
@@ -47,11 +48,19 @@ class batch_norm final : public layer {
 
   /// In training, one value per channel has no variance: an error, as in PyTorch.
   at::Tensor forward(const at::Tensor& input, bool training) override;
+
+  /// The same with a ReLU behind it, and before that `added` to it if it is defined.
+  [[nodiscard]] at::Tensor forward_relu(const at::Tensor& input, bool training,
+                                        const at::Tensor& added = {});
+
   [[nodiscard]] std::vector<named_tensor> parameters() const override;
   [[nodiscard]] std::vector<named_tensor> buffers() const override;
   [[nodiscard]] double multiply_adds(std::vector<std::int64_t>& sample_shape) const override;
 
  private:
+  // Counts the batch, unless it was counted before.
+  normalization begin(const at::Tensor& input, bool training);
+
   at::Tensor weight_;        // [C] f32
   at::Tensor bias_;          // [C] f32
   at::Tensor running_mean_;  // [C] f32

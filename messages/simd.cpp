@@ -1,6 +1,6 @@
-#include "optimizers/simd.hpp"
+#include "messages/simd.hpp"
 
-namespace troupe::optimizers {
+namespace troupe {
 
 bool has(simd level) noexcept {
   if (level == simd::portable) return true;
@@ -18,4 +18,4 @@ simd best_simd() noexcept {
   return has(simd::avx2) ? simd::avx2 : simd::portable;
 }
 
-}  // namespace troupe::optimizers
+}  // namespace troupe

@@ -8,7 +8,14 @@
 #define TROUPE_TARGET(isa)
 #endif
 
-namespace troupe::optimizers {
+/// Before a loop whose rounds touch nothing of one another's.
+#if defined(__clang__)
+#define TROUPE_EACH_ALONE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TROUPE_EACH_ALONE _Pragma("GCC ivdep")
+#endif
+
+namespace troupe {
 
 /// Instruction sets that the kernels are built for. All give the same bits.
 enum class simd : std::uint8_t { portable, avx2, avx512 };
@@ -51,4 +58,4 @@ void run_at(simd level, const Body& body) {
   }
 }
 
-}  // namespace troupe::optimizers
+}  // namespace troupe
