@@ -7,7 +7,8 @@ bool has(simd level) noexcept {
 #if defined(__x86_64__)
   if (level == simd::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return has(simd::avx2) && __builtin_cpu_supports("avx512f") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw");
 #else
   return false;
 #endif

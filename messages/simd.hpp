@@ -30,7 +30,7 @@ enum class simd : std::uint8_t { portable, avx2, avx512 };
 /// the options of troupe_kernels (.cmake/troupe.cmake): vectorised, and every rounding is one that
 /// the source spells out.
 template <class Body>
-TROUPE_TARGET("avx512f,avx512vl,avx512dq,fma")
+TROUPE_TARGET("avx512f,avx512vl,avx512dq,avx512bw,fma")
 [[gnu::flatten]] void run_avx512(const Body& body) {
   body();
 }

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "engine/autograd/normalization_kernel.hpp"
 
@@ -35,7 +36,7 @@ kernel::extent extent_of(const at::Tensor& images) {
   return {images.numel() / images.size(1), images.size(1)};
 }
 
-/// Where one number a channel stands, if there is one.
+/// Null if the tensor is undefined.
 template <class T>
 const T* data_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<T>() : nullptr;
@@ -57,9 +58,8 @@ struct statistics {
 /// The input's; the running ones are updated.
 statistics take_statistics(const at::Tensor& input, const normalization& by) {
   const auto over = extent_of(input);
-  const auto found = with_type(input, [&]<class T>(T*) {
-    return kernel::moments_of(best_simd(), input.const_data_ptr<T>(), over);
-  });
+  const auto found = with_type(
+      input, [&]<class T>(T*) { return kernel::moments_of(best_simd(), data_of<T>(input), over); });
   const auto like = by.weight.options().requires_grad(false);
   statistics made{at::empty({over.channels}, like), at::empty({over.channels}, like)};
   for (std::size_t c = 0; c < found.mean.size(); ++c) {
@@ -75,6 +75,30 @@ statistics take_statistics(const at::Tensor& input, const normalization& by) {
   return made;
 }
 
+/// What every row's gradient is lessened by, as `input_gradient` takes it.
+struct row_gradients {
+  std::vector<float> plain;
+  std::vector<float> centered;
+};
+
+/// Writes the gradients of weight and bias too.
+row_gradients share_out(const kernel::gradient_sums& sums, const kernel::extent& over,
+                        const at::Tensor& inverse, const at::Tensor& weight_gradient,
+                        const at::Tensor& bias_gradient) {
+  row_gradients shares;
+  const auto rows = static_cast<double>(over.rows);
+  for (std::size_t c = 0; c < sums.plain.size(); ++c) {
+    const auto by_deviation = static_cast<double>(data_of<float>(inverse)[c]);
+    weight_gradient.mutable_data_ptr<float>()[c] =
+        static_cast<float>(sums.centered[c] * by_deviation);
+    bias_gradient.mutable_data_ptr<float>()[c] = static_cast<float>(sums.plain[c]);
+    shares.plain.push_back(static_cast<float>(sums.plain[c] / rows));
+    shares.centered.push_back(
+        static_cast<float>(sums.centered[c] * by_deviation * by_deviation / rows));
+  }
+  return shares;
+}
+
 struct normalization_function : torch::autograd::Function<normalization_function> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const at::Tensor& bias,
@@ -86,7 +110,7 @@ struct normalization_function : torch::autograd::Function<normalization_function
     const auto output = at::empty_like(input);
     const kernel::line line{data_of<float>(mean), data_of<float>(scale), data_of<float>(bias)};
     with_type(input, [&]<class T>(T*) {
-      kernel::forward(best_simd(), after, input.const_data_ptr<T>(),
+      kernel::forward(best_simd(), after, data_of<T>(input),
                       data_of<T>(added.value_or(at::Tensor())), output.mutable_data_ptr<T>(),
                       extent_of(input), line);
     });
@@ -103,39 +127,34 @@ struct normalization_function : torch::autograd::Function<normalization_function
     const auto& [input, weight, bias, mean, inverse, output] =
         std::tie(saved[0], saved[1], saved[2], saved[3], saved[4], saved[5]);
     const auto after = static_cast<tail>(context->saved_data["tail"].toInt());
-    const auto gradient = gradients[0].contiguous(channels_last);
-    const auto let_through = after == tail::add_relu ? at::empty_like(input) : at::Tensor();
-    const auto scale = inverse.mul(weight);
     const auto over = extent_of(input);
+    const auto scale = inverse.mul(weight);
     const kernel::line line{data_of<float>(mean), data_of<float>(scale), data_of<float>(bias)};
+    const bool has_added = after == tail::add_relu;
 
+    // What nobody else holds is written where it is.
+    const bool is_ours = gradients[0].use_count() == 1 && gradients[0].storage().use_count() == 1;
+    auto gradient = gradients[0].contiguous(channels_last);
+    auto free = is_ours || !gradient.is_same(gradients[0]) ? gradient : at::empty_like(input);
     const auto sums = with_type(input, [&]<class T>(T*) {
-      return kernel::sum_gradients(
-          best_simd(), after, gradient.const_data_ptr<T>(), input.const_data_ptr<T>(),
-          data_of<T>(output), let_through.defined() ? let_through.mutable_data_ptr<T>() : nullptr,
-          over, line);
+      return kernel::sum_gradients(best_simd(), after, data_of<T>(gradient), data_of<T>(input),
+                                   data_of<T>(output),
+                                   has_added ? free.mutable_data_ptr<T>() : nullptr, over, line);
     });
     variable_list out(6);
+    if (has_added) {
+      gradient = out[3] = free;
+      free = at::empty_like(input);
+    }
     out[1] = at::empty_like(weight);
     out[2] = at::empty_like(bias);
-    std::vector<float> plain(sums.plain.size());
-    std::vector<float> centered(sums.plain.size());
-    for (std::size_t c = 0; c < plain.size(); ++c) {
-      const auto deviation = static_cast<double>(data_of<float>(inverse)[c]);
-      const auto rows = static_cast<double>(over.rows);
-      out[1].mutable_data_ptr<float>()[c] = static_cast<float>(sums.centered[c] * deviation);
-      out[2].mutable_data_ptr<float>()[c] = static_cast<float>(sums.plain[c]);
-      plain[c] = static_cast<float>(sums.plain[c] / rows);
-      centered[c] = static_cast<float>(sums.centered[c] * deviation * deviation / rows);
-    }
-    out[3] = let_through;
+    const auto rest = share_out(sums, over, inverse, out[1], out[2]);
     if (!context->needs_input_grad(0)) return out;
-    out[0] = at::empty_like(input);
+    out[0] = free;
     with_type(input, [&]<class T>(T*) {
-      kernel::input_gradient(best_simd(), after,
-                             data_of<T>(let_through.defined() ? let_through : gradient),
-                             input.const_data_ptr<T>(), out[0].mutable_data_ptr<T>(), over, line,
-                             plain.data(), centered.data());
+      kernel::input_gradient(best_simd(), after, data_of<T>(gradient), data_of<T>(input),
+                             free.mutable_data_ptr<T>(), over, line, rest.plain.data(),
+                             rest.centered.data());
     });
     return out;
   }

@@ -56,13 +56,13 @@ struct gradient_sums {
 
 /// The gradient dz is dy where the tail let the value through, else 0; as in PyTorch, a NaN was let
 /// through. With `relu` that is computed from x as `forward` computed it (y is not read), with
-/// `add_relu` it is told by y, and dz is written.
+/// `add_relu` it is told by y, and dz is written, which may be where dy is.
 template <class T>
 [[nodiscard]] gradient_sums sum_gradients(simd level, tail after, const T* dy, const T* x,
                                           const T* y, T* dz, const extent& of, const line& by);
 
 /// Writes dx = (dz - plain - (x - mean) * centered) * scale, where `plain` and `centered` are
-/// [channels]. `dy` is dz itself unless the tail is `relu`.
+/// [channels]. `dy` is dz itself unless the tail is `relu`; dx may be where it is.
 template <class T>
 void input_gradient(simd level, tail after, const T* dy, const T* x, T* dx, const extent& of,
                     const line& by, const float* plain, const float* centered);
