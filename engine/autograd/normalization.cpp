@@ -10,7 +10,6 @@
 
 #include <cmath>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "engine/autograd/normalization_kernel.hpp"
@@ -124,8 +123,8 @@ struct normalization_function : torch::autograd::Function<normalization_function
     TORCH_CHECK(!c10::GradMode::is_enabled(),
                 "the backward of a fused batch norm cannot be differentiated again");
     const auto saved = context->get_saved_variables();
-    const auto& [input, weight, bias, mean, inverse, output] =
-        std::tie(saved[0], saved[1], saved[2], saved[3], saved[4], saved[5]);
+    const at::Tensor &input = saved[0], &weight = saved[1], &bias = saved[2], &mean = saved[3],
+                     &inverse = saved[4], &output = saved[5];
     const auto after = static_cast<tail>(context->saved_data["tail"].toInt());
     const auto over = extent_of(input);
     const auto scale = inverse.mul(weight);
