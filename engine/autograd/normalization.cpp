@@ -123,8 +123,12 @@ struct normalization_function : torch::autograd::Function<normalization_function
     TORCH_CHECK(!c10::GradMode::is_enabled(),
                 "the backward of a fused batch norm cannot be differentiated again");
     const auto saved = context->get_saved_variables();
-    const at::Tensor &input = saved[0], &weight = saved[1], &bias = saved[2], &mean = saved[3],
-                     &inverse = saved[4], &output = saved[5];
+    const auto& input = saved[0];
+    const auto& weight = saved[1];
+    const auto& bias = saved[2];
+    const auto& mean = saved[3];
+    const auto& inverse = saved[4];
+    const auto& output = saved[5];
     const auto after = static_cast<tail>(context->saved_data["tail"].toInt());
     const auto over = extent_of(input);
     const auto scale = inverse.mul(weight);
@@ -167,7 +171,8 @@ bool is_channels_last(const at::Tensor& tensor) {
 bool has_kernel(const at::Tensor& input, const normalization& by, const at::Tensor& added) {
   const auto type = input.scalar_type();
   if (!by.training || !input.is_cpu() || (type != at::kFloat && type != at::kBFloat16) ||
-      input.dim() != 4 || input.numel() == 0 || !is_channels_last(input))
+      input.dim() != 4 || input.numel() == 0 || !is_channels_last(input) || !by.weight.defined() ||
+      !by.bias.defined())
     return false;
   if (added.defined() && (!added.is_cpu() || added.scalar_type() != type ||
                           added.sizes() != input.sizes() || !is_channels_last(added)))
