@@ -68,7 +68,7 @@ function(troupe_node_allocator program)
   target_link_libraries(${program} PRIVATE jemalloc)
 endfunction()
 
-# troupe_kernels(SOURCES...): files that use optimizers/simd.hpp, as user-written optimizers do.
+# troupe_kernels(SOURCES...): files that use messages/simd.hpp, as user-written optimizers do.
 # Vectorised whatever the preset; and every rounding is one that the source spells out.
 function(troupe_kernels)
   set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "optimizers/simd.hpp"
+#include "messages/simd.hpp"
 
 namespace troupe::optimizers {
 

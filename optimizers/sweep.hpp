@@ -6,13 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "optimizers/simd.hpp"
-
-#if defined(__clang__)
-#define TROUPE_EACH_ALONE _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define TROUPE_EACH_ALONE _Pragma("GCC ivdep")
-#endif
+#include "messages/simd.hpp"
 
 namespace troupe::optimizers {
 

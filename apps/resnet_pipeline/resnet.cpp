@@ -54,6 +54,11 @@ struct normed_convolution {
   at::Tensor forward(const at::Tensor& input, bool training) {
     return norm.forward(convolution.forward(input, training), training);
   }
+
+  // With a ReLU behind it, and `added` before that.
+  at::Tensor forward_relu(const at::Tensor& input, bool training, const at::Tensor& added = {}) {
+    return norm.forward_relu(convolution.forward(input, training), training, added);
+  }
 };
 
 // torchvision's BasicBlock or Bottleneck: what the convolutions give is added to the input, which
@@ -63,7 +68,7 @@ class residual_block final : public engine::layer {
   // Draws in torchvision's order: the adapting convolution first, although it is listed last.
   residual_block(std::string name, const std::vector<convolution_options>& body,
                  const std::optional<convolution_options>& downsample, const at::Generator& random)
-      : layer(std::move(name)), relu_(this->name() + ".relu") {
+      : layer(std::move(name)) {
     const auto part = [&](const std::string& convolution, const std::string& norm,
                           const convolution_options& options) {
       return std::make_unique<normed_convolution>(this->name() + convolution, this->name() + norm,
@@ -77,11 +82,11 @@ class residual_block final : public engine::layer {
   }
 
   at::Tensor forward(const at::Tensor& input, bool training) override {
-    at::Tensor output = body_.front()->forward(input, training);
-    for (auto each = std::next(body_.begin()); each != body_.end(); ++each)
-      output = (*each)->forward(relu_.forward(output, training), training);
-    output += downsample_ ? downsample_->forward(input, training) : input;
-    return relu_.forward(output, training);
+    at::Tensor output = input;
+    for (auto each = body_.begin(); each != std::prev(body_.end()); ++each)
+      output = (*each)->forward_relu(output, training);
+    const auto added = downsample_ ? downsample_->forward(input, training) : input;
+    return body_.back()->forward_relu(output, training, added);
   }
 
   [[nodiscard]] std::vector<named_tensor> parameters() const override {
@@ -114,7 +119,6 @@ class residual_block final : public engine::layer {
 
   std::vector<std::unique_ptr<normed_convolution>> body_;
   std::unique_ptr<normed_convolution> downsample_;
-  engine::relu relu_;
 };
 
 // [N, C, 1, 1] -> [N, classes]

@@ -1,7 +1,6 @@
 #include "engine/stage/blocks.hpp"
 
 #include <ATen/ops/adaptive_avg_pool2d.h>
-#include <ATen/ops/batch_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/ones.h>
@@ -95,18 +94,32 @@ batch_norm::batch_norm(std::string name, std::int64_t channels)
       running_var_(at::ones({channels}, at::kFloat)),
       batches_(at::zeros({}, at::kLong)) {}
 
-at::Tensor batch_norm::forward(const at::Tensor& input, bool training) {
-  if (training) {
-    TORCH_CHECK_VALUE(input.numel() != input.size(1), name(),
-                      " needs more than 1 value per channel in training; its input is ",
-                      input.sizes());
-    if (current_pass().again)  // its statistics have been counted
-      return at::batch_norm(input, weight_, bias_, {}, {}, training, batch_norm_momentum,
-                            batch_norm_eps, /*cudnn_enabled=*/true);
+normalization batch_norm::begin(const at::Tensor& input, bool training) {
+  normalization by{.weight = weight_,
+                   .bias = bias_,
+                   .running_mean = running_mean_,
+                   .running_var = running_var_,
+                   .momentum = batch_norm_momentum,
+                   .eps = batch_norm_eps,
+                   .training = training};
+  if (!training) return by;
+  TORCH_CHECK_VALUE(input.numel() != input.size(1), name(),
+                    " needs more than 1 value per channel in training; its input is ",
+                    input.sizes());
+  if (current_pass().again)  // its statistics have been counted
+    by.running_mean = by.running_var = at::Tensor();
+  else
     batches_.add_(1);
-  }
-  return at::batch_norm(input, weight_, bias_, running_mean_, running_var_, training,
-                        batch_norm_momentum, batch_norm_eps, /*cudnn_enabled=*/true);
+  return by;
+}
+
+at::Tensor batch_norm::forward(const at::Tensor& input, bool training) {
+  return normalize(input, begin(input, training));
+}
+
+at::Tensor batch_norm::forward_relu(const at::Tensor& input, bool training,
+                                    const at::Tensor& added) {
+  return normalize_relu(input, begin(input, training), added);
 }
 
 std::vector<named_tensor> batch_norm::parameters() const {

@@ -6,13 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "engine/autograd/normalization.hpp"
 #include "engine/stage/layer.hpp"
 
 namespace troupe::engine {
 
 // The blocks that convolutional networks are built of. Each calls the operators that PyTorch's
-// module of the same purpose calls, so outputs and gradients equal PyTorch's to the bit, and each
-// draws its weights as that module's constructor does. Parameters start in float32 on the CPU.
+// module of the same purpose calls, so outputs and gradients equal PyTorch's to the bit, but for
+// batch norm where it has kernels of its own (see normalize): that equals PyTorch's but for
+// rounding. Each draws its weights as that module's constructor does. Parameters start in float32 on
+// the CPU.
 
 /// Square windows only.
 struct convolution_options {
@@ -47,11 +50,19 @@ class batch_norm final : public layer {
 
   /// In training, one value per channel has no variance: an error, as in PyTorch.
   at::Tensor forward(const at::Tensor& input, bool training) override;
+
+  /// The same with a ReLU behind it, and before that `added` to it if it is defined.
+  [[nodiscard]] at::Tensor forward_relu(const at::Tensor& input, bool training,
+                                        const at::Tensor& added = {});
+
   [[nodiscard]] std::vector<named_tensor> parameters() const override;
   [[nodiscard]] std::vector<named_tensor> buffers() const override;
   [[nodiscard]] double multiply_adds(std::vector<std::int64_t>& sample_shape) const override;
 
  private:
+  // Counts the batch, unless it was counted before.
+  normalization begin(const at::Tensor& input, bool training);
+
   at::Tensor weight_;        // [C] f32
   at::Tensor bias_;          // [C] f32
   at::Tensor running_mean_;  // [C] f32

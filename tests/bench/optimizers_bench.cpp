@@ -60,7 +60,7 @@ double median_s(int runs, Body body) {
 }
 
 void triad(const float* b, const float* c, float* a, std::int64_t count) {
-  optimizers::run_at(optimizers::best_simd(), [=] {
+  run_at(best_simd(), [=] {
     for (std::int64_t i = 0; i < count; ++i) a[i] = b[i] + 0.5F * c[i];
   });
 }

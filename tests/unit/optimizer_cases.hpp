@@ -89,7 +89,7 @@ inline std::vector<optimizer_case> optimizer_cases() {
 }
 
 inline optimizers::optimizer find(const std::string& name,
-                                  optimizers::simd level = optimizers::best_simd()) {
+                                  simd level = best_simd()) {
   return optimizers::built_in_at(level).find(name).value();
 }
 

@@ -8,7 +8,14 @@
 #define TROUPE_TARGET(isa)
 #endif
 
-namespace troupe::optimizers {
+/// Before a loop whose rounds touch nothing of one another's.
+#if defined(__clang__)
+#define TROUPE_EACH_ALONE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TROUPE_EACH_ALONE _Pragma("GCC ivdep")
+#endif
+
+namespace troupe {
 
 /// Instruction sets that the kernels are built for. All give the same bits.
 enum class simd : std::uint8_t { portable, avx2, avx512 };
@@ -23,7 +30,7 @@ enum class simd : std::uint8_t { portable, avx2, avx512 };
 /// the options of troupe_kernels (.cmake/troupe.cmake): vectorised, and every rounding is one that
 /// the source spells out.
 template <class Body>
-TROUPE_TARGET("avx512f,avx512vl,avx512dq,fma")
+TROUPE_TARGET("avx512f,avx512vl,avx512dq,avx512bw,fma")
 [[gnu::flatten]] void run_avx512(const Body& body) {
   body();
 }
@@ -51,4 +58,4 @@ void run_at(simd level, const Body& body) {
   }
 }
 
-}  // namespace troupe::optimizers
+}  // namespace troupe
