@@ -14,8 +14,8 @@ namespace troupe::engine {
 // The blocks that convolutional networks are built of. Each calls the operators that PyTorch's
 // module of the same purpose calls, so outputs and gradients equal PyTorch's to the bit, but for
 // batch norm where it has kernels of its own (see normalize): that equals PyTorch's but for
-// rounding. Each draws its weights as that module's constructor does. Parameters start in float32 on
-// the CPU.
+// rounding. Each draws its weights as that module's constructor does. Parameters start in float32
+// on the CPU.
 
 /// Square windows only.
 struct convolution_options {

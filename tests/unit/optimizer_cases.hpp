@@ -88,8 +88,7 @@ inline std::vector<optimizer_case> optimizer_cases() {
           {"muon", {{"orthogonal", 0}}}};
 }
 
-inline optimizers::optimizer find(const std::string& name,
-                                  simd level = best_simd()) {
+inline optimizers::optimizer find(const std::string& name, simd level = best_simd()) {
   return optimizers::built_in_at(level).find(name).value();
 }
 
