@@ -1,10 +1,23 @@
 // What a UCX link does with a peer that speaks UCX but breaks our protocol: it closes that peer's
 // connection, counts it, and harms nobody else.
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <sstream>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "link_target.hpp"
@@ -248,6 +261,54 @@ TEMPLATE_TEST_CASE("links with different secrets refuse each other by name", "[l
   nodes.check_others();
 }
 
+/// Strangers in a process of their own, this program again: up to UCX 1.17 a burst of connections
+/// that are turned away may end a process that has both ends of them (openucx/ucx#9942).
+class crowd {
+ public:
+  crowd(ucx_transport transport, const std::string& address, unsigned many) {
+    const std::string what = "TROUPE_CROWD=" + std::to_string(static_cast<int>(transport)) + " " +
+                             address + " " + std::to_string(many);
+    std::vector<char*> environment;
+    for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+    environment.push_back(const_cast<char*>(what.c_str()));
+    environment.push_back(nullptr);
+    std::array<char*, 3> arguments = {const_cast<char*>("link_hostile"),
+                                      const_cast<char*>("[.crowd]"), nullptr};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    const int failed = posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments.data(),
+                                   environment.data());
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed != 0) throw std::runtime_error("spawn failed");
+  }
+  crowd(const crowd&) = delete;
+  crowd& operator=(const crowd&) = delete;
+  ~crowd() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST_CASE("a crowd of strangers", "[.crowd]") {
+  const char* const what = std::getenv("TROUPE_CROWD");
+  REQUIRE(what != nullptr);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::istringstream words(what);
+  int transport = 0;
+  std::string address;
+  unsigned many = 0;
+  words >> transport >> address >> many;
+  stranger them(ucx_transport{static_cast<std::uint8_t>(transport)}, address);
+  them.say(them.hello());  // and goes on no further
+  for (unsigned i = 1; i < many; ++i)
+    them.connect(ucx_transport{static_cast<std::uint8_t>(transport)}, address);
+  while (true) them.work_until([] { return false; });
+}
+
 TEMPLATE_TEST_CASE("handshakes are bounded in number and time", "[link]", tcp_backend,
                    shm_backend) {
   TestType backend;
@@ -255,13 +316,17 @@ TEMPLATE_TEST_CASE("handshakes are bounded in number and time", "[link]", tcp_ba
   backend.options.handshake_timeout = 300ms;
   target<TestType> nodes(backend);
   constexpr unsigned many = 200;
-  stranger them(transport_of<TestType>, nodes.address);
-  them.say(them.hello());  // and goes on no further
-  for (unsigned i = 1; i < many; ++i) them.connect(transport_of<TestType>, nodes.address);
-  const auto gone = [&] { return nodes.refused(refusal::too_slow); };
-  CHECK(them.work_until([&] { return gone() + nodes.refused(refusal::too_many) == many; }));
-  CHECK(gone() >= 1);
-  CHECK(nodes.refused(refusal::too_many) > 0);
+  {
+    const crowd them(transport_of<TestType>, nodes.address, many);
+    const auto gone = [&] { return nodes.refused(refusal::too_slow); };
+    const auto start = std::chrono::steady_clock::now();
+    while (gone() + nodes.refused(refusal::too_many) < many &&
+           std::chrono::steady_clock::now() - start < bound)
+      std::this_thread::sleep_for(1ms);
+    CHECK(gone() + nodes.refused(refusal::too_many) == many);
+    CHECK(gone() >= 1);
+    CHECK(nodes.refused(refusal::too_many) > 0);
+  }
   CHECK(nodes.server.ups.stays_empty(0ms));
   nodes.check_others();
   node<TestType> late(nodes.backend);  // there is room again
