@@ -11,7 +11,6 @@
 #include "actors/errors.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
-#include "optimizers/schedule.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -68,19 +67,10 @@ server_host_actor::behavior_type host_behavior(self_pointer self,
 }
 
 result<rate_of_update> rate_of(const rate_plan& plan, double full) {
-  if (plan.curve > static_cast<std::uint32_t>(optimizers::rate_curve::polynomial) ||
-      plan.step_every == 0)
+  if (plan.schedule.curve > optimizers::rate_curve::polynomial || plan.schedule.step_every == 0)
     return fail(errc::bad_config, "a shard order names no schedule of the learning rate");
-  const optimizers::rate_schedule schedule{.curve = static_cast<optimizers::rate_curve>(plan.curve),
-                                           .warmup = plan.warmup,
-                                           .end = plan.end,
-                                           .step_every = plan.step_every,
-                                           .step_factor = plan.step_factor,
-                                           .power = plan.power,
-                                           .peak = plan.peak,
-                                           .start = plan.start};
-  return [schedule, full, total = plan.updates](std::uint64_t update) {
-    return full * optimizers::rate_share(schedule, update, total);
+  return [plan, full](std::uint64_t update) {
+    return full * optimizers::rate_share(plan.schedule, update, plan.updates);
   };
 }
 

@@ -12,6 +12,7 @@
 
 #include "actors/protocol.hpp"
 #include "engine/parameter_server/push.hpp"
+#include "optimizers/schedule.hpp"
 
 /// What the actors of a parameter server say to each other; docs/parameter_server.md tells the
 /// story. Parameters are named by their index in their shard's directory (see joined).
@@ -241,22 +242,15 @@ struct ledger_report {
   }
 };
 
-/// How a shard's learning rate moves: optimizers::rate_schedule over so many updates.
+/// How a shard's learning rate moves over so many updates.
 struct rate_plan {
-  std::uint32_t curve = 0;  // of optimizers::rate_curve
-  std::uint64_t warmup = 0;
-  double end = 0;
-  std::uint64_t step_every = 1;
-  double step_factor = 1;
-  double power = 1;
-  double peak = 0;
-  double start = 0;
+  optimizers::rate_schedule schedule;
   std::uint64_t updates = 0;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.curve, self.warmup, self.end, self.step_every, self.step_factor, self.power, self.peak,
-      self.start, self.updates);
+    auto& [curve, warmup, end, step_every, step_factor, power, peak, start] = self.schedule;
+    f(curve, warmup, end, step_every, step_factor, power, peak, start, self.updates);
   }
 };
 

@@ -135,20 +135,11 @@ class server_builder {
   actors::build_shard shard_order(std::size_t number,
                                   const std::vector<actors::owned_parameter>& parameters) const {
     const auto& optimizer = config_.optimizer;
-    const auto& rate = optimizer.schedule;
     return {.name = "shard-" + std::to_string(number),
             .parameters = parameters,
             .optimizer = optimizer.name,
             .optimizer_options = optimizer.options,
-            .rate = {.curve = static_cast<std::uint32_t>(rate.curve),
-                     .warmup = rate.warmup,
-                     .end = rate.end,
-                     .step_every = rate.step_every,
-                     .step_factor = rate.step_factor,
-                     .power = rate.power,
-                     .peak = rate.peak,
-                     .start = rate.start,
-                     .updates = run_.plan.steps},
+            .rate = {optimizer.schedule, run_.plan.steps},
             .threads = config_.server.threads_per_shard};
   }
 

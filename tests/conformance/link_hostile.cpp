@@ -1,13 +1,7 @@
 // What a UCX link does with a peer that speaks UCX but breaks our protocol: it closes that peer's
 // connection, counts it, and harms nobody else.
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
@@ -15,11 +9,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <sstream>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "another_self.hpp"
 #include "link_target.hpp"
 #include "stranger.hpp"
 
@@ -261,37 +255,12 @@ TEMPLATE_TEST_CASE("links with different secrets refuse each other by name", "[l
   nodes.check_others();
 }
 
-/// Strangers in a process of their own, this program again: up to UCX 1.17 a burst of connections
-/// that are turned away may end a process that has both ends of them (openucx/ucx#9942).
-class crowd {
- public:
-  crowd(ucx_transport transport, const std::string& address, unsigned many) {
-    const std::string what = "TROUPE_CROWD=" + std::to_string(static_cast<int>(transport)) + " " +
-                             address + " " + std::to_string(many);
-    std::vector<char*> environment;
-    for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
-    environment.push_back(const_cast<char*>(what.c_str()));
-    environment.push_back(nullptr);
-    std::array<char*, 3> arguments = {const_cast<char*>("link_hostile"),
-                                      const_cast<char*>("[.crowd]"), nullptr};
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    const int failed = posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments.data(),
-                                   environment.data());
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed != 0) throw std::runtime_error("spawn failed");
-  }
-  crowd(const crowd&) = delete;
-  crowd& operator=(const crowd&) = delete;
-  ~crowd() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
- private:
-  pid_t pid_ = -1;
-};
+/// Strangers in a process of their own: up to UCX 1.17 a burst of connections that are turned away
+/// may end a process that has both ends of them (openucx/ucx#9942).
+another_self crowd(ucx_transport transport, const std::string& address, unsigned many) {
+  return {"[.crowd]", "TROUPE_CROWD=" + std::to_string(static_cast<int>(transport)) + " " +
+                          address + " " + std::to_string(many)};
+}
 
 TEST_CASE("a crowd of strangers", "[.crowd]") {
   const char* const what = std::getenv("TROUPE_CROWD");
@@ -302,10 +271,10 @@ TEST_CASE("a crowd of strangers", "[.crowd]") {
   std::string address;
   unsigned many = 0;
   words >> transport >> address >> many;
-  stranger them(ucx_transport{static_cast<std::uint8_t>(transport)}, address);
+  const ucx_transport over{static_cast<std::uint8_t>(transport)};
+  stranger them(over, address);
   them.say(them.hello());  // and goes on no further
-  for (unsigned i = 1; i < many; ++i)
-    them.connect(ucx_transport{static_cast<std::uint8_t>(transport)}, address);
+  for (unsigned i = 1; i < many; ++i) them.connect(over, address);
   while (true) them.work_until([] { return false; });
 }
 
@@ -317,7 +286,7 @@ TEMPLATE_TEST_CASE("handshakes are bounded in number and time", "[link]", tcp_ba
   target<TestType> nodes(backend);
   constexpr unsigned many = 200;
   {
-    const crowd them(transport_of<TestType>, nodes.address, many);
+    const another_self them = crowd(transport_of<TestType>, nodes.address, many);
     const auto gone = [&] { return nodes.refused(refusal::too_slow); };
     const auto start = std::chrono::steady_clock::now();
     while (gone() + nodes.refused(refusal::too_many) < many &&

@@ -2,10 +2,8 @@
 // The other process is this program again, told by TROUPE_LINK_CHILD what to be.
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,6 +15,7 @@
 #include <set>
 #include <sstream>
 
+#include "another_self.hpp"
 #include "link_fixture.hpp"
 
 namespace troupe::messages::testing {
@@ -28,49 +27,31 @@ using steady = std::chrono::steady_clock;
 /// frame numbered 0.
 class child_process {
  public:
-  explicit child_process(const std::string& transport) {
-    std::array<int, 2> fds{};
-    if (pipe(fds.data()) != 0) throw std::runtime_error("pipe failed");
-    fcntl(fds[0], F_SETFD, FD_CLOEXEC);
-    const std::string what = "TROUPE_LINK_CHILD=" + transport + ":" + std::to_string(fds[1]);
-    std::vector<char*> environment;
-    for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
-    environment.push_back(const_cast<char*>(what.c_str()));
-    environment.push_back(nullptr);
-    std::array<char*, 3> arguments = {const_cast<char*>("link_processes"),
-                                      const_cast<char*>("[.child]"), nullptr};
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    if (posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments.data(),
-                    environment.data()) != 0) {
-      throw std::runtime_error("spawn failed");
-    }
-    posix_spawn_file_actions_destroy(&actions);
+  explicit child_process(const std::string& transport) : child_process(transport, make_pipe()) {}
+
+  void end() { process_.end(); }
+  void signal(int number) const { process_.signal(number); }
+  [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] pid_t pid() const { return process_.pid(); }
+
+ private:
+  child_process(const std::string& transport, const std::array<int, 2>& fds)
+      : process_("[.child]", "TROUPE_LINK_CHILD=" + transport + ":" + std::to_string(fds[1])) {
     close(fds[1]);
     std::array<char, 64> text{};
     if (read(fds[0], text.data(), text.size()) <= 0) throw std::runtime_error("no child");
     close(fds[0]);
     address_ = text.data();
   }
-  child_process(const child_process&) = delete;
-  child_process& operator=(const child_process&) = delete;
-  ~child_process() { end(); }
 
-  /// Kills it unless it has ended, and waits for its end.
-  void end() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = -1;
+  static std::array<int, 2> make_pipe() {
+    std::array<int, 2> fds{};
+    if (pipe(fds.data()) != 0) throw std::runtime_error("pipe failed");
+    fcntl(fds[0], F_SETFD, FD_CLOEXEC);
+    return fds;
   }
 
-  void signal(int number) const { kill(pid_, number); }
-  [[nodiscard]] const std::string& address() const { return address_; }
-  [[nodiscard]] pid_t pid() const { return pid_; }
-
- private:
-  pid_t pid_ = -1;
+  another_self process_;
   std::string address_;
 };
 

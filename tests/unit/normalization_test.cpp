@@ -29,7 +29,7 @@ using sizes = std::vector<std::int64_t>;
 constexpr auto last = at::MemoryFormat::ChannelsLast;
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-enum class tail { none, relu, add_relu };
+using normalization_kernel::tail;
 
 /// What goes in; the leaves require gradients.
 struct given {
