@@ -117,6 +117,7 @@ void ucx_peer::settle(clock::time_point now) {
     return leave(violation_->why, false, now);
   } else {
     receive_held();
+    say_returns();
     pump();
     check_farewell(now);
     flush_and_leave(now);
@@ -138,6 +139,7 @@ void ucx_peer::become_up() {
   told_up_ = true;
   deadline_ = clock::time_point::max();
   ++shared_.counters.peers;
+  if (shared_.memory) say_memory(ucx::memory_kind::offered);
   shared_.events.up(id_);
   shared_.events.connected(std::exchange(connected_, nullptr), id_);
 }

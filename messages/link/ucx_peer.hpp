@@ -12,6 +12,7 @@
 
 #include "messages/link/bundle.hpp"
 #include "messages/link/event_queue.hpp"
+#include "messages/link/loans.hpp"
 #include "messages/link/outbox.hpp"
 #include "messages/link/reassembly.hpp"
 #include "messages/link/session.hpp"
@@ -28,6 +29,8 @@ struct ucx_shared {
   link_counters& counters;
   event_queue& events;
   std::vector<ucx_peer*>& attention;  ///< Peers whose `settle` is to be called.
+  std::shared_ptr<shared_memory> memory;  ///< Null: nothing is lent, nothing borrowed.
+  std::shared_ptr<return_desk> desk;
   ucp_worker_h worker = nullptr;
 };
 
@@ -59,6 +62,8 @@ class ucx_peer {
   void accept(ucp_conn_request_h request, clock::time_point deadline);
 
   void send(std::shared_ptr<outgoing> frame);
+  /// What the peer lent is no longer read.
+  void give_back(std::uint64_t loan);
   void close(error reason, clock::time_point now);
   /// The link ends: completes everything with errc::cancelled and tells nobody.
   void cancel();
@@ -71,6 +76,9 @@ class ucx_peer {
                            std::span<const std::byte> data);
   ucs_status_t take_chunk(const void* header, std::size_t header_bytes, void* data,
                           std::size_t bytes, bool rendezvous);
+  ucs_status_t take_memory(const void* header, std::size_t header_bytes);
+  ucs_status_t take_returns(const void* header, std::size_t header_bytes,
+                            std::span<const std::byte> loans);
   ucs_status_t take_farewell(const void* header, std::size_t header_bytes,
                              std::span<const std::byte> text);
   ucs_status_t take_unknown();
@@ -109,8 +117,11 @@ class ucx_peer {
       ucx::chunk_prefix chunk;
       ucx::handshake_message handshake;
       ucx::farewell farewell;
+      ucx::memory_message memory;
+      ucx::returns_prefix returns;
     } header{};
     std::string text;
+    std::vector<std::uint64_t> loans;
     std::list<send_op>::iterator self;
   };
   struct receive_op {
@@ -145,6 +156,8 @@ class ucx_peer {
   void release_tensors();
   void say_handshake(const ucx::handshake_message& message);
   void say_farewell(const error& why, bool answer);
+  void say_memory(ucx::memory_kind kind);
+  void say_returns();
   void close_endpoint();
   void expire(clock::time_point now);
   [[nodiscard]] error lost_error(ucs_status_t status) const;
@@ -207,6 +220,11 @@ class ucx_peer {
   std::optional<ucs_status_t> endpoint_error_;
   bool closing_endpoint_ = false;
   bool abandoned_ = false;  // not to be closed while requests are under way
+
+  std::shared_ptr<borrowed_memory> borrowed_;  // the peer's memory, once it is at hand
+  bool at_hand_ = false;                       // ours is, for the peer
+  std::optional<lent_tensors> lent_;           // once both are
+  std::vector<std::uint64_t> returning_;  // loans that are over and not yet returned
 
   outbox outbox_;
   bundle gathered_;  // empty but in `pump`
