@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -132,7 +132,9 @@ void shared_memory::drop_orphans() {
 result<std::shared_ptr<borrowed_memory>> borrowed_memory::open(const memory_location& where) {
   // First hold on to the process, then look whether it is the right one: its number could pass on
   // to another at any time.
-  auto process = std::make_shared<descriptor>(::pidfd_open(static_cast<pid_t>(where.process), 0));
+  // The C library's header does not declare pidfd_open for C++.
+  const auto pidfd = ::syscall(SYS_pidfd_open, static_cast<pid_t>(where.process), 0U);
+  auto process = std::make_shared<descriptor>(static_cast<int>(pidfd));
   if (!*process) return cannot("cannot hold on to the peer's process");
   const auto path = fmt::format("/proc/{}/fd/{}", where.process, where.descriptor);
   const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
