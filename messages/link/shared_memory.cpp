@@ -43,8 +43,8 @@ result<std::shared_ptr<shared_memory>> shared_memory::make() {
   descriptor file(::memfd_create("troupe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file || ::ftruncate(file.get(), static_cast<off_t>(where.bytes)) != 0)
     return cannot("no memory that can be shared");
-  void* const data = ::mmap(nullptr, where.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                            file.get(), 0);
+  void* const data = ::mmap(nullptr, where.bytes, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_NORESERVE, file.get(), 0);
   if (data == MAP_FAILED) return cannot("cannot map memory that can be shared");
   where.descriptor = file.get();
   std::shared_ptr<shared_memory> out(
@@ -58,6 +58,7 @@ shared_memory::shared_memory(descriptor file, std::byte* data, const memory_loca
     : file_(std::move(file)), data_(data), location_(location) {
   std::ranges::copy(location_.mark, data_);
   free_.emplace(page, location_.bytes - page);
+  ::madvise(data_, location_.bytes, MADV_DONTFORK);  // a child would take the same blocks
   ::madvise(data_, location_.bytes, MADV_HUGEPAGE);  // where the machine allows it
 }
 
@@ -144,8 +145,8 @@ result<std::shared_ptr<borrowed_memory>> borrowed_memory::open(const memory_loca
   if (::fstat(file.get(), &status) != 0 || sealed < 0 || (sealed & F_SEAL_SHRINK) == 0 ||
       static_cast<std::uint64_t>(status.st_size) != where.bytes || where.bytes < page)
     return fail(errc::io_failed, "the peer's memory is not what it says");
-  void* const data = ::mmap(nullptr, where.bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE,
-                            file.get(), 0);
+  void* const data =
+      ::mmap(nullptr, where.bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
   if (data == MAP_FAILED) return cannot("cannot map the peer's memory");
   std::shared_ptr<borrowed_memory> out(
       new borrowed_memory(static_cast<const std::byte*>(data), where.bytes, std::move(process)));
