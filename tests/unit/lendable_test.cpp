@@ -4,6 +4,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <memory>
@@ -122,6 +123,22 @@ TEST_CASE("a tensor that finds no room lies where it always did") {
   CHECK(lies_in(*memory, fits));
   CHECK(!lies_in(*memory, too_large));
   CHECK(at::equal(too_large, at::full({1024 * 1024}, 2.0)));
+}
+
+TEST_CASE("what LibTorch allocates and frees by its address is freed, in the scope and outside") {
+  const auto memory = make_memory();
+  void* inside = nullptr;
+  void* outside = c10::GetCPUAllocator()->raw_allocate(least_lendable);
+  {
+    const lendable_tensors lendable(memory);
+    inside = c10::GetCPUAllocator()->raw_allocate(least_lendable);
+    c10::GetCPUAllocator()->raw_deallocate(outside);
+    outside = c10::GetCPUAllocator()->raw_allocate(least_lendable - 1);
+  }
+  CHECK(inside != memory->allocate(1).data);
+  c10::GetCPUAllocator()->raw_deallocate(inside);
+  c10::GetCPUAllocator()->raw_deallocate(outside);
+  CHECK(inside == memory->allocate(least_lendable).data);
 }
 
 TEST_CASE("a tensor outlives the memory's other owners") {
