@@ -31,7 +31,7 @@ struct link_events {
 struct link_stats {
   std::uint64_t frames_sent = 0;
   std::uint64_t frames_received = 0;
-  std::uint64_t bytes_sent = 0;  ///< Headers and tensors.
+  std::uint64_t bytes_sent = 0;  ///< Headers and tensors, also lent ones.
   std::uint64_t bytes_received = 0;
   std::uint64_t bytes_in_flight = 0;   ///< Tensor bytes handed to `send` and not completed.
   std::uint64_t bytes_lent = 0;        ///< Of bytes_sent: what stayed where it was.

@@ -26,9 +26,10 @@ lent_tensors::~lent_tensors() {
   from_->keep_until_end(to_, std::move(rest));
 }
 
-std::optional<ucx::loan> lent_tensors::lend(std::uint32_t tensor, payload& bytes) {
+std::optional<ucx::loan> lent_tensors::lend(std::uint32_t tensor, payload& bytes,
+                                            std::size_t item) {
   const auto offset = from_->offset_of(bytes);
-  if (!offset) return std::nullopt;
+  if (!offset || *offset % item != 0) return std::nullopt;
   open_.emplace(++last_, std::move(bytes));
   return ucx::loan{.tensor = tensor, .number = last_, .offset = *offset};
 }

@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <span>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -41,8 +41,10 @@ class lent_tensors {
   /// Leaves what is still lent with the memory.
   ~lent_tensors();
 
-  /// Lends these bytes, if they lie in the memory; takes them over then.
-  [[nodiscard]] std::optional<ucx::loan> lend(std::uint32_t tensor, payload& bytes);
+  /// Lends these bytes, if they lie in the memory as elements of that size must; takes them over
+  /// then.
+  [[nodiscard]] std::optional<ucx::loan> lend(std::uint32_t tensor, payload& bytes,
+                                              std::size_t item);
   /// Whether there was such a loan.
   bool end(std::uint64_t loan) { return open_.erase(loan) > 0; }
 

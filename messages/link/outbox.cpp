@@ -54,7 +54,7 @@ void lend_large(outgoing& frame, lent_tensors& to) {
   std::erase_if(frame.large, [&](outgoing::large_tensor& tensor) {
     const std::uint64_t bytes = tensor.bytes.bytes;
     const auto loan = is_floating(tensor.type) && loans.size() < most_loans
-                          ? to.lend(tensor.index, tensor.bytes)
+                          ? to.lend(tensor.index, tensor.bytes, item_bytes(tensor.type))
                           : std::nullopt;
     if (!loan) return false;
     loans.push_back(*loan);

@@ -29,7 +29,7 @@ struct outgoing {
   std::vector<large_tensor> large;
   link::completion done;
   std::uint64_t tensor_bytes = 0;
-  std::uint64_t all_bytes = 0;    ///< Head and large tensors, also lent ones.
+  std::uint64_t all_bytes = 0;  ///< Head and large tensors, also lent ones.
   std::uint64_t lent_bytes = 0;
   std::uint64_t open_pieces = 0;  ///< Handed out and not completed.
   bool all_issued = false;        ///< No piece is left to hand out.

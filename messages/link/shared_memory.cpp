@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,6 +13,9 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <map>
+#include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "messages/link/cluster_secret.hpp"
@@ -27,6 +31,13 @@ tl::unexpected<error> cannot(const char* what) {
   return fail(errc::io_failed, fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
+/// MAP_FAILED when it cannot be. A dump of the process leaves it out, or would fill its holes.
+void* map(int file, std::uint64_t bytes, int access) {
+  void* const data = ::mmap(nullptr, bytes, access, MAP_SHARED | MAP_NORESERVE, file, 0);
+  if (data != MAP_FAILED) ::madvise(data, bytes, MADV_DONTDUMP);
+  return data;
+}
+
 bool has_ended(int process) {
   pollfd state{process, POLLIN, 0};
   return ::poll(&state, 1, 0) > 0;
@@ -34,85 +45,121 @@ bool has_ended(int process) {
 
 }  // namespace
 
+descriptor hold_process(pid_t process) {
+  // glibc 2.36 declares pidfd_open for C only.
+  return descriptor(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+}
+
+/// The mapping and which of it is free.
+class shared_memory::store {
+ public:
+  store(descriptor file, std::byte* mapped, const memory_location& where)
+      : location(where), data(mapped), file_(std::move(file)) {
+    std::ranges::copy(location.mark, data);
+    add_free(page, location.bytes - page);
+  }
+  store(const store&) = delete;
+  store& operator=(const store&) = delete;
+  ~store() { ::munmap(data, location.bytes); }
+
+  std::optional<std::uint64_t> take(std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    // The smallest that fits: blocks of the same sizes come again and again, and the never touched
+    // rest is the largest.
+    const auto best = by_size_.lower_bound({bytes, 0});
+    if (best == by_size_.end()) return std::nullopt;
+    const auto [room, offset] = *best;
+    remove_free(free_.find(offset));
+    if (room > bytes) add_free(offset + bytes, room - bytes);
+    taken_.emplace(offset, bytes);
+    return offset;
+  }
+
+  void give_back(std::uint64_t offset) {
+    const std::lock_guard lock(mutex_);
+    std::uint64_t bytes = taken_.extract(offset).mapped();
+    auto next = free_.lower_bound(offset);
+    if (next != free_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == offset) {
+        offset = before->first;
+        bytes += before->second;
+        remove_free(before);
+      }
+    }
+    if (next != free_.end() && offset + bytes == next->first) {
+      bytes += next->second;
+      remove_free(next);
+    }
+    add_free(offset, bytes);
+  }
+
+  const memory_location location;
+  std::byte* const data;
+
+ private:
+  using blocks = std::map<std::uint64_t, std::uint64_t>;  // bytes by offset
+
+  void add_free(std::uint64_t offset, std::uint64_t bytes) {
+    free_.emplace(offset, bytes);
+    by_size_.emplace(bytes, offset);
+  }
+  void remove_free(blocks::iterator block) {
+    by_size_.erase({block->second, block->first});
+    free_.erase(block);
+  }
+
+  const descriptor file_;
+  std::mutex mutex_;
+  blocks free_;                                                // no two touch
+  std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;  // the same, bytes and offset
+  std::unordered_map<std::uint64_t, std::uint64_t> taken_;     // bytes by offset
+};
+
 result<std::shared_ptr<shared_memory>> shared_memory::make() {
   memory_location where;
   where.process = static_cast<std::uint64_t>(::getpid());
   where.bytes = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
                 static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   fill_random(where.mark);
+  rlimit largest{};  // a file beyond it would end us with SIGXFSZ
+  if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < where.bytes) {
+    return fail(errc::io_failed, "the limit on file sizes (ulimit -f) is below the memory's size");
+  }
   descriptor file(::memfd_create("troupe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file || ::ftruncate(file.get(), static_cast<off_t>(where.bytes)) != 0)
     return cannot("no memory that can be shared");
-  void* const data = ::mmap(nullptr, where.bytes, PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_NORESERVE, file.get(), 0);
-  if (data == MAP_FAILED) return cannot("cannot map memory that can be shared");
   where.descriptor = file.get();
-  std::shared_ptr<shared_memory> out(
-      new shared_memory(std::move(file), static_cast<std::byte*>(data), where));
+  void* const data = map(file.get(), where.bytes, PROT_READ | PROT_WRITE);
+  if (data == MAP_FAILED) return cannot("cannot map memory that can be shared");
+  ::madvise(data, where.bytes, MADV_HUGEPAGE);  // where the machine allows it
+  ::madvise(data, where.bytes, MADV_DONTFORK);  // a child would hand out the same blocks
+  auto mapped = std::make_shared<store>(std::move(file), static_cast<std::byte*>(data), where);
   if (::fcntl(where.descriptor, F_ADD_SEALS, seals) != 0)
     return cannot("cannot seal memory that can be shared");
-  return out;
-}
-
-shared_memory::shared_memory(descriptor file, std::byte* data, const memory_location& location)
-    : file_(std::move(file)), data_(data), location_(location) {
-  std::ranges::copy(location_.mark, data_);
-  free_.emplace(page, location_.bytes - page);
-  ::madvise(data_, location_.bytes, MADV_DONTFORK);  // a child would take the same blocks
-  ::madvise(data_, location_.bytes, MADV_HUGEPAGE);  // where the machine allows it
-}
-
-shared_memory::~shared_memory() {
-  ::munmap(data_, location_.bytes);
+  return std::shared_ptr<shared_memory>(new shared_memory(std::move(mapped)));
 }
 
 payload shared_memory::allocate(std::size_t bytes) {
   drop_orphans();
-  const auto offset = bytes == 0 ? std::nullopt : take_block((bytes + page - 1) / page * page);
+  if (bytes == 0 || bytes > store_->location.bytes) return {};
+  const auto offset = store_->take((bytes + page - 1) / page * page);
   if (!offset) return {};
-  std::shared_ptr<void> owner(data_ + *offset, [self = shared_from_this()](void* block) {
-    self->free_block(static_cast<std::uint64_t>(static_cast<std::byte*>(block) - self->data_));
-  });
-  return {.data = data_ + *offset, .bytes = bytes, .owner = std::move(owner)};
-}
-
-std::optional<std::uint64_t> shared_memory::take_block(std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  // The smallest that fits: blocks of the same sizes come again and again, and the never touched
-  // rest is the largest.
-  auto best = free_.end();
-  for (auto block = free_.begin(); block != free_.end(); ++block) {
-    if (block->second >= bytes && (best == free_.end() || block->second < best->second))
-      best = block;
-  }
-  if (best == free_.end()) return std::nullopt;
-  const auto [offset, room] = *best;
-  free_.erase(best);
-  if (room > bytes) free_.emplace(offset + bytes, room - bytes);
-  taken_.emplace(offset, bytes);
-  return offset;
-}
-
-void shared_memory::free_block(std::uint64_t offset) {
-  const std::lock_guard lock(mutex_);
-  auto [block, added] = free_.emplace(offset, taken_.extract(offset).mapped());
-  if (const auto next = std::next(block);
-      next != free_.end() && block->first + block->second == next->first) {
-    block->second += next->second;
-    free_.erase(next);
-  }
-  if (block == free_.begin()) return;
-  const auto before = std::prev(block);
-  if (before->first + before->second != block->first) return;
-  before->second += block->second;
-  free_.erase(block);
+  std::byte* const data = store_->data + *offset;
+  return {.data = data, .bytes = bytes, .owner = {data, [from = store_, at = *offset](void*) {
+                                                    from->give_back(at);
+                                                  }}};
 }
 
 std::optional<std::uint64_t> shared_memory::offset_of(const payload& bytes) const noexcept {
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data);
-  const auto base = reinterpret_cast<std::uintptr_t>(data_);
-  if (begin < base || begin - base >= location_.bytes) return std::nullopt;
+  const auto base = reinterpret_cast<std::uintptr_t>(store_->data);
+  if (begin < base || begin - base >= store_->location.bytes) return std::nullopt;
   return begin - base;
+}
+
+const memory_location& shared_memory::location() const noexcept {
+  return store_->location;
 }
 
 void shared_memory::keep_until_end(const std::shared_ptr<descriptor>& process,
@@ -133,9 +180,7 @@ void shared_memory::drop_orphans() {
 result<std::shared_ptr<borrowed_memory>> borrowed_memory::open(const memory_location& where) {
   // First hold on to the process, then look whether it is the right one: its number could pass on
   // to another at any time.
-  // The C library's header does not declare pidfd_open for C++.
-  const auto pidfd = ::syscall(SYS_pidfd_open, static_cast<pid_t>(where.process), 0U);
-  auto process = std::make_shared<descriptor>(static_cast<int>(pidfd));
+  auto process = std::make_shared<descriptor>(hold_process(static_cast<pid_t>(where.process)));
   if (!*process) return cannot("cannot hold on to the peer's process");
   const auto path = fmt::format("/proc/{}/fd/{}", where.process, where.descriptor);
   const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -145,8 +190,7 @@ result<std::shared_ptr<borrowed_memory>> borrowed_memory::open(const memory_loca
   if (::fstat(file.get(), &status) != 0 || sealed < 0 || (sealed & F_SEAL_SHRINK) == 0 ||
       static_cast<std::uint64_t>(status.st_size) != where.bytes || where.bytes < page)
     return fail(errc::io_failed, "the peer's memory is not what it says");
-  void* const data =
-      ::mmap(nullptr, where.bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+  void* const data = map(file.get(), where.bytes, PROT_READ);
   if (data == MAP_FAILED) return cannot("cannot map the peer's memory");
   std::shared_ptr<borrowed_memory> out(
       new borrowed_memory(static_cast<const std::byte*>(data), where.bytes, std::move(process)));

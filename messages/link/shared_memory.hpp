@@ -1,13 +1,14 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "messages/descriptor.hpp"
@@ -24,19 +25,21 @@ struct memory_location {
   std::array<std::byte, 16> mark = {};  ///< Random; stands at the beginning of the memory.
 };
 
+/// A hold on a process (a pidfd), which tells when that has ended; invalid where there is none.
+[[nodiscard]] descriptor hold_process(pid_t process);
+
 /// Memory of this process that other processes of this machine can map, only to read: a link lends
 /// them the tensors that lie in it instead of copying their bytes. Of tensors elsewhere it knows
 /// nothing. Pages come when they are first touched and are kept for later blocks.
 ///
-/// A resource, shared by whoever allocates from it and by the blocks. Nobody has to tidy up after
-/// it: the kernel frees it with the last process that has it. Any thread.
-class shared_memory : public std::enable_shared_from_this<shared_memory> {
+/// A resource, shared by whoever allocates from it; blocks that are still held outlive it. Nobody
+/// has to tidy up after it: the kernel frees it with the last process that has it. Any thread.
+class shared_memory {
  public:
   /// As large as the machine's memory; that costs address space only. Errors: io_failed.
   [[nodiscard]] static result<std::shared_ptr<shared_memory>> make();
   shared_memory(const shared_memory&) = delete;
   shared_memory& operator=(const shared_memory&) = delete;
-  ~shared_memory();
 
   /// A block of unspecified content at a page's beginning, free again when its last owner lets go;
   /// nothing (`data` is null) where there is no room.
@@ -45,28 +48,23 @@ class shared_memory : public std::enable_shared_from_this<shared_memory> {
   /// Where in this memory the bytes lie; nullopt: elsewhere.
   [[nodiscard]] std::optional<std::uint64_t> offset_of(const payload& bytes) const noexcept;
 
-  [[nodiscard]] const memory_location& location() const noexcept { return location_; }
+  [[nodiscard]] const memory_location& location() const noexcept;
 
   /// Holds what that process (a pidfd) has borrowed, until it has ended: it may be reading.
   void keep_until_end(const std::shared_ptr<descriptor>& process, std::vector<payload> lent);
 
  private:
+  class store;
   struct orphans {
     std::shared_ptr<descriptor> process;
     std::vector<payload> lent;
   };
 
-  shared_memory(descriptor file, std::byte* data, const memory_location& location);
-  std::optional<std::uint64_t> take_block(std::uint64_t bytes);
-  void free_block(std::uint64_t offset);
+  explicit shared_memory(std::shared_ptr<store> of) : store_(std::move(of)) {}
   void drop_orphans();
 
-  const descriptor file_;
-  std::byte* const data_;
-  const memory_location location_;
+  const std::shared_ptr<store> store_;  // shared with the owners of the blocks
   std::mutex mutex_;
-  std::map<std::uint64_t, std::uint64_t> free_;             // bytes by offset; no two touch
-  std::unordered_map<std::uint64_t, std::uint64_t> taken_;  // the same
   std::vector<orphans> orphans_;
 };
 

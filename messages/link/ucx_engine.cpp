@@ -12,8 +12,8 @@ result<std::unique_ptr<ucx_engine>> ucx_engine::make(const ucx_options& options,
                                                      link_counters& counters,
                                                      std::shared_ptr<shared_memory> memory,
                                                      std::shared_ptr<return_desk> desk) {
-  std::unique_ptr<ucx_engine> out(new ucx_engine(options, std::move(events), counters,
-                                                 std::move(memory), std::move(desk)));
+  std::unique_ptr<ucx_engine> out(
+      new ucx_engine(options, std::move(events), counters, std::move(memory), std::move(desk)));
   if (auto started = out->start(); !started) return tl::unexpected(std::move(started.error()));
   return out;
 }
@@ -24,8 +24,8 @@ ucx_engine::ucx_engine(const ucx_options& options, link_events events, link_coun
       counters_(counters),
       events_(std::move(events)),
       pool_(options.pool_bytes),
-      shared_{options_,   pool_, counters_, events_, attention_, std::move(memory),
-              std::move(desk)} {}
+      shared_{options_, pool_, counters_, events_, attention_, std::move(memory), std::move(desk)} {
+}
 
 ucx_engine::~ucx_engine() {
   listener_.reset();

@@ -114,9 +114,8 @@ class ucx_link final : public link {
     peer_id peer;
     std::uint64_t loan;
   };
-  using command =
-      std::variant<send_command, return_command, refuse_command, close_command, connect_command,
-                   listen_command>;
+  using command = std::variant<send_command, return_command, refuse_command, close_command,
+                               connect_command, listen_command>;
 
   /// `where`, unless a stranger could listen in there.
   [[nodiscard]] result<ucx::address> within_reach(ucx::address where,
@@ -247,8 +246,10 @@ class ucx_link final : public link {
   const ucx_options options_;
   const int wake_fd_;
   const std::shared_ptr<shared_memory> memory_;  // null: everything is copied
-  const std::shared_ptr<return_desk> desk_ = std::make_shared<return_desk>(
-      [this](peer_id peer, std::uint64_t loan) { push(return_command{peer, loan}); });
+  const std::shared_ptr<return_desk> desk_ =
+      std::make_shared<return_desk>([this](peer_id peer, std::uint64_t loan) {
+        push(return_command{peer, loan});
+      });
   link_counters counters_;
   mpsc_queue<command> commands_;
   std::atomic<bool> sleeping_ = false;
@@ -285,8 +286,8 @@ result<std::unique_ptr<link>> make_ucx_link(ucx_options options, link_events eve
   if (wake_fd < 0) {
     return fail(errc::io_failed, fmt::format("cannot make an eventfd: {}", std::strerror(errno)));
   }
-  auto out = std::make_unique<ucx_link>(std::move(options), wake_fd,
-                                        is_tcp ? nullptr : memory_to_lend());
+  auto out =
+      std::make_unique<ucx_link>(std::move(options), wake_fd, is_tcp ? nullptr : memory_to_lend());
   if (auto started = out->start(std::move(events)); !started) {
     return tl::unexpected(std::move(started.error()));
   }

@@ -200,7 +200,16 @@ void ucx_peer::lose(const error& why) {
   deadline_ = clock::time_point::max();
   drop_held();
   release_tensors();
+  forget_memory();
   close_endpoint();
+}
+
+/// An endpoint that failed keeps this object until the link's end, but the borrower's process may
+/// end before that.
+void ucx_peer::forget_memory() {
+  lent_.reset();
+  borrowed_.reset();
+  reassembly_.borrow_from(std::nullopt);
 }
 
 void ucx_peer::release_tensors() {

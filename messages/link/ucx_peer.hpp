@@ -28,7 +28,7 @@ struct ucx_shared {
   buffer_pool& pool;
   link_counters& counters;
   event_queue& events;
-  std::vector<ucx_peer*>& attention;  ///< Peers whose `settle` is to be called.
+  std::vector<ucx_peer*>& attention;      ///< Peers whose `settle` is to be called.
   std::shared_ptr<shared_memory> memory;  ///< Null: nothing is lent, nothing borrowed.
   std::shared_ptr<return_desk> desk;
   ucp_worker_h worker = nullptr;
@@ -154,10 +154,9 @@ class ucx_peer {
   void announce_down(const error& why);
   void fail_sends(const error& why);
   void release_tensors();
+  void forget_memory();
   void say_handshake(const ucx::handshake_message& message);
   void say_farewell(const error& why, bool answer);
-  void say_memory(ucx::memory_kind kind);
-  void say_returns();
   void close_endpoint();
   void expire(clock::time_point now);
   [[nodiscard]] error lost_error(ucs_status_t status) const;
@@ -170,6 +169,9 @@ class ucx_peer {
   void pump();
   void post_piece(outbox::piece piece);
   void post_gathered();
+  void say_memory(ucx::memory_kind kind);
+  void borrow(const ucx::memory_message& offered);
+  void say_returns();
   result<void> add_frame(const ucx::frame_prefix& prefix, std::span<const std::byte> data);
   void post(send_op& op, unsigned id, const void* header, std::size_t header_bytes,
             const void* data, std::size_t bytes, unsigned flags);
@@ -221,10 +223,11 @@ class ucx_peer {
   bool closing_endpoint_ = false;
   bool abandoned_ = false;  // not to be closed while requests are under way
 
-  std::shared_ptr<borrowed_memory> borrowed_;  // the peer's memory, once it is at hand
+  bool offered_ = false;                       // the peer's memory is
+  std::shared_ptr<borrowed_memory> borrowed_;  // the same, once it is at hand
   bool at_hand_ = false;                       // ours is, for the peer
   std::optional<lent_tensors> lent_;           // once both are
-  std::vector<std::uint64_t> returning_;  // loans that are over and not yet returned
+  std::vector<std::uint64_t> returning_;       // loans that are over and not yet returned
 
   outbox outbox_;
   bundle gathered_;  // empty but in `pump`

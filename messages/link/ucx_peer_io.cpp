@@ -94,12 +94,13 @@ void ucx_peer::say_memory(ucx::memory_kind kind) {
 }
 
 void ucx_peer::give_back(std::uint64_t loan) {
+  if (state_ != state::up && state_ != state::closing) return;
   returning_.push_back(loan);
   want_attention();
 }
 
 void ucx_peer::say_returns() {
-  if (returning_.empty() || (state_ != state::up && state_ != state::closing)) return;
+  if (returning_.empty()) return;
   send_op& op = new_send();
   op.loans = std::exchange(returning_, {});
   const auto data = std::as_bytes(std::span(op.loans));
@@ -255,7 +256,7 @@ ucs_status_t ucx_peer::take_bundle(const void* header, std::size_t header_bytes,
 result<void> ucx_peer::add_frame(const ucx::frame_prefix& prefix, std::span<const std::byte> data) {
   result<void> taken = reassembly_.add_head(prefix, data);
   if (!taken) return taken;
-  shared_.counters.bytes_received += data.size();
+  shared_.counters.bytes_received += std::uint64_t{prefix.header_bytes} + prefix.inline_bytes;
   if (!held_.empty()) want_attention();  // they may be its chunks
   return taken;
 }
@@ -374,6 +375,9 @@ void ucx_peer::drop_held() {
 void ucx_peer::release_frames() {
   while (std::optional<frame> message = reassembly_.pop()) {
     ++shared_.counters.frames_received;
+    for (const wire_tensor& tensor : message->tensors) {
+      if (tensor.bytes.read_only) shared_.counters.bytes_received += tensor.bytes.bytes;
+    }
     shared_.events.arrived(id_, std::move(*message));
   }
 }
@@ -398,32 +402,46 @@ ucs_status_t ucx_peer::take_memory(const void* header, std::size_t header_bytes)
   const auto said = unseal<ucx::memory_message>(header, header_bytes, [](const auto&) {
     return std::optional(std::span<const std::byte>());
   });
-  if (!said || !shared_.memory) return UCS_OK;
-  if (said->kind == static_cast<std::uint8_t>(ucx::memory_kind::at_hand)) {
-    at_hand_ = true;
-  } else if (!borrowed_) {
-    memory_location where{said->process, said->descriptor, said->bytes, {}};
-    std::memcpy(where.mark.data(), said->mark, where.mark.size());
-    auto opened = borrowed_memory::open(where);
-    if (!opened) {
-      log::debug(fmt::format("peer {}: tensors are copied: {}", name_, opened.error().text));
-      return UCS_OK;
-    }
-    borrowed_ = std::move(*opened);
-    reassembly_.borrow_from({borrowed_, shared_.desk, id_});
-    say_memory(ucx::memory_kind::at_hand);
+  if (!said) return UCS_OK;
+  bool again = false;
+  if (said->kind == static_cast<std::uint8_t>(ucx::memory_kind::offered)) {
+    again = std::exchange(offered_, true);
+    if (!again) borrow(*said);
+  } else if (said->kind == static_cast<std::uint8_t>(ucx::memory_kind::at_hand)) {
+    again = std::exchange(at_hand_, true);
+  } else {
+    break_off({errc::bad_frame, fmt::format("peer {}: no such news of memory", name_)});
   }
+  if (again) ++shared_.counters.replayed_frames;
   // Without a hold on the peer's process nobody could tell when it has stopped reading.
   if (at_hand_ && borrowed_ && !lent_) lent_.emplace(shared_.memory, borrowed_->process());
   return UCS_OK;
 }
 
+/// Has the peer's memory at hand from now on, where that can be.
+void ucx_peer::borrow(const ucx::memory_message& offered) {
+  if (!shared_.memory) return;  // the peer would not be lent ours, and one side alone lends nothing
+  memory_location where{offered.process, offered.descriptor, offered.bytes, {}};
+  std::memcpy(where.mark.data(), offered.mark, where.mark.size());
+  auto opened = borrowed_memory::open(where);
+  if (!opened) {
+    return log::debug(fmt::format("peer {}: tensors are copied: {}", name_, opened.error().text));
+  }
+  borrowed_ = std::move(*opened);
+  reassembly_.borrow_from(lender{borrowed_, shared_.desk, id_});
+  say_memory(ucx::memory_kind::at_hand);
+}
+
 ucs_status_t ucx_peer::take_returns(const void* header, std::size_t header_bytes,
                                     std::span<const std::byte> loans) {
-  const auto prefix = unseal<ucx::returns_prefix>(header, header_bytes,
-                                                  [&](const auto&) { return std::optional(loans); });
+  using covered = std::optional<std::span<const std::byte>>;
+  const auto prefix =
+      unseal<ucx::returns_prefix>(header, header_bytes, [&](const auto&) -> covered {
+        if (loans.size() % sizeof(std::uint64_t) != 0) return std::nullopt;
+        return loans;
+      });
   if (!prefix) return UCS_OK;
-  for (; loans.size() >= sizeof(std::uint64_t); loans = loans.subspan(sizeof(std::uint64_t))) {
+  for (; !loans.empty(); loans = loans.subspan(sizeof(std::uint64_t))) {
     std::uint64_t number = 0;
     std::memcpy(&number, loans.data(), sizeof(number));
     if (!lent_ || !lent_->end(number)) ++shared_.counters.replayed_frames;

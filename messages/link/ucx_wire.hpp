@@ -176,8 +176,7 @@ static_assert(sizeof(farewell) == 48);
 static_assert(std::is_trivially_copyable_v<frame_prefix> &&
               std::is_trivially_copyable_v<bundle_prefix> &&
               std::is_trivially_copyable_v<bundle_entry> &&
-              std::is_trivially_copyable_v<chunk_prefix> &&
-              std::is_trivially_copyable_v<loan> &&
+              std::is_trivially_copyable_v<chunk_prefix> && std::is_trivially_copyable_v<loan> &&
               std::is_trivially_copyable_v<memory_message> &&
               std::is_trivially_copyable_v<returns_prefix> &&
               std::is_trivially_copyable_v<farewell> &&
