@@ -27,8 +27,9 @@ class reassembly {
 
   reassembly(const limits& bounds, buffer_pool& pool) : bounds_(bounds), pool_(pool) {}
 
-  /// From now on the peer may lend tensors of this memory, or (nullopt) none.
-  void borrow_from(std::optional<lender> whom) { lender_ = std::move(whom); }
+  /// From now on the peer may lend tensors of this memory.
+  void borrow_from(lender whom) { lender_ = std::move(whom); }
+  void borrow_no_more() { lender_.reset(); }
 
   /// A head has come; `data` needs no alignment.
   [[nodiscard]] result<void> add_head(const ucx::frame_prefix& prefix,

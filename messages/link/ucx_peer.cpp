@@ -209,7 +209,7 @@ void ucx_peer::lose(const error& why) {
 void ucx_peer::forget_memory() {
   lent_.reset();
   borrowed_.reset();
-  reassembly_.borrow_from(std::nullopt);
+  reassembly_.borrow_no_more();
 }
 
 void ucx_peer::release_tensors() {

@@ -428,7 +428,7 @@ void ucx_peer::borrow(const ucx::memory_message& offered) {
     return log::debug(fmt::format("peer {}: tensors are copied: {}", name_, opened.error().text));
   }
   borrowed_ = std::move(*opened);
-  reassembly_.borrow_from(lender{borrowed_, shared_.desk, id_});
+  reassembly_.borrow_from({borrowed_, shared_.desk, id_});
   say_memory(ucx::memory_kind::at_hand);
 }
 

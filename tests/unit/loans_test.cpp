@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cstring>
 #include <limits>
@@ -36,7 +37,7 @@ struct both_sides {
 
 /// A tensor of that type in `bytes`, filled with `filling`.
 wire_tensor tensor_in(payload bytes, dtype type, int filling) {
-  std::memset(bytes.data, filling, bytes.bytes);
+  std::fill_n(bytes.data, bytes.bytes, static_cast<std::byte>(filling));
   wire_tensor out;
   const auto elements = static_cast<std::int64_t>(bytes.bytes / item_bytes(type));
   out.descriptor = {type, {elements}, {1}, {}};
@@ -316,7 +317,7 @@ TEST_CASE("loans that break the protocol are refused") {
     set_loans(*out, loans);
   }
   SECTION("of a memory that is not at hand") {
-    in.borrow_from(std::nullopt);
+    in.borrow_no_more();
     taken_before = 0;
   }
   SECTION("more than came") {
