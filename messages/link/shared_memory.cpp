@@ -133,6 +133,7 @@ result<std::shared_ptr<shared_memory>> shared_memory::make() {
   void* const data = map(file.get(), where.bytes, PROT_READ | PROT_WRITE);
   if (data == MAP_FAILED) return cannot("cannot map memory that can be shared");
   ::madvise(data, where.bytes, MADV_HUGEPAGE);  // where the machine allows it
+  ::madvise(data, where.bytes, MADV_DONTFORK);  // a child would hand out the same blocks
   auto mapped = std::make_shared<store>(std::move(file), static_cast<std::byte*>(data), where);
   if (::fcntl(where.descriptor, F_ADD_SEALS, seals) != 0)
     return cannot("cannot seal memory that can be shared");
