@@ -183,7 +183,8 @@ result<std::shared_ptr<borrowed_memory>> borrowed_memory::open(const memory_loca
   auto process = std::make_shared<descriptor>(hold_process(static_cast<pid_t>(where.process)));
   if (!*process) return cannot("cannot hold on to the peer's process");
   const auto path = fmt::format("/proc/{}/fd/{}", where.process, where.descriptor);
-  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  // The peer may name anything: what is no memory must neither hold us up nor become our terminal.
+  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file) return cannot("cannot open the peer's memory");
   struct stat status {};
   const int sealed = ::fcntl(file.get(), F_GET_SEALS);

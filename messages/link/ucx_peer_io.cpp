@@ -399,6 +399,7 @@ ucs_status_t ucx_peer::take_farewell(const void* header, std::size_t header_byte
 }
 
 ucs_status_t ucx_peer::take_memory(const void* header, std::size_t header_bytes) {
+  if (state_ == state::leaving || violation_) return UCS_OK;
   const auto said = unseal<ucx::memory_message>(header, header_bytes, [](const auto&) {
     return std::optional(std::span<const std::byte>());
   });
@@ -425,7 +426,7 @@ void ucx_peer::borrow(const ucx::memory_message& offered) {
   std::memcpy(where.mark.data(), offered.mark, where.mark.size());
   auto opened = borrowed_memory::open(where);
   if (!opened) {
-    return log::debug(fmt::format("peer {}: tensors are copied: {}", name_, opened.error().text));
+    return log::warning(fmt::format("peer {}: tensors are copied: {}", name_, opened.error().text));
   }
   borrowed_ = std::move(*opened);
   reassembly_.borrow_from({borrowed_, shared_.desk, id_});
