@@ -49,6 +49,8 @@ struct fresh_values {
 /// Futures fail with the first error of any shard; peer_lost when a shard or the ledger is gone,
 /// within a second, also where the answer is another shard's. One push at a time. Used by one
 /// thread. A resource: ends before the requester and the actor system.
+///
+/// Gradients are shared with the shards until their future is settled: not to be written meanwhile.
 class parameter_client {
  public:
   /// Waits until every shard has admitted it. Errors: bad_config (a rank that is taken), peer_lost,

@@ -31,6 +31,6 @@ using learner_factory = std::function<result<learner>(const build_worker&)>;
 /// `memory` (null: anywhere).
 [[nodiscard]] worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> ask,
                                         const learner_factory& make, const build_worker& order,
-                                        std::shared_ptr<messages::shared_memory> memory = {});
+                                        std::shared_ptr<messages::shared_memory> memory);
 
 }  // namespace troupe::actors

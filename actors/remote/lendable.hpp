@@ -7,7 +7,7 @@
 
 namespace troupe::actors {
 
-/// Smaller tensors are copied in less time than it takes to lend one and to get it back.
+/// Smaller tensors are not worth a loan and its return.
 inline constexpr std::size_t least_lendable = 64 * 1024;  // bytes
 
 /// While it lives, the CPU tensors of at least `least_lendable` bytes that its thread makes lie in
