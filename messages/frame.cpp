@@ -22,4 +22,8 @@ std::size_t item_bytes(dtype type) noexcept {
   return 0;
 }
 
+bool is_floating(dtype type) noexcept {
+  return type == dtype::f32 || type == dtype::f64 || type == dtype::f16 || type == dtype::bf16;
+}
+
 }  // namespace troupe::messages

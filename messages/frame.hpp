@@ -15,6 +15,7 @@ inline constexpr std::uint16_t protocol_version = 2;
 enum class dtype : std::uint8_t { f32, f64, f16, bf16, i64, i32, i16, i8, u8, boolean };
 
 [[nodiscard]] std::size_t item_bytes(dtype type) noexcept;
+[[nodiscard]] bool is_floating(dtype type) noexcept;
 
 /// Where a tensor's bytes lay at the sender; the receiver decides where they arrive.
 struct device_ref {
@@ -41,6 +42,7 @@ struct payload {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
   std::shared_ptr<void> owner;
+  bool read_only = false;  ///< It is another process's memory, and a write ends in SIGSEGV.
 };
 
 struct wire_tensor {

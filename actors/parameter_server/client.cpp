@@ -14,6 +14,7 @@
 
 #include "actors/futures/combine.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
+#include "actors/remote/lendable.hpp"
 
 namespace troupe::actors {
 
@@ -199,6 +200,7 @@ param_version parameter_client::version() const {
 
 result<std::vector<tensor_batch>> parameter_client::split(
     const std::vector<engine::named_tensor>& gradients) const {
+  const lendable_tensors lendable(options_.memory);
   const auto type = options_.bf16_gradients ? at::kBFloat16 : at::kFloat;
   std::vector<batch_builder> parts(shared_->shards.size(), batch_builder(type));
   for (const auto& [name, gradient] : gradients) {

@@ -14,6 +14,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
 #include "engine/stage/layer.hpp"
+#include "messages/link/shared_memory.hpp"
 
 namespace troupe::actors {
 
@@ -24,6 +25,8 @@ struct client_options {
   std::uint32_t rank = 0;       ///< Its place in the order of adding up; unique among members.
   bool bf16_gradients = false;  ///< Gradients travel in half the bytes, rounded.
   std::chrono::nanoseconds deadline = std::chrono::hours(1);  ///< Of a push or pull.
+  /// Where to put gradients that have to be copied before they are sent: the node's, if it lends.
+  std::shared_ptr<messages::shared_memory> memory = {};
 };
 
 /// A parameter as it is now, or some of its rows.
@@ -33,7 +36,8 @@ struct fresh_value {
   at::Tensor values;  // the parameter's shape, or [r, ...]
 };
 
-/// What a pull brings. The tensors are shared with whoever else pulled them: not to be written.
+/// What a pull brings. The tensors are shared with whoever else pulled them, maybe with the shard's
+/// process (a write ends in SIGSEGV then): not to be written.
 struct fresh_values {
   param_version version;  // the oldest among the shards'
   std::vector<fresh_value> values;
@@ -45,6 +49,8 @@ struct fresh_values {
 /// Futures fail with the first error of any shard; peer_lost when a shard or the ledger is gone,
 /// within a second, also where the answer is another shard's. One push at a time. Used by one
 /// thread. A resource: ends before the requester and the actor system.
+///
+/// Gradients are shared with the shards until their future is settled: not to be written meanwhile.
 class parameter_client {
  public:
   /// Waits until every shard has admitted it. Errors: bad_config (a rank that is taken), peer_lost,

@@ -14,6 +14,7 @@ namespace troupe::actors {
 struct server_host_parts {
   learner_factory make_learner;
   optimizers::registry optimizers;
+  std::shared_ptr<messages::shared_memory> memory;  ///< The node's, of tensors that are sent.
   /// Called once, on a scheduler thread, at `shut_down`; the actors have been told to end by then.
   std::function<void()> on_shut_down;
 };
@@ -24,6 +25,7 @@ struct server_host_parts {
 
 /// Builds a shard from an order. Errors: bad_config.
 [[nodiscard]] result<shard_actor> build(caf::actor_system& system, const build_shard& order,
-                                        const optimizers::registry& known);
+                                        const optimizers::registry& known,
+                                        std::shared_ptr<messages::shared_memory> memory);
 
 }  // namespace troupe::actors

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "actors/parameter_server/mean.hpp"
+#include "actors/remote/lendable.hpp"
 #include "engine/parameter_server/placement.hpp"
 #include "engine/stage/torch_error.hpp"
 
@@ -111,12 +112,12 @@ at::Tensor part_of(const at::Tensor& of, std::int64_t begin, at::IntArrayRef sha
   return part;
 }
 
-/// Before a write: gives the parameter memory of its own if somebody else reads it. Links let go of
-/// tensors in their own threads: what they read was read before.
-void unshare(at::Tensor& values) {
+/// Whether nobody else reads the parameter, so that it may be written. Links let go of tensors in
+/// their own threads: what they read was read before.
+bool is_alone(const at::Tensor& values) {
   const bool alone = values.use_count() == 1 && values.storage().use_count() == 1;
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (!alone) values = values.clone();
+  return alone;
 }
 
 /// Adds each row of `from` to the row of `sum` that `to` names, in their order.
@@ -194,8 +195,13 @@ std::vector<std::vector<owned_parameter>> spread_parameters(std::vector<owned_pa
 
 parameter_store::parameter_store(std::vector<owned_parameter> parameters,
                                  optimizers::optimizer optimizer, optimizers::options options,
-                                 rate_of_update rate)
-    : optimizer_(std::move(optimizer)), options_(std::move(options)), rate_(std::move(rate)) {
+                                 rate_of_update rate,
+                                 std::shared_ptr<messages::shared_memory> memory)
+    : optimizer_(std::move(optimizer)),
+      options_(std::move(options)),
+      rate_(std::move(rate)),
+      memory_(std::move(memory)) {
+  const lendable_tensors lendable(memory_);
   for (auto& each : parameters) add_parameter(std::move(each));
 }
 
@@ -218,7 +224,7 @@ void parameter_store::add_parameter(owned_parameter given) {
                   .seen = {},
                   .log = {}};
   if (by_rows) owned.seen = at::zeros({given.values.size(0)}, at::kBool);
-  values.push_back(given.values.detach().contiguous());
+  values.push_back(given.values.detach().clone(at::MemoryFormat::Contiguous));
   parameters_.push_back(std::move(owned));
 }
 
@@ -264,6 +270,7 @@ std::vector<std::vector<parameter_store::gradient>> parameter_store::gather(
 
 result<void> parameter_store::update(std::span<const tensor_batch> pushes) try {
   const at::NoGradGuard no_grad;
+  const lendable_tensors lendable(memory_);
   ++version_.value;
   auto gradients = gather(pushes);
   const auto options = options_now();
@@ -308,25 +315,32 @@ at::Tensor parameter_store::dense_mean(const std::vector<gradient>& of, std::siz
 result<void> parameter_store::step(group& all, std::span<std::vector<gradient>> gradients,
                                    std::size_t count, const optimizers::options& options) {
   std::vector<std::optional<at::Tensor>> means(all.values.size());
+  bool in_place = true;
   for (std::size_t i = 0; i < means.size(); ++i) {
     if (gradients[i].empty()) continue;
     means[i] = dense_mean(gradients[i], count, all.values[i]);
     gradients[i].clear();  // its buffers serve the next arrivals
-    unshare(all.values[i]);
+    in_place = in_place && is_alone(all.values[i]);
     auto& owned = parameters_[all.first + i];
     owned.changed = version_;
     if (!owned.by_rows()) continue;  // a dense gradient touches every row
     owned.seen.fill_(true);
     owned.log = {.touched = {}, .rows = 0, .complete_since = version_};
   }
-  return optimizer_.step(all.values, means, all.state, options, version_.value);
+  if (in_place) return optimizer_.step(all.values, means, all.state, options, version_.value);
+  auto next =
+      optimizers::next_version(optimizer_, all.values, means, all.state, options, version_.value);
+  if (!next) return tl::unexpected(next.error());
+  all.values = std::move(next->params);
+  all.state = std::move(next->kept);
+  return {};
 }
 
 result<void> parameter_store::step_rows(group& all, const gradient& mean,
                                         const optimizers::options& options) {
   auto& owned = parameters_[all.first];
   owned.changed = version_;
-  unshare(all.values.front());
+  if (auto& values = all.values.front(); !is_alone(values)) values = values.clone();
   remember(owned.log, mean.rows, all.values.front().size(0));
   // Rows have a state from their first gradient on, as whole parameters have.
   const auto old = owned.seen.index_select(0, mean.rows);
@@ -387,6 +401,7 @@ std::optional<at::Tensor> parameter_store::rows_since(const row_log& log, param_
 result<tensor_batch> parameter_store::read(const std::vector<std::uint32_t>& wanted,
                                            std::optional<param_version> newer_than) const {
   const at::NoGradGuard no_grad;
+  const lendable_tensors lendable(memory_);
   batch_builder out(at::kFloat);
   const auto add = [&](std::uint32_t index) {
     const auto& owned = parameters_[index];

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "actors/parameter_server/protocol.hpp"
 #include "messages/error.hpp"
+#include "messages/link/shared_memory.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {
@@ -28,13 +30,15 @@ using rate_of_update = std::function<double(std::uint64_t update)>;
 /// A shard's parameters with their optimizer: the arithmetic of a parameter server, without actors
 /// or threads. Used by one thread, but for `check`, which reads nothing that changes.
 ///
-/// An update writes parameters in place, unless a message or a worker of this process still holds
-/// them: then it writes copies, and what was handed out stays as it was.
+/// An update writes parameters in place, unless a message or a worker still holds them: then it
+/// makes new ones, and what was handed out stays as it was.
 class parameter_store {
  public:
   /// `options` are complete (see optimizers::complete); `rate` replaces their "lr", if it is set.
+  /// The parameters are copied, into `memory` if there is one, so that a node lends them.
   parameter_store(std::vector<owned_parameter> parameters, optimizers::optimizer optimizer,
-                  optimizers::options options, rate_of_update rate = {});
+                  optimizers::options options, rate_of_update rate = {},
+                  std::shared_ptr<messages::shared_memory> memory = {});
 
   [[nodiscard]] const std::vector<parameter_entry>& directory() const noexcept {
     return directory_;
@@ -111,6 +115,7 @@ class parameter_store {
   optimizers::optimizer optimizer_;
   optimizers::options options_;
   rate_of_update rate_;
+  std::shared_ptr<messages::shared_memory> memory_;
   param_version version_;
 };
 

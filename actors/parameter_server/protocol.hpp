@@ -99,6 +99,7 @@ struct leave_server {
 /// A worker's gradients of one shard's parameters, perhaps of none: every push has a part at every
 /// shard. Parameters that are left out had no gradient.
 struct push_gradients {
+  static constexpr bool tensors_are_only_read = true;
   engine::based_push what;  // base: the oldest version among what they were computed with
   tensor_batch gradients;
   bool pull = false;                             // the answer is to bring values
@@ -113,6 +114,7 @@ struct push_gradients {
 
 /// The push is part of update `applied`.
 struct pushed {
+  static constexpr bool tensors_are_only_read = true;
   param_version applied;
   param_version version;  // of `values`
   tensor_batch values;
@@ -135,6 +137,7 @@ struct pull_parameters {
 
 /// What was asked for, as it is after update `version`.
 struct pulled {
+  static constexpr bool tensors_are_only_read = true;
   param_version version;
   tensor_batch values;
 

@@ -14,6 +14,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/parameter_server/client.hpp"
+#include "actors/remote/lendable.hpp"
 #include "engine/stage/model.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/torch_error.hpp"
@@ -36,17 +37,18 @@ class apprentice {
   static result<std::unique_ptr<apprentice>> make(caf::actor_system& system,
                                                   std::shared_ptr<requester> ask,
                                                   const learner_factory& make,
-                                                  const build_worker& order) {
+                                                  const build_worker& order,
+                                                  std::shared_ptr<messages::shared_memory> memory) {
     const auto loss = engine::parse_loss(order.loss);
     if (!loss) return tl::unexpected(loss.error());
     auto what = make(order);
     if (!what) return tl::unexpected(what.error());
-    auto server =
-        parameter_client::join(system, *ask, caf::actor_cast<ledger_actor>(order.ledger),
-                               {.rank = order.rank, .bf16_gradients = order.bf16_gradients});
+    auto server = parameter_client::join(
+        system, *ask, caf::actor_cast<ledger_actor>(order.ledger),
+        {.rank = order.rank, .bf16_gradients = order.bf16_gradients, .memory = memory});
     if (!server) return tl::unexpected(server.error());
-    std::unique_ptr<apprentice> made(
-        new apprentice(std::move(ask), std::move(*what), *loss, std::move(*server)));
+    std::unique_ptr<apprentice> made(new apprentice(std::move(ask), std::move(*what), *loss,
+                                                    std::move(*server), std::move(memory)));
     if (auto fresh = made->refresh(); !fresh) return tl::unexpected(fresh.error());
     return made;
   }
@@ -75,11 +77,13 @@ class apprentice {
 
  private:
   apprentice(std::shared_ptr<requester> ask, learner what, engine::loss_kind loss,
-             std::unique_ptr<parameter_client> server)
+             std::unique_ptr<parameter_client> server,
+             std::shared_ptr<messages::shared_memory> memory)
       : ask_(std::move(ask)),
         data_(std::move(what.data)),
         module_(std::move(what.layers), {.loss = loss}),
-        server_(std::move(server)) {}
+        server_(std::move(server)),
+        memory_(std::move(memory)) {}
 
   result<void> take(const result<fresh_values>& fresh) {
     if (!fresh) return tl::unexpected(fresh.error());
@@ -120,7 +124,10 @@ class apprentice {
                                report.samples)
                       .loss;
     module_.backward_input(key, {}, {});
-    module_.backward_weights(key, {});
+    {
+      const lendable_tensors lendable(memory_);
+      module_.backward_weights(key, {});
+    }
     auto sums = module_.take_gradients();
     for (std::size_t i = 0; i < sums.size(); ++i)
       if (sums[i]) gradients.push_back({module_.parameters()[i].name, std::move(*sums[i])});
@@ -132,6 +139,7 @@ class apprentice {
   const std::shared_ptr<const engine::dataset> data_;
   engine::stage_module module_;
   const std::unique_ptr<parameter_client> server_;
+  const std::shared_ptr<messages::shared_memory> memory_;
 };
 
 using answer =
@@ -208,17 +216,16 @@ void on_outcome(self_pointer self, const share_outcome& outcome) {
     read.deliver(to_caf({report.code, report.failure}));
 }
 
-worker_actor::behavior_type worker_behavior(self_pointer self,
-                                            const std::shared_ptr<requester>& ask,
-                                            const learner_factory& make,
-                                            const build_worker& order) {
+worker_actor::behavior_type worker_behavior(
+    self_pointer self, const std::shared_ptr<requester>& ask, const learner_factory& make,
+    const build_worker& order, const std::shared_ptr<messages::shared_memory>& memory) {
   auto& state = self->state;
   state.name = "worker-" + std::to_string(order.rank);
   state.apprentice_ = std::make_shared<result<std::unique_ptr<apprentice>>>();
   state.work = std::make_unique<engine::work_thread>(state.name, order.threads);
-  state.work->post([place = state.apprentice_, ask, make, order, system = &self->system()] {
+  state.work->post([place = state.apprentice_, ask, make, order, memory, system = &self->system()] {
     try {
-      *place = apprentice::make(*system, ask, make, order);
+      *place = apprentice::make(*system, ask, make, order, memory);
     } catch (const std::exception& problem) {
       *place = fail(errc::handler_failed, engine::reason_of(problem));
     }
@@ -233,8 +240,9 @@ worker_actor::behavior_type worker_behavior(self_pointer self,
 }  // namespace
 
 worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> ask,
-                          const learner_factory& make, const build_worker& order) {
-  return system.spawn(worker_behavior, std::move(ask), make, order);
+                          const learner_factory& make, const build_worker& order,
+                          std::shared_ptr<messages::shared_memory> memory) {
+  return system.spawn(worker_behavior, std::move(ask), make, order, std::move(memory));
 }
 
 }  // namespace troupe::actors

@@ -12,6 +12,7 @@
 #include "engine/data/dataset.hpp"
 #include "engine/stage/layer.hpp"
 #include "messages/error.hpp"
+#include "messages/link/shared_memory.hpp"
 
 namespace troupe::actors {
 
@@ -26,8 +27,10 @@ struct learner {
 using learner_factory = std::function<result<learner>(const build_worker&)>;
 
 /// Spawns a worker with a thread of its own, which opens the data, builds the model and joins the
-/// parameter server first: shares wait for that, and tell if it failed.
+/// parameter server first: shares wait for that, and tell if it failed. Its gradients lie in
+/// `memory` (null: anywhere).
 [[nodiscard]] worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> ask,
-                                        const learner_factory& make, const build_worker& order);
+                                        const learner_factory& make, const build_worker& order,
+                                        std::shared_ptr<messages::shared_memory> memory);
 
 }  // namespace troupe::actors

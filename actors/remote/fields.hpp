@@ -36,6 +36,12 @@ concept has_fields = requires(T& object, Fields& fields) {
   T::fields(object, fields);
 };
 
+/// A message type whose tensors nobody writes at their receiver, so that lent ones need no copy.
+template <class T>
+concept only_reads_tensors = requires {
+  requires T::tensors_are_only_read;
+};
+
 template <class T>
 concept actor_handle = std::same_as<T, caf::strong_actor_ptr> || std::same_as<T, caf::actor> ||
     caf::is_typed_actor<T>::value;
@@ -123,8 +129,8 @@ class field_writer {
 class field_reader {
  public:
   field_reader(const messages::value::list& in, const std::vector<messages::wire_tensor>& tensors,
-               actor_directory& directory)
-      : in_(in), tensors_(tensors), directory_(directory) {}
+               actor_directory& directory, lent how = lent::copied)
+      : in_(in), tensors_(tensors), directory_(directory), how_(how) {}
 
   template <class... Ts>
   void operator()(Ts&... members) {
@@ -167,7 +173,8 @@ class field_reader {
     } else if constexpr (std::same_as<T, at::Tensor>) {
       if (skip_nothing()) return;
       take_into<value::tensor_index>([&](value::tensor_index x) {
-        x.index < tensors_.size() ? void(member = from_wire(tensors_[x.index])) : void(ok_ = false);
+        x.index < tensors_.size() ? void(member = from_wire(tensors_[x.index], how_))
+                                  : void(ok_ = false);
       });
     } else if constexpr (actor_handle<T>) {
       if (skip_nothing()) return;
@@ -181,7 +188,7 @@ class field_reader {
 
   template <class T>
   void read_list(T& member, const messages::value::list& items) {
-    field_reader nested(items, tensors_, directory_);
+    field_reader nested(items, tensors_, directory_, how_);
     if constexpr (detail::is_optional<T>::value) {
       if (!items.empty()) nested(member.emplace());
     } else if constexpr (detail::is_vector<T>::value) {
@@ -211,6 +218,7 @@ class field_reader {
   const messages::value::list& in_;
   const std::vector<messages::wire_tensor>& tensors_;
   actor_directory& directory_;
+  const lent how_;
   std::size_t next_ = 0;
   bool ok_ = true;
 };

@@ -115,7 +115,7 @@ result<caf::message> message_registry::decode(const messages::frame& in,
     const auto found = by_name_.find(element.type);
     if (found == by_name_.end())
       return fail(errc::unknown_message, "message type '" + element.type + "' is not known here");
-    field_reader fields(element.fields, in.tensors, directory);
+    field_reader fields(element.fields, in.tensors, directory, found->second.how);
     auto one = found->second.decode(fields);
     if (!fields.ok())
       return fail(errc::bad_frame, "the fields of a '" + element.type + "' message do not fit");

@@ -30,8 +30,9 @@ class message_registry {
   message_registry& operator=(message_registry&&) = default;
 
   /// Makes `T` a type that can be sent. `T` is default-constructible and has `fields` (see
-  /// has_fields); `name` is unique and part of the protocol. On the control lane a message
-  /// overtakes those of the data lane, also from the same sender to the same receiver.
+  /// has_fields, only_reads_tensors); `name` is unique and part of the protocol. On the control
+  /// lane a message overtakes those of the data lane, also from the same sender to the same
+  /// receiver.
   template <class T>
   void add(const std::string& name, messages::lane lane = messages::lane::data) {
     insert(caf::make_rtti_pair<T>(), {name, lane,
@@ -42,7 +43,8 @@ class message_registry {
                                         T object{};
                                         read(object, in);
                                         return caf::make_message(std::move(object));
-                                      }});
+                                      },
+                                      only_reads_tensors<T> ? lent::kept : lent::copied});
   }
 
   /// Fills lane, body and tensors of `out` from a message's elements. Errors: unknown_message
@@ -60,6 +62,7 @@ class message_registry {
     messages::lane lane = messages::lane::data;
     void (*encode)(const void*, field_writer&);
     caf::message (*decode)(field_reader&);  // to be used if the reader is ok
+    lent how = lent::copied;
   };
   using key = std::pair<std::uint16_t, std::type_index>;
 

@@ -66,6 +66,8 @@ class node final : public actor_directory,
   [[nodiscard]] const std::string& name() const noexcept { return settings_.name; }
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
   [[nodiscard]] messages::link_stats link_stats() const { return link_->stats(); }
+  /// What to give lendable_tensors; null: its link copies all tensors.
+  [[nodiscard]] std::shared_ptr<messages::shared_memory> memory() const { return link_->memory(); }
 
   /// How long this process itself has just stood still, if others may have counted it as lost for
   /// that (see liveness).

@@ -1,5 +1,6 @@
 #include "actors/remote/tensors.hpp"
 
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
@@ -59,12 +60,13 @@ messages::wire_tensor to_wire(const at::Tensor& tensor) {
   };
 }
 
-at::Tensor from_wire(const messages::wire_tensor& arrived) {
+at::Tensor from_wire(const messages::wire_tensor& arrived, lent how) {
   const auto options = at::TensorOptions(scalar_type(arrived.descriptor.type));
   const auto& [type, shape, strides, device] = arrived.descriptor;
   if (arrived.bytes.bytes == 0) return at::empty_strided(shape, strides, options);
   auto release = [owner = arrived.bytes.owner](void*) {};
-  return at::from_blob(arrived.bytes.data, shape, strides, std::move(release), options);
+  auto tensor = at::from_blob(arrived.bytes.data, shape, strides, std::move(release), options);
+  return arrived.bytes.read_only && how == lent::copied ? tensor.clone() : tensor;
 }
 
 }  // namespace troupe::actors

@@ -11,7 +11,11 @@ namespace troupe::actors {
 /// type that has no place on the wire is a std::invalid_argument.
 [[nodiscard]] messages::wire_tensor to_wire(const at::Tensor& tensor);
 
-/// The tensor that arrived, over the bytes the link received: no copy.
-[[nodiscard]] at::Tensor from_wire(const messages::wire_tensor& arrived);
+/// What to do with a tensor that lies in another process's memory, where a write ends in SIGSEGV.
+enum class lent { copied, kept };
+
+/// The tensor that arrived, over the bytes the link received: no copy, unless it is lent and not to
+/// be kept.
+[[nodiscard]] at::Tensor from_wire(const messages::wire_tensor& arrived, lent how);
 
 }  // namespace troupe::actors

@@ -222,9 +222,10 @@ result<void> run_server_node(const cluster::node_options& options) {
       {.name = options.name,
        .trainer = options.join,
        .make_link = cluster::ucx_link_factory(*link)},
-      [](caf::actor_system& system, std::function<void()> on_shut_down) {
+      [](caf::actor_system& system, const actors::node& node, std::function<void()> on_shut_down) {
         return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_server_host(
-            system, {make_learner, optimizers::built_in(), std::move(on_shut_down)}));
+            system,
+            {make_learner, optimizers::built_in(), node.memory(), std::move(on_shut_down)}));
       });
 }
 

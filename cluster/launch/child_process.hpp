@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/launch/descriptor.hpp"
+#include "messages/descriptor.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::cluster {

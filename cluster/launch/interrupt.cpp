@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "cluster/launch/descriptor.hpp"
+#include "messages/descriptor.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -43,11 +43,6 @@ result<void> run_node(const worker_node_settings& settings, const host_spawner& 
   caf::actor_system system(config);
   auto end = std::make_shared<ending>();
 
-  const auto host = spawn(system, [end] { end->decide({}); });
-  const auto close_host = [&] {
-    caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{});
-  };
-
   auto node = actors::node::start(system, types,
                                   {settings.name, settings.listen,
                                    [end](const std::string& other, const error& why) {
@@ -56,24 +51,23 @@ result<void> run_node(const worker_node_settings& settings, const host_spawner& 
                                      end->decide(in_order ? result<void>() : tl::unexpected(why));
                                    }},
                                   settings.make_link);
-  if (!node) {
-    close_host();
-    return tl::unexpected(node.error());
-  }
+  if (!node) return tl::unexpected(node.error());
+  const auto host = spawn(system, **node, [end] { end->decide({}); });
   (*node)->publish("host", host);
   const auto joined = (*node)->join(settings.trainer, join_timeout);
   if (joined)
     log::debug(settings.name + ": process " + std::to_string(getpid()) + " has joined " +
                settings.trainer);
   auto outcome = joined ? end->wait() : result<void>(tl::unexpected(joined.error()));
-  close_host();
+  caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{});
   system.await_all_actors_done();
   return outcome;
 }
 
 result<void> run_stage_node(const worker_node_settings& settings, actors::model_registry models,
                             optimizers::registry optimizers) {
-  return run_node(settings, [&](caf::actor_system& system, std::function<void()> on_shut_down) {
+  return run_node(settings, [&](caf::actor_system& system, const actors::node&,
+                                std::function<void()> on_shut_down) {
     return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_host(
         system, {std::move(models), std::move(optimizers), std::move(on_shut_down)}));
   });

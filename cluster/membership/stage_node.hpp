@@ -21,8 +21,8 @@ struct worker_node_settings {
 };
 
 /// Spawns a node's first actor, which calls `on_shut_down` once when it has been told `shut_down`.
-using host_spawner =
-    std::function<caf::strong_actor_ptr(caf::actor_system&, std::function<void()> on_shut_down)>;
+using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, const actors::node&,
+                                                         std::function<void()> on_shut_down)>;
 
 /// Joins the trainer, publishes the host that `spawn` makes, and returns when it is told to shut
 /// down. Errors: those of the link; address_unavailable or timed_out when the trainer cannot be

@@ -8,7 +8,8 @@
 namespace troupe::messages {
 
 bool bundle::takes(const outbox::piece& next) const {
-  if (!next.head || !next.frame->large.empty() || next.bytes > most_of_frame) return false;
+  if (!next.head || next.bytes > most_of_frame) return false;
+  if (!next.frame->large.empty() || next.frame->prefix.loans > 0) return false;
   const std::size_t bytes = bytes_ + sizeof(ucx::bundle_entry) + next.bytes;
   return bytes <= ucx::most_bundle_bytes &&
          (pieces_.empty() || pieces_.front().frame->prefix.lane == next.frame->prefix.lane);

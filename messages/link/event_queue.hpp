@@ -18,6 +18,7 @@ struct link_counters {
   std::atomic<std::uint64_t> bytes_sent = 0;
   std::atomic<std::uint64_t> bytes_received = 0;
   std::atomic<std::uint64_t> bytes_in_flight = 0;
+  std::atomic<std::uint64_t> bytes_lent = 0;
   std::atomic<std::uint64_t> bad_frames = 0;
   std::atomic<std::uint64_t> peers = 0;
   std::atomic<std::uint64_t> bad_macs = 0;
@@ -30,8 +31,9 @@ struct link_counters {
   }
 
   [[nodiscard]] link_stats read() const {
-    link_stats out{frames_sent, frames_received, bytes_sent, bytes_received,  bytes_in_flight,
-                   bad_frames,  peers,           bad_macs,   replayed_frames, unknown_sessions};
+    link_stats out{frames_sent,     frames_received, bytes_sent,      bytes_received,
+                   bytes_in_flight, bytes_lent,      bad_frames,      peers,
+                   bad_macs,        replayed_frames, unknown_sessions};
     std::ranges::copy(refused_handshakes, out.refused_handshakes.begin());
     return out;
   }

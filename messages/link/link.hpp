@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "messages/frame.hpp"
 #include "messages/ids.hpp"
 #include "messages/link/refusal.hpp"
+#include "messages/link/shared_memory.hpp"
 
 namespace troupe::messages {
 
@@ -29,9 +31,10 @@ struct link_events {
 struct link_stats {
   std::uint64_t frames_sent = 0;
   std::uint64_t frames_received = 0;
-  std::uint64_t bytes_sent = 0;  ///< Headers and tensors.
+  std::uint64_t bytes_sent = 0;  ///< Headers and tensors, also lent ones.
   std::uint64_t bytes_received = 0;
   std::uint64_t bytes_in_flight = 0;   ///< Tensor bytes handed to `send` and not completed.
+  std::uint64_t bytes_lent = 0;        ///< Of bytes_sent: what stayed where it was.
   std::uint64_t bad_frames = 0;        ///< Frames that broke the protocol or a limit.
   std::uint64_t peers = 0;             ///< Connected now.
   std::uint64_t bad_macs = 0;          ///< Messages not sealed by the peer; each ended its link.
@@ -81,6 +84,11 @@ class link {
   virtual void close(peer_id peer, error reason) = 0;
 
   [[nodiscard]] virtual link_stats stats() const = 0;
+
+  /// Memory whose floating-point tensors this link lends to peers on the same machine instead of
+  /// copying them; null: it copies all. What has been sent must not be written while the payload's
+  /// owner is held, which may then be until long after `done`.
+  [[nodiscard]] virtual std::shared_ptr<shared_memory> memory() const { return nullptr; }
 };
 
 }  // namespace troupe::messages

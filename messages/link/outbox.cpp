@@ -1,6 +1,8 @@
 #include "messages/link/outbox.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <span>
 #include <utility>
 
 namespace troupe::messages {
@@ -18,6 +20,8 @@ std::uint32_t inline_threshold(const std::vector<wire_tensor>& tensors, std::uin
   return 0;
 }
 
+constexpr std::size_t most_loans = std::numeric_limits<std::uint16_t>::max();
+
 }  // namespace
 
 result<std::shared_ptr<outgoing>> cut(frame message, const limits& bounds,
@@ -34,7 +38,7 @@ result<std::shared_ptr<outgoing>> cut(frame message, const limits& bounds,
     payload& bytes = message.tensors[i].bytes;
     out->tensor_bytes += bytes.bytes;
     if (bytes.bytes > out->prefix.inline_max) {
-      out->large.push_back({i, std::move(bytes)});
+      out->large.push_back({i, message.tensors[i].descriptor.type, std::move(bytes)});
     } else {
       out->head.insert(out->head.end(), bytes.data, bytes.data + bytes.bytes);
     }
@@ -43,6 +47,23 @@ result<std::shared_ptr<outgoing>> cut(frame message, const limits& bounds,
       static_cast<std::uint32_t>(out->head.size() - out->prefix.header_bytes);
   out->all_bytes = out->prefix.header_bytes + out->tensor_bytes;
   return out;
+}
+
+void lend_large(outgoing& frame, lent_tensors& to) {
+  std::vector<ucx::loan> loans;
+  std::erase_if(frame.large, [&](outgoing::large_tensor& tensor) {
+    const std::uint64_t bytes = tensor.bytes.bytes;
+    const auto loan = is_floating(tensor.type) && loans.size() < most_loans
+                          ? to.lend(tensor.index, tensor.bytes, item_bytes(tensor.type))
+                          : std::nullopt;
+    if (!loan) return false;
+    loans.push_back(*loan);
+    frame.lent_bytes += bytes;
+    return true;
+  });
+  const auto data = std::as_bytes(std::span(loans));
+  frame.head.insert(frame.head.begin() + frame.prefix.header_bytes, data.begin(), data.end());
+  frame.prefix.loans = static_cast<std::uint16_t>(loans.size());
 }
 
 void outbox::push(std::shared_ptr<outgoing> frame) {

@@ -10,6 +10,7 @@
 
 #include "messages/codec/codec.hpp"
 #include "messages/link/link.hpp"
+#include "messages/link/loans.hpp"
 #include "messages/link/ucx_wire.hpp"
 
 namespace troupe::messages {
@@ -19,6 +20,7 @@ namespace troupe::messages {
 struct outgoing {
   struct large_tensor {
     std::uint32_t index = 0;
+    dtype type = dtype::f32;
     payload bytes;
   };
 
@@ -27,7 +29,8 @@ struct outgoing {
   std::vector<large_tensor> large;
   link::completion done;
   std::uint64_t tensor_bytes = 0;
-  std::uint64_t all_bytes = 0;    ///< Head and large tensors.
+  std::uint64_t all_bytes = 0;  ///< Head and large tensors, also lent ones.
+  std::uint64_t lent_bytes = 0;
   std::uint64_t open_pieces = 0;  ///< Handed out and not completed.
   bool all_issued = false;        ///< No piece is left to hand out.
 };
@@ -36,6 +39,10 @@ struct outgoing {
 [[nodiscard]] result<std::shared_ptr<outgoing>> cut(frame message, const limits& bounds,
                                                     std::uint32_t inline_bytes,
                                                     std::uint64_t chunk_bytes);
+
+/// Lends what lies in the peer's reach: those tensors are no longer among the large ones. Indices,
+/// which are checked before they are used, are never lent: nobody must be able to change them then.
+void lend_large(outgoing& frame, lent_tensors& to);
 
 /// What to hand to the wire next: pure logic, one per peer. Numbers the frames of each lane, lets
 /// the control lane go first and bounds what is in flight. One thread.

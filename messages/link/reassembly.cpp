@@ -58,9 +58,10 @@ result<void> reassembly::add_head(const ucx::frame_prefix& prefix,
 
 result<reassembly::partial> reassembly::open(const ucx::frame_prefix& prefix,
                                              std::span<const std::byte> data) {
-  if (std::uint64_t{prefix.header_bytes} + prefix.inline_bytes != data.size()) {
-    return refuse(fmt::format("a frame of {} + {} bytes came with {}", prefix.header_bytes,
-                              prefix.inline_bytes, data.size()));
+  const std::size_t loan_bytes = prefix.loans * sizeof(ucx::loan);
+  if (std::uint64_t{prefix.header_bytes} + loan_bytes + prefix.inline_bytes != data.size()) {
+    return refuse(fmt::format("a frame of {} + {} + {} bytes came with {}", prefix.header_bytes,
+                              loan_bytes, prefix.inline_bytes, data.size()));
   }
   if (prefix.chunk_bytes < ucx::least_chunk_bytes) {
     return refuse(fmt::format("chunks of {} bytes, the least is {}", prefix.chunk_bytes,
@@ -79,7 +80,11 @@ result<reassembly::partial> reassembly::open(const ucx::frame_prefix& prefix,
     return refuse(
         fmt::format("small tensors of {} bytes came with {}", inlined, prefix.inline_bytes));
   }
-  fill_inline(*message, prefix.inline_max, data.subspan(prefix.header_bytes));
+  data = data.subspan(prefix.header_bytes);
+  fill_inline(*message, prefix.inline_max, data.subspan(loan_bytes));
+  if (auto lent = fill_lent(*message, prefix.inline_max, data.first(loan_bytes)); !lent) {
+    return tl::unexpected(std::move(lent.error()));
+  }
   partial opened{std::move(*message), prefix.chunk_bytes, 0, 0, 0, {}};
   if (auto planned = plan_chunks(opened, prefix.inline_max); !planned) {
     return tl::unexpected(std::move(planned.error()));
@@ -98,10 +103,31 @@ void reassembly::fill_inline(frame& message, std::uint32_t inline_max,
   }
 }
 
+result<void> reassembly::fill_lent(frame& message, std::uint32_t inline_max,
+                                   std::span<const std::byte> loans) const {
+  if (!loans.empty() && !lender_) return refuse("a tensor is lent of a memory that is not at hand");
+  for (; !loans.empty(); loans = loans.subspan(sizeof(ucx::loan))) {
+    ucx::loan loan;
+    std::memcpy(&loan, loans.data(), sizeof(loan));
+    if (loan.tensor >= message.tensors.size()) {
+      return refuse(fmt::format("a loan of tensor {}, which the frame does not have", loan.tensor));
+    }
+    wire_tensor& tensor = message.tensors[loan.tensor];
+    const dtype type = tensor.descriptor.type;
+    if (tensor.bytes.bytes <= inline_max || tensor.bytes.owner || !is_floating(type)) {
+      return refuse(fmt::format("tensor {} may not be lent", loan.tensor));
+    }
+    auto bytes = lender_->borrow(loan, tensor.bytes.bytes, item_bytes(type));
+    if (!bytes) return tl::unexpected(std::move(bytes.error()));
+    tensor.bytes = std::move(*bytes);
+  }
+  return {};
+}
+
 result<void> reassembly::plan_chunks(partial& opened, std::uint32_t inline_max) {
   for (std::size_t i = 0; i < opened.message.tensors.size(); ++i) {
     const std::uint64_t bytes = opened.message.tensors[i].bytes.bytes;
-    if (bytes <= inline_max) continue;
+    if (bytes <= inline_max || opened.message.tensors[i].bytes.owner) continue;
     if (opened.tensors.empty()) opened.tensors.resize(opened.message.tensors.size());
     opened.tensors[i].chunks = divide_up(bytes, opened.chunk_bytes);
     opened.chunks_left += opened.tensors[i].chunks;

@@ -11,6 +11,7 @@
 
 #include "messages/codec/codec.hpp"
 #include "messages/link/buffer_pool.hpp"
+#include "messages/link/loans.hpp"
 #include "messages/link/ucx_wire.hpp"
 
 namespace troupe::messages {
@@ -25,6 +26,10 @@ class reassembly {
   static constexpr std::uint64_t window = 1 << 16;
 
   reassembly(const limits& bounds, buffer_pool& pool) : bounds_(bounds), pool_(pool) {}
+
+  /// From now on the peer may lend tensors of this memory.
+  void borrow_from(lender whom) { lender_ = std::move(whom); }
+  void borrow_no_more() { lender_.reset(); }
 
   /// A head has come; `data` needs no alignment.
   [[nodiscard]] result<void> add_head(const ucx::frame_prefix& prefix,
@@ -75,11 +80,14 @@ class reassembly {
   [[nodiscard]] result<partial> open(const ucx::frame_prefix& prefix,
                                      std::span<const std::byte> data);
   [[nodiscard]] result<void> plan_chunks(partial& opened, std::uint32_t inline_max);
+  [[nodiscard]] result<void> fill_lent(frame& message, std::uint32_t inline_max,
+                                       std::span<const std::byte> loans) const;
   void fill_inline(frame& message, std::uint32_t inline_max, std::span<const std::byte> data);
   void release(lane_state& state);
 
   limits bounds_;
   buffer_pool& pool_;
+  std::optional<lender> lender_;
   std::array<lane_state, 2> lanes_;
   std::uint64_t pending_bytes_ = 0;  // of tensors whose frames are not whole
   std::uint64_t held_bytes_ = 0;     // of heads that are not released

@@ -9,18 +9,23 @@
 namespace troupe::messages {
 
 result<std::unique_ptr<ucx_engine>> ucx_engine::make(const ucx_options& options, link_events events,
-                                                     link_counters& counters) {
-  std::unique_ptr<ucx_engine> out(new ucx_engine(options, std::move(events), counters));
+                                                     link_counters& counters,
+                                                     std::shared_ptr<shared_memory> memory,
+                                                     std::shared_ptr<return_desk> desk) {
+  std::unique_ptr<ucx_engine> out(
+      new ucx_engine(options, std::move(events), counters, std::move(memory), std::move(desk)));
   if (auto started = out->start(); !started) return tl::unexpected(std::move(started.error()));
   return out;
 }
 
-ucx_engine::ucx_engine(const ucx_options& options, link_events events, link_counters& counters)
+ucx_engine::ucx_engine(const ucx_options& options, link_events events, link_counters& counters,
+                       std::shared_ptr<shared_memory> memory, std::shared_ptr<return_desk> desk)
     : options_(options),
       counters_(counters),
       events_(std::move(events)),
       pool_(options.pool_bytes),
-      shared_{options_, pool_, counters_, events_, attention_} {}
+      shared_{options_, pool_, counters_, events_, attention_, std::move(memory), std::move(desk)} {
+}
 
 ucx_engine::~ucx_engine() {
   listener_.reset();
@@ -88,6 +93,8 @@ ucs_status_t ucx_engine::on_message(void* self, const void* header, std::size_t 
     if constexpr (Id == ucx::handshake_id) return peer.take_handshake(header, header_bytes);
     if constexpr (Id == ucx::farewell_id) return peer.take_farewell(header, header_bytes, here);
     if constexpr (Id == ucx::bundle_id) return peer.take_bundle(header, header_bytes, here);
+    if constexpr (Id == ucx::memory_id) return peer.take_memory(header, header_bytes);
+    if constexpr (Id == ucx::returns_id) return peer.take_returns(header, header_bytes, here);
     return peer.take_frame(header, header_bytes, here);
   });
 }
@@ -119,6 +126,8 @@ result<void> ucx_engine::set_handlers() {
   if (out) out = set_handler(ucx::bundle_id, &ucx_engine::on_message<ucx::bundle_id>);
   if (out) out = set_handler(ucx::chunk_id, &ucx_engine::on_message<ucx::chunk_id>);
   if (out) out = set_handler(ucx::farewell_id, &ucx_engine::on_message<ucx::farewell_id>);
+  if (out) out = set_handler(ucx::memory_id, &ucx_engine::on_message<ucx::memory_id>);
+  if (out) out = set_handler(ucx::returns_id, &ucx_engine::on_message<ucx::returns_id>);
   return out;
 }
 
@@ -205,6 +214,11 @@ void ucx_engine::close(peer_id which, error reason) {
   if (found == peers_.end()) return;
   found->second->close(std::move(reason), clock::now());
   deadline_ = std::min(deadline_, found->second->deadline());
+}
+
+void ucx_engine::give_back(peer_id to, std::uint64_t loan) {
+  const auto found = peers_.find(to.value);
+  if (found != peers_.end()) found->second->give_back(loan);
 }
 
 bool ucx_engine::poll(clock::time_point now) {

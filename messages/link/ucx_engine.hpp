@@ -18,10 +18,11 @@ class ucx_engine {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// `counters` outlives the engine. Errors: transport_missing, io_failed.
-  [[nodiscard]] static result<std::unique_ptr<ucx_engine>> make(const ucx_options& options,
-                                                                link_events events,
-                                                                link_counters& counters);
+  /// `counters` outlives the engine; `memory` (null: none) is what it lends, and `desk` is told of
+  /// what was borrowed and is over. Errors: transport_missing, io_failed.
+  [[nodiscard]] static result<std::unique_ptr<ucx_engine>> make(
+      const ucx_options& options, link_events events, link_counters& counters,
+      std::shared_ptr<shared_memory> memory, std::shared_ptr<return_desk> desk);
   ucx_engine(const ucx_engine&) = delete;
   ucx_engine& operator=(const ucx_engine&) = delete;
   /// Completes what is in flight with errc::cancelled and closes every connection.
@@ -32,6 +33,7 @@ class ucx_engine {
                link::connected done);
   void send(peer_id to, std::shared_ptr<outgoing> frame);
   void close(peer_id which, error reason);
+  void give_back(peer_id to, std::uint64_t loan);
   /// Reports a send or connect that never started.
   void refuse(link::completion done, error why);
   void refuse(link::connected done, error why);
@@ -47,7 +49,8 @@ class ucx_engine {
   [[nodiscard]] clock::time_point deadline() const { return deadline_; }
 
  private:
-  ucx_engine(const ucx_options& options, link_events events, link_counters& counters);
+  ucx_engine(const ucx_options& options, link_events events, link_counters& counters,
+             std::shared_ptr<shared_memory> memory, std::shared_ptr<return_desk> desk);
 
   result<void> start();
   result<void> set_handlers();

@@ -16,6 +16,7 @@
 
 #include "messages/link/mpsc_queue.hpp"
 #include "messages/link/ucx_engine.hpp"
+#include "messages/log.hpp"
 
 namespace troupe::messages {
 namespace {
@@ -31,9 +32,11 @@ constexpr auto glance = 3us;
 /// thread to sleep when there is nothing to do.
 class ucx_link final : public link {
  public:
-  ucx_link(ucx_options options, int wake_fd) : options_(std::move(options)), wake_fd_(wake_fd) {}
+  ucx_link(ucx_options options, int wake_fd, std::shared_ptr<shared_memory> memory)
+      : options_(std::move(options)), wake_fd_(wake_fd), memory_(std::move(memory)) {}
 
   ~ucx_link() override {
+    desk_->close();
     stop_.store(true);
     wake();
     if (thread_.joinable()) thread_.join();
@@ -81,6 +84,8 @@ class ucx_link final : public link {
 
   link_stats stats() const override { return counters_.read(); }
 
+  std::shared_ptr<shared_memory> memory() const override { return memory_; }
+
  private:
   struct listen_command {
     ucx::address where;
@@ -105,8 +110,12 @@ class ucx_link final : public link {
     peer_id peer;
     error reason;
   };
-  using command =
-      std::variant<send_command, refuse_command, close_command, connect_command, listen_command>;
+  struct return_command {
+    peer_id peer;
+    std::uint64_t loan;
+  };
+  using command = std::variant<send_command, return_command, refuse_command, close_command,
+                               connect_command, listen_command>;
 
   /// `where`, unless a stranger could listen in there.
   [[nodiscard]] result<ucx::address> within_reach(ucx::address where,
@@ -129,7 +138,7 @@ class ucx_link final : public link {
   }
 
   void run(link_events events, std::promise<result<void>>& started) {
-    auto made = ucx_engine::make(options_, std::move(events), counters_);
+    auto made = ucx_engine::make(options_, std::move(events), counters_, memory_, desk_);
     if (!made) return started.set_value(tl::unexpected(std::move(made.error())));
     engine_ = std::move(*made);
     started.set_value({});
@@ -172,6 +181,7 @@ class ucx_link final : public link {
 
   void execute(send_command& what) { engine_->send(what.peer, std::move(what.frame)); }
   void execute(refuse_command& what) { engine_->refuse(std::move(what.done), std::move(what.why)); }
+  void execute(return_command& what) { engine_->give_back(what.peer, what.loan); }
   void execute(close_command& what) { engine_->close(what.peer, std::move(what.reason)); }
   void execute(connect_command& what) {
     if (!what.where) return engine_->refuse(std::move(what.done), std::move(what.where.error()));
@@ -235,6 +245,11 @@ class ucx_link final : public link {
 
   const ucx_options options_;
   const int wake_fd_;
+  const std::shared_ptr<shared_memory> memory_;  // null: everything is copied
+  const std::shared_ptr<return_desk> desk_ =
+      std::make_shared<return_desk>([this](peer_id peer, std::uint64_t loan) {
+        push(return_command{peer, loan});
+      });
   link_counters counters_;
   mpsc_queue<command> commands_;
   std::atomic<bool> sleeping_ = false;
@@ -248,6 +263,14 @@ class ucx_link final : public link {
 
   std::thread thread_;
 };
+
+/// Null, and a warning, where the system has no memory that can be shared.
+std::shared_ptr<shared_memory> memory_to_lend() {
+  auto made = shared_memory::make();
+  if (made) return std::move(*made);
+  log::warning("tensors between processes of this machine are copied: " + made.error().text);
+  return nullptr;
+}
 
 }  // namespace
 
@@ -263,7 +286,8 @@ result<std::unique_ptr<link>> make_ucx_link(ucx_options options, link_events eve
   if (wake_fd < 0) {
     return fail(errc::io_failed, fmt::format("cannot make an eventfd: {}", std::strerror(errno)));
   }
-  auto out = std::make_unique<ucx_link>(std::move(options), wake_fd);
+  auto out =
+      std::make_unique<ucx_link>(std::move(options), wake_fd, is_tcp ? nullptr : memory_to_lend());
   if (auto started = out->start(std::move(events)); !started) {
     return tl::unexpected(std::move(started.error()));
   }

@@ -117,6 +117,7 @@ void ucx_peer::settle(clock::time_point now) {
     return leave(violation_->why, false, now);
   } else {
     receive_held();
+    say_returns();
     pump();
     check_farewell(now);
     flush_and_leave(now);
@@ -138,6 +139,7 @@ void ucx_peer::become_up() {
   told_up_ = true;
   deadline_ = clock::time_point::max();
   ++shared_.counters.peers;
+  if (shared_.memory) say_memory(ucx::memory_kind::offered);
   shared_.events.up(id_);
   shared_.events.connected(std::exchange(connected_, nullptr), id_);
 }
@@ -198,7 +200,16 @@ void ucx_peer::lose(const error& why) {
   deadline_ = clock::time_point::max();
   drop_held();
   release_tensors();
+  forget_memory();
   close_endpoint();
+}
+
+/// An endpoint that failed keeps this object until the link's end, but the borrower's process may
+/// end before that.
+void ucx_peer::forget_memory() {
+  lent_.reset();
+  borrowed_.reset();
+  reassembly_.borrow_no_more();
 }
 
 void ucx_peer::release_tensors() {

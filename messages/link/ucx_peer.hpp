@@ -12,6 +12,7 @@
 
 #include "messages/link/bundle.hpp"
 #include "messages/link/event_queue.hpp"
+#include "messages/link/loans.hpp"
 #include "messages/link/outbox.hpp"
 #include "messages/link/reassembly.hpp"
 #include "messages/link/session.hpp"
@@ -27,7 +28,9 @@ struct ucx_shared {
   buffer_pool& pool;
   link_counters& counters;
   event_queue& events;
-  std::vector<ucx_peer*>& attention;  ///< Peers whose `settle` is to be called.
+  std::vector<ucx_peer*>& attention;      ///< Peers whose `settle` is to be called.
+  std::shared_ptr<shared_memory> memory;  ///< Null: nothing is lent, nothing borrowed.
+  std::shared_ptr<return_desk> desk;
   ucp_worker_h worker = nullptr;
 };
 
@@ -59,6 +62,8 @@ class ucx_peer {
   void accept(ucp_conn_request_h request, clock::time_point deadline);
 
   void send(std::shared_ptr<outgoing> frame);
+  /// What the peer lent is no longer read.
+  void give_back(std::uint64_t loan);
   void close(error reason, clock::time_point now);
   /// The link ends: completes everything with errc::cancelled and tells nobody.
   void cancel();
@@ -71,6 +76,9 @@ class ucx_peer {
                            std::span<const std::byte> data);
   ucs_status_t take_chunk(const void* header, std::size_t header_bytes, void* data,
                           std::size_t bytes, bool rendezvous);
+  ucs_status_t take_memory(const void* header, std::size_t header_bytes);
+  ucs_status_t take_returns(const void* header, std::size_t header_bytes,
+                            std::span<const std::byte> loans);
   ucs_status_t take_farewell(const void* header, std::size_t header_bytes,
                              std::span<const std::byte> text);
   ucs_status_t take_unknown();
@@ -109,8 +117,11 @@ class ucx_peer {
       ucx::chunk_prefix chunk;
       ucx::handshake_message handshake;
       ucx::farewell farewell;
+      ucx::memory_message memory;
+      ucx::returns_prefix returns;
     } header{};
     std::string text;
+    std::vector<std::uint64_t> loans;
     std::list<send_op>::iterator self;
   };
   struct receive_op {
@@ -143,6 +154,7 @@ class ucx_peer {
   void announce_down(const error& why);
   void fail_sends(const error& why);
   void release_tensors();
+  void forget_memory();
   void say_handshake(const ucx::handshake_message& message);
   void say_farewell(const error& why, bool answer);
   void close_endpoint();
@@ -157,6 +169,9 @@ class ucx_peer {
   void pump();
   void post_piece(outbox::piece piece);
   void post_gathered();
+  void say_memory(ucx::memory_kind kind);
+  void borrow(const ucx::memory_message& offered);
+  void say_returns();
   result<void> add_frame(const ucx::frame_prefix& prefix, std::span<const std::byte> data);
   void post(send_op& op, unsigned id, const void* header, std::size_t header_bytes,
             const void* data, std::size_t bytes, unsigned flags);
@@ -207,6 +222,12 @@ class ucx_peer {
   std::optional<ucs_status_t> endpoint_error_;
   bool closing_endpoint_ = false;
   bool abandoned_ = false;  // not to be closed while requests are under way
+
+  bool offered_ = false;                       // the peer's memory is
+  std::shared_ptr<borrowed_memory> borrowed_;  // the same, once it is at hand
+  bool at_hand_ = false;                       // ours is, for the peer
+  std::optional<lent_tensors> lent_;           // once both are
+  std::vector<std::uint64_t> returning_;       // loans that are over and not yet returned
 
   outbox outbox_;
   bundle gathered_;  // empty but in `pump`

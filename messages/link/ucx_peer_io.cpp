@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "messages/link/ucx_peer.hpp"
+#include "messages/log.hpp"
 
 namespace troupe::messages {
 namespace {
@@ -16,6 +17,11 @@ std::optional<Header> read_header(const void* header, std::size_t bytes) {
   Header out;
   std::memcpy(&out, header, sizeof(Header));
   return out;
+}
+
+/// How much of a frame's data is under its seal.
+std::size_t sealed_bytes(const ucx::frame_prefix& prefix) {
+  return prefix.header_bytes + prefix.loans * sizeof(ucx::loan);
 }
 
 }  // namespace
@@ -72,7 +78,40 @@ void ucx_peer::say_farewell(const error& why, bool answer) {
        op.text.size(), UCP_AM_SEND_FLAG_EAGER);
 }
 
+void ucx_peer::say_memory(ucx::memory_kind kind) {
+  send_op& op = new_send();
+  op.header.memory = {.kind = static_cast<std::uint8_t>(kind)};
+  if (kind == ucx::memory_kind::offered) {
+    const memory_location& mine = shared_.memory->location();
+    op.header.memory.descriptor = mine.descriptor;
+    op.header.memory.process = mine.process;
+    op.header.memory.bytes = mine.bytes;
+    std::memcpy(op.header.memory.mark, mine.mark.data(), mine.mark.size());
+  }
+  handshake_->keys().sign(op.header.memory);
+  post(op, ucx::memory_id, &op.header.memory, sizeof(ucx::memory_message), nullptr, 0,
+       UCP_AM_SEND_FLAG_EAGER);
+}
+
+void ucx_peer::give_back(std::uint64_t loan) {
+  if (state_ != state::up && state_ != state::closing) return;
+  returning_.push_back(loan);
+  want_attention();
+}
+
+void ucx_peer::say_returns() {
+  if (returning_.empty()) return;
+  send_op& op = new_send();
+  op.loans = std::exchange(returning_, {});
+  const auto data = std::as_bytes(std::span(op.loans));
+  op.header.returns = {};
+  handshake_->keys().sign(op.header.returns, data);
+  post(op, ucx::returns_id, &op.header.returns, sizeof(ucx::returns_prefix), data.data(),
+       data.size(), UCP_AM_SEND_FLAG_EAGER);
+}
+
 void ucx_peer::send(std::shared_ptr<outgoing> frame) {
+  if (lent_) lend_large(*frame, *lent_);
   outbox_.push(std::move(frame));
   want_attention();
 }
@@ -109,7 +148,7 @@ void ucx_peer::post_piece(outbox::piece piece) {
   const outbox::piece& what = op.pieces.emplace_back(std::move(piece));
   if (what.head) {
     op.header.frame = what.frame->prefix;
-    handshake_->keys().sign(op.header.frame, std::span(what.data, what.frame->prefix.header_bytes));
+    handshake_->keys().sign(op.header.frame, std::span(what.data, sealed_bytes(op.header.frame)));
     post(op, ucx::frame_id, &op.header.frame, sizeof(ucx::frame_prefix), what.data, what.bytes,
          UCP_AM_SEND_FLAG_EAGER);
   } else {
@@ -135,6 +174,7 @@ void ucx_peer::piece_sent(const outbox::piece& piece) {
   if (!frame) return;
   shared_.counters.bytes_in_flight -= frame->tensor_bytes;
   shared_.counters.bytes_sent += frame->all_bytes;
+  shared_.counters.bytes_lent += frame->lent_bytes;
   ++shared_.counters.frames_sent;
   shared_.events.completed(std::exchange(frame->done, nullptr), {});
 }
@@ -185,10 +225,11 @@ ucs_status_t ucx_peer::take_frame(const void* header, std::size_t header_bytes,
   using covered = std::optional<std::span<const std::byte>>;
   const auto prefix =
       unseal<ucx::frame_prefix>(header, header_bytes, [&](const auto& read) -> covered {
-        if (read.header_bytes > std::min(data.size(), shared_.options.bounds.header_bytes)) {
+        if (read.header_bytes > shared_.options.bounds.header_bytes ||
+            sealed_bytes(read) > data.size()) {
           return std::nullopt;
         }
-        return data.first(read.header_bytes);
+        return data.first(sealed_bytes(read));
       });
   if (!prefix) return UCS_OK;
   if (auto taken = add_frame(*prefix, data); !taken) turn_down(taken.error());
@@ -215,7 +256,7 @@ ucs_status_t ucx_peer::take_bundle(const void* header, std::size_t header_bytes,
 result<void> ucx_peer::add_frame(const ucx::frame_prefix& prefix, std::span<const std::byte> data) {
   result<void> taken = reassembly_.add_head(prefix, data);
   if (!taken) return taken;
-  shared_.counters.bytes_received += data.size();
+  shared_.counters.bytes_received += std::uint64_t{prefix.header_bytes} + prefix.inline_bytes;
   if (!held_.empty()) want_attention();  // they may be its chunks
   return taken;
 }
@@ -334,6 +375,9 @@ void ucx_peer::drop_held() {
 void ucx_peer::release_frames() {
   while (std::optional<frame> message = reassembly_.pop()) {
     ++shared_.counters.frames_received;
+    for (const wire_tensor& tensor : message->tensors) {
+      if (tensor.bytes.read_only) shared_.counters.bytes_received += tensor.bytes.bytes;
+    }
     shared_.events.arrived(id_, std::move(*message));
   }
 }
@@ -351,6 +395,58 @@ ucs_status_t ucx_peer::take_farewell(const void* header, std::size_t header_byte
   farewell_frames_ = {theirs->frames[0], theirs->frames[1]};
   answered_ = answered_ || theirs->answer != 0;
   want_attention();
+  return UCS_OK;
+}
+
+ucs_status_t ucx_peer::take_memory(const void* header, std::size_t header_bytes) {
+  if (state_ == state::leaving || violation_) return UCS_OK;
+  const auto said = unseal<ucx::memory_message>(header, header_bytes, [](const auto&) {
+    return std::optional(std::span<const std::byte>());
+  });
+  if (!said) return UCS_OK;
+  bool again = false;
+  if (said->kind == static_cast<std::uint8_t>(ucx::memory_kind::offered)) {
+    again = std::exchange(offered_, true);
+    if (!again) borrow(*said);
+  } else if (said->kind == static_cast<std::uint8_t>(ucx::memory_kind::at_hand)) {
+    again = std::exchange(at_hand_, true);
+  } else {
+    break_off({errc::bad_frame, fmt::format("peer {}: no such news of memory", name_)});
+  }
+  if (again) ++shared_.counters.replayed_frames;
+  // Without a hold on the peer's process nobody could tell when it has stopped reading.
+  if (at_hand_ && borrowed_ && !lent_) lent_.emplace(shared_.memory, borrowed_->process());
+  return UCS_OK;
+}
+
+/// Has the peer's memory at hand from now on, where that can be.
+void ucx_peer::borrow(const ucx::memory_message& offered) {
+  if (!shared_.memory) return;  // the peer would not be lent ours, and one side alone lends nothing
+  memory_location where{offered.process, offered.descriptor, offered.bytes, {}};
+  std::memcpy(where.mark.data(), offered.mark, where.mark.size());
+  auto opened = borrowed_memory::open(where);
+  if (!opened) {
+    return log::warning(fmt::format("peer {}: tensors are copied: {}", name_, opened.error().text));
+  }
+  borrowed_ = std::move(*opened);
+  reassembly_.borrow_from({borrowed_, shared_.desk, id_});
+  say_memory(ucx::memory_kind::at_hand);
+}
+
+ucs_status_t ucx_peer::take_returns(const void* header, std::size_t header_bytes,
+                                    std::span<const std::byte> loans) {
+  using covered = std::optional<std::span<const std::byte>>;
+  const auto prefix =
+      unseal<ucx::returns_prefix>(header, header_bytes, [&](const auto&) -> covered {
+        if (loans.size() % sizeof(std::uint64_t) != 0) return std::nullopt;
+        return loans;
+      });
+  if (!prefix) return UCS_OK;
+  for (; !loans.empty(); loans = loans.subspan(sizeof(std::uint64_t))) {
+    std::uint64_t number = 0;
+    std::memcpy(&number, loans.data(), sizeof(number));
+    if (!lent_ || !lent_->end(number)) ++shared_.counters.replayed_frames;
+  }
   return UCS_OK;
 }
 

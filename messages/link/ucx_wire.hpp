@@ -10,19 +10,24 @@ namespace troupe::messages::ucx {
 // little-endian order, and data.
 //
 //   handshake Five of them, before anything else (session.hpp). No data.
-//   frame     Data: the Cap'n Proto header, then the bytes of each tensor of at most `inline_max`
-//             bytes, in the order of the tensors, without padding. Always eager.
+//   frame     Data: the Cap'n Proto header, then a `loan` for each tensor that is lent, then the
+//             bytes of each tensor of at most `inline_max` bytes, in the order of the tensors,
+//             without padding. Always eager.
 //   bundle    Data: of several small frames of one lane with consecutive numbers, one after
 //             another, a `bundle_entry` and what would be the data of `frame`. A sender makes one
 //             of what waits when it comes to send; nothing waits for a bundle to fill. Always
 //             eager.
 //   chunk     Data: one piece of a larger tensor, at most `frame_prefix::chunk_bytes`. Sent with
 //             the rendezvous protocol from tensor storage into a pooled buffer.
+//   memory    Where the sender's shared memory is, for a peer of the same machine; or that the
+//             sender has the peer's at hand, which may lend its tensors from then on. No data.
+//   returns   Data: the numbers (u64) of loans that have ended.
 //   farewell  The last of a connection, each way. Data: the reason, text.
 //
 // Until its handshake is done nothing else that a stranger sends is read. From then on each prefix
 // ends with a seal: the number of the session and a MAC, under this direction's key of the session,
-// over the prefix and the Cap'n Proto header, the whole data of a bundle or the farewell's text.
+// over the prefix and the Cap'n Proto header with the loans, the whole data of a bundle or of
+// returns, or the farewell's text.
 // The bytes of other tensors are not covered. The MAC is SipHash-2-4 with 128 bits: its keys live
 // as long as one connection, and a forger has one guess, for a wrong MAC ends the connection
 // (docs/security.md says what was rejected).
@@ -41,7 +46,7 @@ namespace troupe::messages::ucx {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 inline constexpr std::uint32_t wire_magic = 0x50525254;  // "TRRP"
-inline constexpr std::uint16_t wire_version = 3;
+inline constexpr std::uint16_t wire_version = 4;
 
 enum message_id : unsigned {
   handshake_id = 1,
@@ -49,6 +54,8 @@ enum message_id : unsigned {
   chunk_id = 3,
   farewell_id = 4,
   bundle_id = 5,
+  memory_id = 6,
+  returns_id = 7,
   unknown_id = 65535,  ///< The highest that UCX can carry; all others are unknown too.
 };
 
@@ -85,15 +92,46 @@ static_assert(sizeof(prefix_seal) == 24);
 struct frame_prefix {
   std::uint8_t id = frame_id;  ///< So that no prefix passes for one of another message.
   std::uint8_t lane = 0;
-  std::uint8_t reserved[2] = {};
+  std::uint16_t loans = 0;
   std::uint32_t header_bytes = 0;  ///< Of the Cap'n Proto header.
   std::uint64_t sequence = 0;
   std::uint32_t inline_max = 0;    ///< Tensors of at most this size are in the data.
   std::uint32_t inline_bytes = 0;  ///< Of all those tensors.
   std::uint64_t chunk_bytes = 0;   ///< Of each chunk but a tensor's last.
-  prefix_seal seal = {};           ///< Also over the Cap'n Proto header.
+  prefix_seal seal = {};           ///< Also over the Cap'n Proto header and the loans.
 };
 static_assert(sizeof(frame_prefix) == 56);
+
+/// A large tensor that stays where it is: in the sender's shared memory, for the receiver to read
+/// until it returns the loan. At any address.
+struct loan {
+  std::uint32_t tensor = 0;  ///< Index in the frame.
+  std::uint32_t reserved = 0;
+  std::uint64_t number = 0;  ///< No other loan of the connection has it.
+  std::uint64_t offset = 0;  ///< In the memory, in bytes.
+};
+static_assert(sizeof(loan) == 24);
+
+enum class memory_kind : std::uint8_t { offered = 1, at_hand = 2 };
+
+struct memory_message {
+  std::uint8_t id = memory_id;
+  std::uint8_t kind = 0;  ///< memory_kind; only an offer uses what follows.
+  std::uint8_t reserved[2] = {};
+  std::int32_t descriptor = -1;
+  std::uint64_t process = 0;
+  std::uint64_t bytes = 0;
+  std::uint8_t mark[16] = {};
+  prefix_seal seal = {};
+};
+static_assert(sizeof(memory_message) == 64);
+
+struct returns_prefix {
+  std::uint8_t id = returns_id;
+  std::uint8_t reserved[7] = {};
+  prefix_seal seal = {};  ///< Also over all the data.
+};
+static_assert(sizeof(returns_prefix) == 32);
 
 struct bundle_prefix {
   std::uint8_t id = bundle_id;
@@ -138,7 +176,9 @@ static_assert(sizeof(farewell) == 48);
 static_assert(std::is_trivially_copyable_v<frame_prefix> &&
               std::is_trivially_copyable_v<bundle_prefix> &&
               std::is_trivially_copyable_v<bundle_entry> &&
-              std::is_trivially_copyable_v<chunk_prefix> &&
+              std::is_trivially_copyable_v<chunk_prefix> && std::is_trivially_copyable_v<loan> &&
+              std::is_trivially_copyable_v<memory_message> &&
+              std::is_trivially_copyable_v<returns_prefix> &&
               std::is_trivially_copyable_v<farewell> &&
               std::is_trivially_copyable_v<handshake_message>);
 

@@ -40,6 +40,8 @@ def comparisons() -> list[Comparison]:
     """Troupe's figures over each transport beside each peer's."""
     remote = [Comparison(f"{link}.{figure}", f"troupe.{link}", f"{link}.{figure}", peer, figure)
               for link in ("shm", "tcp") for figure in REMOTE for peer in PEERS]
+    lent = "shm.lent_64MiB_one_way"
+    remote += [Comparison(lent, "troupe.shm", lent, peer, "tensor_64MiB_one_way") for peer in PEERS]
     local = [Comparison(figure, f"troupe.{figure.split('.')[0]}", figure) for figure in LOCAL]
     mesh = [f"{link}.mesh_64_{figure}" for link in ("shm", "tcp") for figure in MESH]
     return remote + local + [Comparison(figure, "troupe.mesh", figure) for figure in mesh]

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "actors/futures/requester.hpp"
+#include "actors/remote/lendable.hpp"
 #include "actors/system.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/ucx_node.hpp"
@@ -46,6 +47,17 @@ struct cargo {
   }
 };
 
+/// Whose tensor may be lent.
+struct lent_cargo {
+  static constexpr bool tensors_are_only_read = true;
+  at::Tensor tensor;  // [n] f32
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.tensor);
+  }
+};
+
 struct hop {
   std::int32_t left = 0;
 };
@@ -58,6 +70,7 @@ struct meet {
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bench::ping)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bench::cargo)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bench::lent_cargo)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bench::hop)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bench::meet)
 
@@ -84,13 +97,15 @@ struct options {
 
 caf::behavior echo() {
   return {[](const ping& in) { return in; },
-          [](const cargo& in) { return ping{in.tensor.numel()}; }};
+          [](const cargo& in) { return ping{in.tensor.numel()}; },
+          [](const lent_cargo& in) { return ping{in.tensor.numel()}; }};
 }
 
 actors::message_registry make_types() {
   actors::message_registry types;
   types.add<ping>("ping");
   types.add<cargo>("cargo");
+  types.add<lent_cargo>("lent_cargo");
   return types;
 }
 
@@ -151,14 +166,15 @@ double requests_per_second(actors::requester& ask, const caf::actor& target, int
 }
 
 /// Seconds from sending a tensor until its receiver's actor has confirmed it.
-double tensor_seconds(actors::requester& ask, const caf::actor& target, std::int64_t bytes) {
-  const auto tensor = at::full({bytes}, 1, at::kByte);
+template <class Cargo>
+double tensor_seconds(actors::requester& ask, const caf::actor& target, const at::Tensor& tensor) {
   std::vector<double> runs;
-  const int count = bytes > (32 << 20) ? 9 : 41;
+  const int count = tensor.nbytes() > (32 << 20) ? 9 : 41;
   for (int i = 0; i < count; ++i) {
     const stopwatch watch;
-    const auto answer = ask.request<ping>(target, cargo{tensor}, patience).get();
-    if (!answer || answer->number != bytes) die("a tensor was lost: " + answer.error().text);
+    const auto answer = ask.request<ping>(target, Cargo{tensor}, patience).get();
+    if (!answer || answer->number != tensor.numel())
+      die("a tensor was lost: " + answer.error().text);
     runs.push_back(watch.seconds());
   }
   runs.erase(runs.begin(), runs.begin() + 2);  // until the pools are warm
@@ -197,10 +213,16 @@ void bench_link(const figures& out, const options& chosen, const std::string& na
     for (const std::int64_t mebibytes : {1, 8, 64}) {
       if (chosen.small) break;
       const auto bytes = mebibytes << 20;
-      const auto seconds = tensor_seconds(ask, target, bytes);
+      const auto seconds = tensor_seconds<cargo>(ask, target, at::full({bytes}, 1, at::kByte));
       const auto what = name + ".tensor_" + std::to_string(mebibytes) + "MiB";
       out.add(what + "_one_way", seconds * 1e3, "ms");
       out.add(what + "_rate", static_cast<double>(bytes) / seconds / 1e6, "MB/s");
+    }
+    if (node->memory() && !chosen.small) {
+      const actors::lendable_tensors lendable(node->memory());
+      const auto tensor = at::full({16 << 20}, 1, at::kFloat);
+      out.add(name + ".lent_64MiB_one_way", tensor_seconds<lent_cargo>(ask, target, tensor) * 1e3,
+              "ms");
     }
   }
   int status = 0;

@@ -30,6 +30,7 @@
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
+#include "actors/remote/lendable.hpp"
 #include "actors/system.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/ucx_node.hpp"
@@ -153,13 +154,14 @@ caf::behavior mirror(caf::stateful_actor<mirror_state>* self, const tensor_batch
   }};
 }
 
-shard_actor spawn_shard_of(caf::actor_system& system, const setting& what, std::uint32_t number) {
+shard_actor spawn_shard_of(process& here, const setting& what, std::uint32_t number) {
   const auto sgd = *optimizers::built_in().find("sgd");
   auto parts = spread_parameters(parameters_of(what), shards);
-  return spawn_shard(
-      system, {"shard-" + std::to_string(number),
-               std::make_unique<parameter_store>(std::move(parts[number]), sgd,
-                                                 *optimizers::complete(sgd, {{"lr", 0.001}}))});
+  return spawn_shard(here.system,
+                     {"shard-" + std::to_string(number),
+                      std::make_unique<parameter_store>(std::move(parts[number]), sgd,
+                                                        *optimizers::complete(sgd, {{"lr", 0.001}}),
+                                                        rate_of_update(), here.node->memory())});
 }
 
 /// Serves one shard of every setting until it is killed; the first one the ledgers too.
@@ -167,7 +169,7 @@ shard_actor spawn_shard_of(caf::actor_system& system, const setting& what, std::
                         const std::string& other, int out) {
   process here("shard-" + std::to_string(number), transport);
   for (const auto& each : settings) {
-    const auto shard = spawn_shard_of(here.system, each, number);
+    const auto shard = spawn_shard_of(here, each, number);
     here.node->publish(each.name, caf::actor_cast<caf::strong_actor_ptr>(shard));
     if (number > 0) continue;
     const auto second = caf::actor_cast<shard_actor>(here.find(other, each.name));
@@ -193,7 +195,9 @@ at::Tensor gradient_of(const setting& what) {
   return at::sparse_coo_tensor(rows, values, what.shape());
 }
 
-std::vector<engine::named_tensor> gradients_of(const setting& what) {
+std::vector<engine::named_tensor> gradients_of(const setting& what,
+                                               std::shared_ptr<messages::shared_memory> memory) {
+  const lendable_tensors lendable(std::move(memory));
   std::vector<engine::named_tensor> all;
   for (std::int64_t i = 0; i < what.tensors; ++i)
     all.push_back({std::to_string(i), gradient_of(what)});
@@ -222,7 +226,7 @@ class worker {
       half.add(i, {}, at::full({what.elements}, 0.5, at::kFloat));
     const push_gradients load{.what = {}, .gradients = half.take(), .pull = true};
     const auto client = join(what);
-    const auto gradients = gradients_of(what);
+    const auto gradients = gradients_of(what, here_.node->memory());
     std::vector<double> bare;
     std::vector<double> served;
     for (int i = 0; i < chosen_.rounds; ++i) {
@@ -244,7 +248,7 @@ class worker {
   void count_updates(const figures& out, const std::string& link, const setting& what) {
     if (rank_ >= what.workers) return wait_out(2);
     const auto client = join(what);
-    const auto gradients = gradients_of(what);
+    const auto gradients = gradients_of(what, here_.node->memory());
     const bool large = what.touched == 0 && what.bytes() > 1e6;
     const int count = (large ? 2 : 200) * chosen_.rounds;
     for (int i = 0; i < 3; ++i) push_pull(*client, gradients);
@@ -273,8 +277,9 @@ class worker {
   std::unique_ptr<parameter_client> join(const setting& what) {
     const auto ledger =
         caf::actor_cast<ledger_actor>(here_.find(addresses_.front(), what.name + ".ledger"));
-    auto made = parameter_client::join(here_.system, *here_.ask, ledger,
-                                       {.rank = rank_, .deadline = patience});
+    auto made = parameter_client::join(
+        here_.system, *here_.ask, ledger,
+        {.rank = rank_, .deadline = patience, .memory = here_.node->memory()});
     if (!made) die(made.error().text);
     if (const auto first = (*made)->refresh().get(); !first) die(first.error().text);
     return std::move(*made);

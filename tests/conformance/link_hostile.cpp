@@ -181,6 +181,11 @@ TEMPLATE_TEST_CASE("a stranger is refused by name and is never a peer", "[link]"
     them.say(hello);
     expected = refusal::version;
   }
+  SECTION("another version of the wire") {
+    --hello.wire;
+    them.say(hello);
+    expected = refusal::version;
+  }
   SECTION("another secret") {
     them.say(hello);
     them.say(them.answer());
@@ -200,6 +205,14 @@ TEMPLATE_TEST_CASE("a stranger is refused by name and is never a peer", "[link]"
     const std::vector<std::byte> data(1 << 16);
     const ucx::chunk_prefix chunk{.lane = 1, .bytes = data.size()};
     them.say(ucx::chunk_id, &chunk, sizeof(chunk), data);
+    expected = refusal::out_of_order;
+  }
+  SECTION("news of memory first") {
+    them.say(ucx::memory_id, ucx::memory_message{.kind = 1});
+    expected = refusal::out_of_order;
+  }
+  SECTION("returns first") {
+    them.say(ucx::returns_id, ucx::returns_prefix{});
     expected = refusal::out_of_order;
   }
   SECTION("a farewell first") {

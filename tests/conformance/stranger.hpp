@@ -34,13 +34,16 @@ class stranger {
       : handshake_(handshake::role::connects, secret.bytes(), fresh()) {
     context_ = std::move(ucx::make_context({.transport = transport}).value());
     worker_ = std::move(ucx::make_worker(context_.get()).value());
-    for (unsigned id = ucx::handshake_id; id <= ucx::bundle_id; ++id) {
+    for (unsigned id = ucx::handshake_id; id <= ucx::returns_id; ++id) {
       ucp_am_handler_param_t handler{};
       handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                            UCP_AM_HANDLER_PARAM_FIELD_ARG;
       handler.id = id;
       handler.arg = this;
-      handler.cb = id == ucx::handshake_id ? hear : ignore;
+      handler.cb = ignore;
+      if (id == ucx::handshake_id) handler.cb = hear;
+      if (id == ucx::frame_id) handler.cb = hear_frame;
+      if (id == ucx::returns_id) handler.cb = hear_returns;
       REQUIRE(ucp_worker_set_am_recv_handler(worker_.get(), &handler) == UCS_OK);
     }
     endpoints_.push_back(connect(transport, address));
@@ -123,6 +126,32 @@ class stranger {
     say(ucx::bundle_id, prefix, data);
   }
 
+  /// Seals and says where its memory is, or that it has the peer's at hand.
+  void say_memory(ucx::memory_message message) {
+    keys().sign(message);
+    say(ucx::memory_id, message);
+  }
+
+  /// Seals and returns loans.
+  void say_returns(const std::vector<std::uint64_t>& loans) {
+    ucx::returns_prefix prefix;
+    const auto data = std::as_bytes(std::span(loans));
+    keys().sign(prefix, data);
+    say(ucx::returns_id, prefix, data);
+  }
+
+  /// Waits for the next frame with loans and gives those.
+  std::vector<ucx::loan> hear_loans() {
+    REQUIRE(work_until([this] { return !lent_.empty(); }));
+    return std::exchange(lent_, {});
+  }
+
+  /// Waits for loans that are returned.
+  std::vector<std::uint64_t> hear_returns() {
+    REQUIRE(work_until([this] { return !returned_.empty(); }));
+    return std::exchange(returned_, {});
+  }
+
   /// Lets UCX work until something holds; false when it does not in time.
   template <class Condition>
   bool work_until(Condition holds) {
@@ -160,8 +189,30 @@ class stranger {
     return UCS_OK;
   }
 
+  static ucs_status_t hear_frame(void* self, const void* header, std::size_t, void* data,
+                                 std::size_t, const ucp_am_recv_param_t*) {
+    ucx::frame_prefix prefix;
+    std::memcpy(&prefix, header, sizeof(prefix));
+    auto& lent = static_cast<stranger*>(self)->lent_;
+    const std::size_t before = lent.size();
+    lent.resize(before + prefix.loans);
+    std::memcpy(lent.data() + before, static_cast<const std::byte*>(data) + prefix.header_bytes,
+                prefix.loans * sizeof(ucx::loan));
+    return UCS_OK;
+  }
+  static ucs_status_t hear_returns(void* self, const void*, std::size_t, void* data,
+                                   std::size_t bytes, const ucp_am_recv_param_t*) {
+    auto& returned = static_cast<stranger*>(self)->returned_;
+    const std::size_t before = returned.size();
+    returned.resize(before + bytes / sizeof(std::uint64_t));
+    std::memcpy(returned.data() + before, data, bytes);
+    return UCS_OK;
+  }
+
   handshake handshake_;
   std::deque<ucx::handshake_message> heard_;
+  std::vector<ucx::loan> lent_;
+  std::vector<std::uint64_t> returned_;
   ucx::context context_;
   ucx::worker worker_;
   std::vector<ucp_ep_h> endpoints_;

@@ -1,5 +1,7 @@
-// Reassembly: any heads and chunks in any order stay within their memory, and what comes out whole
-// is in order.
+// Reassembly: any heads, loans and chunks in any order stay within their memory, and what comes out
+// whole is in order.
+#include <unistd.h>
+
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -24,6 +26,44 @@ std::string raw(const T& value) {
   return text_of(std::as_bytes(std::span(&value, 1)));
 }
 
+/// Of this process, which lends to itself.
+const std::shared_ptr<shared_memory>& memory() {
+  static const auto made = shared_memory::make().value();
+  return made;
+}
+
+/// As a peer sees it.
+const std::shared_ptr<borrowed_memory>& borrowed() {
+  static const auto opened = borrowed_memory::open(memory()->location()).value();
+  return opened;
+}
+
+std::string raw(const outbox::piece& head) {
+  return '\0' + raw(head.frame->prefix) + raw(static_cast<std::uint16_t>(head.bytes)) +
+         text_of({head.data, head.bytes});
+}
+
+/// Two frames, of a lent tensor each, and one of a copied and a lent one.
+std::string lent() {
+  outbox out(std::uint64_t{1} << 40);
+  lent_tensors lends(memory(), std::make_shared<descriptor>(hold_process(getpid())));
+  const payload block = memory()->allocate(chunk);
+  const tensor_descriptor floats{dtype::f32, {static_cast<std::int64_t>(chunk / 4)}, {1}, {}};
+  std::string whole;
+  for (const std::size_t tensors : {1, 1, 2}) {
+    frame message;
+    message.body.push_back({"number", {value{std::int64_t{1}}}});
+    message.tensors.assign(tensors, {floats, block});
+    if (tensors > 1) message.tensors.front().descriptor.type = dtype::i32;
+    auto pieces = cut(std::move(message), {}, 8192, chunk).value();
+    lend_large(*pieces, lends);
+    out.push(std::move(pieces));
+  }
+  while (const auto piece = out.next())
+    whole += piece->head ? raw(*piece) : '\1' + raw(piece->chunk);
+  return whole;
+}
+
 std::string script(bool backwards) {
   outbox out(std::uint64_t{1} << 40);
   const auto storage = std::make_shared<std::vector<std::byte>>(3 * chunk);
@@ -36,13 +76,7 @@ std::string script(bool backwards) {
   }
   std::vector<std::string> pieces;
   while (const auto piece = out.next()) {
-    if (piece->head) {
-      const auto length = static_cast<std::uint16_t>(piece->bytes);
-      pieces.push_back('\0' + raw(piece->frame->prefix) + raw(length) +
-                       text_of({piece->data, piece->bytes}));
-    } else {
-      pieces.push_back('\1' + raw(piece->chunk));
-    }
+    pieces.push_back(piece->head ? raw(*piece) : '\1' + raw(piece->chunk));
   }
   if (backwards) std::ranges::reverse(pieces);
   std::string whole;
@@ -108,15 +142,27 @@ bool feed(reassembly& to, reader& in) {
   return true;
 }
 
+/// Whether a tensor that is lent lies in the lender's memory. Its bytes are not read: that would
+/// fill the memory's holes.
+bool is_within(const payload& bytes) {
+  const std::byte* const begin = borrowed()->at(0);
+  return bytes.data >= begin && bytes.bytes <= borrowed()->bytes() &&
+         static_cast<std::uint64_t>(bytes.data - begin) <= borrowed()->bytes() - bytes.bytes;
+}
+
 }  // namespace
 
 std::vector<std::string> seeds() {
-  return {script(false), script(true), bundled()};
+  return {script(false), script(true), bundled(), lent()};
 }
 
 void run(std::span<const std::byte> input) {
   static buffer_pool pool(1 << 22);
+  std::uint64_t returned = 0;
+  const auto desk = std::make_shared<return_desk>([&](peer_id, std::uint64_t) { ++returned; });
+  std::uint64_t borrows = 0;
   reassembly to(small(), pool);
+  to.borrow_from({borrowed(), desk, peer_id{1}});
   reader in(input);
   std::uint64_t released = 0;
   while (!in.empty() && feed(to, in)) {
@@ -124,9 +170,14 @@ void run(std::span<const std::byte> input) {
       ++released;
       for (const wire_tensor& tensor : message->tensors) {
         require(tensor.bytes.bytes == 0 || tensor.bytes.data != nullptr, "a tensor has its bytes");
+        if (!tensor.bytes.read_only) continue;
+        ++borrows;
+        require(is_within(tensor.bytes), "a loan is within the lender's memory");
+        require(tensor.descriptor.type != dtype::i32, "indices are not lent");
       }
     }
   }
+  require(borrows <= returned, "each loan is handed back");
   require(released <= to.released(lane::control) + to.released(lane::data), "each comes out once");
 }
 

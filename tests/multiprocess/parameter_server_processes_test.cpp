@@ -27,6 +27,7 @@
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
+#include "actors/remote/lendable.hpp"
 #include "actors/system.hpp"
 #include "tests/bench/ucx_node.hpp"
 
@@ -117,25 +118,27 @@ class child {
   pid_t pid_ = -1;
 };
 
-shard_actor make_shard(caf::actor_system& system, const std::string& name) {
+shard_actor make_shard(member& here, const std::string& name) {
   const auto sgd = *optimizers::built_in().find("sgd");
   std::vector<owned_parameter> parameters{{name + ".large", at::zeros({large})},
                                           {name + ".small", at::zeros({3})}};
   return spawn_shard(
-      system, {name, std::make_unique<parameter_store>(std::move(parameters), sgd,
-                                                       *optimizers::complete(sgd, {{"lr", 1.0}}))});
+      here.system, {name, std::make_unique<parameter_store>(
+                              std::move(parameters), sgd, *optimizers::complete(sgd, {{"lr", 1.0}}),
+                              rate_of_update(), here.node->memory())});
 }
 
 /// Serves a shard until it is killed.
 void serve_shard(ucx_transport transport, int out) {
   member here("far-shard", transport);
-  here.node->publish("shard",
-                     caf::actor_cast<caf::strong_actor_ptr>(make_shard(here.system, "far")));
+  here.node->publish("shard", caf::actor_cast<caf::strong_actor_ptr>(make_shard(here, "far")));
   child::say(out, here.node->address());
   while (true) pause();
 }
 
-std::vector<engine::named_tensor> push_of(double value) {
+std::vector<engine::named_tensor> push_of(double value,
+                                          std::shared_ptr<messages::shared_memory> memory = {}) {
+  const lendable_tensors lendable(std::move(memory));
   std::vector<engine::named_tensor> all;
   for (const std::string shard : {"near", "far"}) {
     all.push_back({shard + ".large", at::full({large}, value, at::kFloat)});
@@ -153,10 +156,10 @@ void be_worker(ucx_transport transport, bool dies, int in, int out) {
       parameter_client::join(here.system, *here.ask, ledger, {.rank = 1, .deadline = patience});
   if (!client || !(*client)->refresh().get()) std::_Exit(5);
   child::say(out, "joined");
-  if (!(*client)->push_pull(push_of(2)).get()) std::_Exit(4);
+  if (!(*client)->push_pull(push_of(2, here.node->memory())).get()) std::_Exit(4);
   child::read_text(in);
   const auto second = (*client)->push_pull(push_of(1000));
-  if (dies) ::kill(getpid(), SIGKILL);  // tensors are sent in pieces: most have not left
+  if (dies) ::kill(getpid(), SIGKILL);  // not lent, so sent in pieces: most have not left
   child::say(out, "pushed");
   const auto outcome = second.get();
   const auto lost = (*client)->lost().get(10s);
@@ -173,7 +176,7 @@ struct company {
           be_worker(transport, worker_dies, in, out);
         }),
         here("near", transport),
-        near(make_shard(here.system, "near")) {
+        near(make_shard(here, "near")) {
     const auto far = caf::actor_cast<shard_actor>(here.find(shard.hear(), "shard"));
     ledger = spawn_ledger(here.system, {{near, far}, engine::server_mode::synchronous, 0, 2});
     here.node->publish("ledger", caf::actor_cast<caf::strong_actor_ptr>(ledger));
@@ -244,7 +247,11 @@ TEST_CASE("a killed shard is a typed error at every worker within a second") {
   const auto transport = GENERATE(ucx_transport::shm, ucx_transport::tcp);
   company all(transport, /*worker_dies=*/false);
   all.gather();
-  REQUIRE(all.client->push_pull(push_of(4)).get());
+  const auto pulled = all.client->push_pull(push_of(4, all.here.node->memory())).get();
+  REQUIRE(pulled);
+  const bool lends = transport == ucx_transport::shm;
+  const auto lent = all.here.node->link_stats().bytes_lent;  // half of our push at least
+  CHECK((lends ? lent >= large * sizeof(float) : lent == 0));
   all.worker.tell("go");
   REQUIRE(all.worker.hear() == "pushed");  // and waits for us, who push nothing
   const auto begin = std::chrono::steady_clock::now();
@@ -256,5 +263,9 @@ TEST_CASE("a killed shard is a typed error at every worker within a second") {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   WARN("both workers knew after " << took.count() << " s");
   CHECK(took < 1s);
+  for (const auto& [name, values] : by_name(*pulled)) {
+    INFO(name);  // what was lent by the dead stays
+    CHECK(at::equal(values, at::full(values.sizes(), -3.0, at::kFloat)));
+  }
   CHECK(all.client->push_pull(push_of(1)).get().error().code == errc::peer_lost);
 }

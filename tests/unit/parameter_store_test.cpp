@@ -18,6 +18,7 @@
 
 #include "actors/parameter_server/mean.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
+#include "actors/remote/tensors.hpp"
 
 namespace {
 
@@ -27,10 +28,14 @@ using Catch::Matchers::ContainsSubstring;
 
 constexpr double rate = 0.5;
 
-parameter_store make_store(std::vector<owned_parameter> parameters, double momentum = 0) {
+parameter_store make_store(std::vector<owned_parameter> parameters, double momentum = 0,
+                           std::shared_ptr<messages::shared_memory> memory = {}) {
   const auto sgd = *optimizers::built_in().find("sgd");
-  return {std::move(parameters), sgd,
-          *optimizers::complete(sgd, {{"lr", rate}, {"momentum", momentum}})};
+  return {std::move(parameters),
+          sgd,
+          *optimizers::complete(sgd, {{"lr", rate}, {"momentum", momentum}}),
+          {},
+          std::move(memory)};
 }
 
 tensor_batch whole(std::uint32_t index, at::Tensor values) {
@@ -99,6 +104,25 @@ TEST_CASE("what was handed out does not change under its reader") {
   CHECK(at::equal(before->entries.front().values, at::zeros({300, 300})));
   CHECK(at::equal(before->values, at::zeros({3})));
   CHECK(at::equal(all_of(store).at("large"), at::full({300, 300}, -rate)));
+}
+
+TEST_CASE("an update has the same bits whoever reads the old values, and lendable ones stay so") {
+  const auto first = at::randn({300, 300});
+  const auto memory = messages::shared_memory::make();
+  REQUIRE(memory);
+  auto alone = make_store({{"a", first}}, 0.9);
+  auto shared = make_store({{"a", first}}, 0.9, *memory);
+  std::vector<tensor_batch> held;
+  for (int update = 0; update < 4; ++update) {
+    const std::vector pushes{whole(0, at::randn({300, 300})), whole(0, at::randn({300, 300}))};
+    REQUIRE(alone.update(pushes));
+    held.push_back(*shared.read({}, std::nullopt));
+    if (update == 2) held.clear();  // this one is in place
+    REQUIRE(shared.update(pushes));
+    const auto values = shared.read({}, std::nullopt)->entries.front().values;
+    CHECK(at::equal(values, all_of(alone).at("a")));
+    CHECK((*memory)->offset_of(to_wire(values).bytes));
+  }
 }
 
 TEST_CASE("a pull brings only what has changed, and of rows only those") {

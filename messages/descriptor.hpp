@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace troupe::cluster {
+namespace troupe {
 
 /// Owns a file descriptor and closes it.
 class descriptor {
@@ -29,4 +29,4 @@ class descriptor {
   int fd_ = -1;
 };
 
-}  // namespace troupe::cluster
+}  // namespace troupe
