@@ -3,6 +3,11 @@
 // strictly as planned under the same jitter.
 //
 //   schedules_bench [RUNS [STAGES MICRO_BATCHES]]
+//
+// Or what paced_pipeline does, for each schedule: the seconds of each step, with the factors that its
+// layers draw, and with fixed prices of a layer, of an action and of a message.
+//
+//   schedules_bench paced STAGES MICRO_BATCHES LAYERS MS SIGMA STEPS LAYER_US ACTION_US MESSAGE_US
 
 #include <cmath>
 #include <cstdio>
@@ -14,6 +19,7 @@
 #include <vector>
 
 #include "engine/schedule/generators.hpp"
+#include "tests/bench/pace.hpp"
 #include "tests/sim/stage_cluster.hpp"
 
 namespace {
@@ -112,9 +118,86 @@ std::vector<entry> entries(const size& of) {
   return all;
 }
 
+struct pacing {
+  std::uint32_t stages = 4, microbatches = 16, layers = 32;
+  double milliseconds = 4, sigma = 0;  // of a layer's F, I and W each
+  std::uint64_t steps = 1;
+  double layer_us = 0, action_us = 0, message_us = 0;
+};
+
+using part_list = std::vector<std::uint64_t>;
+
+/// What paced layers take of an action, in microseconds.
+part_list parts_of(const pacing& of, const engine::model_layout& layout, std::uint64_t step,
+                   std::uint32_t stage, const engine::action& what) {
+  const std::uint32_t each = of.layers / layout.positions();
+  const std::uint32_t first = each * layout.position_of({stage, what.chunk});
+  part_list parts;
+  const auto add = [&](engine::action_kind kind) {
+    for (std::uint32_t layer = first; layer < first + each; ++layer) {
+      const std::uint32_t which =
+          kind == engine::action_kind::forward ? layer : 2 * first + each - 1 - layer;
+      const double factor = tests::pace_factor(
+          {which, kind, step * of.microbatches + what.microbatch.value}, of.sigma);
+      parts.push_back(static_cast<std::uint64_t>(
+          std::llround(1000 * of.milliseconds * factor + of.layer_us)));
+    }
+  };
+  if (what.kind != engine::action_kind::backward) {
+    add(what.kind);
+  } else {
+    add(engine::action_kind::input_gradient);
+    add(engine::action_kind::weight_gradient);
+  }
+  return parts;
+}
+
+double paced_seconds(const pacing& of, const engine::plan& steps, std::uint64_t step) {
+  const auto layout = steps.layout();
+  tests::stage_cluster cluster(
+      {.training = steps,
+       .steps = 1,
+       .evaluations_of_3 = 0,
+       .least_delay = static_cast<std::uint32_t>(std::lround(of.message_us)),
+       .jitter = 1,
+       .pieces = 1,
+       .parts =
+           [&of, layout, step](std::uint32_t stage, const engine::start_action& start) {
+             auto parts = parts_of(of, layout, step, stage, start.what);
+             if (start.what.kind != engine::action_kind::weight_gradient)
+               parts.back() += static_cast<std::uint64_t>(std::llround(of.action_us));
+             return parts;
+           }},
+      1);
+  if (const std::string fault = cluster.run(); !fault.empty()) {
+    std::fprintf(stderr, "schedules_bench: %s\n", fault.c_str());
+    std::exit(1);
+  }
+  return 1e-6 * static_cast<double>(cluster.finished_at());
+}
+
+int simulate_paced(const pacing& of) {
+  for (const auto name : engine::schedule_names()) {
+    const auto steps = engine::plan_step({std::string(name)}, of.stages, of.microbatches).value();
+    std::printf("{\"schedule\": \"%s\", \"seconds\": [", std::string(name).c_str());
+    for (std::uint64_t step = 0; step < of.steps; ++step)
+      std::printf("%s%.6f", step > 0 ? ", " : "", paced_seconds(of, steps, step));
+    std::printf("]}\n");
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (count == 11 && std::string_view(arguments[1]) == "paced") {
+    const auto whole = [&](int place) {
+      return static_cast<std::uint32_t>(std::strtoul(arguments[place], nullptr, 10));
+    };
+    const auto real = [&](int place) { return std::strtod(arguments[place], nullptr); };
+    return simulate_paced({whole(2), whole(3), whole(4), real(5), real(6), whole(7), real(8),
+                           real(9), real(10)});
+  }
   const auto number = [&](int place, std::uint64_t otherwise) {
     return count > place ? std::strtoull(arguments[place], nullptr, 10) : otherwise;
   };

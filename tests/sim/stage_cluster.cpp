@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "engine/schedule/generators.hpp"
@@ -214,23 +215,40 @@ std::uint64_t stage_cluster::cost_of(std::uint32_t s, const start_action& start)
   return static_cast<std::uint64_t>(std::llround(cost));
 }
 
+std::vector<std::uint64_t> stage_cluster::parts_of(std::uint32_t s,
+                                                   const start_action& start) const {
+  if (options_.parts) return options_.parts(s, start);
+  const std::uint64_t cost = cost_of(s, start);
+  if (start.what.kind == action_kind::backward) {
+    const double whole = usual_cost(action_kind::backward);
+    const double output = whole > 0 ? usual_cost(action_kind::input_gradient) / whole : 1;
+    const auto first =
+        static_cast<std::uint64_t>(std::llround(output * static_cast<double>(cost)));
+    return {first, cost - first};
+  }
+  if (start.what.kind != action_kind::weight_gradient || options_.pieces == 0) return {cost};
+  const std::uint64_t piece = std::max<std::uint64_t>(1, cost / options_.pieces);
+  std::vector<std::uint64_t> parts(cost / piece, piece);
+  if (cost % piece > 0) parts.push_back(cost % piece);
+  return parts;
+}
+
 void stage_cluster::work(std::uint32_t s, const start_action& start) {
   if (busy_[s]) fault_ = "stage " + std::to_string(s) + " runs two actions at once";
   busy_[s] = true;
   log_[{s, start.key}].push_back(start.what);
   const std::uint64_t begin = std::max(now_, piece_ends_[s]);
-  const std::uint64_t end = begin + take_what_is_left(s, start);
+  const auto parts = take_what_is_left(s, start);
   const step_key key = start.key;
   const action what = start.what;
   // A whole backward's gradient leaves before its weights' are computed.
-  const double whole = usual_cost(what.kind);
-  const double output = what.kind == action_kind::backward && whole > 0
-                            ? usual_cost(action_kind::input_gradient) / whole
-                            : 1;
-  const auto until_output =
-      static_cast<std::uint64_t>(std::llround(output * static_cast<double>(end - begin)));
+  const std::size_t before_output =
+      what.kind == action_kind::backward ? parts.size() / 2 : parts.size();
+  const auto middle = parts.begin() + static_cast<std::ptrdiff_t>(before_output);
+  const std::uint64_t output = std::accumulate(parts.begin(), middle, begin);
+  const std::uint64_t end = std::accumulate(middle, parts.end(), output);
   if (what.kind != action_kind::weight_gradient)
-    at(begin + until_output, arrives, [this, s, key, what] {
+    at(output, arrives, [this, s, key, what] {
       deliver(s, key, [key, what](stage_core& core) { return core.output_ready(key, what); });
     });
   at(end, looks_for_work, [this, s, key, what] {
@@ -244,14 +262,15 @@ void stage_cluster::work(std::uint32_t s, const start_action& start) {
 void stage_cluster::put_off(std::uint32_t s, const start_action& gradient) {
   const start_action later{
       gradient.key, {action_kind::weight_gradient, gradient.what.microbatch, gradient.what.chunk}};
-  const std::uint64_t cost = cost_of(s, later);
-  deferred_[s].push_back({later, cost, std::max<std::uint64_t>(1, cost / options_.pieces)});
+  const auto parts = parts_of(s, later);
+  deferred_[s].push_back({later, {parts.begin(), parts.end()}});
 }
 
-std::uint64_t stage_cluster::take_what_is_left(std::uint32_t s, const start_action& start) {
+std::vector<std::uint64_t> stage_cluster::take_what_is_left(std::uint32_t s,
+                                                            const start_action& start) {
   const auto found = std::ranges::find(deferred_[s], start, &deferred::what);
-  if (found == deferred_[s].end()) return cost_of(s, start);
-  const std::uint64_t left = found->left;
+  if (found == deferred_[s].end()) return parts_of(s, start);
+  const std::vector<std::uint64_t> left(found->left.begin(), found->left.end());
   deferred_[s].erase(found);
   return left;
 }
@@ -259,11 +278,10 @@ std::uint64_t stage_cluster::take_what_is_left(std::uint32_t s, const start_acti
 void stage_cluster::fill_gap(std::uint32_t s) {
   if (busy_[s] || piece_ends_[s] > now_) return;
   const auto found =
-      std::ranges::find_if(deferred_[s], [](const deferred& each) { return each.left > 0; });
+      std::ranges::find_if(deferred_[s], [](const deferred& each) { return !each.left.empty(); });
   if (found == deferred_[s].end()) return;
-  const std::uint64_t took = std::min(found->left, found->piece);
-  found->left -= took;
-  piece_ends_[s] = now_ + took;
+  piece_ends_[s] = now_ + found->left.front();
+  found->left.pop_front();
   at(piece_ends_[s], looks_for_work, [this, s] { fill_gap(s); });
 }
 
