@@ -15,11 +15,12 @@ struct paced_share {
   std::uint64_t turn = 0;
 };
 
-/// So many neighbouring layers are slow together: those of the smallest slice that a benchmark cuts.
+/// So many neighbouring layers are slow together: those of the smallest slice that a benchmark
+/// cuts.
 constexpr std::uint32_t paced_together = 4;
 
-/// How many times its usual time a share takes: lognormal, of mean 1. The same for the same share in
-/// every run and schedule, measured or simulated.
+/// How many times its usual time a share takes: lognormal, of mean 1. The same for the same share
+/// in every run and schedule, measured or simulated.
 inline double pace_factor(const paced_share& what, double sigma) {
   if (sigma <= 0) return 1;
   std::seed_seq which{static_cast<std::uint64_t>(what.layer / paced_together),

@@ -6,7 +6,8 @@
 //     TROUPE_PACE_MS       how long a layer's F, I and W take each
 //     TROUPE_PACE_SIGMA    of the lognormal factor, of mean 1, that each of them takes longer: the
 //                          same in any schedule, and in schedules_bench (see pace.hpp)
-//     TROUPE_PACE_TRACE    a file that gets a JSON line for each time a layer took
+//     TROUPE_PACE_TRACE    a file that gets a JSON line each time: the layer, the action (with the
+//                          micro-batch as if all steps were one), begin and end in microseconds
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/ones.h>
@@ -25,6 +26,7 @@
 
 #include "apps/training/application.hpp"
 #include "engine/autograd/weight_gradients.hpp"
+#include "engine/schedule/plan_text.hpp"
 #include "engine/stage/layer.hpp"
 #include "tests/bench/pace.hpp"
 
@@ -43,10 +45,9 @@ double number(const char* name, double otherwise) {
 class pace {
  public:
   explicit pace(std::uint32_t layer)
-      : layer_(layer),
-        mean_(number("TROUPE_PACE_MS", 4)),
-        sigma_(number("TROUPE_PACE_SIGMA", 0)) {
-    if (const char* const trace = std::getenv("TROUPE_PACE_TRACE")) trace_.open(trace, std::ios::app);
+      : layer_(layer), mean_(number("TROUPE_PACE_MS", 4)), sigma_(number("TROUPE_PACE_SIGMA", 0)) {
+    if (const char* const trace = std::getenv("TROUPE_PACE_TRACE"))
+      trace_.open(trace, std::ios::app);
   }
 
   void take(engine::action_kind kind) {
@@ -68,9 +69,9 @@ class pace {
       return std::chrono::duration_cast<std::chrono::microseconds>(when.time_since_epoch()).count();
     };
     std::ostringstream line;
-    line << "{\"layer\": " << layer_ << ", \"kind\": " << static_cast<int>(kind)
-         << ", \"turn\": " << turn << ", \"begin\": " << us(begin) << ", \"end\": " << us(end)
-         << "}\n";
+    line << R"({"layer": )" << layer_ << R"(, "action": ")"
+         << engine::to_string({kind, {static_cast<std::uint32_t>(turn)}}) << R"(", "begin": )"
+         << us(begin) << R"(, "end": )" << us(end) << "}\n";
     trace_ << line.str() << std::flush;
   }
 
@@ -113,7 +114,9 @@ struct paced_function : torch::autograd::Function<paced_function> {
 class paced_layer final : public engine::layer {
  public:
   explicit paced_layer(std::uint32_t number)
-      : layer("layer" + std::to_string(number)), pace_(number), weight_(at::ones({1}).requires_grad_(true)) {}
+      : layer("layer" + std::to_string(number)),
+        pace_(number),
+        weight_(at::ones({1}).requires_grad_(true)) {}
 
   at::Tensor forward(const at::Tensor& input, bool) override {
     return paced_function::apply(input.flatten(1), weight_, &pace_);
@@ -131,8 +134,7 @@ class paced_layer final : public engine::layer {
 result<engine::model> build(const actors::model_order&) {
   engine::model layers;
   const auto count = static_cast<std::uint32_t>(number("TROUPE_PACE_LAYERS", 8));
-  for (std::uint32_t i = 0; i < count; ++i)
-    layers.push_back(std::make_unique<paced_layer>(i));
+  for (std::uint32_t i = 0; i < count; ++i) layers.push_back(std::make_unique<paced_layer>(i));
   return layers;
 }
 

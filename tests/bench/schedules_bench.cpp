@@ -4,8 +4,9 @@
 //
 //   schedules_bench [RUNS [STAGES MICRO_BATCHES]]
 //
-// Or what paced_pipeline does, for each schedule: the seconds of each step, with the factors that its
-// layers draw, and with fixed prices of a layer, of an action and of a message.
+// Or what paced_pipeline does, for each schedule: the seconds of each step, with the factors that
+// its layers draw, and with fixed prices of a layer, of an action (B has that of I and of W) and of
+// a message.
 //
 //   schedules_bench paced STAGES MICRO_BATCHES LAYERS MS SIGMA STEPS LAYER_US ACTION_US MESSAGE_US
 
@@ -130,24 +131,24 @@ using part_list = std::vector<std::uint64_t>;
 /// What paced layers take of an action, in microseconds.
 part_list parts_of(const pacing& of, const engine::model_layout& layout, std::uint64_t step,
                    std::uint32_t stage, const engine::action& what) {
-  const std::uint32_t each = of.layers / layout.positions();
-  const std::uint32_t first = each * layout.position_of({stage, what.chunk});
+  using engine::action_kind;
+  const std::uint32_t count = of.layers / layout.positions();
+  const std::uint32_t first = count * layout.position_of({stage, what.chunk});
+  const std::uint64_t turn = step * of.microbatches + what.microbatch.value;
   part_list parts;
-  const auto add = [&](engine::action_kind kind) {
-    for (std::uint32_t layer = first; layer < first + each; ++layer) {
-      const std::uint32_t which =
-          kind == engine::action_kind::forward ? layer : 2 * first + each - 1 - layer;
-      const double factor = tests::pace_factor(
-          {which, kind, step * of.microbatches + what.microbatch.value}, of.sigma);
-      parts.push_back(static_cast<std::uint64_t>(
-          std::llround(1000 * of.milliseconds * factor + of.layer_us)));
+  const auto add = [&](action_kind kind) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::uint32_t layer = first + (kind == action_kind::forward ? i : count - 1 - i);
+      const double us = 1000 * of.milliseconds * tests::pace_factor({layer, kind, turn}, of.sigma);
+      parts.push_back(static_cast<std::uint64_t>(std::llround(us + of.layer_us)));
     }
+    parts.back() += static_cast<std::uint64_t>(std::llround(of.action_us));
   };
-  if (what.kind != engine::action_kind::backward) {
+  if (what.kind != action_kind::backward) {
     add(what.kind);
   } else {
-    add(engine::action_kind::input_gradient);
-    add(engine::action_kind::weight_gradient);
+    add(action_kind::input_gradient);
+    add(action_kind::weight_gradient);
   }
   return parts;
 }
@@ -163,10 +164,7 @@ double paced_seconds(const pacing& of, const engine::plan& steps, std::uint64_t 
        .pieces = 1,
        .parts =
            [&of, layout, step](std::uint32_t stage, const engine::start_action& start) {
-             auto parts = parts_of(of, layout, step, stage, start.what);
-             if (start.what.kind != engine::action_kind::weight_gradient)
-               parts.back() += static_cast<std::uint64_t>(std::llround(of.action_us));
-             return parts;
+             return parts_of(of, layout, step, stage, start.what);
            }},
       1);
   if (const std::string fault = cluster.run(); !fault.empty()) {
@@ -195,8 +193,8 @@ int main(int count, char** arguments) {
       return static_cast<std::uint32_t>(std::strtoul(arguments[place], nullptr, 10));
     };
     const auto real = [&](int place) { return std::strtod(arguments[place], nullptr); };
-    return simulate_paced({whole(2), whole(3), whole(4), real(5), real(6), whole(7), real(8),
-                           real(9), real(10)});
+    return simulate_paced(
+        {whole(2), whole(3), whole(4), real(5), real(6), whole(7), real(8), real(9), real(10)});
   }
   const auto number = [&](int place, std::uint64_t otherwise) {
     return count > place ? std::strtoull(arguments[place], nullptr, 10) : otherwise;

@@ -24,6 +24,7 @@ import harness
 import messaging
 import optimizers
 import resnet
+import schedules
 from harness import Contender, Failure, Figure, Missing, Result, Run
 
 PYTHON = sys.executable

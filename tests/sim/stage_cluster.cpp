@@ -183,31 +183,25 @@ void stage_cluster::perform(std::uint32_t s, const stage_effects& effects) {
   if (options_.pieces > 0) at(now_, looks_for_work, [this, s] { fill_gap(s); });
 }
 
-double stage_cluster::usual_cost(action_kind kind) const {
-  const slice_cost whole{static_cast<double>(options_.forward),
-                         static_cast<double>(options_.input_gradient),
-                         static_cast<double>(options_.weight_gradient)};
-  return whole.of(kind) / layout_.chunks;
-}
-
 // The same for the same seed, whatever came before.
-std::uint64_t stage_cluster::cost_of(std::uint32_t s, const start_action& start) const {
-  const action& what = start.what;
+std::uint64_t stage_cluster::cost_of(std::uint32_t s, const step_key& key,
+                                     const action& what) const {
   const auto draw = [&](std::initializer_list<std::uint64_t> of, const auto& from) {
     std::seed_seq which(of);
     std::mt19937_64 random(which);
     return from(random);
   };
-  double cost = usual_cost(what.kind);
-  const std::initializer_list<std::uint64_t> each{seed_,
-                                                  s,
-                                                  start.key.step.value,
-                                                  what.microbatch.value,
-                                                  what.chunk,
-                                                  static_cast<std::uint64_t>(what.kind)};
+  const slice_cost whole{static_cast<double>(options_.forward),
+                         static_cast<double>(options_.input_gradient),
+                         static_cast<double>(options_.weight_gradient)};
+  double cost = whole.of(what.kind) / layout_.chunks;
+  const std::initializer_list<std::uint64_t> each{
+      seed_,          s,
+      key.step.value, what.microbatch.value,
+      what.chunk,     static_cast<std::uint64_t>(what.kind)};
   if (options_.actions_take) cost *= draw(each, options_.actions_take);
   if (options_.microbatches_take)
-    cost *= draw({seed_, start.key.step.value, what.microbatch.value}, options_.microbatches_take);
+    cost *= draw({seed_, key.step.value, what.microbatch.value}, options_.microbatches_take);
   if (options_.action_jitter > 0)
     cost += draw(each, [this](auto& random) {
       return static_cast<double>(random() % options_.action_jitter);
@@ -215,21 +209,21 @@ std::uint64_t stage_cluster::cost_of(std::uint32_t s, const start_action& start)
   return static_cast<std::uint64_t>(std::llround(cost));
 }
 
+// A whole backward takes what its I and W would take alone, so that jitter is the same for plans
+// that split it.
 std::vector<std::uint64_t> stage_cluster::parts_of(std::uint32_t s,
                                                    const start_action& start) const {
   if (options_.parts) return options_.parts(s, start);
-  const std::uint64_t cost = cost_of(s, start);
-  if (start.what.kind == action_kind::backward) {
-    const double whole = usual_cost(action_kind::backward);
-    const double output = whole > 0 ? usual_cost(action_kind::input_gradient) / whole : 1;
-    const auto first =
-        static_cast<std::uint64_t>(std::llround(output * static_cast<double>(cost)));
-    return {first, cost - first};
-  }
-  if (start.what.kind != action_kind::weight_gradient || options_.pieces == 0) return {cost};
-  const std::uint64_t piece = std::max<std::uint64_t>(1, cost / options_.pieces);
-  std::vector<std::uint64_t> parts(cost / piece, piece);
-  if (cost % piece > 0) parts.push_back(cost % piece);
+  const auto cost = [&](action_kind kind) {
+    return cost_of(s, start.key, {kind, start.what.microbatch, start.what.chunk});
+  };
+  if (start.what.kind == action_kind::backward)
+    return {cost(action_kind::input_gradient), cost(action_kind::weight_gradient)};
+  const std::uint64_t whole = cost(start.what.kind);
+  if (start.what.kind != action_kind::weight_gradient || options_.pieces == 0) return {whole};
+  const std::uint64_t piece = std::max<std::uint64_t>(1, whole / options_.pieces);
+  std::vector<std::uint64_t> parts(whole / piece, piece);
+  if (whole % piece > 0) parts.push_back(whole % piece);
   return parts;
 }
 
