@@ -1,6 +1,7 @@
 """Schedules: what readiness gains, simulated; and the measured bubble beside the plan's.
 
-./dev bench schedules [--json FILE] [--rounds R] [--only TABLE,..] [--write-docs]
+./dev bench schedules [--json FILE] [--rounds R] [--only TABLE,..] [--with FILE]
+                      [--write-docs]
 
 Simulated: stage cores on a network and clock that seeds invent. Paced: stage processes over UCX
 whose layers only sleep, so that all stages are equal and have a core; beside it stage cores in a
@@ -278,7 +279,17 @@ class Section:
     remark: str = ""
 
 
-def measure(name: str, rounds: int) -> Section:
+def recall(results: list[Result], files: list[Path]) -> None:
+    """Adds what files of --json say of earlier rounds."""
+    for path in files:
+        runs = {line["name"]: line["runs"] for line in harness.json_lines(path.read_text())}
+        for result in results:
+            columns = {figure: runs[name] for figure in result.figures()
+                       if (name := f"{result.contender.name}.{figure}") in runs}
+            result.readings += [dict(zip(columns, values)) for values in zip(*columns.values())]
+
+
+def measure(name: str, rounds: int, earlier: list[Path]) -> Section:
     """One of TABLES."""
     if name == "simulated":
         results = harness.interleave(simulation(), 1, 600.0)
@@ -286,14 +297,17 @@ def measure(name: str, rounds: int) -> Section:
     if name == "paced":
         runs = harness.interleave([paced(schedule, sigma) for sigma in SIGMAS
                                    for schedule in CHUNKS], rounds, 600.0)
+        recall(runs, earlier)
         base = next(result for result in runs if result.contender.name == f"paced.{BASE}.0.0")
         results = runs + harness.interleave(simulated_paces(base), 1, 600.0)
         by_name = {result.contender.name: result for result in results}
         return Section(results, paced_rows(by_name), priced(base))
     if name == "measured":
         results = harness.interleave(measured(), rounds, 600.0)
+        recall(results, earlier)
         return Section(results, measured_rows(results))
     results = harness.interleave(pair(), PAIRS * rounds, 600.0)
+    recall(results, earlier)
     return Section(results, pair_rows(results))
 
 
@@ -303,11 +317,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
     parser.add_argument("--write-docs", action="store_true", help="rewrite docs/schedules.md")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
+    parser.add_argument("--with", type=Path, action="append", default=[], metavar="FILE",
+                        dest="earlier", help="count the rounds that --json wrote there too")
     parser.add_argument("--only", type=chosen_tables, default=TABLES, metavar="TABLE,..",
                         help=f"of {', '.join(TABLES)} (default: all)")
     options = parser.parse_args()
     load = harness.load_before_start()
-    sections = {name: measure(name, options.rounds) for name in options.only}
+    sections = {name: measure(name, options.rounds, options.earlier) for name in options.only}
     results = [result for section in sections.values() for result in section.results]
     where = harness.circumstances(load)
     print("\n\n".join([where, *(harness.table(*section.table) + f"\n{section.remark}".rstrip()
@@ -320,7 +336,8 @@ def main() -> int:
                                                 UNITS.get(figure, "ratio"))])
     if options.write_docs and not any(result.failure for result in results):
         for name, section in sections.items():
-            head = "" if name == "simulated" else f"Measured {where}; {options.rounds} rounds."
+            runs = f"{len(section.results[0].readings)} {'pairs' if name == 'link' else 'rounds'}"
+            head = "" if name == "simulated" else f"Measured {where}; {runs}."
             words = " ".join(filter(None, [head, section.remark]))
             harness.write_section(name, f"{words}\n\n{harness.markdown_table(*section.table)}", PAGE)
     return harness.exit_code(results)
