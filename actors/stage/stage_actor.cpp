@@ -149,6 +149,7 @@ void perform_effects(stage_pointer self, const result<engine::stage_effects>& ef
       answer(self, finished.key);
     }
   }
+  if (self->state.core.is_idle()) self->state.work->open_gap();
 }
 
 caf::result<run_done> on_run(stage_pointer self, const run& order) {

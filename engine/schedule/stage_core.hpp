@@ -136,6 +136,9 @@ class stage_core {
   /// one that is not finished or needs no update.
   [[nodiscard]] result<stage_effects> update_done(const step_key& key);
 
+  /// No action runs, and none can start before something arrives.
+  [[nodiscard]] bool is_idle() const { return !running_; }
+
   /// What keeps the stage from going on, for people: "step 3 of epoch 1: B0 waits for its
   /// gradient".
   [[nodiscard]] std::string waiting_for() const;

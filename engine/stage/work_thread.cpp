@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <pthread.h>
 
+#include <utility>
+
 namespace troupe::engine {
 
 work_thread::work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap)
@@ -24,16 +26,24 @@ void work_thread::post(std::function<void()> task) {
   {
     const std::scoped_lock lock(mutex_);
     tasks_.push_back(std::move(task));
+    in_gap_ = false;
   }
   posted_.notify_one();
 }
 
-bool work_thread::fills_gap(std::unique_lock<std::mutex>& held) const {
-  if (!fill_gap_ || closing_ || !tasks_.empty()) return false;
+void work_thread::open_gap() {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (std::exchange(in_gap_, true)) return;
+  }
+  posted_.notify_one();
+}
+
+void work_thread::fill_gap(std::unique_lock<std::mutex>& held) {
   held.unlock();
-  const bool did_some = fill_gap_();
+  const bool did_some = fill_gap_ && fill_gap_();
   held.lock();
-  return did_some;
+  if (!did_some) in_gap_ = false;
 }
 
 void work_thread::run(int intra_op_threads) {
@@ -42,9 +52,12 @@ void work_thread::run(int intra_op_threads) {
   at::set_num_threads(intra_op_threads);
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (fills_gap(lock)) continue;
-    posted_.wait(lock, [this] { return closing_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
+    posted_.wait(lock, [this] { return closing_ || in_gap_ || !tasks_.empty(); });
+    if (tasks_.empty() && closing_) return;
+    if (tasks_.empty()) {
+      fill_gap(lock);
+      continue;
+    }
     auto task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();

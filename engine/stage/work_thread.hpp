@@ -15,7 +15,7 @@ class work_thread {
  public:
   /// `intra_op_threads`: how many threads one operator may use on this thread, at least 1. `name`
   /// is what a debugger or profiler shows (15 characters count). `fill_gap`: called again and again
-  /// while nothing is posted, until it returns false: it has done nothing. Must not throw.
+  /// in a gap (see `open_gap`), until it returns false: it has done nothing. Must not throw.
   work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap = {});
   work_thread(const work_thread&) = delete;
   work_thread& operator=(const work_thread&) = delete;
@@ -24,14 +24,19 @@ class work_thread {
   /// From any thread. The task must not throw.
   void post(std::function<void()> task);
 
+  /// From any thread. Nothing is to be done now: what fills gaps may run, until the next `post`. A
+  /// queue that is empty is no gap, for whoever posts may just be about to.
+  void open_gap();
+
  private:
   void run(int intra_op_threads);
-  bool fills_gap(std::unique_lock<std::mutex>& held) const;
+  void fill_gap(std::unique_lock<std::mutex>& held);
 
   const std::function<bool()> fill_gap_;
   std::mutex mutex_;
   std::condition_variable posted_;
   std::deque<std::function<void()>> tasks_;
+  bool in_gap_ = false;
   bool closing_ = false;
   std::thread thread_;
 };

@@ -3,6 +3,12 @@
 // strictly as planned under the same jitter.
 //
 //   schedules_bench [RUNS [STAGES MICRO_BATCHES]]
+//
+// Or what paced_pipeline does, for each schedule: the seconds of each step, with the factors that
+// its layers draw, and with fixed prices of a layer, of an action (B has that of I and of W) and of
+// a message.
+//
+//   schedules_bench paced STAGES MICRO_BATCHES LAYERS MS SIGMA STEPS LAYER_US ACTION_US MESSAGE_US
 
 #include <cmath>
 #include <cstdio>
@@ -14,6 +20,7 @@
 #include <vector>
 
 #include "engine/schedule/generators.hpp"
+#include "tests/bench/pace.hpp"
 #include "tests/sim/stage_cluster.hpp"
 
 namespace {
@@ -112,9 +119,83 @@ std::vector<entry> entries(const size& of) {
   return all;
 }
 
+struct pacing {
+  std::uint32_t stages = 4, microbatches = 16, layers = 32;
+  double milliseconds = 4, sigma = 0;  // of a layer's F, I and W each
+  std::uint64_t steps = 1;
+  double layer_us = 0, action_us = 0, message_us = 0;
+};
+
+using part_list = std::vector<std::uint64_t>;
+
+/// What paced layers take of an action, in microseconds.
+part_list parts_of(const pacing& of, const engine::model_layout& layout, std::uint64_t step,
+                   std::uint32_t stage, const engine::action& what) {
+  using engine::action_kind;
+  const std::uint32_t count = of.layers / layout.positions();
+  const std::uint32_t first = count * layout.position_of({stage, what.chunk});
+  const std::uint64_t turn = step * of.microbatches + what.microbatch.value;
+  part_list parts;
+  const auto add = [&](action_kind kind) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::uint32_t layer = first + (kind == action_kind::forward ? i : count - 1 - i);
+      const double us = 1000 * of.milliseconds * tests::pace_factor({layer, kind, turn}, of.sigma);
+      parts.push_back(static_cast<std::uint64_t>(std::llround(us + of.layer_us)));
+    }
+    parts.back() += static_cast<std::uint64_t>(std::llround(of.action_us));
+  };
+  if (what.kind != action_kind::backward) {
+    add(what.kind);
+  } else {
+    add(action_kind::input_gradient);
+    add(action_kind::weight_gradient);
+  }
+  return parts;
+}
+
+double paced_seconds(const pacing& of, const engine::plan& steps, std::uint64_t step) {
+  const auto layout = steps.layout();
+  tests::stage_cluster cluster(
+      {.training = steps,
+       .steps = 1,
+       .evaluations_of_3 = 0,
+       .least_delay = static_cast<std::uint32_t>(std::lround(of.message_us)),
+       .jitter = 1,
+       .pieces = 1,
+       .parts =
+           [&of, layout, step](std::uint32_t stage, const engine::start_action& start) {
+             return parts_of(of, layout, step, stage, start.what);
+           }},
+      1);
+  if (const std::string fault = cluster.run(); !fault.empty()) {
+    std::fprintf(stderr, "schedules_bench: %s\n", fault.c_str());
+    std::exit(1);
+  }
+  return 1e-6 * static_cast<double>(cluster.finished_at());
+}
+
+int simulate_paced(const pacing& of) {
+  for (const auto name : engine::schedule_names()) {
+    const auto steps = engine::plan_step({std::string(name)}, of.stages, of.microbatches).value();
+    std::printf("{\"schedule\": \"%s\", \"seconds\": [", std::string(name).c_str());
+    for (std::uint64_t step = 0; step < of.steps; ++step)
+      std::printf("%s%.6f", step > 0 ? ", " : "", paced_seconds(of, steps, step));
+    std::printf("]}\n");
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (count == 11 && std::string_view(arguments[1]) == "paced") {
+    const auto whole = [&](int place) {
+      return static_cast<std::uint32_t>(std::strtoul(arguments[place], nullptr, 10));
+    };
+    const auto real = [&](int place) { return std::strtod(arguments[place], nullptr); };
+    return simulate_paced(
+        {whole(2), whole(3), whole(4), real(5), real(6), whole(7), real(8), real(9), real(10)});
+  }
   const auto number = [&](int place, std::uint64_t otherwise) {
     return count > place ? std::strtoull(arguments[place], nullptr, 10) : otherwise;
   };

@@ -24,6 +24,7 @@ import harness
 import messaging
 import optimizers
 import resnet
+import schedules
 from harness import Contender, Failure, Figure, Missing, Result, Run
 
 PYTHON = sys.executable
@@ -446,6 +447,40 @@ with open(flags["--json"], "w") as out:
         first = harness.json_lines(figures.read_text())[0]
         self.assertEqual((first["name"], first["runs"]),
                          ("resnet.step_s.troupe.1f1b.mb2", [0.25, 0.25]))
+
+
+def shares_of(stage: int, action: str, begin: int, over_us: int = 100) -> list[dict]:
+    """A stage's part of a trace of sleeping layers: one action, each layer so much too long."""
+    share = schedules.PACE_MS * 1000 // schedules.WEIGHTS + over_us
+    return [{"layer": stage * schedules.WEIGHTS + place, "action": action,
+             "begin": begin + place * share, "end": begin + (place + 1) * share}
+            for place in range(schedules.WEIGHTS)]
+
+
+class Schedules(Quiet):
+    def test_prices_are_read_from_a_trace(self) -> None:
+        first = schedules.PACED_MICRO_BATCHES  # of the second step: the first one is left out
+        trace = shares_of(2, f"F{first - 1}", 0, 5000) + shares_of(2, f"F{first}", 100_000)
+        trace += shares_of(3, f"I{first}", 700_000)
+        end = trace[-1]["end"]
+        trace += shares_of(3, f"I{first + 1}", end + 300)
+        trace += shares_of(2, f"I{first}", end + 700)  # the stage has waited for it
+        for action in (f"W{first}", f"I{first + 1}"):  # it has not for these
+            trace += shares_of(2, action, trace[-1]["end"] + 300)
+        found = schedules.prices(trace)
+        self.assertAlmostEqual(found["layer us"], 100)
+        self.assertAlmostEqual(found["action us"], 300)
+        self.assertAlmostEqual(found["message us"], 400)
+
+    def test_rounds_of_before_count(self) -> None:
+        earlier = self.folder / "figures.jsonl"
+        one, two = result("paced.one", 1.0, 2.0), result("paced.two", 5.0)
+        harness.write_figures(earlier, [
+            made for each in (one, two)
+            for made in harness.figures_against(each, "value", f"{each.contender.name}.value", "s")])
+        again = result("paced.one", 9.0)
+        schedules.recall([again], [earlier])
+        self.assertEqual(again.runs("value"), [9.0, 1.0, 2.0])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "engine/schedule/generators.hpp"
@@ -182,31 +183,25 @@ void stage_cluster::perform(std::uint32_t s, const stage_effects& effects) {
   if (options_.pieces > 0) at(now_, looks_for_work, [this, s] { fill_gap(s); });
 }
 
-double stage_cluster::usual_cost(action_kind kind) const {
-  const slice_cost whole{static_cast<double>(options_.forward),
-                         static_cast<double>(options_.input_gradient),
-                         static_cast<double>(options_.weight_gradient)};
-  return whole.of(kind) / layout_.chunks;
-}
-
 // The same for the same seed, whatever came before.
-std::uint64_t stage_cluster::cost_of(std::uint32_t s, const start_action& start) const {
-  const action& what = start.what;
+std::uint64_t stage_cluster::cost_of(std::uint32_t s, const step_key& key,
+                                     const action& what) const {
   const auto draw = [&](std::initializer_list<std::uint64_t> of, const auto& from) {
     std::seed_seq which(of);
     std::mt19937_64 random(which);
     return from(random);
   };
-  double cost = usual_cost(what.kind);
-  const std::initializer_list<std::uint64_t> each{seed_,
-                                                  s,
-                                                  start.key.step.value,
-                                                  what.microbatch.value,
-                                                  what.chunk,
-                                                  static_cast<std::uint64_t>(what.kind)};
+  const slice_cost whole{static_cast<double>(options_.forward),
+                         static_cast<double>(options_.input_gradient),
+                         static_cast<double>(options_.weight_gradient)};
+  double cost = whole.of(what.kind) / layout_.chunks;
+  const std::initializer_list<std::uint64_t> each{
+      seed_,          s,
+      key.step.value, what.microbatch.value,
+      what.chunk,     static_cast<std::uint64_t>(what.kind)};
   if (options_.actions_take) cost *= draw(each, options_.actions_take);
   if (options_.microbatches_take)
-    cost *= draw({seed_, start.key.step.value, what.microbatch.value}, options_.microbatches_take);
+    cost *= draw({seed_, key.step.value, what.microbatch.value}, options_.microbatches_take);
   if (options_.action_jitter > 0)
     cost += draw(each, [this](auto& random) {
       return static_cast<double>(random() % options_.action_jitter);
@@ -214,23 +209,40 @@ std::uint64_t stage_cluster::cost_of(std::uint32_t s, const start_action& start)
   return static_cast<std::uint64_t>(std::llround(cost));
 }
 
+// A whole backward takes what its I and W would take alone, so that jitter is the same for plans
+// that split it.
+std::vector<std::uint64_t> stage_cluster::parts_of(std::uint32_t s,
+                                                   const start_action& start) const {
+  if (options_.parts) return options_.parts(s, start);
+  const auto cost = [&](action_kind kind) {
+    return cost_of(s, start.key, {kind, start.what.microbatch, start.what.chunk});
+  };
+  if (start.what.kind == action_kind::backward)
+    return {cost(action_kind::input_gradient), cost(action_kind::weight_gradient)};
+  const std::uint64_t whole = cost(start.what.kind);
+  if (start.what.kind != action_kind::weight_gradient || options_.pieces == 0) return {whole};
+  const std::uint64_t piece = std::max<std::uint64_t>(1, whole / options_.pieces);
+  std::vector<std::uint64_t> parts(whole / piece, piece);
+  if (whole % piece > 0) parts.push_back(whole % piece);
+  return parts;
+}
+
 void stage_cluster::work(std::uint32_t s, const start_action& start) {
   if (busy_[s]) fault_ = "stage " + std::to_string(s) + " runs two actions at once";
   busy_[s] = true;
   log_[{s, start.key}].push_back(start.what);
   const std::uint64_t begin = std::max(now_, piece_ends_[s]);
-  const std::uint64_t end = begin + take_what_is_left(s, start);
+  const auto parts = take_what_is_left(s, start);
   const step_key key = start.key;
   const action what = start.what;
   // A whole backward's gradient leaves before its weights' are computed.
-  const double whole = usual_cost(what.kind);
-  const double output = what.kind == action_kind::backward && whole > 0
-                            ? usual_cost(action_kind::input_gradient) / whole
-                            : 1;
-  const auto until_output =
-      static_cast<std::uint64_t>(std::llround(output * static_cast<double>(end - begin)));
+  const std::size_t before_output =
+      what.kind == action_kind::backward ? parts.size() / 2 : parts.size();
+  const auto middle = parts.begin() + static_cast<std::ptrdiff_t>(before_output);
+  const std::uint64_t output = std::accumulate(parts.begin(), middle, begin);
+  const std::uint64_t end = std::accumulate(middle, parts.end(), output);
   if (what.kind != action_kind::weight_gradient)
-    at(begin + until_output, arrives, [this, s, key, what] {
+    at(output, arrives, [this, s, key, what] {
       deliver(s, key, [key, what](stage_core& core) { return core.output_ready(key, what); });
     });
   at(end, looks_for_work, [this, s, key, what] {
@@ -244,14 +256,15 @@ void stage_cluster::work(std::uint32_t s, const start_action& start) {
 void stage_cluster::put_off(std::uint32_t s, const start_action& gradient) {
   const start_action later{
       gradient.key, {action_kind::weight_gradient, gradient.what.microbatch, gradient.what.chunk}};
-  const std::uint64_t cost = cost_of(s, later);
-  deferred_[s].push_back({later, cost, std::max<std::uint64_t>(1, cost / options_.pieces)});
+  const auto parts = parts_of(s, later);
+  deferred_[s].push_back({later, {parts.begin(), parts.end()}});
 }
 
-std::uint64_t stage_cluster::take_what_is_left(std::uint32_t s, const start_action& start) {
+std::vector<std::uint64_t> stage_cluster::take_what_is_left(std::uint32_t s,
+                                                            const start_action& start) {
   const auto found = std::ranges::find(deferred_[s], start, &deferred::what);
-  if (found == deferred_[s].end()) return cost_of(s, start);
-  const std::uint64_t left = found->left;
+  if (found == deferred_[s].end()) return parts_of(s, start);
+  const std::vector<std::uint64_t> left(found->left.begin(), found->left.end());
   deferred_[s].erase(found);
   return left;
 }
@@ -259,11 +272,10 @@ std::uint64_t stage_cluster::take_what_is_left(std::uint32_t s, const start_acti
 void stage_cluster::fill_gap(std::uint32_t s) {
   if (busy_[s] || piece_ends_[s] > now_) return;
   const auto found =
-      std::ranges::find_if(deferred_[s], [](const deferred& each) { return each.left > 0; });
+      std::ranges::find_if(deferred_[s], [](const deferred& each) { return !each.left.empty(); });
   if (found == deferred_[s].end()) return;
-  const std::uint64_t took = std::min(found->left, found->piece);
-  found->left -= took;
-  piece_ends_[s] = now_ + took;
+  piece_ends_[s] = now_ + found->left.front();
+  found->left.pop_front();
   at(piece_ends_[s], looks_for_work, [this, s] { fill_gap(s); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <random>
@@ -28,6 +29,11 @@ struct cluster_options {
   std::uint32_t action_jitter = 5;
   /// Of how many equal pieces a weight gradient is, which fill gaps before its turn; 0: none do.
   std::uint32_t pieces = 0;
+  /// If given, what the parts of an action take one after the other, instead of the costs above and
+  /// what chance makes of them. Parts of a weight gradient fill gaps if `pieces` is not 0; of a
+  /// whole backward the first half is that of the input's gradient.
+  std::function<std::vector<std::uint64_t>(std::uint32_t stage, const engine::start_action&)>
+      parts = {};
   /// By what times are multiplied; empty: 1.
   stretch messages_take = {}, actions_take = {}, microbatches_take = {};
   bool repeats = false;   ///< Some messages arrive twice.
@@ -73,12 +79,14 @@ class stage_cluster {
   void deliver(std::uint32_t to, engine::step_key key, const event& what);
   void refuse(std::uint32_t to, engine::step_key key, const event& what);
   void perform(std::uint32_t stage, const engine::stage_effects& effects);
-  [[nodiscard]] double usual_cost(engine::action_kind kind) const;
-  [[nodiscard]] std::uint64_t cost_of(std::uint32_t stage, const engine::start_action& start) const;
+  [[nodiscard]] std::uint64_t cost_of(std::uint32_t stage, const engine::step_key& key,
+                                      const engine::action& what) const;
+  [[nodiscard]] std::vector<std::uint64_t> parts_of(std::uint32_t stage,
+                                                    const engine::start_action& start) const;
   void work(std::uint32_t stage, const engine::start_action& start);
   void put_off(std::uint32_t stage, const engine::start_action& gradient);
-  [[nodiscard]] std::uint64_t take_what_is_left(std::uint32_t stage,
-                                                const engine::start_action& start);
+  [[nodiscard]] std::vector<std::uint64_t> take_what_is_left(std::uint32_t stage,
+                                                             const engine::start_action& start);
   void fill_gap(std::uint32_t stage);
   void finish(std::uint32_t stage, const engine::step_finished& done);
   void check_log(std::uint32_t stage);
@@ -88,8 +96,7 @@ class stage_cluster {
   /// A weight gradient before its turn.
   struct deferred {
     engine::start_action what;
-    std::uint64_t left = 0;  // of its cost
-    std::uint64_t piece = 1;
+    std::deque<std::uint64_t> left;  // its parts
   };
 
   const cluster_options options_;

@@ -252,7 +252,7 @@ TEST_CASE("what cannot be added before its turn is not added twice") {
   CHECK(added == std::vector<double>{0});
 }
 
-TEST_CASE("a work thread fills the gaps between its tasks") {
+TEST_CASE("a work thread fills the gaps it is told of, and no others") {
   std::string seen;  // of the thread's alone while it lives
   int pieces = 0;
   std::promise<void> filled;
@@ -263,12 +263,17 @@ TEST_CASE("a work thread fills the gaps between its tasks") {
       if (--pieces == 0) filled.set_value();
       return true;
     });
+    std::promise<void> done;
     thread.post([&] {
       seen += 'a';
       pieces = 2;
+      done.set_value();
     });
-    REQUIRE(filled.get_future().wait_for(bound) == std::future_status::ready);
+    REQUIRE(done.get_future().wait_for(bound) == std::future_status::ready);
     thread.post([&] { seen += 'b'; });
+    thread.open_gap();
+    REQUIRE(filled.get_future().wait_for(bound) == std::future_status::ready);
+    thread.post([&] { seen += 'c'; });
   }
-  CHECK(seen == "appb");
+  CHECK(seen == "abppc");
 }
