@@ -251,9 +251,10 @@ class Report:
         return found
 
     def _idle(self) -> list[str]:
-        """A stage that spins while it waits uses more CPU than it is busy."""
-        overheads = [overhead for result in self.family("troupe")
-                     if (overhead := result.median("cpu_overhead")) is not None]
+        """A stage that spins while it waits uses more CPU than it is busy; profiling is work."""
+        overheads = [overhead for setup, result in self.rows
+                     if setup.family == "troupe" and not setup.auto_cut
+                     and (overhead := result.median("cpu_overhead")) is not None]
         if not overheads:
             return []
         within = "within" if max(overheads) <= CPU_OVERHEAD_LIMIT else "ABOVE"
