@@ -4,7 +4,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "messages/simd.hpp"
 
@@ -49,10 +54,63 @@ template <class Element, class T, std::size_t... slot>
   }
 }
 
+/// A new version of an array of so many bytes would not stay in the caches, so it is written past
+/// them: an ordinary store would read its lines first.
+inline constexpr std::size_t least_streamed = std::size_t{1} << 20;
+
+/// memcpy past the caches; `to` is aligned to 16 bytes.
+[[gnu::always_inline]] inline void stream(void* to, const void* from, std::size_t bytes) {
+  auto* out = static_cast<std::byte*>(to);
+  const auto* in = static_cast<const std::byte*>(from);
+#if defined(__SSE2__)
+  for (; bytes >= 16; bytes -= 16, out += 16, in += 16)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(out),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)));
+#endif
+  std::memcpy(out, in, bytes);
+}
+
+/// Whether a successor goes past the caches.
+template <class T>
+[[nodiscard]] inline bool is_streamed(const T* old, const T* next, std::int64_t count) {
+  return next != old && reinterpret_cast<std::uintptr_t>(next) % 16 == 0 &&
+         static_cast<std::size_t>(count) * sizeof(T) >= least_streamed;
+}
+
+/// `sweep`, block by block where successors are streamed.
+template <class Element, class T, std::size_t... slot>
+[[gnu::always_inline]] inline void sweep_blocks(const Element& element, const arrays<T>& over,
+                                                std::index_sequence<slot...> slots) {
+  if (!is_streamed(over.param, over.next_param, over.count)) return sweep(element, over, slots);
+  constexpr std::int64_t length = 512;
+  alignas(64) std::array<std::array<T, length>, sizeof...(slot) + 1> fresh;
+  const std::array<bool, max_slots> streamed{
+      (Element::uses[slot] && is_streamed(over.kept[slot], over.next_kept[slot], over.count))...};
+  for (std::int64_t begin = 0; begin < over.count; begin += length) {
+    arrays<T> block{.param = over.param + begin,
+                    .gradient = over.gradient + begin,
+                    .next_param = fresh.back().data(),
+                    .count = over.count - begin < length ? over.count - begin : length};
+    const auto place = [&](std::size_t k) {
+      block.kept[k] = over.kept[k] + begin;
+      block.next_kept[k] = streamed[k] ? fresh[k].data() : over.next_kept[k] + begin;
+    };
+    ((Element::uses[slot] ? place(slot) : void()), ...);
+    sweep(element, block, slots);
+    const std::size_t bytes = static_cast<std::size_t>(block.count) * sizeof(T);
+    stream(over.next_param + begin, fresh.back().data(), bytes);
+    ((streamed[slot] ? stream(over.next_kept[slot] + begin, fresh[slot].data(), bytes) : void()),
+     ...);
+  }
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 template <class Element, class T>
 void run_kernel(simd level, const Element& element, const arrays<T>& over) {
   constexpr std::make_index_sequence<Element::uses.size()> slots;
-  run_at(level, [&] { sweep(element, over, slots); });
+  run_at(level, [&] { sweep_blocks(element, over, slots); });
 }
 
 /// a * b + c with one rounding, on every CPU.

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "optimizers/squares.hpp"
+#include "optimizers/sweep.hpp"
 #include "tests/unit/optimizer_cases.hpp"
 
 using namespace troupe;
@@ -87,6 +88,30 @@ TEST_CASE("a new version has the bits of an update in place, and the old one sta
         require_same(now.params, old_params);
         testing::require_same(now.kept, old_kept);
         now = *next;
+        require_same(now.params, params);
+        testing::require_same(now.kept, kept);
+      }
+    }
+}
+
+TEST_CASE("a large new version, which is written past the caches, has the same bits too") {
+  const auto count = static_cast<std::int64_t>(least_streamed / sizeof(float)) + 131;
+  for (const auto& [name, given] : optimizer_cases())
+    for (const auto type : {at::kFloat, at::kDouble}) {
+      CAPTURE(name, given, type);
+      const optimizer entry = find(name);
+      const options chosen = complete(entry, given).value();
+      numbers values{11};
+      const std::vector<at::Tensor> first{values.tensor({count}, type),
+                                          values.tensor({count + 1}, type).narrow(0, 1, count)};
+      std::vector<at::Tensor> params = copies(first);
+      state kept;
+      version now{first, {}};
+      for (std::uint64_t step = 1; step <= 3; ++step) {
+        const gradient_list gradients{values.tensor({count}, type, true),
+                                      values.tensor({count}, type, true)};
+        require_step(entry, params, gradients, kept, chosen, step);
+        now = next_version(entry, now.params, gradients, now.kept, chosen, step).value();
         require_same(now.params, params);
         testing::require_same(now.kept, kept);
       }
