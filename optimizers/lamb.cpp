@@ -84,19 +84,6 @@ class lamb_method {
   }
 
  private:
-  template <class T>
-  static arrays<T> part(const arrays<T>& whole, std::int64_t begin, std::int64_t count) {
-    arrays<T> cut = whole;
-    cut.count = count;
-    cut.param += begin;
-    cut.gradient += begin;
-    for (std::size_t k = 0; k < 2; ++k) {
-      cut.kept[k] += begin;
-      cut.next_kept[k] += begin;
-    }
-    return cut;
-  }
-
   moment_settings moments_;
   double lr_, eps_, decay_;
   bool maximize_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -30,6 +31,22 @@ struct arrays {
   std::array<T*, max_slots> next_kept{};
   std::int64_t count = 0;
 };
+
+/// So many elements from `begin` on.
+template <class T>
+[[nodiscard]] inline arrays<T> part(const arrays<T>& whole, std::int64_t begin,
+                                    std::int64_t count) {
+  arrays<T> cut = whole;
+  cut.count = count;
+  cut.param += begin;
+  cut.gradient += begin;
+  cut.next_param += begin;
+  for (std::size_t k = 0; k < max_slots; ++k) {
+    if (cut.kept[k] != nullptr) cut.kept[k] += begin;
+    if (cut.next_kept[k] != nullptr) cut.next_kept[k] += begin;
+  }
+  return cut;
+}
 
 /// Updates every element in one pass: calls `element(x, gradient, slot...)`, which changes x and
 /// slots where they stand. `Element::uses` says for each slot whether there is one; the others are
@@ -87,15 +104,9 @@ template <class Element, class T, std::size_t... slot>
   const std::array<bool, max_slots> streamed{
       (Element::uses[slot] && is_streamed(over.kept[slot], over.next_kept[slot], over.count))...};
   for (std::int64_t begin = 0; begin < over.count; begin += length) {
-    arrays<T> block{.param = over.param + begin,
-                    .gradient = over.gradient + begin,
-                    .next_param = fresh.back().data(),
-                    .count = over.count - begin < length ? over.count - begin : length};
-    const auto place = [&](std::size_t k) {
-      block.kept[k] = over.kept[k] + begin;
-      block.next_kept[k] = streamed[k] ? fresh[k].data() : over.next_kept[k] + begin;
-    };
-    ((Element::uses[slot] ? place(slot) : void()), ...);
+    arrays<T> block = part(over, begin, std::min(over.count - begin, length));
+    block.next_param = fresh.back().data();
+    ((streamed[slot] ? void(block.next_kept[slot] = fresh[slot].data()) : void()), ...);
     sweep(element, block, slots);
     const std::size_t bytes = static_cast<std::size_t>(block.count) * sizeof(T);
     stream(over.next_param + begin, fresh.back().data(), bytes);

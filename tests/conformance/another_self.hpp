@@ -51,4 +51,37 @@ class another_self {
   pid_t pid_ = -1;
 };
 
+/// Another self that listens, and says where through a pipe, of which it owns the writing end.
+class listening_self {
+ public:
+  /// As above; the number of the pipe's end is put to the end of `setting`.
+  listening_self(const std::string& test, const std::string& setting)
+      : listening_self(test, setting, make_pipe()) {}
+
+  void end() { process_.end(); }
+  void signal(int number) const { process_.signal(number); }
+  [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] pid_t pid() const { return process_.pid(); }
+
+ private:
+  listening_self(const std::string& test, const std::string& setting, const std::array<int, 2>& fds)
+      : process_(test, setting + std::to_string(fds[1])) {
+    close(fds[1]);
+    std::array<char, 64> text{};
+    if (read(fds[0], text.data(), text.size()) <= 0) throw std::runtime_error("no child");
+    close(fds[0]);
+    address_ = text.data();
+  }
+
+  static std::array<int, 2> make_pipe() {
+    std::array<int, 2> fds{};
+    if (pipe(fds.data()) != 0) throw std::runtime_error("pipe failed");
+    fcntl(fds[0], F_SETFD, FD_CLOEXEC);
+    return fds;
+  }
+
+  another_self process_;
+  std::string address_;
+};
+
 }  // namespace troupe::messages::testing

@@ -15,6 +15,17 @@ namespace {
 
 constexpr std::size_t large = 1 << 20;
 
+/// What the owner of that memory says of it.
+ucx::memory_message offer_of(const shared_memory& memory) {
+  const memory_location& where = memory.location();
+  ucx::memory_message out{.kind = static_cast<std::uint8_t>(ucx::memory_kind::offered),
+                          .descriptor = where.descriptor,
+                          .process = where.process,
+                          .bytes = where.bytes};
+  std::memcpy(out.mark, where.mark.data(), where.mark.size());
+  return out;
+}
+
 /// A peer with memory of its own, that lies in this process.
 struct lending_stranger {
   explicit lending_stranger(target<shm_backend>& nodes)
@@ -23,15 +34,7 @@ struct lending_stranger {
     id = them.await(nodes.server.ups);
   }
 
-  [[nodiscard]] ucx::memory_message offer() const {
-    const memory_location& where = memory->location();
-    ucx::memory_message out{.kind = static_cast<std::uint8_t>(ucx::memory_kind::offered),
-                            .descriptor = where.descriptor,
-                            .process = where.process,
-                            .bytes = where.bytes};
-    std::memcpy(out.mark, where.mark.data(), where.mark.size());
-    return out;
-  }
+  [[nodiscard]] ucx::memory_message offer() const { return offer_of(*memory); }
 
   [[nodiscard]] static ucx::memory_message at_hand() {
     return {.kind = static_cast<std::uint8_t>(ucx::memory_kind::at_hand)};
@@ -223,13 +226,7 @@ TEST_CASE("over TCP an offer of memory is not taken", "[link]") {
   them.join();
   them.await(nodes.server.ups);
   const auto memory = shared_memory::make().value();
-  const memory_location& where = memory->location();
-  ucx::memory_message offer{.kind = static_cast<std::uint8_t>(ucx::memory_kind::offered),
-                            .descriptor = where.descriptor,
-                            .process = where.process,
-                            .bytes = where.bytes};
-  std::memcpy(offer.mark, where.mark.data(), where.mark.size());
-  them.say_memory(offer);
+  them.say_memory(offer_of(*memory));
   them.say_memory({.kind = static_cast<std::uint8_t>(ucx::memory_kind::at_hand)});
   const head one(1);
   them.say_frame(one.prefix, one.data);

@@ -1,12 +1,10 @@
 // What links over shared memory promise about tensors that they lend instead of copying them.
 // The other process is this program again, told by TROUPE_LOANS_CHILD what to be.
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
 #include <string>
@@ -28,33 +26,8 @@ enum order : std::int64_t {
 };
 
 /// Another process with a link that keeps what it is sent.
-class keeper {
- public:
-  keeper() : keeper(make_pipe()) {}
-
-  void end() { process_.end(); }
-  void signal(int number) const { process_.signal(number); }
-  [[nodiscard]] const std::string& address() const { return address_; }
-
- private:
-  explicit keeper(const std::array<int, 2>& fds)
-      : process_("[.keeper]", "TROUPE_LOANS_CHILD=" + std::to_string(fds[1])) {
-    close(fds[1]);
-    std::array<char, 64> text{};
-    if (read(fds[0], text.data(), text.size()) <= 0) throw std::runtime_error("no child");
-    close(fds[0]);
-    address_ = text.data();
-  }
-
-  static std::array<int, 2> make_pipe() {
-    std::array<int, 2> fds{};
-    if (pipe(fds.data()) != 0) throw std::runtime_error("pipe failed");
-    fcntl(fds[0], F_SETFD, FD_CLOEXEC);
-    return fds;
-  }
-
-  another_self process_;
-  std::string address_;
+struct keeper : listening_self {
+  keeper() : listening_self("[.keeper]", "TROUPE_LOANS_CHILD=") {}
 };
 
 /// Whether a frame's tensors lie in its sender's memory and hold what its number says.

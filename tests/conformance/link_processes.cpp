@@ -1,12 +1,10 @@
 // What links promise across processes: deaths are seen, nothing is left behind, idling is free.
 // The other process is this program again, told by TROUPE_LINK_CHILD what to be.
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
@@ -25,34 +23,9 @@ using steady = std::chrono::steady_clock;
 
 /// Another process with a listening link. It sends back requests, and stops reading when it gets a
 /// frame numbered 0.
-class child_process {
- public:
-  explicit child_process(const std::string& transport) : child_process(transport, make_pipe()) {}
-
-  void end() { process_.end(); }
-  void signal(int number) const { process_.signal(number); }
-  [[nodiscard]] const std::string& address() const { return address_; }
-  [[nodiscard]] pid_t pid() const { return process_.pid(); }
-
- private:
-  child_process(const std::string& transport, const std::array<int, 2>& fds)
-      : process_("[.child]", "TROUPE_LINK_CHILD=" + transport + ":" + std::to_string(fds[1])) {
-    close(fds[1]);
-    std::array<char, 64> text{};
-    if (read(fds[0], text.data(), text.size()) <= 0) throw std::runtime_error("no child");
-    close(fds[0]);
-    address_ = text.data();
-  }
-
-  static std::array<int, 2> make_pipe() {
-    std::array<int, 2> fds{};
-    if (pipe(fds.data()) != 0) throw std::runtime_error("pipe failed");
-    fcntl(fds[0], F_SETFD, FD_CLOEXEC);
-    return fds;
-  }
-
-  another_self process_;
-  std::string address_;
+struct child_process : listening_self {
+  explicit child_process(const std::string& transport)
+      : listening_self("[.child]", "TROUPE_LINK_CHILD=" + transport + ":") {}
 };
 
 double cpu_seconds() {
