@@ -12,7 +12,7 @@
 #include "cluster/config/secret_file.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/worker_group.hpp"
-#include "messages/link/ucx_link.hpp"
+#include "messages/link/link_options.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
-#include "messages/link/loopback.hpp"
+#include "messages/link/loopback/loopback.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -20,6 +20,8 @@ std::string_view name_of(refusal why) noexcept {
       return "too_many";
     case refusal::by_peer:
       return "by_peer";
+    case refusal::other_user:
+      return "other_user";
   }
   return "unknown";
 }
@@ -42,6 +44,8 @@ std::string_view describe(refusal why) noexcept {
       return "came while too many handshakes were open";
     case refusal::by_peer:
       return "refused us";
+    case refusal::other_user:
+      return "belongs to another user of this machine";
   }
   return "was not admitted";
 }

@@ -177,15 +177,12 @@ void shared_memory::drop_orphans() {
   orphans_.erase(last.begin(), last.end());
 }
 
-result<std::shared_ptr<borrowed_memory>> borrowed_memory::open(const memory_location& where) {
-  // First hold on to the process, then look whether it is the right one: its number could pass on
-  // to another at any time.
+result<std::shared_ptr<borrowed_memory>> borrowed_memory::open(const memory_location& where,
+                                                               const descriptor& file) {
+  if (where.process == 0) return fail(errc::io_failed, "the peer's process is not seen from here");
   auto process = std::make_shared<descriptor>(hold_process(static_cast<pid_t>(where.process)));
   if (!*process) return cannot("cannot hold on to the peer's process");
-  const auto path = fmt::format("/proc/{}/fd/{}", where.process, where.descriptor);
-  // The peer may name anything: what is no memory must neither hold us up nor become our terminal.
-  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!file) return cannot("cannot open the peer's memory");
+  if (!file) return fail(errc::io_failed, "the peer handed no memory over");
   struct stat status {};
   const int sealed = ::fcntl(file.get(), F_GET_SEALS);
   if (::fstat(file.get(), &status) != 0 || sealed < 0 || (sealed & F_SEAL_SHRINK) == 0 ||

@@ -17,7 +17,7 @@
 
 namespace troupe::messages {
 
-/// Where one process's shared memory is, for another process of the same machine.
+/// What another process of the same machine must know of one process's shared memory.
 struct memory_location {
   std::uint64_t process = 0;     ///< Its number.
   std::int32_t descriptor = -1;  ///< Of that process.
@@ -74,7 +74,9 @@ class borrowed_memory {
  public:
   /// Errors: io_failed when that process's memory cannot be opened from here (another machine or
   /// container, another user), or is not what the location says.
-  [[nodiscard]] static result<std::shared_ptr<borrowed_memory>> open(const memory_location& where);
+  /// `file` is the memory as its process handed it over.
+  [[nodiscard]] static result<std::shared_ptr<borrowed_memory>> open(const memory_location& where,
+                                                                     const descriptor& file);
   borrowed_memory(const borrowed_memory&) = delete;
   borrowed_memory& operator=(const borrowed_memory&) = delete;
   ~borrowed_memory();

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "messages/link/ucx_link.hpp"
+#include "messages/link/link_options.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/raw_ucx.hpp"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "actors/remote/node.hpp"
-#include "messages/link/ucx_link.hpp"
+#include "messages/link/link_options.hpp"
 
 namespace troupe::bench {
 

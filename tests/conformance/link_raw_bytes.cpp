@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "link_target.hpp"
-#include "messages/link/ucx_handles.hpp"
+#include "messages/link/ucx/ucx_handles.hpp"
 
 namespace troupe::messages::testing {
 namespace {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "messages/frame.hpp"
-#include "messages/link/session.hpp"
+#include "messages/link/wire/session.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace troupe::fuzz {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "messages/link/bundle.hpp"
-#include "messages/link/outbox.hpp"
-#include "messages/link/reassembly.hpp"
+#include "messages/link/wire/bundle.hpp"
+#include "messages/link/wire/outbox.hpp"
+#include "messages/link/wire/reassembly.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace troupe::fuzz {

@@ -13,7 +13,7 @@
 #include "actors/remote/message_registry.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
-#include "messages/link/ucx_link.hpp"
+#include "messages/link/link_options.hpp"
 
 namespace troupe::tests {
 

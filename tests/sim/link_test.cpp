@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "messages/link/simulated.hpp"
+#include "messages/link/simulated/simulated.hpp"
 #include "tests/sim/seeds.hpp"
 
 namespace {

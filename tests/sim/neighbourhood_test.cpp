@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "messages/link/simulated.hpp"
+#include "messages/link/simulated/simulated.hpp"
 #include "tests/sim/seeds.hpp"
 
 namespace {

@@ -6,9 +6,9 @@
 #include <memory>
 #include <random>
 
-#include "messages/link/bundle.hpp"
-#include "messages/link/outbox.hpp"
-#include "messages/link/reassembly.hpp"
+#include "messages/link/wire/bundle.hpp"
+#include "messages/link/wire/outbox.hpp"
+#include "messages/link/wire/reassembly.hpp"
 
 namespace troupe::messages {
 namespace {

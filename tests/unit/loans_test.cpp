@@ -1,5 +1,5 @@
 // Tensors that stay where they are: what is lent, how it is borrowed and handed back.
-#include "messages/link/loans.hpp"
+#include "messages/link/wire/loans.hpp"
 
 #include <unistd.h>
 
@@ -10,9 +10,9 @@
 #include <string>
 #include <utility>
 
-#include "messages/link/bundle.hpp"
-#include "messages/link/outbox.hpp"
-#include "messages/link/reassembly.hpp"
+#include "messages/link/wire/bundle.hpp"
+#include "messages/link/wire/outbox.hpp"
+#include "messages/link/wire/reassembly.hpp"
 
 namespace troupe::messages {
 namespace {

@@ -19,7 +19,7 @@
 #include "actors/errors.hpp"
 #include "actors/protocol.hpp"
 #include "actors/system.hpp"
-#include "messages/link/loopback.hpp"
+#include "messages/link/loopback/loopback.hpp"
 
 namespace troupe::tests {
 

@@ -22,7 +22,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
-#include "messages/link/loopback.hpp"
+#include "messages/link/loopback/loopback.hpp"
 
 namespace troupe::tests {
 

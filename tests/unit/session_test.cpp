@@ -9,7 +9,7 @@
 
 #include "messages/frame.hpp"
 #include "messages/link/cluster_secret.hpp"
-#include "messages/link/session.hpp"
+#include "messages/link/wire/session.hpp"
 
 namespace troupe::messages {
 namespace {

@@ -1,0 +1,184 @@
+#include "messages/link/door/listener.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <utility>
+
+#include "messages/link/cluster_secret.hpp"
+
+namespace troupe::messages::door {
+namespace {
+
+constexpr int backlog = 4096;  // the system bounds it
+
+tl::unexpected<error> unavailable(const std::string& text, int problem) {
+  return fail(errc::address_unavailable,
+              fmt::format("cannot listen at {}: {}", text, std::strerror(problem)));
+}
+
+descriptor open_socket(int family) {
+  return descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+/// Whether only this user enters it.
+bool is_private_folder(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+         status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
+}
+
+/// Where this user's sockets are. Errors: address_unavailable.
+result<std::string> private_folder() {
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  // Names of sockets are short: a long folder is left for the usual one.
+  const bool fits = runtime != nullptr && *runtime == '/' && std::strlen(runtime) < 48;
+  const std::string base = fits && is_private_folder(runtime) ? runtime : "/tmp";
+  const std::string folder = fmt::format("{}/troupe-{}", base, ::geteuid());
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return fail(errc::address_unavailable,
+                fmt::format("cannot make the folder {}: {}", folder, std::strerror(errno)));
+  }
+  if (is_private_folder(folder)) return folder;
+  return fail(errc::address_unavailable,
+              fmt::format("{} is not a folder of this user's that nobody else enters: remove it, or "
+                          "set XDG_RUNTIME_DIR",
+                          folder));
+}
+
+bool is_deserted(const address& where) {
+  const descriptor probe = open_socket(AF_UNIX);
+  return probe && ::connect(probe.get(), where.get(), where.length) != 0 && errno == ECONNREFUSED;
+}
+
+/// Removes what processes left that were killed: names begin with their number.
+void sweep(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), &::closedir);
+  if (!entries) return;
+  while (const dirent* const entry = ::readdir(entries.get())) {
+    const long process = std::strtol(entry->d_name, nullptr, 10);
+    if (process <= 0 || ::kill(static_cast<pid_t>(process), 0) == 0 || errno != ESRCH) continue;
+    const std::string path = fmt::format("{}/{}", folder, entry->d_name);
+    const auto where = unix_address(path);
+    if (where && is_deserted(*where)) ::unlink(path.c_str());
+  }
+}
+
+uid_t overflow_user() {
+  std::ifstream file("/proc/sys/kernel/overflowuid");
+  uid_t out = 65534;
+  file >> out;
+  return out;
+}
+
+}  // namespace
+
+result<listener> listener::open(const address& where, const std::string& text) {
+  listener out;
+  out.socket_ = open_socket(where.storage.ss_family);
+  if (!out.socket_) {
+    return fail(errc::io_failed, fmt::format("cannot open a socket: {}", std::strerror(errno)));
+  }
+  const int on = 1;
+  if (!where.is_unix()) ::setsockopt(out.socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (::bind(out.socket_.get(), where.get(), where.length) != 0) return unavailable(text, errno);
+  if (where.is_unix()) out.path_ = where.text().substr(5);
+  if (::listen(out.socket_.get(), backlog) != 0) return unavailable(text, errno);
+  address bound;
+  bound.length = sizeof(bound.storage);
+  auto* const storage = reinterpret_cast<sockaddr*>(&bound.storage);
+  if (::getsockname(out.socket_.get(), storage, &bound.length) != 0) return unavailable(text, errno);
+  out.text_ = bound.text();
+  out.spare_ = descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return out;
+}
+
+result<listener> listener::open_private() {
+  const auto folder = private_folder();
+  if (!folder) return tl::unexpected(folder.error());
+  sweep(*folder);
+  std::array<std::byte, 8> random;
+  fill_random(random);
+  std::uint64_t number = 0;
+  std::memcpy(&number, random.data(), sizeof(number));
+  const auto where = unix_address(fmt::format("{}/{}-{:016x}", *folder, ::getpid(), number));
+  if (!where) return tl::unexpected(where.error());
+  return open(*where, where->text());
+}
+
+listener& listener::operator=(listener&& other) noexcept {
+  std::swap(socket_, other.socket_);
+  std::swap(spare_, other.spare_);
+  std::swap(text_, other.text_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+listener::~listener() {
+  if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+std::optional<visitor> listener::accept() {
+  address from;
+  from.length = sizeof(from.storage);
+  auto* const storage = reinterpret_cast<sockaddr*>(&from.storage);
+  visitor out;
+  do {
+    out.socket =
+        descriptor(::accept4(socket_.get(), storage, &from.length, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  } while (!out.socket && (errno == EINTR || errno == ECONNABORTED));
+  if (!out.socket && (errno == EMFILE || errno == ENFILE) && spare_) {
+    spare_.reset();
+    descriptor(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC)).reset();
+    spare_ = descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
+  if (!out.socket) return std::nullopt;
+  const bool is_unix = from.storage.ss_family == AF_UNIX;
+  if (is_unix) {
+    const neighbour who = identify(out.socket.get());
+    out.process = who.process;
+    out.is_other_user = who.is_other_user;
+  }
+  out.name = is_unix ? fmt::format("process {}", out.process) : from.text();
+  out.host = from.host();
+  return out;
+}
+
+result<descriptor> dial(const address& where) {
+  descriptor out = open_socket(where.storage.ss_family);
+  if (!out) return fail(errc::io_failed, fmt::format("no socket: {}", std::strerror(errno)));
+  if (::connect(out.get(), where.get(), where.length) == 0 || errno == EINPROGRESS) return out;
+  const errc code = errno == EAGAIN ? errc::timed_out : errc::address_unavailable;
+  return fail(code, std::strerror(errno));
+}
+
+result<void> check_dialled(int socket) {
+  int problem = 0;
+  socklen_t length = sizeof(problem);
+  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &problem, &length) != 0) problem = errno;
+  if (problem == 0) return {};
+  return fail(errc::address_unavailable, std::strerror(problem));
+}
+
+neighbour identify(int unix_socket) {
+  ucred other{};
+  socklen_t length = sizeof(other);
+  if (::getsockopt(unix_socket, SOL_SOCKET, SO_PEERCRED, &other, &length) != 0) return {};
+  neighbour out;
+  out.process = other.pid > 0 ? static_cast<std::uint64_t>(other.pid) : 0;
+  out.is_other_user = other.uid != ::geteuid() || other.uid == overflow_user();
+  return out;
+}
+
+}  // namespace troupe::messages::door

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "messages/descriptor.hpp"
+#include "messages/error.hpp"
+#include "messages/link/door/address.hpp"
+
+namespace troupe::messages::door {
+
+/// A connection that came in.
+struct visitor {
+  descriptor socket;
+  std::string name;            ///< Where it comes from, for error texts.
+  std::string host;            ///< The same without the port.
+  std::uint64_t process = 0;   ///< Of this machine; 0: not known.
+  bool is_other_user = false;  ///< Of this machine.
+};
+
+/// The socket at which a process is met. A resource; its name in the file system goes with it.
+class listener {
+ public:
+  /// `text`: as the user wrote it, for errors. Errors: address_unavailable, io_failed.
+  [[nodiscard]] static result<listener> open(const address& where, const std::string& text);
+
+  /// At a fresh name in a folder of this user's that nobody else enters. Errors: as `open`.
+  [[nodiscard]] static result<listener> open_private();
+
+  listener(listener&& other) noexcept { *this = std::move(other); }
+  listener& operator=(listener&& other) noexcept;
+  ~listener();
+
+  /// Where it really listens.
+  [[nodiscard]] const std::string& text() const { return text_; }
+  [[nodiscard]] int fd() const { return socket_.get(); }
+
+  /// The next that waits; nullopt: nobody does. Without a free descriptor it is turned away.
+  [[nodiscard]] std::optional<visitor> accept();
+
+ private:
+  listener() = default;
+
+  descriptor socket_;
+  descriptor spare_;  // given up for a moment, to turn visitors away when no descriptor is left
+  std::string text_;
+  std::string path_;  // to be removed
+};
+
+/// Starts to connect. Errors: address_unavailable, with the system's words alone; `io_failed`
+/// without descriptors; `timed_out` when the other side's queue is full just now.
+[[nodiscard]] result<descriptor> dial(const address& where);
+
+/// Whether a connection that was dialled stands. Errors: address_unavailable.
+[[nodiscard]] result<void> check_dialled(int socket);
+
+/// What the system knows of the other end of a connection within this machine.
+struct neighbour {
+  std::uint64_t process = 0;  ///< 0: not known here.
+  /// Another user, or one that this namespace has no number for and who may be anybody.
+  bool is_other_user = true;
+};
+[[nodiscard]] neighbour identify(int unix_socket);
+
+}  // namespace troupe::messages::door

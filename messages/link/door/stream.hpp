@@ -1,0 +1,81 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "messages/descriptor.hpp"
+#include "messages/error.hpp"
+
+namespace troupe::messages::door {
+
+/// A connected socket that never blocks, with what is on its way out and what came in. Bytes in,
+/// bytes out: what they mean is its owner's. One thread.
+class stream {
+ public:
+  enum class news : std::uint8_t { nothing, some, over };
+
+  stream() = default;
+  explicit stream(descriptor socket) : socket_(std::move(socket)) {}
+
+  [[nodiscard]] int fd() const { return socket_.get(); }
+  [[nodiscard]] bool is_open() const { return static_cast<bool>(socket_); }
+  void close();
+
+  // Out
+  /// Room for so many bytes at the end of what is on its way; `staged` tells how many were used.
+  [[nodiscard]] std::byte* room_for(std::size_t bytes);
+  void staged(std::size_t bytes) { end_ += bytes; }
+  /// The descriptor goes with the next byte that is staged. It stays the caller's.
+  void hand_over(int descriptor) { handed_.push_back({written_ + (end_ - begin_), descriptor}); }
+  [[nodiscard]] std::size_t waiting() const { return end_ - begin_; }
+  /// Bytes staged, and bytes that the system has taken, since the beginning.
+  [[nodiscard]] std::uint64_t total_staged() const { return written_ + (end_ - begin_); }
+  [[nodiscard]] std::uint64_t total_written() const { return written_; }
+  /// Gives the system what it takes. `over`: the connection is broken, `problem` says why.
+  [[nodiscard]] news flush();
+
+  // In
+  /// Takes what the system has. `over`: the connection has ended, after what came until now.
+  [[nodiscard]] news fill();
+  [[nodiscard]] std::span<const std::byte> input() const {
+    return {in_.data() + in_begin_, in_end_ - in_begin_};
+  }
+  void used(std::size_t bytes) { in_begin_ += bytes; }
+  /// The next descriptor that was handed over.
+  [[nodiscard]] descriptor take_descriptor();
+
+  [[nodiscard]] const std::string& problem() const { return problem_; }
+
+  static constexpr std::size_t input_bytes = 256 << 10;
+
+ private:
+  struct handed {
+    std::uint64_t at = 0;
+    int descriptor = -1;
+  };
+
+  [[nodiscard]] std::ptrdiff_t write_some();
+  [[nodiscard]] std::ptrdiff_t read_some(std::span<std::byte> into);
+
+  descriptor socket_;
+  std::string problem_;
+
+  std::vector<std::byte> out_;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+  std::uint64_t written_ = 0;
+  std::deque<handed> handed_;
+
+  std::vector<std::byte> in_;
+  std::size_t in_begin_ = 0;
+  std::size_t in_end_ = 0;
+  std::deque<descriptor> received_;
+};
+
+}  // namespace troupe::messages::door

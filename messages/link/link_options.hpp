@@ -1,0 +1,68 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "messages/codec/limits.hpp"
+#include "messages/link/cluster_secret.hpp"
+#include "messages/link/link.hpp"
+
+namespace troupe::messages {
+
+/// What carries frames between processes, once they have met at the door and proved themselves.
+enum class link_transport : std::uint8_t {
+  shm,      ///< UCX's shared memory, inside one machine. No port is open at all.
+  tcp,      ///< The door's own TCP connection, each byte encrypted and authenticated.
+  trusted,  ///< UCX's tcp, InfiniBand or RoCE as they are: whoever reaches their ports can write
+            ///< this process's memory.
+};
+
+/// "shm", "sealed tcp", "trusted".
+[[nodiscard]] std::string_view name_of(link_transport transport) noexcept;
+
+struct link_options {
+  link_transport transport = link_transport::tcp;
+  limits bounds = {};  ///< Of frames sent and received.
+
+  /// Bytes of one peer that are handed to the carrier and not delivered, at most; the rest waits at
+  /// our side. At least one chunk is always under way. A control frame over TCP waits for what is
+  /// before it in the socket, so there this is small; over shared memory more only falls out of the
+  /// caches. 0: 1 MiB over tcp, 4 MiB over shm.
+  std::uint64_t in_flight_bytes = 0;
+  /// Tensors travel in pieces of this size. 0: half of `in_flight_bytes`.
+  std::uint64_t chunk_bytes = 0;
+  std::uint32_t inline_bytes = 8 << 10;  ///< Tensors up to this in all travel with the header.
+  std::size_t pool_bytes = std::size_t{512} << 20;  ///< Unused receive buffers that are kept.
+
+  /// How long to poll after traffic before sleeping, on a core that nobody else wants.
+  std::chrono::microseconds spin{50};
+  std::chrono::milliseconds handshake_timeout{5'000};  ///< For a peer that connected to us.
+  std::chrono::milliseconds linger{2'000};  ///< For a closed peer to confirm, before it is dropped.
+  std::uint32_t peers = 1024;               ///< Connections at most.
+  /// Handshakes of peers that connected to us, at most. One more pushes out the oldest of whoever
+  /// has the most of them open, and an honest peer that was pushed out comes again.
+  std::uint32_t handshakes = 128;
+
+  /// What peers must know, as we must. Empty: anybody may connect who reaches a loopback address,
+  /// or is the same user of the same machine.
+  cluster_secret secret = {};
+  /// Whether it may listen at and connect to other than loopback addresses. Needs a secret.
+  bool beyond_loopback = false;
+
+  /// Further settings for UCX, as of its environment but without "UCX_": {"NET_DEVICES", "eth0"}.
+  std::vector<std::pair<std::string, std::string>> settings = {};
+};
+
+/// A link between processes. It has a thread of its own, which sleeps when there is nothing to do.
+/// Addresses are "host:port" (a missing host means loopback) or, over shm, "unix:PATH"; the empty
+/// one to listen at is a free port of loopback, or a fresh name in a folder that only this user
+/// enters. Forked children must not use a link of their parent. Errors: transport_missing,
+/// io_failed; bad_config without the secret it needs.
+[[nodiscard]] result<std::unique_ptr<link>> make_link(link_options options, link_events events);
+
+}  // namespace troupe::messages

@@ -1,0 +1,95 @@
+#include "messages/link/loopback/loopback.hpp"
+
+#include <fmt/format.h>
+
+#include <thread>
+#include <utility>
+
+#include "messages/link/loopback/loopback_engine.hpp"
+
+namespace troupe::messages {
+
+loopback_network::loopback_network() : state_(std::make_shared<state>()) {}
+
+result<std::string> loopback_network::state::add(std::string address,
+                                                 const std::shared_ptr<loopback_engine>& engine) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos) {
+    return fail(errc::address_unavailable,
+                fmt::format("\"{}\" is no address: write it as host:port", address));
+  }
+  const std::lock_guard lock(mutex_);
+  const std::string host = colon == 0 ? "127.0.0.1" : address.substr(0, colon);
+  std::string port = address.substr(colon + 1);
+  if (port == "0") port = std::to_string(next_port_++);
+  address = host + ":" + port;
+  if (!listeners_.try_emplace(address, engine).second) {
+    return fail(errc::address_unavailable,
+                fmt::format("cannot listen at {}: Address already in use", address));
+  }
+  return address;
+}
+
+void loopback_network::state::remove(const std::string& address) {
+  const std::lock_guard lock(mutex_);
+  listeners_.erase(address);
+}
+
+std::shared_ptr<loopback_engine> loopback_network::state::find(const std::string& address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = listeners_.find(address);
+  return found == listeners_.end() ? nullptr : found->second.lock();
+}
+
+namespace {
+
+class loopback_link final : public link {
+ public:
+  loopback_link(std::shared_ptr<loopback_network::state> network, link_events events, limits bounds)
+      : network_(std::move(network)),
+        engine_(std::make_shared<loopback_engine>(std::move(events), bounds)),
+        thread_([engine = engine_] { engine->run(); }) {}
+
+  ~loopback_link() override {
+    if (!listening_at_.empty()) network_->remove(listening_at_);
+    engine_->stop();
+    thread_.join();
+  }
+
+  result<std::string> listen(const std::string& address) override {
+    auto bound = network_->add(address, engine_);
+    if (bound) listening_at_ = *bound;
+    return bound;
+  }
+
+  void connect(const std::string& address, std::chrono::milliseconds, connected done) override {
+    const std::shared_ptr<loopback_engine> other = network_->find(address);
+    if (other && loopback_engine::join(engine_, other, done)) return;
+    engine_->refuse(
+        std::move(done),
+        {errc::address_unavailable, fmt::format("cannot connect to {}: nobody listens", address)});
+  }
+
+  void send(peer_id peer, frame message, completion done) override {
+    engine_->send(peer, std::move(message), std::move(done));
+  }
+
+  void close(peer_id peer, error reason) override { engine_->close(peer, reason); }
+
+  link_stats stats() const override { return engine_->counters().read(); }
+
+ private:
+  const std::shared_ptr<loopback_network::state> network_;
+  const std::shared_ptr<loopback_engine> engine_;
+  std::string listening_at_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+result<std::unique_ptr<link>> make_loopback_link(const loopback_network& network,
+                                                 link_events events, limits bounds) {
+  return std::make_unique<loopback_link>(network.state_, std::move(events), bounds);
+}
+
+}  // namespace troupe::messages

@@ -1,0 +1,124 @@
+#include "messages/link/ucx/handles.hpp"
+
+#include <fmt/format.h>
+#include <ucs/config/global_opts.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+namespace troupe::messages::ucx {
+namespace {
+
+struct config_release {
+  void operator()(ucp_config_t* config) const noexcept { ucp_config_release(config); }
+};
+using config = std::unique_ptr<ucp_config_t, config_release>;
+
+result<config> make_config(const link_options& options) {
+  ucp_config_t* raw = nullptr;
+  if (const auto status = ucp_config_read(nullptr, nullptr, &raw); status != UCS_OK) {
+    return tl::unexpected(to_error(status, "UCX cannot read its configuration"));
+  }
+  config out(raw);
+  const bool shm = options.transport == link_transport::shm;
+  // The environment may choose among a trusted network's fabrics; it cannot open more than that.
+  std::vector<std::pair<std::string, std::string>> settings = {{"WARN_UNUSED_ENV_VARS", "n"}};
+  if (shm) {
+    settings.emplace_back("TLS", "sm");
+  } else if (!options.beyond_loopback) {
+    settings.emplace_back("TLS", "tcp");
+    settings.emplace_back("NET_DEVICES", "lo");  // it opens a port on each device that it may use
+    settings.emplace_back("RNDV_SCHEME", "put_zcopy");
+  }
+  // A user who wants UCX's warnings asks for them in the environment.
+  if (std::getenv("UCX_LOG_LEVEL") == nullptr) settings.emplace_back("LOG_LEVEL", "error");
+  settings.insert(settings.end(), options.settings.begin(), options.settings.end());
+  for (const auto& [name, value] : settings) {
+    const auto status = ucp_config_modify(out.get(), name.c_str(), value.c_str());
+    if (status != UCS_OK) {
+      return tl::unexpected(
+          to_error(status, fmt::format("UCX refuses the setting {}={}", name, value)));
+    }
+  }
+  return out;
+}
+
+/// The transports of a context, as UCX prints them.
+std::string describe(ucp_context_h of) {
+  char* text = nullptr;
+  std::size_t length = 0;
+  std::FILE* const stream = open_memstream(&text, &length);
+  if (stream == nullptr) return {};
+  ucp_context_print_info(of, stream);
+  std::fclose(stream);
+  std::string out(text, length);
+  std::free(text);
+  return out;
+}
+
+result<void> check_transports(const std::string& description, link_transport wanted) {
+  const auto has = [&description](std::string_view name) {
+    return description.find(fmt::format(" {}/", name)) != std::string::npos;
+  };
+  if (wanted != link_transport::shm || has("posix") || has("sysv")) return {};
+  return fail(errc::transport_missing,
+              "UCX has no shared-memory transport on this machine; use the tcp transport");
+}
+
+}  // namespace
+
+error to_error(ucs_status_t status, const std::string& what, std::optional<errc> as) {
+  const auto code = [&] {
+    switch (status) {
+      case UCS_ERR_NO_DEVICE:
+      case UCS_ERR_UNSUPPORTED:
+        return errc::transport_missing;
+      case UCS_ERR_INVALID_ADDR:
+      case UCS_ERR_BUSY:
+        return errc::address_unavailable;
+      case UCS_ERR_TIMED_OUT:
+        return errc::timed_out;
+      case UCS_ERR_CANCELED:
+        return errc::cancelled;
+      case UCS_ERR_CONNECTION_RESET:
+      case UCS_ERR_ENDPOINT_TIMEOUT:
+        return errc::peer_lost;
+      default:
+        return errc::io_failed;
+    }
+  };
+  return {as ? *as : code(), fmt::format("{}: {}", what, ucs_status_string(status))};
+}
+
+result<context> make_context(const link_options& options) {
+  result<config> settings = make_config(options);
+  if (!settings) return tl::unexpected(std::move(settings.error()));
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  ucp_context_h raw = nullptr;
+  if (const auto status = ucp_init(&params, settings->get(), &raw); status != UCS_OK) {
+    return tl::unexpected(to_error(status, "UCX cannot start"));
+  }
+  context out(raw);
+  if (auto checked = check_transports(describe(raw), options.transport); !checked) {
+    return tl::unexpected(std::move(checked.error()));
+  }
+  return out;
+}
+
+result<worker> make_worker(ucp_context_h parent) {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS;
+  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  // Endpoints of dead peers are abandoned with their requests.
+  params.flags = UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;
+  ucp_worker_h raw = nullptr;
+  if (const auto status = ucp_worker_create(parent, &params, &raw); status != UCS_OK) {
+    return tl::unexpected(to_error(status, "UCX cannot create a worker"));
+  }
+  return worker(raw);
+}
+
+}  // namespace troupe::messages::ucx

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "messages/error.hpp"
+#include "messages/link/link_options.hpp"
+
+namespace troupe::messages::ucx {
+
+/// The one place where UCX's status codes become errors. `what` was being tried. `as` is the code
+/// where the caller knows what any failure means: statuses differ between UCX's modes.
+[[nodiscard]] error to_error(ucs_status_t status, const std::string& what,
+                             std::optional<errc> as = std::nullopt);
+
+template <auto Destroy>
+struct destroyer {
+  template <class T>
+  void operator()(T* handle) const noexcept {
+    Destroy(handle);
+  }
+};
+
+/// A UCX object, destroyed with its owner; the parent object must outlive it.
+using context = std::unique_ptr<ucp_context, destroyer<ucp_cleanup>>;
+using worker = std::unique_ptr<ucp_worker, destroyer<ucp_worker_destroy>>;
+
+/// Errors: transport_missing, when UCX has no such wire on this machine.
+[[nodiscard]] result<context> make_context(const link_options& options);
+
+/// A worker for one thread, which can be waited for through a file descriptor.
+[[nodiscard]] result<worker> make_worker(ucp_context_h parent);
+
+}  // namespace troupe::messages::ucx

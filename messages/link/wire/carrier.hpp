@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "messages/descriptor.hpp"
+#include "messages/error.hpp"
+#include "messages/link/wire/format.hpp"
+#include "messages/link/wire/outbox.hpp"
+
+namespace troupe::messages {
+
+/// A message on its way to the carrier and through it. It stays where it is, with all it points to,
+/// until the connection is told that it was sent.
+struct sending {
+  wire::message_id id = wire::handshake_id;
+  std::uint32_t header_bytes = 0;
+  union {
+    wire::frame_prefix frame;
+    wire::bundle_prefix bundle;
+    wire::chunk_prefix chunk;
+    wire::handshake_message handshake;
+    wire::address_prefix address;
+    wire::farewell farewell;
+    wire::memory_message memory;
+    wire::returns_prefix returns;
+  } header{};
+  std::span<const std::byte> data;
+  int descriptor = -1;       ///< To be handed over with it; stays the sender's.
+  void* with = nullptr;      ///< The carrier's own.
+
+  // What `data` is of:
+  std::vector<outbox::piece> pieces;  // several: a bundle; none: nothing of the outbox's
+  std::vector<std::byte> bytes;
+  std::vector<std::uint64_t> loans;
+  std::list<sending>::iterator self;
+
+  [[nodiscard]] std::span<const std::byte> head() const {
+    return std::as_bytes(std::span(&header, 1)).first(header_bytes);
+  }
+};
+
+/// A chunk on its way from the carrier into a tensor.
+struct receiving {
+  wire::chunk_prefix chunk;
+  void* offered = nullptr;  ///< The carrier's word for it.
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  std::shared_ptr<void> owner;
+  std::list<receiving>::iterator self;
+  void* with = nullptr;  ///< The carrier's own.
+};
+
+/// What a message that came consists of. At any address, and gone when it has been taken.
+struct arrived_message {
+  wire::message_id id = wire::handshake_id;
+  std::span<const std::byte> header;
+  std::span<const std::byte> data;
+};
+
+/// How the bytes of one connection move: what a transport adds to `connection`, which alone calls
+/// it and is told what came of it. One thread.
+class carrier {
+ public:
+  carrier() = default;
+  carrier(const carrier&) = delete;
+  carrier& operator=(const carrier&) = delete;
+  virtual ~carrier() = default;
+
+  /// Meets the other side: for the side that connects, at the start and after the other side had no
+  /// room for us.
+  virtual void dial() = 0;
+
+  /// Moves a message; `connection::sent` follows, from within or later. Before the handshake is done
+  /// only handshakes are given. Nothing else overtakes a message that goes through the door.
+  virtual void send(sending& what) = 0;
+
+  /// Moves a chunk that was offered to where it belongs; `connection::received` follows.
+  virtual void receive(receiving& what) = 0;
+  /// A chunk that was offered is not wanted.
+  virtual void drop(void* offered) = 0;
+
+  /// Where the other side reaches this one beside the door; nothing: the door carries everything.
+  [[nodiscard]] virtual std::vector<std::byte> address() { return {}; }
+  /// The other side has proved itself and says where it is reached.
+  [[nodiscard]] virtual result<void> reach(std::span<const std::byte> /*address*/) { return {}; }
+
+  /// The other side's process, where it is one of this machine; else 0.
+  [[nodiscard]] virtual std::uint64_t process() const { return 0; }
+
+  /// The connection is over. What can be given up is told as sent, in vain, at once.
+  virtual void hang_up() = 0;
+};
+
+}  // namespace troupe::messages

@@ -1,0 +1,116 @@
+#include "messages/link/wire/records.hpp"
+
+#include <openssl/evp.h>
+#include <sodium.h>
+
+#include <cstring>
+#include <new>
+
+#include "messages/link/cluster_secret.hpp"
+
+namespace troupe::messages::record {
+namespace {
+
+unsigned char* raw(std::byte* bytes) {
+  return reinterpret_cast<unsigned char*>(bytes);
+}
+const unsigned char* raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+constexpr std::uint32_t length_mask = (1U << 24) - 1;
+
+/// OpenSSL fails here for want of memory only.
+void require(int outcome) {
+  if (outcome != 1) throw std::bad_alloc();
+}
+
+}  // namespace
+
+std::optional<head> read_head(std::span<const std::byte, head_bytes> bytes) {
+  std::uint32_t word = 0;
+  std::memcpy(&word, bytes.data(), sizeof(word));
+  const std::uint32_t kind_byte = word >> 24;
+  const head out{kind(kind_byte), word & length_mask};
+  if (kind_byte < 1 || kind_byte > 3 || out.bytes > most_bytes) return std::nullopt;
+  return out;
+}
+
+void cipher::release::operator()(evp_cipher_ctx_st* context) const noexcept {
+  EVP_CIPHER_CTX_free(context);
+}
+
+cipher::cipher(const connection_keys::key& key, use as)
+    : as_(as), key_(key), context_(EVP_CIPHER_CTX_new()) {
+  if (!context_) throw std::bad_alloc();
+  const int seals = as == use::seals ? 1 : 0;
+  require(EVP_CipherInit_ex(context_.get(), EVP_chacha20_poly1305(), nullptr, nullptr, nullptr,
+                            seals));
+  set_key();
+}
+
+cipher::~cipher() {
+  wipe(key_);
+}
+
+void cipher::set_key() {
+  require(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, raw(key_.data()), nullptr, -1));
+}
+
+void cipher::next_nonce(std::span<unsigned char, 12> out) {
+  if (number_ == records_per_key) {
+    connection_keys::key next;
+    static constexpr char purpose[] = "Troupe records, next key";
+    crypto_generichash(raw(next.data()), next.size(),
+                       reinterpret_cast<const unsigned char*>(purpose), sizeof(purpose),
+                       raw(key_.data()), key_.size());
+    key_ = next;
+    wipe(next);
+    number_ = 0;
+    set_key();
+  }
+  std::memset(out.data(), 0, out.size());
+  std::memcpy(out.data() + 4, &number_, sizeof(number_));
+  ++number_;
+}
+
+void cipher::seal(kind what, std::span<const std::byte> content, std::byte* out) {
+  const std::uint32_t word =
+      static_cast<std::uint32_t>(content.size()) | std::uint32_t{static_cast<std::uint8_t>(what)} << 24;
+  std::memcpy(out, &word, head_bytes);
+  std::array<unsigned char, 12> nonce;
+  next_nonce(nonce);
+  int done = 0;
+  auto* const to = context_.get();
+  require(EVP_CipherInit_ex(to, nullptr, nullptr, nullptr, nonce.data(), -1));
+  require(EVP_CipherUpdate(to, nullptr, &done, raw(out), head_bytes));
+  if (!content.empty()) {
+    require(EVP_CipherUpdate(to, raw(out + head_bytes), &done, raw(content.data()),
+                             static_cast<int>(content.size())));
+  }
+  require(EVP_CipherFinal_ex(to, raw(out + head_bytes + content.size()), &done));
+  require(EVP_CIPHER_CTX_ctrl(to, EVP_CTRL_AEAD_GET_TAG, tag_bytes,
+                              out + head_bytes + content.size()));
+}
+
+bool cipher::open(std::span<const std::byte> whole, std::byte* out) {
+  if (whole.size() < overhead_bytes) return false;
+  const auto content = whole.subspan(head_bytes, whole.size() - overhead_bytes);
+  std::array<unsigned char, 12> nonce;
+  next_nonce(nonce);
+  std::array<unsigned char, tag_bytes> tag;
+  std::memcpy(tag.data(), whole.data() + whole.size() - tag_bytes, tag_bytes);
+  int done = 0;
+  auto* const from = context_.get();
+  require(EVP_CipherInit_ex(from, nullptr, nullptr, nullptr, nonce.data(), -1));
+  require(EVP_CIPHER_CTX_ctrl(from, EVP_CTRL_AEAD_SET_TAG, tag_bytes, tag.data()));
+  require(EVP_CipherUpdate(from, nullptr, &done, raw(whole.data()), head_bytes));
+  if (!content.empty()) {
+    require(EVP_CipherUpdate(from, raw(out), &done, raw(content.data()),
+                             static_cast<int>(content.size())));
+  }
+  unsigned char nothing = 0;
+  return EVP_CipherFinal_ex(from, &nothing, &done) == 1;
+}
+
+}  // namespace troupe::messages::record
