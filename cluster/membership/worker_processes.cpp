@@ -129,13 +129,13 @@ result<std::unique_ptr<workers>> make_worker_processes(process_link link, bool v
 }
 
 actors::link_factory ucx_link_factory(const process_link& link) {
-  messages::ucx_options options;
-  options.transport = link.transport == transport::tcp ? messages::ucx_transport::tcp
-                                                       : messages::ucx_transport::shm;
+  messages::link_options options;
+  options.transport = link.transport == transport::tcp ? messages::link_transport::tcp
+                                                       : messages::link_transport::shm;
   options.secret = link.secret;
   options.beyond_loopback = link.beyond_loopback;
   return [options](messages::link_events events) {
-    return messages::make_ucx_link(options, std::move(events));
+    return messages::make_link(options, std::move(events));
   };
 }
 

@@ -62,8 +62,9 @@ class link {
   link& operator=(const link&) = delete;
   virtual ~link() = default;
 
-  /// Starts accepting peers at "host:port" (port 0: any free one) and returns the address bound.
-  /// Call once. Errors: address_unavailable.
+  /// Starts accepting peers and returns the address where they come in. `address` is "host:port"
+  /// (port 0: any free one), or empty for whatever suits the link. Call once. Errors:
+  /// address_unavailable.
   [[nodiscard]] virtual result<std::string> listen(const std::string& address) = 0;
 
   /// Connects to a listening link; `done` is called on the link's thread, after `on_peer_up`. A

@@ -45,7 +45,7 @@ frame tensor_frame(const std::byte* data, std::size_t bytes, frame_kind kind) {
 using tell_address = std::function<void(const std::string&)>;
 
 /// Answers requests with what they carry and messages with nothing.
-void serve(ucx_transport transport, const tell_address& tell) {
+void serve(link_transport transport, const tell_address& tell) {
   std::binary_semaphore ended(0);
   std::unique_ptr<messages::link> server;
   link_events events;
@@ -55,7 +55,7 @@ void serve(ucx_transport transport, const tell_address& tell) {
     server->send(peer, std::move(message), {});
   };
   events.on_peer_down = [&](peer_id, const error&) { ended.release(); };
-  auto made = make_ucx_link({.transport = transport}, std::move(events));
+  auto made = make_link({.transport = transport}, std::move(events));
   if (!made) die(made.error().text);
   server = std::move(*made);
   const auto bound = server->listen("127.0.0.1:0");
@@ -66,10 +66,10 @@ void serve(ucx_transport transport, const tell_address& tell) {
 
 class client {
  public:
-  client(ucx_transport transport, const std::string& address) {
+  client(link_transport transport, const std::string& address) {
     link_events events;
     events.on_frame = [this](peer_id, const frame&) { on_answer(); };
-    auto made = make_ucx_link({.transport = transport}, std::move(events));
+    auto made = make_link({.transport = transport}, std::move(events));
     if (!made) die(made.error().text);
     link_ = std::move(*made);
     link_->connect(address, 5s, [this](const result<peer_id>& peer) {
@@ -189,7 +189,7 @@ void bench(Client& to, const figures& out, const std::string& name, const std::v
   }
 }
 
-void bench_link(const figures& out, const std::string& name, ucx_transport transport,
+void bench_link(const figures& out, const std::string& name, link_transport transport,
                 const std::vector<int>& sizes) {
   const server_process server([&](const auto& tell) { serve(transport, tell); });
   client to(transport, server.address());
@@ -197,7 +197,7 @@ void bench_link(const figures& out, const std::string& name, ucx_transport trans
   out.add(name + ".rtt_8B_woken_p50", median([&] { return to.woken_round_trip_us(1000); }), "us");
 }
 
-void bench_raw(const figures& out, const std::string& name, ucx_transport transport,
+void bench_raw(const figures& out, const std::string& name, link_transport transport,
                const std::vector<int>& sizes) {
   const server_process server([&](const auto& tell) { raw_ucx(transport).serve(tell); });
   raw_ucx to(transport);
@@ -223,7 +223,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1024));
   CLI11_PARSE(app, argc, argv);
   for (const std::string& name : only) {
-    const auto transport = name == "shm" ? ucx_transport::shm : ucx_transport::tcp;
+    const auto transport = name == "shm" ? link_transport::shm : link_transport::tcp;
     (raw ? bench_raw : bench_link)(figures(json), name, transport, sizes);
   }
   return 0;

@@ -85,7 +85,7 @@ std::string name_of(std::size_t member) {
 
 /// A member: says where it listens, hears where all others do, connects to those before it and
 /// waits for those behind it.
-int take_part(std::size_t self, std::size_t count, messages::ucx_transport transport, int in,
+int take_part(std::size_t self, std::size_t count, messages::link_transport transport, int in,
               int out) {
   const actors::message_registry types;
   actors::system_config config;
@@ -117,7 +117,7 @@ struct member {
   int out = -1;  // to it
 };
 
-member start_member(std::size_t self, std::size_t count, messages::ucx_transport transport) {
+member start_member(std::size_t self, std::size_t count, messages::link_transport transport) {
   std::array<int, 2> down{};
   std::array<int, 2> up{};
   if (pipe(down.data()) != 0 || pipe(up.data()) != 0) die("cannot make a pipe");
@@ -131,7 +131,7 @@ member start_member(std::size_t self, std::size_t count, messages::ucx_transport
 
 void bench_mesh(const figures& out, const std::string& link, std::size_t count) {
   const auto transport =
-      link == "tcp" ? messages::ucx_transport::tcp : messages::ucx_transport::shm;
+      link == "tcp" ? messages::link_transport::tcp : messages::link_transport::shm;
   std::vector<member> members;
   for (std::size_t i = 0; i < count; ++i) members.push_back(start_member(i, count, transport));
   std::vector<address> addresses;

@@ -110,7 +110,7 @@ actors::message_registry make_types() {
 }
 
 /// The other process: answers until the first one leaves.
-int serve(messages::ucx_transport transport, int address_fd) {
+int serve(messages::link_transport transport, int address_fd) {
   const actors::message_registry types = make_types();
   actors::system_config config;
   caf::actor_system system(config);
@@ -182,7 +182,7 @@ double tensor_seconds(actors::requester& ask, const caf::actor& target, const at
 }
 
 void bench_link(const figures& out, const options& chosen, const std::string& name,
-                messages::ucx_transport transport) {
+                messages::link_transport transport) {
   int pipe_fds[2];
   if (pipe(pipe_fds) != 0) die("cannot make a pipe");
   std::fflush(stdout);
@@ -340,8 +340,8 @@ int main(int argc, char** argv) {
     return std::ranges::find(chosen.only, name) != chosen.only.end();
   };
   const figures out(chosen.json);
-  if (asked("shm")) bench_link(out, chosen, "shm", messages::ucx_transport::shm);
-  if (asked("tcp")) bench_link(out, chosen, "tcp", messages::ucx_transport::tcp);
+  if (asked("shm")) bench_link(out, chosen, "shm", messages::link_transport::shm);
+  if (asked("tcp")) bench_link(out, chosen, "tcp", messages::link_transport::tcp);
   if (asked("local")) bench_local(out, chosen);
   if (asked("actors")) bench_actors(out);
   return 0;

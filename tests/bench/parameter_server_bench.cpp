@@ -111,7 +111,7 @@ struct meeting {
 };
 
 struct process {
-  process(const std::string& name, messages::ucx_transport transport) : system(config) {
+  process(const std::string& name, messages::link_transport transport) : system(config) {
     (void)at::get_num_threads();
     at::set_num_threads(1);
     add_protocol(types);
@@ -165,7 +165,7 @@ shard_actor spawn_shard_of(process& here, const setting& what, std::uint32_t num
 }
 
 /// Serves one shard of every setting until it is killed; the first one the ledgers too.
-[[noreturn]] void serve(messages::ucx_transport transport, std::uint32_t number,
+[[noreturn]] void serve(messages::link_transport transport, std::uint32_t number,
                         const std::string& other, int out) {
   process here("shard-" + std::to_string(number), transport);
   for (const auto& each : settings) {
@@ -206,7 +206,7 @@ std::vector<engine::named_tensor> gradients_of(const setting& what,
 
 class worker {
  public:
-  worker(messages::ucx_transport transport, std::uint32_t rank,
+  worker(messages::link_transport transport, std::uint32_t rank,
          const std::vector<std::string>& addresses, const options& chosen, meeting& all)
       : here_("worker-" + std::to_string(rank), transport),
         rank_(rank),
@@ -315,7 +315,7 @@ pid_t start(Work work) {
   std::_Exit(0);
 }
 
-std::pair<pid_t, std::string> start_shard(messages::ucx_transport transport, std::uint32_t number,
+std::pair<pid_t, std::string> start_shard(messages::link_transport transport, std::uint32_t number,
                                           const std::string& other) {
   int ends[2];
   if (pipe(ends) != 0) die("cannot make a pipe");
@@ -328,7 +328,7 @@ std::pair<pid_t, std::string> start_shard(messages::ucx_transport transport, std
 }
 
 void bench_link(const figures& out, const options& chosen, const std::string& link,
-                messages::ucx_transport transport) {
+                messages::link_transport transport) {
   auto* const all = meeting::make(most_workers);
   const auto [second, second_address] = start_shard(transport, 1, "");
   const auto [first, first_address] = start_shard(transport, 0, second_address);
@@ -375,6 +375,6 @@ int main(int argc, char** argv) {
   const figures out(chosen.json);
   for (const auto& link : chosen.only)
     bench_link(out, chosen, link,
-               link == "shm" ? messages::ucx_transport::shm : messages::ucx_transport::tcp);
+               link == "shm" ? messages::link_transport::shm : messages::link_transport::tcp);
   return 0;
 }

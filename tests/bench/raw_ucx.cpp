@@ -29,7 +29,7 @@ void need(ucs_status_t status, const char* what) {
 
 }  // namespace
 
-raw_ucx::raw_ucx(ucx_transport transport)
+raw_ucx::raw_ucx(link_transport transport)
     : transport_(transport),
       context_(need(ucx::make_context({.transport = transport}))),
       worker_(need(ucx::make_worker(context_.get()))) {
@@ -115,7 +115,7 @@ ucs_status_t raw_ucx::take_leave(void*, std::size_t, bool) {
 void raw_ucx::open(ucp_ep_params_t params) {
   params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
   params.err_mode =
-      transport_ == ucx_transport::tcp ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
+      transport_ == link_transport::tcp ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
   params.err_handler = {
       [](void* self, ucp_ep_h, ucs_status_t) { static_cast<raw_ucx*>(self)->left_ = true; }, this};
   need(ucp_ep_create(worker_.get(), &params, &endpoint_), "create an endpoint");

@@ -28,7 +28,7 @@ using tensor_bytes = std::vector<std::byte, tensor_alignment<std::byte>>;
 /// when UCX fails.
 class raw_ucx {
  public:
-  explicit raw_ucx(messages::ucx_transport transport);
+  explicit raw_ucx(messages::link_transport transport);
   raw_ucx(const raw_ucx&) = delete;
   raw_ucx& operator=(const raw_ucx&) = delete;
   ~raw_ucx();
@@ -64,7 +64,7 @@ class raw_ucx {
   void answer_if_due();
   void progress() { ucp_worker_progress(worker_.get()); }
 
-  messages::ucx_transport transport_;
+  messages::link_transport transport_;
   messages::ucx::context context_;
   messages::ucx::worker worker_;
   ucp_ep_h endpoint_ = nullptr;

@@ -11,10 +11,10 @@ namespace troupe::bench {
 /// A node that listens on this machine's loopback, over UCX. Errors: those of the link.
 inline result<std::unique_ptr<actors::node>> start_node(caf::actor_system& system,
                                                         const actors::message_registry& types,
-                                                        messages::ucx_transport transport,
+                                                        messages::link_transport transport,
                                                         actors::node_settings settings) {
   return actors::node::start(system, types, std::move(settings), [&](messages::link_events events) {
-    return messages::make_ucx_link({.transport = transport}, std::move(events));
+    return messages::make_link({.transport = transport}, std::move(events));
   });
 }
 

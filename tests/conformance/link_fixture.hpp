@@ -40,21 +40,21 @@ struct loopback_backend {
   }
 };
 
-template <ucx_transport Transport>
-struct ucx_backend {
-  ucx_options options = {};
+template <link_transport Transport>
+struct process_backend {
+  link_options options = {};
 
   std::unique_ptr<messages::link> make(link_events events, limits bounds = {}) {
-    ucx_options chosen = options;
+    link_options chosen = options;
     chosen.transport = Transport;
     chosen.bounds = bounds;
-    auto made = make_ucx_link(std::move(chosen), std::move(events));
+    auto made = make_link(std::move(chosen), std::move(events));
     if (!made) throw std::runtime_error(made.error().text);
     return std::move(*made);
   }
 };
-using tcp_backend = ucx_backend<ucx_transport::tcp>;
-using shm_backend = ucx_backend<ucx_transport::shm>;
+using tcp_backend = process_backend<link_transport::tcp>;
+using shm_backend = process_backend<link_transport::shm>;
 
 /// The simulated network that this thread steps while it waits for something; null where links have
 /// threads of their own.
@@ -300,7 +300,7 @@ struct pair_of_nodes {
 
  private:
   void connect() {
-    address = server.wire->listen("127.0.0.1:0").value();
+    address = server.wire->listen("").value();
     to_server = client.try_connect(address).value();
     to_client = server.ups.next();
     client.ups.next();

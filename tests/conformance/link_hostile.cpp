@@ -270,7 +270,7 @@ TEMPLATE_TEST_CASE("links with different secrets refuse each other by name", "[l
 
 /// Strangers in a process of their own: up to UCX 1.17 a burst of connections that are turned away
 /// may end a process that has both ends of them (openucx/ucx#9942).
-another_self crowd(ucx_transport transport, const std::string& address, unsigned many) {
+another_self crowd(link_transport transport, const std::string& address, unsigned many) {
   return {"[.crowd]", "TROUPE_CROWD=" + std::to_string(static_cast<int>(transport)) + " " +
                           address + " " + std::to_string(many)};
 }
@@ -284,7 +284,7 @@ TEST_CASE("a crowd of strangers", "[.crowd]") {
   std::string address;
   unsigned many = 0;
   words >> transport >> address >> many;
-  const ucx_transport over{static_cast<std::uint8_t>(transport)};
+  const link_transport over{static_cast<std::uint8_t>(transport)};
   stranger them(over, address);
   them.say(them.hello());  // and goes on no further
   for (unsigned i = 1; i < many; ++i) them.connect(over, address);
@@ -316,7 +316,7 @@ TEMPLATE_TEST_CASE("handshakes are bounded in number and time", "[link]", tcp_ba
 }
 
 TEST_CASE("links keep to loopback addresses unless they have a secret", "[link]") {
-  const auto refused = make_ucx_link({.beyond_loopback = true}, {});
+  const auto refused = make_link({.beyond_loopback = true}, {});
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::bad_config);
   tcp_backend backend;

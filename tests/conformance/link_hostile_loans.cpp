@@ -29,7 +29,7 @@ ucx::memory_message offer_of(const shared_memory& memory) {
 /// A peer with memory of its own, that lies in this process.
 struct lending_stranger {
   explicit lending_stranger(target<shm_backend>& nodes)
-      : them(ucx_transport::shm, nodes.address), to(nodes) {
+      : them(link_transport::shm, nodes.address), to(nodes) {
     them.join();
     id = them.await(nodes.server.ups);
   }
@@ -222,7 +222,7 @@ TEST_CASE("news of memory that came before is dropped and counted", "[link]") {
 
 TEST_CASE("over TCP an offer of memory is not taken", "[link]") {
   target<tcp_backend> nodes;
-  stranger them(ucx_transport::tcp, nodes.address);
+  stranger them(link_transport::tcp, nodes.address);
   them.join();
   them.await(nodes.server.ups);
   const auto memory = shared_memory::make().value();

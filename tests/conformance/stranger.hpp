@@ -24,13 +24,13 @@ namespace troupe::messages::testing {
 using bytes_view = std::span<const std::byte>;
 
 template <class Backend>
-constexpr ucx_transport transport_of =
-    std::is_same_v<Backend, tcp_backend> ? ucx_transport::tcp : ucx_transport::shm;
+constexpr link_transport transport_of =
+    std::is_same_v<Backend, tcp_backend> ? link_transport::tcp : link_transport::shm;
 
 /// A bare UCX client, driven by the test's own thread.
 class stranger {
  public:
-  stranger(ucx_transport transport, const std::string& address, const cluster_secret& secret = {})
+  stranger(link_transport transport, const std::string& address, const cluster_secret& secret = {})
       : handshake_(handshake::role::connects, secret.bytes(), fresh()) {
     context_ = std::move(ucx::make_context({.transport = transport}).value());
     worker_ = std::move(ucx::make_worker(context_.get()).value());
@@ -50,7 +50,7 @@ class stranger {
   }
 
   /// Another connection to the same place, over which nothing is said.
-  ucp_ep_h connect(ucx_transport transport, const std::string& address) {
+  ucp_ep_h connect(link_transport transport, const std::string& address) {
     const ucx::address where = ucx::resolve(address, false).value();
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR |
@@ -58,7 +58,7 @@ class stranger {
     params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
     params.sockaddr = {where.get(), where.length};
     params.err_mode =
-        transport == ucx_transport::tcp ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
+        transport == link_transport::tcp ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
     params.err_handler.cb = [](void*, ucp_ep_h, ucs_status_t) {};
     ucp_ep_h made = nullptr;
     REQUIRE(ucp_ep_create(worker_.get(), &params, &made) == UCS_OK);

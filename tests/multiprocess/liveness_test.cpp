@@ -27,7 +27,7 @@ namespace {
 using namespace troupe;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
-using messages::ucx_transport;
+using messages::link_transport;
 using steady = std::chrono::steady_clock;
 using tests::member;
 using tests::node_process;
@@ -164,7 +164,7 @@ class cable {
 }  // namespace
 
 TEST_CASE("Who dies is noticed within a second, with all that hangs on it") {
-  const auto transport = GENERATE(ucx_transport::tcp, ucx_transport::shm);
+  const auto transport = GENERATE(link_transport::tcp, link_transport::shm);
   const bool killed = GENERATE(true, false);
   const node_ways ways{.transport = transport};
   node_process child(ways);
@@ -179,7 +179,7 @@ TEST_CASE("Who dies is noticed within a second, with all that hangs on it") {
       caf::anon_send(ender, 3);
     }
   });
-  WARN((transport == ucx_transport::tcp ? "tcp" : "shm")
+  WARN((transport == link_transport::tcp ? "tcp" : "shm")
        << (killed ? ", killed" : ", exited") << ": the requester knew after " << took
        << " ms: " << why.text);
   CHECK(took < 1000);
@@ -189,7 +189,7 @@ TEST_CASE("Who dies is noticed within a second, with all that hangs on it") {
 }
 
 TEST_CASE("Who is stopped is lost within a second, and cannot come back") {
-  const auto transport = GENERATE(ucx_transport::tcp, ucx_transport::shm);
+  const auto transport = GENERATE(link_transport::tcp, link_transport::shm);
   const bool ask_system = GENERATE(true, false);
   const node_ways ways{.transport = transport, .ask_system = ask_system};
   node_process child(ways);
@@ -197,7 +197,7 @@ TEST_CASE("Who is stopped is lost within a second, and cannot come back") {
   REQUIRE(here.node().join(child.address(), patience));
   ties tied(here);
   const auto [why, took] = tied.cut([&] { child.signal(SIGSTOP); });
-  WARN((transport == ucx_transport::tcp ? "tcp" : "shm")
+  WARN((transport == link_transport::tcp ? "tcp" : "shm")
        << (ask_system ? ", by the system's word" : ", by silence alone")
        << ": the requester knew after " << took << " ms: " << why.text);
   CHECK(took < 1000);
@@ -235,7 +235,7 @@ TEST_CASE("Who vanishes from the network is lost within a second") {
 TEST_CASE("Nobody is lost while the machine is overloaded tenfold") {
   const bool long_version = std::getenv("TROUPE_LONG") != nullptr;
   const auto time = long_version ? 60s : 15s;
-  const node_ways ways{.transport = ucx_transport::tcp, .ask_system = false};
+  const node_ways ways{.transport = link_transport::tcp, .ask_system = false};
   const busy_loops load(20);
   node_process child(ways);
   member here("parent", ways);
@@ -260,7 +260,7 @@ TEST_CASE("Nobody is lost while the machine is overloaded tenfold") {
 TEST_CASE("Nobody is lost while an actor computes for seconds") {
   const bool long_version = std::getenv("TROUPE_LONG") != nullptr;
   const int seconds = long_version ? 60 : 5;
-  const node_ways ways{.transport = ucx_transport::shm, .ask_system = false};
+  const node_ways ways{.transport = link_transport::shm, .ask_system = false};
   node_process child(ways);
   member here("parent", ways);
   REQUIRE(here.node().join(child.address(), patience));

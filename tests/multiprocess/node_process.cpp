@@ -38,7 +38,7 @@ std::pair<node_ways, int> read_role(const std::string& text) {
   int pipe = -1;
   int transport = 0;
   in >> pipe >> transport >> ways.ask_system >> ways.listen >> ways.device;
-  ways.transport = static_cast<messages::ucx_transport>(transport);
+  ways.transport = static_cast<messages::link_transport>(transport);
   return {ways, pipe};
 }
 
@@ -83,7 +83,7 @@ std::string own_path() {
 
 member::member(const std::string& name, const node_ways& ways) : system_(config_) {
   types_.add<caf::actor>("actor");
-  messages::ucx_options options{.transport = ways.transport};
+  messages::link_options options{.transport = ways.transport};
   if (!ways.device.empty()) {
     constexpr std::string_view shared = "what both processes of this test know";
     options.settings.emplace_back("NET_DEVICES", ways.device);
@@ -96,7 +96,7 @@ member::member(const std::string& name, const node_ways& ways) : system_(config_
     if (!std::exchange(lost_, true)) loss_.set_value(why);
   };
   auto started = actors::node::start(system_, types_, settings, [options](auto events) {
-    return messages::make_ucx_link(options, std::move(events));
+    return messages::make_link(options, std::move(events));
   });
   if (!started) throw std::runtime_error(started.error().text);
   node_ = std::move(*started);

@@ -19,7 +19,7 @@ namespace troupe::tests {
 
 /// How a node of these tests is connected and judges.
 struct node_ways {
-  messages::ucx_transport transport = messages::ucx_transport::tcp;
+  messages::link_transport transport = messages::link_transport::tcp;
   bool ask_system = true;
   std::string listen = "127.0.0.1:0";
   std::string device = {};  ///< The network device to use; empty: any.

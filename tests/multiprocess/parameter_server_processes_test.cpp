@@ -36,13 +36,13 @@ namespace {
 using namespace troupe;
 using namespace troupe::actors;
 using namespace std::chrono_literals;
-using messages::ucx_transport;
+using messages::link_transport;
 
 constexpr auto patience = 60s;
 constexpr std::int64_t large = 8 << 20;  // elements: 32 MiB
 
 struct member {
-  member(const std::string& name, ucx_transport transport) : system(config) {
+  member(const std::string& name, link_transport transport) : system(config) {
     add_protocol(types);
     auto made = bench::start_node(system, types, transport, {.name = name});
     if (!made) std::_Exit(9);
@@ -129,7 +129,7 @@ shard_actor make_shard(member& here, const std::string& name) {
 }
 
 /// Serves a shard until it is killed.
-void serve_shard(ucx_transport transport, int out) {
+void serve_shard(link_transport transport, int out) {
   member here("far-shard", transport);
   here.node->publish("shard", caf::actor_cast<caf::strong_actor_ptr>(make_shard(here, "far")));
   child::say(out, here.node->address());
@@ -149,7 +149,7 @@ std::vector<engine::named_tensor> push_of(double value,
 
 /// Joins, pushes once in order, then begins a push and dies in the middle of it; or waits for its
 /// answer and says what it was.
-void be_worker(ucx_transport transport, bool dies, int in, int out) {
+void be_worker(link_transport transport, bool dies, int in, int out) {
   member here("far-worker", transport);
   const auto ledger = caf::actor_cast<ledger_actor>(here.find(child::read_text(in), "ledger"));
   auto client =
@@ -170,7 +170,7 @@ void be_worker(ucx_transport transport, bool dies, int in, int out) {
 
 /// A server of two shards and its two workers: one of each here, one in a process of its own.
 struct company {
-  company(ucx_transport transport, bool worker_dies)
+  company(link_transport transport, bool worker_dies)
       : shard([transport](int, int out) { serve_shard(transport, out); }),
         worker([transport, worker_dies](int in, int out) {
           be_worker(transport, worker_dies, in, out);
@@ -217,7 +217,7 @@ std::map<std::string, at::Tensor> by_name(const fresh_values& values) {
 }  // namespace
 
 TEST_CASE("a worker killed in the middle of a push leaves nothing of it, and the others go on") {
-  const auto transport = GENERATE(ucx_transport::shm, ucx_transport::tcp);
+  const auto transport = GENERATE(link_transport::shm, link_transport::tcp);
   company all(transport, /*worker_dies=*/true);
   all.gather();
   auto together = all.client->push_pull(push_of(4)).get();
@@ -244,12 +244,12 @@ TEST_CASE("a worker killed in the middle of a push leaves nothing of it, and the
 }
 
 TEST_CASE("a killed shard is a typed error at every worker within a second") {
-  const auto transport = GENERATE(ucx_transport::shm, ucx_transport::tcp);
+  const auto transport = GENERATE(link_transport::shm, link_transport::tcp);
   company all(transport, /*worker_dies=*/false);
   all.gather();
   const auto pulled = all.client->push_pull(push_of(4, all.here.node->memory())).get();
   REQUIRE(pulled);
-  const bool lends = transport == ucx_transport::shm;
+  const bool lends = transport == link_transport::shm;
   const auto lent = all.here.node->link_stats().bytes_lent;  // half of our push at least
   CHECK((lends ? lent >= large * sizeof(float) : lent == 0));
   all.worker.tell("go");

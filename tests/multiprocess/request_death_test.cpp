@@ -21,7 +21,7 @@ using namespace troupe;
 using namespace std::chrono_literals;
 
 /// The process that will be killed: owes every answer.
-[[noreturn]] void serve(messages::ucx_transport transport, int address_fd) {
+[[noreturn]] void serve(messages::link_transport transport, int address_fd) {
   const actors::message_registry types;
   actors::system_config config;
   caf::actor_system system(config);
@@ -40,7 +40,7 @@ using namespace std::chrono_literals;
 }  // namespace
 
 TEST_CASE("every outstanding request fails within a second of its process being killed") {
-  const auto transport = GENERATE(messages::ucx_transport::tcp, messages::ucx_transport::shm);
+  const auto transport = GENERATE(messages::link_transport::tcp, messages::link_transport::shm);
   int pipe_fds[2];
   REQUIRE(pipe(pipe_fds) == 0);
   const pid_t child = fork();  // before this process has threads

@@ -13,6 +13,7 @@ loopback_network::loopback_network() : state_(std::make_shared<state>()) {}
 
 result<std::string> loopback_network::state::add(std::string address,
                                                  const std::shared_ptr<loopback_engine>& engine) {
+  if (address.empty()) address = ":0";
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos) {
     return fail(errc::address_unavailable,

@@ -35,6 +35,7 @@ bool simulated_network::state::happens(double chance) {
 
 result<std::string> simulated_network::state::add(std::string address,
                                                   const std::shared_ptr<simulated_node>& node) {
+  if (address.empty()) address = ":0";
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos)
     return fail(errc::address_unavailable,
@@ -73,6 +74,10 @@ void simulated_connection::join(unsigned end, const std::shared_ptr<simulated_no
                                 peer_id peer) {
   ends_[end].node = node;
   ends_[end].peer = peer;
+  ends_[end].joined = true;
+  for (auto& what : std::exchange(early_, {})) {
+    network_->after({}, [self = shared_from_this(), end, what] { self->arrive(end, what); });
+  }
 }
 
 void simulated_connection::open(const std::string& address) {
@@ -114,6 +119,8 @@ simulated_network::state::time simulated_connection::send(
 }
 
 void simulated_connection::arrive(unsigned to, const std::shared_ptr<const simulated_message>& what) {
+  // What is said before the other side has taken the connection waits for that.
+  if (!ends_[to].joined) return early_.push_back(what);
   const auto node = ends_[to].node.lock();
   if (!node || ends_[to].closed) return;
   // What was on its way when the connection broke may still come.

@@ -110,6 +110,7 @@ class simulated_connection : public std::enable_shared_from_this<simulated_conne
     peer_id peer;
     simulated_network::state::time free_at{0};  // when what it sent has left
     simulated_network::state::time door_at{0};  // when the last through the door comes
+    bool joined = false;
     bool closed = false;
   };
 
@@ -123,6 +124,7 @@ class simulated_connection : public std::enable_shared_from_this<simulated_conne
   const std::shared_ptr<simulated_network::state> network_;
   side ends_[2];
   bool broken_ = false;
+  std::vector<std::shared_ptr<const simulated_message>> early_;  // for an end that has not joined
   std::uint64_t parked_ = 0;
   simulated_network::state::time parked_since_{0};
 };
