@@ -290,7 +290,8 @@ TEST_CASE("a transport that UCX lacks is refused in one line", "[link]") {
   CHECK(made.error().code == errc::transport_missing);
   CHECK(made.error().text.find('\n') == std::string::npos);
   const auto none =
-      make_link({.settings = {{"TLS", "no_such_transport"}, {"LOG_LEVEL", "fatal"}}}, {});
+      make_link({.transport = link_transport::trusted,
+                 .settings = {{"TLS", "no_such_transport"}, {"LOG_LEVEL", "fatal"}}}, {});
   REQUIRE_FALSE(none);
   CHECK(none.error().code == errc::transport_missing);
 }

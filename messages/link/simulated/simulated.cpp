@@ -108,11 +108,10 @@ simulated_network::state::time simulated_connection::send(
     lose();
     return left;
   }
+  if (what->passes_the_door()) ends_[1 - from].door.push_back(what);
   const bool twice = is_piece && network_->happens(network_->options().repeats);
   for (int copy = 0; copy < (twice ? 2 : 1); ++copy) {
-    auto comes = left + network_->a_delay();
-    if (what->passes_the_door()) comes = sender.door_at = std::max(comes, sender.door_at);
-    network_->at(comes,
+    network_->at(left + network_->a_delay(),
                  [self = shared_from_this(), to = 1 - from, what] { self->arrive(to, what); });
   }
   return left;
@@ -126,7 +125,14 @@ void simulated_connection::arrive(unsigned to, const std::shared_ptr<const simul
   // What was on its way when the connection broke may still come.
   if (broken_ && network_->happens(0.5)) return;
   if (parted()) return park([self = shared_from_this(), to, what] { self->arrive(to, what); });
-  node->deliver(ends_[to].peer, this, what);
+  if (!what->passes_the_door()) return node->deliver(ends_[to].peer, this, what);
+  // Nothing overtakes at the door.
+  ends_[to].at_door.insert(what.get());
+  while (!ends_[to].door.empty() && ends_[to].at_door.erase(ends_[to].door.front().get()) > 0) {
+    const auto next = ends_[to].door.front();
+    ends_[to].door.pop_front();
+    node->deliver(ends_[to].peer, this, next);
+  }
 }
 
 bool simulated_connection::parted() const {

@@ -28,6 +28,7 @@ void simulated_carrier::send(sending& what) {
   message->header.assign(what.head().begin(), what.head().end());
   message->pieces = what.pieces;  // which hold what a piece's data lies in
   const bool alone = what.pieces.size() == 1;
+  if (what.id == wire::chunk_id) message->held = what.pieces.front().frame->large;
   if (!alone) message->bytes.assign(what.data.begin(), what.data.end());
   message->data = alone ? what.data : std::span<const std::byte>(message->bytes);
   message->ticket = next_ticket_++;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -75,6 +76,7 @@ struct simulated_message {
   std::span<const std::byte> data;  ///< In `bytes`, or in what the piece holds.
   std::vector<std::byte> bytes;
   std::vector<outbox::piece> pieces;
+  std::vector<outgoing::large_tensor> held;  ///< What a chunk lies in, also when its frame has ended.
   std::uint64_t ticket = 0;  ///< The sender's.
   bool is_receipt = false;   ///< The chunk of this ticket of yours has arrived.
 
@@ -109,7 +111,8 @@ class simulated_connection : public std::enable_shared_from_this<simulated_conne
     std::weak_ptr<simulated_node> node;
     peer_id peer;
     simulated_network::state::time free_at{0};  // when what it sent has left
-    simulated_network::state::time door_at{0};  // when the last through the door comes
+    std::deque<std::shared_ptr<const simulated_message>> door;  // what comes, in order
+    std::set<const simulated_message*> at_door;                 // of these, what is here
     bool joined = false;
     bool closed = false;
   };

@@ -128,8 +128,9 @@ void connection::settle(clock::time_point now) {
 }
 
 /// The other side may have made room for others: it drops strangers when too many come at once.
+/// Once it has proved itself it may count us as a peer, and a second one would not be the same.
 bool connection::dial_later(clock::time_point now) {
-  const bool meets = state_ == state::meeting && role_ == role::connects;
+  const bool meets = state_ == state::meeting && role_ == role::connects && keys() == nullptr;
   if (!meets || !broken_->worth_trying || dialled_again_ == most_dials) return false;
   const auto at = now + first_pause * (1 << dialled_again_);
   if (at >= deadline_) return false;
