@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "messages/link/ucx/carrier.hpp"
-#include "messages/link/ucx/mover.hpp"
+#include "messages/link/ucx/handles.hpp"
 
 namespace troupe::messages {
 namespace {
@@ -51,11 +51,6 @@ engine::~engine() {
   listener_.reset();
   for (auto& [id, each] : peers_) each.core->cancel();
   events_.tell();
-  if (mover_) {
-    mover_->drain();
-    for (auto& [id, each] : peers_) each.over_ucx->give_up_closing();
-    mover_.reset();  // may still complete requests of peers
-  }
   peers_.clear();
   events_.tell();
 }
@@ -66,9 +61,9 @@ result<void> engine::start() {
     return fail(errc::io_failed, fmt::format("cannot make an epoll: {}", std::strerror(errno)));
   }
   if (options_.transport == link_transport::tcp) return {};
-  auto made = ucx::mover::make(options_, counters_);
+  auto made = ucx::library::open(options_);
   if (!made) return tl::unexpected(std::move(made.error()));
-  mover_ = std::move(*made);
+  ucx_ = std::move(*made);
   return {};
 }
 
@@ -108,9 +103,9 @@ engine::peer& engine::add_peer(std::string name, connection::role mine, From fro
   const peer_id id{next_peer_++};
   const door::door_carrier::waiting_room where{epoll_.get(), id.value};
   peer& out = peers_[id.value];
-  if (mover_) {
+  if (ucx_) {
     auto made =
-        std::make_unique<ucx::ucx_carrier>(where, options_, std::move(from), *mover_);
+        std::make_unique<ucx::ucx_carrier>(where, options_, std::move(from), ucx_->context());
     out.over_ucx = made.get();
     out.by = std::move(made);
   } else {
@@ -207,8 +202,9 @@ void engine::give_back(peer_id to, std::uint64_t loan) {
 bool engine::poll(clock::time_point now, bool news) {
   bool worked = settle_all(now);  // what was commanded goes out before we look for what came in
   worked |= events_.tell();       // buffers that come back now are still in the cache
-  if (mover_) worked |= mover_->progress();
-  if (!mover_ || news || now >= look_at_) worked |= look_at_doors(now);
+  if (ucx_) worked |= progress_ucx();
+  if (!ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
+  if (now >= sweep_at_) sweep();
   if (now >= deadline_) settle_expired(now);
   worked |= settle_all(now);
   worked |= events_.tell();
@@ -225,6 +221,7 @@ bool engine::look_at_doors(clock::time_point now) {
       accept_waiting(now);
       continue;
     }
+    if ((one.data.u64 & ucx::ucx_carrier::worker_tag) != 0) continue;  // UCX is looked at anyway
     const auto found = peers_.find(one.data.u64);
     if (found == peers_.end()) continue;
     tell_carrier(found->second, (one.events & ~std::uint32_t{EPOLLOUT}) != 0,
@@ -270,8 +267,24 @@ void engine::settle(connection& core, clock::time_point now) {
   if (is_released(which)) peers_.erase(entry);
 }
 
-bool engine::is_released(const peer& which) const {
+bool engine::is_released(peer& which) {
   return which.core->is_released() && (which.over_ucx == nullptr || which.over_ucx->is_released());
+}
+
+/// Peers that are gone may keep tensors of ours until their process has ended.
+void engine::sweep() {
+  sweep_at_ = clock::now() + 1s;
+  for (auto next = peers_.begin(); next != peers_.end();) {
+    const auto current = next++;
+    peer& which = current->second;
+    if (which.core->is_gone() && is_released(which)) peers_.erase(current);
+  }
+}
+
+bool engine::progress_ucx() {
+  bool worked = false;
+  for (auto& [id, each] : peers_) worked |= each.over_ucx->progress_ucx();
+  return worked;
 }
 
 void engine::settle_expired(clock::time_point now) {
@@ -284,12 +297,9 @@ void engine::settle_expired(clock::time_point now) {
   }
 }
 
-int engine::ucx_fd() const {
-  return mover_ ? mover_->event_fd() : -1;
-}
-
 bool engine::arm() {
-  return attention_.empty() && (!mover_ || mover_->arm());
+  if (!attention_.empty()) return false;
+  return !ucx_ || std::ranges::all_of(peers_, [](auto& each) { return each.second.over_ucx->arm(); });
 }
 
 }  // namespace troupe::messages

@@ -17,8 +17,8 @@
 namespace troupe::messages {
 
 namespace ucx {
-class mover;
 class ucx_carrier;
+class library;
 }  // namespace ucx
 
 /// What the link's thread runs: the sockets at which peers are met, UCX where frames pass through
@@ -55,9 +55,8 @@ class engine {
   /// socket may be ready; else they are looked at only now and then.
   bool poll(clock::time_point now, bool news);
 
-  /// Readable when `poll` has something to do, once `arm` has returned true. -1: there is none.
+  /// Readable when `poll` has something to do, once `arm` has returned true.
   [[nodiscard]] int door_fd() const { return epoll_.get(); }
-  [[nodiscard]] int ucx_fd() const;
   /// False when there is something to do at once.
   [[nodiscard]] bool arm();
   /// When `poll` has something to do at the latest.
@@ -89,7 +88,9 @@ class engine {
   void tell_carrier(peer& which, bool readable, bool writable);
   [[nodiscard]] const key_share& shown_share(clock::time_point now);
   [[nodiscard]] key_share make_share() const;
-  [[nodiscard]] bool is_released(const peer& which) const;
+  [[nodiscard]] static bool is_released(peer& which);
+  bool progress_ucx();
+  void sweep();
 
   const link_options options_;
   link_counters& counters_;
@@ -98,6 +99,7 @@ class engine {
   std::vector<connection*> attention_;
   std::vector<connection*> due_;  // empty but in `settle_all`
   clock::time_point deadline_ = clock::time_point::max();
+  clock::time_point sweep_at_ = {};
   clock::time_point look_at_ = {};  // at the doors, though nothing was told of them
   std::uint64_t next_peer_ = 1;
   std::uint64_t strangers_ = 0;  // came in and are not up
@@ -108,7 +110,7 @@ class engine {
 
   descriptor epoll_;
   std::optional<door::listener> listener_;
-  std::unique_ptr<ucx::mover> mover_;
+  std::unique_ptr<ucx::library> ucx_;  // null: the door carries everything
   peer_map peers_;
 };
 

@@ -39,7 +39,6 @@ struct link_stats {
   std::uint64_t peers = 0;             ///< Connected now.
   std::uint64_t bad_macs = 0;          ///< Messages not sealed by the peer; each ended its link.
   std::uint64_t replayed_frames = 0;   ///< Pieces of frames that came again and were dropped.
-  std::uint64_t unknown_sessions = 0;  ///< Messages of another session that were dropped.
   std::array<std::uint64_t, refusal_kinds> refused_handshakes = {};  ///< Indexed by `refusal`.
 
   [[nodiscard]] std::uint64_t refused(refusal why) const {

@@ -232,7 +232,7 @@ class threaded_link final : public link {
                          : std::max(engine_->deadline() - now, clock::duration::zero());
       const bool armed = engine_->arm();
       if (!armed) longest = std::min(longest, patience());
-      if (longest > clock::duration::zero()) wait(longest, armed);
+      if (longest > clock::duration::zero()) wait(longest);
     }
     sleeping_.store(false, std::memory_order_seq_cst);
   }
@@ -245,10 +245,8 @@ class threaded_link final : public link {
   }
 
   /// Waits for commands, for sockets and, where it can be waited for, for UCX.
-  void wait(clock::duration longest, bool for_ucx) {
-    std::array<pollfd, 3> ready = {{{wake_fd_, POLLIN, 0},
-                                    {engine_->door_fd(), POLLIN, 0},
-                                    {for_ucx ? engine_->ucx_fd() : -1, POLLIN, 0}}};
+  void wait(clock::duration longest) {
+    std::array<pollfd, 2> ready = {{{wake_fd_, POLLIN, 0}, {engine_->door_fd(), POLLIN, 0}}};
     timespec limit{};
     const bool bounded = longest != clock::duration::max();
     if (bounded) {

@@ -1,61 +1,175 @@
 #include "messages/link/ucx/carrier.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/uio.h>
 
+#include <array>
+#include <cerrno>
 #include <cstring>
+#include <exception>
 #include <utility>
+
+#include "messages/link/cluster_secret.hpp"
 
 namespace troupe::messages::ucx {
 namespace {
 
-bool passes_the_door(wire::message_id id) {
+/// The id of the Active Message that says a chunk has been read; the others are wire::message_id.
+constexpr unsigned receipt_id = 64;
+
+bool passes_ucx(wire::message_id id) {
   switch (id) {
     case wire::frame_id:
     case wire::bundle_id:
     case wire::chunk_id:
     case wire::returns_id:
-      return false;
-    default:
       return true;
+    default:
+      return false;
   }
+}
+
+bool has_ended(const descriptor& process) {
+  pollfd state{process.get(), POLLIN, 0};
+  return !process || ::poll(&state, 1, 0) > 0;
+}
+
+/// What a process shows so that another can try whether it may read its memory. In an address it
+/// stands before UCX's own.
+struct sample {
+  std::uint64_t at = 0;
+  std::array<std::byte, 16> mark = {};
+};
+static_assert(sizeof(sample) == 24);
+
+const sample& shown_sample() {
+  static const sample shown = [] {
+    static std::array<std::byte, 16> mark;
+    fill_random(mark);
+    return sample{reinterpret_cast<std::uintptr_t>(mark.data()), mark};
+  }();
+  return shown;
+}
+
+/// Errors: io_failed, in the system's words.
+result<void> read_from(std::uint64_t process, std::uint64_t at, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const iovec here{into.data(), into.size()};
+    const iovec there{reinterpret_cast<void*>(at), into.size()};
+    const auto got = ::process_vm_readv(static_cast<pid_t>(process), &here, 1, &there, 1, 0);
+    if (got <= 0) return tl::unexpected(error{errc::io_failed, std::strerror(errno)});
+    into = into.subspan(static_cast<std::size_t>(got));
+    at += static_cast<std::uint64_t>(got);
+  }
+  return {};
 }
 
 }  // namespace
 
+ucx_carrier::~ucx_carrier() {
+  is_ending_ = true;
+  worker_.reset();
+}
+
 std::vector<std::byte> ucx_carrier::address() {
-  // Asked for when the handshake is done: from now on the peer may send.
-  session_ = whom().keys()->session;
-  mover_.add(*session_, *this);
-  return mover_.address();
+  // Asked for when the handshake is done: from now on UCX may learn of the peer.
+  if (auto opened = open_worker(); !opened) {
+    whom().broken(opened.error());
+    return {};
+  }
+  ucp_address_t* address = nullptr;
+  std::size_t bytes = 0;
+  if (ucp_worker_get_address(worker_.get(), &address, &bytes) != UCS_OK) {
+    whom().broken({errc::io_failed, "UCX does not say where it is reached"});
+    return {};
+  }
+  const auto shown = std::as_bytes(std::span(&shown_sample(), 1));
+  std::vector<std::byte> out(shown.begin(), shown.end());
+  const auto* const data = reinterpret_cast<const std::byte*>(address);
+  out.insert(out.end(), data, data + bytes);
+  ucp_worker_release_address(worker_.get(), address);
+  return out;
+}
+
+result<void> ucx_carrier::open_worker() {
+  auto made = make_worker(context_);
+  if (!made) return tl::unexpected(std::move(made.error()));
+  worker_ = std::move(*made);
+  if (const auto status = ucp_worker_get_efd(worker_.get(), &event_fd_); status != UCS_OK) {
+    return tl::unexpected(to_error(status, "UCX cannot be waited for"));
+  }
+  if (auto set = set_handlers(); !set) return set;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = where_.tag | worker_tag;
+  if (::epoll_ctl(where_.epoll, EPOLL_CTL_ADD, event_fd_, &event) == 0) return {};
+  return tl::unexpected(
+      error{errc::io_failed, fmt::format("cannot wait for UCX: {}", std::strerror(errno))});
 }
 
 result<void> ucx_carrier::reach(std::span<const std::byte> address) {
+  if (!worker_ || address.size() <= sizeof(sample)) {
+    return tl::unexpected(error{errc::peer_lost, "UCX has no address of it"});
+  }
+  if (is_shm_) probe(address);
+  const auto of_ucx = address.subspan(sizeof(sample));
+  const std::vector<std::byte> aligned(of_ucx.begin(), of_ucx.end());
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLER |
                       UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
-  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-  // With the PEER mode UCX would silently leave shared memory out.
+  params.address = reinterpret_cast<const ucp_address_t*>(aligned.data());
+  // With the PEER mode UCX would leave shared memory out.
   params.err_mode = is_shm_ ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&ucx_carrier::on_failed, this};
-  const auto status = ucp_ep_create(mover_.worker(), &params, &endpoint_);
+  const auto status = ucp_ep_create(worker_.get(), &params, &endpoint_);
   if (status == UCS_OK) return {};
-  endpoint_ = nullptr;
+  endpoint_ = nullptr;  // and the worker is not used again: it may have heard of the dead
   return tl::unexpected(to_error(status, "UCX cannot reach it", errc::peer_lost));
 }
 
+/// Whether the peer's memory can be read from here, as its sample shows.
+void ucx_carrier::probe(std::span<const std::byte> address) {
+  sample theirs;
+  std::memcpy(&theirs, address.data(), sizeof(theirs));
+  process_held_ = process() > 0 ? hold_process(static_cast<pid_t>(process())) : descriptor();
+  if (!process_held_) return;
+  std::array<std::byte, 16> read;
+  reads_ = read_from(process(), theirs.at, read) && read == theirs.mark;
+}
+
+bool ucx_carrier::progress_ucx() {
+  return endpoint_ != nullptr && !failed_ && ucp_worker_progress(worker_.get()) > 0;
+}
+
+bool ucx_carrier::arm() {
+  return endpoint_ == nullptr || failed_ || ucp_worker_arm(worker_.get()) == UCS_OK;
+}
+
 void ucx_carrier::on_failed(void* self, ucp_ep_h, ucs_status_t status) {
-  auto* const carrier = static_cast<ucx_carrier*>(self);
-  if (std::exchange(carrier->failed_, true)) return;
-  carrier->whom().broken({errc::peer_lost, ucs_status_string(status)});
+  static_cast<ucx_carrier*>(self)->note_failure(status);
+}
+
+void ucx_carrier::note_failure(ucs_status_t status) {
+  if (is_ending_ || std::exchange(failed_, true)) return;
+  whom().broken({errc::peer_lost, ucs_status_string(status)});
 }
 
 void ucx_carrier::send(sending& what) {
-  if (passes_the_door(what.id)) return door_carrier::send(what);
-  if (endpoint_ == nullptr || closing_ != nullptr) return whom().sent(what, false);
+  if (!passes_ucx(what.id)) return door_carrier::send(what);
+  if (endpoint_ == nullptr || failed_) return whom().sent(what, false);
+  if (what.id != wire::chunk_id) return post(what, UCP_AM_SEND_FLAG_EAGER);
+  if (!is_shm_) return post(what, UCP_AM_SEND_FLAG_RNDV);
+  if (!is_read_) return door_carrier::send(what);
+  post_place(what);
+}
+
+void ucx_carrier::post(sending& what, unsigned flags) {
   ucp_request_param_t params{};
   params.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = what.id == wire::chunk_id ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  params.flags = flags;
   params.cb.send = &ucx_carrier::on_sent;
   what.with = this;
   params.user_data = &what;
@@ -63,36 +177,138 @@ void ucx_carrier::send(sending& what) {
   const ucs_status_ptr_t request =
       ucp_am_send_nbx(endpoint_, what.id, header.data(), header.size(), what.data.data(),
                       what.data.size(), &params);
-  if (UCS_PTR_IS_PTR(request)) return;
-  finish_send(what, UCS_PTR_RAW_STATUS(request));
+  if (!UCS_PTR_IS_PTR(request)) return finish_send(what, UCS_PTR_RAW_STATUS(request));
+  posted_.insert(&what);
 }
 
 void ucx_carrier::on_sent(void* request, ucs_status_t status, void* what) {
   ucp_request_free(request);
   auto* const ended = static_cast<sending*>(what);
-  static_cast<ucx_carrier*>(ended->with)->finish_send(*ended, status);
+  auto* const self = static_cast<ucx_carrier*>(ended->with);
+  if (self->is_ending_) return;
+  self->posted_.erase(ended);
+  self->finish_send(*ended, status);
 }
 
 void ucx_carrier::finish_send(sending& what, ucs_status_t status) {
-  if (status != UCS_OK && !std::exchange(failed_, true)) {
-    whom().broken({errc::peer_lost, ucs_status_string(status)});
-  }
+  if (status != UCS_OK) note_failure(status);
   whom().sent(what, status == UCS_OK);
 }
 
-void ucx_carrier::take_message(wire::message_id id, std::span<const std::byte> header,
-                               std::span<const std::byte> data) {
-  whom().take({id, header, data});
+namespace {
+
+/// For messages whose content UCX copies or need not keep.
+void forget(void* request, ucs_status_t, void* held) {
+  ucp_request_free(request);
+  delete static_cast<std::vector<std::byte>*>(held);
+}
+
+void post_copy(ucp_ep_h endpoint, unsigned id, std::span<const std::byte> header,
+               std::span<const std::byte> data) {
+  auto held = std::make_unique<std::vector<std::byte>>(header.begin(), header.end());
+  held->insert(held->end(), data.begin(), data.end());
+  ucp_request_param_t params{};
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_AM_SEND_FLAG_EAGER;
+  params.cb.send = &forget;
+  params.user_data = held.get();
+  const ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint, id, held->data(), header.size(), held->data() + header.size(),
+                      data.size(), &params);
+  if (UCS_PTR_IS_PTR(request)) static_cast<void>(held.release());
+}
+
+}  // namespace
+
+/// Tells the peer where the chunk lies; it is sent when the peer has read it.
+void ucx_carrier::post_place(sending& what) {
+  const chunk_place place{reinterpret_cast<std::uintptr_t>(what.data.data()), next_ticket_++};
+  placed_[place.ticket] = &what;
+  post_copy(endpoint_, wire::chunk_id, what.head(), std::as_bytes(std::span(&place, 1)));
+}
+
+void ucx_carrier::say_receipt(std::uint64_t ticket) {
+  if (endpoint_ == nullptr || failed_) return;
+  post_copy(endpoint_, receipt_id, std::as_bytes(std::span(&ticket, 1)), {});
+}
+
+void ucx_carrier::take_receipt(std::span<const std::byte> header) {
+  std::uint64_t ticket = 0;
+  if (header.size() != sizeof(ticket)) return fail("a receipt of another size");
+  std::memcpy(&ticket, header.data(), sizeof(ticket));
+  const auto read = placed_.extract(ticket);
+  if (!read.empty()) whom().sent(*read.mapped(), true);
+}
+
+template <unsigned Id>
+ucs_status_t ucx_carrier::on_message(void* self, const void* header, std::size_t header_bytes,
+                                     void* data, std::size_t bytes,
+                                     const ucp_am_recv_param_t* param) {
+  auto* const carrier = static_cast<ucx_carrier*>(self);
+  if (carrier->is_ending_) return UCS_OK;
+  const std::span<const std::byte> head(static_cast<const std::byte*>(header), header_bytes);
+  const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  try {
+    if constexpr (Id == wire::chunk_id) return carrier->take_chunk(head, data, bytes, rendezvous);
+    const std::span<const std::byte> here(static_cast<const std::byte*>(data), bytes);
+    if constexpr (Id == receipt_id) {
+      carrier->take_receipt(head);
+    } else {
+      // Data that is still at the sender cannot be read here.
+      carrier->whom().take({static_cast<wire::message_id>(Id), head,
+                            rendezvous ? std::span<const std::byte>() : here});
+    }
+  } catch (const std::exception& problem) {  // must not cross UCX
+    carrier->fail(problem.what());
+  }
+  return UCS_OK;
+}
+
+template <unsigned Id>
+result<void> ucx_carrier::set_handler() {
+  ucp_am_handler_param_t params{};
+  params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  params.id = Id;
+  params.flags = UCP_AM_FLAG_WHOLE_MSG;
+  params.cb = &ucx_carrier::on_message<Id>;
+  params.arg = this;
+  const auto status = ucp_worker_set_am_recv_handler(worker_.get(), &params);
+  if (status == UCS_OK) return {};
+  return tl::unexpected(to_error(status, "UCX takes no handler"));
+}
+
+result<void> ucx_carrier::set_handlers() {
+  result<void> out = set_handler<wire::frame_id>();
+  if (out) out = set_handler<wire::bundle_id>();
+  if (out) out = set_handler<wire::chunk_id>();
+  if (out) out = set_handler<wire::returns_id>();
+  if (out) out = set_handler<receipt_id>();
+  return out;
 }
 
 ucs_status_t ucx_carrier::take_chunk(std::span<const std::byte> header, void* data,
-                                     std::uint64_t bytes, bool rendezvous) {
-  if (!rendezvous) {
-    fail("a chunk came eagerly");
-    return UCS_OK;
+                                     std::size_t bytes, bool rendezvous) {
+  if (!is_shm_) {
+    if (!rendezvous) return fail("a chunk came eagerly"), UCS_OK;
+    // UCX tells the sender of a chunk that is not received that it is done.
+    return whom().offer(header, data, bytes) ? UCS_INPROGRESS : UCS_OK;
   }
-  // UCX tells the sender of a chunk that is not received that it is done.
-  return whom().offer(header, data, bytes) ? UCS_INPROGRESS : UCS_OK;
+  auto place = std::make_unique<chunk_place>();
+  wire::chunk_prefix chunk;
+  if (rendezvous || bytes != sizeof(*place) || header.size() != sizeof(chunk)) {
+    return fail("a chunk does not say where it lies"), UCS_OK;
+  }
+  std::memcpy(place.get(), data, sizeof(*place));
+  std::memcpy(&chunk, header.data(), sizeof(chunk));
+  void* const offered = place.get();
+  const std::uint64_t ticket = place->ticket;
+  places_[offered] = std::move(place);
+  if (whom().offer(header, offered, chunk.bytes)) return UCS_OK;
+  places_.erase(offered);
+  say_receipt(ticket);
+  return UCS_OK;
 }
 
 void ucx_carrier::fail(std::string_view why) {
@@ -100,6 +316,11 @@ void ucx_carrier::fail(std::string_view why) {
 }
 
 void ucx_carrier::receive(receiving& what) {
+  if (what.offered == nullptr) return door_carrier::receive(what);
+  if (is_shm_) {
+    const auto place = places_.extract(what.offered);
+    return read_memory(what, *place.mapped());
+  }
   ucp_request_param_t params{};
   params.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -107,64 +328,72 @@ void ucx_carrier::receive(receiving& what) {
   params.cb.recv_am = &ucx_carrier::on_received;
   what.with = this;
   params.user_data = &what;
-  mover_.receive_started();
   const ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(mover_.worker(), what.offered, what.data, what.bytes, &params);
-  if (UCS_PTR_IS_PTR(request)) return;
-  finish_receive(what, UCS_PTR_RAW_STATUS(request));
+      ucp_am_recv_data_nbx(worker_.get(), what.offered, what.data, what.bytes, &params);
+  if (UCS_PTR_IS_PTR(request)) {
+    receiving_.insert(&what);
+    return;
+  }
+  const auto status = UCS_PTR_RAW_STATUS(request);
+  if (status != UCS_OK) note_failure(status);
+  whom().received(what, status == UCS_OK);
+}
+
+void ucx_carrier::read_memory(receiving& what, const chunk_place& from) {
+  const auto read = read_from(process(), from.at, {what.data, what.bytes});
+  // The number of a process that has ended may be another's by now.
+  const bool good = read && !has_ended(process_held_);
+  if (good) {
+    say_receipt(from.ticket);
+  } else {
+    whom().broken({errc::peer_lost, read ? "its process has ended" : read.error().text});
+  }
+  whom().received(what, good);
 }
 
 void ucx_carrier::on_received(void* request, ucs_status_t status, std::size_t, void* what) {
   ucp_request_free(request);
   auto* const ended = static_cast<receiving*>(what);
-  static_cast<ucx_carrier*>(ended->with)->finish_receive(*ended, status);
-}
-
-void ucx_carrier::finish_receive(receiving& what, ucs_status_t status) {
-  mover_.receive_ended();
-  if (status != UCS_OK && !std::exchange(failed_, true)) {
-    whom().broken({errc::peer_lost, ucs_status_string(status)});
-  }
-  whom().received(what, status == UCS_OK);
+  auto* const self = static_cast<ucx_carrier*>(ended->with);
+  if (self->is_ending_) return;
+  self->receiving_.erase(ended);
+  if (status != UCS_OK) self->note_failure(status);
+  self->whom().received(*ended, status == UCS_OK);
 }
 
 void ucx_carrier::drop(void* offered) {
-  ucp_am_data_release(mover_.worker(), offered);
+  if (offered == nullptr) return door_carrier::drop(offered);
+  if (!is_shm_) {
+    if (worker_) ucp_am_data_release(worker_.get(), offered);
+    return;
+  }
+  const auto place = places_.extract(offered);
+  if (!place.empty()) say_receipt(place.mapped()->ticket);
 }
 
+/// The worker is destroyed without another look at what the peer left in it.
 void ucx_carrier::hang_up() {
-  if (session_) mover_.remove(*session_);
-  session_.reset();
-  close_endpoint();
+  is_ending_ = true;
+  endpoint_ = nullptr;
+  event_fd_ = -1;
+  worker_.reset();
+  is_ending_ = false;
+  places_.clear();
+  std::vector<sending*> over(posted_.begin(), posted_.end());
+  posted_.clear();
+  for (const auto& [ticket, what] : std::exchange(placed_, {})) {
+    for (const outbox::piece& piece : what->pieces) kept_.push_back(piece.frame);
+    over.push_back(what);
+  }
+  for (sending* const what : over) whom().sent(*what, false);
+  for (receiving* const what : std::exchange(receiving_, {})) whom().received(*what, false);
+  reads_ = is_read_ = false;
   door_carrier::hang_up();
 }
 
-void ucx_carrier::close_endpoint() {
-  if (endpoint_ == nullptr || closing_ != nullptr) return;
-  // Without the PEER mode UCX cannot close an endpoint in mid-flight, and keeps the requests of a
-  // dead peer for ever; such an endpoint is left to the worker's end.
-  if (is_shm_ && (failed_ || !whom().is_quiet())) return;
-  ucp_request_param_t params{};
-  params.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = is_shm_ ? 0 : UCP_EP_CLOSE_FLAG_FORCE;
-  params.cb.send = &ucx_carrier::on_closed;
-  params.user_data = this;
-  closing_ = ucp_ep_close_nbx(endpoint_, &params);
-  if (UCS_PTR_IS_PTR(closing_)) return;
-  closing_ = nullptr;
-  endpoint_ = nullptr;
-}
-
-void ucx_carrier::give_up_closing() {
-  if (closing_ != nullptr) ucp_request_free(std::exchange(closing_, nullptr));
-}
-
-void ucx_carrier::on_closed(void*, ucs_status_t, void* self) {
-  auto* const carrier = static_cast<ucx_carrier*>(self);
-  carrier->give_up_closing();
-  carrier->endpoint_ = nullptr;
-  carrier->whom().want_attention();
+bool ucx_carrier::is_released() {
+  if (!kept_.empty() && has_ended(process_held_)) kept_.clear();
+  return kept_.empty();
 }
 
 }  // namespace troupe::messages::ucx

@@ -1,59 +1,103 @@
 #pragma once
 
-#include <optional>
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <string_view>
+#include <unordered_set>
+#include <vector>
 
 #include "messages/link/door/door_carrier.hpp"
-#include "messages/link/ucx/mover.hpp"
+#include "messages/link/ucx/handles.hpp"
 
 namespace troupe::messages::ucx {
 
 /// Carries a connection's frames as Active Messages of UCX, and the rest over the door, whose end is
-/// the sign of a peer's death. UCX is told of a peer only when that has proved itself. One thread.
+/// the sign of a peer's death. UCX is told of a peer only when that has proved itself, and each peer
+/// has a worker of its own: what a process that was killed or stopped leaves in shared memory stays
+/// between it and us, and goes with the worker. One thread.
+///
+/// Inside a machine UCX moves what is small. A chunk is read by its receiver where it lies in the
+/// sender's memory (process_vm_readv), which then says so; where the system does not allow that, it
+/// passes the door. UCX's own way of reading (its cma transport) ends the reader's process when the
+/// other one has died.
 class ucx_carrier final : public door::door_carrier {
  public:
   template <class From>
-  ucx_carrier(waiting_room where, const link_options& options, From from, mover& by)
+  ucx_carrier(waiting_room where, const link_options& options, From from, ucp_context_h of)
       : door_carrier(where, options.bounds, std::move(from)),
-        mover_(by),
+        where_(where),
+        context_(of),
         is_shm_(options.transport == link_transport::shm) {}
+  ~ucx_carrier() override;
+
+  /// Added to the tag of epoll for UCX's own news.
+  static constexpr std::uint64_t worker_tag = std::uint64_t{1} << 63;
+
+  /// Lets UCX do what there is to do. Returns whether there was anything.
+  bool progress_ucx();
+  /// False when there is something to do at once.
+  [[nodiscard]] bool arm();
 
   void send(sending& what) override;
   void receive(receiving& what) override;
   void drop(void* offered) override;
   [[nodiscard]] std::vector<std::byte> address() override;
   [[nodiscard]] result<void> reach(std::span<const std::byte> address) override;
+  [[nodiscard]] bool reads_peer() const override { return reads_; }
+  void peer_reads() override { is_read_ = true; }
   void hang_up() override;
 
-  // Active Messages from this peer. The result is for UCX.
-  void take_message(wire::message_id id, std::span<const std::byte> header,
-                    std::span<const std::byte> data);
-  [[nodiscard]] ucs_status_t take_chunk(std::span<const std::byte> header, void* data,
-                                        std::uint64_t bytes, bool rendezvous);
-  /// A handler failed on this side, as when memory is short.
-  void fail(std::string_view why);
-
-  /// UCX knows nothing of this object any more.
-  [[nodiscard]] bool is_released() const { return endpoint_ == nullptr && closing_ == nullptr; }
-  /// To be called before the worker is destroyed, which asserts that nobody waits for an endpoint's
-  /// close any more.
-  void give_up_closing();
+  /// Nobody reads memory of ours any more that was lent to this peer's reading.
+  [[nodiscard]] bool is_released();
 
  private:
+  /// Where a chunk lies in the sender's memory.
+  struct chunk_place {
+    std::uint64_t at = 0;
+    std::uint64_t ticket = 0;
+  };
+
+  result<void> open_worker();
+  result<void> set_handlers();
+  template <unsigned Id>
+  result<void> set_handler();
+  template <unsigned Id>
+  static ucs_status_t on_message(void* self, const void* header, std::size_t header_bytes,
+                                 void* data, std::size_t bytes, const ucp_am_recv_param_t* param);
+  ucs_status_t take_chunk(std::span<const std::byte> header, void* data, std::size_t bytes,
+                          bool rendezvous);
+  void take_receipt(std::span<const std::byte> header);
   static void on_sent(void* request, ucs_status_t status, void* what);
   static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* what);
   static void on_failed(void* self, ucp_ep_h endpoint, ucs_status_t status);
-  static void on_closed(void* request, ucs_status_t status, void* self);
+  void post(sending& what, unsigned flags);
+  void post_place(sending& what);
   void finish_send(sending& what, ucs_status_t status);
-  void finish_receive(receiving& what, ucs_status_t status);
-  void close_endpoint();
+  void say_receipt(std::uint64_t ticket);
+  void read_memory(receiving& what, const chunk_place& from);
+  void fail(std::string_view why);
+  void note_failure(ucs_status_t status);
+  void probe(std::span<const std::byte> address);
 
-  mover& mover_;
+  const waiting_room where_;
+  const ucp_context_h context_;
   const bool is_shm_;
-  std::optional<std::uint64_t> session_;
+  ucx::worker worker_;
   ucp_ep_h endpoint_ = nullptr;
-  void* closing_ = nullptr;  // the request that closes it
+  int event_fd_ = -1;
   bool failed_ = false;
+  bool is_ending_ = false;  // callbacks only free what they are told of
+
+  std::unordered_set<sending*> posted_;                 // with UCX
+  std::map<std::uint64_t, sending*> placed_;            // chunks that the peer is to read, by ticket
+  std::unordered_set<receiving*> receiving_;            // with UCX
+  std::map<void*, std::unique_ptr<chunk_place>> places_;  // where chunks lie that we are to read
+  std::uint64_t next_ticket_ = 1;
+  bool reads_ = false;    // we can read the peer's memory
+  bool is_read_ = false;  // the peer can read ours
+  descriptor process_held_;
+  std::vector<std::shared_ptr<outgoing>> kept_;  // that a peer which we left may be reading
 };
 
 }  // namespace troupe::messages::ucx

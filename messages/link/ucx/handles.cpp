@@ -1,10 +1,16 @@
 #include "messages/link/ucx/handles.hpp"
 
+#include <dirent.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <ucs/config/global_opts.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <mutex>
 #include <string_view>
 
 namespace troupe::messages::ucx {
@@ -25,7 +31,7 @@ result<config> make_config(const link_options& options) {
   // The environment may choose among a trusted network's fabrics; it cannot open more than that.
   std::vector<std::pair<std::string, std::string>> settings = {{"WARN_UNUSED_ENV_VARS", "n"}};
   if (shm) {
-    settings.emplace_back("TLS", "sm");
+    settings.emplace_back("TLS", "posix");
   } else if (!options.beyond_loopback) {
     settings.emplace_back("TLS", "tcp");
     settings.emplace_back("NET_DEVICES", "lo");  // it opens a port on each device that it may use
@@ -64,6 +70,35 @@ result<void> check_transports(const std::string& description, link_transport wan
   if (wanted != link_transport::shm || has("posix") || has("sysv")) return {};
   return fail(errc::transport_missing,
               "UCX has no shared-memory transport on this machine; use the tcp transport");
+}
+
+/// UCX removes a segment's name as soon as it has made it: what is older was left.
+void sweep_segments(const std::string& folder) {
+  constexpr std::time_t old_seconds = 60;
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), &::closedir);
+  if (!entries) return;
+  while (const dirent* const entry = ::readdir(entries.get())) {
+    const std::string path = fmt::format("{}/{}", folder, entry->d_name);
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (std::time(nullptr) - status.st_mtime > old_seconds) ::unlink(path.c_str());
+  }
+}
+
+/// UCX's shared memory has settings that it reads from the environment alone.
+void prepare_shared_memory() {
+  // A process that is killed while it makes a segment leaves it: in a folder of this user's, where
+  // the next one finds it.
+  const std::string folder = fmt::format("/dev/shm/troupe-{}", ::geteuid());
+  struct stat status {};
+  const bool made = ::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST;
+  const bool is_ours = made && ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+                       status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
+  if (is_ours) {
+    sweep_segments(folder);
+    ::setenv("UCX_POSIX_DIR", folder.c_str(), 0);
+  }
+  ::setenv("UCX_POSIX_RX_BUFS_GROW", "64", 0);  // each peer has a segment of its own
 }
 
 }  // namespace
@@ -119,6 +154,16 @@ result<worker> make_worker(ucp_context_h parent) {
     return tl::unexpected(to_error(status, "UCX cannot create a worker"));
   }
   return worker(raw);
+}
+
+result<std::unique_ptr<library>> library::open(const link_options& options) {
+  if (options.transport == link_transport::shm) {
+    static std::once_flag once;
+    std::call_once(once, &prepare_shared_memory);
+  }
+  auto made = make_context(options);
+  if (!made) return tl::unexpected(std::move(made.error()));
+  return std::unique_ptr<library>(new library(std::move(*made)));
 }
 
 }  // namespace troupe::messages::ucx

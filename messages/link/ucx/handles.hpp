@@ -35,4 +35,18 @@ using worker = std::unique_ptr<ucp_worker, destroyer<ucp_worker_destroy>>;
 /// A worker for one thread, which can be waited for through a file descriptor.
 [[nodiscard]] result<worker> make_worker(ucp_context_h parent);
 
+/// UCX, as one link uses it. A resource; outlives the workers made of it.
+class library {
+ public:
+  /// Errors: transport_missing, when UCX has no such wire on this machine; io_failed.
+  [[nodiscard]] static result<std::unique_ptr<library>> open(const link_options& options);
+
+  [[nodiscard]] ucp_context_h context() const { return context_.get(); }
+
+ private:
+  explicit library(ucx::context of) : context_(std::move(of)) {}
+
+  const ucx::context context_;
+};
+
 }  // namespace troupe::messages::ucx

@@ -93,7 +93,13 @@ class carrier {
   /// The other side's process, where it is one of this machine; else 0.
   [[nodiscard]] virtual std::uint64_t process() const { return 0; }
 
-  /// The connection is over. What can be given up is told as sent, in vain, at once.
+  /// Whether this side can read the other side's memory; the connection tells the other side.
+  [[nodiscard]] virtual bool reads_peer() const { return false; }
+  /// The other side can read ours.
+  virtual void peer_reads() {}
+
+  /// The connection is over. What was not sent or received is told so, in vain, at
+  /// once.
   virtual void hang_up() = 0;
 };
 

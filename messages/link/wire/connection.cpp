@@ -221,18 +221,10 @@ void connection::lose(const error& why) {
   deadline_ = clock::time_point::max();
   dial_at_ = clock::time_point::max();
   drop_held();
-  if (broken_) {
-    // Nobody reads what a carrier still holds for a peer that has ended.
-    for (sending& what : sends_) {
-      for (const outbox::piece& piece : what.pieces) piece.frame->large.clear();
-    }
-  }
   forget_memory();
   carrier_.hang_up();
 }
 
-/// What a carrier still holds keeps this object until the link's end, but the borrower's process
-/// may end before that.
 void connection::forget_memory() {
   lent_.reset();
   borrowed_.reset();

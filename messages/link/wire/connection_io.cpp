@@ -219,10 +219,7 @@ std::optional<Header> connection::unseal(std::span<const std::byte> header, Cove
     break_off({errc::bad_frame, fmt::format("peer {}: a header of another size", name_)});
     return std::nullopt;
   }
-  if (read->seal.session != session_->id()) {
-    return ++shared_.counters.unknown_sessions, std::nullopt;
-  }
-  if (session_->verify(*read, *data)) return read;
+  if (read->seal.session == session_->id() && session_->verify(*read, *data)) return read;
   break_seal("a message with a wrong MAC");
   return std::nullopt;
 }
@@ -239,6 +236,7 @@ void connection::take_address(const arrived_message& what) {
   }
   if (auto reached = carrier_.reach(what.data); !reached) return broken(reached.error());
   become_up();
+  if (carrier_.reads_peer()) say_memory(wire::memory_kind::reads);
 }
 
 void connection::take_frame(const arrived_message& what) {
@@ -381,6 +379,8 @@ void connection::take_memory(const arrived_message& what, descriptor handed) {
     if (!again) borrow(*said, std::move(handed));
   } else if (said->kind == static_cast<std::uint8_t>(wire::memory_kind::at_hand)) {
     again = std::exchange(at_hand_, true);
+  } else if (said->kind == static_cast<std::uint8_t>(wire::memory_kind::reads)) {
+    carrier_.peer_reads();
   } else {
     break_off({errc::bad_frame, fmt::format("peer {}: no such news of memory", name_)});
   }

@@ -23,7 +23,6 @@ struct link_counters {
   std::atomic<std::uint64_t> peers = 0;
   std::atomic<std::uint64_t> bad_macs = 0;
   std::atomic<std::uint64_t> replayed_frames = 0;
-  std::atomic<std::uint64_t> unknown_sessions = 0;
   std::array<std::atomic<std::uint64_t>, refusal_kinds> refused_handshakes = {};
 
   [[nodiscard]] std::atomic<std::uint64_t>& refused(refusal why) {
@@ -33,7 +32,7 @@ struct link_counters {
   [[nodiscard]] link_stats read() const {
     link_stats out{frames_sent,     frames_received, bytes_sent,      bytes_received,
                    bytes_in_flight, bytes_lent,      bad_frames,      peers,
-                   bad_macs,        replayed_frames, unknown_sessions};
+                   bad_macs,        replayed_frames};
     std::ranges::copy(refused_handshakes, out.refused_handshakes.begin());
     return out;
   }

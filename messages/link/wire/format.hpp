@@ -29,7 +29,8 @@ namespace troupe::messages::wire {
 //
 // The handshake, addresses, memory and farewells pass through the door, the socket over which the
 // two processes met. The others pass through it too where the transport is sealed, and by way of
-// UCX's Active Messages where it is not; there, messages overtake each other.
+// UCX's Active Messages where it is not; there, messages overtake each other. Inside a machine a
+// chunk's bytes stay where they are until the receiver has read them there.
 //
 // Through the door, all but the handshake is encrypted and authenticated (records.hpp). Besides,
 // each header ends with a seal: the number of the session and a MAC, under this direction's key of
@@ -43,10 +44,10 @@ namespace troupe::messages::wire {
 // the receiver holds early ones and releases whole frames in the order of their numbers. The sender
 // gives the carrier the control lane's messages first and keeps the bytes it has in flight bounded.
 //
-// A receiver drops and counts: a message of another session, a number that was used.
+// A receiver drops and counts a number that was used.
 //
 // A receiver closes the connection for: another message, a header of another size, a MAC that is
-// wrong, a lane that does not exist, a number that is too far ahead, a chunk that is not the next
+// wrong, another session, a lane that does not exist, a number that is too far ahead, a chunk that is not the next
 // multiple, overlaps, repeats or belongs to no tensor, byte counts that do not add up, a frame
 // beyond its limits.
 
@@ -118,7 +119,11 @@ struct loan {
 };
 static_assert(sizeof(loan) == 24);
 
-enum class memory_kind : std::uint8_t { offered = 1, at_hand = 2 };
+enum class memory_kind : std::uint8_t {
+  offered = 1,  ///< My shared memory, with a descriptor of it.
+  at_hand = 2,  ///< I have yours.
+  reads = 3,    ///< I can read your memory where it lies: chunks need only say where.
+};
 
 struct memory_message {
   std::uint8_t id = memory_id;
