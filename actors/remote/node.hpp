@@ -35,7 +35,7 @@ using link_factory = std::function<result<std::unique_ptr<messages::link>>(messa
 /// owner.
 struct node_settings {
   std::string name;
-  std::string listen = "127.0.0.1:0";
+  std::string listen = "";  ///< As of link::listen; empty: whatever suits the link.
   /// A connected node is gone: lost (peer_lost), or left in order (cancelled). On the link's
   /// thread.
   std::function<void(const std::string& node, const error& why)> on_node_down = {};

@@ -221,7 +221,7 @@ result<void> run_server_node(const cluster::node_options& options) {
   return cluster::run_node(
       {.name = options.name,
        .trainer = options.join,
-       .make_link = cluster::ucx_link_factory(*link)},
+       .make_link = cluster::process_link_factory(*link)},
       [](caf::actor_system& system, const actors::node& node, std::function<void()> on_shut_down) {
         return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_server_host(
             system,

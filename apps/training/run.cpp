@@ -183,7 +183,7 @@ result<void> drive(cluster::worker_group& group, const application& program,
   tell(run, orders,
        config.pipeline.stages_in == cluster::placement::threads
            ? "threads of this process"
-           : "link " + std::string(name_of(config.link.transport)));
+           : "link " + std::string(name_of(cluster::transport_of(config.link))));
   auto stages = group.build(orders);
   if (!stages) return tl::unexpected(stages.error());
   auto pipeline = actors::pipeline::compose(
@@ -230,7 +230,7 @@ result<void> run_worker(const application& program, const cluster::node_options&
   if (!link) return tl::unexpected(link.error());
   return cluster::run_stage_node({.name = options.name,
                                   .trainer = options.join,
-                                  .make_link = cluster::ucx_link_factory(*link)},
+                                  .make_link = cluster::process_link_factory(*link)},
                                  program.models, optimizers::built_in());
 }
 

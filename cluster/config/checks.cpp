@@ -224,11 +224,24 @@ result<void> check_texts(draft& whole) {
   if (config.observe.profile_only && config.observe.save_profile.empty())
     return refuse("observe.profile_only", "needs a file to write to; name one with --save-profile");
   if (config.data.source.empty()) return refuse("data.source", "is empty; name a data source");
-  if (!is_address(config.link.listen))
+  if (!config.link.listen.empty() && !is_address(config.link.listen))
     return refuse("link.listen",
                   '"' + config.link.listen +
                       "\" is not an address; allowed: HOST:PORT with a port from 0 to "
                       "65535 (0: any free one)");
+  return {};
+}
+
+// Inside a machine no port is open, so there is none to listen at.
+result<void> check_listen(draft& whole) {
+  const link_config& link = whole.config.link;
+  if (link.transport == transport::shm && !link.listen.empty())
+    return fail(errc::bad_config, given(whole, "link.listen")->where() +
+                                      ": shared memory opens no port to listen at: choose --link "
+                                      "tcp, or leave --listen out");
+  if (link.transport != transport::tcp && link.listen.empty() && link.network == network::trusted)
+    return fail(errc::bad_config, given(whole, "link.network")->where() +
+                                      ": says what tcp runs on: choose --link tcp with it");
   return {};
 }
 
@@ -304,7 +317,12 @@ bool is_address(const std::string& text) {
   return begin != end && stop == end && status == std::errc() && port <= 65535;
 }
 
+bool is_unix_socket(const std::string& address) {
+  return address.starts_with("unix:/");
+}
+
 bool is_loopback(const std::string& address) {
+  if (is_unix_socket(address)) return true;
   const std::string host = address.substr(0, address.rfind(':'));
   if (host.empty() || host == "localhost" || host == "[::1]") return true;
   in_addr four{};
@@ -331,7 +349,7 @@ result<void> check_server(draft& whole) {
 result<trainer_config> check_together(draft whole) {
   for (auto check : {check_plan, check_chunks, check_cut, check_memory, check_transformer,
                      check_micro_batches, check_optimizer, check_accumulation, check_loss_scale,
-                     check_link, check_texts, check_secret, check_files})
+                     check_link, check_texts, check_listen, check_secret, check_files})
     if (auto fine = check(whole); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }

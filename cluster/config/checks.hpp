@@ -18,6 +18,9 @@ namespace troupe::cluster {
 
 /// Whether an address is one that only this machine reaches: "localhost", 127.x.x.x, [::1]. Any
 /// other name counts as one that others reach.
+/// "unix:/PATH".
+[[nodiscard]] bool is_unix_socket(const std::string& address);
+
 [[nodiscard]] bool is_loopback(const std::string& address);
 
 }  // namespace troupe::cluster

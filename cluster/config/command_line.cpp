@@ -227,10 +227,12 @@ class flag_reader {
 result<command> read_node(std::span<const char* const> arguments) {
   node_options out;
   std::string link = "auto";
+  std::string network_word = "sealed";
   CLI::App app;
   app.add_option("--join", out.join)->required();
   app.add_option("--node-name", out.name)->required();
   app.add_option("--link", link);
+  app.add_option("--network", network_word);
   app.add_flag("--verbose", out.verbose);
   app.add_option("--secret-fd", out.secret_descriptor)->check(CLI::Range(3, 1 << 20));
   app.add_option("--secret-file", out.secret_file);
@@ -240,13 +242,13 @@ result<command> read_node(std::span<const char* const> arguments) {
     app.parse(words);
   } catch (const CLI::Error& wrong) {
     return fail(errc::bad_config,
-                "--join: a stage process takes --join HOST:PORT, --node-name NAME, "
-                "--link KIND, --secret-file FILE and --verbose: " +
+                "--join: a stage process takes --join ADDRESS, --node-name NAME, "
+                "--link KIND, --network KIND, --secret-file FILE and --verbose: " +
                     std::string(wrong.what()));
   }
-  if (!is_address(out.join))
-    return fail(errc::bad_config,
-                "--join: \"" + out.join + "\" is not an address; allowed: HOST:PORT");
+  if (!is_address(out.join) && !is_unix_socket(out.join))
+    return fail(errc::bad_config, "--join: \"" + out.join +
+                                      "\" is not an address; allowed: HOST:PORT, unix:PATH");
   if (!is_loopback(out.join) && out.secret_file.empty() && out.secret_descriptor < 0)
     return fail(errc::bad_config, "--join: " + out.join +
                                       " is on another machine: name the file of the cluster's "
@@ -258,6 +260,12 @@ result<command> read_node(std::span<const char* const> arguments) {
     return fail(errc::bad_config,
                 "--link: unknown value \"" + link + "\"; allowed: auto, tcp, shm");
   out.transport = static_cast<transport>(found - words.begin());
+  const auto networks = words_of<network>;
+  const auto chosen = std::find(networks.begin(), networks.end(), network_word);
+  if (chosen == networks.end())
+    return fail(errc::bad_config,
+                "--network: unknown value \"" + network_word + "\"; allowed: sealed, trusted");
+  out.network = static_cast<network>(chosen - networks.begin());
   return out;
 }
 
@@ -300,6 +308,7 @@ result<command> read_trainer(const program_info& program, std::span<const char* 
 std::vector<std::string> to_arguments(const node_options& options) {
   std::vector<std::string> out{"--join",     options.join, "--node-name",
                                options.name, "--link",     std::string(name_of(options.transport))};
+  if (options.network == network::trusted) out.insert(out.end(), {"--network", "trusted"});
   if (options.verbose) out.emplace_back("--verbose");
   if (options.secret_descriptor >= 0)
     out.insert(out.end(), {"--secret-fd", std::to_string(options.secret_descriptor)});

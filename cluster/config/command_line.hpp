@@ -29,9 +29,10 @@ struct program_info {
 /// What a child process is told: where to join its parent, and as whom. Everything else comes to it
 /// by message. Never the secret itself: everybody on a machine can read a process's arguments.
 struct node_options {
-  std::string join;  ///< "HOST:PORT" of the parent.
+  std::string join;  ///< "HOST:PORT" or "unix:PATH" of the parent.
   std::string name;  ///< "stage-1".
   cluster::transport transport = cluster::transport::automatic;
+  cluster::network network = cluster::network::sealed;
   bool verbose = false;
   int secret_descriptor = -1;  ///< Where its parent left it the cluster's secret; -1: nowhere.
   std::filesystem::path secret_file;  ///< Or the user, in a file; empty: nowhere.

@@ -302,8 +302,12 @@ std::vector<option> link_options() {
        "Between stages; auto: the fastest that works, loopback for stages in threads",
        choice([](auto& c) -> auto& { return c.link.transport; }), ""},
       {"link", "listen", "--listen", "", "HOST:PORT",
-       "Where stage processes reach this one; port 0: any free",
+       "Where stage processes reach this one, over tcp; port 0: any free",
        text([](auto& c) -> auto& { return c.link.listen; }), ""},
+      {"link", "network", "--network", "", "KIND",
+       "What tcp runs on; sealed: every byte is encrypted and authenticated; trusted: UCX's own "
+       "transports, for a network that strangers do not reach",
+       choice([](auto& c) -> auto& { return c.link.network; }), ""},
       {"link", "secret_file", "--secret-file", "", "FILE",
        "The cluster's secret, for processes on other machines; only you may read the file",
        text([](auto& c) -> auto& { return c.link.secret_file; }), ""},

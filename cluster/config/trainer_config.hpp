@@ -20,6 +20,9 @@ namespace troupe::cluster {
 enum class placement : std::uint8_t { processes, threads };
 enum class memory_format : std::uint8_t { contiguous, channels_last };
 enum class transport : std::uint8_t { automatic, tcp, shm, loopback };
+/// What frames over tcp pass through: sealed, each byte encrypted and authenticated; trusted, UCX's
+/// tcp, InfiniBand or RoCE, where whoever reaches a port can write the process's memory.
+enum class network : std::uint8_t { sealed, trusted };
 using lr_schedule = optimizers::rate_curve;
 enum class partition : std::uint8_t { even, automatic, cuts };
 enum class nan_policy : std::uint8_t { stop, skip };
@@ -138,7 +141,10 @@ struct train_config {
 /// TOML table [link].
 struct link_config {
   cluster::transport transport = cluster::transport::automatic;
-  std::string listen = "127.0.0.1:0";  ///< "HOST:PORT"; port 0: any free one.
+  /// "HOST:PORT"; port 0: any free one. Empty: where only this user's processes of this machine
+  /// come, or, over tcp, a free port of loopback.
+  std::string listen = "";
+  cluster::network network = cluster::network::sealed;
   std::filesystem::path secret_file;   ///< Empty: a random secret, for processes we start.
 
   bool operator==(const link_config&) const = default;

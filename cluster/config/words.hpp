@@ -20,6 +20,7 @@ inline constexpr std::array<std::string_view, 2> memory_format{"contiguous", "ch
 inline constexpr std::array<std::string_view, 6> lr_schedule{"constant", "linear",    "step",
                                                              "cosine",   "one-cycle", "polynomial"};
 inline constexpr std::array<std::string_view, 4> transport{"auto", "tcp", "shm", "loopback"};
+inline constexpr std::array<std::string_view, 2> network{"sealed", "trusted"};
 inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
 }  // namespace words
 
@@ -38,6 +39,8 @@ template <>
 inline constexpr std::span<const std::string_view> words_of<engine::loss_kind>{engine::loss_names};
 template <>
 inline constexpr std::span<const std::string_view> words_of<transport>{words::transport};
+template <>
+inline constexpr std::span<const std::string_view> words_of<network>{words::network};
 template <>
 inline constexpr std::span<const std::string_view> words_of<nan_policy>{words::nan_policy};
 

@@ -16,7 +16,7 @@ namespace troupe::cluster {
 struct worker_node_settings {
   std::string name;     ///< "stage-1", unique in the run.
   std::string trainer;  ///< Where the trainer's node listens, "host:port".
-  std::string listen = "127.0.0.1:0";
+  std::string listen = "";  ///< Empty: whatever suits the link.
   actors::link_factory make_link;
 };
 

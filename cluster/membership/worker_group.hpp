@@ -17,6 +17,7 @@
 #include "cluster/config/trainer_config.hpp"
 #include "messages/error.hpp"
 #include "messages/link/cluster_secret.hpp"
+#include "messages/link/link_options.hpp"
 
 namespace troupe::cluster {
 
@@ -51,6 +52,7 @@ class workers {
 /// How the processes of a run find and trust each other.
 struct process_link {
   cluster::transport transport = cluster::transport::automatic;
+  cluster::network network = cluster::network::sealed;
   messages::cluster_secret secret = {};
   bool beyond_loopback = false;  ///< Other machines reach the trainer.
 };
@@ -70,8 +72,11 @@ struct process_link {
 [[nodiscard]] std::unique_ptr<workers> make_worker_threads(actors::model_registry models,
                                                            optimizers::registry optimizers);
 
-/// UCX; the transport `automatic` is shared memory, for all workers run on one machine.
-[[nodiscard]] actors::link_factory ucx_link_factory(const process_link& link);
+/// What frames between processes really pass through: `automatic` is shared memory, for all workers
+/// run on one machine.
+[[nodiscard]] messages::link_transport transport_of(const process_link& link) noexcept;
+[[nodiscard]] messages::link_transport transport_of(const link_config& config) noexcept;
+[[nodiscard]] actors::link_factory process_link_factory(const process_link& link);
 
 /// The trainer's node and its workers' nodes, which have joined it. They live and die with this
 /// object; whatever way this process ends, no worker outlives it. Used by one thread.

@@ -13,6 +13,7 @@
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/worker_group.hpp"
 #include "messages/link/link_options.hpp"
+#include "messages/log.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -54,7 +55,7 @@ class worker_processes final : public workers {
         ends_(std::move(ended)),
         group_(std::move(group)) {}
 
-  actors::link_factory trainer_link() override { return ucx_link_factory(link_); }
+  actors::link_factory trainer_link() override { return process_link_factory(link_); }
 
   result<void> start(const std::string& name, const std::string& trainer) override {
     const auto secret = pipe_with(link_.secret);
@@ -63,6 +64,7 @@ class worker_processes final : public workers {
     child.arguments = to_arguments({.join = trainer,
                                     .name = name,
                                     .transport = link_.transport,
+                                    .network = link_.network,
                                     .verbose = verbose_,
                                     .secret_descriptor = handed_over_as,
                                     .secret_file = {}});
@@ -97,12 +99,23 @@ class worker_processes final : public workers {
 
 }  // namespace
 
+namespace {
+
+/// Whoever names a port wants one to be open.
+transport chosen_transport(const link_config& config) noexcept {
+  const bool names_port = config.transport == transport::automatic && !config.listen.empty();
+  return names_port ? transport::tcp : config.transport;
+}
+
+}  // namespace
+
 result<process_link> process_link_of(const link_config& config) {
   auto secret = config.secret_file.empty()
                     ? result<messages::cluster_secret>(messages::cluster_secret::random())
                     : read_secret_file(config.secret_file);
   if (!secret) return tl::unexpected(secret.error());
-  return process_link{.transport = config.transport,
+  return process_link{.transport = chosen_transport(config),
+                      .network = config.network,
                       .secret = std::move(*secret),
                       .beyond_loopback = !is_loopback(config.listen)};
 }
@@ -115,6 +128,7 @@ result<process_link> process_link_of(const node_options& options) {
     secret = read_secret_file(options.secret_file);
   if (!secret) return tl::unexpected(secret.error());
   return process_link{.transport = options.transport,
+                      .network = options.network,
                       .secret = std::move(*secret),
                       .beyond_loopback = !is_loopback(options.join)};
 }
@@ -128,10 +142,25 @@ result<std::unique_ptr<workers>> make_worker_processes(process_link link, bool v
                                             std::move(*group));
 }
 
-actors::link_factory ucx_link_factory(const process_link& link) {
+messages::link_transport transport_of(const process_link& link) noexcept {
+  if (link.transport != transport::tcp) return messages::link_transport::shm;
+  return link.network == network::trusted ? messages::link_transport::trusted
+                                          : messages::link_transport::tcp;
+}
+
+messages::link_transport transport_of(const link_config& config) noexcept {
+  return transport_of(
+      process_link{.transport = chosen_transport(config), .network = config.network});
+}
+
+actors::link_factory process_link_factory(const process_link& link) {
   messages::link_options options;
-  options.transport = link.transport == transport::tcp ? messages::link_transport::tcp
-                                                       : messages::link_transport::shm;
+  options.transport = transport_of(link);
+  if (options.transport == messages::link_transport::trusted) {
+    log::warning(
+        "the network is trusted: whoever reaches the ports that UCX opens can write this process's "
+        "memory");
+  }
   options.secret = link.secret;
   options.beyond_loopback = link.beyond_loopback;
   return [options](messages::link_events events) {

@@ -21,7 +21,7 @@ namespace troupe::tests {
 struct node_ways {
   messages::link_transport transport = messages::link_transport::tcp;
   bool ask_system = true;
-  std::string listen = "127.0.0.1:0";
+  std::string listen = "";
   std::string device = {};  ///< The network device to use; empty: any.
 };
 

@@ -329,7 +329,8 @@ TEST_CASE("the version is told on request") {
 }
 
 TEST_CASE("a child reads back what its parent meant") {
-  const node_options meant{"127.0.0.1:4711", "stage-1", transport::shm, true, 3, "some/file"};
+  const node_options meant{"127.0.0.1:4711", "stage-1", transport::tcp, network::trusted,
+                           true,             3,         "some/file"};
   const auto asked = read(to_arguments(meant));
   REQUIRE(asked);
   CHECK(std::get<node_options>(*asked) == meant);
@@ -337,7 +338,7 @@ TEST_CASE("a child reads back what its parent meant") {
 
 TEST_CASE("a child's wrong flags are refused") {
   CHECK(error_of({"--join", "here", "--node-name", "a"}) ==
-        "--join: \"here\" is not an address; allowed: HOST:PORT");
+        "--join: \"here\" is not an address; allowed: HOST:PORT, unix:PATH");
   CHECK(error_of({"--join", "[::1]:1", "--node-name", ""}) == "--node-name: is empty");
   CHECK(error_of({"--join", "[::1]:1", "--node-name", "a", "--link", "loopback"}) ==
         "--link: unknown value \"loopback\"; allowed: auto, tcp, shm");
