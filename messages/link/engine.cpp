@@ -45,7 +45,8 @@ engine::engine(const link_options& options, link_events events, link_counters& c
       events_(std::move(events)),
       pool_(options.pool_bytes),
       shared_{options_, pool_,           counters_,      events_,
-              attention_, std::move(memory), std::move(desk), [this] { return make_share(); }} {}
+              attention_, std::move(memory), std::move(desk), [this] { return make_share(); },
+              record::faster_cipher()} {}
 
 engine::~engine() {
   listener_.reset();

@@ -58,7 +58,7 @@ void serve(link_transport transport, const tell_address& tell) {
   auto made = make_link({.transport = transport}, std::move(events));
   if (!made) die(made.error().text);
   server = std::move(*made);
-  const auto bound = server->listen("127.0.0.1:0");
+  const auto bound = server->listen("");
   if (!bound) die(bound.error().text);
   tell(*bound);
   ended.acquire();

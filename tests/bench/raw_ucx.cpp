@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "messages/link/door/address.hpp"
 #include "tests/bench/figures.hpp"
 
 namespace troupe::bench {
@@ -27,11 +28,32 @@ void need(ucs_status_t status, const char* what) {
   if (status != UCS_OK) die(std::string(what) + ": " + ucs_status_string(status));
 }
 
+/// All that UCX has for this machine, or its tcp alone: no process here needs to outlive another.
+ucx::context make_context(link_transport transport) {
+  ucp_config_t* config = nullptr;
+  need(ucp_config_read(nullptr, nullptr, &config), "read UCX's configuration");
+  const bool is_tcp = transport == link_transport::tcp;
+  need(ucp_config_modify(config, "TLS", is_tcp ? "tcp" : "tcp,sm"), "choose a transport");
+  need(ucp_config_modify(config, "NET_DEVICES", "lo"), "keep to loopback");
+  if (is_tcp) need(ucp_config_modify(config, "RNDV_SCHEME", "put_zcopy"), "choose a scheme");
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  ucp_context_h out = nullptr;
+  need(ucp_init(&params, config, &out), "start UCX");
+  ucp_config_release(config);
+  return ucx::context(out);
+}
+
+struct listener_end {
+  void operator()(ucp_listener* listener) const noexcept { ucp_listener_destroy(listener); }
+};
+
 }  // namespace
 
 raw_ucx::raw_ucx(link_transport transport)
     : transport_(transport),
-      context_(need(ucx::make_context({.transport = transport}))),
+      context_(make_context(transport)),
       worker_(need(ucx::make_worker(context_.get()))) {
   handle<&raw_ucx::take_ping>(ping);
   handle<&raw_ucx::take_tensor>(tensor);
@@ -123,13 +145,21 @@ void raw_ucx::open(ucp_ep_params_t params) {
 
 void raw_ucx::serve(const std::function<void(const std::string&)>& bound) {
   is_server_ = true;
-  const auto where = need(ucx::resolve("127.0.0.1:0", true));
-  const auto listener = need(ucx::make_listener(worker_.get(), where,
-                                                {[](ucp_conn_request_h request, void* self) {
-                                                   static_cast<raw_ucx*>(self)->request_ = request;
-                                                 },
-                                                 this}));
-  bound(need(ucx::bound_address(listener.get())).text());
+  const auto where = need(door::resolve("127.0.0.1:0", true));
+  ucp_listener_params_t wanted{};
+  wanted.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+  wanted.sockaddr = {where.get(), where.length};
+  wanted.conn_handler = {[](ucp_conn_request_h request, void* self) {
+                           static_cast<raw_ucx*>(self)->request_ = request;
+                         },
+                         this};
+  ucp_listener_h made = nullptr;
+  need(ucp_listener_create(worker_.get(), &wanted, &made), "listen");
+  const std::unique_ptr<ucp_listener, listener_end> listener(made);
+  ucp_listener_attr_t attributes{};
+  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+  need(ucp_listener_query(made, &attributes), "say where it listens");
+  bound(door::address{attributes.sockaddr, sizeof(attributes.sockaddr)}.text());
   while (request_ == nullptr) progress();
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
@@ -139,7 +169,7 @@ void raw_ucx::serve(const std::function<void(const std::string&)>& bound) {
 }
 
 void raw_ucx::connect(const std::string& address) {
-  const auto where = need(ucx::resolve(address, false));
+  const auto where = need(door::resolve(address, false));
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
   params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;

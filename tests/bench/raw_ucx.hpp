@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "messages/link/ucx/ucx_handles.hpp"
+#include "messages/link/ucx/handles.hpp"
 
 namespace troupe::bench {
 

@@ -42,7 +42,7 @@ void connection::accept(clock::time_point deadline, const key_share& share) {
 
 void connection::start_handshake(const key_share& share) {
   handshake_.reset();
-  handshake_.emplace(role_, share);
+  handshake_.emplace(role_, share, shared_.cipher);
 }
 
 void connection::want_attention() {

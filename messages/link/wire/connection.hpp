@@ -34,6 +34,7 @@ struct connection_shared {
   std::shared_ptr<shared_memory> memory;  ///< Null: nothing is lent, nothing borrowed.
   std::shared_ptr<return_desk> desk;
   std::function<key_share()> new_share;  ///< For a side that connects.
+  wire::cipher_kind cipher = wire::cipher_kind::chacha20_poly1305;  ///< What is faster here.
 };
 
 /// One connection, whatever carries it: the proof of the secret, the order of frames, what is in

@@ -75,6 +75,9 @@ enum class handshake_kind : std::uint8_t {
   refused = 5,    ///< You are not admitted; `reason`. From either side, and not authenticated.
 };
 
+/// What seals the records of a connection: AES-256-GCM where it is the faster one on both sides.
+enum class cipher_kind : std::uint8_t { chacha20_poly1305 = 0, aes_256_gcm = 1 };
+
 /// All of a handshake have this one size and layout. What a kind does not use is zero, and not
 /// looked at.
 struct handshake_message {
@@ -83,7 +86,8 @@ struct handshake_message {
   std::uint16_t protocol = 0;  ///< messages::protocol_version
   std::uint8_t kind = 0;       ///< handshake_kind
   std::uint8_t reason = 0;     ///< refusal
-  std::uint8_t reserved[6] = {};
+  std::uint8_t cipher = 0;     ///< With a share: the cipher_kind that is faster here.
+  std::uint8_t reserved[5] = {};
   std::uint8_t share[32] = {};
   std::uint8_t proof[32] = {};
 };

@@ -108,6 +108,7 @@ wire::handshake_message handshake::say_share(wire::handshake_kind kind) const {
   wire::handshake_message out;
   out.protocol = protocol_version;
   out.kind = static_cast<std::uint8_t>(kind);
+  out.cipher = static_cast<std::uint8_t>(faster_);
   std::memcpy(out.share, share_.shown.data(), share_.shown.size());
   return out;
 }
@@ -136,13 +137,17 @@ std::optional<refusal> handshake::meet(const wire::handshake_message& theirs) {
   }
   const bool connects = role_ == role::connects;
   const std::span<const std::byte> mine = share_.shown;
+  const auto own_cipher = static_cast<std::uint8_t>(faster_);
   root_ = hash<32>(std::as_bytes(std::span(root_purpose)))
               .add(point)
               .add(connects ? mine : shown)
               .add(connects ? shown : mine)
               .add_value(wire::wire_version)
               .add_value(protocol_version)
+              .add_value(connects ? own_cipher : theirs.cipher)
+              .add_value(connects ? theirs.cipher : own_cipher)
               .end();
+  if (own_cipher == theirs.cipher) keys_.cipher = faster_;
   wipe(point);
   return std::nullopt;
 }
@@ -208,6 +213,7 @@ handshake::answer handshake::take_hello(const wire::handshake_message& theirs) {
   // The dear half of the arithmetic waits for the proof: a hello costs a stranger as much as us.
   std::memcpy(root_.data(), theirs.share, root_.size());
   if (same(root_, share_.shown)) return tl::unexpected(refusal::reflected);
+  hello_cipher_ = theirs.cipher;
   at_ = step::proof;
   return say_share(wire::handshake_kind::challenge);
 }
@@ -229,6 +235,7 @@ std::optional<refusal> handshake::check(const wire::handshake_message& theirs) c
 
 handshake::answer handshake::take_proof(const wire::handshake_message& theirs) {
   wire::handshake_message first;
+  first.cipher = hello_cipher_;
   std::memcpy(first.share, root_.data(), root_.size());  // of their hello
   if (const auto wrong = meet(first)) return tl::unexpected(*wrong);
   if (const auto wrong = check(theirs)) return tl::unexpected(*wrong);

@@ -30,6 +30,7 @@ struct connection_keys {
   using key = std::array<std::byte, 32>;
 
   std::uint64_t session = 0;
+  wire::cipher_kind cipher = wire::cipher_kind::chacha20_poly1305;
   key sending = {};    ///< For the records that this side sends.
   key receiving = {};  ///< For those of the other side.
   session::key signing = {};
@@ -54,8 +55,11 @@ class handshake {
  public:
   enum class role : std::uint8_t { connects, accepts };
 
-  /// `mine` was made with the cluster's secret, which may be empty: then anybody can take part.
-  handshake(role mine, const key_share& share) : role_(mine), share_(share) {
+  /// `share` was made with the cluster's secret, which may be empty: then anybody can take part.
+  /// `faster` is the cipher that this side would rather have.
+  handshake(role mine, const key_share& share,
+            wire::cipher_kind faster = wire::cipher_kind::chacha20_poly1305)
+      : role_(mine), faster_(faster), share_(share) {
     at_ = mine == role::connects ? step::challenge : step::hello;
   }
 
@@ -95,9 +99,11 @@ class handshake {
   void derive_keys();
 
   const role role_;
+  const wire::cipher_kind faster_;
   step at_;
   bool answered_ = false;
   key_share share_;
+  std::uint8_t hello_cipher_ = 0;
   digest root_{};  // of everything both sides know
   std::optional<refusal> their_reason_;
   connection_keys keys_;
