@@ -38,6 +38,7 @@ struct optimizer_state {
   param_version version;
   norm_actor norm;  ///< Where the gradients are clipped by their global norm.
   stage_id stage;
+  std::shared_ptr<engine::activity> doing;
 };
 
 using self_pointer = optimizer_actor::stateful_pointer<optimizer_state>;
@@ -97,6 +98,10 @@ double seconds_since(steady_clock::time_point begin) {
   return std::chrono::duration<double>(steady_clock::now() - begin).count();
 }
 
+engine::work_item update_of(std::uint64_t number) {
+  return {.kind = engine::work_kind::update, .step = number};
+}
+
 /// Asks for the norm over all stages; the update waits for it.
 caf::result<applied> clip_with_others(self_pointer self, pending_update update,
                                       steady_clock::time_point begin) {
@@ -113,6 +118,7 @@ caf::result<applied> clip_with_others(self_pointer self, pending_update update,
                 norm_part{update.number, state.stage, std::move(*squares)})
       .then(
           [self, promise, busy_s, update = std::move(update)](const norm_total& total) mutable {
+            const engine::activity_scope scope(*self->state.doing, update_of(update.number));
             const auto again = steady_clock::now();
             const auto stepped =
                 guarded([&] { return clip_and_step(self->state, update, total.squares); });
@@ -129,6 +135,7 @@ caf::result<applied> clip_with_others(self_pointer self, pending_update update,
 
 caf::result<applied> on_apply(self_pointer self, const apply_gradients& order) {
   auto& state = self->state;
+  const engine::activity_scope scope(*state.doing, update_of(order.update));
   const auto begin = steady_clock::now();
   auto due = guarded([&] { return gather(state, order); });
   if (!due) return refusal(state, due.error());
@@ -172,6 +179,7 @@ optimizer_actor::behavior_type optimizer_behavior(
   state.optimizer = std::move(given->optimizer);
   state.groups = std::move(*groups);
   state.rules = std::move(given->rules);
+  state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
   state.sums = optimizers::gradient_accumulator(state.rules.accumulate);
   return {
       [self](const apply_gradients& order) { return on_apply(self, order); },

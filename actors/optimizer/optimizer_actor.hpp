@@ -2,10 +2,12 @@
 
 #include <caf/actor_system.hpp>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "engine/stage/activity.hpp"
 #include "engine/stage/layer.hpp"
 #include "messages/error.hpp"
 #include "optimizers/groups.hpp"
@@ -21,6 +23,7 @@ struct optimizer_parts {
   optimizers::options options;  ///< Complete (see optimizers::complete).
   int threads = 1;              ///< Intra-op threads of its thread.
   update_rules rules = {};
+  std::shared_ptr<engine::activity> doing = {};  ///< What its thread publishes; null: nothing.
 };
 
 /// Spawns an optimizer on a thread of its own: an update never holds up a scheduler. Updates are in

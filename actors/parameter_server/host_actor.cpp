@@ -29,8 +29,8 @@ caf::strong_actor_ptr keep(self_pointer self, const Actor& built) {
 }
 
 caf::result<shard_built> on_shard(self_pointer self, const build_shard& order) {
-  const auto shard =
-      build(self->system(), order, self->state.parts.optimizers, self->state.parts.memory);
+  const auto& parts = self->state.parts;
+  const auto shard = build(self->system(), order, parts.optimizers, parts.memory, parts.progress);
   if (!shard) return to_caf(shard.error());
   return shard_built{keep(self, *shard)};
 }
@@ -45,7 +45,7 @@ ledger_opened on_ledger(self_pointer self, const open_ledger& order) {
 worker_built on_worker(self_pointer self, const build_worker& order) {
   const auto& parts = self->state.parts;
   return {keep(self, spawn_worker(self->system(), self->state.ask, parts.make_learner, order,
-                                  parts.memory))};
+                                  parts.memory, parts.progress))};
 }
 
 void on_shut_down(self_pointer self) {
@@ -84,18 +84,21 @@ server_host_actor spawn_server_host(caf::actor_system& system, server_host_parts
 
 result<shard_actor> build(caf::actor_system& system, const build_shard& order,
                           const optimizers::registry& known,
-                          std::shared_ptr<messages::shared_memory> memory) {
+                          std::shared_ptr<messages::shared_memory> memory,
+                          const std::shared_ptr<progress_board>& progress) {
   auto optimizer = known.find(order.optimizer);
   if (!optimizer) return tl::unexpected(optimizer.error());
   auto options = optimizers::complete(*optimizer, order.optimizer_options);
   if (!options) return tl::unexpected(options.error());
   auto rate = rate_of(order.rate, options->at("lr"));
   if (!rate) return tl::unexpected(rate.error());
+  const auto doing = std::make_shared<engine::activity>();
+  if (progress) progress->watch("updates", doing);
   return spawn_shard(system, {order.name,
                               std::make_unique<parameter_store>(
                                   order.parameters, std::move(*optimizer), std::move(*options),
                                   std::move(*rate), std::move(memory)),
-                              order.threads});
+                              order.threads, doing});
 }
 
 }  // namespace troupe::actors

@@ -17,6 +17,8 @@ struct server_host_parts {
   std::shared_ptr<messages::shared_memory> memory;  ///< The node's, of tensors that are sent.
   /// Called once, on a scheduler thread, at `shut_down`; the actors have been told to end by then.
   std::function<void()> on_shut_down;
+  /// Told of the shards' and workers' threads; null: nobody is.
+  std::shared_ptr<progress_board> progress = {};
 };
 
 /// Spawns the actor that builds shards, ledgers and workers on this node when the driver asks.
@@ -26,6 +28,7 @@ struct server_host_parts {
 /// Builds a shard from an order. Errors: bad_config.
 [[nodiscard]] result<shard_actor> build(caf::actor_system& system, const build_shard& order,
                                         const optimizers::registry& known,
-                                        std::shared_ptr<messages::shared_memory> memory);
+                                        std::shared_ptr<messages::shared_memory> memory,
+                                        const std::shared_ptr<progress_board>& progress = {});
 
 }  // namespace troupe::actors

@@ -49,6 +49,7 @@ struct shard_state {
   std::map<std::uint64_t, std::variant<unanswered_pull, unanswered_push>> reading;  // by ticket
   std::uint64_t last_ticket = 0;
   std::vector<fresh_batch> fresh;             // of the update that is being settled
+  std::shared_ptr<engine::activity> doing;    // the work thread's
   std::unique_ptr<engine::work_thread> work;  // last: its tasks use the store
 };
 
@@ -93,8 +94,13 @@ void start(self_pointer self, const engine::start_update& what) {
         wishes.push_back(waiter.newer_than);
     }
   }
+  state.doing->give();
   state.work->post([store = state.store.get(), parts = std::move(parts), wishes = std::move(wishes),
+                    doing = state.doing, version = what.update.version.value,
                     to = caf::actor_cast<shard_actor>(self)]() mutable {
+    doing->take();
+    const engine::activity_scope scope(*doing,
+                                       {.kind = engine::work_kind::update, .step = version});
     shard_updated outcome;
     auto updated = store->update(parts);
     parts.clear();
@@ -228,6 +234,7 @@ shard_actor::behavior_type shard_behavior(self_pointer self,
   auto& state = self->state;
   state.name = std::move(given->name);
   state.store = std::move(given->store);
+  state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
   state.work = std::make_unique<engine::work_thread>(state.name, given->threads);
   self->set_down_handler([self](const caf::down_msg&) {
     self->state.lost = error{errc::peer_lost, "the parameter server's ledger is gone"};

@@ -7,14 +7,16 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
+#include "engine/stage/activity.hpp"
 
 namespace troupe::actors {
 
 /// What a shard is made of.
 struct shard_parts {
-  std::string name;                        ///< "shard-1", for errors and its thread.
-  std::unique_ptr<parameter_store> store;  ///< Its parameters and their optimizer.
-  int threads = 1;                         ///< Intra-op threads of its work thread.
+  std::string name;                              ///< "shard-1", for errors and its thread.
+  std::unique_ptr<parameter_store> store;        ///< Its parameters and their optimizer.
+  int threads = 1;                               ///< Intra-op threads of its work thread.
+  std::shared_ptr<engine::activity> doing = {};  ///< What that thread publishes; null: nothing.
 };
 
 /// Spawns a shard with a work thread of its own, on which everything that reads or writes its

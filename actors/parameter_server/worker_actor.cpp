@@ -15,6 +15,7 @@
 #include "actors/errors.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/remote/lendable.hpp"
+#include "engine/stage/activity.hpp"
 #include "engine/stage/model.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/torch_error.hpp"
@@ -24,6 +25,7 @@ namespace troupe::actors {
 namespace {
 
 using clock = std::chrono::steady_clock;
+using engine::work_kind;
 
 std::uint64_t peak_memory_bytes() {
   rusage usage{};
@@ -38,7 +40,8 @@ class apprentice {
                                                   std::shared_ptr<requester> ask,
                                                   const learner_factory& make,
                                                   const build_worker& order,
-                                                  std::shared_ptr<messages::shared_memory> memory) {
+                                                  std::shared_ptr<messages::shared_memory> memory,
+                                                  const std::shared_ptr<progress_board>& progress) {
     const auto loss = engine::parse_loss(order.loss);
     if (!loss) return tl::unexpected(loss.error());
     auto what = make(order);
@@ -50,6 +53,7 @@ class apprentice {
     std::unique_ptr<apprentice> made(new apprentice(std::move(ask), std::move(*what), *loss,
                                                     std::move(*server), std::move(memory)));
     if (auto fresh = made->refresh(); !fresh) return tl::unexpected(fresh.error());
+    if (progress) progress->watch("arithmetic", made->doing_);
     return made;
   }
 
@@ -58,7 +62,10 @@ class apprentice {
     const std::span samples(order.samples.const_data_ptr<std::int64_t>(),
                             static_cast<std::size_t>(order.samples.numel()));
     const auto part = order.evaluate ? engine::split::test : engine::split::train;
-    const auto batch = data_->read(part, samples);
+    const auto batch = [&] {
+      const engine::activity_scope scope(*doing_, {.kind = work_kind::read, .step = order.step});
+      return data_->read(part, samples);
+    }();
     if (!batch) return tl::unexpected(batch.error());
     report.samples = batch->labels.numel();
     auto done = order.evaluate ? evaluate(*batch, report) : train(*batch, report);
@@ -85,6 +92,14 @@ class apprentice {
         server_(std::move(server)),
         memory_(std::move(memory)) {}
 
+  static engine::work_item forward_of(const engine::batch& batch, const share_done& report,
+                                      bool evaluation) {
+    return {.kind = work_kind::forward,
+            .evaluation = evaluation,
+            .step = report.step,
+            .size = static_cast<std::uint64_t>(batch.images.numel())};
+  }
+
   result<void> take(const result<fresh_values>& fresh) {
     if (!fresh) return tl::unexpected(fresh.error());
     return take_values(module_.parameters(), server_->parameters(), *fresh);
@@ -95,6 +110,7 @@ class apprentice {
     if (auto fresh = refresh(); !fresh) return fresh;
     if (report.samples == 0) return {};
     const auto begin = clock::now();
+    const engine::activity_scope scope(*doing_, forward_of(batch, report, true));
     const auto outcome = module_.forward({{}, {report.step}}, engine::step_kind::evaluation, {},
                                          batch.images, batch.labels, report.samples);
     report.loss = outcome.loss;
@@ -119,10 +135,14 @@ class apprentice {
     if (report.samples == 0) return gradients;
     const auto begin = clock::now();
     const engine::step_key key{{}, {report.step}};
-    report.loss = module_
-                      .forward(key, engine::step_kind::training, {}, batch.images, batch.labels,
-                               report.samples)
-                      .loss;
+    {
+      const engine::activity_scope scope(*doing_, forward_of(batch, report, false));
+      report.loss = module_
+                        .forward(key, engine::step_kind::training, {}, batch.images, batch.labels,
+                                 report.samples)
+                        .loss;
+    }
+    const engine::activity_scope scope(*doing_, {.kind = work_kind::backward, .step = report.step});
     module_.backward_input(key, {}, {});
     {
       const lendable_tensors lendable(memory_);
@@ -140,6 +160,8 @@ class apprentice {
   engine::stage_module module_;
   const std::unique_ptr<parameter_client> server_;
   const std::shared_ptr<messages::shared_memory> memory_;
+  const std::shared_ptr<engine::activity> doing_ =
+      std::make_shared<engine::activity>(std::vector<const engine::model*>{&module_.layers()});
 };
 
 using answer =
@@ -216,20 +238,23 @@ void on_outcome(self_pointer self, const share_outcome& outcome) {
     read.deliver(to_caf({report.code, report.failure}));
 }
 
-worker_actor::behavior_type worker_behavior(
-    self_pointer self, const std::shared_ptr<requester>& ask, const learner_factory& make,
-    const build_worker& order, const std::shared_ptr<messages::shared_memory>& memory) {
+worker_actor::behavior_type worker_behavior(self_pointer self,
+                                            const std::shared_ptr<requester>& ask,
+                                            const learner_factory& make, const build_worker& order,
+                                            const std::shared_ptr<messages::shared_memory>& memory,
+                                            const std::shared_ptr<progress_board>& progress) {
   auto& state = self->state;
   state.name = "worker-" + std::to_string(order.rank);
   state.apprentice_ = std::make_shared<result<std::unique_ptr<apprentice>>>();
   state.work = std::make_unique<engine::work_thread>(state.name, order.threads);
-  state.work->post([place = state.apprentice_, ask, make, order, memory, system = &self->system()] {
-    try {
-      *place = apprentice::make(*system, ask, make, order, memory);
-    } catch (const std::exception& problem) {
-      *place = fail(errc::handler_failed, engine::reason_of(problem));
-    }
-  });
+  state.work->post(
+      [place = state.apprentice_, ask, make, order, memory, progress, system = &self->system()] {
+        try {
+          *place = apprentice::make(*system, ask, make, order, memory, progress);
+        } catch (const std::exception& problem) {
+          *place = fail(errc::handler_failed, engine::reason_of(problem));
+        }
+      });
   return {
       [self](const run_share& share) { return on_share(self, share); },
       [self](const read_weights&) { return on_read(self); },
@@ -241,8 +266,10 @@ worker_actor::behavior_type worker_behavior(
 
 worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> ask,
                           const learner_factory& make, const build_worker& order,
-                          std::shared_ptr<messages::shared_memory> memory) {
-  return system.spawn(worker_behavior, std::move(ask), make, order, std::move(memory));
+                          std::shared_ptr<messages::shared_memory> memory,
+                          std::shared_ptr<progress_board> progress) {
+  return system.spawn(worker_behavior, std::move(ask), make, order, std::move(memory),
+                      std::move(progress));
 }
 
 }  // namespace troupe::actors

@@ -9,6 +9,7 @@
 
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
+#include "actors/remote/progress_board.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/stage/layer.hpp"
 #include "messages/error.hpp"
@@ -28,9 +29,10 @@ using learner_factory = std::function<result<learner>(const build_worker&)>;
 
 /// Spawns a worker with a thread of its own, which opens the data, builds the model and joins the
 /// parameter server first: shares wait for that, and tell if it failed. Its gradients lie in
-/// `memory` (null: anywhere).
+/// `memory` (null: anywhere); `progress` is told of its thread (null: nobody is).
 [[nodiscard]] worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> ask,
                                         const learner_factory& make, const build_worker& order,
-                                        std::shared_ptr<messages::shared_memory> memory);
+                                        std::shared_ptr<messages::shared_memory> memory,
+                                        std::shared_ptr<progress_board> progress = {});
 
 }  // namespace troupe::actors

@@ -111,7 +111,8 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& order,
                                      .optimizer = order.optimizer,
                                      .optimizer_options = order.optimizer_options,
                                      .threads = order.threads,
-                                     .rules = order.rules},
+                                     .rules = order.rules,
+                                     .progress = parts.progress},
                                     parts.optimizers);
 } catch (const std::exception& problem) {
   return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) +

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "actors/interfaces.hpp"
+#include "actors/remote/progress_board.hpp"
 #include "engine/stage/layer.hpp"
 #include "messages/error.hpp"
 #include "optimizers/optimizer.hpp"
@@ -38,6 +40,8 @@ struct host_parts {
   /// Called once, on a scheduler thread, when the trainer says `shut_down`; the stages have been
   /// told to end by then.
   std::function<void()> on_shut_down;
+  /// Told of the stages' threads; null: nobody is.
+  std::shared_ptr<progress_board> progress = {};
 };
 
 /// Spawns the actor that builds stages on this node when the trainer asks for them.

@@ -26,6 +26,13 @@ result<std::vector<model_slice>> cut(engine::model layers, const std::vector<std
   return slices;
 }
 
+std::vector<const engine::model*> models_of(
+    const std::vector<std::unique_ptr<engine::stage_module>>& modules) {
+  std::vector<const engine::model*> all;
+  for (const auto& module : modules) all.push_back(&module->layers());
+  return all;
+}
+
 }  // namespace
 
 result<model_slice> take_slice(engine::model& whole, engine::layer_range which,
@@ -58,11 +65,18 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
     modules.push_back(std::make_unique<engine::stage_module>(std::move(layers), place));
     std::ranges::copy(modules.back()->parameters(), std::back_inserter(parameters));
   }
-  const auto owner =
-      spawn_optimizer(system, {blueprint.name, std::move(parameters), std::move(*optimizer),
-                               std::move(*options), blueprint.threads, std::move(blueprint.rules)});
+  const auto arithmetic = std::make_shared<engine::activity>(models_of(modules));
+  const auto updates = std::make_shared<engine::activity>();
+  if (blueprint.progress) {
+    blueprint.progress->watch("arithmetic", arithmetic);
+    blueprint.progress->watch("optimizer", updates);
+  }
+  const auto owner = spawn_optimizer(
+      system, {blueprint.name, std::move(parameters), std::move(*optimizer), std::move(*options),
+               blueprint.threads, std::move(blueprint.rules), updates});
   if (!owner) return tl::unexpected(owner.error());
-  auto stage = spawn_stage(system, {blueprint.name, std::move(modules), *owner, blueprint.threads});
+  auto stage = spawn_stage(
+      system, {blueprint.name, std::move(modules), *owner, blueprint.threads, arithmetic});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
       [owner = *owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;

@@ -2,11 +2,13 @@
 
 #include <caf/actor_system.hpp>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "actors/remote/progress_board.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/stage/layer_range.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -37,6 +39,7 @@ struct stage_blueprint {
   optimizers::options optimizer_options = {};  ///< Over the optimizer's defaults.
   int threads = 1;                             ///< Intra-op threads of its arithmetic.
   update_rules rules = {};
+  std::shared_ptr<progress_board> progress = {};  ///< Told of its threads; null: nobody is.
 };
 
 /// Spawns a stage with an optimizer that lives as long as it does. Errors: bad_config.

@@ -200,23 +200,30 @@ void node::run_on_link(std::function<void()> what) {
 }
 
 void node::judge() {
-  step([this](auto&) {
+  const auto told = settings_.tell ? settings_.tell() : std::vector<messages::element>();
+  step([this, &told](auto&) {
     for (auto& [name, who] : correspondents_) {
       if (std::exchange(who.heard, false)) liveness_.heard(name);
     }
-    return perform_liveness(liveness_.tick(std::chrono::steady_clock::now()));
+    return perform_liveness(liveness_.tick(std::chrono::steady_clock::now()), told);
   });
 }
 
-neighbourhood::effects node::perform_liveness(const liveness::effects& what) {
+void node::lose(const std::string& other, const error& why) {
+  run_on_link([this, other, why] { step([&](auto& core) { return core.lose(other, why); }); });
+}
+
+neighbourhood::effects node::perform_liveness(const liveness::effects& what,
+                                              const std::vector<messages::element>& told) {
   neighbourhood::effects out;
   const auto add = [&out](neighbourhood::effects more) {
     std::move(more.begin(), more.end(), std::back_inserter(out));
   };
   for (const auto& effect : what) {
     if (const auto* beat = std::get_if<liveness::beat>(&effect)) {
-      add(core_->send(beat->node,
-                      {.kind = frame_kind::heartbeat, .lane = messages::lane::control}));
+      add(core_->send(
+          beat->node,
+          {.kind = frame_kind::heartbeat, .lane = messages::lane::control, .body = told}));
     } else if (const auto* doubt = std::get_if<liveness::examine>(&effect)) {
       add(perform_liveness(liveness_.examined(doubt->node, state_of(doubt->process))));
     } else if (const auto* gone = std::get_if<liveness::lost>(&effect)) {

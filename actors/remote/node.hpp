@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "actors/remote/gate.hpp"
 #include "actors/remote/liveness.hpp"
@@ -41,6 +42,10 @@ struct node_settings {
   std::function<void(const std::string& node, const error& why)> on_node_down = {};
   /// How soon a node that hangs or cannot be reached any more counts as lost.
   liveness_settings liveness = {};
+  /// What this node's heartbeats tell beside that it is alive, and what those of others tell. On
+  /// the link's thread; neither may wait.
+  std::function<std::vector<messages::element>()> tell = {};
+  std::function<void(const std::string& node, const std::vector<messages::element>&)> on_told = {};
 };
 
 /// One process's place in the cluster: its name, its link, and the doors to the actors of other
@@ -72,6 +77,10 @@ class node final : public actor_directory,
   /// How long this process itself has just stood still, if others may have counted it as lost for
   /// that (see liveness).
   [[nodiscard]] std::optional<std::chrono::milliseconds> stood_still();
+
+  /// Counts a connected node as lost from here on, as if it had fallen silent: peer_lost, with the
+  /// text of `why`. From any thread; does not wait.
+  void lose(const std::string& other, const error& why);
 
   /// Lets other nodes find `actor` by a name.
   void publish(const std::string& name, caf::strong_actor_ptr actor);
@@ -145,7 +154,8 @@ class node final : public actor_directory,
   // Liveness: the ticker's thread asks for a tick, the link's thread judges.
   void run_on_link(std::function<void()> what);
   void judge();
-  [[nodiscard]] neighbourhood::effects perform_liveness(const liveness::effects& what);
+  [[nodiscard]] neighbourhood::effects perform_liveness(
+      const liveness::effects& what, const std::vector<messages::element>& told = {});
   [[nodiscard]] error with_own_pause(error why) const;
 
   // Frames from other nodes, by kind. On the link's thread.

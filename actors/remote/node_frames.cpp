@@ -86,7 +86,8 @@ void node::received(correspondent& from, const frame& in) {
     case frame_kind::lookup:
       return answer_lookup(from.name, in);
     case frame_kind::heartbeat:
-      return;  // it was heard
+      if (settings_.on_told && !in.body.empty()) settings_.on_told(from.name, in.body);
+      return;
     default:
       log::warning(settings_.name + ": ignored an unexpected frame from " + from.name);
   }

@@ -72,6 +72,32 @@ at::Tensor seed_of(double loss_scale) {
   return loss_scale == 1 ? at::Tensor() : at::scalar_tensor(loss_scale, at::kFloat);  // [] f32
 }
 
+engine::work_item item_of(const engine::action& what, const run& order,
+                          const microbatch_inbox& in) {
+  using engine::work_kind;
+  engine::work_item item{.evaluation = order.kind == engine::step_kind::evaluation,
+                         .step = order.update,
+                         .microbatch = what.microbatch.value,
+                         .chunk = what.chunk};
+  switch (what.kind) {
+    case action_kind::forward:
+      item.kind = work_kind::forward;
+      break;
+    case action_kind::backward:
+      item.kind = work_kind::backward;
+      break;
+    case action_kind::input_gradient:
+      item.kind = work_kind::input_gradient;
+      break;
+    case action_kind::weight_gradient:
+      item.kind = work_kind::weight_gradient;
+      break;
+  }
+  const auto& given = what.kind == action_kind::forward ? in.input : in.gradient;
+  if (given.defined()) item.size = static_cast<std::uint64_t>(given.numel());
+  return item;
+}
+
 void start(stage_pointer self, const engine::start_action& what) {
   auto& state = self->state;
   const auto step = state.steps.find(what.key);
@@ -88,11 +114,13 @@ void start(stage_pointer self, const engine::start_action& what) {
   if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(key);
   if (begins_backward(*state.modules[what.what.chunk], what.what))
     in.gradient = seed_of(loss_scale_of(state, step->second));
-  state.work->post([module = state.modules[what.what.chunk].get(), what,
-                    kind = step->second.order.kind, batch_size = step->second.order.batch_size,
-                    in = std::move(in), to = caf::actor_cast<stage_actor>(self)] {
-    caf::anon_send(to, perform(*module, what, kind, batch_size, in, to));
-  });
+  const auto item = item_of(what.what, step->second.order, in);
+  post_work(state, item,
+            [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
+             batch_size = step->second.order.batch_size, in = std::move(in),
+             to = caf::actor_cast<stage_actor>(self)] {
+              caf::anon_send(to, perform(*module, what, kind, batch_size, in, to));
+            });
 }
 
 void answer(stage_pointer self, const step_key& key) {
@@ -289,9 +317,14 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
   for (const auto& module : state.modules)
     std::ranges::copy(module->parameters(), std::back_inserter(state.update.parameters));
   state.update.optimizer = std::move(given->optimizer);
+  state.doing = std::move(given->doing);
   state.work = std::make_unique<engine::work_thread>(
-      state.name, given->threads, [modules = modules_of(state)] {
-        return std::ranges::any_of(modules, [](auto* module) { return module->work_ahead(); });
+      state.name, given->threads, [modules = modules_of(state), doing = state.doing] {
+        engine::activity_scope scope(*doing, {.kind = engine::work_kind::weight_gradient_ahead});
+        const bool did_some =
+            std::ranges::any_of(modules, [](auto* module) { return module->work_ahead(); });
+        if (!did_some) scope.withdraw();
+        return did_some;
       });
   return {
       [self](const connect_stage& to) { return on_connect(self, to); },

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "engine/stage/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 
 namespace troupe::actors {
@@ -15,8 +16,9 @@ namespace troupe::actors {
 struct stage_parts {
   std::string name;  ///< "stage-1", for errors and thread names.
   std::vector<std::unique_ptr<engine::stage_module>> modules;  ///< Its arithmetic, one a chunk.
-  optimizer_actor optimizer;  ///< Owner of the modules' parameters, chunk by chunk.
-  int threads = 1;            ///< Intra-op threads of its work thread.
+  optimizer_actor optimizer;                ///< Owner of the modules' parameters, chunk by chunk.
+  int threads = 1;                          ///< Intra-op threads of its work thread.
+  std::shared_ptr<engine::activity> doing;  ///< What its work thread publishes; not null.
 };
 
 /// Spawns a stage with a work thread of its own. It ends when told to (exit message), after the

@@ -13,6 +13,16 @@ module_list modules_of(const stage_state& state) {
   return all;
 }
 
+void post_work(const stage_state& state, const engine::work_item& what,
+               std::function<void()> task) {
+  state.doing->give();
+  state.work->post([doing = state.doing, what, task = std::move(task)] {
+    doing->take();
+    const engine::activity_scope scope(*doing, what);
+    task();
+  });
+}
+
 double loss_scale_of(const stage_state& state, const announced_step& step) {
   return step.order.loss_scale > 0 ? step.order.loss_scale : state.update.loss_scale;
 }

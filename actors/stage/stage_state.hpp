@@ -6,6 +6,7 @@
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/stage/settlement.hpp"
 #include "engine/schedule/stage_core.hpp"
+#include "engine/stage/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/work_thread.hpp"
 #include "messages/error.hpp"
@@ -71,6 +73,7 @@ struct stage_state {
   std::map<output_key, at::Tensor> outputs;  // computed, and not sent
   std::map<engine::step_key, announced_step> steps;
   update_state update;
+  std::shared_ptr<engine::activity> doing;    // the work thread's
   std::unique_ptr<engine::work_thread> work;  // last: its tasks use the module
 };
 
@@ -79,6 +82,9 @@ using stage_pointer = stage_actor::stateful_pointer<stage_state>;
 /// The modules of all chunks, for the work thread.
 using module_list = std::vector<engine::stage_module*>;
 [[nodiscard]] module_list modules_of(const stage_state& state);
+
+/// Has the work thread do something that it is seen to be at. `what` says for which step.
+void post_work(const stage_state& state, const engine::work_item& what, std::function<void()> task);
 
 /// What the step's loss is multiplied by. Asked once its backwards begin, so the verdict on the
 /// step before has come.

@@ -50,22 +50,24 @@ template <class Compute>
 void post_gradients(stage_pointer self, const step_key& key, bool settled, Compute compute) {
   const auto step = self->state.steps.find(key);
   if (step == self->state.steps.end()) return;  // failed meanwhile
-  self->state.work->post([modules = modules_of(self->state),
-                          parameters = self->state.update.parameters, key, settled,
-                          scale = step->second.report.loss_scale, compute = std::move(compute),
-                          to = caf::actor_cast<stage_actor>(self)]() mutable {
-    const auto begin = std::chrono::steady_clock::now();
-    gradients_ready message{.step = key, .gradients = {}, .settled = settled};
-    try {
-      message.gradients = compute(modules, parameters);
-      if (settled) message.bad = free_of_scale(parameters, message.gradients, scale);
-    } catch (const std::exception& problem) {
-      message.failure = "summing the gradients failed: " + engine::reason_of(problem);
-    }
-    message.busy_s =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    caf::anon_send(to, std::move(message));
-  });
+  const engine::work_item item{.kind = engine::work_kind::gradient_sum,
+                               .step = step->second.order.update};
+  post_work(self->state, item,
+            [modules = modules_of(self->state), parameters = self->state.update.parameters, key,
+             settled, scale = step->second.report.loss_scale, compute = std::move(compute),
+             to = caf::actor_cast<stage_actor>(self)]() mutable {
+              const auto begin = std::chrono::steady_clock::now();
+              gradients_ready message{.step = key, .gradients = {}, .settled = settled};
+              try {
+                message.gradients = compute(modules, parameters);
+                if (settled) message.bad = free_of_scale(parameters, message.gradients, scale);
+              } catch (const std::exception& problem) {
+                message.failure = "summing the gradients failed: " + engine::reason_of(problem);
+              }
+              message.busy_s =
+                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+              caf::anon_send(to, std::move(message));
+            });
 }
 
 /// Adds what other stages have of shared weights, once all of it is there.
@@ -92,13 +94,17 @@ void share_ties(stage_pointer self, const gradients_ready& own) {
   settle_ties(self, own.step);
 }
 
+engine::work_item end_of(const stage_state& state, const step_key& key) {
+  return {.kind = engine::work_kind::step_end, .step = state.steps.at(key).order.update};
+}
+
 /// Ends a step that changes no parameter: its running statistics are put back first.
 void take_back(stage_pointer self, const step_key& key) {
-  self->state.work->post(
-      [modules = modules_of(self->state), key, to = caf::actor_cast<stage_actor>(self)] {
-        for (auto* const module : modules) module->end(key, false);
-        caf::anon_send(to, step_undone{key});
-      });
+  post_work(self->state, end_of(self->state, key),
+            [modules = modules_of(self->state), key, to = caf::actor_cast<stage_actor>(self)] {
+              for (auto* const module : modules) module->end(key, false);
+              caf::anon_send(to, step_undone{key});
+            });
 }
 
 void end_rehearsal(stage_pointer self, const gradients_ready& from) {
@@ -115,7 +121,7 @@ void end_rehearsal(stage_pointer self, const gradients_ready& from) {
 
 void update(stage_pointer self, const step_key& key, const engine::step_gradients& gradients) {
   const auto& order_of_step = self->state.steps.at(key).order;
-  self->state.work->post([modules = modules_of(self->state), key] {
+  post_work(self->state, end_of(self->state, key), [modules = modules_of(self->state), key] {
     for (auto* const module : modules) module->end(key, true);
   });
   apply_gradients order{order_of_step.update, order_of_step.learning_rate, gradients};

@@ -208,7 +208,10 @@ result<run_end> run_server_trainer(const cluster::trainer_config& config) {
   const std::shared_ptr<cluster::workers> all = std::move(*workers);
   auto guard = cluster::guard_run(stop, all);
   if (!guard) return tl::unexpected(guard.error());
-  auto group = cluster::worker_group::start(all, node_names(config.server), config.link.listen);
+  auto group = cluster::worker_group::start(
+      all, node_names(config.server), config.link.listen,
+      {.slow_after = std::chrono::duration<double>(config.observe.slow_after),
+       .hang_timeout = std::chrono::duration<double>(config.train.hang_timeout)});
   if (!group) return tl::unexpected(group.error());
   if (auto driven = drive(**group, config, *run, stop); !driven)
     return tl::unexpected((*group)->explain(driven.error()));
@@ -222,10 +225,11 @@ result<void> run_server_node(const cluster::node_options& options) {
       {.name = options.name,
        .trainer = options.join,
        .make_link = cluster::process_link_factory(*link)},
-      [](caf::actor_system& system, const actors::node& node, std::function<void()> on_shut_down) {
+      [](caf::actor_system& system, const cluster::worker_node& here,
+         std::function<void()> on_shut_down) {
         return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_server_host(
-            system,
-            {make_learner, optimizers::built_in(), node.memory(), std::move(on_shut_down)}));
+            system, {make_learner, optimizers::built_in(), here.node.memory(),
+                     std::move(on_shut_down), here.progress}));
       });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <iterator>
 #include <memory>
 #include <thread>
@@ -58,6 +59,26 @@ actors::build_stage order_for(const cluster::trainer_config& config, const prepa
                 .clip_value = optimizer.clip_value,
                 .clip_norm = optimizer.clip_norm,
                 .accumulate = config.train.accumulate}};
+}
+
+/// What work counts as slow or hung: by the stages' own past, and their prediction if there is one.
+actors::progress_settings progress_of(const cluster::trainer_config& config,
+                                      const prepared_run& run) {
+  using engine::work_kind;
+  actors::progress_settings settings{
+      .slow_after = std::chrono::duration<double>(config.observe.slow_after),
+      .hang_timeout = std::chrono::duration<double>(config.train.hang_timeout)};
+  if (!run.predicted) return settings;
+  for (std::size_t i = 0; i < run.predicted->stages.size(); ++i) {
+    const auto& stage = run.predicted->stages[i];
+    settings.predicted["stage-" + std::to_string(i)] = {
+        {work_kind::forward, stage.forward_s},
+        {work_kind::backward, stage.backward_s},
+        {work_kind::input_gradient, stage.backward_s},
+        {work_kind::weight_gradient, stage.backward_s},
+        {work_kind::update, stage.update_s}};
+  }
+  return settings;
 }
 
 /// For --verbose: which layers are where, and how they are computed.
@@ -218,7 +239,8 @@ result<run_end> run_trainer(const application& program, const cluster::trainer_c
   const std::shared_ptr<cluster::workers> all = std::move(*workers);
   auto guard = cluster::guard_run(stop, all);
   if (!guard) return tl::unexpected(guard.error());
-  auto group = cluster::worker_group::start(all, config.pipeline.stages, config.link.listen);
+  auto group = cluster::worker_group::start(all, config.pipeline.stages, config.link.listen,
+                                            progress_of(config, *run));
   if (!group) return tl::unexpected(group.error());
   if (auto driven = drive(**group, program, config, *run, stop); !driven)
     return tl::unexpected((*group)->explain(driven.error()));

@@ -152,6 +152,16 @@ result<void> check_link(draft& whole) {
                   (where == placement::threads ? "auto, loopback" : "auto, tcp, shm"));
 }
 
+result<void> check_hang(draft& whole) {
+  const trainer_config& config = whole.config;
+  if (config.train.hang_timeout == 0 || config.pipeline.stages_in == placement::processes)
+    return {};
+  return fail(errc::bad_config,
+              blame(whole, "train.hang_timeout", "pipeline.stages_in") + "stages in threads" +
+                  source(whole, "pipeline.stages_in", std::string(name_of(placement::threads))) +
+                  " cannot be ended when they hang; put them in processes");
+}
+
 // The first option that is wrong whatever the others are.
 result<void> check_each_option(const draft& whole, const optimizers::optimizer& entry) {
   for (const auto& [name, value] : whole.config.optimizer.options)
@@ -349,7 +359,7 @@ result<void> check_server(draft& whole) {
 result<trainer_config> check_together(draft whole) {
   for (auto check : {check_plan, check_chunks, check_cut, check_memory, check_transformer,
                      check_micro_batches, check_optimizer, check_accumulation, check_loss_scale,
-                     check_link, check_texts, check_listen, check_secret, check_files})
+                     check_link, check_hang, check_texts, check_listen, check_secret, check_files})
     if (auto fine = check(whole); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }

@@ -288,6 +288,12 @@ std::vector<option> train_options() {
        integer(
            [](auto& c) -> auto& { return c.train.loss_scale_interval; }, 1, 1 << 30),
        ""},
+      {"train", "hang_timeout", "--hang-timeout", "", "SECONDS",
+       "A stage that is at one forward, backward or update for so long counts as lost, and the run "
+       "ends; 0: never",
+       number(
+           [](auto& c) -> auto& { return c.train.hang_timeout; }, 0, unbounded),
+       ""},
       {"train", "save", "--save", "", "FILE", "Write the weights there at the end (safetensors)",
        text([](auto& c) -> auto& { return c.train.save; }), ""},
       {"train", "save_state", "--save-state", "--no-save-state", "",
@@ -327,6 +333,12 @@ std::vector<option> observe_options() {
       {"observe", "profile_only", "--profile-only", "--no-profile-only", "",
        "Save the profile and train nothing",
        on_off([](auto& c) -> auto& { return c.observe.profile_only; }), ""},
+      {"observe", "slow_after", "--slow-after", "", "SECONDS",
+       "Least time after which a forward, backward or update that takes far longer than usual is "
+       "said; 0: never",
+       number(
+           [](auto& c) -> auto& { return c.observe.slow_after; }, 0, unbounded),
+       ""},
       {"observe", "progress", "--progress", "--no-progress", "", "Show how the run goes",
        on_off([](auto& c) -> auto& { return c.observe.progress; }), ""},
       {"observe", "verbose", "--verbose", "--no-verbose", "", "Write a detailed log",

@@ -134,6 +134,8 @@ struct train_config {
   nan_policy on_nan = nan_policy::stop;
   std::optional<double> loss_scale = {};  ///< 0: dynamic; nothing: see `loss_scale_of`.
   std::uint32_t loss_scale_interval = optimizers::loss_scaler().interval;
+  double hang_timeout =
+      0;  ///< Seconds at one piece of work after which a process is lost; 0: never.
 
   bool operator==(const train_config&) const = default;
 };
@@ -158,6 +160,7 @@ struct observe_config {
   bool predict = false;  ///< Profile the layers and predict the run, also where nothing is chosen.
   std::filesystem::path save_profile = {};  ///< The layers' profile goes here; empty: nowhere.
   bool profile_only = false;                ///< Save the profile and train nothing.
+  double slow_after = 5;  ///< Seconds, at least, after which slow work is said; 0: never.
 
   bool operator==(const observe_config&) const = default;
 };

@@ -78,10 +78,18 @@ class process_group::watcher {
     std::promise<void> sent;
     {
       const std::lock_guard lock(mutex_);
-      signals_.emplace_back(number, &sent);
+      signals_.push_back({number, std::nullopt, &sent});
     }
     wake();
     sent.get_future().wait();
+  }
+
+  void kill(std::string name) {
+    {
+      const std::lock_guard lock(mutex_);
+      signals_.push_back({SIGKILL, std::move(name), nullptr});
+    }
+    wake();
   }
 
   void stop(std::chrono::milliseconds grace) {
@@ -114,6 +122,12 @@ class process_group::watcher {
   struct request {
     const child_spec* spec;  // the asker waits, so it lives
     std::promise<result<void>> done;
+  };
+
+  struct signal_request {
+    int number;
+    std::optional<std::string> name;  // nothing: all children
+    std::promise<void>* sent;         // who asked waits, so it lives; null: nobody does
   };
 
   struct stream {
@@ -174,14 +188,15 @@ class process_group::watcher {
   }
 
   void send_signals() {
-    std::vector<std::pair<int, std::promise<void>*>> asked;
+    std::vector<signal_request> asked;
     {
       const std::lock_guard lock(mutex_);
       asked.swap(signals_);
     }
-    for (auto& [number, sent] : asked) {
-      for (const member& child : children_) child.process.signal_group(number);
-      sent->set_value();
+    for (auto& [number, name, sent] : asked) {
+      for (const member& child : children_)
+        if (!name || *name == child.process.name()) child.process.signal_group(number);
+      if (sent) sent->set_value();
     }
   }
 
@@ -287,8 +302,8 @@ class process_group::watcher {
   std::mutex mutex_;
   std::condition_variable quiet_;
   std::vector<request> requests_;
-  std::vector<std::pair<int, std::promise<void>*>> signals_;  // the askers wait, so they live
-  std::optional<clock::time_point> kill_at_;                  // the group is stopping
+  std::vector<signal_request> signals_;
+  std::optional<clock::time_point> kill_at_;  // the group is stopping
   std::size_t running_ = 0;
   std::size_t unreported_ = 0;
   bool closing_ = false;
@@ -317,6 +332,9 @@ void process_group::suspend() {
 }
 void process_group::resume() {
   impl_->signal_all(SIGCONT);
+}
+void process_group::kill(std::string name) {
+  impl_->kill(std::move(name));
 }
 void process_group::stop(std::chrono::milliseconds grace) {
   impl_->stop(grace);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "cluster/launch/child_process.hpp"
@@ -53,6 +54,10 @@ class process_group {
   void stop(std::chrono::milliseconds grace);
   /// SIGKILL, now.
   void kill() { stop(std::chrono::milliseconds{0}); }
+
+  /// SIGKILL to the children of one name and what they have started; the others go on. Does not
+  /// wait. Nothing happens where no such child runs.
+  void kill(std::string name);
 
   /// Waits until no child runs and all ends have been reported; false when `timeout` passes first.
   [[nodiscard]] bool wait(std::chrono::milliseconds timeout) const;

@@ -43,16 +43,22 @@ result<void> run_node(const worker_node_settings& settings, const host_spawner& 
   caf::actor_system system(config);
   auto end = std::make_shared<ending>();
 
-  auto node = actors::node::start(system, types,
-                                  {settings.name, settings.listen,
-                                   [end](const std::string& other, const error& why) {
-                                     if (other != "trainer") return;
-                                     const bool in_order = why.code == errc::cancelled;
-                                     end->decide(in_order ? result<void>() : tl::unexpected(why));
-                                   }},
-                                  settings.make_link);
+  const auto on_node_down = [end](const std::string& other, const error& why) {
+    if (other != "trainer") return;
+    const bool in_order = why.code == errc::cancelled;
+    end->decide(in_order ? result<void>() : tl::unexpected(why));
+  };
+  const auto progress =
+      std::make_shared<actors::progress_board>(actors::liveness_settings().interval);
+  auto node = actors::node::start(
+      system, types,
+      {.name = settings.name,
+       .listen = settings.listen,
+       .on_node_down = on_node_down,
+       .tell = [progress] { return progress->tell(std::chrono::steady_clock::now()); }},
+      settings.make_link);
   if (!node) return tl::unexpected(node.error());
-  const auto host = spawn(system, **node, [end] { end->decide({}); });
+  const auto host = spawn(system, {**node, progress}, [end] { end->decide({}); });
   (*node)->publish("host", host);
   const auto joined = (*node)->join(settings.trainer, join_timeout);
   if (joined)
@@ -66,10 +72,11 @@ result<void> run_node(const worker_node_settings& settings, const host_spawner& 
 
 result<void> run_stage_node(const worker_node_settings& settings, actors::model_registry models,
                             optimizers::registry optimizers) {
-  return run_node(settings, [&](caf::actor_system& system, const actors::node&,
+  return run_node(settings, [&](caf::actor_system& system, const worker_node& here,
                                 std::function<void()> on_shut_down) {
     return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_host(
-        system, {std::move(models), std::move(optimizers), std::move(on_shut_down)}));
+        system,
+        {std::move(models), std::move(optimizers), std::move(on_shut_down), here.progress}));
   });
 }
 

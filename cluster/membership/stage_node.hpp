@@ -3,10 +3,12 @@
 #include <caf/actor_control_block.hpp>
 #include <caf/actor_system.hpp>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "actors/pipeline/host_actor.hpp"
 #include "actors/remote/node.hpp"
+#include "actors/remote/progress_board.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::cluster {
@@ -20,8 +22,14 @@ struct worker_node_settings {
   actors::link_factory make_link;
 };
 
+/// The node that has joined, and where its threads say what they are at.
+struct worker_node {
+  const actors::node& node;
+  std::shared_ptr<actors::progress_board> progress;
+};
+
 /// Spawns a node's first actor, which calls `on_shut_down` once when it has been told `shut_down`.
-using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, const actors::node&,
+using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, const worker_node&,
                                                          std::function<void()> on_shut_down)>;
 
 /// Joins the trainer, publishes the host that `spawn` makes, and returns when it is told to shut

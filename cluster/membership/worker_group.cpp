@@ -4,10 +4,12 @@
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <chrono>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "messages/log.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -24,22 +26,24 @@ constexpr milliseconds last_word{1000};  // the system's word on a lost peer com
 
 result<std::unique_ptr<worker_group>> worker_group::start(std::shared_ptr<workers> where,
                                                           std::uint32_t count,
-                                                          const std::string& listen) {
+                                                          const std::string& listen,
+                                                          actors::progress_settings progress) {
   std::vector<std::string> names;
   for (std::uint32_t i = 0; i < count; ++i) names.push_back("stage-" + std::to_string(i));
-  return start(std::move(where), names, listen);
+  return start(std::move(where), names, listen, std::move(progress));
 }
 
 result<std::unique_ptr<worker_group>> worker_group::start(std::shared_ptr<workers> where,
                                                           const std::vector<std::string>& names,
-                                                          const std::string& listen) {
-  std::unique_ptr<worker_group> group(new worker_group(std::move(where)));
+                                                          const std::string& listen,
+                                                          actors::progress_settings progress) {
+  std::unique_ptr<worker_group> group(new worker_group(std::move(where), std::move(progress)));
   if (auto opened = group->open(names, listen); !opened) return tl::unexpected(opened.error());
   return group;
 }
 
-worker_group::worker_group(std::shared_ptr<workers> where)
-    : system_(config_), workers_(std::move(where)) {
+worker_group::worker_group(std::shared_ptr<workers> where, actors::progress_settings progress)
+    : system_(config_), workers_(std::move(where)), progress_(std::move(progress)) {
   actors::add_protocol(types_);
 }
 
@@ -48,7 +52,11 @@ result<void> worker_group::open(const std::vector<std::string>& names, const std
     if (why.code != errc::cancelled) lost_ = true;
   };
   auto node = actors::node::start(
-      system_, types_, {.name = "trainer", .listen = listen, .on_node_down = on_node_down},
+      system_, types_,
+      {.name = "trainer",
+       .listen = listen,
+       .on_node_down = on_node_down,
+       .on_told = [this](const auto& worker, const auto& told) { on_told(worker, told); }},
       workers_->trainer_link());
   if (!node) return tl::unexpected(node.error());
   node_ = std::move(*node);
@@ -99,8 +107,36 @@ result<std::vector<actors::stage_actor>> worker_group::build(
   return stages;
 }
 
+void worker_group::on_told(const std::string& worker, const std::vector<messages::element>& told) {
+  for (const auto& each : told) {
+    if (const auto report = actors::to_report(each)) perform(progress_.heard(worker, *report));
+  }
+}
+
+void worker_group::perform(const actors::progress_core::effects& what) {
+  for (const auto& effect : what) {
+    if (const auto* slow = std::get_if<actors::progress_core::slow>(&effect)) {
+      log::warning(slow->text);
+    } else if (const auto* on = std::get_if<actors::progress_core::went_on>(&effect)) {
+      log::info(on->text);
+    } else if (const auto* hung = std::get_if<actors::progress_core::hung>(&effect)) {
+      {
+        const std::scoped_lock lock(mutex_);
+        if (!hung_) hung_ = error{errc::peer_lost, hung->why.text};
+      }
+      log::warning(hung->why.text + ": it is lost");
+      node_->lose(hung->node, hung->why);
+      workers_->kill(hung->node);
+    }
+  }
+}
+
 error worker_group::explain(const error& why) const {
   if (why.code != errc::peer_lost) return why;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (hung_) return *hung_;
+  }
   const auto deadline = steady_clock::now() + last_word;
   for (;;) {
     if (auto ended = workers_->failure())

@@ -4,6 +4,7 @@
 #include <caf/actor_system.hpp>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "actors/pipeline/host_actor.hpp"
 #include "actors/protocol.hpp"
 #include "actors/remote/node.hpp"
+#include "actors/remote/progress_core.hpp"
 #include "actors/system.hpp"
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/trainer_config.hpp"
@@ -41,8 +43,9 @@ class workers {
   /// all of them can end in order.
   virtual void join(bool in_order) = 0;
 
-  /// Ends worker processes at once. From any thread.
+  /// Ends worker processes at once, all or the one of this name. From any thread.
   virtual void kill() = 0;
+  virtual void kill(const std::string& name) = 0;
 
   /// Worker processes stop and go on with the trainer. From any thread.
   virtual void suspend() = 0;
@@ -84,15 +87,16 @@ class worker_group {
  public:
   /// Starts `count` workers, "stage-0", "stage-1", .., and waits until all have joined. `where` may
   /// be shared with whoever kills or suspends them; its workers end with this object. `listen`: of
-  /// the trainer's node. Errors: those of the link; io_failed when a worker cannot be started;
-  /// peer_lost when one ends before it has joined, with its reason; timed_out.
-  [[nodiscard]] static result<std::unique_ptr<worker_group>> start(std::shared_ptr<workers> where,
-                                                                   std::uint32_t count,
-                                                                   const std::string& listen);
+  /// the trainer's node. `progress`: what counts as slow work, which is said in the log, and as
+  /// hung: such a worker is lost. Errors: those of the link; io_failed when a worker cannot be
+  /// started; peer_lost when one ends before it has joined, with its reason; timed_out.
+  [[nodiscard]] static result<std::unique_ptr<worker_group>> start(
+      std::shared_ptr<workers> where, std::uint32_t count, const std::string& listen,
+      actors::progress_settings progress = {});
   /// The same for workers of these names, whose hosts need not build stages.
   [[nodiscard]] static result<std::unique_ptr<worker_group>> start(
       std::shared_ptr<workers> where, const std::vector<std::string>& names,
-      const std::string& listen);
+      const std::string& listen, actors::progress_settings progress = {});
   worker_group(const worker_group&) = delete;
   worker_group& operator=(const worker_group&) = delete;
   /// Ends the workers in order and waits for them.
@@ -108,21 +112,26 @@ class worker_group {
   [[nodiscard]] result<std::vector<actors::stage_actor>> build(
       const std::vector<actors::build_stage>& orders);
 
-  /// `why`, or where it is peer_lost the system's word on the worker that ended: "stage-1 was
-  /// killed by signal 9 (SIGKILL)". Waits a moment for that word. Where this process itself has
-  /// stood still, workers may have ended for that, and both are told.
+  /// `why`, or where it is peer_lost what a worker hangs in, or the system's word on the worker
+  /// that ended: "stage-1 was killed by signal 9 (SIGKILL)". Waits a moment for that word. Where
+  /// this process itself has stood still, workers may have ended for that, and both are told.
   [[nodiscard]] error explain(const error& why) const;
 
  private:
-  explicit worker_group(std::shared_ptr<workers> where);
+  worker_group(std::shared_ptr<workers> where, actors::progress_settings progress);
   [[nodiscard]] result<void> open(const std::vector<std::string>& names, const std::string& listen);
   [[nodiscard]] result<void> await(const std::string& worker);
+  void on_told(const std::string& worker, const std::vector<messages::element>& told);
+  void perform(const actors::progress_core::effects& what);
 
   actors::message_registry types_;
   actors::system_config config_;
   caf::actor_system system_;
   std::shared_ptr<workers> workers_;
   std::atomic<bool> lost_ = false;  // some worker, so not all will end in order
+  actors::progress_core progress_;  // the link's thread's
+  mutable std::mutex mutex_;
+  std::optional<error> hung_;  // the first worker that was; guarded
   std::unique_ptr<actors::node> node_;
   std::size_t count_ = 0;
   std::vector<caf::strong_actor_ptr> hosts_;

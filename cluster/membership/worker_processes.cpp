@@ -87,6 +87,7 @@ class worker_processes final : public workers {
   }
 
   void kill() override { group_.kill(); }
+  void kill(const std::string& name) override { group_.kill(name); }
   void suspend() override { group_.suspend(); }
   void resume() override { group_.resume(); }
 

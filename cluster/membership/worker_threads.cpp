@@ -41,7 +41,8 @@ class worker_threads final : public workers {
     for (auto& thread : std::exchange(threads_, {})) thread.join();
   }
 
-  void kill() override {}     // threads end with the process
+  void kill() override {}  // threads end with the process
+  void kill(const std::string&) override {}
   void suspend() override {}  // and stop and go on with it
   void resume() override {}
 

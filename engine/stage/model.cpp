@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "engine/stage/activity.hpp"
 #include "engine/stage/torch_error.hpp"
 
 namespace troupe::engine {
@@ -105,7 +106,10 @@ std::vector<weight_tie> ties(const model& layers) {
 }
 
 at::Tensor run_layer(layer& which, const at::Tensor& input, bool training) try {
-  return which.forward(input, training);
+  note_layer(which);
+  auto output = which.forward(input, training);
+  note_backward(output, which);
+  return output;
 } catch (const std::exception& problem) {
   throw std::runtime_error(which.name() + " with an input of " + shape_text(input) + ": " +
                            reason_of(problem));

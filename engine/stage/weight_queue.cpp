@@ -9,6 +9,8 @@
 #include <exception>
 #include <stdexcept>
 
+#include "engine/stage/activity.hpp"
+
 namespace troupe::engine {
 namespace {
 
@@ -107,6 +109,7 @@ void weight_queue::settle(std::unique_lock<std::mutex>& held, entry& of) {
   const bool computed = of.state == progress::computed;
   of.state = progress::done;
   held.unlock();
+  note_parameter(of.weight);
   if (!computed) {
     const auto begin = clock::now();
     gradients = compute(*tasks);

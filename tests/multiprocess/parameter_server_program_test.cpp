@@ -10,6 +10,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -141,6 +142,40 @@ TEST_CASE("A killed shard ends the run with its name and the signal") {
   INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("shard-1 was killed by signal 9 (SIGKILL)"));
+}
+
+TEST_CASE("A worker that hangs is said, killed and left out, and the run goes on") {
+  std::optional<tests::stopped_thread> stopped;
+  std::vector<pid_t> processes;
+  const auto outcome = run_program(
+      {"--model", "resnet18", "--data", "synthetic:3x64x64:10:64", "--batch-size", "32", "--steps",
+       "30", "--no-eval", "--threads-per-worker", "1", "--slow-after", "1", "--hang-timeout", "4"},
+      [&](pid_t program, std::string_view line) {
+        if (stopped || line.find("step 3") != 0) return;
+        processes = children_of(program);
+        REQUIRE(processes.size() == 4);
+        stopped.emplace(tests::process_with_thread(processes, "worker-1"), "worker-1", true);
+      });
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("warning: worker-1 has been in ") &&
+                              ContainsSubstring("longer than --hang-timeout allows (4.0 s)") &&
+                              ContainsSubstring("worker-1 is lost; going on with 1"));
+  for (const auto each : processes) CHECK(wait_until_gone(each));
+}
+
+TEST_CASE("A shard that hangs ends the run with what it hangs in") {
+  std::optional<tests::stopped_thread> stopped;
+  const auto outcome =
+      run_until({"--steps", "100000", "--slow-after", "1", "--hang-timeout", "4"},
+                [&](pid_t, const std::vector<pid_t>& all) {
+                  stopped.emplace(tests::process_with_thread(all, "shard-1"), "shard-1");
+                });
+  INFO(outcome.err);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.err, ContainsSubstring("warning: shard-1 has been in "));
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("shard-1 has been in ") &&
+                                      ContainsSubstring("longer than --hang-timeout allows"));
 }
 
 TEST_CASE("Ctrl-C ends a run of a parameter server cleanly and saves the weights") {

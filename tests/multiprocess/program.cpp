@@ -1,6 +1,7 @@
 #include "tests/multiprocess/program.hpp"
 
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -126,6 +127,58 @@ bool wait_until_gone(pid_t pid) {
   const bool gone = poll(&end, 1, 5000) == 1;
   close(descriptor);
   return gone;
+}
+
+namespace {
+
+/// 0: the process has no thread of this name.
+pid_t thread_of(pid_t process, const std::string& name) {
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
+    std::ifstream file(task.path() / "comm");
+    std::string own;
+    if (std::getline(file, own) && own == name) return std::stoi(task.path().filename());
+  }
+  return 0;
+}
+
+/// Of a thread that is stopped.
+bool is_in_system_call(pid_t thread) {
+  std::ifstream file("/proc/" + std::to_string(thread) + "/syscall");
+  std::string number;
+  REQUIRE(file >> number);
+  return number != "-1";
+}
+
+}  // namespace
+
+pid_t process_with_thread(const std::vector<pid_t>& among, const std::string& name) {
+  for (const auto process : among)
+    if (thread_of(process, name) != 0) return process;
+  FAIL("no process has a thread " << name);
+  return 0;
+}
+
+stopped_thread::stopped_thread(pid_t process, const std::string& name, bool computing) {
+  const pid_t thread = thread_of(process, name);
+  REQUIRE(thread != 0);
+  REQUIRE(ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) == 0);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (;;) {
+    REQUIRE(ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) == 0);
+    int status = 0;
+    REQUIRE(waitpid(thread, &status, __WALL) == thread);
+    REQUIRE(WIFSTOPPED(status));
+    if (!computing || !is_in_system_call(thread)) break;
+    REQUIRE(std::chrono::steady_clock::now() < end);
+    REQUIRE(ptrace(PTRACE_CONT, thread, nullptr, nullptr) == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  reaper_ = std::thread([thread] {
+    int how = 0;
+    while (waitpid(thread, &how, __WALL) == thread && !WIFEXITED(how) && !WIFSIGNALED(how)) {
+    }
+  });
 }
 
 scratch_folder::scratch_folder() {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace troupe::tests {
@@ -44,6 +45,24 @@ bool wait_for_state(pid_t pid, char state);
 
 /// Waits until a process is gone; false after five seconds.
 bool wait_until_gone(pid_t pid);
+
+/// Stops one thread of a process, by its name, while all others go on, as a debugger would. It
+/// stays stopped until its process is killed, for which the destructor waits. The process must be a
+/// descendant of this one.
+class stopped_thread {
+ public:
+  /// `computing`: not in a system call, so not while it waits for anything.
+  stopped_thread(pid_t process, const std::string& name, bool computing = false);
+  stopped_thread(const stopped_thread&) = delete;
+  stopped_thread& operator=(const stopped_thread&) = delete;
+  ~stopped_thread() { reaper_.join(); }
+
+ private:
+  std::thread reaper_;  // nobody can reap the process before its tracer has reaped the thread
+};
+
+/// The process among `among` that has a thread of this name; fails the test where none has.
+pid_t process_with_thread(const std::vector<pid_t>& among, const std::string& name);
 
 /// A folder that goes with the object.
 class scratch_folder {

@@ -110,6 +110,16 @@ TEST_CASE("a combination that a file gets wrong is named by file and line") {
             ":2)");
 }
 
+TEST_CASE("only stages in processes can be ended for hanging") {
+  CHECK(
+      error_of({"--hang-timeout", "60", "--stages-in", "threads"}) ==
+      "--hang-timeout: stages in threads (--stages-in threads) cannot be ended when they hang; put "
+      "them in processes");
+  CHECK(config_of({"--hang-timeout", "0", "--stages-in", "threads"}).train.hang_timeout == 0);
+  CHECK(config_of({"--hang-timeout", "60", "--slow-after", "0.5"}).train.hang_timeout == 60);
+  CHECK(config_of({"--slow-after", "0.5"}).observe.slow_after == 0.5);
+}
+
 TEST_CASE("an address to listen on needs a host and a port") {
   for (const char* wrong :
        {"127.0.0.1", ":80", "host:", "host:70000", "::1:80", "[]:80", "a b:1", "host:8x"}) {

@@ -131,6 +131,18 @@ TEST_CASE("a child killed by a signal is reported with the signal's name") {
   CHECK(reports.all() == reports_list{"exit stage-1 was killed by signal 9 (SIGKILL)"});
 }
 
+TEST_CASE("one child can be killed by its name, and the others go on") {
+  recorder reports;
+  process_group group = group_of(reports);
+  for (const char* name : {"stage-0", "stage-1", "stage-10"})
+    REQUIRE(group.start(shell(name, "exec sleep 1000")));
+  group.kill("nobody");
+  group.kill("stage-1");
+  CHECK(reports.await("exit") == "exit stage-1 was killed by signal 9 (SIGKILL)");
+  CHECK(group.running() == 2);
+  CHECK(reports.all().size() == 1);
+}
+
 TEST_CASE("the end of a child is told apart by code, signal and loss") {
   CHECK(child_exit{"a", 1, 0, 0}.ok());
   CHECK_FALSE(child_exit{"a", 1, 3, 0}.ok());

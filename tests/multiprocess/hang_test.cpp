@@ -1,0 +1,174 @@
+// A stage that is alive and does not get on with its work is said after seconds, with what it is
+// at, and ended after --hang-timeout.
+
+#include <signal.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/multiprocess/program.hpp"
+
+namespace {
+
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::Matches;
+using tests::children_of;
+using tests::run_program;
+using tests::wait_until_gone;
+using steady = std::chrono::steady_clock;
+
+std::vector<std::string> run_of(const std::string& model, std::vector<std::string> more) {
+  std::vector<std::string> arguments{"--model",
+                                     model,
+                                     "--data",
+                                     "synthetic:3x64x64:10:64",
+                                     "--batch-size",
+                                     "16",
+                                     "--stages",
+                                     "2",
+                                     "--no-eval",
+                                     "--threads-per-stage",
+                                     "1",
+                                     "--slow-after",
+                                     "1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::set<std::string> shared_memory() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    names.insert(entry.path().filename());
+  return names;
+}
+
+/// What was seen of a run while it went on.
+struct observed {
+  std::vector<pid_t> stages;
+  steady::time_point last_step, warned;
+  std::string warning;  // the first
+};
+
+/// Runs to the end and notes when the run took its last step and when it first warned.
+tests::program_outcome watch(const std::vector<std::string>& arguments, observed& seen) {
+  return run_program(arguments, [&](pid_t program, std::string_view line) {
+    if (line.starts_with("step ")) {
+      seen.last_step = steady::now();
+      if (seen.stages.empty()) seen.stages = children_of(program);
+    }
+    if (!seen.warning.empty() || !line.starts_with("warning: stage-")) return;
+    seen.warning = line;
+    seen.warned = steady::now();
+  });
+}
+
+double seconds(steady::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+/// A run of a model that hangs: warned of, and ended as one whose stage is lost.
+void check_hang(const std::string& model, const std::string& schedule, const std::string& at) {
+  const auto before = shared_memory();
+  observed seen;
+  const auto outcome = watch(
+      run_of(model, {"--steps", "100000", "--schedule", schedule, "--hang-timeout", "5"}), seen);
+  const auto ended = steady::now();
+  INFO(outcome.err);
+  WARN(model << ": warned after " << seconds(seen.warned - seen.last_step) << " s, ended after "
+             << seconds(ended - seen.last_step) << " s: " << outcome.last_line());
+  REQUIRE(seen.stages.size() == 2);
+  CHECK_THAT(seen.warning, Matches("warning: stage-1 has been in " + at +
+                                   ", for [0-9.]+ s \\(usually [0-9.]+ s\\)"));
+  CHECK(seconds(seen.warned - seen.last_step) < 4);  // the floor is one
+  CHECK(outcome.code == 1);
+  CHECK(outcome.signal == 0);
+  CHECK_THAT(outcome.last_line(), Matches(".*stage-1 has been in " + at +
+                                          ", for 5[0-9.]+ s .* longer than --hang-timeout allows "
+                                          "\\(5.0 s\\).*"));
+  CHECK(seconds(ended - seen.last_step) < 15);  // the timeout, the teardown, and a slow machine
+  for (const auto stage : seen.stages) CHECK(wait_until_gone(stage));
+  CHECK(shared_memory() == before);
+}
+
+}  // namespace
+
+TEST_CASE("A stage whose layer never returns is said with its layer, and ended by --hang-timeout") {
+  check_hang("sleeps", "1f1b", "forward of micro-batch [0-9]+, step [0-9]+, layer layer4.1");
+}
+
+TEST_CASE("A stage whose thread is blocked in a backward is said, and ended by --hang-timeout") {
+  check_hang("deadlocks", "1f1b", "backward of micro-batch [0-9]+, step [0-9]+, layer layer4.1");
+  check_hang("deadlocks", "zb-h1",
+             "input gradient of micro-batch [0-9]+, step [0-9]+, layer layer4.1");
+}
+
+TEST_CASE("A stage whose process is fine but for its work thread is said and ended all the same") {
+  const auto before = shared_memory();
+  observed seen;
+  std::optional<tests::stopped_thread> stopped;
+  steady::time_point begin;
+  auto arguments = run_of("resnet18", {"--steps", "100000", "--hang-timeout", "5"});
+  const auto outcome = run_program(arguments, [&](pid_t program, std::string_view line) {
+    if (line.starts_with("warning: stage-") && seen.warning.empty()) {
+      seen.warning = line;
+      seen.warned = steady::now();
+    }
+    if (stopped || !line.starts_with("step 5")) return;
+    seen.stages = children_of(program);
+    REQUIRE(seen.stages.size() == 2);
+    stopped.emplace(tests::process_with_thread(seen.stages, "stage-1"), "stage-1");
+    begin = steady::now();
+  });
+  const auto ended = steady::now();
+  INFO(outcome.err);
+  WARN("warned after " << seconds(seen.warned - begin) << " s, ended after "
+                       << seconds(ended - begin) << " s: " << outcome.last_line());
+  CHECK_THAT(seen.warning, ContainsSubstring("stage-1 has been in "));
+  CHECK(seconds(seen.warned - begin) < 4);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-1 has been in ") &&
+                                      ContainsSubstring("longer than --hang-timeout allows"));
+  for (const auto stage : seen.stages) CHECK(wait_until_gone(stage));
+  CHECK(shared_memory() == before);
+}
+
+TEST_CASE("A stage that is slow for once is said, and so is that it goes on") {
+  observed seen;
+  const auto outcome = watch(run_of("dawdles", {"--steps", "8", "--hang-timeout", "30"}), seen);
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(seen.warning, ContainsSubstring("stage-1 has been in forward of micro-batch") &&
+                               ContainsSubstring("layer layer4.1"));
+  CHECK_THAT(outcome.err, ContainsSubstring("info: stage-1 goes on: forward of micro-batch"));
+}
+
+TEST_CASE("A run that gets on with its work warns of nothing") {
+  observed seen;
+  auto arguments =
+      run_of("resnet18", {"--steps", "20", "--slow-after", "5", "--hang-timeout", "60"});
+  const auto outcome = watch(arguments, seen);
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(seen.warning.empty());
+}
+
+TEST_CASE("Stages in threads can be watched, but not ended for hanging") {
+  const auto refused = run_program({"--stages-in", "threads", "--hang-timeout", "5"});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.last_line(),
+             ContainsSubstring("--hang-timeout") && ContainsSubstring("put them in processes"));
+  observed seen;
+  const auto outcome = watch(run_of("dawdles", {"--steps", "8", "--stages-in", "threads"}), seen);
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(seen.warning, ContainsSubstring("stage-1 has been in forward of micro-batch"));
+}

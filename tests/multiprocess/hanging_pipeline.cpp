@@ -1,0 +1,92 @@
+// resnet_pipeline with models of which one layer never returns, after some micro-batches that it
+// does: "sleeps" in a forward, "deadlocks" in a backward. "dawdles" takes seconds once, in a
+// forward.
+
+#include <ATen/TensorOperators.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "apps/resnet_pipeline/application.hpp"
+#include "engine/stage/layer.hpp"
+
+namespace {
+
+using namespace troupe;
+
+enum class trouble : std::uint8_t { sleeps, deadlocks, dawdles };
+
+constexpr int good_microbatches = 12;
+
+[[noreturn]] void sleep_for_ever() {
+  for (;;) pause();
+}
+
+/// Waits for a lock that another thread never gives back.
+void deadlock() {
+  static std::timed_mutex taken;
+  static std::thread holder([] {
+    taken.lock();
+    sleep_for_ever();
+  });
+  while (taken.try_lock()) taken.unlock();
+  taken.lock();
+}
+
+/// A layer that is right until it makes trouble.
+class troubled final : public engine::layer {
+ public:
+  troubled(std::unique_ptr<engine::layer> right, trouble kind)
+      : layer(right->name()), right_(std::move(right)), kind_(kind) {}
+
+  at::Tensor forward(const at::Tensor& input, bool training) override {
+    const bool now = training && ++forwards_ == good_microbatches;
+    if (now && kind_ == trouble::sleeps) sleep_for_ever();
+    if (now && kind_ == trouble::dawdles) std::this_thread::sleep_for(std::chrono::seconds(3));
+    if (!now || kind_ != trouble::deadlocks) return right_->forward(input, training);
+    const auto x = input * 1;  // whose gradient is the last that this layer's backward gives
+    x.register_hook([](const at::Tensor&) { deadlock(); });
+    return right_->forward(x, training);
+  }
+  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
+    return right_->parameters();
+  }
+  [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
+    return right_->buffers();
+  }
+  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>& shape) const override {
+    return right_->multiply_adds(shape);
+  }
+
+ private:
+  std::unique_ptr<engine::layer> right_;
+  trouble kind_;
+  int forwards_ = 0;
+};
+
+void add(apps::application& program, const std::string& name, trouble kind) {
+  program.models[name] = [right = program.models.at("resnet18"),
+                          kind](const actors::model_order& order) {
+    auto layers = right(order);
+    if (layers) {
+      auto& last_block = layers->at(layers->size() - 3);
+      last_block = std::make_unique<troubled>(std::move(last_block), kind);
+    }
+    return layers;
+  };
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto program = apps::resnet_application();
+  add(program, "sleeps", trouble::sleeps);
+  add(program, "deadlocks", trouble::deadlocks);
+  add(program, "dawdles", trouble::dawdles);
+  return apps::run_program(program, argc, argv);
+}
