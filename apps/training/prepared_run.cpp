@@ -57,15 +57,19 @@ result<void> check_micro_batches(const application& program, const cluster::trai
   const auto least = program.least_samples(run.data->sample_shape());
   const auto samples = run.data->size(engine::split::train);
   const auto batch = std::min(config.train.batch_size, samples);
-  const auto flags = "--batch-size " + std::to_string(config.train.batch_size) +
-                     ", --micro-batches " + std::to_string(parts) + ": ";
+  const auto flags = [&](std::int64_t size) {
+    const bool could_suffice = size >= least;
+    return "--batch-size " + std::to_string(config.train.batch_size) +
+           (could_suffice ? ", --micro-batches " + std::to_string(parts) : "") + ": ";
+  };
   const auto need = "; a batch norm of " + config.model.name + " needs " + std::to_string(least) +
                     " samples of this size: ";
   if (!suffices(batch, parts, least))
     return fail(
         errc::bad_config,
-        flags + "a step of " + std::to_string(batch) + (batch == 1 ? " sample" : " samples") +
-            " has a micro-batch of one" + need + "take a larger --batch-size" +
+        flags(batch) + "a step of " + std::to_string(batch) +
+            (batch == 1 ? " sample" : " samples") + " has a micro-batch of one" + need +
+            "take a larger --batch-size" +
             (batch >= least ? ", at most --micro-batches " + std::to_string(batch / least) : "") +
             ", or a larger --image-size where the data has one");
   const auto rest = samples % batch;
@@ -74,7 +78,7 @@ result<void> check_micro_batches(const application& program, const cluster::trai
     return {};
   return fail(
       errc::bad_config,
-      flags + "the last step of a pass over " + std::to_string(samples) + " samples has " +
+      flags(rest) + "the last step of a pass over " + std::to_string(samples) + " samples has " +
           std::to_string(rest) + ", and a micro-batch of one" + need +
           "take a --batch-size that leaves more" +
           (rest >= least ? ", or at most --micro-batches " + std::to_string(rest / least) : ""));

@@ -189,7 +189,7 @@ TEST_CASE("a quiet run shows evaluations and printed lines alone") {
 
 TEST_CASE("on a terminal one line is redrawn, and other lines go above it") {
   screen out;
-  out.columns = 95;
+  out.columns = 96;
   progress shown(out.options(4, 2, progress_style::bar));
   shown.print("before");
   CHECK(out.text() == "before\n");
@@ -252,7 +252,7 @@ TEST_CASE("a narrow terminal loses the least needed first") {
     out.text();
     return text;
   };
-  CHECK(drawn(79) ==
+  CHECK(drawn(80) ==
         "epoch 2/10  step 123/1000  loss 2.5000  128.2 samples/s  bubble 12.5%  ETA 7:19");
   CHECK(drawn(70) == "step 123/1000  loss 2.5000  128.2 samples/s  bubble 12.5%  ETA 7:19");
   CHECK(drawn(60) == "step 123/1000  loss 2.5000  128.2 samples/s  ETA 7:19");
@@ -266,7 +266,7 @@ TEST_CASE("box characters are drawn where the terminal knows them") {
   screen out;
   progress_options options = out.options(2, 0, progress_style::bar);
   options.unicode = true;
-  out.columns = 73;
+  out.columns = 74;
   progress shown(options);
   shown.step(report_of(1));
   CHECK(out.text().find("step 1/2  ━━━━─────  loss") != std::string::npos);
