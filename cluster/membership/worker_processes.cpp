@@ -23,7 +23,7 @@ namespace {
 constexpr std::chrono::seconds end_in_order{10};
 constexpr std::chrono::seconds grace{2};
 constexpr std::uint64_t own_files = 48;     // descriptors of a process and its link
-constexpr std::uint64_t worker_files = 24;  // more for each worker: pipes, connections, segments
+constexpr std::uint64_t worker_files = 12;  // more for each worker: pipes, connections, segments
 
 /// What the children's ends were, shared with the process group's thread.
 struct ends {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/state/safetensors.hpp"
@@ -29,15 +30,20 @@ tests::program_outcome train(const words& more) {
   return run_program(all);
 }
 
+weights read(const std::filesystem::path& file) {
+  auto tensors = engine::load_safetensors(file);
+  REQUIRE(tensors);
+  weights made;
+  for (auto& [name, tensor] : *tensors) made.emplace(std::move(name), std::move(tensor));
+  return made;
+}
+
 weights trained(const scratch_folder& folder, words more) {
   more.insert(more.end(), {"--save", folder / "made"});
   const auto outcome = train(more);
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
-  weights made;
-  for (auto& [name, tensor] : engine::load_safetensors(folder / "made").value())
-    made.emplace(std::move(name), std::move(tensor));
-  return made;
+  return read(folder / "made");
 }
 
 bool is_fc(const std::string& name) {
@@ -57,14 +63,13 @@ TEST_CASE("A fine-tune takes over all but the layer whose shape is another") {
 
   // Without a learning rate a run ends with what it began with.
   const words still{"--lr", "0", "--momentum", "0"};
-  auto fresh = still, tuned = still;
+  auto tuned = still;
   tuned.insert(tuned.end(), {"--init", big, "--init-skip", "fc.*"});
-  const auto from_seed = trained(folder, fresh);
+  const auto from_seed = trained(folder, still);
   const auto in_processes = trained(folder, tuned);
   tuned.insert(tuned.end(), {"--stages-in", "threads"});
   const auto in_threads = trained(folder, tuned);
-  weights given;
-  for (auto& [name, tensor] : engine::load_safetensors(big).value()) given.emplace(name, tensor);
+  const auto given = read(big);
   REQUIRE(in_processes.size() == 122);
   for (const auto& [name, tensor] : in_processes) {
     INFO(name);
@@ -85,8 +90,7 @@ TEST_CASE("What is skipped begins without an optimizer's state") {
   CHECK(std::filesystem::exists(folder / "kept.state.safetensors"));
   next.insert(next.end(), {"--init", file, "--init-skip", "fc.*"});
   trained(folder, next);
-  for (const auto& [name, tensor] :
-       engine::load_safetensors(folder / "made.state.safetensors").value()) {
+  for (const auto& [name, tensor] : read(folder / "made.state.safetensors")) {
     if (!name.starts_with("optimizer.step.")) continue;
     INFO(name);
     CHECK(tensor.item<double>() == (name.find(".fc.") == name.npos ? 2 : 1));
