@@ -226,7 +226,7 @@ void driver::report(std::uint64_t step, const std::vector<arrival>& shares) {
                            std::max(0.0, seconds - outcome->busy_s), outcome->peak_memory_bytes});
   }
   if (samples > 0) made.loss /= static_cast<double>(samples);
-  made.images_per_s = static_cast<double>(samples) / seconds;
+  made.samples_per_s = static_cast<double>(samples) / seconds;
   made.bubble = cluster::bubble_of(made.stages, seconds);
   events_.on_step(made);
 }

@@ -3,13 +3,16 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "apps/parameter_server/clicks.hpp"
 #include "apps/parameter_server/embedding.hpp"
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "engine/stage/blocks.hpp"
 #include "engine/stage/model.hpp"
+#include "messages/near_miss.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -59,9 +62,9 @@ result<actors::learner> image_learner(const actors::build_worker& order) {
 result<actors::learner> make_learner(const actors::build_worker& order) {
   const auto known = resnet_names();
   if (order.model != wide && std::ranges::find(known, order.model) == known.end()) {
-    std::string names = wide;
-    for (const auto& each : known) names += ", " + each;
-    return fail(errc::bad_config, "--model: unknown model '" + order.model + "'; known: " + names);
+    std::vector<std::string_view> names{wide};
+    names.insert(names.end(), known.begin(), known.end());
+    return fail(errc::bad_config, "--model: " + unknown_value(order.model, names));
   }
   if ((order.model == wide) != is_clicks(order.data))
     return fail(errc::bad_config, "--model " + order.model + " cannot learn from --data " +
@@ -74,6 +77,10 @@ result<actors::learner> make_learner(const actors::build_worker& order) {
   const auto classes = choose_classes(order.classes, 2);
   if (!classes) return tl::unexpected(classes.error());
   return wide_learner(*shape, *classes, order.seed);
+}
+
+std::int64_t least_share(const actors::build_worker& order, const engine::dataset& data) {
+  return order.model == wide ? 1 : least_resnet_samples(data.sample_shape());
 }
 
 }  // namespace troupe::apps

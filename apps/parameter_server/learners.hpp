@@ -10,4 +10,8 @@ namespace troupe::apps {
 /// fit the data; bad_data.
 [[nodiscard]] result<actors::learner> make_learner(const actors::build_worker& order);
 
+/// Fewest samples of a share that the learner of such an order can be trained on.
+[[nodiscard]] std::int64_t least_share(const actors::build_worker& order,
+                                       const engine::dataset& data);
+
 }  // namespace troupe::apps

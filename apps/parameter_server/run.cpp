@@ -10,6 +10,7 @@
 #include "actors/futures/combine.hpp"
 #include "actors/parameter_server/host_actor.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
+#include "apps/one_class.hpp"
 #include "apps/parameter_server/driver.hpp"
 #include "apps/parameter_server/learners.hpp"
 #include "cluster/membership/run_guard.hpp"
@@ -51,7 +52,8 @@ actors::build_worker worker_order(const cluster::trainer_config& config, std::ui
 }
 
 result<prepared_run> prepare(const cluster::trainer_config& config) {
-  auto made = make_learner(worker_order(config, 0));
+  const auto order = worker_order(config, 0);
+  auto made = make_learner(order);
   if (!made) return tl::unexpected(made.error());
   const auto samples = made->data->size(engine::split::train);
   const auto& train = config.train;
@@ -59,6 +61,15 @@ result<prepared_run> prepare(const cluster::trainer_config& config) {
     return fail(errc::bad_data, config.data.source + " has " + std::to_string(samples) +
                                     " training samples, less than a batch of " +
                                     std::to_string(train.batch_size));
+  if (train.batch_size / config.server.workers < least_share(order, *made->data))
+    return fail(errc::bad_config,
+                "--batch-size " + std::to_string(train.batch_size) + ", --workers " +
+                    std::to_string(config.server.workers) +
+                    ": a worker's share of a batch is one sample; a batch norm of " +
+                    config.model.name +
+                    " needs 2 of this size: take a larger --batch-size, fewer --workers, or a "
+                    "larger --image-size where the data has one");
+  warn_of_one_class(config.data.source, *made->data);
   prepared_run run;
   run.data = made->data;
   run.by_rows = made->by_rows;

@@ -20,6 +20,7 @@ application resnet_application() {
     return fail(errc::bad_config, config.data.source + ": " + config.model.name +
                                       " is trained on images, not on text");
   };
+  made.least_samples = least_resnet_samples;
   return made;
 }
 

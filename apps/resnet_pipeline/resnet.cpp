@@ -241,4 +241,11 @@ result<engine::model> build_resnet(const std::string& name, std::int64_t classes
   }
 }
 
+std::int64_t least_resnet_samples(const std::vector<std::int64_t>& sample_shape) {
+  constexpr std::int64_t side_of_a_pixel = 32;  // conv1, maxpool and layer2 to layer4 halve it
+  const bool is_one_pixel =
+      sample_shape.at(1) <= side_of_a_pixel && sample_shape.at(2) <= side_of_a_pixel;
+  return is_one_pixel ? 2 : 1;
+}
+
 }  // namespace troupe::apps

@@ -23,4 +23,8 @@ namespace troupe::apps {
 [[nodiscard]] result<engine::model> build_resnet(const std::string& name, std::int64_t classes,
                                                  std::uint64_t seed);
 
+/// Fewest samples that such a network can be trained on at once, of images [C, H, W]: 2 where
+/// `layer4` has one pixel a channel, since a batch norm needs more than one value of each.
+[[nodiscard]] std::int64_t least_resnet_samples(const std::vector<std::int64_t>& sample_shape);
+
 }  // namespace troupe::apps

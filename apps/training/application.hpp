@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "actors/pipeline/host_actor.hpp"
 #include "actors/pipeline/trainer.hpp"
@@ -23,6 +25,8 @@ struct application {
   std::function<std::map<std::string, double>(const cluster::trainer_config&)> model_options;
   /// Whether the model can be trained on these data. Errors: bad_config.
   std::function<result<void>(const cluster::trainer_config&, const engine::dataset&)> check_data;
+  /// Fewest samples of a micro-batch that the model can be trained on; left out: 1.
+  std::function<std::int64_t(const std::vector<std::int64_t>& sample_shape)> least_samples;
   /// A line about an evaluation, beside its accuracy and loss.
   std::function<std::string(const actors::evaluation&)> judge;
   /// What to show of a trained model, in one process, at the end of a complete run.

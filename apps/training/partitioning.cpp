@@ -26,8 +26,26 @@ constexpr int profile_repeats = 3;
 constexpr double shared_memory_bytes_per_s = 5e9;
 constexpr double tcp_bytes_per_s = 2e9;
 
+/// Whether there is a layer for each slice; names the flags that say how many there are to be.
+result<void> check_slices(const engine::model& layers, const cluster::pipeline_config& config) {
+  const auto layout = engine::layout_of(schedule_of(config), config.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  return engine::check_stages(layers.size(), layout->stages, layout->chunks)
+      .map_error([&](error why) {
+        const std::string schedule = config.plan
+                                         ? "--schedule-file " + config.schedule_file.string()
+                                         : "--schedule " + config.schedule;
+        const std::string chunks =
+            config.chunks > 0 ? ", --chunks " + std::to_string(config.chunks) : "";
+        why.text.insert(0, "--stages " + std::to_string(config.stages) +
+                               (layout->chunks > 1 ? ", " + schedule + chunks : "") + ": ");
+        return why;
+      });
+}
+
 result<cut_list> fixed_cuts(const engine::model& layers, const cluster::pipeline_config& config,
                             std::vector<std::int64_t> sample_shape) try {
+  if (auto fits = check_slices(layers, config); !fits) return tl::unexpected(fits.error());
   if (config.partition == partition::cuts)
     return engine::parse_cuts(engine::layer_names(layers), config.cut);
   std::vector<double> costs;
@@ -196,8 +214,7 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   auto recompute = recomputed(layers, config.pipeline);
   if (!recompute) return tl::unexpected(recompute.error());
   const auto how = planning_of(config, std::move(*recompute));
-  if (auto fits = engine::check_stages(layers.size(), slices_of(config.pipeline)); !fits)
-    return tl::unexpected(fits.error());
+  if (auto fits = check_slices(layers, config.pipeline); !fits) return tl::unexpected(fits.error());
   const auto profiles = measure(build, config, how, data);
   if (!profiles) return tl::unexpected(profiles.error());
   if (auto saved = save(*profiles, config, how); !saved) return tl::unexpected(saved.error());

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 
+#include "apps/one_class.hpp"
+#include "apps/training/checkpoint.hpp"
 #include "apps/training/partitioning.hpp"
 #include "engine/data/sampler.hpp"
 #include "engine/stage/model.hpp"
 #include "engine/stage/recompute.hpp"
-#include "engine/state/safetensors.hpp"
+#include "messages/near_miss.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/saved_state.hpp"
 
@@ -34,6 +37,53 @@ result<std::int64_t> choose_classes(const cluster::model_config& config,
                                     std::to_string(data.classes()));
 }
 
+/// Whether the program has the model.
+result<void> check_model(const application& program, const std::string& name) {
+  if (program.models.contains(name)) return {};
+  std::vector<std::string_view> known;
+  for (const auto& [each, make] : program.models) known.push_back(each);
+  return fail(errc::bad_config, "--model: " + unknown_value(name, known));
+}
+
+/// Whether the smallest micro-batch of a step with so many samples is enough for the model.
+bool suffices(std::int64_t samples, std::int64_t parts, std::int64_t least) {
+  return samples / std::min(samples, parts) >= least;
+}
+
+/// Whether the model can be trained on every micro-batch of the run, if each step has `parts`.
+result<void> check_micro_batches(const application& program, const cluster::trainer_config& config,
+                                 const prepared_run& run, std::int64_t parts) {
+  if (!program.least_samples) return {};
+  const auto least = program.least_samples(run.data->sample_shape());
+  const auto samples = run.data->size(engine::split::train);
+  const auto batch = std::min(config.train.batch_size, samples);
+  const auto flags = [&](std::int64_t size) {
+    const bool could_suffice = size >= least;
+    return "--batch-size " + std::to_string(config.train.batch_size) +
+           (could_suffice ? ", --micro-batches " + std::to_string(parts) : "") + ": ";
+  };
+  const auto need = "; a batch norm of " + config.model.name + " needs " + std::to_string(least) +
+                    " samples of this size: ";
+  if (!suffices(batch, parts, least))
+    return fail(
+        errc::bad_config,
+        flags(batch) + "a step of " + std::to_string(batch) +
+            (batch == 1 ? " sample" : " samples") + " has a micro-batch of one" + need +
+            "take a larger --batch-size" +
+            (batch >= least ? ", at most --micro-batches " + std::to_string(batch / least) : "") +
+            ", or a larger --image-size where the data has one");
+  const auto rest = samples % batch;
+  const bool is_reached = run.updates >= static_cast<std::uint64_t>(samples / batch + 1);
+  if (rest == 0 || !is_reached || config.observe.profile_only || suffices(rest, parts, least))
+    return {};
+  return fail(
+      errc::bad_config,
+      flags(rest) + "the last step of a pass over " + std::to_string(samples) + " samples has " +
+          std::to_string(rest) + ", and a micro-batch of one" + need +
+          "take a --batch-size that leaves more" +
+          (rest >= least ? ", or at most --micro-batches " + std::to_string(rest / least) : ""));
+}
+
 /// What of an optimizer's state belongs to these parameters.
 std::vector<engine::named_tensor> state_of(const std::vector<engine::named_tensor>& states,
                                            const std::vector<engine::named_tensor>& parameters) {
@@ -58,29 +108,25 @@ result<void> take_scaler(prepared_run& run, const at::Tensor& kept,
 result<void> read_init(prepared_run& run, engine::model layers,
                        const cluster::model_config& config) {
   if (config.init.empty()) return {};
-  const auto file = engine::load_safetensors(config.init);
-  if (!file) return tl::unexpected(file.error());
-  std::vector<engine::named_tensor> weights, states;
-  for (const auto& each : *file) {
-    if (each.name == optimizers::scaler_name) {
-      if (auto taken = take_scaler(run, each.tensor, config.init); !taken) return taken;
-    } else {
-      (optimizers::is_state_name(each.name) ? states : weights).push_back(each);
-    }
+  auto from = read_checkpoint(config.init);
+  if (!from) return tl::unexpected(from.error());
+  if (auto skipped = skip_tensors(*from, layers, config.init_skip); !skipped) return skipped;
+  if (auto finite = check_finite(*from); !finite) return finite;
+  if (auto loaded = load_weights(*from, layers); !loaded) return loaded;
+  if (from->scaler.defined()) {
+    if (auto taken = take_scaler(run, from->scaler, from->state_file); !taken) return taken;
   }
-  if (auto loaded = engine::load_weights(layers, weights); !loaded)
-    return fail(loaded.error().code, config.init.string() + ": " + loaded.error().text);
   std::size_t used = 0;
   for (const auto range : run.ranges) {
     const auto part = engine::take_layers(layers, range);
     if (!part) return tl::unexpected(part.error());
     run.weights.push_back(engine::collect_weights(*part));
-    run.states.push_back(state_of(states, engine::parameters(*part)));
+    run.states.push_back(state_of(from->states, engine::parameters(*part)));
     used += run.states.back().size();
   }
-  if (used == states.size()) return {};
-  return fail(errc::bad_data,
-              config.init.string() + ": holds optimizer state of parameters that the model lacks");
+  if (used == from->states.size()) return {};
+  return fail(errc::bad_data, from->state_file.string() +
+                                  ": holds optimizer state of parameters that the model lacks");
 }
 
 /// Whether each parameter group is for some parameter.
@@ -98,6 +144,17 @@ result<void> check_groups(const engine::model& layers, const cluster::optimizer_
     if (!used) return fail(errc::bad_config, "parameter group '" + text + "' matches no parameter");
   }
   return {};
+}
+
+/// Ties lie between stages of one slice only.
+result<void> check_ties(const prepared_run& run, const cluster::pipeline_config& config) {
+  if (run.ties.empty() || cluster::slices_of(config) == config.stages) return {};
+  const auto& tie = run.ties.front();
+  return fail(errc::bad_config,
+              "tied weights ('" + tie.parameter + "' and '" + tie.other_parameter +
+                  "') need a schedule of one chunk a stage" +
+                  (config.plan ? "" : ", which " + config.schedule + " is not") +
+                  ": take another one (--schedule 1f1b), or give each its own weight (--untied)");
 }
 
 /// Cuts the model, and what follows from where it is cut.
@@ -118,12 +175,26 @@ result<void> cut_model(prepared_run& run, const application& program,
   run.microbatches = partition->microbatches;
   run.predicted = std::move(partition->predicted);
   run.ties = actors::ties_between(*layers, run.ranges);
+  if (auto fine = check_ties(run, config.pipeline); !fine) return fine;
   return read_init(run, std::move(*layers), config.model);
+}
+
+result<void> count_steps(prepared_run& run, const cluster::trainer_config& config) {
+  const auto samples = run.data->size(engine::split::train);
+  const auto per_epoch =
+      static_cast<std::uint64_t>(engine::batch_count(samples, config.train.batch_size));
+  run.updates = config.train.steps ? *config.train.steps : *config.train.epochs * per_epoch;
+  run.updates -= run.updates % config.train.accumulate;  // whole updates only
+  if (run.updates > 0) return {};
+  return fail(errc::bad_config, "--accumulate " + std::to_string(config.train.accumulate) +
+                                    ": the run has fewer steps than one update needs");
 }
 
 }  // namespace
 
 result<prepared_run> prepare(const application& program, const cluster::trainer_config& config) {
+  if (auto known = check_model(program, config.model.name); !known)
+    return tl::unexpected(known.error());
   prepared_run run;
   auto data = open_data(config);
   if (!data) return tl::unexpected(data.error());
@@ -140,15 +211,16 @@ result<prepared_run> prepare(const application& program, const cluster::trainer_
   if (program.model_options) run.model.options = program.model_options(config);
   if (cluster::loss_scale_of(config) == 0)
     run.scaler = optimizers::loss_scaler{.interval = config.train.loss_scale_interval};
+  if (auto counted = count_steps(run, config); !counted) return tl::unexpected(counted.error());
+  const auto fits = [&](std::uint32_t parts) {
+    return check_micro_batches(program, config, run, std::max(1U, parts));
+  };
+  if (auto enough = fits(config.pipeline.micro_batches); !enough)
+    return tl::unexpected(enough.error());
   if (auto cut = cut_model(run, program, config); !cut) return tl::unexpected(cut.error());
-
-  const auto per_epoch =
-      static_cast<std::uint64_t>(engine::batch_count(samples, config.train.batch_size));
-  run.updates = config.train.steps ? *config.train.steps : *config.train.epochs * per_epoch;
-  run.updates -= run.updates % config.train.accumulate;  // whole updates only
-  if (run.updates > 0) return run;
-  return fail(errc::bad_config, "--accumulate " + std::to_string(config.train.accumulate) +
-                                    ": the run has fewer steps than one update needs");
+  if (auto enough = fits(run.microbatches); !enough) return tl::unexpected(enough.error());
+  warn_of_one_class(config.data.source, *run.data);
+  return run;
 }
 
 result<engine::model> build_whole(const application& program, const cluster::trainer_config& config,

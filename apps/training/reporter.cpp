@@ -31,16 +31,22 @@ result<std::unique_ptr<reporter>> reporter::open(const cluster::trainer_config& 
                                                  const prepared_run& run) {
   auto out = cluster::run_reporter::open(config.observe, progress_options(config, run));
   if (!out) return tl::unexpected(out.error());
-  return std::unique_ptr<reporter>(
-      new reporter(std::move(*out), cluster::loss_scale_of(config) != 1));
+  return std::unique_ptr<reporter>(new reporter(std::move(*out), config));
 }
 
+reporter::reporter(std::unique_ptr<cluster::run_reporter> out,
+                   const cluster::trainer_config& config)
+    : out_(std::move(out)),
+      scales_(cluster::loss_scale_of(config) != 1),
+      accumulate_(config.train.accumulate) {}
+
 void reporter::step(std::uint64_t update, const actors::step_outcome& outcome) {
-  cluster::step_report report{.step = update,
-                              .loss = outcome.loss,
-                              .seconds = outcome.seconds,
-                              .images_per_s = static_cast<double>(outcome.images) / outcome.seconds,
-                              .stages = {}};
+  cluster::step_report report{
+      .step = update,
+      .loss = outcome.loss,
+      .seconds = outcome.seconds,
+      .samples_per_s = static_cast<double>(outcome.images) / outcome.seconds,
+      .stages = {}};
   if (scales_) report.loss_scale = outcome.loss_scale;
   for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
     const auto& [busy_s, peak, contexts] = outcome.stages[i];
@@ -51,7 +57,22 @@ void reporter::step(std::uint64_t update, const actors::step_outcome& outcome) {
   seconds_.push_back(outcome.seconds);
   bubbles_.push_back(report.bubble);
   out_->step(report);
-  if (!outcome.skipped.empty()) print("skipped " + outcome.skipped);
+  if (!outcome.skipped.empty()) {
+    print("skipped " + outcome.skipped);
+    why_left_out_ = outcome.skipped;
+    is_left_out_ = true;
+  }
+  if (update % accumulate_ != 0) return;
+  if (!is_left_out_) ++applied_;
+  is_left_out_ = false;
+}
+
+result<void> reporter::check_applied() const {
+  if (applied_ > 0 || why_left_out_.empty()) return {};
+  return fail(errc::handler_failed,
+              "nothing was trained, and nothing is saved: not one of " +
+                  std::to_string(seconds_.size()) +
+                  " steps was applied; the last one that was left out: " + why_left_out_);
 }
 
 void reporter::evaluation(const actors::evaluation& outcome) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,17 +26,23 @@ class reporter {
   /// Ends the progress bar, and says how far the prediction was off, if there was one.
   void finish(const std::optional<engine::prediction>& predicted);
 
+  /// Errors: handler_failed where there were steps and not one was applied, saying why.
+  [[nodiscard]] result<void> check_applied() const;
+
   /// The first failed write to --json, if one failed.
   [[nodiscard]] const std::optional<error>& failure() const noexcept { return out_->failure(); }
 
  private:
-  reporter(std::unique_ptr<cluster::run_reporter> out, bool scales)
-      : out_(std::move(out)), scales_(scales) {}
+  reporter(std::unique_ptr<cluster::run_reporter> out, const cluster::trainer_config& config);
 
   std::unique_ptr<cluster::run_reporter> out_;
   bool scales_;                  // whether losses are scaled
   std::vector<double> seconds_;  // of each step
   std::vector<double> bubbles_;
+  std::uint32_t accumulate_;   // steps of an optimizer's step
+  std::uint64_t applied_ = 0;  // optimizer's steps
+  bool is_left_out_ = false;   // the one under way
+  std::string why_left_out_;   // the last step that was
 };
 
 }  // namespace troupe::apps

@@ -11,6 +11,7 @@
 
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
+#include "apps/training/checkpoint.hpp"
 #include "apps/training/prepared_run.hpp"
 #include "apps/training/reporter.hpp"
 #include "apps/training/verify.hpp"
@@ -129,7 +130,7 @@ result<void> save(actors::pipeline& stages, const cluster::train_config& config)
   if (config.save_state) {
     auto states = stages.read_state();
     if (!states) return tl::unexpected(states.error());
-    std::move(states->begin(), states->end(), std::back_inserter(*saved));
+    if (auto kept = save_state(config.save, *saved, std::move(*states)); !kept) return kept;
   }
   return engine::save_safetensors(config.save, *saved);
 }
@@ -184,6 +185,7 @@ result<void> train(cluster::worker_group& group, actors::pipeline& stages,
   (*report)->finish(run.predicted);
   if (!trained) return tl::unexpected(trained.error());
   if ((*report)->failure()) return tl::unexpected(*(*report)->failure());
+  if (auto some = (*report)->check_applied(); !some && !stop) return some;
   return conclude(program, config, run, stages, **report, stop);
 }
 
@@ -194,10 +196,6 @@ result<void> drive(cluster::worker_group& group, const application& program,
   const auto schedule = schedule_of(config.pipeline);
   const auto layout = engine::layout_of(schedule, config.pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
-  if (layout->chunks > 1 && !run.ties.empty())
-    return fail(errc::bad_config, "tied weights ('" + run.ties.front().parameter + "' and '" +
-                                      run.ties.front().other_parameter +
-                                      "') need a schedule of one chunk a stage");
   std::vector<actors::build_stage> orders;
   for (std::uint32_t i = 0; i < layout->stages; ++i)
     orders.push_back(order_for(config, run, *layout, i));

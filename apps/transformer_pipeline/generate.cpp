@@ -7,7 +7,9 @@
 #include <algorithm>
 
 #include "engine/data/random.hpp"
+#include "engine/data/utf8.hpp"
 #include "engine/stage/model.hpp"
+#include "messages/format.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -25,6 +27,15 @@ at::Tensor chances_after(const engine::model& layers, std::string_view text, dou
   at::Tensor x = tokens_of(text);
   for (const auto& each : layers) x = engine::run_layer(*each, x, /*training=*/false);
   return at::softmax(x.select(0, 0).select(0, -1).to(at::kFloat).div(temperature), 0).contiguous();
+}
+
+/// Whether a terminal might act on a character instead of showing it: C0 but for line end and tab,
+/// DEL, and C1.
+bool is_control(std::string_view character) {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 2) return at(0) == 0xc2 && at(1) < 0xa0;
+  return character.size() == 1 && character != "\n" && character != "\t" &&
+         (at(0) < 0x20 || at(0) == 0x7f);
 }
 
 char draw(const at::Tensor& chances, engine::splitmix64& random) {
@@ -50,12 +61,17 @@ std::string generate(const engine::model& layers, const std::string& prompt,
   return text;
 }
 
-std::string printable(std::string text) {
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n' && c != '\t') || byte >= 0x7f) c = '?';
+std::string printable(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const auto length = engine::utf8_length(text);
+    const bool shows = length > 0 && !is_control(text.substr(0, length));
+    const auto byte = static_cast<unsigned char>(text.front());
+    shown += shows ? std::string(text.substr(0, length))
+                   : format("\\x%02x", static_cast<unsigned>(byte));
+    text.remove_prefix(shows ? length : 1);
   }
-  return text;
+  return shown;
 }
 
 }  // namespace troupe::apps

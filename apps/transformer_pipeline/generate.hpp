@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "engine/stage/layer.hpp"
 
@@ -20,7 +21,8 @@ struct generation {
 [[nodiscard]] std::string generate(const engine::model& layers, const std::string& prompt,
                                    const generation& how);
 
-/// A text for a terminal: what is no printable character or line end becomes '?'.
-[[nodiscard]] std::string printable(std::string text);
+/// A text for a terminal: UTF-8 as it is; bytes that are none, and controls other than tab and line
+/// end, as "\xc3".
+[[nodiscard]] std::string printable(std::string_view text);
 
 }  // namespace troupe::apps

@@ -46,8 +46,11 @@ result<std::optional<cut_list>> set_cuts(const plan_request& request,
   if (word != "even") return engine::parse_cuts(names_of(profile), words).map(some);
   const auto layout = engine::layout_of(request.schedule, request.stages);
   if (!layout) return tl::unexpected(layout.error());
+  const auto& layers = profile.sizes.front().layers;
+  if (auto fits = engine::check_stages(layers.size(), layout->stages, layout->chunks); !fits)
+    return tl::unexpected(fits.error());
   std::vector<double> costs;
-  for (const auto& layer : profile.sizes.front().layers) costs.push_back(layer.multiply_adds);
+  for (const auto& layer : layers) costs.push_back(layer.multiply_adds);
   return engine::even_cuts(costs, layout->positions()).map(some);
 }
 

@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <utility>
 
-#include "cluster/config/near_miss.hpp"
 #include "cluster/config/secret_file.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_file.hpp"
+#include "messages/near_miss.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/options.hpp"
 
@@ -99,6 +99,8 @@ result<void> check_cut(draft& whole) {
     pipeline.stages = static_cast<std::uint32_t>((layers + 1) / chunks);
   if (slices_of(pipeline) == layers + 1) return {};
   const std::string parts = chunks == 1 ? "stages" : "slices";
+  const bool is_word = layers == 1 && key == "pipeline.partition";
+  const auto meant = is_word ? nearest(pipeline.cut.front(), {"auto", "even"}) : std::nullopt;
   return fail(errc::bad_config,
               blame(whole, key, "pipeline.stages") + "a cut at " + std::to_string(layers) +
                   (layers == 1 ? " layer" : " layers") +
@@ -107,7 +109,8 @@ result<void> check_cut(draft& whole) {
                   std::to_string(slices_of(pipeline)) +
                   source(whole, "pipeline.stages", pipeline.stages) +
                   (chunks == 1 ? "" : " of " + std::to_string(chunks) + " chunks each") +
-                  "; name one layer less than " + parts + ", or none to have them balanced");
+                  "; name one layer less than " + parts + ", or none to have them balanced" +
+                  (meant ? "; did you mean " + std::string(*meant) + "?" : ""));
 }
 
 result<void> check_memory(draft& whole) {
@@ -229,6 +232,8 @@ result<void> check_texts(draft& whole) {
     return fail(errc::bad_config, given(whole, name)->where() + ": " + why);
   };
   if (config.model.name.empty()) return refuse("model.name", "is empty; name a model");
+  if (!config.model.init_skip.empty() && config.model.init.empty())
+    return refuse("model.init_skip", "skips tensors of a file; name one with --init");
   if (config.train.save_state && config.train.save.empty())
     return refuse("train.save_state", "needs a file to write to; name one with --save");
   if (config.observe.profile_only && config.observe.save_profile.empty())
@@ -304,6 +309,10 @@ result<void> check_files(draft& whole) {
         return refuse("train.save", c.train.save, "written", unwritable(c.train.save, true));
       })
       .and_then([&] {
+        const auto state = c.train.save_state ? state_file_of(c.train.save) : fs::path();
+        return refuse("train.save_state", state, "written", unwritable(state, true));
+      })
+      .and_then([&] {
         return refuse("observe.json", c.observe.json, "written", unwritable(c.observe.json, false));
       })
       .and_then([&] {
@@ -345,6 +354,12 @@ result<void> check_server(draft& whole) {
     return fail(errc::bad_config,
                 given(whole, "link.transport")->where() +
                     ": loopback cannot connect processes; allowed: auto, tcp, shm");
+  const bool waits = config.server.mode == server_mode::synchronous;
+  if (waits && given(whole, "server.staleness") != nullptr)
+    return fail(errc::bad_config, given(whole, "server.staleness")->where() +
+                                      ": is of asynchronous workers only" +
+                                      source(whole, "server.mode", "synchronous") +
+                                      "; leave it out, or set --mode asynchronous");
   const auto samples = static_cast<std::uint64_t>(config.train.batch_size);
   const std::uint64_t workers = config.server.workers;
   if (samples % workers == 0) return {};

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "cluster/config/checks.hpp"
-#include "cluster/config/near_miss.hpp"
 #include "cluster/config/option.hpp"
 #include "cluster/config/toml_file.hpp"
 #include "cluster/config/words.hpp"
+#include "messages/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "cluster/config/near_miss.hpp"
 #include "cluster/config/option_fields.hpp"
+#include "messages/near_miss.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::cluster {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <system_error>
 
-#include "cluster/config/near_miss.hpp"
+#include "messages/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -109,16 +109,12 @@ accepted<option_value> check_number(const option& entry, const number_field& fie
   return value;
 }
 
-accepted<option_value> check_text(const option& entry, const text_field& field,
-                                  const std::string& value) {
+accepted<option_value> check_text(const text_field& field, const std::string& value) {
   if (value.find('\0') != std::string::npos) return refuse("text must not contain a NUL character");
   if (field.allowed.empty()) return value;
   for (const std::string_view word : field.allowed)
     if (value == word) return value;
-  std::string why = "unknown value " + in_quotes(value);
-  if (const auto meant = nearest(value, field.allowed))
-    why += "; did you mean " + in_quotes(*meant) + "?";
-  return refuse(why + hint(entry));
+  return refuse(unknown_value(value, field.allowed));
 }
 
 /// Stores a checked value; a rival loses its own.
@@ -189,7 +185,7 @@ accepted<option_value> check_value(const option& entry, const option_value& give
             return accepted<option_value>(wrong());
           },
           [&](const text_field& field, const std::string& value) {
-            return check_text(entry, field, value);
+            return check_text(field, value);
           },
           [&](const list_field&, const std::string& value) {
             return split(value).and_then(check_list);

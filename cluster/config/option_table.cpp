@@ -169,6 +169,9 @@ std::vector<option> model_options() {
        ""},
       {"model", "init", "--init", "", "FILE", "Start from these weights (safetensors)",
        text([](auto& c) -> auto& { return c.model.init; }), ""},
+      {"model", "init_skip", "--init-skip", "", "GLOB,..",
+       "Tensors that begin from the seed instead of --init's file, as \"fc.*\"",
+       list([](auto& c) -> auto& { return c.model.init_skip; }), ""},
       {"model", "memory_format", "--memory-format", "", "KIND", "Layout of images and weights",
        choice([](auto& c) -> auto& { return c.model.memory_format; }), ""},
       {"model", "precision", "--precision", "", "KIND", "Arithmetic; bf16 and fp16 are autocast",
@@ -297,7 +300,9 @@ std::vector<option> train_options() {
       {"train", "save", "--save", "", "FILE", "Write the weights there at the end (safetensors)",
        text([](auto& c) -> auto& { return c.train.save; }), ""},
       {"train", "save_state", "--save-state", "--no-save-state", "",
-       "Write the optimizer's state beside the weights; --init goes on from it",
+       "Write the optimizer's state too, to FILE.state.safetensors beside the weights' file; "
+       "--init "
+       "goes on from it",
        on_off([](auto& c) -> auto& { return c.train.save_state; }), ""},
   };
 }
@@ -364,10 +369,11 @@ const std::vector<option>& option_table() {
 const std::vector<option>& server_option_table() {
   // What a worker does not do: it holds the whole model, in f32, and starts from the seed; what a
   // shard does not do to gradients; and what only a pipeline is compared with or asked.
-  static constexpr std::array<std::string_view, 19> left_out{
+  static constexpr std::array<std::string_view, 20> left_out{
       "pipeline",
       "transformer",
       "model.init",
+      "model.init_skip",
       "model.memory_format",
       "model.precision",
       "data.threads",

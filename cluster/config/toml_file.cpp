@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "cluster/config/near_miss.hpp"
+#include "messages/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -18,6 +18,12 @@ double loss_scale_of(const trainer_config& config) noexcept {
                                                                                             : 1);
 }
 
+std::filesystem::path state_file_of(const std::filesystem::path& weights) {
+  auto file = weights;
+  if (file.extension() == ".safetensors") file.replace_extension();
+  return file += ".state.safetensors";
+}
+
 engine::schedule_choice schedule_of(const pipeline_config& config) {
   return {config.schedule, config.chunks, config.plan};
 }

@@ -74,6 +74,7 @@ struct model_config {
   std::filesystem::path init;  ///< Weights to start from; empty: from the seed.
   cluster::memory_format memory_format = cluster::memory_format::contiguous;
   engine::precision precision = engine::precision::fp32;
+  std::vector<std::string> init_skip = {};  ///< Globs of tensors that begin from the seed anyway.
 
   bool operator==(const model_config&) const = default;
 };
@@ -127,7 +128,7 @@ struct train_config {
   bool eval = true;
   std::uint64_t eval_every = 0;  ///< Steps; 0: after each epoch and at the end.
   std::filesystem::path save;    ///< Weights at the end; empty: not saved.
-  bool save_state = false;       ///< The optimizers' state too.
+  bool save_state = false;       ///< The optimizers' state too: see `state_file_of`.
   std::uint32_t accumulate = 1;  ///< Steps whose gradients are averaged for one update.
   bool verify = false;           ///< Compare one step with one process first.
   double verify_tolerance = 0;   ///< As a share of a tensor's largest entry; 0: every bit.
@@ -184,6 +185,10 @@ struct trainer_config {
 /// What each loss is multiplied by; 0: a dynamic scale. Where nothing is given, fp16 has that one,
 /// and the others have none, 1.
 [[nodiscard]] double loss_scale_of(const trainer_config& config) noexcept;
+
+/// Where the optimizers' state is kept of the weights in a file: "run.state.safetensors" beside
+/// "run.safetensors" or "run".
+[[nodiscard]] std::filesystem::path state_file_of(const std::filesystem::path& weights);
 
 /// How the steps are to be planned.
 [[nodiscard]] engine::schedule_choice schedule_of(const pipeline_config& config);

@@ -67,7 +67,9 @@ struct process_link {
 [[nodiscard]] result<process_link> process_link_of(const node_options& options);
 
 /// Processes of this program, started with --join, over UCX. They are handed the secret through a
-/// pipe: it is in no argument, environment or file.
+/// pipe: it is in no argument, environment or file. Each is marked in its environment as a worker
+/// of this process. Errors: bad_config in a worker, which has not served as its command line says
+/// and would start workers without end; io_failed.
 [[nodiscard]] result<std::unique_ptr<workers>> make_worker_processes(process_link link,
                                                                      bool verbose);
 

@@ -3,13 +3,16 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "cluster/config/checks.hpp"
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/secret_file.hpp"
+#include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/worker_group.hpp"
 #include "messages/link/link_options.hpp"
@@ -20,6 +23,8 @@ namespace {
 
 constexpr std::chrono::seconds end_in_order{10};
 constexpr std::chrono::seconds grace{2};
+constexpr std::uint64_t own_files = 48;     // descriptors of a process and its link
+constexpr std::uint64_t worker_files = 12;  // more for each worker: pipes, connections, segments
 
 /// What the children's ends were, shared with the process group's thread.
 struct ends {
@@ -46,6 +51,15 @@ result<descriptor> pipe_with(const messages::cluster_secret& secret) {
   return read;
 }
 
+constexpr const char* mark = "TROUPE_STARTED_BY";  // in a worker's environment: its parent's number
+
+/// Whether this process is a worker that another process of the program started. What a worker
+/// starts in turn has another parent than the mark says.
+bool is_worker() {
+  const char* parent = std::getenv(mark);
+  return parent != nullptr && parent == std::to_string(::getppid());
+}
+
 class worker_processes final : public workers {
  public:
   worker_processes(process_link link, bool verbose, std::shared_ptr<ends> ended,
@@ -58,9 +72,11 @@ class worker_processes final : public workers {
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
 
   result<void> start(const std::string& name, const std::string& trainer) override {
+    if (auto room = allow_open_files(own_files + ++started_ * worker_files); !room) return room;
     const auto secret = pipe_with(link_.secret);
     if (!secret) return tl::unexpected(secret.error());
-    child_spec child{.name = name, .arguments = {}, .environment = {}};
+    child_spec child{
+        .name = name, .arguments = {}, .environment = {{mark, std::to_string(::getpid())}}};
     child.arguments = to_arguments({.join = trainer,
                                     .name = name,
                                     .transport = link_.transport,
@@ -94,6 +110,7 @@ class worker_processes final : public workers {
  private:
   process_link link_;
   bool verbose_;
+  std::uint64_t started_ = 0;
   std::shared_ptr<ends> ends_;
   process_group group_;
 };
@@ -135,6 +152,13 @@ result<process_link> process_link_of(const node_options& options) {
 }
 
 result<std::unique_ptr<workers>> make_worker_processes(process_link link, bool verbose) {
+  if (is_worker())
+    return fail(errc::bad_config,
+                "this process was started as a worker, with --join, and would start workers of its "
+                "own without end: where read_command_line gives node_options, main must serve with "
+                "them (run_stage_node, run_node) before it starts any");
+  if (auto room = allow_open_files(own_files + worker_files); !room)
+    return tl::unexpected(room.error());
   auto ended = std::make_shared<ends>();
   auto group = process_group::create(
       {.on_exit = [ended](const child_exit& child) { ended->note(child); }, .on_line = {}});

@@ -39,7 +39,8 @@ result<void> json_lines::write(const step_report& report) {
   json object{{"step", report.step},
               {"loss", report.loss},
               {"seconds", report.seconds},
-              {"images_per_s", report.images_per_s},
+              {"samples_per_s", report.samples_per_s},
+              {"images_per_s", report.samples_per_s},  // its name before there was text
               {"bubble", report.bubble}};
   if (report.loss_scale) object["loss_scale"] = *report.loss_scale;
   object["stages"] = std::move(stages);

@@ -11,7 +11,8 @@
 namespace troupe::cluster {
 
 /// Writes one JSON object a line, each flushed, so that a reader can follow a run. Keys are the
-/// report's member names; a number that is not finite becomes null. Owns the file; used by one
+/// report's member names, and `images_per_s`, which is `samples_per_s` under its older name; a
+/// number that is not finite becomes null. Owns the file; used by one
 /// thread at a time.
 class json_lines {
  public:

@@ -172,8 +172,8 @@ std::string progress::step_line() const {
   const std::string scale = scale_of(*last_);
   return "step " + of(last_->step, options_.total_steps) +
          (epoch.empty() ? "" : " (" + epoch + ")") + ": loss " + fixed(last_->loss, 4) + ", " +
-         (scale.empty() ? "" : scale + ", ") + fixed(last_->images_per_s, 1) +
-         " images/s, bubble " + fixed(100 * last_->bubble, 1) + "%, ETA " +
+         (scale.empty() ? "" : scale + ", ") + fixed(last_->samples_per_s, 1) +
+         " samples/s, bubble " + fixed(100 * last_->bubble, 1) + "%, ETA " +
          duration(seconds_left());
 }
 
@@ -199,7 +199,7 @@ void progress::draw() {
     head.insert(head.begin(), {epoch, 5});
   std::vector<piece> pieces = head;
   pieces.push_back({"loss " + fixed(last_->loss, 4), 1});
-  pieces.push_back({fixed(last_->images_per_s, 1) + " images/s", 3});
+  pieces.push_back({fixed(last_->samples_per_s, 1) + " samples/s", 3});
   pieces.push_back({"bubble " + fixed(100 * last_->bubble, 1) + "%", 4});
   if (const std::string scale = scale_of(*last_); !scale.empty()) pieces.push_back({scale, 6});
   pieces.push_back({"ETA " + duration(seconds_left()), 2});

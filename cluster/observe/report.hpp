@@ -24,8 +24,8 @@ struct step_report {
   std::uint64_t step = 0;  ///< The first is 1.
   double loss = 0;
   double seconds = 0;
-  double images_per_s = 0;
-  double bubble = 0;  ///< See `bubble_of`.
+  double samples_per_s = 0;  ///< Images, or sequences of text.
+  double bubble = 0;         ///< See `bubble_of`.
   std::vector<stage_report> stages;
   std::optional<double> loss_scale = {};  ///< Where losses are scaled.
 

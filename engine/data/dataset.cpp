@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "engine/data/sampler.hpp"
 #include "engine/data/sources.hpp"
+#include "messages/near_miss.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -37,6 +39,29 @@ std::vector<std::filesystem::path> paths_of(std::string_view list) {
   return paths;
 }
 
+// What a source that is none was probably meant to be: "folder:DIR"; empty: anything.
+std::string probable_source(const std::string& source, std::string_view kind,
+                            std::string_view rest) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path path(source);
+  if (fs::is_directory(path, ignored)) return "folder:" + source;
+  if (const auto meant =
+          nearest(kind, {"fashion-mnist", "folder", "safetensors", "synthetic", "text"}))
+    return std::string(*meant) + (rest.empty() ? "" : ":" + std::string(rest));
+  if (path.extension() == ".safetensors") return "safetensors:" + source;
+  if (fs::is_regular_file(path, ignored)) return "text:" + source;
+  return source.find('/') != source.npos ? "folder:" + source : "";
+}
+
+tl::unexpected<error> unknown_source(const std::string& source, std::string_view kind,
+                                     std::string_view rest) {
+  const auto meant = probable_source(source, kind, rest);
+  return fail(errc::bad_config, "--data: unknown data source \"" + source + "\"; " +
+                                    (meant.empty() ? "" : "did you mean " + meant + "? ") +
+                                    "known are: " + known_sources);
+}
+
 opened_dataset open_kind(std::string_view kind, std::string_view rest,
                          const dataset_options& options) {
   if (kind == "fashion-mnist")
@@ -44,8 +69,7 @@ opened_dataset open_kind(std::string_view kind, std::string_view rest,
   if (kind == "text")
     return open_text(paths_of(rest.empty() ? "/usr/share/common-licenses" : rest), options);
   if (kind != "folder" && kind != "safetensors" && kind != "synthetic")
-    return fail(errc::bad_config,
-                "unknown data source \"" + options.source + "\"; known are: " + known_sources);
+    return unknown_source(options.source, kind, rest);
   if (rest.empty())
     return fail(errc::bad_config, "the data source \"" + options.source +
                                       "\" is incomplete; known are: " + known_sources);
@@ -62,6 +86,12 @@ opened_dataset open_dataset(const dataset_options& options) {
   const auto colon = source.find(':');
   const auto rest = colon == source.npos ? std::string_view() : source.substr(colon + 1);
   return guarded(options.source, [&] { return open_kind(source.substr(0, colon), rest, options); });
+}
+
+std::string remedy_of(const std::error_code& why) {
+  if (why == std::errc::permission_denied) return "; give this user the right to read it";
+  if (why == std::errc::too_many_files_open) return "; raise the limit on open files (ulimit -n)";
+  return "";
 }
 
 batch empty_batch(std::int64_t count, const std::vector<std::int64_t>& sample_shape) {

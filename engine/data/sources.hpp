@@ -43,11 +43,18 @@ using opened_dataset = result<std::unique_ptr<dataset>>;
 [[nodiscard]] result<void> check_fixed_size(const dataset_options& options, std::int64_t height,
                                             std::int64_t width);
 
+/// "; raise the limit on open files (ulimit -n)": what to do about the system's refusal to open a
+/// file or folder; empty where its reason says it.
+[[nodiscard]] std::string remedy_of(const std::error_code& why);
+
 /// Runs `work` and turns what it throws into an error that names the source.
 template <class Work>
 auto guarded(const std::string& source, Work work) -> decltype(work()) {
   try {
     return work();
+  } catch (const std::filesystem::filesystem_error& problem) {
+    return fail(errc::io_failed, source + ": " + problem.path1().string() + " cannot be read: " +
+                                     problem.code().message() + remedy_of(problem.code()));
   } catch (const std::system_error& problem) {
     return fail(errc::io_failed, source + ": " + problem.what());
   } catch (const std::exception& problem) {

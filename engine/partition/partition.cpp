@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
+
+#include "messages/near_miss.hpp"
 
 namespace troupe::engine {
 
@@ -17,6 +20,17 @@ std::string allowed_names(const std::vector<std::string>& layer_names) {
   std::string list = "; a cut may be one of: ";
   for (std::size_t i = 1; i < layer_names.size(); ++i) list += (i > 1 ? ", " : "") + layer_names[i];
   return list;
+}
+
+// "; did you mean 'auto'?", or nothing. Where there is one word only, it may have been meant for
+// the one that --partition takes instead of cuts.
+std::string near_cut(const std::vector<std::string>& layer_names, const std::string& cut,
+                     bool is_alone) {
+  std::vector<std::string_view> known;
+  if (is_alone) known = {"auto", "even"};
+  for (std::size_t i = 1; i < layer_names.size(); ++i) known.emplace_back(layer_names[i]);
+  const auto meant = nearest(cut, known);
+  return meant ? "; did you mean " + quoted(std::string(*meant)) + "?" : "";
 }
 
 // Index of the layer called `cut`, else of the first one in the group of that name, else the size.
@@ -80,7 +94,7 @@ result<std::vector<std::size_t>> parse_cuts(const std::vector<std::string>& laye
     if (index == layer_names.size()) {
       const auto around = layer_around(layer_names, cut);
       problem = around.empty()
-                    ? " names no layer"
+                    ? " names no layer" + near_cut(layer_names, cut, cuts.size() == 1)
                     : " lies inside of the layer " + quoted(around) + ", which cannot be cut";
     } else if (index == 0) {
       problem = " is where the first stage begins anyway";
@@ -91,18 +105,21 @@ result<std::vector<std::size_t>> parse_cuts(const std::vector<std::string>& laye
                 "; cuts go in the order of the layers";
     }
     if (!problem.empty())
-      return fail(errc::bad_config, "cut " + quoted(cut) + problem + allowed_names(layer_names));
+      return fail(errc::bad_config, "cut " + quoted(cut) + problem + allowed_names(layer_names) +
+                                        "; without cuts, --partition takes auto or even");
     indices.push_back(index);
   }
   return indices;
 }
 
-result<void> check_stages(std::size_t layers, std::size_t stages) {
+result<void> check_stages(std::size_t layers, std::size_t stages, std::size_t chunks) {
   if (stages == 0) return fail(errc::bad_config, "a pipeline needs at least 1 stage");
-  if (stages <= layers) return {};
-  return fail(errc::bad_config, "cannot cut " + std::to_string(layers) + " layers into " +
-                                    std::to_string(stages) +
-                                    " stages: every stage needs at least one layer");
+  if (stages * chunks <= layers) return {};
+  const auto cut =
+      "cannot cut " + std::to_string(layers) + " layers into " + std::to_string(stages) + " stages";
+  if (chunks == 1) return fail(errc::bad_config, cut + ": every stage needs at least one layer");
+  return fail(errc::bad_config, cut + " with " + std::to_string(chunks) +
+                                    " chunks each: every chunk needs at least one layer");
 }
 
 result<std::vector<std::size_t>> even_cuts(const std::vector<double>& costs, std::size_t stages) {

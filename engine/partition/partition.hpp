@@ -18,8 +18,10 @@ namespace troupe::engine {
 [[nodiscard]] result<std::vector<std::size_t>> parse_cuts(
     const std::vector<std::string>& layer_names, const std::vector<std::string>& cuts);
 
-/// Errors: bad_config for no stage, or more stages than layers (naming both).
-[[nodiscard]] result<void> check_stages(std::size_t layers, std::size_t stages);
+/// Errors: bad_config for no stage, or stages of so many chunks each that there are more chunks
+/// than layers (naming all three).
+[[nodiscard]] result<void> check_stages(std::size_t layers, std::size_t stages,
+                                        std::size_t chunks = 1);
 
 /// Cuts layers of the given costs (any unit, none negative) into contiguous stages so that the
 /// slowest is as fast as can be: dynamic programming, O(stages * layers^2). Of equal cuts it takes

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/partition/cut_search.hpp"
+#include "engine/partition/partition.hpp"
 #include "engine/partition/stage_costs.hpp"
 
 namespace troupe::engine {
@@ -257,12 +258,8 @@ result<std::vector<std::size_t>> plan_cuts(const cost_model& costs, const planni
   const auto step = model_step(costs, how, microbatches);
   if (!step) return tl::unexpected(step.error());
   const auto& layout = step->costs.layout();
-  if (layout.positions() > costs.layers())
-    return fail(errc::bad_config,
-                "cannot cut " + std::to_string(costs.layers()) + " layers into " +
-                    std::to_string(layout.positions()) +
-                    (layout.chunks == 1 ? " stages: every stage needs at least one layer"
-                                        : " slices: every slice needs at least one layer"));
+  if (auto fits = check_stages(costs.layers(), layout.stages, layout.chunks); !fits)
+    return tl::unexpected(fits.error());
   const double cap = how.memory_cap_bytes;
   auto best = layout.chunks == 1 ? result<std::optional<cut_list>>(cuts_of_stages(step->costs, cap))
                                  : fastest_of(cuts_of_slices(step->costs, cap), *step, how);

@@ -370,7 +370,7 @@ class Resnet(Quiet):
     def test_a_run_of_troupe_is_read(self) -> None:
         stages = [{"name": name, "busy_s": 2.0, "idle_s": 1.0, "peak_memory_bytes": 5}
                   for name in ("stage-0", "stage-1")]
-        lines = [{"step": step, "loss": 0.5 / step, "seconds": seconds, "images_per_s": 1.0,
+        lines = [{"step": step, "loss": 0.5 / step, "seconds": seconds, "samples_per_s": 1.0,
                   "bubble": 0.1, "stages": stages}
                  for step, seconds in ((1, 9.0), (2, 3.0), (3, 4.0))]
         (self.folder / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -16,6 +17,7 @@
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 namespace {
@@ -75,15 +77,45 @@ TEST_CASE("Wrong flags are refused by name") {
   refuses({"--schedule", "zb-v", "--chunks", "3"}, {"--chunks", "zb-v", "3"});
   refuses({"--micro-batches", "9"}, {"9", "8"});
   refuses({"--credits", "0"}, {"--credits", "0", "1 to 16384"});
-  refuses({"--model", "resnet19"}, {"resnet19", "resnet18", "resnext101_32x8d"});
+  refuses({"--model", "resnet19"},
+          {"--model: unknown value \"resnet19\"; did you mean \"resnet18\"?; allowed: ",
+           "resnext101_32x8d"});
+  refuses({"--partition", "automatic"}, {"cut 'automatic' names no layer; did you mean 'auto'?",
+                                         "--partition takes auto or even"});
   refuses({"--lr", "-1"}, {"--lr", "-1"});
 }
 
 TEST_CASE("Impossible pipelines are refused with the numbers") {
-  refuses({"--stages", "40"}, {"40 stages", "14 layers"});
+  refuses({"--stages", "40"}, {"--stages 40: cannot cut 14 layers into 40 stages"});
+  refuses({"--schedule", "zb-v", "--stages", "8"},
+          {"--stages 8, --schedule zb-v: ", "14 layers into 8 stages with 2 chunks each"});
+  refuses(
+      {"--schedule", "interleaved-1f1b", "--chunks", "5", "--stages", "3", "--partition", "auto"},
+      {"--stages 3, --schedule interleaved-1f1b, --chunks 5: ", "3 stages with 5 chunks each"});
   refuses({"--stages", "2", "--cut", "layer9"}, {"layer9", "layer3"});
   refuses({"--stages", "3", "--cut", "layer3"}, {"makes 2 stages, not 3", "layer3"});
   refuses({"--classes", "4"}, {"--classes 4", "10"});
+}
+
+TEST_CASE("A micro-batch of one sample, which no batch norm trains on, is refused beforehand") {
+  refuses({"--micro-batches", "8"},
+          {"--batch-size 8, --micro-batches 8: ", "at most --micro-batches 4", "--image-size"});
+  refuses({"--batch-size", "1", "--micro-batches", "1"}, {"a step of 1 sample", "--batch-size"});
+  refuses({"--data", "synthetic:3x32x32:10:13", "--steps", "2"},
+          {"the last step of a pass over 13 samples has 5", "at most --micro-batches 2"});
+  refuses({"--data", "synthetic:3x32x32:10:9", "--steps", "2", "--micro-batches", "auto"},
+          {"the last step of a pass over 9 samples has 1", "a --batch-size that leaves more"});
+}
+
+TEST_CASE("Too few descriptors are told in one line, with what to do") {
+  const auto outcome = tests::run_other(
+      "/bin/sh",
+      {"-c", "ulimit -n 16; exec " TROUPE_PROGRAM
+             " --model resnet18 --data synthetic:3x32x32:10:8 --batch-size 8 --steps 1"});
+  INFO(outcome.err);
+  CHECK(outcome.code != 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("raise the limit on open files (ulimit -n)"));
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
 }
 
 TEST_CASE("A wrong config file is refused with file, line and key") {
@@ -126,6 +158,12 @@ TEST_CASE("Weights that do not fit are refused with the tensor's name") {
   const auto file = folder / "weights.safetensors";
   REQUIRE(engine::save_safetensors(file, {{"conv1.weight", at::zeros({64, 3, 3, 3})}}));
   refuses({"--init", file}, {"weights.safetensors", "conv1.weight", "[64, 3, 7, 7]"});
+  refuses({"--init", file, "--init-skip", "conv9.*"}, {"--init-skip: 'conv9.*' matches no tensor"});
+  for (const double wrong : {NAN, INFINITY}) {
+    REQUIRE(engine::save_safetensors(file, {{"conv1.weight", at::full({64, 3, 7, 7}, wrong)}}));
+    refuses({"--init", file}, {file.string() + ": tensor \"conv1.weight\" holds " +
+                               (std::isnan(wrong) ? "NaN" : "infinity")});
+  }
 }
 
 TEST_CASE("Addresses that cannot be bound are refused by name") {

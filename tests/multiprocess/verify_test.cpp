@@ -1,6 +1,7 @@
 // What a run checks and predicts of itself, in stage processes: --verify, --partition auto,
 // --save-profile, --recompute, --on-nan.
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
@@ -46,6 +47,17 @@ std::vector<nlohmann::json> read_lines(const std::filesystem::path& file) {
   std::ifstream stream(file);
   for (std::string line; std::getline(stream, line);) lines.push_back(nlohmann::json::parse(line));
   return lines;
+}
+
+/// Trains on images, of which some may be NaN, in steps of four samples.
+tests::program_outcome skip_bad_steps(const std::filesystem::path& data, const at::Tensor& images,
+                                      const words& more) {
+  REQUIRE(engine::save_safetensors(
+      data, {{"images", images}, {"labels", at::arange(images.size(0), at::kLong).remainder(10)}}));
+  return run_program(words{"--model", "resnet18", "--data", "safetensors:" + data.string(),
+                           "--batch-size", "4", "--micro-batches", "2", "--stages", "2",
+                           "--no-eval", "--no-shuffle", "--classes", "10", "--on-nan", "skip"} +
+                     more);
 }
 
 }  // namespace
@@ -256,20 +268,65 @@ TEST_CASE("A step that is not finite stops the run before it is applied, or is l
   const auto [more, three] = weights({"--steps", "3"});
   CHECK(count(more, "skipped") == 1);
   CHECK_FALSE(three.front().tensor.equal(two.front().tensor));
-  // Of two steps for one update the first one was good, and is left out with the other.
-  const auto [both, none] = weights({"--steps", "2", "--accumulate", "2"});
-  CHECK(count(both, "skipped") == 1);
-  const auto [next, still] = weights({"--steps", "4", "--accumulate", "2"});
-  CHECK(count(next, "skipped") == 2);  // each epoch has the same second step
+}
+
+TEST_CASE("An update of which one step is left out changes no weight") {
+  const scratch_folder folder;
+  auto images = at::randn({12, 3, 32, 32});
+  images[9].fill_(std::numeric_limits<float>::quiet_NaN());  // of the third step of three
+  const auto train = [&](const words& more) {
+    const auto outcome = skip_bad_steps(folder / "data.safetensors", images,
+                                        more + words{"--accumulate", "2", "--save", folder / "w"});
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return std::pair(outcome.err, engine::load_safetensors(folder / "w").value());
+  };
+  const auto [quiet, one] = train({"--steps", "2"});
+  CHECK(count(quiet, "skipped") == 0);
+  const auto [told, same] = train({"--steps", "4"});  // the fourth was good, and is left out too
+  CHECK(count(told, "skipped") == 1);
+  const auto [twice, still] = train({"--steps", "6"});
+  CHECK(count(twice, "skipped") == 2);
   const auto is_trained = [](const engine::named_tensor& each) {
     return each.name.find("running_") == std::string::npos &&
            each.name.find("num_batches") == std::string::npos;
   };
-  for (std::size_t i = 0; i < none.size(); ++i) {
-    INFO(none[i].name);
-    if (is_trained(none[i])) CHECK(none[i].tensor.equal(still[i].tensor));
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    INFO(one[i].name);
+    if (is_trained(one[i])) CHECK(one[i].tensor.equal(same[i].tensor));
+    if (is_trained(one[i])) CHECK(one[i].tensor.equal(still[i].tensor));
   }
-  CHECK_FALSE(none.front().tensor.equal(one.front().tensor));
+}
+
+TEST_CASE("A run of which no step was applied ends as a failure, and saves nothing") {
+  const scratch_folder folder;
+  auto images = at::randn({8, 3, 32, 32});
+  images[5].fill_(std::numeric_limits<float>::quiet_NaN());  // of the second step of two
+  const auto pairs =
+      skip_bad_steps(folder / "data.safetensors", images,
+                     {"--steps", "4", "--accumulate", "2", "--save", folder / "w", "--save-state"});
+  images.fill_(std::numeric_limits<float>::quiet_NaN());
+  const auto all = skip_bad_steps(folder / "data.safetensors", images,
+                                  {"--steps", "2", "--save", folder / "w", "--save-state"});
+  for (const auto& [outcome, steps] : {std::pair(pairs, "4 steps"), std::pair(all, "2 steps")}) {
+    INFO(outcome.err);
+    CHECK(outcome.code == 1);
+    CHECK_THAT(outcome.last_line(),
+               ContainsSubstring(std::string("nothing was trained, and nothing is saved: not one "
+                                             "of ") +
+                                 steps + " was applied") &&
+                   ContainsSubstring("stage-1: the loss of micro-batch 0"));
+  }
+  CHECK_FALSE(std::filesystem::exists(folder / "w"));
+  CHECK_FALSE(std::filesystem::exists(folder / "w.state.safetensors"));
+}
+
+TEST_CASE("Data of one class train with a warning") {
+  const auto outcome = run_program({"--model", "resnet18", "--data", "synthetic:3x32x32:1:8",
+                                    "--batch-size", "8", "--steps", "1", "--no-eval"});
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("synthetic:3x32x32:1:8: all samples are of one class"));
 }
 
 TEST_CASE(
@@ -330,7 +387,7 @@ TEST_CASE("A decoder learns text in stage processes, and goes on from a prompt")
                   "shm",
                   "--verify",
                   "--prompt",
-                  "The licence",
+                  "Die Lizenz f\xc3\xbcr",
                   "--sample-bytes",
                   "24"};
   const auto outcome = run_other(TROUPE_TRANSFORMER, run);
@@ -343,7 +400,8 @@ TEST_CASE("A decoder learns text in stage processes, and goes on from a prompt")
   };
   CHECK(perplexity("20") < 100);
   CHECK(perplexity("40") < perplexity("20"));
-  CHECK_THAT(outcome.err, ContainsSubstring("a sample:\nThe licence"));
+  CHECK_THAT(outcome.err, ContainsSubstring("a sample:\nDie Lizenz f\xc3\xbcr"));
+  CHECK_THAT(outcome.err, ContainsSubstring(" samples/s, "));
   CHECK_THAT(outcome.err, ContainsSubstring("pass  gradient of head.weight"));
 
   const auto images = run_other(TROUPE_TRANSFORMER, {"--data", "synthetic:3x32x32:10:8"});
@@ -352,6 +410,10 @@ TEST_CASE("A decoder learns text in stage processes, and goes on from a prompt")
   const auto text = run_program({"--data", "text"});
   CHECK(text.code == 2);
   CHECK_THAT(text.err, ContainsSubstring("images"));
+  const auto tied = run_other(TROUPE_TRANSFORMER, {"--schedule", "zb-v"});
+  CHECK(tied.code == 2);
+  CHECK_THAT(tied.err, ContainsSubstring("'head.weight'") && ContainsSubstring("--untied") &&
+                           ContainsSubstring("--schedule 1f1b"));
   const auto heads = run_other(TROUPE_TRANSFORMER, {"--heads", "3"});
   CHECK(heads.code == 2);
   CHECK_THAT(heads.err, ContainsSubstring("3 heads"));

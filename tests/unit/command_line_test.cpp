@@ -101,6 +101,8 @@ TEST_CASE("every flag reaches its member") {
                                       "bf16",
                                       "--init",
                                       init,
+                                      "--init-skip",
+                                      "fc.*,*.bias",
                                       "--save",
                                       here.file("s"),
                                       "--json",
@@ -128,8 +130,12 @@ TEST_CASE("every flag reaches its member") {
   cut.partition = partition::cuts;
   cut.recompute = {"layer3", "layer4"};
   CHECK(c.pipeline == cut);
-  CHECK(c.model ==
-        model_config{"resnet18", 7, init, memory_format::channels_last, engine::precision::bf16});
+  CHECK(c.model == model_config{"resnet18",
+                                7,
+                                init,
+                                memory_format::channels_last,
+                                engine::precision::bf16,
+                                {"fc.*", "*.bias"}});
   CHECK(c.optimizer == optimizer_config{"qhm",
                                         {{"lr", 0.5},
                                          {"momentum", 0.25},
@@ -376,13 +382,16 @@ TEST_CASE("a parameter server's trainer has its own table and defaults, and no p
     REQUIRE(!refused);
     CHECK_THAT(refused.error().text, Catch::Matchers::ContainsSubstring(why));
   };
-  for (const char* const flag :
-       {"--stages=2", "--heads=2", "--verify", "--verify-tolerance=1", "--on-nan=skip", "--predict",
-        "--accumulate=2", "--loss-scale=2", "--loss-scale-interval=2", "--profile-only"}) {
+  for (const char* const flag : {"--stages=2", "--heads=2", "--verify", "--verify-tolerance=1",
+                                 "--on-nan=skip", "--predict", "--init-skip=fc.*", "--accumulate=2",
+                                 "--loss-scale=2", "--loss-scale-interval=2", "--profile-only"}) {
     const std::string_view word(flag);
     refuses({flag}, std::string(word.substr(0, word.find('='))) + ": unknown flag");
   }
   refuses({"--workers", "6"}, "--workers: 6 workers (--workers 6) cannot have equal shares of a");
+  refuses({"--staleness", "2"},
+          "--staleness: is of asynchronous workers only (server.mode = synchronous by default); "
+          "leave it out, or set --mode asynchronous");
   refuses({"--link", "loopback"}, "--link: loopback cannot connect processes");
   CHECK_THAT(error_of({"--shards", "2"}), Catch::Matchers::ContainsSubstring("unknown flag"));
   const folder here;

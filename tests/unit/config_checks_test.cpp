@@ -88,6 +88,10 @@ TEST_CASE("values that do not fit each other are refused by the name of the near
            ":2) makes 3 stages, not 4 (--stages 4); name one layer less than stages, or none to "
            "have "
            "them balanced"},
+      {{"--partition", "automatic", "--stages", "3"},
+       "--partition: a cut at 1 layer (--partition automatic) makes 2 stages, not 3 (--stages 3); "
+       "name one layer less than stages, or none to have them balanced; did you mean auto?"},
+      {{"--init-skip", "fc.*"}, "--init-skip: skips tensors of a file; name one with --init"},
       {{"--link", "loopback"},
        "--link: loopback (--link loopback) cannot connect stages in processes (pipeline.stages_in "
        "= "
@@ -231,6 +235,12 @@ TEST_CASE("files that cannot be read or written are named before a run starts") 
   CHECK(error_of({"--json", root}) == "--json: " + root + " cannot be written: is a directory");
   CHECK(config_of({"--json", plain}).observe.json == plain);
   CHECK(config_of({"--json", "/dev/null"}).observe.json == "/dev/null");
+  const std::string state = here.file("w.state.safetensors");
+  std::filesystem::create_directory(state);
+  for (const char* const name : {"w", "w.safetensors"})
+    CHECK(error_of({"--save", here.file(name), "--save-state"}) ==
+          "--save-state: " + state + " cannot be written: is a directory");
+  CHECK(config_of({"--save", here.file("w")}).train.save == here.file("w"));
   const std::string file = here.write("run.toml", "[train]\nsave = \"" + root + "\"\n");
   CHECK(error_of({"--config", file}) ==
         file + ":2: train.save: " + root + " cannot be written: is a directory");

@@ -8,9 +8,9 @@
 #include <variant>
 #include <vector>
 
-#include "cluster/config/near_miss.hpp"
 #include "cluster/config/option.hpp"
 #include "cluster/config/trainer_config.hpp"
+#include "messages/near_miss.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -47,6 +47,9 @@ TEST_CASE("a near miss is found by edits, swaps and beginnings") {
   CHECK(nearest("micro-batches", known) == "micro_batches");
   CHECK(nearest("sched", known) == "schedule");
   CHECK(nearest("l", known) == "lr");
+  CHECK(nearest("automatic", {"even", "auto"}) == "auto");
+  CHECK(nearest("stages_of_the_pipeline", {"lr", "stage", "stages"}) == "stages");
+  CHECK(nearest("lrnotthatlong", known) == std::nullopt);  // two letters are no beginning
   CHECK(nearest("s", known) == std::nullopt);
   CHECK(nearest("elephants", known) == std::nullopt);
   CHECK(nearest("", known) == std::nullopt);

@@ -266,6 +266,22 @@ TEST_CASE("unknown sources and impossible options are refused with what is possi
     CHECK(problem.code == errc::bad_config);
     CHECK_THAT(problem.text, ContainsSubstring("fashion-mnist[:DIR], folder:PATH"));
   }
+  const testing::scratch_folder here;
+  const auto bare = here.path().string();
+  testing::write_bytes(here / "words.txt", "some");
+  struct row {
+    std::string given;
+    std::string meant;
+  };
+  for (const auto& [given, meant] :
+       {row{bare, "folder:" + bare}, row{"foldr:" + bare, "folder:" + bare},
+        row{bare + "/none", "folder:" + bare + "/none"}, row{"fashion:x", "fashion-mnist:x"},
+        row{"txt", "text"}, row{bare + "/words.txt", "text:" + bare + "/words.txt"},
+        row{bare + "/d.safetensors", "safetensors:" + bare + "/d.safetensors"}})
+    CHECK_THAT(refusal(source(given)).text,
+               ContainsSubstring("--data: unknown data source \"" + given + "\"; did you mean " +
+                                 meant + "? known are: fashion-mnist"));
+  CHECK_THAT(refusal(source("imagenet")).text, !ContainsSubstring("did you mean"));
   auto options = source("synthetic:3x8x8:10");
   options.image_size = -1;
   CHECK_THAT(refusal(options).text, ContainsSubstring("image_size = -1"));

@@ -1,6 +1,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <catch2/catch_test_macros.hpp>
@@ -298,4 +301,33 @@ TEST_CASE("a tree that is no data set is refused by name") {
   auto options = options_for(folder);
   options.source += "/none";
   CHECK_THAT(open_dataset(options).error().text, ContainsSubstring("is not a folder"));
+}
+
+TEST_CASE("a folder that the system does not open is told with what to do") {
+  const scratch_folder folder;
+  write_bytes(folder / "a/0.jpg", jpeg_bytes(teal));
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  const auto text = [&folder] { return open_dataset(options_for(folder)).error().text; };
+  SECTION("for want of rights, which root never lacks") {
+    std::filesystem::permissions(folder / "a", std::filesystem::perms::none);
+    constexpr uid_t nobody = 65534;
+    const auto before = geteuid();
+    if (before == 0) REQUIRE(seteuid(nobody) == 0);
+    const auto refused = text();
+    if (before == 0) REQUIRE(seteuid(before) == 0);
+    std::filesystem::permissions(folder / "a", std::filesystem::perms(0755));
+    CHECK(refused == "folder:" + folder.path().string() + ": " + (folder / "a").string() +
+                         " cannot be read: Permission denied; give this user the right to read it");
+  }
+  SECTION("for want of descriptors") {
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    const rlimit none{3, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    const auto refused = text();
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CHECK(refused == "folder:" + folder.path().string() + ": " + folder.path().string() +
+                         " cannot be read: Too many open files; raise the limit on open files "
+                         "(ulimit -n)");
+  }
 }

@@ -10,6 +10,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "apps/resnet_pipeline/resnet.hpp"
+#include "apps/transformer_pipeline/generate.hpp"
 #include "engine/stage/blocks.hpp"
 #include "engine/stage/model.hpp"
 
@@ -384,4 +385,35 @@ TEST_CASE("channels last lays out every 4-D weight and gives outputs of that lay
   to_memory_format(layers, false);
   for (const auto& each : held) CHECK(each.tensor.is_contiguous());
   CHECK(at::equal(run(layers, input, false), contiguous));
+}
+
+TEST_CASE("a residual network needs two samples where its last batch norms see one pixel") {
+  struct row {
+    std::vector<std::int64_t> images;
+    std::int64_t least;
+  };
+  for (const auto& [images, least] : {row{{3, 32, 32}, 2}, row{{3, 8, 8}, 2}, row{{3, 33, 32}, 1},
+                                      row{{3, 32, 64}, 1}, row{{3, 224, 224}, 1}}) {
+    const auto layers = troupe::apps::build_resnet("resnet18", 10, 1);
+    REQUIRE(layers);
+    const auto x = at::zeros({least, images[0], images[1], images[2]});
+    CHECK(troupe::apps::least_resnet_samples(images) == least);
+    const auto run = [&](at::Tensor batch) {
+      for (const auto& each : *layers) batch = run_layer(*each, batch, /*training=*/true);
+    };
+    CHECK_NOTHROW(run(x));
+    if (least == 2) CHECK_THROWS(run(x.narrow(0, 0, 1)));
+  }
+}
+
+TEST_CASE("a sample of text is shown as it is, but for what is no text") {
+  using troupe::apps::printable;
+  CHECK(printable("Gr\xc3\xbc\xc3\x9f\x65, \xe2\x82\xac\n\tok") ==
+        "Gr\xc3\xbc\xc3\x9f\x65, \xe2\x82\xac\n\tok");
+  CHECK(printable("cut \xc3") == "cut \\xc3");
+  CHECK(printable("\xff\xe2\x82 x") == "\\xff\\xe2\\x82 x");
+  CHECK(printable("\x1b[31m\x7f\r") == "\\x1b[31m\\x7f\\x0d");
+  CHECK(printable("\xc2\x9b"
+                  "1m") == "\\xc2\\x9b1m");  // a control of one character
+  CHECK(printable("").empty());
 }

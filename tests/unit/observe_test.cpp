@@ -100,7 +100,7 @@ TEST_CASE("each report is one JSON line, readable at once") {
                      256, 0.125, {{"stage-0", 0.1, 0.15, 1024, 512}, {"\xff", 0, 0, 0, 0}}};
     REQUIRE(lines->write(step));
     const std::string first =
-        R"({"step":3,"loss":0.5,"seconds":0.25,"images_per_s":256.0,"bubble":0.125,"stages":[)"
+        R"({"step":3,"loss":0.5,"seconds":0.25,"samples_per_s":256.0,"images_per_s":256.0,"bubble":0.125,"stages":[)"
         R"({"name":"stage-0","busy_s":0.1,"idle_s":0.15,"peak_memory_bytes":1024,"peak_context_bytes":512},)"
         "{\"name\":\"\xef\xbf\xbd\",\"busy_s\":0.0,\"idle_s\":0.0,\"peak_memory_bytes\":0,\"peak_"
         "context_bytes\":0}]}\n";
@@ -109,7 +109,7 @@ TEST_CASE("each report is one JSON line, readable at once") {
     step.stages.clear();
     REQUIRE(lines->write(step));
     const std::string second =
-        R"({"step":3,"loss":0.5,"seconds":0.25,"images_per_s":256.0,"bubble":0.125,)"
+        R"({"step":3,"loss":0.5,"seconds":0.25,"samples_per_s":256.0,"images_per_s":256.0,"bubble":0.125,)"
         R"("loss_scale":1024.0,"stages":[]})"
         "\n";
     CHECK(content(path) == first + second);
@@ -142,9 +142,9 @@ TEST_CASE("a short run has a plain line for every step") {
   shown.evaluation({3, 0.79123, 0.56789});
   shown.finish();
   CHECK(out.text() ==
-        "step 1/3 (epoch 1/2): loss 2.5000, 128.2 images/s, bubble 12.5%, ETA 0:01\n"
-        "step 2/3 (epoch 1/2): loss 2.5000, 128.2 images/s, bubble 12.5%, ETA 0:01\n"
-        "step 3/3 (epoch 2/2): loss 2.5000, 128.2 images/s, bubble 12.5%, ETA 0:00\n"
+        "step 1/3 (epoch 1/2): loss 2.5000, 128.2 samples/s, bubble 12.5%, ETA 0:01\n"
+        "step 2/3 (epoch 1/2): loss 2.5000, 128.2 samples/s, bubble 12.5%, ETA 0:01\n"
+        "step 3/3 (epoch 2/2): loss 2.5000, 128.2 samples/s, bubble 12.5%, ETA 0:00\n"
         "evaluation after step 3: accuracy 79.12%, loss 0.5679\n");
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("a run that ends early shows its last step") {
   shown.step(report_of(2));
   out.text();
   shown.finish();
-  CHECK(out.text() == "step 2/100: loss 2.5000, 128.2 images/s, bubble 12.5%, ETA 0:49\n");
+  CHECK(out.text() == "step 2/100: loss 2.5000, 128.2 samples/s, bubble 12.5%, ETA 0:49\n");
   shown.finish();
   CHECK(out.text().empty());
 }
@@ -189,13 +189,13 @@ TEST_CASE("a quiet run shows evaluations and printed lines alone") {
 
 TEST_CASE("on a terminal one line is redrawn, and other lines go above it") {
   screen out;
-  out.columns = 95;
+  out.columns = 96;
   progress shown(out.options(4, 2, progress_style::bar));
   shown.print("before");
   CHECK(out.text() == "before\n");
   shown.step(report_of(1));
   const std::string first =
-      "\r^[Kepoch 1/2  step 1/4  #####...............  loss 2.5000  128.2 images/s  bubble 12.5%  "
+      "\r^[Kepoch 1/2  step 1/4  #####...............  loss 2.5000  128.2 samples/s  bubble 12.5%  "
       "ETA "
       "0:02";
   CHECK(out.text() == first);
@@ -205,7 +205,7 @@ TEST_CASE("on a terminal one line is redrawn, and other lines go above it") {
   shown.step(report_of(4));
   CHECK(
       out.text() ==
-      "\r^[Kepoch 2/2  step 4/4  ####################  loss 2.5000  128.2 images/s  bubble 12.5%  "
+      "\r^[Kepoch 2/2  step 4/4  ####################  loss 2.5000  128.2 samples/s  bubble 12.5%  "
       "ETA 0:00");
   shown.evaluation({4, 0.5, 1});
   CHECK(
@@ -252,10 +252,10 @@ TEST_CASE("a narrow terminal loses the least needed first") {
     out.text();
     return text;
   };
-  CHECK(drawn(79) ==
-        "epoch 2/10  step 123/1000  loss 2.5000  128.2 images/s  bubble 12.5%  ETA 7:19");
-  CHECK(drawn(70) == "step 123/1000  loss 2.5000  128.2 images/s  bubble 12.5%  ETA 7:19");
-  CHECK(drawn(60) == "step 123/1000  loss 2.5000  128.2 images/s  ETA 7:19");
+  CHECK(drawn(80) ==
+        "epoch 2/10  step 123/1000  loss 2.5000  128.2 samples/s  bubble 12.5%  ETA 7:19");
+  CHECK(drawn(70) == "step 123/1000  loss 2.5000  128.2 samples/s  bubble 12.5%  ETA 7:19");
+  CHECK(drawn(60) == "step 123/1000  loss 2.5000  128.2 samples/s  ETA 7:19");
   CHECK(drawn(45) == "step 123/1000  loss 2.5000  ETA 7:19");
   CHECK(drawn(30) == "step 123/1000  loss 2.5000");
   CHECK(drawn(20) == "step 123/1000");
@@ -266,7 +266,7 @@ TEST_CASE("box characters are drawn where the terminal knows them") {
   screen out;
   progress_options options = out.options(2, 0, progress_style::bar);
   options.unicode = true;
-  out.columns = 73;
+  out.columns = 74;
   progress shown(options);
   shown.step(report_of(1));
   CHECK(out.text().find("step 1/2  ━━━━─────  loss") != std::string::npos);

@@ -61,7 +61,30 @@ TEST_CASE("a cut that names no layer is refused with the allowed names") {
     CHECK_THAT(cuts.error().text, ContainsSubstring("cut '" + wrong + "' names no layer"));
     CHECK_THAT(cuts.error().text, ContainsSubstring("bn1, layer1.0, layer1.1, layer2.0"));
     CHECK_THAT(cuts.error().text, !ContainsSubstring("conv1"));
+    CHECK_THAT(cuts.error().text, ContainsSubstring("--partition takes auto or even"));
   }
+}
+
+TEST_CASE("a cut that is almost a layer or a word of --partition is told which") {
+  struct row {
+    std::vector<std::string> cuts;
+    std::string meant;
+  };
+  for (const auto& [cuts, meant] : {row{{"automatic"}, "'auto'"}, row{{"evn"}, "'even'"},
+                                    row{{"layer1.2"}, "'layer1.0'"}, row{{"layer2", "f"}, "'fc'"}})
+    CHECK_THAT(parse_cuts(names, cuts).error().text,
+               ContainsSubstring("names no layer; did you mean " + meant + "?"));
+  CHECK_THAT(parse_cuts(names, {"automatic", "fc"}).error().text,
+             !ContainsSubstring("did you mean"));
+}
+
+TEST_CASE("more chunks than layers are refused by what was asked for: stages and chunks") {
+  CHECK(troupe::engine::check_stages(16, 8, 2));
+  CHECK(troupe::engine::check_stages(14, 8, 2).error().text ==
+        "cannot cut 14 layers into 8 stages with 2 chunks each: every chunk needs at least one "
+        "layer");
+  CHECK(troupe::engine::check_stages(14, 40).error().text ==
+        "cannot cut 14 layers into 40 stages: every stage needs at least one layer");
 }
 
 TEST_CASE("a cut inside of a layer is refused with the layer's name") {

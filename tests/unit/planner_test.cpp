@@ -226,7 +226,7 @@ TEST_CASE("More slices than layers, and a cap that none meets, are refused") {
   planning how{.schedule = {.name = "zb-v"}, .stages = 4, .batch_size = 8, .cores = 2};
   const auto many = plan_cuts(costs, how, 4);
   REQUIRE_FALSE(many);
-  CHECK_THAT(many.error().text, ContainsSubstring("7 layers into 8 slices"));
+  CHECK_THAT(many.error().text, ContainsSubstring("7 layers into 4 stages with 2 chunks each"));
   how.stages = 3;
   how.memory_cap_bytes = mebi;
   const auto refused = plan_cuts(costs, how, 4);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/data/dataset.hpp"
+#include "engine/data/utf8.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -80,4 +81,22 @@ TEST_CASE("Text that is not UTF-8, too short or not there is refused by name") {
                             .context = 4,
                             .image_size = 32,
                             .warn = {}}));
+}
+
+TEST_CASE("A character of UTF-8 is told from bytes that are none") {
+  struct row {
+    std::string text;
+    std::size_t length;
+  };
+  for (const auto& [text, length] :
+       {row{"", 0}, row{"a", 1},
+        row{"\xc3\xbc"
+            "x",
+            2},
+        row{"\xe2\x82\xac", 3}, row{"\xf0\x9f\x99\x82", 4}, row{"\xc3", 0}, row{"\xbc", 0},
+        row{"\xc0\x80", 0}, row{"\xe0\x80\x80", 0}, row{"\xed\xa0\x80", 0},
+        row{"\xf4\x90\x80\x80", 0}, row{"\xe2\x82", 0}}) {
+    INFO(text);
+    CHECK(utf8_length(text) == length);
+  }
 }

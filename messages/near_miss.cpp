@@ -1,10 +1,10 @@
-#include "cluster/config/near_miss.hpp"
+#include "messages/near_miss.hpp"
 
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
 
-namespace troupe::cluster {
+namespace troupe {
 namespace {
 
 std::string folded(std::string_view word) {
@@ -36,15 +36,22 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 std::optional<std::string_view> nearest(std::string_view word,
                                         const std::vector<std::string_view>& candidates) {
-  constexpr std::size_t longest_word = 64;  // what a person mistypes; bounds the work
+  constexpr std::size_t longest_word = 64;    // what a person mistypes; bounds the work
+  constexpr std::size_t least_beginning = 4;  // of a word that goes on: "auto" of "automatic"
   const std::string wanted = folded(word);
   if (wanted.empty() || wanted.size() > longest_word) return std::nullopt;
   std::optional<std::string_view> best;
   std::size_t best_distance = std::max<std::size_t>(1, wanted.size() / 3) + 1;
   std::vector<std::string_view> begun;
+  std::optional<std::string_view> beginning;  // the longest that the word goes on from
+  std::size_t beginning_size = least_beginning - 1;
   for (const std::string_view candidate : candidates) {
     const std::string known = folded(candidate);
     if (wanted.size() >= 2 && known.starts_with(wanted)) begun.push_back(candidate);
+    if (known.size() > beginning_size && wanted.starts_with(known)) {
+      beginning = candidate;
+      beginning_size = known.size();
+    }
     const std::size_t edits = distance(wanted, known);
     if (edits < best_distance) {
       best_distance = edits;
@@ -52,7 +59,14 @@ std::optional<std::string_view> nearest(std::string_view word,
     }
   }
   if (begun.size() == 1 && best_distance > 1) return begun.front();
-  return best;
+  return best ? best : beginning;
+}
+
+std::string unknown_value(std::string_view value, const std::vector<std::string_view>& allowed) {
+  std::string why = "unknown value \"" + std::string(value) + '"';
+  if (const auto meant = nearest(value, allowed))
+    why += "; did you mean \"" + std::string(*meant) + "\"?";
+  return why + "; allowed: " + join(allowed);
 }
 
 std::string join(const std::vector<std::string_view>& words) {
@@ -64,4 +78,4 @@ std::string join(const std::vector<std::string_view>& words) {
   return out;
 }
 
-}  // namespace troupe::cluster
+}  // namespace troupe

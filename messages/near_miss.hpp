@@ -5,14 +5,19 @@
 #include <string_view>
 #include <vector>
 
-namespace troupe::cluster {
+namespace troupe {
 
 /// The candidate that `word` was probably meant to be: few edits away (Damerau-Levenshtein, optimal
-/// string alignment), or the only one that begins with it. Case does not count.
+/// string alignment), the only one that begins with it, or the longest that it begins with ("auto"
+/// for "automatic"). Case does not count.
 [[nodiscard]] std::optional<std::string_view> nearest(
     std::string_view word, const std::vector<std::string_view>& candidates);
+
+/// `unknown value "adamx"; did you mean "adam"?; allowed: adam, adamw`
+[[nodiscard]] std::string unknown_value(std::string_view value,
+                                        const std::vector<std::string_view>& allowed);
 
 /// "a, b, c"
 [[nodiscard]] std::string join(const std::vector<std::string_view>& words);
 
-}  // namespace troupe::cluster
+}  // namespace troupe

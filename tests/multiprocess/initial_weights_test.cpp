@@ -1,0 +1,115 @@
+// What a run begins from: --init, --init-skip, and the state beside the weights.
+
+#include <ATen/ops/equal.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/program.hpp"
+
+namespace {
+
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using tests::run_program;
+using tests::scratch_folder;
+using words = std::vector<std::string>;
+using weights = std::map<std::string, at::Tensor>;
+
+tests::program_outcome train(const words& more) {
+  words all{"--model",      "resnet18", "--data",  "synthetic:3x32x32:10:8",
+            "--batch-size", "8",        "--steps", "1",
+            "--no-eval",    "--cut",    "layer3"};
+  all.insert(all.end(), more.begin(), more.end());
+  return run_program(all);
+}
+
+weights read(const std::filesystem::path& file) {
+  auto tensors = engine::load_safetensors(file);
+  REQUIRE(tensors);
+  weights made;
+  for (auto& [name, tensor] : *tensors) made.emplace(std::move(name), std::move(tensor));
+  return made;
+}
+
+weights trained(const scratch_folder& folder, words more) {
+  more.insert(more.end(), {"--save", folder / "made"});
+  const auto outcome = train(more);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  return read(folder / "made");
+}
+
+bool is_fc(const std::string& name) {
+  return name.starts_with("fc.");
+}
+
+}  // namespace
+
+TEST_CASE("A fine-tune takes over all but the layer whose shape is another") {
+  const scratch_folder folder;
+  const std::string big = folder / "big.safetensors";
+  REQUIRE(train({"--classes", "20", "--seed", "5", "--save", big}).code == 0);
+  const auto refused = train({"--init", big});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.last_line(), ContainsSubstring(big + ": weight 'fc.weight' has shape") &&
+                                      ContainsSubstring("--init-skip \"fc.*\""));
+
+  // Without a learning rate a run ends with what it began with.
+  const words still{"--lr", "0", "--momentum", "0"};
+  auto tuned = still;
+  tuned.insert(tuned.end(), {"--init", big, "--init-skip", "fc.*"});
+  const auto from_seed = trained(folder, still);
+  const auto in_processes = trained(folder, tuned);
+  tuned.insert(tuned.end(), {"--stages-in", "threads"});
+  const auto in_threads = trained(folder, tuned);
+  const auto given = read(big);
+  REQUIRE(in_processes.size() == 122);
+  for (const auto& [name, tensor] : in_processes) {
+    INFO(name);
+    CHECK(at::equal(tensor, in_threads.at(name)));
+    if (name.find("running_") != name.npos || name.find("num_batches") != name.npos) continue;
+    CHECK(at::equal(tensor, (is_fc(name) ? from_seed : given).at(name)));
+  }
+  CHECK_FALSE(at::equal(from_seed.at("conv1.weight"), given.at("conv1.weight")));
+}
+
+TEST_CASE("What is skipped begins without an optimizer's state") {
+  const scratch_folder folder;
+  const std::string file = folder / "kept.safetensors";
+  const words adamw{"--optimizer", "adamw", "--save-state"};
+  auto first = adamw, next = adamw;
+  first.insert(first.end(), {"--save", file});
+  REQUIRE(train(first).code == 0);
+  CHECK(std::filesystem::exists(folder / "kept.state.safetensors"));
+  next.insert(next.end(), {"--init", file, "--init-skip", "fc.*"});
+  trained(folder, next);
+  for (const auto& [name, tensor] : read(folder / "made.state.safetensors")) {
+    if (!name.starts_with("optimizer.step.")) continue;
+    INFO(name);
+    CHECK(tensor.item<double>() == (name.find(".fc.") == name.npos ? 2 : 1));
+  }
+}
+
+TEST_CASE("A state of weights that were replaced since is passed over with a warning") {
+  const scratch_folder folder;
+  const std::string file = folder / "w";
+  REQUIRE(train({"--save", file, "--save-state"}).code == 0);
+  REQUIRE(train({"--save", file, "--seed", "2"}).code == 0);
+  const auto next = train({"--init", file});
+  INFO(next.err);
+  CHECK(next.code == 0);
+  CHECK_THAT(next.err, ContainsSubstring(file +
+                                         ".state.safetensors is the optimizer's state of "
+                                         "other weights than " +
+                                         file));
+  const auto mistaken = train({"--init", file + ".state.safetensors"});
+  CHECK(mistaken.code == 2);
+  CHECK_THAT(mistaken.last_line(), ContainsSubstring("holds no weights, but an optimizer's state"));
+}
