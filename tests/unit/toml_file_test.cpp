@@ -75,6 +75,7 @@ loss_scale_interval = 50
 [link]
 transport = "loopback"
 listen = "localhost:80"
+network = "trusted"
 secret_file = ")" + here.write_secret("secret") +
                                                       R"("
 [observe]
@@ -104,7 +105,7 @@ verbose = true
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
   CHECK(c.train == train_config{32, std::nullopt, 4, engine::loss_kind::mse, 9, false, 5,
                                 here.file("s"), true, 1, true, 0.25, nan_policy::skip, 0, 50});
-  CHECK(c.link == link_config{transport::loopback, "localhost:80", here.file("secret")});
+  CHECK(c.link == link_config{transport::loopback, "localhost:80", network::trusted, here.file("secret")});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
 }
 
@@ -120,7 +121,7 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
        "threads_per_stage, idle_cores, stages_in"},
       {"[link]\nqqqq = 2\n",
        "run.toml:2: link.qqqq: unknown key; allowed: transport, listen, "
-       "secret_file"},
+       "network, secret_file"},
       {"[link]\nlr = 2\n",
        "run.toml:2: link.lr: unknown key; did you mean lr in [optimizer]?; allowed: transport, "
        "listen, secret_file"},
