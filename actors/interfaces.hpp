@@ -87,16 +87,19 @@ using host_actor = caf::typed_actor<
 
 /// One shard of a parameter server: the only one who writes its parameters. Lives on any node.
 using shard_actor = caf::typed_actor<
-    // From the ledger, once, before anything else. Errors: bad_config for a second ledger.
+    // From the ledger itself, once, before anything else. Errors: bad_config for a second ledger;
+    // not_admitted from somebody else.
     caf::replies_to<connect_shard>::with<shard_directory>,
-    // From the ledger: a worker may push from now on; none of its pushes is decided any more.
+    // From that ledger, here and below; from others, or before it: not_admitted, and nothing is
+    // done. A worker may push from now on; none of its pushes is decided any more.
     caf::replies_to<admit_worker>::with<done>, caf::reacts_to<expel_worker>,
     // From the ledger: what becomes of pushes, in the same order at every shard.
     caf::reacts_to<apply_pushes>, caf::reacts_to<refuse_push>,
     // From a worker, one after another; the same one again is applied once and answered again. The
     // answer comes when the push's fate is known and, if it is applied, its update is over. Errors:
     // bad_data naming the parameter (unknown, shape, dtype, rows); stale (too old); bad_frame (of a
-    // version that does not exist, out of sequence); not_admitted (no member); cancelled (it left
+    // version that does not exist, out of sequence, repeated too often); not_admitted (no member,
+    // or from another process than its first push); cancelled (it left
     // meanwhile); handler_failed (the arithmetic threw); peer_lost (the ledger is gone).
     caf::replies_to<push_gradients>::with<pushed>,
     // From anybody. Errors: bad_data for an unknown parameter; handler_failed, peer_lost as above.
@@ -108,13 +111,15 @@ using shard_actor = caf::typed_actor<
 /// workers and shards. Lives on any node, best beside a shard.
 using ledger_actor = caf::typed_actor<
     // From a worker. The answer comes when every shard has admitted it. Errors: bad_config for a
-    // rank that is taken; peer_lost when a shard is gone.
+    // rank that is taken, a presence that is a member, too many workers; cancelled if it left
+    // meanwhile; peer_lost when a shard is gone.
     caf::replies_to<join_server>::with<joined>,
-    // From a worker that has no push under way. It is gone when the answer comes; unknown: done.
+    // From a worker's process while no push is under way. The worker is gone when the answer
+    // comes; unknown: done. Errors: not_admitted for another process's worker.
     caf::replies_to<leave_server>::with<done>,
-    // From the shards.
+    // From the shards, each of itself; others are not heard.
     caf::reacts_to<staged_push>,
-    // From anybody.
+    // From anybody. Answered once members are as few as it says.
     caf::replies_to<read_ledger>::with<ledger_report>>;
 
 /// Trains its share of every step with a parameter server.

@@ -2,6 +2,8 @@
 
 #include <caf/actor_system_config.hpp>
 
+#include "messages/error.hpp"
+
 namespace troupe::actors {
 
 /// CAF as Troupe runs it: the `sharing` scheduler (the default one naps on work that comes from
@@ -10,5 +12,10 @@ namespace troupe::actors {
 struct system_config : caf::actor_system_config {
   system_config();
 };
+
+/// Whether this process may start the threads that a node needs, tried by starting as many. To be
+/// asked before an actor system is made: CAF ends the process where it gets none. Errors:
+/// io_failed.
+[[nodiscard]] result<void> check_threads();
 
 }  // namespace troupe::actors

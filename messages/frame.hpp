@@ -105,13 +105,10 @@ enum class lane : std::uint8_t { control, data };
 struct frame {
   frame_kind kind = frame_kind::message;
   messages::lane lane = lane::data;
-  std::uint64_t epoch = 0;
   std::uint64_t sender = 0;       ///< Actor id at the sending process; 0: the process itself.
   std::uint64_t target = 0;       ///< Actor id at the receiving process; 0: the process itself.
   std::uint64_t request_id = 0;   ///< Unique per sending process; 0 when no answer is expected.
   std::uint64_t deadline_us = 0;  ///< Time the sender still waits, from sending; 0: no limit.
-  std::uint64_t trace_id = 0;
-  std::uint64_t span_id = 0;
   std::vector<element> body = {};
   std::vector<wire_tensor> tensors = {};
 };

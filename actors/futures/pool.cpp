@@ -84,16 +84,25 @@ class pool::waker final : public continuation {
 pool::pool(pool_settings settings) : settings_(std::move(settings)) {
   for (std::size_t i = 0; i < std::max(settings_.threads, 1U); ++i)
     workers_.push_back(std::make_unique<worker>(*this, i));
-  for (auto& each : workers_) each->start(settings_.stack_bytes);
+  try {
+    for (auto& each : workers_) each->start(settings_.stack_bytes);
+  } catch (const std::system_error&) {
+    end_workers();  // those that were started
+    throw;
+  }
 }
 
-pool::~pool() {
+void pool::end_workers() {
   stopping_.store(true, std::memory_order_seq_cst);
   for (auto& each : workers_) each->bed->wake();
   for (auto& each : workers_) {
     if (each->started) pthread_join(each->thread, nullptr);
     each->started = false;
   }
+}
+
+pool::~pool() {
+  end_workers();
   for (auto& each : workers_) {
     while (auto* task = each->queue.pop()) task->refuse();
   }

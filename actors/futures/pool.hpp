@@ -105,6 +105,7 @@ class pool final : private wait_helper {
   [[nodiscard]] pool_task* search(worker& me, const future_base* awaited);
   [[nodiscard]] bool any_work() const;
   void sleep(worker& me, const future_base* awaited, future_base::clock::time_point deadline);
+  void end_workers();
   void wake_one();
   static worker*& this_worker() noexcept;
 

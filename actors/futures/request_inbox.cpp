@@ -36,25 +36,13 @@ std::uint64_t request_inbox::time_left_us(caf::message_id number) const {
 
 void request_inbox::watch(caf::abstract_actor& target) {
   const auto tag = tag_of(target);
-  auto& recent = recently_watched(tag);
-  if (recent.load(std::memory_order_acquire) == tag) return;
-  {
-    const std::scoped_lock lock(watched_mutex_);
-    const bool added = watched_.insert(tag).second;
-    recent.store(tag, std::memory_order_release);
-    if (!added) return;
-  }
+  if (!watched_.add(tag)) return;
   target.attach_functor([self = caf::strong_actor_ptr(ctrl()), this,
                          tag](const caf::error& reason) { ended(tag, reason); });
 }
 
 void request_inbox::ended(table::tag target, const caf::error& reason) {
-  {
-    const std::scoped_lock lock(watched_mutex_);
-    watched_.erase(target);
-    auto expected = target;
-    recently_watched(target).compare_exchange_strong(expected, 0);
-  }
+  watched_.remove(target);
   const auto why = reason ? from_caf(reason) : error{errc::unknown_target, "the actor has ended"};
   table_.take_tagged(target, [&](unanswered* open) { open->failed(why); });
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <caf/actor_config.hpp>
 #include <caf/mailbox_element.hpp>
 #include <caf/monitorable_actor.hpp>
@@ -9,11 +7,10 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
-#include <unordered_set>
 
 #include "actors/futures/request_table.hpp"
+#include "actors/futures/watched_targets.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::actors {
@@ -65,13 +62,8 @@ class request_inbox final : public caf::monitorable_actor {
   }
   void watch(caf::abstract_actor& target);
   void ended(table::tag target, const caf::error& reason);
-  [[nodiscard]] std::atomic<table::tag>& recently_watched(table::tag target) {
-    return recent_[(target >> 6) % recent_.size()];
-  }
 
-  std::mutex watched_mutex_;
-  std::unordered_set<table::tag> watched_;
-  std::array<std::atomic<table::tag>, 256> recent_{};  // some of watched_, to be found without lock
+  watched_targets watched_;
   table table_;
 };
 

@@ -44,7 +44,9 @@ class request_table {
     if (watch_.joinable()) watch_.join();
   }
 
-  /// Returns the request's number, of 60 bits; 0 when the table is full.
+  /// Returns the request's number, of 60 bits; 0 when the table is full. Its store and the looks of
+  /// `take_tagged` and `take_all` are sequentially consistent, for who pairs them with others (see
+  /// watched_targets).
   std::uint64_t put(T* item, tag of, clock::time_point deadline) {
     const auto index = free_slot();
     if (index == none) return 0;

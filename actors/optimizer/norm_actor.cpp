@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/errors.hpp"
+#include "actors/failure.hpp"
 #include "actors/optimizer/norm_core.hpp"
 
 namespace troupe::actors {
@@ -33,6 +34,7 @@ caf::result<norm_total> on_part(self_pointer self, const norm_part& part) {
 
 norm_actor::behavior_type norm_behavior(self_pointer self, std::uint32_t stages) {
   self->state.core = norm_core(stages);
+  end_when_thrown(*self, "the norm of the gradients");
   return {[self](const norm_part& part) { return on_part(self, part); }};
 }
 

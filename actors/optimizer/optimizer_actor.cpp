@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/failure.hpp"
 #include "engine/stage/torch_error.hpp"
 #include "optimizers/gradients.hpp"
 #include "optimizers/saved_state.hpp"
@@ -181,14 +182,20 @@ optimizer_actor::behavior_type optimizer_behavior(
   state.rules = std::move(given->rules);
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
   state.sums = optimizers::gradient_accumulator(state.rules.accumulate);
+  const auto name = state.name + ": optimizer '" + state.optimizer.name + "'";
+  end_when_thrown(*self, name);
   return {
-      [self](const apply_gradients& order) { return on_apply(self, order); },
+      [self, name](const apply_gradients& order) {
+        return answering(name, [&] { return on_apply(self, order); });
+      },
       [self](const share_norm& with) {
         self->state.norm = caf::actor_cast<norm_actor>(with.norm);
         self->state.stage = with.stage;
       },
-      [self](const load_state& from) { return on_load(self, from); },
-      [self](const read_state&) { return on_read(self); },
+      [self, name](const load_state& from) {
+        return answering(name, [&] { return on_load(self, from); });
+      },
+      [self, name](const read_state&) { return answering(name, [&] { return on_read(self); }); },
   };
 }
 

@@ -5,10 +5,13 @@
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "actors/errors.hpp"
+#include "actors/failure.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 
@@ -28,24 +31,40 @@ caf::strong_actor_ptr keep(self_pointer self, const Actor& built) {
   return self->state.built.emplace_back(caf::actor_cast<caf::strong_actor_ptr>(built));
 }
 
+/// Intra-op threads that a node may be told to use.
+constexpr std::int32_t most_threads = 4096;
+
+std::optional<caf::error> refuse_threads(std::int32_t threads) {
+  if (threads >= 1 && threads <= most_threads) return std::nullopt;
+  return to_caf({errc::bad_config, "an order names " + std::to_string(threads) +
+                                       " threads; from 1 to " + std::to_string(most_threads)});
+}
+
 caf::result<shard_built> on_shard(self_pointer self, const build_shard& order) {
+  if (auto refused = refuse_threads(order.threads)) return *refused;
   const auto& parts = self->state.parts;
   const auto shard = build(self->system(), order, parts.optimizers, parts.memory, parts.progress);
   if (!shard) return to_caf(shard.error());
   return shard_built{keep(self, *shard)};
 }
 
-ledger_opened on_ledger(self_pointer self, const open_ledger& order) {
+caf::result<ledger_opened> on_ledger(self_pointer self, const open_ledger& order) {
+  if (order.shards.empty() || std::ranges::count(order.shards, nullptr) > 0)
+    return to_caf({errc::bad_config, "a ledger needs shards, each of which is there"});
+  if (order.mode > engine::server_mode::asynchronous)
+    return to_caf({errc::bad_config, "an order for a ledger names no mode"});
   ledger_parts parts{{}, order.mode, order.staleness, order.expected_workers};
   for (const auto& shard : order.shards)
     parts.shards.push_back(caf::actor_cast<shard_actor>(shard));
-  return {keep(self, spawn_ledger(self->system(), std::move(parts)))};
+  return ledger_opened{keep(self, spawn_ledger(self->system(), std::move(parts)))};
 }
 
-worker_built on_worker(self_pointer self, const build_worker& order) {
+caf::result<worker_built> on_worker(self_pointer self, const build_worker& order) {
+  if (auto refused = refuse_threads(order.threads)) return *refused;
+  if (!order.ledger) return to_caf({errc::bad_config, "an order for a worker names no ledger"});
   const auto& parts = self->state.parts;
-  return {keep(self, spawn_worker(self->system(), self->state.ask, parts.make_learner, order,
-                                  parts.memory, parts.progress))};
+  return worker_built{keep(self, spawn_worker(self->system(), self->state.ask, parts.make_learner,
+                                              order, parts.memory, parts.progress))};
 }
 
 void on_shut_down(self_pointer self) {
@@ -58,12 +77,20 @@ void on_shut_down(self_pointer self) {
 server_host_actor::behavior_type host_behavior(self_pointer self,
                                                const std::shared_ptr<server_host_parts>& given) {
   self->state.parts = std::move(*given);
+  end_when_thrown(*self, "the host of a parameter server's actors");
   self->state.ask = std::make_shared<requester>(self->system());
   self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self); });
   return {
-      [self](const build_shard& order) { return on_shard(self, order); },
-      [self](const open_ledger& order) { return on_ledger(self, order); },
-      [self](const build_worker& order) { return on_worker(self, order); },
+      [self](const build_shard& order) {
+        return answering(order.name, [&] { return on_shard(self, order); });
+      },
+      [self](const open_ledger& order) {
+        return answering("the parameter server's ledger", [&] { return on_ledger(self, order); });
+      },
+      [self](const build_worker& order) {
+        return answering("worker-" + std::to_string(order.rank),
+                         [&] { return on_worker(self, order); });
+      },
       [self](const shut_down&) { on_shut_down(self); },
   };
 }
@@ -86,6 +113,9 @@ result<shard_actor> build(caf::actor_system& system, const build_shard& order,
                           const optimizers::registry& known,
                           std::shared_ptr<messages::shared_memory> memory,
                           const std::shared_ptr<progress_board>& progress) {
+  for (const auto& each : order.parameters)
+    if (!each.values.defined())
+      return fail(errc::bad_config, order.name + ": parameter '" + each.name + "' has no values");
   auto optimizer = known.find(order.optimizer);
   if (!optimizer) return tl::unexpected(optimizer.error());
   auto options = optimizers::complete(*optimizer, order.optimizer_options);

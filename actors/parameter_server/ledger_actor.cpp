@@ -4,6 +4,8 @@
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
 
+#include <algorithm>
+#include <bit>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -11,7 +13,9 @@
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/failure.hpp"
 #include "engine/parameter_server/ledger_core.hpp"
+#include "messages/log.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -20,6 +24,9 @@ using engine::worker_id;
 using join_answer = caf::typed_response_promise<joined>;
 
 constexpr std::chrono::minutes shard_deadline{10};
+
+/// Workers that may wait for the shards to be connected.
+constexpr std::size_t max_early = engine::ledger_core::max_members;
 
 struct ledger_state {
   std::vector<shard_actor> shards;
@@ -30,6 +37,9 @@ struct ledger_state {
   std::vector<std::pair<join_server, join_answer>> early;  // before the shards are connected
   std::map<worker_id, join_answer> joining;
   std::map<caf::actor_addr, worker_id> present;
+  std::uint64_t refusals = 0;  // of reports that were not their shard's
+  /// Reports that wait until members are as few as that.
+  std::vector<std::pair<std::uint64_t, caf::typed_response_promise<ledger_report>>> reports;
 };
 
 using self_pointer = ledger_actor::stateful_pointer<ledger_state>;
@@ -41,6 +51,20 @@ void give_up(self_pointer self, const error& why) {
   if (!state.failure) state.failure = why;
   for (auto& [order, answer] : std::exchange(state.early, {})) answer.deliver(to_caf(why));
   for (auto& [worker, answer] : std::exchange(state.joining, {})) answer.deliver(to_caf(why));
+}
+
+ledger_report report_of(const engine::ledger_core& core) {
+  const auto& [applied, refused, discarded] = core.totals();
+  return {core.version(), core.members(), applied, refused, discarded};
+}
+
+/// Answers the reports that waited for members to leave.
+void answer_reports(self_pointer self) {
+  auto& state = self->state;
+  const auto due = std::ranges::partition(
+      state.reports, [&](const auto& each) { return state.core->members() > each.first; });
+  for (auto& each : due) each.second.deliver(report_of(*state.core));
+  state.reports.erase(due.begin(), due.end());
 }
 
 void admit(self_pointer self, worker_id worker) {
@@ -88,12 +112,16 @@ void join(self_pointer self, const join_server& order, join_answer answer) {
   const auto refuse = [&](const error& why) { answer.deliver(to_caf(why)); };
   if (state.failure) return refuse(*state.failure);
   if (!order.presence) return refuse({errc::bad_config, "a worker without a presence cannot join"});
+  if (state.unconnected > 0 && state.early.size() >= max_early)
+    return refuse({errc::bad_config, "too many workers wait for the parameter server"});
   if (state.unconnected > 0) return void(state.early.emplace_back(order, std::move(answer)));
+  const auto presence = caf::actor_cast<caf::actor>(order.presence);
+  if (state.present.contains(presence.address()))
+    return refuse({errc::bad_config, "a worker that is here already cannot join again"});
   engine::ledger_effects effects;
   const auto worker = state.core->join(order.rank, effects);
   if (!worker) return refuse(worker.error());
   state.joining.emplace(*worker, std::move(answer));
-  const auto presence = caf::actor_cast<caf::actor>(order.presence);
   state.present.emplace(presence.address(), *worker);
   self->monitor(presence);
   perform(self, effects);
@@ -119,10 +147,18 @@ void connect(self_pointer self, const ledger_parts& given) {
   }
 }
 
+/// A worker is a member no more.
+void leave(self_pointer self, worker_id worker) {
+  auto& state = self->state;
+  perform(self, state.core->leave(worker));
+  if (auto answer = state.joining.extract(worker))
+    answer.mapped().deliver(to_caf({errc::cancelled, "the worker left before it was admitted"}));
+  answer_reports(self);
+}
+
 void on_down(self_pointer self, const caf::down_msg& down) {
   auto& state = self->state;
-  if (const auto worker = state.present.extract(down.source))
-    return perform(self, state.core->leave(worker.mapped()));
+  if (const auto worker = state.present.extract(down.source)) return leave(self, worker.mapped());
   for (std::size_t i = 0; i < state.shards.size(); ++i) {
     if (state.shards[i].address() != down.source) continue;
     const auto why = down.reason ? from_caf(down.reason).text : "it has ended";
@@ -136,15 +172,46 @@ caf::result<joined> on_join(self_pointer self, const join_server& order) {
   return answer;
 }
 
-done on_leave(self_pointer self, const leave_server& order) {
-  perform(self, self->state.core->leave(order.worker));
-  std::erase_if(self->state.present, [&](const auto& each) { return each.second == order.worker; });
-  return {};
+/// Only a worker's own process takes it out.
+caf::result<done> on_leave(self_pointer self, const leave_server& order) {
+  auto& present = self->state.present;
+  const auto found =
+      std::ranges::find_if(present, [&](const auto& each) { return each.second == order.worker; });
+  if (found == present.end()) return done{};
+  const auto& sender = self->current_sender();
+  if (!sender || sender->node() != found->first.node())
+    return to_caf({errc::not_admitted, "worker " + std::to_string(order.worker.value) +
+                                           " is a member from another process"});
+  self->demonitor(found->first);
+  present.erase(found);
+  leave(self, order.worker);
+  return done{};
 }
 
-ledger_report on_read(const engine::ledger_core& core) {
-  const auto& [applied, refused, discarded] = core.totals();
-  return {core.version(), core.members(), applied, refused, discarded};
+caf::result<ledger_report> on_read(self_pointer self, const read_ledger& order) {
+  auto& state = self->state;
+  if (state.core->members() <= order.members_at_most) return report_of(*state.core);
+  if (state.reports.size() >= max_early)
+    return to_caf({errc::bad_frame, "too many reports of the ledger are waited for"});
+  auto answer = self->make_response_promise<ledger_report>();
+  state.reports.emplace_back(order.members_at_most, answer);
+  return answer;
+}
+
+/// A shard speaks for itself only.
+void on_staged(self_pointer self, const staged_push& what) {
+  auto& state = self->state;
+  const auto& sender = self->current_sender();
+  if (what.shard >= state.shards.size() || !sender ||
+      caf::actor_cast<caf::actor_addr>(sender) != state.shards[what.shard].address()) {
+    if (std::has_single_bit(++state.refusals))
+      log::warning("the parameter server's ledger refused a report about shard " +
+                   std::to_string(what.shard) + " that was not that shard's");
+    return;
+  }
+  const auto fault =
+      what.fault.empty() ? std::optional<error>() : std::optional<error>({what.code, what.fault});
+  perform(self, state.core->staged(what.shard, what.what, fault));
 }
 
 ledger_actor::behavior_type ledger_behavior(self_pointer self,
@@ -156,17 +223,15 @@ ledger_actor::behavior_type ledger_behavior(self_pointer self,
                                           .staleness = given->staleness,
                                           .shards = static_cast<std::uint32_t>(state.shards.size()),
                                           .expected_workers = given->expected_workers});
+  end_when_thrown(*self, "the parameter server's ledger",
+                  [self](const error& why) { give_up(self, why); });
   self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });
   connect(self, *given);
   return {
       [self](const join_server& order) { return on_join(self, order); },
       [self](const leave_server& order) { return on_leave(self, order); },
-      [self](const staged_push& what) {
-        const auto fault = what.fault.empty() ? std::optional<error>()
-                                              : std::optional<error>({what.code, what.fault});
-        perform(self, self->state.core->staged(what.shard, what.what, fault));
-      },
-      [self](const read_ledger&) { return on_read(*self->state.core); },
+      [self](const staged_push& what) { on_staged(self, what); },
+      [self](const read_ledger& order) { return on_read(self, order); },
   };
 }
 

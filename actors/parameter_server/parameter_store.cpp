@@ -285,8 +285,9 @@ result<void> parameter_store::update(std::span<const tensor_batch> pushes) try {
     auto stepped = by_rows ? step_rows(each, mean_of_rows(first, pushes.size(), type), options)
                            : step(each, of, pushes.size(), options);
     if (!stepped)
-      return fail(stepped.error().code,
-                  directory_[each.first].name + " and on: " + stepped.error().text);
+      return fail(stepped.error().code, "update " + std::to_string(version_.value) + ": " +
+                                            directory_[each.first].name +
+                                            " and on: " + stepped.error().text);
   }
   return {};
 } catch (const std::exception& problem) {
@@ -399,9 +400,13 @@ std::optional<at::Tensor> parameter_store::rows_since(const row_log& log, param_
 }
 
 result<tensor_batch> parameter_store::read(const std::vector<std::uint32_t>& wanted,
-                                           std::optional<param_version> newer_than) const {
+                                           std::optional<param_version> newer_than) const try {
   const at::NoGradGuard no_grad;
   const lendable_tensors lendable(memory_);
+  if (wanted.size() > parameters_.size())
+    return fail(errc::bad_data, std::to_string(wanted.size()) +
+                                    " parameters are asked for; this shard has " +
+                                    std::to_string(parameters_.size()));
   batch_builder out(at::kFloat);
   const auto add = [&](std::uint32_t index) {
     const auto& owned = parameters_[index];
@@ -420,6 +425,11 @@ result<tensor_batch> parameter_store::read(const std::vector<std::uint32_t>& wan
   }
   for (std::uint32_t i = 0; wanted.empty() && i < parameters_.size(); ++i) add(i);
   return out.take();
+} catch (const std::exception& problem) {
+  return fail(errc::handler_failed,
+              "reading " + (wanted.empty() ? "all" : std::to_string(wanted.size())) +
+                  " parameters after update " + std::to_string(version_.value) + ": " +
+                  engine::reason_of(problem));
 }
 
 void batch_builder::add(std::uint32_t parameter, at::Tensor rows, at::Tensor values) {

@@ -55,7 +55,8 @@ class parameter_store {
 
   /// The parameters of these indices (none: all) that have changed since version `newer_than`
   /// (nullopt: whether or not); of a parameter by rows only the rows that have. Nobody writes what
-  /// is returned. Errors: bad_data for an unknown index.
+  /// is returned. Errors: bad_data for an unknown index, or more of them than parameters;
+  /// handler_failed where there is no memory for the copies.
   [[nodiscard]] result<tensor_batch> read(const std::vector<std::uint32_t>& wanted,
                                           std::optional<param_version> newer_than) const;
 

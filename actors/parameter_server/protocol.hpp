@@ -5,6 +5,7 @@
 #include <caf/actor_control_block.hpp>
 #include <caf/allowed_unsafe_message_type.hpp>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -226,9 +227,15 @@ struct refuse_push {
   }
 };
 
+/// Asks for a report as soon as members are as few as that: of those that are lost nothing is
+/// decided any more by then.
 struct read_ledger {
+  std::uint64_t members_at_most = std::numeric_limits<std::int64_t>::max();
+
   template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(Self& self, Fields& f) {
+    f(self.members_at_most);
+  }
 };
 
 /// How all pushes so far were decided.

@@ -5,6 +5,7 @@
 #include <caf/typed_response_promise.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <optional>
 #include <type_traits>
@@ -13,13 +14,19 @@
 #include <vector>
 
 #include "actors/errors.hpp"
+#include "actors/failure.hpp"
 #include "engine/parameter_server/shard_core.hpp"
 #include "engine/stage/work_thread.hpp"
+#include "messages/log.hpp"
 
 namespace troupe::actors {
 namespace {
 
 using engine::push_id;
+
+/// Answers that a shard owes at most: for one push, which its worker may repeat, and for pulls.
+constexpr std::size_t max_waiters = 16;
+constexpr std::size_t max_reads = 4096;
 
 /// Who waits for the fate of a push, and what its answer is to bring.
 struct push_waiter {
@@ -46,8 +53,10 @@ struct shard_state {
   std::optional<error> lost;  // why the ledger is gone
   std::map<push_id, tensor_batch> parts;
   std::map<push_id, std::vector<push_waiter>> waiters;
+  std::map<engine::worker_id, caf::node_id> pushers;  // the process of each member's first push
   std::map<std::uint64_t, std::variant<unanswered_pull, unanswered_push>> reading;  // by ticket
   std::uint64_t last_ticket = 0;
+  std::uint64_t refusals = 0;                 // of messages that were not the ledger's
   std::vector<fresh_batch> fresh;             // of the update that is being settled
   std::shared_ptr<engine::activity> doing;    // the work thread's
   std::unique_ptr<engine::work_thread> work;  // last: its tasks use the store
@@ -57,6 +66,33 @@ using self_pointer = shard_actor::stateful_pointer<shard_state>;
 
 error named(const shard_state& state, const error& why) {
   return {why.code, state.name + ": " + why.text};
+}
+
+/// Whether the message at hand is from the ledger that the shard is connected to.
+result<void> check_ledger(self_pointer self, const char* what) {
+  const auto& state = self->state;
+  if (!state.core)
+    return fail(errc::not_admitted, state.name + ": " + what + " came before its ledger");
+  const auto& sender = self->current_sender();
+  if (sender && caf::actor_cast<caf::actor_addr>(sender) == state.ledger.address()) return {};
+  return fail(errc::not_admitted,
+              state.name + ": " + what + " came from " +
+                  (sender ? "actor " + std::to_string(sender->id()) : "nobody") +
+                  ", which is not its ledger");
+}
+
+/// Runs a handler of the ledger's orders. To anybody else a request is answered with why not; an
+/// order without an answer is dropped, and said in the log, less and less often.
+template <class Body>
+caf::result<void> from_ledger(self_pointer self, const char* what, const Body& body) {
+  const auto allowed = check_ledger(self, what);
+  if (allowed) {
+    body();
+    return caf::unit;
+  }
+  if (std::has_single_bit(++self->state.refusals)) log::warning(allowed.error().text);
+  if (self->current_mailbox_element()->mid.is_request()) return to_caf(allowed.error());
+  return caf::unit;
 }
 
 /// Has values read, after the updates under way, for an answer.
@@ -85,6 +121,7 @@ void report(self_pointer self, const engine::report_staged& what) {
 /// Hands the parts of an update to the work thread, which then reads what their pushers wait for.
 void start(self_pointer self, const engine::start_update& what) {
   auto& state = self->state;
+  if (state.lost) return;  // and its parts are gone
   std::vector<tensor_batch> parts;
   std::vector<std::optional<param_version>> wishes;
   for (const auto& each : what.update.pushes) {
@@ -105,9 +142,10 @@ void start(self_pointer self, const engine::start_update& what) {
     auto updated = store->update(parts);
     parts.clear();
     for (const auto& wish : wishes) {
-      auto values = updated ? store->read({}, wish) : result<tensor_batch>();
-      if (!values) updated = tl::unexpected(values.error());
-      if (updated) outcome.fresh.push_back({wish, store->version(), std::move(*values)});
+      if (!updated) break;
+      // What cannot be read now is tried again for each who waits for it, and refused to those.
+      if (auto values = store->read({}, wish))
+        outcome.fresh.push_back({wish, store->version(), std::move(*values)});
     }
     if (!updated) outcome.failure = updated.error();
     caf::anon_send(to, std::move(outcome));
@@ -167,6 +205,12 @@ caf::result<shard_directory> on_connect(self_pointer self, const connect_shard& 
   auto& state = self->state;
   if (state.core || !how.ledger)
     return to_caf(named(state, {errc::bad_config, "it takes one ledger, once"}));
+  const auto& sender = self->current_sender();
+  if (!sender ||
+      caf::actor_cast<caf::actor_addr>(sender) != caf::actor_cast<caf::actor_addr>(how.ledger))
+    return to_caf(named(state, {errc::not_admitted, "a ledger connects it itself"}));
+  if (how.mode > engine::server_mode::asynchronous)
+    return to_caf(named(state, {errc::bad_config, "its ledger names no mode"}));
   state.index = how.index;
   state.ledger = caf::actor_cast<ledger_actor>(how.ledger);
   state.core.emplace(engine::server_rules{.mode = how.mode, .staleness = how.staleness});
@@ -174,20 +218,35 @@ caf::result<shard_directory> on_connect(self_pointer self, const connect_shard& 
   return shard_directory{state.store->directory()};
 }
 
-std::optional<error> reason_to_refuse(const shard_state& state) {
+/// Why a push is not taken. A worker's pushes come from one process.
+std::optional<error> reason_to_refuse(self_pointer self, const push_id& push) {
+  const auto& state = self->state;
   if (state.lost) return named(state, *state.lost);
   if (!state.core) return named(state, {errc::not_admitted, "no ledger has been opened"});
+  const auto known = state.pushers.find(push.worker);
+  const auto& sender = self->current_sender();
+  if (known != state.pushers.end() && (!sender || sender->node() != known->second))
+    return named(state,
+                 {errc::not_admitted, "a push of worker " + std::to_string(push.worker.value) +
+                                          " came from another process than its first"});
+  const auto waits = state.waiters.find(push);
+  if (waits != state.waiters.end() && waits->second.size() >= max_waiters)
+    return named(state, {errc::bad_frame, "push " + std::to_string(push.sequence) + " of worker " +
+                                              std::to_string(push.worker.value) +
+                                              " was repeated too often"});
   return std::nullopt;
 }
 
 caf::result<pushed> on_push(self_pointer self, const push_gradients& order) {
   auto& state = self->state;
-  if (const auto why = reason_to_refuse(state)) return to_caf(*why);
+  const auto& push = order.what.push;
+  if (const auto why = reason_to_refuse(self, push)) return to_caf(*why);
   const auto good = state.store->check(order.gradients);
   const auto effects =
       state.core->push(order.what, good ? std::optional<error>() : std::optional(good.error()));
   if (!effects) return to_caf(named(state, effects.error()));
-  const auto& push = order.what.push;
+  if (const auto& sender = self->current_sender())
+    state.pushers.try_emplace(push.worker, sender->node());
   if (state.core->keeps(push) && !state.parts.contains(push))
     state.parts.emplace(push, good ? order.gradients : tensor_batch{});
   auto answer = self->make_response_promise<pushed>();
@@ -200,6 +259,8 @@ caf::result<pulled> on_pull(self_pointer self, const pull_parameters& order) {
   auto& state = self->state;
   if (state.lost) return to_caf(named(state, *state.lost));
   if (state.core && state.core->failure()) return to_caf(named(state, *state.core->failure()));
+  if (state.reading.size() >= max_reads)
+    return to_caf(named(state, {errc::bad_frame, "too many pulls wait for their answers"}));
   auto answer = self->make_response_promise<pulled>();
   read_for(self, unanswered_pull{answer}, order.wanted, order.newer_than);
   return answer;
@@ -222,11 +283,30 @@ void on_values(self_pointer self, const values_ready& ready) {
 
 void on_updated(self_pointer self, const shard_updated& outcome) {
   auto& state = self->state;
+  if (!state.core) return;
   state.fresh = outcome.fresh;
   const auto how =
       outcome.failure ? result<void>(tl::unexpected(*outcome.failure)) : result<void>();
   perform(self, state.core->updated(how));
   state.fresh.clear();
+}
+
+void on_apply(self_pointer self, const apply_pushes& order) {
+  if (order.sequences.size() != order.workers.size() || order.bases.size() != order.workers.size())
+    return obey(self,
+                fail(errc::bad_frame, "an update names " + std::to_string(order.workers.size()) +
+                                          " workers, and as many pushes it does not"));
+  engine::server_update update{order.version, {}};
+  for (std::size_t i = 0; i < order.workers.size(); ++i)
+    update.pushes.push_back({{order.workers[i], order.sequences[i]}, order.bases[i]});
+  obey(self, self->state.core->apply(update));
+}
+
+/// Whoever waits hears why the shard ends.
+void give_up(self_pointer self, const error& why) {
+  fail_all(self, why);
+  for (auto& [ticket, waiting] : std::exchange(self->state.reading, {}))
+    std::visit([&](auto& each) { each.answer.deliver(to_caf(why)); }, waiting);
 }
 
 shard_actor::behavior_type shard_behavior(self_pointer self,
@@ -235,26 +315,41 @@ shard_actor::behavior_type shard_behavior(self_pointer self,
   state.name = std::move(given->name);
   state.store = std::move(given->store);
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
-  state.work = std::make_unique<engine::work_thread>(state.name, given->threads);
+  end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
+  self->set_exit_handler([self](const caf::exit_msg& exit) {
+    if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
+    self->quit(exit.reason);
+  });
+  state.work = std::make_unique<engine::work_thread>(
+      state.name, given->threads, std::function<bool()>(),
+      [name = state.name, here = self->address()](const std::exception& problem) {
+        end_because(here, name, problem);
+      });
   self->set_down_handler([self](const caf::down_msg&) {
     self->state.lost = error{errc::peer_lost, "the parameter server's ledger is gone"};
     fail_all(self, named(self->state, *self->state.lost));
   });
   return {
       [self](const connect_shard& how) { return on_connect(self, how); },
-      [self](const admit_worker& who) {
+      [self](const admit_worker& who) -> caf::result<done> {
+        if (const auto from = check_ledger(self, "an admission"); !from)
+          return to_caf(from.error());
         self->state.core->admit(who.worker);
         return done{};
       },
-      [self](const expel_worker& who) { perform(self, self->state.core->expel(who.worker)); },
+      [self](const expel_worker& who) {
+        return from_ledger(self, "an expulsion", [&] {
+          perform(self, self->state.core->expel(who.worker));
+          self->state.pushers.erase(who.worker);
+        });
+      },
       [self](const apply_pushes& order) {
-        engine::server_update update{order.version, {}};
-        for (std::size_t i = 0; i < order.workers.size(); ++i)
-          update.pushes.push_back({{order.workers[i], order.sequences.at(i)}, order.bases.at(i)});
-        obey(self, self->state.core->apply(update));
+        return from_ledger(self, "an update", [&] { on_apply(self, order); });
       },
       [self](const refuse_push& order) {
-        perform(self, self->state.core->refuse(order.push, {order.code, order.text}));
+        return from_ledger(self, "a refusal", [&] {
+          perform(self, self->state.core->refuse(order.push, {order.code, order.text}));
+        });
       },
       [self](const push_gradients& order) { return on_push(self, order); },
       [self](const pull_parameters& order) { return on_pull(self, order); },

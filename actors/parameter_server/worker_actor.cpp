@@ -8,11 +8,13 @@
 #include <chrono>
 #include <exception>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <variant>
 
 #include "actors/errors.hpp"
+#include "actors/failure.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/remote/lendable.hpp"
 #include "engine/stage/activity.hpp"
@@ -26,6 +28,9 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 using engine::work_kind;
+
+/// Shares and reads that a worker keeps until their turn.
+constexpr std::size_t max_waiting = 64;
 
 std::uint64_t peak_memory_bytes() {
   rusage usage{};
@@ -202,7 +207,17 @@ void post(self_pointer self, answer to, Work work) {
   });
 }
 
+std::optional<caf::error> refuse_more(const worker_state& state) {
+  if (state.waiting.size() < max_waiting) return std::nullopt;
+  return to_caf({errc::bad_frame, state.name + ": too many requests wait for it"});
+}
+
 caf::result<share_done> on_share(self_pointer self, const run_share& order) {
+  if (auto refused = refuse_more(self->state)) return *refused;
+  if (!order.samples.defined() || order.samples.dim() != 1 ||
+      order.samples.scalar_type() != at::kLong || !order.samples.is_contiguous())
+    return to_caf(
+        {errc::bad_frame, self->state.name + ": a share's samples are no list of numbers"});
   auto promise = self->make_response_promise<share_done>();
   post(self, promise, [order](apprentice& who, share_outcome& outcome) -> result<void> {
     auto report = who.run(order);
@@ -214,6 +229,7 @@ caf::result<share_done> on_share(self_pointer self, const run_share& order) {
 }
 
 caf::result<weights> on_read(self_pointer self) {
+  if (auto refused = refuse_more(self->state)) return *refused;
   auto promise = self->make_response_promise<weights>();
   post(self, promise, [](apprentice& who, share_outcome& outcome) -> result<void> {
     auto tensors = who.weights();
@@ -238,6 +254,12 @@ void on_outcome(self_pointer self, const share_outcome& outcome) {
     read.deliver(to_caf({report.code, report.failure}));
 }
 
+/// Whoever waits hears why the worker ends.
+void give_up(self_pointer self, const error& why) {
+  for (auto& [ticket, to] : std::exchange(self->state.waiting, {}))
+    std::visit([&](auto& promise) { promise.deliver(to_caf(why)); }, to);
+}
+
 worker_actor::behavior_type worker_behavior(self_pointer self,
                                             const std::shared_ptr<requester>& ask,
                                             const learner_factory& make, const build_worker& order,
@@ -246,7 +268,16 @@ worker_actor::behavior_type worker_behavior(self_pointer self,
   auto& state = self->state;
   state.name = "worker-" + std::to_string(order.rank);
   state.apprentice_ = std::make_shared<result<std::unique_ptr<apprentice>>>();
-  state.work = std::make_unique<engine::work_thread>(state.name, order.threads);
+  end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
+  self->set_exit_handler([self](const caf::exit_msg& exit) {
+    if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
+    self->quit(exit.reason);
+  });
+  state.work = std::make_unique<engine::work_thread>(
+      state.name, order.threads, std::function<bool()>(),
+      [name = state.name, here = self->address()](const std::exception& problem) {
+        end_because(here, name, problem);
+      });
   state.work->post(
       [place = state.apprentice_, ask, make, order, memory, progress, system = &self->system()] {
         try {

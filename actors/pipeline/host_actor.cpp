@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/errors.hpp"
+#include "actors/failure.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "engine/stage/model.hpp"
 #include "engine/stage/recompute.hpp"
@@ -75,6 +76,7 @@ void on_shut_down(self_pointer self) {
 host_actor::behavior_type host_behavior(self_pointer self,
                                         const std::shared_ptr<host_parts>& given) {
   self->state.parts = std::move(*given);
+  end_when_thrown(*self, "the host of stages");
   self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self); });
   return {
       [self](const build_stage& order) { return on_build(self, order); },

@@ -8,10 +8,20 @@
 
 namespace troupe::actors {
 
-std::optional<verdict> judge_core::hear(const ask_verdict& asked) {
+result<std::optional<verdict>> judge_core::hear(const ask_verdict& asked) {
+  const auto what = "the stage with " + std::to_string(asked.place) +
+                    " behind it asks for a verdict on " + engine::to_string(asked.step);
+  if (asked.place >= last_.size())
+    return fail(errc::bad_frame, what + ": there are " + std::to_string(last_.size()) + " stages");
+  auto& last = last_[asked.place];
+  if (last && asked.step <= *last)
+    return fail(errc::stale, what + " twice, or after " + engine::to_string(*last));
+  if (!cases_.contains(asked.step) && cases_.size() >= max_open)
+    return fail(errc::bad_frame, what + ": too many steps wait for other stages");
+  last = asked.step;
   auto& of = cases_[asked.step];
   if (!asked.bad.empty()) of.bad[asked.place] = {asked.bad, asked.of_loss};
-  if (++of.heard < rules_.stages) return std::nullopt;
+  if (++of.heard < last_.size()) return std::nullopt;
   auto decided = decide(cases_.extract(asked.step).mapped());
   decided.loss_scale = scale().scale;
   return decided;

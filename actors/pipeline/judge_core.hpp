@@ -1,11 +1,14 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "actors/protocol.hpp"
+#include "messages/error.hpp"
 #include "optimizers/loss_scaler.hpp"
 
 namespace troupe::actors {
@@ -22,11 +25,16 @@ struct judge_rules {
 /// Decides what becomes of steps, and the loss scale: a pure state machine.
 class judge_core {
  public:
-  explicit judge_core(judge_rules rules = {}) : rules_(std::move(rules)) {}
+  static constexpr std::size_t max_open = 64;  ///< Steps that not all stages have asked about.
+
+  explicit judge_core(judge_rules rules = {})
+      : rules_(std::move(rules)), last_(std::max<std::size_t>(rules_.stages, 1)) {}
 
   /// What one stage found. The verdict once all have asked; where several found something, the one
   /// nearest to the loss is named. Steps end in their order, since each stage asks in that order.
-  [[nodiscard]] std::optional<verdict> hear(const ask_verdict& asked);
+  /// Errors: bad_frame for a place out of range or too many open steps; stale for a stage that asks
+  /// again, or about a step before its last one.
+  [[nodiscard]] result<std::optional<verdict>> hear(const ask_verdict& asked);
 
   [[nodiscard]] loss_scale_now scale() const noexcept;
 
@@ -45,6 +53,7 @@ class judge_core {
   [[nodiscard]] verdict refuse(std::string bad) const;
 
   judge_rules rules_;
+  std::vector<std::optional<engine::step_key>> last_;  // that each place asked about
   std::map<engine::step_key, open_case> cases_;
 };
 

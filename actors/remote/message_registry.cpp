@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "actors/errors.hpp"
+#include "engine/stage/torch_error.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -105,7 +106,7 @@ result<void> message_registry::encode(const caf::type_erased_tuple& content, mes
   out.lane = urgent ? messages::lane::control : messages::lane::data;
   return {};
 } catch (const std::exception& problem) {
-  return fail(errc::handler_failed, std::string("a message cannot be sent: ") + problem.what());
+  return fail(errc::handler_failed, "a message cannot be sent: " + engine::reason_of(problem));
 }
 
 result<caf::message> message_registry::decode(const messages::frame& in,
@@ -124,7 +125,7 @@ result<caf::message> message_registry::decode(const messages::frame& in,
   }
   return all;
 } catch (const std::exception& problem) {
-  return fail(errc::bad_frame, std::string("a message cannot be read: ") + problem.what());
+  return fail(errc::handler_failed, "a message cannot be read: " + engine::reason_of(problem));
 }
 
 }  // namespace troupe::actors

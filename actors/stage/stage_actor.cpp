@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/failure.hpp"
 #include "actors/stage/stage_state.hpp"
 #include "actors/stage/update.hpp"
 #include "engine/schedule/plan_text.hpp"
@@ -126,6 +127,7 @@ void start(stage_pointer self, const engine::start_action& what) {
 void answer(stage_pointer self, const step_key& key) {
   auto step = self->state.steps.extract(key);
   if (!step) return;
+  self->state.update.settling.erase(key);
   auto& [order, report, promise, bad] = step.mapped();
   report.step = key;
   report.peak_memory_bytes = peak_memory_bytes();
@@ -182,6 +184,8 @@ void perform_effects(stage_pointer self, const result<engine::stage_effects>& ef
 
 caf::result<run_done> on_run(stage_pointer self, const run& order) {
   auto& state = self->state;
+  if (state.before.empty())
+    return to_caf({errc::bad_config, state.name + ": a run before its neighbours are known"});
   const auto plan = engine::parse(order.plan);
   if (!plan) return to_caf(plan.error());
   if (plan->stages.size() != 1)
@@ -269,6 +273,9 @@ caf::result<done> on_connect(stage_pointer self, const connect_stage& to) {
       return refuse("its neighbours do not fit its place");
   }
   if (to.credits < 1) return refuse("an edge needs at least one credit");
+  if (!std::ranges::all_of(to.ties, [](const tied_parameter& tie) { return bool(tie.other); }))
+    return refuse("a tie of it names no other stage");
+  if (!state.steps.empty()) return refuse("it cannot be connected while a step is under way");
   state.core = engine::stage_core(to.credits);
   state.before = to_links(to.before);
   state.after = to_links(to.after);
@@ -318,17 +325,30 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
     std::ranges::copy(module->parameters(), std::back_inserter(state.update.parameters));
   state.update.optimizer = std::move(given->optimizer);
   state.doing = std::move(given->doing);
+  end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
+  self->set_exit_handler([self](const caf::exit_msg& exit) {
+    if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
+    self->quit(exit.reason);
+  });
   state.work = std::make_unique<engine::work_thread>(
-      state.name, given->threads, [modules = modules_of(state), doing = state.doing] {
+      state.name, given->threads,
+      [modules = modules_of(state), doing = state.doing] {
         engine::activity_scope scope(*doing, {.kind = engine::work_kind::weight_gradient_ahead});
         const bool did_some =
             std::ranges::any_of(modules, [](auto* module) { return module->work_ahead(); });
         if (!did_some) scope.withdraw();
         return did_some;
+      },
+      [name = state.name, here = self->address()](const std::exception& problem) {
+        end_because(here, name, problem);
       });
   return {
-      [self](const connect_stage& to) { return on_connect(self, to); },
-      [self](const run& order) { return on_run(self, order); },
+      [self](const connect_stage& to) {
+        return answering(self->state.name, [&] { return on_connect(self, to); });
+      },
+      [self](const run& order) {
+        return answering(self->state.name, [&] { return on_run(self, order); });
+      },
       [self](const activation& in) {
         self->state.inbox[in.key].input = in.tensor;
         perform_effects(
@@ -353,8 +373,12 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const gradients_ready& from) { on_gradients_ready(self, from); },
       [self](const step_undone& what) { on_step_undone(self, what); },
       [self](const tied_gradient& from) { on_tied_gradient(self, from); },
-      [self](const load_weights& from) { return on_load(self, from); },
-      [self](const read_weights& what) { return on_read(self, what); },
+      [self](const load_weights& from) {
+        return answering(self->state.name, [&] { return on_load(self, from); });
+      },
+      [self](const read_weights& what) {
+        return answering(self->state.name, [&] { return on_read(self, what); });
+      },
       [self](const load_state& from) { return self->delegate(self->state.update.optimizer, from); },
       [self](const read_state& order) {
         return self->delegate(self->state.update.optimizer, order);

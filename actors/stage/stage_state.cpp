@@ -31,6 +31,7 @@ void give_up(stage_pointer self, const error& why) {
   auto steps = std::exchange(self->state.steps, {});
   self->state.inbox.clear();
   self->state.outputs.clear();
+  self->state.update.settling.clear();
   if (steps.empty()) log::error(why.text);
   for (auto& [key, step] : steps) step.answer.deliver(to_caf(why));
 }

@@ -10,6 +10,7 @@
 #include "engine/stage/reference.hpp"
 #include "engine/stage/torch_error.hpp"
 #include "engine/stage/unscale.hpp"
+#include "messages/log.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::actors {
@@ -75,8 +76,8 @@ void settle_ties(stage_pointer self, const step_key& key) {
   auto& state = self->state;
   if (!state.update.settling[key].complete(state.update.ties)) return;
   post_gradients(self, key, true,
-                 [settling = std::move(state.update.settling.extract(key).mapped())](
-                     const module_list&, const auto& parameters) mutable {
+                 [settling = state.update.settling[key].take()](const module_list&,
+                                                                const auto& parameters) mutable {
                    return std::move(settling).settle(parameters);
                  });
 }
@@ -202,7 +203,17 @@ void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
 }
 
 void on_tied_gradient(stage_pointer self, const tied_gradient& from) {
-  self->state.update.settling[from.step].shared(from);
+  auto& state = self->state;
+  const auto step = state.steps.find(from.step);
+  if (step == state.steps.end() || step->second.order.kind != engine::step_kind::training) {
+    if (state.steps.empty()) return;  // failed meanwhile
+    return log::warning(state.name + ": refused the gradient of the tied weight '" +
+                        from.parameter + "' of " + engine::to_string(from.step) +
+                        ", which is no training step under way");
+  }
+  const auto taken =
+      state.update.settling[from.step].shared(from, state.update.ties, state.update.parameters);
+  if (!taken) return fail_all(self, taken.error());
   settle_ties(self, from.step);
 }
 

@@ -19,6 +19,9 @@ using clock = std::chrono::steady_clock;
 
 constexpr std::chrono::hours share_deadline{1};
 
+/// By then a parameter server has noticed which of its workers are lost, even starved ones.
+constexpr std::chrono::seconds ledger_deadline{30};
+
 at::Tensor to_tensor(std::span<const std::int64_t> indices) {
   auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);
   std::memcpy(tensor.mutable_data_ptr(), indices.data(), indices.size_bytes());
@@ -32,6 +35,10 @@ std::pair<std::int64_t, std::int64_t> slice(std::int64_t count, std::size_t part
     return count * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(parts);
   };
   return {at(part), at(part + 1)};
+}
+
+std::string name_of(std::size_t worker) {
+  return "worker-" + std::to_string(worker);
 }
 
 /// Whether a worker itself is gone, rather than reporting a failure.
@@ -63,9 +70,11 @@ struct driver::mailbox {
   }
 };
 
-driver::driver(actors::requester& ask, std::vector<actors::worker_actor> workers,
-               const engine::dataset& data, const drive_plan& plan, const drive_events& events)
+driver::driver(actors::requester& ask, actors::ledger_actor ledger,
+               std::vector<actors::worker_actor> workers, const engine::dataset& data,
+               const drive_plan& plan, const drive_events& events)
     : ask_(ask),
+      ledger_(std::move(ledger)),
       data_(data),
       plan_(plan),
       events_(events),
@@ -78,6 +87,7 @@ driver::driver(actors::requester& ask, std::vector<actors::worker_actor> workers
                           : static_cast<std::int64_t>(workers_.size());
   steps_per_epoch_ =
       static_cast<std::uint64_t>(data.size(engine::split::train) / plan.batch_size * shares);
+  share_size_ = plan.batch_size / static_cast<std::int64_t>(workers_.size());
   order_for(0);
 }
 
@@ -87,94 +97,142 @@ void driver::order_for(std::uint64_t epoch) {
   epoch_ = epoch;
 }
 
-void driver::start(const place& worker, std::uint64_t step, bool evaluate, std::int64_t begin,
-                   std::int64_t end) {
+void driver::start(const place& worker, const share& what) {
   at::Tensor samples;
-  if (evaluate) {
+  if (what.evaluate) {
     std::vector<std::int64_t> all;
-    for (auto i = begin; i < end; ++i) all.push_back(i);
+    for (auto i = what.begin; i < what.end; ++i) all.push_back(i);
     samples = to_tensor(all);
   } else {
-    samples = to_tensor(std::span(order_).subspan(static_cast<std::size_t>(begin),
-                                                  static_cast<std::size_t>(end - begin)));
+    order_for((what.step - 1) / steps_per_epoch_);
+    samples = to_tensor(std::span(order_).subspan(static_cast<std::size_t>(what.begin),
+                                                  static_cast<std::size_t>(what.end - what.begin)));
   }
-  ++under_way_;
-  ask_.request<actors::share_done>(worker.actor, actors::run_share{step, evaluate, samples},
-                                   share_deadline)
+  open_.emplace(worker.number, what);
+  ask_.request<actors::share_done>(
+          worker.actor, actors::run_share{what.step, what.evaluate, samples}, share_deadline)
       .when_settled([mail = mail_, number = worker.number](const auto& outcome) {
         mail->put({number, outcome});
       });
 }
 
-result<std::optional<driver::arrival>> driver::next() {
-  auto what = mail_->take();
-  --under_way_;
-  if (what.outcome) {
-    if (what.outcome->failure.empty()) return std::optional(std::move(what));
-    return fail(what.outcome->code, what.outcome->failure);
+result<driver::ended_share> driver::next() {
+  auto arrived = mail_->take();
+  ended_share over{open_.extract(arrived.worker).mapped(), std::nullopt, arrived.worker};
+  if (arrived.outcome) {
+    if (!arrived.outcome->failure.empty())
+      return fail(arrived.outcome->code, arrived.outcome->failure);
+    if (!over.what.evaluate) ++reported_;
+    over.report = std::move(*arrived.outcome);
+    return over;
   }
-  const auto why = what.outcome.error();
+  const auto why = arrived.outcome.error();
   if (!is_loss(why.code) || workers_.size() == 1) return tl::unexpected(why);
-  std::erase_if(workers_, [&](const auto& each) { return each.number == what.worker; });
-  events_.on_note("worker-" + std::to_string(what.worker) + " is lost; going on with " +
+  std::erase_if(workers_, [&](const auto& each) { return each.number == arrived.worker; });
+  events_.on_note(name_of(arrived.worker) + " is lost; going on with " +
                   std::to_string(workers_.size()) + ": " + why.text);
-  return std::optional<arrival>();
+  if (!over.what.evaluate) lost_.push_back(over);
+  return over;
 }
 
 result<void> driver::run() {
-  const auto run =
-      plan_.mode == cluster::server_mode::synchronous ? run_synchronously() : run_asynchronously();
-  return run;
+  return plan_.mode == cluster::server_mode::synchronous ? run_synchronously()
+                                                         : run_asynchronously();
 }
 
 result<void> driver::step_together(std::uint64_t step) {
-  order_for((step - 1) / steps_per_epoch_);
+  begun_ = step;
   const auto begin = static_cast<std::int64_t>((step - 1) % steps_per_epoch_) * plan_.batch_size;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const auto [from, to] = slice(plan_.batch_size, i, workers_.size());
-    start(workers_[i], step, false, begin + from, begin + to);
+    start(workers_[i], {step, false, begin + from, begin + to});
   }
-  std::vector<arrival> shares;
-  while (under_way_ > 0) {
-    auto share = next();
-    if (!share) return tl::unexpected(share.error());
-    if (*share) shares.push_back(std::move(**share));
+  std::vector<ended_share> shares;
+  while (!open_.empty()) {
+    auto over = next();
+    if (!over) return tl::unexpected(over.error());
+    if (over->report) shares.push_back(std::move(*over));
   }
   report(step, shares);
   return {};
 }
 
 result<void> driver::run_synchronously() {
-  std::uint64_t step = 0;
-  while (step < plan_.steps && !events_.should_stop()) {
-    if (auto done = step_together(++step); !done) return done;
-    if (step == plan_.steps) break;
-    if (auto done = evaluate_if_due(step); !done) return done;
+  while (begun_ < plan_.steps && !events_.should_stop()) {
+    if (auto done = step_together(begun_ + 1); !done) return done;
+    if (begun_ == plan_.steps) break;
+    if (auto done = evaluate_if_due(begun_); !done) return done;
   }
-  return plan_.evaluate && step > 0 ? evaluate(step) : result<void>();
+  return plan_.evaluate && begun_ > 0 ? evaluate(begun_) : result<void>();
+}
+
+/// Until nothing is left to begin, or nobody is to begin any more.
+result<void> driver::run_shares() {
+  const auto feed = [&](const place& worker) {
+    if (!is_idle(worker) || events_.should_stop()) return;
+    if (again_.empty() && begun_ >= plan_.steps) return;
+    const auto step = again_.empty() ? ++begun_ : again_.front();
+    if (!again_.empty()) again_.pop_front();
+    const auto begin = static_cast<std::int64_t>((step - 1) % steps_per_epoch_) * share_size_;
+    start(worker, {step, false, begin, begin + share_size_});
+  };
+  for (const auto& each : std::vector(workers_)) feed(each);
+  while (!open_.empty()) {
+    auto over = next();
+    if (!over) return tl::unexpected(over.error());
+    if (over->report) report(++done_, {std::move(*over)});
+    for (const auto& each : std::vector(workers_)) feed(each);
+  }
+  return {};
 }
 
 result<void> driver::run_asynchronously() {
-  const auto share = plan_.batch_size / static_cast<std::int64_t>(workers_.size());
-  std::uint64_t begun = 0;
-  std::uint64_t done = 0;
-  const auto begin = [&](const place& worker) {
-    if (begun >= plan_.steps || events_.should_stop()) return;
-    order_for(begun / steps_per_epoch_);
-    const auto from = static_cast<std::int64_t>(begun % steps_per_epoch_) * share;
-    start(worker, ++begun, false, from, from + share);
-  };
-  for (const auto& each : std::vector(workers_)) begin(each);
-  while (under_way_ > 0) {
-    auto arrived = next();
-    if (!arrived) return tl::unexpected(arrived.error());
-    if (!*arrived) continue;
-    const auto number = (*arrived)->worker;
-    report(++done, {std::move(**arrived)});
-    const auto free = std::ranges::find(workers_, number, &place::number);
-    if (free != workers_.end()) begin(*free);
-  }
-  return plan_.evaluate && done > 0 ? evaluate(done) : result<void>();
+  do {
+    if (auto ran = run_shares(); !ran) return ran;
+    find_missing();
+  } while (!again_.empty() && !events_.should_stop());
+  return plan_.evaluate && done_ > 0 ? evaluate(done_) : result<void>();
+}
+
+/// Of the shares that were lost since, which only the ledger knows: a push that had been applied is
+/// not done again.
+void driver::find_missing() {
+  again_.clear();
+  if (lost_before_ == lost_.size()) return;
+  const auto now = ask_ledger();
+  if (!now) return events_.on_note("what was lost is not done again: " + now.error().text);
+  done_ = now->applied;
+  for (auto i = lost_before_; i < lost_.size() && again_.size() + done_ < begun_; ++i)
+    again_.push_back(lost_[i].what.step);
+  lost_before_ = lost_.size();
+}
+
+/// What was decided, of the lost too: once the ledger has noticed that they are.
+result<actors::ledger_report> driver::ask_ledger() {
+  return ask_
+      .request<actors::ledger_report>(ledger_, actors::read_ledger{workers_.size()},
+                                      ledger_deadline)
+      .get();
+}
+
+result<void> driver::close_accounts() {
+  const auto now = ask_ledger();
+  if (!now) return tl::unexpected(now.error());
+  const auto updates = "of " + std::to_string(plan_.steps) + " updates asked for " +
+                       std::to_string(begun_) + " were begun and " +
+                       std::to_string(now->version.value) + " applied";
+  const bool all_applied = now->version.value >= begun_;
+  if (lost_.empty() && all_applied) return {};
+  std::string lost;
+  for (const auto& each : lost_)
+    lost += (lost.empty() ? "" : ", ") + ("the share of step " + std::to_string(each.what.step)) +
+            " with " + name_of(each.worker);
+  const auto applied = now->applied - std::min(now->applied, reported_);
+  events_.on_note(updates + "; lost: " + (lost.empty() ? "none" : lost) + "; of " +
+                  std::to_string(lost_.size()) + " lost pushes " + std::to_string(applied) +
+                  " had been applied");
+  if (all_applied || events_.should_stop()) return {};
+  return fail(errc::peer_lost, updates + ", so the run is not what was asked for");
 }
 
 result<void> driver::evaluate_if_due(std::uint64_t step) {
@@ -184,27 +242,34 @@ result<void> driver::evaluate_if_due(std::uint64_t step) {
 
 result<void> driver::evaluate(std::uint64_t step) {
   const auto all = data_.size(engine::split::test);
-  const auto share =
+  const auto share_of_all =
       std::max<std::int64_t>(1, plan_.batch_size / static_cast<std::int64_t>(workers_.size()));
   totals sum;
-  std::int64_t begin = 0;
+  std::int64_t begun = 0;
+  std::vector<share> again;  // of lost workers
   const auto feed = [&](const place& worker) {
-    if (begin >= all) return;
-    const auto end = std::min(all, begin + share);
-    start(worker, step, true, begin, end);
-    begin = end;
+    if (!is_idle(worker)) return;
+    if (!again.empty()) {
+      start(worker, again.back());
+      again.pop_back();
+    } else if (begun < all) {
+      const auto end = std::min(all, begun + share_of_all);
+      start(worker, {step, true, begun, end});
+      begun = end;
+    }
   };
   for (const auto& each : std::vector(workers_)) feed(each);
-  while (under_way_ > 0) {
-    const auto arrived = next();
-    if (!arrived) return tl::unexpected(arrived.error());
-    if (!*arrived) continue;  // its samples do not count
-    const auto& [number, outcome] = **arrived;
-    sum.samples += outcome->samples;
-    sum.correct += outcome->correct;
-    sum.loss += outcome->loss * static_cast<double>(outcome->samples);
-    const auto free = std::ranges::find(workers_, number, &place::number);
-    if (free != workers_.end()) feed(*free);
+  while (!open_.empty()) {
+    const auto over = next();
+    if (!over) return tl::unexpected(over.error());
+    if (const auto& done = over->report) {
+      sum.samples += done->samples;
+      sum.correct += done->correct;
+      sum.loss += done->loss * static_cast<double>(done->samples);
+    } else {
+      again.push_back(over->what);
+    }
+    for (const auto& each : std::vector(workers_)) feed(each);
   }
   last_report_ = clock::now();
   if (sum.samples == 0) return {};
@@ -213,16 +278,16 @@ result<void> driver::evaluate(std::uint64_t step) {
   return {};
 }
 
-void driver::report(std::uint64_t step, const std::vector<arrival>& shares) {
+void driver::report(std::uint64_t step, const std::vector<ended_share>& shares) {
   const auto now = clock::now();
   const double seconds = std::chrono::duration<double>(now - last_report_).count();
   last_report_ = now;
   cluster::step_report made{.step = step, .seconds = seconds, .stages = {}};
   std::int64_t samples = 0;
-  for (const auto& [worker, outcome] : shares) {
+  for (const auto& [what, outcome, worker] : shares) {
     samples += outcome->samples;
     made.loss += outcome->loss * static_cast<double>(outcome->samples);
-    made.stages.push_back({"worker-" + std::to_string(worker), outcome->busy_s,
+    made.stages.push_back({name_of(worker), outcome->busy_s,
                            std::max(0.0, seconds - outcome->busy_s), outcome->peak_memory_bytes});
   }
   if (samples > 0) made.loss /= static_cast<double>(samples);

@@ -2,8 +2,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,15 +41,23 @@ struct drive_events {
 
 /// Hands out shares to workers and collects what came of them. A synchronous step is a share of one
 /// batch for each worker; an asynchronous one a share for whoever is free. A worker whose process
-/// is lost is left out from then on; the others share its part. Used by one thread.
+/// is lost is left out from then on. A synchronous step goes on without its share; an asynchronous
+/// one, and samples to evaluate, are another's, unless the ledger says that the push had been
+/// applied. Used by one thread.
 class driver {
  public:
-  driver(actors::requester& ask, std::vector<actors::worker_actor> workers,
-         const engine::dataset& data, const drive_plan& plan, const drive_events& events);
+  driver(actors::requester& ask, actors::ledger_actor ledger,
+         std::vector<actors::worker_actor> workers, const engine::dataset& data,
+         const drive_plan& plan, const drive_events& events);
 
   /// Runs all steps, or until it should stop. Errors: what a worker reported (of the parameter
   /// server: peer_lost, ..); peer_lost when no worker is left.
   [[nodiscard]] result<void> run();
+
+  /// After the run: if a worker was lost, a note says how many updates were asked for, begun and
+  /// applied, and what was lost with whom. Errors: peer_lost when fewer updates were applied than
+  /// begun, and nobody stopped the run; those of asking the ledger.
+  [[nodiscard]] result<void> close_accounts();
 
   /// The parameters, and the buffers of the first worker that is left. Errors: as above.
   [[nodiscard]] result<std::vector<actors::named>> read_weights();
@@ -54,6 +67,19 @@ class driver {
   struct place {
     std::size_t number = 0;
     actors::worker_actor actor;
+  };
+  /// What one worker is at: its share of a step, or samples to evaluate.
+  struct share {
+    std::uint64_t step = 0;
+    bool evaluate = false;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  /// A share that is over; without a report its worker is lost, and left out.
+  struct ended_share {
+    share what;
+    std::optional<actors::share_done> report;
+    std::size_t worker = 0;
   };
   struct arrival {
     std::size_t worker = 0;
@@ -65,19 +91,23 @@ class driver {
     double loss = 0;  // summed over samples
   };
 
-  void start(const place& worker, std::uint64_t step, bool evaluate, std::int64_t begin,
-             std::int64_t end);
-  /// Waits for the next share. nullopt: its worker is lost, and left out.
-  [[nodiscard]] result<std::optional<arrival>> next();
+  void start(const place& worker, const share& what);
+  /// Waits for the next share.
+  [[nodiscard]] result<ended_share> next();
   [[nodiscard]] result<void> run_synchronously();
   [[nodiscard]] result<void> run_asynchronously();
   [[nodiscard]] result<void> step_together(std::uint64_t step);
+  [[nodiscard]] result<void> run_shares();
+  void find_missing();
+  [[nodiscard]] result<actors::ledger_report> ask_ledger();
   [[nodiscard]] result<void> evaluate_if_due(std::uint64_t step);
   [[nodiscard]] result<void> evaluate(std::uint64_t step);
-  void report(std::uint64_t step, const std::vector<arrival>& shares);
+  void report(std::uint64_t step, const std::vector<ended_share>& shares);
   void order_for(std::uint64_t epoch);
+  [[nodiscard]] bool is_idle(const place& worker) const { return !open_.contains(worker.number); }
 
   actors::requester& ask_;
+  const actors::ledger_actor ledger_;
   std::vector<place> workers_;
   const engine::dataset& data_;
   const drive_plan plan_;
@@ -86,7 +116,16 @@ class driver {
   std::vector<std::int64_t> order_;  // of the samples of epoch_
   std::uint64_t epoch_ = 0;
   std::uint64_t steps_per_epoch_ = 1;
-  std::size_t under_way_ = 0;
+  std::map<std::size_t, share> open_;  // by worker
+  std::int64_t share_size_ = 0;        // asynchronous: samples of one
+
+  // The accounts.
+  std::uint64_t begun_ = 0;     // steps
+  std::uint64_t done_ = 0;      // updates applied, as far as is known
+  std::uint64_t reported_ = 0;  // shares of training
+  std::vector<ended_share> lost_;
+  std::size_t lost_before_ = 0;      // of `lost_`, what was done again or had been applied
+  std::deque<std::uint64_t> again_;  // steps whose shares were lost
   std::chrono::steady_clock::time_point last_report_;
 };
 

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <exception>
 #include <span>
 #include <variant>
 
@@ -6,6 +7,7 @@
 #include "apps/parameter_server/run.hpp"
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/option.hpp"
+#include "engine/stage/torch_error.hpp"
 #include "messages/log.hpp"
 
 namespace {
@@ -43,7 +45,7 @@ cluster::trainer_config defaults() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const auto arguments = std::span<const char* const>(argv, static_cast<std::size_t>(argc));
   const auto command = cluster::read_command_line(
       {"parameter_server", TROUPE_VERSION,
@@ -52,4 +54,6 @@ int main(int argc, char** argv) {
       arguments.subspan(1));
   if (!command) return report(command.error());
   return std::visit([](const auto& what) { return run(what); }, *command);
+} catch (const std::exception& problem) {
+  return report({errc::handler_failed, engine::reason_of(problem)});
 }

@@ -102,7 +102,12 @@ class server_builder {
                  const cluster::trainer_config& config, const prepared_run& run)
       : group_(group), ask_(ask), config_(config), run_(run) {}
 
-  result<std::vector<actors::worker_actor>> build() {
+  struct built_server {
+    actors::ledger_actor ledger;
+    std::vector<actors::worker_actor> workers;
+  };
+
+  result<built_server> build() {
     const auto shards = build_shards();
     if (!shards) return tl::unexpected(shards.error());
     const auto ledger = build_ledger(*shards);
@@ -116,10 +121,10 @@ class server_builder {
     }
     const auto built = actors::all(asked).get();
     if (!built) return tl::unexpected(built.error());
-    std::vector<actors::worker_actor> workers;
+    built_server made{caf::actor_cast<actors::ledger_actor>(*ledger), {}};
     for (const auto& each : *built)
-      workers.push_back(caf::actor_cast<actors::worker_actor>(each.worker));
-    return workers;
+      made.workers.push_back(caf::actor_cast<actors::worker_actor>(each.worker));
+    return made;
   }
 
  private:
@@ -180,8 +185,8 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
                    const prepared_run& run, const std::atomic<bool>& stop) {
   actors::requester ask(group.system(),
                         [&](const caf::node_id& id) { return group.node().name_of(id); });
-  auto workers = server_builder(group, ask, config, run).build();
-  if (!workers) return tl::unexpected(workers.error());
+  auto server = server_builder(group, ask, config, run).build();
+  if (!server) return tl::unexpected(server.error());
   auto options = cluster::progress_options_for(stderr);
   options.total_steps = run.plan.steps;
   options.steps_per_epoch = run.steps_per_epoch;
@@ -192,17 +197,19 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
                             [&](const auto& outcome) { (*report)->evaluation(outcome); },
                             [&](const auto& line) { (*report)->print(line); },
                             [&] { return stop.load() || (*report)->failure().has_value(); }};
-  driver drives(ask, std::move(*workers), *run.data, run.plan, events);
+  driver drives(ask, server->ledger, std::move(server->workers), *run.data, run.plan, events);
   const auto done = drives.run();
+  const auto accounts = done ? drives.close_accounts() : done;
   (*report)->finish();
   if (!done) return done;
   if ((*report)->failure()) return tl::unexpected(*(*report)->failure());
-  if (config.train.save.empty()) return {};
+  if (config.train.save.empty()) return accounts;
   const auto weights = drives.read_weights();
   if (!weights) return tl::unexpected(weights.error());
   std::vector<engine::named_tensor> tensors;
   for (const auto& [name, tensor] : *weights) tensors.push_back({name, tensor});
-  return engine::save_safetensors(config.train.save, tensors);
+  auto saved = engine::save_safetensors(config.train.save, tensors);
+  return saved ? accounts : saved;
 }
 
 }  // namespace

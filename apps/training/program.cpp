@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <exception>
 #include <span>
 #include <variant>
 
@@ -6,6 +7,7 @@
 #include "apps/training/application.hpp"
 #include "apps/training/run.hpp"
 #include "cluster/config/command_line.hpp"
+#include "engine/stage/torch_error.hpp"
 #include "messages/log.hpp"
 
 namespace troupe::apps {
@@ -35,11 +37,13 @@ int run(const application&, const cluster::message_text& message) {
 
 }  // namespace
 
-int run_program(const application& program, int argc, const char* const* argv) {
+int run_program(const application& program, int argc, const char* const* argv) try {
   const auto arguments = std::span<const char* const>(argv, static_cast<std::size_t>(argc));
   const auto command = cluster::read_command_line(program.info, arguments.subspan(1));
   if (!command) return report(program, command.error());
   return std::visit([&program](const auto& what) { return run(program, what); }, *command);
+} catch (const std::exception& problem) {
+  return report(program, {errc::handler_failed, engine::reason_of(problem)});
 }
 
 }  // namespace troupe::apps

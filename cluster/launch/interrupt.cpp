@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -76,6 +77,15 @@ class interrupt_guard::listener {
     if (handlers_.on_resume) handlers_.on_resume();
   }
 
+  void stop(int number) {
+    if (!handlers_.on_stop) return;
+    try {
+      stopper_ = std::thread([this, number] { handlers_.on_stop(number); });
+    } catch (const std::system_error&) {
+      handlers_.on_stop(number);  // here, then; a second signal is heard after it
+    }
+  }
+
   void listen() {
     for (int heard = 0;;) {
       unsigned char number = 0;
@@ -88,9 +98,7 @@ class interrupt_guard::listener {
       }
       ++heard;
       if (heard == 1) {
-        stopper_ = std::thread([this, number] {
-          if (handlers_.on_stop) handlers_.on_stop(number);
-        });
+        stop(number);
       } else {
         if (handlers_.on_abort) handlers_.on_abort(number);
         std::_Exit(128 + number);
@@ -116,8 +124,13 @@ result<interrupt_guard> interrupt_guard::install(interrupt_handlers handlers) {
   int none = -1;
   if (!signal_pipe.compare_exchange_strong(none, write.get()))
     return fail(errc::io_failed, "signals are caught already: one interrupt guard at a time");
-  return interrupt_guard(
-      std::make_unique<listener>(std::move(handlers), std::move(read), std::move(write)));
+  try {
+    return interrupt_guard(
+        std::make_unique<listener>(std::move(handlers), std::move(read), std::move(write)));
+  } catch (const std::system_error& refused) {
+    signal_pipe = -1;
+    return fail(errc::io_failed, "no thread that listens for signals: " + refused.code().message());
+  }
 }
 
 interrupt_guard::interrupt_guard(std::unique_ptr<listener> impl) noexcept

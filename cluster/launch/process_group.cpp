@@ -316,7 +316,12 @@ result<process_group> process_group::create(group_events events) {
   if (!wake)
     return fail(errc::io_failed,
                 std::string("no event descriptor for child processes: ") + std::strerror(errno));
-  return process_group(std::make_unique<watcher>(std::move(events), std::move(wake)));
+  try {
+    return process_group(std::make_unique<watcher>(std::move(events), std::move(wake)));
+  } catch (const std::system_error& refused) {
+    return fail(errc::io_failed,
+                "no thread that watches child processes: " + refused.code().message());
+  }
 }
 
 process_group::process_group(std::unique_ptr<watcher> impl) noexcept : impl_(std::move(impl)) {}

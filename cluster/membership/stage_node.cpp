@@ -6,6 +6,7 @@
 #include <caf/actor_system.hpp>
 #include <caf/send.hpp>
 #include <chrono>
+#include <exception>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 
 #include "actors/protocol.hpp"
 #include "actors/system.hpp"
+#include "engine/stage/torch_error.hpp"
 #include "messages/log.hpp"
 
 namespace troupe::cluster {
@@ -36,7 +38,9 @@ class ending {
 
 }  // namespace
 
-result<void> run_node(const worker_node_settings& settings, const host_spawner& spawn) {
+result<void> run_node(const worker_node_settings& settings, const host_spawner& spawn) try {
+  if (auto enough = actors::check_threads(); !enough)
+    return fail(enough.error().code, settings.name + ": " + enough.error().text);
   actors::message_registry types;
   actors::add_protocol(types);
   actors::system_config config;
@@ -68,6 +72,8 @@ result<void> run_node(const worker_node_settings& settings, const host_spawner& 
   caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{});
   system.await_all_actors_done();
   return outcome;
+} catch (const std::exception& problem) {
+  return fail(errc::io_failed, settings.name + ": " + engine::reason_of(problem));
 }
 
 result<void> run_stage_node(const worker_node_settings& settings, actors::model_registry models,

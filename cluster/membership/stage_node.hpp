@@ -34,7 +34,8 @@ using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, con
 
 /// Joins the trainer, publishes the host that `spawn` makes, and returns when it is told to shut
 /// down. Errors: those of the link; address_unavailable or timed_out when the trainer cannot be
-/// joined; peer_lost when it is gone before it said goodbye.
+/// joined; peer_lost when it is gone before it said goodbye; io_failed where threads or memory for
+/// the node are refused.
 [[nodiscard]] result<void> run_node(const worker_node_settings& settings,
                                     const host_spawner& spawn);
 

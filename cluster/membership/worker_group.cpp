@@ -4,11 +4,13 @@
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <chrono>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "engine/stage/torch_error.hpp"
 #include "messages/log.hpp"
 
 namespace troupe::cluster {
@@ -36,10 +38,13 @@ result<std::unique_ptr<worker_group>> worker_group::start(std::shared_ptr<worker
 result<std::unique_ptr<worker_group>> worker_group::start(std::shared_ptr<workers> where,
                                                           const std::vector<std::string>& names,
                                                           const std::string& listen,
-                                                          actors::progress_settings progress) {
+                                                          actors::progress_settings progress) try {
+  if (auto enough = actors::check_threads(); !enough) return tl::unexpected(enough.error());
   std::unique_ptr<worker_group> group(new worker_group(std::move(where), std::move(progress)));
   if (auto opened = group->open(names, listen); !opened) return tl::unexpected(opened.error());
   return group;
+} catch (const std::exception& problem) {
+  return fail(errc::io_failed, "the run's own node cannot start: " + engine::reason_of(problem));
 }
 
 worker_group::worker_group(std::shared_ptr<workers> where, actors::progress_settings progress)

@@ -1,4 +1,5 @@
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -21,7 +22,7 @@ class worker_threads final : public workers {
     };
   }
 
-  result<void> start(const std::string& name, const std::string& trainer) override {
+  result<void> start(const std::string& name, const std::string& trainer) override try {
     threads_.emplace_back(
         [this, settings = worker_node_settings{
                    .name = name, .trainer = trainer, .make_link = trainer_link()}] {
@@ -30,6 +31,8 @@ class worker_threads final : public workers {
           if (!ended && !failure_) failure_ = settings.name + ": " + ended.error().text;
         });
     return {};
+  } catch (const std::system_error& refused) {
+    return fail(errc::io_failed, name + ": no thread can be started: " + refused.code().message());
   }
 
   std::optional<std::string> failure() const override {

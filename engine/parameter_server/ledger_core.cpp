@@ -12,6 +12,9 @@ result<worker_id> ledger_core::join(std::uint32_t rank, ledger_effects& effects)
       return fail(errc::bad_config,
                   "a worker of rank " + std::to_string(rank) + " is here already");
   }
+  if (members_.size() >= max_members)
+    return fail(errc::bad_config, "the parameter server has " + std::to_string(max_members) +
+                                      " workers, and takes no more");
   const worker_id worker{++last_worker_};
   members_.emplace(worker, member{.rank = rank, .not_admitted_by = rules_.shards});
   if (ranks_.size() < rules_.expected_workers) ranks_.insert(rank);
@@ -21,7 +24,9 @@ result<worker_id> ledger_core::join(std::uint32_t rank, ledger_effects& effects)
 
 ledger_effects ledger_core::admitted(worker_id worker) {
   const auto found = members_.find(worker);
-  if (found == members_.end() || --found->second.not_admitted_by > 0) return {};
+  if (found == members_.end() || found->second.not_admitted_by == 0 ||
+      --found->second.not_admitted_by > 0)
+    return {};
   return {welcome_member{worker}};
 }
 

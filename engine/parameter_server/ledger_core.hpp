@@ -45,13 +45,16 @@ struct ledger_totals {
 /// A core: told what happened, it returns what to do.
 class ledger_core {
  public:
+  static constexpr std::size_t max_members = 4096;
+
   explicit ledger_core(const server_rules& rules) : rules_(rules) {}
 
   /// A worker joins. `rank`: its place in the order of adding up. Counts as a member at once: a
-  /// synchronous update waits for it. Errors: bad_config for a rank that a member has.
+  /// synchronous update waits for it. Errors: bad_config for a rank that a member has,
+  /// or too many members.
   [[nodiscard]] result<worker_id> join(std::uint32_t rank, ledger_effects& effects);
 
-  /// A shard has admitted a worker; said once by each.
+  /// A shard has admitted a worker; said once by each, and more often changes nothing.
   [[nodiscard]] ledger_effects admitted(worker_id worker);
 
   /// A worker has left, or is lost. Pushes of it that were not decided are discarded, and an update

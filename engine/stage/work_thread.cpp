@@ -7,8 +7,11 @@
 
 namespace troupe::engine {
 
-work_thread::work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap)
-    : fill_gap_(std::move(fill_gap)), thread_([this, intra_op_threads] { run(intra_op_threads); }) {
+work_thread::work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap,
+                         std::function<void(const std::exception&)> failed)
+    : fill_gap_(std::move(fill_gap)),
+      failed_(std::move(failed)),
+      thread_([this, intra_op_threads] { run(intra_op_threads); }) {
   name.resize(std::min<std::size_t>(name.size(), 15));
   pthread_setname_np(thread_.native_handle(), name.c_str());
 }
@@ -41,15 +44,34 @@ void work_thread::open_gap() {
 
 void work_thread::fill_gap(std::unique_lock<std::mutex>& held) {
   held.unlock();
-  const bool did_some = fill_gap_ && fill_gap_();
+  bool did_some = false;
+  if (fill_gap_ && !guarded([&] { did_some = fill_gap_(); })) fill_gap_ = nullptr;
   held.lock();
   if (!did_some) in_gap_ = false;
 }
 
+/// False when it threw.
+template <class Body>
+bool work_thread::guarded(const Body& body) const {
+  if (!failed_) {
+    body();
+    return true;
+  }
+  try {
+    body();
+    return true;
+  } catch (const std::exception& problem) {
+    failed_(problem);
+    return false;
+  }
+}
+
 void work_thread::run(int intra_op_threads) {
-  // A thread's first look at the setting takes the process's last one; set ours after that.
-  static_cast<void>(at::get_num_threads());
-  at::set_num_threads(intra_op_threads);
+  guarded([&] {
+    // A thread's first look at the setting takes the process's last one; set ours after that.
+    static_cast<void>(at::get_num_threads());
+    at::set_num_threads(intra_op_threads);
+  });
   std::unique_lock lock(mutex_);
   for (;;) {
     posted_.wait(lock, [this] { return closing_ || in_gap_ || !tasks_.empty(); });
@@ -61,7 +83,10 @@ void work_thread::run(int intra_op_threads) {
     auto task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    task();
+    guarded([&] {
+      task();
+      task = nullptr;
+    });
     task = nullptr;
     lock.lock();
   }

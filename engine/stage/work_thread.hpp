@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -15,13 +16,17 @@ class work_thread {
  public:
   /// `intra_op_threads`: how many threads one operator may use on this thread, at least 1. `name`
   /// is what a debugger or profiler shows (15 characters count). `fill_gap`: called again and again
-  /// in a gap (see `open_gap`), until it returns false: it has done nothing. Must not throw.
-  work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap = {});
+  /// in a gap (see `open_gap`), until it returns false: it has done nothing. `failed` is told, on
+  /// this thread, what a task or `fill_gap` threw; tasks go on after that, gaps are not filled any
+  /// more. Must not throw; without it, neither may they. Throws std::system_error where no thread
+  /// can be started.
+  work_thread(std::string name, int intra_op_threads, std::function<bool()> fill_gap = {},
+              std::function<void(const std::exception&)> failed = {});
   work_thread(const work_thread&) = delete;
   work_thread& operator=(const work_thread&) = delete;
   ~work_thread();
 
-  /// From any thread. The task must not throw.
+  /// From any thread.
   void post(std::function<void()> task);
 
   /// From any thread. Nothing is to be done now: what fills gaps may run, until the next `post`. A
@@ -31,8 +36,11 @@ class work_thread {
  private:
   void run(int intra_op_threads);
   void fill_gap(std::unique_lock<std::mutex>& held);
+  template <class Body>
+  bool guarded(const Body& body) const;
 
-  const std::function<bool()> fill_gap_;
+  std::function<bool()> fill_gap_;
+  const std::function<void(const std::exception&)> failed_;
   std::mutex mutex_;
   std::condition_variable posted_;
   std::deque<std::function<void()>> tasks_;

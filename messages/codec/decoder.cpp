@@ -157,13 +157,10 @@ result<frame> read_frame(wire::Frame::Reader in, const limits& bounds) {
     frame out;
     out.kind = checked_enum(in.getKind(), frame_kind::unlink, "kind");
     out.lane = checked_enum(in.getLane(), lane::data, "lane");
-    out.epoch = in.getEpoch();
     out.sender = in.getSender();
     out.target = in.getTarget();
     out.request_id = in.getRequestId();
     out.deadline_us = in.getDeadlineUs();
-    out.trace_id = in.getTraceId();
-    out.span_id = in.getSpanId();
     out.tensors = read_tensors(in.getTensors(), bounds);
     out.body = body_reader(bounds, out.tensors.size()).read(in.getBody());
     return out;

@@ -164,13 +164,10 @@ void write_frame(const frame& message, wire::Frame::Builder out) {
   out.setVersion(protocol_version);
   out.setKind(static_cast<wire::Kind>(message.kind));
   out.setLane(static_cast<wire::Lane>(message.lane));
-  out.setEpoch(message.epoch);
   out.setSender(message.sender);
   out.setTarget(message.target);
   out.setRequestId(message.request_id);
   out.setDeadlineUs(message.deadline_us);
-  out.setTraceId(message.trace_id);
-  out.setSpanId(message.span_id);
   auto body = out.initBody(static_cast<unsigned>(message.body.size()));
   for (unsigned i = 0; i < body.size(); ++i) {
     body[i].setType(text_of(message.body[i].type));

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,6 +38,13 @@ void* map(int file, std::uint64_t bytes, int access) {
   void* const data = ::mmap(nullptr, bytes, access, MAP_SHARED | MAP_NORESERVE, file, 0);
   if (data != MAP_FAILED) ::madvise(data, bytes, MADV_DONTDUMP);
   return data;
+}
+
+/// Whether a hole in the file reads as zeros. Of huge pages it would end who reads it with SIGBUS,
+/// and no seal keeps anybody from making one; files of other systems can shrink.
+bool reads_holes(int file) {
+  struct statfs system {};
+  return ::fstatfs(file, &system) == 0 && system.f_type == TMPFS_MAGIC;
 }
 
 bool has_ended(int process) {
@@ -188,6 +197,8 @@ result<std::shared_ptr<borrowed_memory>> borrowed_memory::open(const memory_loca
   if (::fstat(file.get(), &status) != 0 || sealed < 0 || (sealed & F_SEAL_SHRINK) == 0 ||
       static_cast<std::uint64_t>(status.st_size) != where.bytes || where.bytes < page)
     return fail(errc::io_failed, "the peer's memory is not what it says");
+  if (!reads_holes(file.get()))
+    return fail(errc::io_failed, "the peer's memory is not of ordinary pages (shmem)");
   void* const data = map(file.get(), where.bytes, PROT_READ);
   if (data == MAP_FAILED) return cannot("cannot map the peer's memory");
   std::shared_ptr<borrowed_memory> out(

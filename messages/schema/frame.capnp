@@ -32,7 +32,8 @@ struct Frame {
   # Must be the lane the frame is sent on.
 
   epoch @3 :UInt64;
-  # The run epoch you are in. It grows at each recovery; receivers drop frames of an older one.
+  # Reserved for the run epoch: leave it 0. Receivers do not look at it; which epoch a step belongs
+  # to, its messages say themselves.
 
   sender @4 :UInt64;
   target @5 :UInt64;
@@ -48,7 +49,8 @@ struct Frame {
 
   traceId @8 :UInt64;
   spanId @9 :UInt64;
-  # The trace this frame belongs to and the span that caused it; 0: not traced.
+  # Reserved for the trace this frame belongs to and the span that caused it: leave them 0.
+  # Receivers do not look at them.
 
   body @10 :List(Element);
   tensors @11 :List(Tensor);

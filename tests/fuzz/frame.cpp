@@ -10,7 +10,7 @@ namespace {
 using namespace messages;
 
 frame rich() {
-  frame out{.kind = frame_kind::request, .epoch = 3, .sender = 4, .target = 5, .request_id = 6};
+  frame out{.kind = frame_kind::request, .sender = 4, .target = 5, .request_id = 6};
   value::list nested;
   for (int i = 0; i < 6; ++i) nested = {value{nested}, value{std::int64_t{i}}};
   out.body.push_back({"everything",
@@ -35,10 +35,9 @@ bool same(const frame& a, const frame& b) {
   const auto descriptors = [](const wire_tensor& x, const wire_tensor& y) {
     return x.descriptor == y.descriptor && x.bytes.bytes == y.bytes.bytes;
   };
-  return a.kind == b.kind && a.lane == b.lane && a.epoch == b.epoch && a.sender == b.sender &&
-         a.target == b.target && a.request_id == b.request_id && a.deadline_us == b.deadline_us &&
-         a.trace_id == b.trace_id && a.span_id == b.span_id && a.body.size() == b.body.size() &&
-         std::ranges::equal(a.tensors, b.tensors, descriptors);
+  return a.kind == b.kind && a.lane == b.lane && a.sender == b.sender && a.target == b.target &&
+         a.request_id == b.request_id && a.deadline_us == b.deadline_us &&
+         a.body.size() == b.body.size() && std::ranges::equal(a.tensors, b.tensors, descriptors);
 }
 
 }  // namespace

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -81,6 +83,33 @@ tests::program_outcome run_until(const std::vector<std::string>& more,
   return outcome;
 }
 
+/// The numbers of the steps that a run has told of.
+std::vector<std::uint64_t> steps_in(const std::filesystem::path& file) {
+  std::vector<std::uint64_t> steps;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    const auto object = nlohmann::json::parse(line);
+    if (object.contains("loss") && !object.contains("accuracy"))
+      steps.push_back(object.at("step").get<std::uint64_t>());
+  }
+  return steps;
+}
+
+/// Of 1500 updates each was applied; of those that were lost with their worker each is told of
+/// once, or had been applied untold.
+void check_accounts(const std::string& err, const std::string& mode,
+                    const std::vector<std::uint64_t>& steps) {
+  const std::regex accounts(
+      "of 1500 updates asked for 1500 were begun and 1500 applied; lost: (.*) with worker-1; "
+      "of 1 lost pushes ([01]) had been applied");
+  std::smatch found;
+  REQUIRE(std::regex_search(err, found, accounts));
+  CHECK(std::ranges::adjacent_find(steps) == steps.end());
+  const std::size_t untold = mode == "asynchronous" && found[2] == "1" ? 1 : 0;
+  CHECK(steps.size() + untold == 1500);
+  CHECK(std::ranges::max(steps) >= 1500 - untold);
+}
+
 }  // namespace
 
 TEST_CASE("A synchronous run has the same bits on any number of shards and any wire") {
@@ -126,13 +155,15 @@ TEST_CASE("The wide model learns, synchronously and asynchronously, its rows spa
 
 TEST_CASE("A killed worker is left out, and the run goes on") {
   for (const std::string mode : {"synchronous", "asynchronous"}) {
+    const scratch_folder folder;
     const auto outcome =
-        run_until({"--mode", mode, "--steps", "1500", "--link", "tcp"},
+        run_until({"--mode", mode, "--steps", "1500", "--link", "tcp", "--json", folder / "steps"},
                   [](pid_t, const std::vector<pid_t>& all) { kill(all[3], SIGKILL); });
     INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK_THAT(outcome.err, ContainsSubstring("worker-1 is lost; going on with 1"));
-    CHECK_THAT(outcome.err, ContainsSubstring("evaluation after step 1"));
+    CHECK_THAT(outcome.err, ContainsSubstring("evaluation after step 1500"));
+    check_accounts(outcome.err, mode, steps_in(folder / "steps"));
   }
 }
 

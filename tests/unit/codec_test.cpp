@@ -23,13 +23,10 @@ frame full_frame() {
   frame out;
   out.kind = frame_kind::request;
   out.lane = lane::control;
-  out.epoch = 1;
   out.sender = 2;
   out.target = 3;
   out.request_id = 4;
   out.deadline_us = 5;
-  out.trace_id = 6;
-  out.span_id = std::numeric_limits<std::uint64_t>::max();
   out.tensors = {tensor_of(dtype::f32, {8, 3, 32, 32}, {3072, 1, 96, 3}),
                  tensor_of(dtype::i64, {}, {}), tensor_of(dtype::bf16, {0, 5}, {5, 1}),
                  tensor_of(dtype::boolean, {1, 7}, {999, 1})};
@@ -46,13 +43,10 @@ frame full_frame() {
 void require_equal(const frame& got, const frame& sent) {
   REQUIRE(got.kind == sent.kind);
   REQUIRE(got.lane == sent.lane);
-  REQUIRE(got.epoch == sent.epoch);
   REQUIRE(got.sender == sent.sender);
   REQUIRE(got.target == sent.target);
   REQUIRE(got.request_id == sent.request_id);
   REQUIRE(got.deadline_us == sent.deadline_us);
-  REQUIRE(got.trace_id == sent.trace_id);
-  REQUIRE(got.span_id == sent.span_id);
   REQUIRE(got.body == sent.body);
   REQUIRE(got.tensors.size() == sent.tensors.size());
   for (std::size_t i = 0; i < sent.tensors.size(); ++i) {

@@ -277,22 +277,43 @@ TEST_CASE("A pipeline refuses a loss scale that is none") {
 
 TEST_CASE("A judge decides once all stages have asked, and names what is nearest to the loss") {
   actors::judge_core judge({.stages = 3, .skip = true});
-  CHECK_FALSE(judge.hear(ask(1, 2, "far")));
-  CHECK_FALSE(judge.hear(ask(1, 0)));
-  const auto decided = judge.hear(ask(1, 1, "near"));
+  CHECK_FALSE(judge.hear(ask(1, 2, "far")).value());
+  CHECK_FALSE(judge.hear(ask(1, 0)).value());
+  const auto decided = judge.hear(ask(1, 1, "near")).value();
   REQUIRE(decided);
   CHECK(decided->bad == "near");
   CHECK_FALSE(decided->ends_run);
-  CHECK_FALSE(judge.hear(ask(2, 0)));
-  CHECK_FALSE(judge.hear(ask(2, 1)));
-  CHECK(judge.hear(ask(2, 2))->bad.empty());
+  CHECK_FALSE(judge.hear(ask(2, 0)).value());
+  CHECK_FALSE(judge.hear(ask(2, 1)).value());
+  CHECK(judge.hear(ask(2, 2)).value()->bad.empty());
+}
+
+TEST_CASE("A judge refuses who is no stage, asks twice or out of order, and keeps few steps open") {
+  actors::judge_core judge({.stages = 2});
+  const auto refused = [&](const actors::ask_verdict& asked, errc code, const std::string& words) {
+    const auto heard = judge.hear(asked);
+    REQUIRE_FALSE(heard);
+    CHECK(heard.error().code == code);
+    CHECK_THAT(heard.error().text, ContainsSubstring(words));
+  };
+  refused(ask(1, 2), errc::bad_frame, "there are 2 stages");
+  CHECK_FALSE(judge.hear(ask(1, 0)).value());
+  refused(ask(1, 0, "bad"), errc::stale, "step 1 of epoch 0 twice");
+  const auto decided = judge.hear(ask(1, 1)).value();
+  REQUIRE(decided);
+  CHECK(decided->bad.empty());  // what was refused counts for nothing
+  refused(ask(1, 0), errc::stale, "twice");
+  for (std::uint64_t step = 2; step < 2 + actors::judge_core::max_open; ++step)
+    CHECK_FALSE(judge.hear(ask(step, 0)).value());
+  refused(ask(1000, 0), errc::bad_frame, "too many steps");
+  CHECK(judge.hear(ask(2, 1)).value());  // those that are open go on
 }
 
 TEST_CASE("A judge lowers a scale that gradients overflowed with, and raises it again") {
   actors::judge_core judge({.stages = 1, .scaler = loss_scaler{.scale = 4, .interval = 2}});
   std::uint64_t step = 0;
   const auto scale_after = [&](const std::string& bad) {
-    const auto decided = judge.hear(ask(++step, 0, bad));
+    const auto decided = judge.hear(ask(++step, 0, bad)).value();
     REQUIRE(decided);
     CHECK(decided->bad.empty() == bad.empty());
     CHECK_FALSE(decided->ends_run);
@@ -306,7 +327,7 @@ TEST_CASE("A judge lowers a scale that gradients overflowed with, and raises it 
   CHECK(scale_after("") == 4);
   CHECK(scale_after("infinite") == 2);
   CHECK(scale_after("infinite") == 1);
-  CHECK(judge.hear(ask(++step, 0, "infinite"))->ends_run);
+  CHECK(judge.hear(ask(++step, 0, "infinite")).value()->ends_run);
 }
 
 TEST_CASE(

@@ -184,3 +184,19 @@ TEST_CASE("after a failed update a shard settles all with the failure and takes 
   CHECK(settled == 2);
   CHECK(shard.push(push_of(first, 2, 0)).error().code == errc::handler_failed);
 }
+
+TEST_CASE("a ledger takes so many members, and an admission said too often changes nothing") {
+  ledger_core ledger({.shards = 2});
+  ledger_effects effects;
+  const auto worker = ledger.join(0, effects).value();
+  CHECK(ledger.admitted(worker).empty());
+  CHECK(only<welcome_member>(ledger.admitted(worker)));
+  CHECK(ledger.admitted(worker).empty());
+  for (std::uint32_t rank = 1; rank < ledger_core::max_members; ++rank)
+    REQUIRE(ledger.join(rank, effects));
+  const auto refused = ledger.join(ledger_core::max_members, effects);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_config);
+  (void)ledger.leave(worker);
+  CHECK(ledger.join(ledger_core::max_members, effects));
+}

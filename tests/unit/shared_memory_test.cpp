@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <random>
@@ -63,6 +64,23 @@ struct unsealed {
     where.bytes = 4 * page;
     REQUIRE(ftruncate(file.get(), 4 * page) == 0);
     REQUIRE(pwrite(file.get(), where.mark.data(), where.mark.size(), 0) == 16);
+  }
+
+  descriptor file;
+  memory_location where;
+};
+
+/// The same of huge pages, with the seals that a lender's has. Skips the test where the kernel has
+/// none.
+struct huge {
+  explicit huge(const memory_location& like)
+      : file(memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB)), where(like) {
+    constexpr std::size_t bytes = std::size_t{2} << 20;
+    if (!file || ftruncate(file.get(), bytes) != 0 ||
+        fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+      SKIP("this kernel makes no file of huge pages: " << std::strerror(errno));
+    where.descriptor = file.get();
+    where.bytes = bytes;
   }
 
   descriptor file;
@@ -279,6 +297,15 @@ TEST_CASE("memory that is not what its location says is not borrowed") {
   SECTION("a file that its owner could cut short") {
     where = file.where;
     reason = "not what it says";
+  }
+  SECTION("a file of huge pages, of which its owner could take some away") {
+    const huge pages(where);
+    where = pages.where;
+    reason = "ordinary pages";
+    const auto opened = borrowed_memory::open(where);  // its mark cannot be read without SIGBUS
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().text.find(reason) != std::string::npos);
+    return;
   }
   SECTION("a descriptor that is no file") {
     const descriptor process = hold_process(getpid());
