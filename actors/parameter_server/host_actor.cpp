@@ -4,13 +4,16 @@
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "actors/errors.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
+#include "actors/transfer/pieces.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -19,6 +22,7 @@ struct host_state {
   server_host_parts parts;
   std::shared_ptr<requester> ask;  // the workers'
   std::vector<caf::strong_actor_ptr> built;
+  std::map<std::string, tensor_assembly> values;  // of shards that are not built yet
 };
 
 using self_pointer = server_host_actor::stateful_pointer<host_state>;
@@ -28,9 +32,21 @@ caf::strong_actor_ptr keep(self_pointer self, const Actor& built) {
   return self->state.built.emplace_back(caf::actor_cast<caf::strong_actor_ptr>(built));
 }
 
+caf::result<done> on_values(self_pointer self, const shard_values& given) {
+  auto& all = self->state.values[given.name];
+  if (given.piece.begin == list_place{}) all = tensor_assembly();
+  if (auto added = all.add(given.piece); !added)
+    return to_caf({added.error().code, given.name + ": " + added.error().text});
+  return done{};
+}
+
 caf::result<shard_built> on_shard(self_pointer self, const build_shard& order) {
-  const auto shard =
-      build(self->system(), order, self->state.parts.optimizers, self->state.parts.memory);
+  auto given = self->state.values.extract(order.name);
+  if (!given || !given.mapped().complete())
+    return to_caf(
+        {errc::bad_frame, order.name + ": the values of its parameters are not complete"});
+  const auto shard = build(self->system(), order, given.mapped().take(),
+                           self->state.parts.optimizers, self->state.parts.memory);
   if (!shard) return to_caf(shard.error());
   return shard_built{keep(self, *shard)};
 }
@@ -61,6 +77,7 @@ server_host_actor::behavior_type host_behavior(self_pointer self,
   self->state.ask = std::make_shared<requester>(self->system());
   self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self); });
   return {
+      [self](const shard_values& values) { return on_values(self, values); },
       [self](const build_shard& order) { return on_shard(self, order); },
       [self](const open_ledger& order) { return on_ledger(self, order); },
       [self](const build_worker& order) { return on_worker(self, order); },
@@ -76,6 +93,27 @@ result<rate_of_update> rate_of(const rate_plan& plan, double full) {
   };
 }
 
+result<std::vector<owned_parameter>> owned_by(const build_shard& order,
+                                              const std::vector<engine::named_tensor>& values) {
+  const auto refuse = [&](const std::string& why) {
+    return fail(errc::bad_frame, order.name + ": " + why);
+  };
+  if (values.size() != order.parameters.size())
+    return refuse(std::to_string(values.size()) + " values came for " +
+                  std::to_string(order.parameters.size()) + " parameters");
+  std::vector<owned_parameter> all;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto& entry = order.parameters[i];
+    const auto& [name, tensor] = values[i];
+    if (name != entry.name || !tensor.defined() || tensor.sizes() != at::IntArrayRef(entry.shape) ||
+        static_cast<std::int32_t>(tensor.scalar_type()) != entry.dtype)
+      return refuse("the values of '" + name + "' came where those of '" + entry.name +
+                    "' were due, or are of another shape or dtype");
+    all.push_back({entry.name, tensor, entry.by_rows, entry.first_row});
+  }
+  return all;
+}
+
 }  // namespace
 
 server_host_actor spawn_server_host(caf::actor_system& system, server_host_parts parts) {
@@ -83,8 +121,11 @@ server_host_actor spawn_server_host(caf::actor_system& system, server_host_parts
 }
 
 result<shard_actor> build(caf::actor_system& system, const build_shard& order,
+                          const std::vector<engine::named_tensor>& values,
                           const optimizers::registry& known,
                           std::shared_ptr<messages::shared_memory> memory) {
+  auto parameters = owned_by(order, values);
+  if (!parameters) return tl::unexpected(parameters.error());
   auto optimizer = known.find(order.optimizer);
   if (!optimizer) return tl::unexpected(optimizer.error());
   auto options = optimizers::complete(*optimizer, order.optimizer_options);
@@ -93,8 +134,8 @@ result<shard_actor> build(caf::actor_system& system, const build_shard& order,
   if (!rate) return tl::unexpected(rate.error());
   return spawn_shard(system, {order.name,
                               std::make_unique<parameter_store>(
-                                  order.parameters, std::move(*optimizer), std::move(*options),
-                                  std::move(*rate), std::move(memory)),
+                                  std::move(*parameters), std::move(*optimizer),
+                                  std::move(*options), std::move(*rate), std::move(memory)),
                               order.threads});
 }
 

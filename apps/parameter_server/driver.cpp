@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "actors/transfer/pieces.hpp"
 #include "engine/data/sampler.hpp"
 
 namespace troupe::apps {
@@ -18,6 +19,8 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr std::chrono::hours share_deadline{1};
+/// Of one piece of the weights. The first waits for the newest parameters.
+constexpr std::chrono::minutes read_deadline{10};
 
 at::Tensor to_tensor(std::span<const std::int64_t> indices) {
   auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);
@@ -231,12 +234,14 @@ void driver::report(std::uint64_t step, const std::vector<arrival>& shares) {
   events_.on_step(made);
 }
 
-result<std::vector<actors::named>> driver::read_weights() {
-  const auto read =
-      ask_.request<actors::weights>(workers_.front().actor, actors::read_weights{}, share_deadline)
-          .get();
-  if (!read) return tl::unexpected(read.error());
-  return read->tensors;
+result<std::vector<engine::named_tensor>> driver::read_weights() {
+  return actors::gather_pieces([&](const actors::list_place& from) -> result<actors::tensor_piece> {
+    auto part = ask_.request<actors::weights>(workers_.front().actor,
+                                              actors::read_weights{.from = from}, read_deadline)
+                    .get();
+    if (!part) return tl::unexpected(part.error());
+    return std::move(part->piece);
+  });
 }
 
 }  // namespace troupe::apps
