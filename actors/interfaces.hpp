@@ -33,8 +33,10 @@ using stage_actor = caf::typed_actor<
     // From a stage with which this one shares a weight, once a training step; may come before this
     // stage's own gradients are there.
     caf::reacts_to<tied_gradient>,
-    // From the trainer, between steps. Errors: bad_data naming the tensor; bad_config for a chunk
-    // that the stage does not have; stale where no rehearsal was run.
+    // From the trainer, between steps, piece after piece (see transfer/pieces.hpp). Errors:
+    // bad_data naming the tensor; bad_frame for a piece that is not due; bad_config for a chunk
+    // that the stage does not have; stale where no rehearsal was run. After an error in the middle
+    // of a load the stage runs no step until it has been loaded whole.
     caf::replies_to<load_weights>::with<done>, caf::replies_to<read_weights>::with<weights>,
     caf::replies_to<read_rehearsal>::with<rehearsed>,
     // The same of its optimizer's state, of all chunks, which the optimizer answers.
@@ -95,14 +97,17 @@ using shard_actor = caf::typed_actor<
     caf::replies_to<admit_worker>::with<done>, caf::reacts_to<expel_worker>,
     // From the ledger: what becomes of pushes, in the same order at every shard.
     caf::reacts_to<apply_pushes>, caf::reacts_to<refuse_push>,
-    // From a worker, one after another; the same one again is applied once and answered again. The
-    // answer comes when the push's fate is known and, if it is applied, its update is over. Errors:
+    // From a worker, one after another, perhaps in pieces; the same one again is applied once and
+    // answered again. The answer comes when the push's fate is known and, if it is applied, its
+    // update is over. Errors:
     // bad_data naming the parameter (unknown, shape, dtype, rows); stale (too old); bad_frame (of a
     // version that does not exist, out of sequence, repeated too often); not_admitted (no member,
     // or from another process than its first push); cancelled (it left
     // meanwhile); handler_failed (the arithmetic threw); peer_lost (the ledger is gone).
     caf::replies_to<push_gradients>::with<pushed>,
-    // From anybody. Errors: bad_data for an unknown parameter; handler_failed, peer_lost as above.
+    // From anybody; more than one message holds from members alone. Errors: bad_data for an unknown
+    // parameter; not_admitted; bad_frame for a piece that is not due; handler_failed, peer_lost as
+    // above.
     caf::replies_to<pull_parameters>::with<pulled>,
     // From the shard's own work thread.
     caf::reacts_to<shard_updated>, caf::reacts_to<values_ready>>;
@@ -135,9 +140,9 @@ using worker_actor = caf::typed_actor<
 
 /// The first actor of a process of a parameter server's run, published as "host".
 using server_host_actor = caf::typed_actor<
-    // From the driver. Errors: bad_config (unknown model or optimizer), bad_data, and those of
-    // joining a parameter server.
-    caf::replies_to<build_shard>::with<shard_built>,
+    // From the driver. Errors: bad_config (unknown model or optimizer), bad_data, bad_frame for
+    // values that are not due or not complete, and those of joining a parameter server.
+    caf::replies_to<shard_values>::with<done>, caf::replies_to<build_shard>::with<shard_built>,
     caf::replies_to<open_ledger>::with<ledger_opened>,
     caf::replies_to<build_worker>::with<worker_built>,
     // From the driver: the process's actors end and its main function returns.

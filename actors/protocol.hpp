@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/transfer/piece.hpp"
 #include "engine/schedule/stage_core.hpp"
 #include "engine/stage/gradients.hpp"
 #include "engine/stage/layer.hpp"
@@ -352,87 +353,89 @@ struct connect_stage {
   }
 };
 
-/// A tensor under its full name.
-struct named {
-  std::string name;
-  at::Tensor tensor;
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.name, self.tensor);
-  }
-};
-
-/// Weights and buffers to take over: exactly those of the chunk.
+/// Weights and buffers to take over, piece after piece: exactly those of the chunk. A piece from
+/// the beginning on starts anew.
 struct load_weights {
   std::uint32_t chunk = 0;
-  std::vector<named> tensors;
+  tensor_piece piece = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.chunk, self.tensors);
+    f(self.chunk, self.piece);
   }
 };
 
 struct read_weights {
   std::uint32_t chunk = 0;
+  list_place from = {};
+  piece_limits most = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.chunk);
+    f(self.chunk, self.from, self.most);
   }
 };
 
-/// A chunk's parameters and buffers in the model's order, as they are after the last update.
+/// Of a chunk's parameters and buffers in the model's order, as they are after the last update.
 struct weights {
-  std::vector<named> tensors;
+  tensor_piece piece = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.tensors);
+    f(self.piece);
   }
 };
 
-/// A stage's optimizer state under the names of optimizers/saved_state.hpp, to take over.
+/// A stage's optimizer state under the names of optimizers/saved_state.hpp, to take over, piece
+/// after piece. It replaces the state when the last one is there.
 struct load_state {
-  std::vector<named> tensors;
+  tensor_piece piece = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.tensors);
+    f(self.piece);
   }
 };
 
 struct read_state {
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
-};
-
-/// A stage's optimizer state as it is after the last update.
-struct kept_state {
-  std::vector<named> tensors;
+  list_place from = {};
+  piece_limits most = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.tensors);
+    f(self.from, self.most);
   }
 };
 
-/// What the last rehearsal gave.
-struct read_rehearsal {
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
-};
-
-/// A stage's gradients of the last rehearsal, and its buffers as they were after it: they have been
-/// put back since.
-struct rehearsed {
-  std::vector<named> gradients;  // one a parameter, undefined where there is none
-  std::vector<named> buffers;
+/// Of a stage's optimizer state as it is after the last update.
+struct kept_state {
+  tensor_piece piece = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.gradients, self.buffers);
+    f(self.piece);
+  }
+};
+
+/// What the last rehearsal gave: the stage's gradients, one a parameter and undefined where there
+/// is none, or its buffers as they were after it: they have been put back since.
+struct read_rehearsal {
+  bool buffers = false;
+  list_place from = {};
+  piece_limits most = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.buffers, self.from, self.most);
+  }
+};
+
+struct rehearsed {
+  tensor_piece piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.piece);
   }
 };
 

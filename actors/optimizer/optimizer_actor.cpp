@@ -13,6 +13,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/transfer/pieces.hpp"
 #include "engine/stage/torch_error.hpp"
 #include "optimizers/gradients.hpp"
 #include "optimizers/saved_state.hpp"
@@ -40,6 +41,8 @@ struct optimizer_state {
   norm_actor norm;  ///< Where the gradients are clipped by their global norm.
   stage_id stage;
   std::shared_ptr<engine::activity> doing;
+  tensor_assembly loading;  ///< A state that is on its way.
+  optimizers::named_tensors loaded;
 };
 
 using self_pointer = optimizer_actor::stateful_pointer<optimizer_state>;
@@ -151,19 +154,29 @@ caf::result<applied> on_apply(self_pointer self, const apply_gradients& order) {
 
 caf::result<done> on_load(self_pointer self, const load_state& from) {
   auto& state = self->state;
-  optimizers::named_tensors named;
-  for (const auto& [name, tensor] : from.tensors) named.emplace_back(name, tensor);
-  auto slots = optimizers::from_named(named, state.names);
-  if (!slots) return to_caf({slots.error().code, state.name + ": " + slots.error().text});
+  const auto refuse = [&](const error& why) {
+    return to_caf({why.code, state.name + ": " + why.text});
+  };
+  if (from.piece.begin == list_place{}) {
+    state.loading = tensor_assembly();
+    state.loaded.clear();
+  }
+  if (auto added = state.loading.add(from.piece); !added) return refuse(added.error());
+  for (auto& [name, tensor] : state.loading.take()) state.loaded.emplace_back(name, tensor);
+  if (!state.loading.complete()) return done{};
+  auto slots = optimizers::from_named(std::exchange(state.loaded, {}), state.names);
+  if (!slots) return refuse(slots.error());
   state.slots = std::move(*slots);
   return done{};
 }
 
-caf::result<kept_state> on_read(self_pointer self) {
-  kept_state all;
+caf::result<kept_state> on_read(self_pointer self, const read_state& what) {
+  std::vector<engine::named_tensor> all;
   for (auto& [name, tensor] : optimizers::to_named(self->state.slots, self->state.names))
-    all.tensors.push_back({name, tensor.clone()});
-  return all;
+    all.push_back({name, tensor});
+  auto piece = cut_piece(all, what.from, what.most, piece_tensors::copied);
+  if (!piece) return to_caf({piece.error().code, self->state.name + ": " + piece.error().text});
+  return kept_state{std::move(*piece)};
 }
 
 optimizer_actor::behavior_type optimizer_behavior(
@@ -195,7 +208,9 @@ optimizer_actor::behavior_type optimizer_behavior(
       [self, name](const load_state& from) {
         return answering(name, [&] { return on_load(self, from); });
       },
-      [self, name](const read_state&) { return answering(name, [&] { return on_read(self); }); },
+      [self, name](const read_state& what) {
+        return answering(name, [&] { return on_read(self, what); });
+      },
   };
 }
 

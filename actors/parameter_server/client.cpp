@@ -10,11 +10,14 @@
 #include <span>
 #include <sstream>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "actors/futures/combine.hpp"
+#include "actors/parameter_server/batch_pieces.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
 #include "actors/remote/lendable.hpp"
+#include "engine/stage/torch_error.hpp"
 
 namespace troupe::actors {
 
@@ -96,6 +99,94 @@ future<std::vector<T>> all_of(const std::vector<future<T>>& parts) {
     parts[i].when_settled([answers, i](const result<T>& answer) { answers->put(i, answer); });
   return answers->outcome();
 }
+
+/// How long a shard may take to keep or hand out a piece.
+constexpr std::chrono::minutes piece_deadline{5};
+
+/// Sends a shard its part of a push in pieces, each when the one before has been kept.
+class part_sender : public std::enable_shared_from_this<part_sender> {
+ public:
+  part_sender(requester& ask, shard_actor to, push_gradients order, batch_cutter pieces,
+              std::chrono::nanoseconds deadline)
+      : ask_(ask),
+        to_(std::move(to)),
+        order_(std::move(order)),
+        pieces_(std::move(pieces)),
+        deadline_(deadline) {}
+
+  future<pushed> start() {
+    send_next();
+    return outcome_.future();
+  }
+
+ private:
+  void send_next() try {
+    order_.gradients = pieces_.next();
+    order_.last = pieces_.done();
+    auto asked = ask_.request<pushed>(to_, order_, order_.last ? deadline_ : piece_deadline);
+    ++order_.piece;
+    asked.when_settled([self = shared_from_this(), last = order_.last](const auto& answer) {
+      if (!answer || last)
+        self->outcome_.set(answer);
+      else
+        self->send_next();
+    });
+  } catch (const std::exception& problem) {
+    outcome_.set_error(
+        {errc::handler_failed, "a piece of a push cannot be cut: " + engine::reason_of(problem)});
+  }
+
+  requester& ask_;
+  const shard_actor to_;
+  push_gradients order_;
+  batch_cutter pieces_;
+  const std::chrono::nanoseconds deadline_;
+  promise<pushed> outcome_;
+};
+
+/// Asks a shard for the pieces that its answer left behind, one after another.
+template <class Answer>
+class rest_fetcher : public std::enable_shared_from_this<rest_fetcher<Answer>> {
+ public:
+  rest_fetcher(requester& ask, shard_actor from, pull_parameters order, Answer first,
+               const std::vector<parameter_entry>& directory)
+      : ask_(ask),
+        from_(std::move(from)),
+        order_(std::move(order)),
+        whole_(std::move(first)),
+        pieces_(directory) {}
+
+  void start(promise<Answer> outcome) {
+    outcome_.emplace(std::move(outcome));
+    take(whole_.values, true);
+  }
+
+ private:
+  void take(const tensor_batch& piece, bool more) {
+    if (auto added = pieces_.add(piece); !added) return void(outcome_->set_error(added.error()));
+    if (more) return ask_next();
+    auto values = pieces_.take();
+    if (!values) return void(outcome_->set_error(values.error()));
+    whole_.values = std::move(*values);
+    whole_.more = false;
+    outcome_->set(std::move(whole_));
+  }
+  void ask_next() {
+    ++order_.piece;
+    ask_.request<pulled>(from_, order_, piece_deadline)
+        .when_settled([self = this->shared_from_this()](const result<pulled>& answer) {
+          if (!answer) return void(self->outcome_->set_error(answer.error()));
+          self->take(answer->values, answer->more);
+        });
+  }
+
+  requester& ask_;
+  const shard_actor from_;
+  pull_parameters order_;
+  Answer whole_;
+  batch_assembly pieces_;
+  std::optional<promise<Answer>> outcome_;
+};
 
 /// Lives as long as the membership: the ledger watches it. Watches the ledger and the shards.
 caf::behavior presence(caf::event_based_actor* self, promise<void> gone) {
@@ -249,6 +340,35 @@ void parameter_client::add_gradient(std::vector<batch_builder>& parts,
   }
 }
 
+template <class Answer, class Request>
+future<Answer> parameter_client::ask(std::size_t shard, Request request) {
+  const auto& to = shared_->shards[shard];
+  request.most = options_.most;
+  auto asked = [&] {
+    if constexpr (std::is_same_v<Request, push_gradients>) {
+      if (!fits(request.gradients, options_.most.frame)) {
+        batch_cutter pieces(std::move(request.gradients), to.parameters, options_.most.piece);
+        return std::make_shared<part_sender>(ask_, to.actor, std::move(request), std::move(pieces),
+                                             options_.deadline)
+            ->start();
+      }
+    }
+    return ask_.request<Answer>(to.actor, std::move(request), options_.deadline);
+  }();
+  promise<Answer> outcome;
+  auto whole = outcome.future();
+  asked.when_settled([ask = &ask_, shared = shared_, shard, worker = id_,
+                      outcome = std::move(outcome)](const result<Answer>& answer) mutable {
+    if (!answer || !answer->more) return void(outcome.set(answer));
+    const auto& [actor, directory, is_cut] = shared->shards[shard];
+    std::make_shared<rest_fetcher<Answer>>(
+        *ask, actor, pull_parameters{.wanted = {}, .newer_than = {}, .worker = worker}, *answer,
+        directory)
+        ->start(std::move(outcome));
+  });
+  return whole;
+}
+
 future<std::vector<pushed>> parameter_client::push_parts(
     const std::vector<engine::named_tensor>& gradients, param_version base, bool pull) {
   using answers = std::vector<pushed>;
@@ -259,12 +379,10 @@ future<std::vector<pushed>> parameter_client::push_parts(
   ++sequence_;
   std::vector<future<pushed>> asked;
   for (std::size_t i = 0; i < parts->size(); ++i) {
-    asked.push_back(ask_.request<pushed>(shared_->shards[i].actor,
-                                         push_gradients{.what = {{id_, sequence_}, base},
-                                                        .gradients = std::move((*parts)[i]),
-                                                        .pull = pull,
-                                                        .newer_than = shared_->have[i]},
-                                         options_.deadline));
+    asked.push_back(ask<pushed>(i, push_gradients{.what = {{id_, sequence_}, base},
+                                                  .gradients = std::move((*parts)[i]),
+                                                  .pull = pull,
+                                                  .newer_than = shared_->have[i]}));
   }
   auto outcome = all_of(asked);
   outcome.when_settled([shared = shared_](const auto&) { shared->pushing = false; });
@@ -294,8 +412,7 @@ future<fresh_values> parameter_client::push_pull(
 future<fresh_values> parameter_client::refresh() {
   std::vector<future<pulled>> asked;
   for (std::size_t i = 0; i < shared_->shards.size(); ++i)
-    asked.push_back(ask_.request<pulled>(shared_->shards[i].actor,
-                                         pull_parameters{{}, shared_->have[i]}, options_.deadline));
+    asked.push_back(ask<pulled>(i, pull_parameters{{}, shared_->have[i], id_}));
   return all_of(asked).then([shared = shared_](const std::vector<pulled>& answers) {
     auto all = no_values();
     for (std::size_t i = 0; i < answers.size(); ++i) {
@@ -320,8 +437,7 @@ future<fresh_values> parameter_client::pull(const std::vector<std::string>& name
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (!names.empty() && wanted[i].empty()) continue;
     from.push_back(i);
-    asked.push_back(ask_.request<pulled>(
-        shared_->shards[i].actor, pull_parameters{wanted[i], newer_than}, options_.deadline));
+    asked.push_back(ask<pulled>(i, pull_parameters{wanted[i], newer_than, id_}));
   }
   return all_of(asked).then([shared = shared_, from](const std::vector<pulled>& answers) {
     auto all = no_values();

@@ -27,6 +27,7 @@ struct client_options {
   std::chrono::nanoseconds deadline = std::chrono::hours(1);  ///< Of a push or pull.
   /// Where to put gradients that have to be copied before they are sent: the node's, if it lends.
   std::shared_ptr<messages::shared_memory> memory = {};
+  batch_limits most = {};  ///< Of a message; a shard's part beyond that is cut, and so its answers.
 };
 
 /// A parameter as it is now, or some of its rows.
@@ -44,7 +45,8 @@ struct fresh_values {
 };
 
 /// A worker's place at a parameter server: a member from `join` on, as long as this object lives.
-/// Pushes and pulls go to all shards at once, each shard's tensors in one message.
+/// Pushes and pulls go to all shards at once, each shard's tensors in one message, or in pieces one
+/// after another where they are more (see `client_options::most`).
 ///
 /// Futures fail with the first error of any shard; peer_lost when a shard or the ledger is gone,
 /// within a second, also where the answer is another shard's. One push at a time. Used by one
@@ -120,6 +122,9 @@ class parameter_client {
       const std::vector<engine::named_tensor>& gradients) const;
   static void add_gradient(std::vector<batch_builder>& parts, const std::vector<piece>& pieces,
                            const at::Tensor& rows, const at::Tensor& values);
+  /// Asks a shard and completes its answer with the pieces that it has left.
+  template <class Answer, class Request>
+  [[nodiscard]] future<Answer> ask(std::size_t shard, Request request);
   /// A push's part, to each shard; the version each has reached, and the fresh values.
   [[nodiscard]] future<std::vector<pushed>> push_parts(
       const std::vector<engine::named_tensor>& gradients, param_version base, bool pull);

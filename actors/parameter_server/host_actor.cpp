@@ -4,6 +4,7 @@
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "actors/failure.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
+#include "actors/transfer/pieces.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -22,6 +24,7 @@ struct host_state {
   server_host_parts parts;
   std::shared_ptr<requester> ask;  // the workers'
   std::vector<caf::strong_actor_ptr> built;
+  std::map<std::string, tensor_assembly> values;  // of shards that are not built yet
 };
 
 using self_pointer = server_host_actor::stateful_pointer<host_state>;
@@ -40,10 +43,23 @@ std::optional<caf::error> refuse_threads(std::int32_t threads) {
                                        " threads; from 1 to " + std::to_string(most_threads)});
 }
 
+caf::result<done> on_values(self_pointer self, const shard_values& given) {
+  auto& all = self->state.values[given.name];
+  if (given.piece.begin == list_place{}) all = tensor_assembly();
+  if (auto added = all.add(given.piece); !added)
+    return to_caf({added.error().code, given.name + ": " + added.error().text});
+  return done{};
+}
+
 caf::result<shard_built> on_shard(self_pointer self, const build_shard& order) {
   if (auto refused = refuse_threads(order.threads)) return *refused;
+  auto given = self->state.values.extract(order.name);
+  if (!given || !given.mapped().complete())
+    return to_caf(
+        {errc::bad_frame, order.name + ": the values of its parameters are not complete"});
   const auto& parts = self->state.parts;
-  const auto shard = build(self->system(), order, parts.optimizers, parts.memory, parts.progress);
+  const auto shard = build(self->system(), order, given.mapped().take(), parts.optimizers,
+                           parts.memory, parts.progress);
   if (!shard) return to_caf(shard.error());
   return shard_built{keep(self, *shard)};
 }
@@ -81,6 +97,9 @@ server_host_actor::behavior_type host_behavior(self_pointer self,
   self->state.ask = std::make_shared<requester>(self->system());
   self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self); });
   return {
+      [self](const shard_values& values) {
+        return answering(values.name, [&] { return on_values(self, values); });
+      },
       [self](const build_shard& order) {
         return answering(order.name, [&] { return on_shard(self, order); });
       },
@@ -103,6 +122,27 @@ result<rate_of_update> rate_of(const rate_plan& plan, double full) {
   };
 }
 
+result<std::vector<owned_parameter>> owned_by(const build_shard& order,
+                                              const std::vector<engine::named_tensor>& values) {
+  const auto refuse = [&](const std::string& why) {
+    return fail(errc::bad_frame, order.name + ": " + why);
+  };
+  if (values.size() != order.parameters.size())
+    return refuse(std::to_string(values.size()) + " values came for " +
+                  std::to_string(order.parameters.size()) + " parameters");
+  std::vector<owned_parameter> all;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto& entry = order.parameters[i];
+    const auto& [name, tensor] = values[i];
+    if (name != entry.name || !tensor.defined() || tensor.sizes() != at::IntArrayRef(entry.shape) ||
+        static_cast<std::int32_t>(tensor.scalar_type()) != entry.dtype)
+      return refuse("the values of '" + name + "' came where those of '" + entry.name +
+                    "' were due, or are of another shape or dtype");
+    all.push_back({entry.name, tensor, entry.by_rows, entry.first_row});
+  }
+  return all;
+}
+
 }  // namespace
 
 server_host_actor spawn_server_host(caf::actor_system& system, server_host_parts parts) {
@@ -110,12 +150,12 @@ server_host_actor spawn_server_host(caf::actor_system& system, server_host_parts
 }
 
 result<shard_actor> build(caf::actor_system& system, const build_shard& order,
+                          const std::vector<engine::named_tensor>& values,
                           const optimizers::registry& known,
                           std::shared_ptr<messages::shared_memory> memory,
                           const std::shared_ptr<progress_board>& progress) {
-  for (const auto& each : order.parameters)
-    if (!each.values.defined())
-      return fail(errc::bad_config, order.name + ": parameter '" + each.name + "' has no values");
+  auto parameters = owned_by(order, values);
+  if (!parameters) return tl::unexpected(parameters.error());
   auto optimizer = known.find(order.optimizer);
   if (!optimizer) return tl::unexpected(optimizer.error());
   auto options = optimizers::complete(*optimizer, order.optimizer_options);
@@ -126,8 +166,8 @@ result<shard_actor> build(caf::actor_system& system, const build_shard& order,
   if (progress) progress->watch("updates", doing);
   return spawn_shard(system, {order.name,
                               std::make_unique<parameter_store>(
-                                  order.parameters, std::move(*optimizer), std::move(*options),
-                                  std::move(*rate), std::move(memory)),
+                                  std::move(*parameters), std::move(*optimizer),
+                                  std::move(*options), std::move(*rate), std::move(memory)),
                               order.threads, doing});
 }
 

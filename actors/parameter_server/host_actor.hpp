@@ -3,6 +3,7 @@
 #include <caf/actor_system.hpp>
 
 #include <functional>
+#include <vector>
 
 #include "actors/interfaces.hpp"
 #include "actors/parameter_server/worker_actor.hpp"
@@ -25,8 +26,10 @@ struct server_host_parts {
 [[nodiscard]] server_host_actor spawn_server_host(caf::actor_system& system,
                                                   server_host_parts parts);
 
-/// Builds a shard from an order. Errors: bad_config.
+/// Builds a shard from an order, of these values for its parameters, in their order. Errors:
+/// bad_config; bad_frame naming a value that is missing or of another name, shape or dtype.
 [[nodiscard]] result<shard_actor> build(caf::actor_system& system, const build_shard& order,
+                                        const std::vector<engine::named_tensor>& values,
                                         const optimizers::registry& known,
                                         std::shared_ptr<messages::shared_memory> memory,
                                         const std::shared_ptr<progress_board>& progress = {});

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "actors/protocol.hpp"
@@ -18,6 +19,18 @@
 /// What the actors of a parameter server say to each other; docs/parameter_server.md tells the
 /// story. Parameters are named by their index in their shard's directory (see joined).
 namespace troupe::actors {
+
+/// How large a message of gradients or values may be: what fits in `frame` goes in one, so that it
+/// can be lent, and what does not is cut into pieces.
+struct batch_limits {
+  piece_limits frame = {.bytes = std::uint64_t{3} << 30, .tensors = 2000};
+  piece_limits piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.frame, self.piece);
+  }
+};
 
 /// Gradients or values of some parameters of one shard. Small ones lie one after another in one
 /// tensor, so that a thousand biases are one piece on the wire.
@@ -32,13 +45,27 @@ struct tensor_batch {
       f(self.parameter, self.rows, self.values);
     }
   };
+  /// A run of what is too large for a piece: of a dense parameter's elements, or of the rows given.
+  struct run {
+    std::uint32_t parameter = 0;
+    std::uint64_t first = 0;
+    std::uint64_t count = 0;  // in the whole
+    at::Tensor rows;          // [r] i64; undefined: dense
+    at::Tensor values;        // [n], or [r, ...]
+
+    template <class Self, class Fields>
+    static void fields(Self& self, Fields& f) {
+      f(self.parameter, self.first, self.count, self.rows, self.values);
+    }
+  };
   std::vector<std::uint32_t> packed;  // parameters whose values lie in `values`, in this order
   at::Tensor values;                  // [sum of their sizes] f32 or bf16; undefined: none
   std::vector<entry> entries;
+  std::vector<run> runs = {};  // in pieces alone
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.packed, self.values, self.entries);
+    f(self.packed, self.values, self.entries, self.runs);
   }
 };
 
@@ -68,13 +95,37 @@ struct parameter_entry {
   }
 };
 
+/// A directory as two tensors: a message's header could not hold that of thousands of parameters.
+struct packed_directory {
+  at::Tensor names;    // [bytes] u8, one after another
+  at::Tensor numbers;  // [n] i64, of each parameter what its fields are
+
+  [[nodiscard]] static packed_directory pack(const std::vector<parameter_entry>& parameters);
+  /// What does not come from `pack` is a std::invalid_argument.
+  [[nodiscard]] std::vector<parameter_entry> unpack() const;
+
+  /// As a member of a message, instead of the list itself.
+  template <class List, class Fields>
+  static void fields_of(List& parameters, Fields& f) {
+    if constexpr (std::is_const_v<List>) {
+      const auto packed = pack(parameters);
+      f(packed.names, packed.numbers);
+    } else {
+      packed_directory packed;
+      f(packed.names, packed.numbers);
+      parameters = packed.unpack();
+    }
+  }
+};
+
 struct shard_entry {
   caf::strong_actor_ptr shard;  // a shard_actor
   std::vector<parameter_entry> parameters;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.shard, self.parameters);
+    f(self.shard);
+    packed_directory::fields_of(self.parameters, f);
   }
 };
 
@@ -98,53 +149,64 @@ struct leave_server {
 };
 
 /// A worker's gradients of one shard's parameters, perhaps of none: every push has a part at every
-/// shard. Parameters that are left out had no gradient.
+/// shard. Parameters that are left out had no gradient. A part that does not fit into one message
+/// comes in pieces, in order: the shard keeps them, answers each with an empty `pushed`, and makes
+/// nothing of them before the last.
 struct push_gradients {
   static constexpr bool tensors_are_only_read = true;
   engine::based_push what;  // base: the oldest version among what they were computed with
   tensor_batch gradients;
   bool pull = false;                             // the answer is to bring values
   std::optional<param_version> newer_than = {};  // what has changed since; nullopt: all
+  batch_limits most = {};                        // of the answer
+  std::uint32_t piece = 0;                       // its number
+  bool last = true;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.what.push.worker, self.what.push.sequence, self.what.base, self.gradients, self.pull,
-      self.newer_than);
+      self.newer_than, self.most, self.piece, self.last);
   }
 };
 
-/// The push is part of update `applied`.
+/// The push is part of update `applied`. With `more`, `values` are the first piece of what was
+/// asked for, and the shard keeps the rest for this worker: see pull_parameters.
 struct pushed {
   static constexpr bool tensors_are_only_read = true;
   param_version applied;
   param_version version;  // of `values`
   tensor_batch values;
+  bool more = false;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.applied, self.version, self.values);
+    f(self.applied, self.version, self.values, self.more);
   }
 };
 
 struct pull_parameters {
   std::vector<std::uint32_t> wanted;        // empty: all
   std::optional<param_version> newer_than;  // what has changed since; nullopt: whether or not
+  engine::worker_id worker = {};            // a member, where the answer may be in pieces
+  batch_limits most = {};
+  std::uint32_t piece = 0;  // from 1: of the answer that the worker got last, and nothing else
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.wanted, self.newer_than);
+    f(self.wanted, self.newer_than, self.worker, self.most, self.piece);
   }
 };
 
-/// What was asked for, as it is after update `version`.
+/// What was asked for, as it is after update `version`; with `more`, a piece of it.
 struct pulled {
   static constexpr bool tensors_are_only_read = true;
   param_version version;
   tensor_batch values;
+  bool more = false;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.version, self.values);
+    f(self.version, self.values, self.more);
   }
 };
 
@@ -167,7 +229,7 @@ struct shard_directory {
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.parameters);
+    packed_directory::fields_of(self.parameters, f);
   }
 };
 
@@ -270,17 +332,24 @@ struct owned_parameter {
   at::Tensor values;
   bool by_rows = false;        // see parameter_entry
   std::int64_t first_row = 0;  // the same
+};
+
+/// The first values of a shard's parameters, under their names and in their order, piece after
+/// piece. Before its build_shard; a piece from the beginning on starts anew.
+struct shard_values {
+  std::string name;  // the shard's
+  tensor_piece piece = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.name, self.values, self.by_rows, self.first_row);
+    f(self.name, self.piece);
   }
 };
 
-/// Makes a shard on the node that gets it.
+/// Makes a shard on the node that gets it, of the values that came before.
 struct build_shard {
   std::string name;
-  std::vector<owned_parameter> parameters;
+  std::vector<parameter_entry> parameters;
   std::string optimizer;
   std::map<std::string, double> optimizer_options;
   rate_plan rate = {};
@@ -288,7 +357,8 @@ struct build_shard {
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.name, self.parameters, self.optimizer, self.optimizer_options, self.rate, self.threads);
+    f(self.name, self.optimizer, self.optimizer_options, self.rate, self.threads);
+    packed_directory::fields_of(self.parameters, f);
   }
 };
 
@@ -411,7 +481,7 @@ struct values_ready {
 struct share_outcome {
   std::uint64_t ticket = 0;
   share_done report;
-  std::optional<std::vector<named>> weights;  // of read_weights
+  std::optional<tensor_piece> weights;  // of read_weights
 };
 
 /// Registers every message above that travels between processes.
@@ -437,6 +507,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_ledger)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::ledger_report)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::shard_updated)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::values_ready)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::shard_values)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::build_shard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::shard_built)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::open_ledger)

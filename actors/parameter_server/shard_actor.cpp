@@ -8,13 +8,13 @@
 #include <bit>
 #include <map>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/parameter_server/batch_pieces.hpp"
 #include "engine/parameter_server/shard_core.hpp"
 #include "engine/stage/work_thread.hpp"
 #include "messages/log.hpp"
@@ -33,14 +33,19 @@ struct push_waiter {
   caf::typed_response_promise<pushed> answer;
   bool pull = false;
   std::optional<param_version> newer_than;
+  batch_limits most;
 };
 
 /// An answer whose values are being read.
 struct unanswered_pull {
   caf::typed_response_promise<pulled> answer;
+  engine::worker_id worker;
+  batch_limits most;
 };
 struct unanswered_push {
   caf::typed_response_promise<pushed> answer;
+  engine::worker_id worker;
+  batch_limits most;
   param_version applied;
 };
 
@@ -52,6 +57,8 @@ struct shard_state {
   ledger_actor ledger;
   std::optional<error> lost;  // why the ledger is gone
   std::map<push_id, tensor_batch> parts;
+  incoming_parts incoming;
+  unfetched_values unfetched;
   std::map<push_id, std::vector<push_waiter>> waiters;
   std::map<engine::worker_id, caf::node_id> pushers;  // the process of each member's first push
   std::map<std::uint64_t, std::variant<unanswered_pull, unanswered_push>> reading;  // by ticket
@@ -93,6 +100,24 @@ caf::result<void> from_ledger(self_pointer self, const char* what, const Body& b
   if (std::has_single_bit(++self->state.refusals)) log::warning(allowed.error().text);
   if (self->current_mailbox_element()->mid.is_request()) return to_caf(allowed.error());
   return caf::unit;
+}
+
+/// Answers with the values, or as many as one message holds of them.
+void answer_values(shard_state& state, unanswered_pull& to, param_version version,
+                   const tensor_batch& values) {
+  const bool is_member = state.core && state.core->has_member(to.worker);
+  if (is_member || fits(values, to.most.frame))
+    to.answer.deliver(
+        state.unfetched.begin(to.worker, version, values, to.most, state.store->directory()));
+  else
+    to.answer.deliver(to_caf(named(
+        state, {errc::not_admitted, "values of more than one message are for members alone"})));
+}
+
+void answer_values(shard_state& state, unanswered_push& to, param_version version,
+                   const tensor_batch& values) {
+  auto first = state.unfetched.begin(to.worker, version, values, to.most, state.store->directory());
+  to.answer.deliver(pushed{to.applied, version, std::move(first.values), first.more});
 }
 
 /// Has values read, after the updates under way, for an answer.
@@ -165,11 +190,12 @@ void settle(self_pointer self, const engine::settle_push& what) {
       waiter.answer.deliver(pushed{*what.outcome, *what.outcome, {}});
       continue;
     }
+    unanswered_push waiting{waiter.answer, what.push.worker, waiter.most, *what.outcome};
     const auto ready = std::ranges::find(state.fresh, waiter.newer_than, &fresh_batch::newer_than);
     if (ready != state.fresh.end())
-      waiter.answer.deliver(pushed{*what.outcome, ready->version, ready->values});
+      answer_values(state, waiting, ready->version, ready->values);
     else
-      read_for(self, unanswered_push{waiter.answer, *what.outcome}, {}, waiter.newer_than);
+      read_for(self, std::move(waiting), {}, waiter.newer_than);
   }
 }
 
@@ -241,16 +267,26 @@ caf::result<pushed> on_push(self_pointer self, const push_gradients& order) {
   auto& state = self->state;
   const auto& push = order.what.push;
   if (const auto why = reason_to_refuse(self, push)) return to_caf(*why);
-  const auto good = state.store->check(order.gradients);
+  std::optional<whole_part> assembled;
+  if (order.piece > 0 || !order.last) {
+    if (!state.core->has_member(push.worker))
+      return to_caf(named(state, {errc::not_admitted, "a piece of a push of no member"}));
+    assembled = state.incoming.add(order, state.store->directory());
+    if (!assembled) return pushed{};
+  }
+  const bool is_broken = assembled && !*assembled;
+  const tensor_batch& part = assembled && *assembled ? **assembled : order.gradients;
+  const auto good =
+      is_broken ? result<void>(tl::unexpected(assembled->error())) : state.store->check(part);
   const auto effects =
       state.core->push(order.what, good ? std::optional<error>() : std::optional(good.error()));
   if (!effects) return to_caf(named(state, effects.error()));
   if (const auto& sender = self->current_sender())
     state.pushers.try_emplace(push.worker, sender->node());
   if (state.core->keeps(push) && !state.parts.contains(push))
-    state.parts.emplace(push, good ? order.gradients : tensor_batch{});
+    state.parts.emplace(push, good ? part : tensor_batch{});
   auto answer = self->make_response_promise<pushed>();
-  state.waiters[push].push_back({answer, order.pull, order.newer_than});
+  state.waiters[push].push_back({answer, order.pull, order.newer_than, order.most});
   perform(self, *effects);
   return answer;
 }
@@ -261,8 +297,13 @@ caf::result<pulled> on_pull(self_pointer self, const pull_parameters& order) {
   if (state.core && state.core->failure()) return to_caf(named(state, *state.core->failure()));
   if (state.reading.size() >= max_reads)
     return to_caf(named(state, {errc::bad_frame, "too many pulls wait for their answers"}));
+  if (order.piece > 0) {
+    auto next = state.unfetched.next(order.worker, order.piece);
+    if (!next) return to_caf(named(state, next.error()));
+    return std::move(*next);
+  }
   auto answer = self->make_response_promise<pulled>();
-  read_for(self, unanswered_pull{answer}, order.wanted, order.newer_than);
+  read_for(self, unanswered_pull{answer, order.worker, order.most}, order.wanted, order.newer_than);
   return answer;
 }
 
@@ -273,10 +314,8 @@ void on_values(self_pointer self, const values_ready& ready) {
       [&](auto& waiting) {
         if (ready.failure)
           waiting.answer.deliver(to_caf(named(self->state, *ready.failure)));
-        else if constexpr (std::is_same_v<std::decay_t<decltype(waiting)>, unanswered_push>)
-          waiting.answer.deliver(pushed{waiting.applied, ready.version, ready.values});
         else
-          waiting.answer.deliver(pulled{ready.version, ready.values});
+          answer_values(self->state, waiting, ready.version, ready.values);
       },
       found.mapped());
 }
@@ -339,6 +378,8 @@ shard_actor::behavior_type shard_behavior(self_pointer self,
       },
       [self](const expel_worker& who) {
         return from_ledger(self, "an expulsion", [&] {
+          self->state.incoming.forget(who.worker);
+          self->state.unfetched.forget(who.worker);
           perform(self, self->state.core->expel(who.worker));
           self->state.pushers.erase(who.worker);
         });

@@ -17,6 +17,7 @@
 #include "actors/failure.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/remote/lendable.hpp"
+#include "actors/transfer/pieces.hpp"
 #include "engine/stage/activity.hpp"
 #include "engine/stage/model.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -79,12 +80,13 @@ class apprentice {
     return report;
   }
 
-  result<std::vector<named>> weights() {
-    if (auto fresh = refresh(); !fresh) return tl::unexpected(fresh.error());
-    std::vector<named> all;
-    for (auto& [name, tensor] : engine::collect_weights(module_.layers()))
-      all.push_back({name, tensor.clone()});
-    return all;
+  /// A piece of them: the newest at the first, and of the same version from then on.
+  result<tensor_piece> weights(const read_weights& what) {
+    if (what.from == list_place{}) {
+      if (auto fresh = refresh(); !fresh) return tl::unexpected(fresh.error());
+    }
+    return cut_piece(engine::collect_weights(module_.layers()), what.from, what.most,
+                     piece_tensors::copied);
   }
 
  private:
@@ -228,13 +230,13 @@ caf::result<share_done> on_share(self_pointer self, const run_share& order) {
   return promise;
 }
 
-caf::result<weights> on_read(self_pointer self) {
+caf::result<weights> on_read(self_pointer self, const read_weights& what) {
   if (auto refused = refuse_more(self->state)) return *refused;
   auto promise = self->make_response_promise<weights>();
-  post(self, promise, [](apprentice& who, share_outcome& outcome) -> result<void> {
-    auto tensors = who.weights();
-    if (!tensors) return tl::unexpected(tensors.error());
-    outcome.weights = std::move(*tensors);
+  post(self, promise, [what](apprentice& who, share_outcome& outcome) -> result<void> {
+    auto piece = who.weights(what);
+    if (!piece) return tl::unexpected(piece.error());
+    outcome.weights = std::move(*piece);
     return {};
   });
   return promise;
@@ -288,7 +290,7 @@ worker_actor::behavior_type worker_behavior(self_pointer self,
       });
   return {
       [self](const run_share& share) { return on_share(self, share); },
-      [self](const read_weights&) { return on_read(self); },
+      [self](const read_weights& what) { return on_read(self, what); },
       [self](const share_outcome& outcome) { on_outcome(self, outcome); },
   };
 }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <caf/event_based_actor.hpp>
 #include <caf/send.hpp>
+#include <caf/stateful_actor.hpp>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "actors/optimizer/norm_actor.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/pipeline/judge.hpp"
+#include "actors/transfer/pieces.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/plan_text.hpp"
@@ -38,7 +41,8 @@ using std::chrono::steady_clock;
 
 /// A stage that has not finished its step by then is given up on.
 constexpr std::chrono::minutes step_deadline{60};
-constexpr std::chrono::minutes transfer_deadline{10};
+/// Of one request that no step waits for, and of one piece of weights or state.
+constexpr std::chrono::minutes transfer_deadline{5};
 
 /// The stage of the layer that has a parameter of this name; nullopt: no layer has.
 std::optional<std::size_t> stage_of(const std::string& parameter, const engine::model& layers,
@@ -65,28 +69,51 @@ struct collected_answers {
   std::vector<run_done> reports;
   std::size_t missing = 0;
   bool settled = false;
+  std::shared_ptr<std::promise<result<std::vector<run_done>>>> to;
+
+  void put(std::size_t stage, const run_done& report) {
+    reports[stage] = report;
+    if (--missing == 0 && !std::exchange(settled, true)) to->set_value(std::move(reports));
+  }
+  void fail(const error& why) {
+    if (!std::exchange(settled, true)) to->set_value(tl::unexpected(why));
+  }
 };
 
-void announce(caf::event_based_actor* self, const announcement& step) {
+struct announcer_state {
+  std::vector<std::shared_ptr<collected_answers>> open;
+  std::optional<error> fed_up;  // why the feeder has ended
+};
+
+using announcer_pointer = caf::stateful_actor<announcer_state>*;
+
+void announce(announcer_pointer self, const announcement& step) {
   auto answers = std::make_shared<collected_answers>();
   answers->reports.resize(step.stages.size());
   answers->missing = step.stages.size();
+  answers->to = step.answer;
+  auto& [open, fed_up] = self->state;
+  if (fed_up) return answers->fail(*fed_up);
+  std::erase_if(open, [](const auto& each) { return each->settled; });
+  open.push_back(answers);
   for (std::size_t i = 0; i < step.stages.size(); ++i) {
     self->request(step.stages[i], step_deadline, step.orders[i])
-        .then(
-            [answers, i, to = step.answer](const run_done& report) {
-              answers->reports[i] = report;
-              if (--answers->missing == 0) to->set_value(std::move(answers->reports));
-            },
-            [answers, to = step.answer](const caf::error& why) {
-              if (!std::exchange(answers->settled, true))
-                to->set_value(tl::unexpected(from_caf(why)));
-            });
+        .then([answers, i](const run_done& report) { answers->put(i, report); },
+              [answers](const caf::error& why) { answers->fail(from_caf(why)); });
   }
 }
 
-caf::behavior announcer(caf::event_based_actor* self) {
-  return {[self](const announcement& step) { announce(self, step); }};
+/// The feeder ends when a batch cannot be sent: nothing that waits for it will come about.
+caf::behavior announcer(announcer_pointer self) {
+  self->set_down_handler([self](const caf::down_msg& down) {
+    if (!down.reason) return;
+    self->state.fed_up = from_caf(down.reason);
+    for (const auto& each : self->state.open) each->fail(*self->state.fed_up);
+  });
+  return {[self](const announcement& step) { announce(self, step); },
+          [self](const caf::strong_actor_ptr& feeder) {
+            self->monitor(caf::actor_cast<caf::actor>(feeder));
+          }};
 }
 
 }  // namespace
@@ -146,6 +173,8 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   const auto last = layout->slice_at(layout->positions() - 1);
   made.feeder_ =
       spawn_feeder(system, made.stages_.front(), made.stages_[last.stage], last.chunk, credits);
+  caf::anon_send(made.announcer_, caf::actor_cast<caf::strong_actor_ptr>(made.feeder_));
+  made.pieces_ = options.pieces;
   made.norm_ = spawn_norm(system, layout->stages);
   made.has_scaler_ = options.scaler.has_value();
   made.loss_scale_ = loss_scale;
@@ -279,11 +308,11 @@ result<engine::step_result> pipeline::rehearse(const engine::batch& batch,
       run_alone(batch, {engine::step_kind::training, microbatches, 0, 0, true, loss_scale});
   if (!outcome) return tl::unexpected(outcome.error());
   engine::step_result whole{.loss = outcome->loss};
-  for (const auto& stage : stages_) {
-    auto part = ask<rehearsed>(*self_, stage, read_rehearsal{});
+  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+    auto part = read<rehearsed>(stage, read_rehearsal{false}, whole.gradients).and_then([&] {
+      return read<rehearsed>(stage, read_rehearsal{true}, whole.buffers);
+    });
     if (!part) return tl::unexpected(part.error());
-    for (auto& [name, tensor] : part->gradients) whole.gradients.push_back({name, tensor});
-    for (auto& [name, tensor] : part->buffers) whole.buffers.push_back({name, tensor});
   }
   return whole;
 }
@@ -326,19 +355,27 @@ result<void> pipeline::load_state(std::size_t stage,
 template <class Answer, class Request>
 result<void> pipeline::read(std::size_t stage, Request request,
                             std::vector<engine::named_tensor>& into) {
-  auto part = ask<Answer>(*self_, stages_.at(stage), std::move(request));
-  if (!part) return tl::unexpected(part.error());
-  for (auto& [name, tensor] : part->tensors) into.push_back({name, tensor});
+  auto all = gather_pieces([&](const list_place& from) -> result<tensor_piece> {
+    request.from = from;
+    request.most = pieces_;
+    auto part = ask<Answer>(*self_, stages_.at(stage), request);
+    if (!part) return tl::unexpected(part.error());
+    return std::move(part->piece);
+  });
+  if (!all) return tl::unexpected(all.error());
+  std::ranges::move(*all, std::back_inserter(into));
   return {};
 }
 
 template <class Request>
 result<void> pipeline::load(std::size_t stage, Request message,
                             const std::vector<engine::named_tensor>& tensors) {
-  for (const auto& [name, tensor] : tensors) message.tensors.push_back({name, tensor});
-  auto loaded = ask<done>(*self_, stages_.at(stage), std::move(message));
-  if (!loaded) return tl::unexpected(loaded.error());
-  return {};
+  return give_pieces(tensors, pieces_, [&](tensor_piece piece) -> result<void> {
+    message.piece = std::move(piece);
+    auto loaded = ask<done>(*self_, stages_.at(stage), message);
+    if (!loaded) return tl::unexpected(loaded.error());
+    return {};
+  });
 }
 
 }  // namespace troupe::actors

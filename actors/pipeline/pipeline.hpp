@@ -72,6 +72,8 @@ struct pipeline_options {
   /// out by all stages, whatever `skip_bad_steps` says, unless the scale can fall no more or a loss
   /// is not finite itself.
   std::optional<optimizers::loss_scaler> scaler = {};
+  /// What one message of weights or optimizer state holds at most.
+  piece_limits pieces = {};
 };
 
 /// Which ties of a model lie between stages, given the layers of each. Those inside of a stage are
@@ -178,6 +180,7 @@ class pipeline {
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
   std::unique_ptr<caf::scoped_actor> self_;
+  piece_limits pieces_;
   caf::actor announcer_;  // asks all stages at once, and hears of the first failure at once
   std::vector<stage_actor> stages_;
   feeder_actor feeder_;

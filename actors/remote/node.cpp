@@ -151,7 +151,8 @@ std::shared_ptr<route> node::route_to(const std::string& name) {
 
 void node::perform_locked(neighbourhood::effect& effect) {
   if (auto* out = std::get_if<neighbourhood::transmit>(&effect)) {
-    link_->send(out->peer, std::move(out->what), {});
+    auto refusal = when_refused(out->peer, out->what);
+    link_->send(out->peer, std::move(out->what), std::move(refusal));
   } else if (const auto* to = std::get_if<neighbourhood::connect>(&effect)) {
     connect(*to);
   } else if (const auto* end = std::get_if<neighbourhood::close>(&effect)) {

@@ -54,6 +54,11 @@ struct node_settings {
 /// answered with errc::peer_lost and its monitors and links are told. Lost is who dies, is stopped,
 /// hangs or cannot be reached, within a second (see liveness); it cannot return.
 ///
+/// A message that a limit of the link keeps here (messages::limits) fails where it was sent, with
+/// errc::bad_frame and a text that names message, limit and value: a request, also one whose answer
+/// is too large, with that error; of any other message its sender is told by a caf::error, which
+/// ends an event-based actor unless it has set an error handler.
+///
 /// A resource: made after the actor system, destroyed before it. Safe to use from any thread;
 /// `join` and `find` wait, so not from the link's own.
 class node final : public actor_directory,
@@ -175,6 +180,13 @@ class node final : public actor_directory,
   void finish_lookup(const std::string& from, const messages::frame& in);
 
   void undelivered(const messages::frame& out, const error& why);
+  /// For a frame that is about to be sent: tells whoever sent it when it exceeds a limit of the
+  /// link. Empty for one that cannot.
+  [[nodiscard]] messages::link::completion when_refused(peer_id peer, const messages::frame& out);
+  /// `what` has neither fields nor tensors any more.
+  void refused(peer_id peer, const messages::frame& what, const error& why);
+  void tell_sender(const caf::strong_actor_ptr& sender, const error& why);
+  void fail_lookup(std::uint64_t number, const error& why);
   void node_down(const std::string& name, const error& why);
   void break_links(const std::string& name, const caf::error& why);
   template <class Condition>

@@ -1,9 +1,11 @@
 // What a node sends for actors, and what it does with the frames that come for them.
 
+#include <algorithm>
 #include <caf/actor_registry.hpp>
 #include <caf/message.hpp>
 #include <typeinfo>
 #include <utility>
+#include <variant>
 
 #include "actors/errors.hpp"
 #include "actors/futures/request_inbox.hpp"
@@ -29,6 +31,39 @@ const request_inbox* as_inbox(const caf::strong_actor_ptr& actor) {
                                                  : nullptr;
 }
 
+/// Whether the frame is less than the hello that opened its connection in every way that a limit
+/// counts, so that none can keep it. Most messages are, and need no completion.
+bool always_fits(const frame& what) {
+  constexpr std::size_t fields_of_hello = 6;
+  constexpr std::size_t short_name = 32;
+  if (what.body.empty()) return what.tensors.empty();
+  const auto& [type, fields] = what.body.front();
+  return what.body.size() == 1 && what.tensors.empty() && type.size() <= short_name &&
+         fields.size() <= fields_of_hello && std::ranges::all_of(fields, [](const auto& each) {
+           const auto* const text = std::get_if<std::string>(&each.of);
+           return (text && text->empty()) || std::holds_alternative<std::int64_t>(each.of) ||
+                  std::holds_alternative<double>(each.of);
+         });
+}
+
+/// What is needed to tell whose frame it was.
+frame without_content(const frame& what) {
+  frame rest{.kind = what.kind,
+             .sender = what.sender,
+             .target = what.target,
+             .request_id = what.request_id};
+  for (const auto& each : what.body) rest.body.push_back({each.type, {}});
+  return rest;
+}
+
+std::string describe(const frame& what, const std::string& node) {
+  std::string types;
+  for (const auto& each : what.body) types += (types.empty() ? "'" : " '") + each.type + "'";
+  const bool answers = what.kind == frame_kind::response;
+  return std::string(answers ? "the answer " : "message ") + types + " to actor " +
+         std::to_string(what.target) + " of node '" + node + "'";
+}
+
 }  // namespace
 
 void node::forward(const route& to, caf::actor_id target, caf::mailbox_element_ptr what) {
@@ -43,11 +78,15 @@ void node::forward(const route& to, caf::actor_id target, caf::mailbox_element_p
                                                "' cannot be delegated to a third node");
     }
   }
-  if (!encoded) {
+  if (!encoded && mid.is_response()) {
+    out.body.clear();
+    out.tensors.clear();
+    put_error(out, encoded.error());
+  } else if (!encoded) {
     if (mid.is_request() && what->sender)
       enqueue(what->sender, nullptr, mid.response_id(), caf::make_message(to_caf(encoded.error())));
     else
-      log::error(settings_.name + ": " + encoded.error().text);
+      tell_sender(what->sender, encoded.error());
     return;
   }
   if (mid.is_request() || mid.is_response()) out.request_id = mid.integer_value();
@@ -62,7 +101,8 @@ void node::forward(const route& to, caf::actor_id target, caf::mailbox_element_p
     }
   }
   if (const auto peer = to.peer.load(std::memory_order_acquire)) {
-    link_->send(peer_id{peer}, std::move(out), {});
+    auto refusal = when_refused(peer_id{peer}, out);
+    link_->send(peer_id{peer}, std::move(out), std::move(refusal));
   } else {
     send(to.name, std::move(out));
   }
@@ -267,6 +307,58 @@ void node::undelivered(const frame& out, const error& why) {
     if (found) failed.push_back(std::move(found.mapped()));
   }
   fail_requests(failed, why);
+}
+
+messages::link::completion node::when_refused(peer_id peer, const frame& out) {
+  if (always_fits(out)) return {};
+  return [this, peer, what = without_content(out)](const result<void>& how) {
+    if (!how && how.error().code == errc::bad_frame) refused(peer, what, how.error());
+  };
+}
+
+void node::refused(peer_id peer, const frame& what, const error& why) {
+  std::string name;
+  {
+    const std::scoped_lock lock(mutex_);
+    name = core_->name_of(peer).value_or("");
+  }
+  const error told{why.code, describe(what, name) + ": " + why.text};
+  const auto sender = system_.registry().get<caf::strong_actor_ptr>(what.sender);
+  switch (what.kind) {
+    case frame_kind::request:  // a requester adds itself what it asked
+      return undelivered(what, sender && as_inbox(sender) ? why : told);
+    case frame_kind::response:
+    case frame_kind::down: {
+      if (name.empty()) return;  // it is gone
+      auto instead = what;
+      const bool was_error = what.body.size() == 1 && what.body.front().type == "error";
+      instead.body.clear();
+      put_error(instead, was_error ? error{why.code, ""} : told);  // without a text it fits
+      return send(name, std::move(instead));
+    }
+    case frame_kind::lookup:
+      return fail_lookup(what.request_id, told);
+    case frame_kind::hello:
+      log::error(settings_.name + ": " + told.text);
+      return link_->close(peer, told);
+    default:
+      tell_sender(sender, told);
+  }
+}
+
+void node::tell_sender(const caf::strong_actor_ptr& sender, const error& why) {
+  log::warning(settings_.name + ": " + why.text);
+  if (sender && sender->node() == system_.node())
+    enqueue(sender, nullptr, caf::make_message_id(), caf::make_message(to_caf(why)));
+}
+
+void node::fail_lookup(std::uint64_t number, const error& why) {
+  std::optional<lookup> question;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (auto found = lookups_.extract(number)) question = std::move(found.mapped().second);
+  }
+  if (question) question->set_value(tl::unexpected(why));
 }
 
 void node::node_down(const std::string& name, const error& why) {

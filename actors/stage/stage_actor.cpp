@@ -194,6 +194,8 @@ caf::result<run_done> on_run(stage_pointer self, const run& order) {
     return to_caf({errc::bad_config, state.name + ": a plan for " + std::to_string(plan->chunks) +
                                          " chunks, but the stage has " +
                                          std::to_string(state.modules.size())});
+  if (!state.loading.empty())
+    return to_caf({errc::bad_data, state.name + ": a run before all of its weights were loaded"});
   auto effects = state.core.begin({order.step, order.kind, plan->stages.front(),
                                    state.modules.front()->options().is_first,
                                    state.modules.back()->options().is_last, plan->chunks});
@@ -297,23 +299,40 @@ caf::error no_such_chunk(const stage_state& state, std::uint32_t chunk) {
 }
 
 caf::result<done> on_load(stage_pointer self, const load_weights& from) {
-  const auto* module = module_of(self->state, from.chunk);
-  if (!module) return no_such_chunk(self->state, from.chunk);
-  std::vector<engine::named_tensor> tensors;
-  tensors.reserve(from.tensors.size());
-  for (const auto& [name, tensor] : from.tensors) tensors.push_back({name, tensor});
-  auto loaded = engine::load_weights(module->layers(), tensors);
-  if (!loaded) return to_caf(loaded.error());
+  auto& state = self->state;
+  const auto* module = module_of(state, from.chunk);
+  if (!module) return no_such_chunk(state, from.chunk);
+  if (from.piece.begin == list_place{}) state.loading.erase(from.chunk);
+  auto& loader = state.loading.try_emplace(from.chunk, engine::collect_weights(module->layers()))
+                     .first->second;
+  if (auto added = loader.add(from.piece); !added)
+    return to_caf({added.error().code, state.name + ": " + added.error().text});
+  if (loader.complete()) state.loading.erase(from.chunk);
   return done{};
+}
+
+/// The piece of a list that is asked for, as copies: the list may change when the answer is sent.
+template <class Answer>
+caf::result<Answer> piece_of(const stage_state& state,
+                             const std::vector<engine::named_tensor>& list, const list_place& from,
+                             const piece_limits& most) {
+  auto piece = cut_piece(list, from, most, piece_tensors::copied);
+  if (!piece) return to_caf({piece.error().code, state.name + ": " + piece.error().text});
+  return Answer{std::move(*piece)};
 }
 
 caf::result<weights> on_read(stage_pointer self, const read_weights& what) {
   const auto* module = module_of(self->state, what.chunk);
   if (!module) return no_such_chunk(self->state, what.chunk);
-  weights all;
-  for (auto& [name, tensor] : engine::collect_weights(module->layers()))
-    all.tensors.push_back({name, tensor.clone()});
-  return all;
+  return piece_of<weights>(self->state, engine::collect_weights(module->layers()), what.from,
+                           what.most);
+}
+
+caf::result<rehearsed> on_read_rehearsal(stage_pointer self, const read_rehearsal& what) {
+  const auto& outcome = self->state.update.rehearsal;
+  if (!outcome) return to_caf({errc::stale, self->state.name + ": no step was rehearsed"});
+  return piece_of<rehearsed>(self->state, what.buffers ? outcome->buffers : outcome->gradients,
+                             what.from, what.most);
 }
 
 stage_actor::behavior_type stage_behavior(stage_pointer self,
@@ -342,6 +361,8 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [name = state.name, here = self->address()](const std::exception& problem) {
         end_because(here, name, problem);
       });
+  // Of what it sent: a message that a limit of the link keeps here.
+  self->set_error_handler([self](const caf::error& why) { fail_all(self, from_caf(why)); });
   return {
       [self](const connect_stage& to) {
         return answering(self->state.name, [&] { return on_connect(self, to); });
@@ -383,11 +404,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const read_state& order) {
         return self->delegate(self->state.update.optimizer, order);
       },
-      [self](const read_rehearsal&) -> caf::result<rehearsed> {
-        if (!self->state.update.rehearsal)
-          return to_caf({errc::stale, self->state.name + ": no step was rehearsed"});
-        return *self->state.update.rehearsal;
-      },
+      [self](const read_rehearsal& what) { return on_read_rehearsal(self, what); },
   };
 }
 

@@ -16,6 +16,7 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/stage/settlement.hpp"
+#include "actors/transfer/pieces.hpp"
 #include "engine/schedule/stage_core.hpp"
 #include "engine/stage/activity.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -50,6 +51,12 @@ struct announced_step {
   std::string bad = {};  // the first loss that is not finite
 };
 
+/// What a rehearsal gave (see read_rehearsal).
+struct rehearsal_outcome {
+  std::vector<engine::named_tensor> gradients;
+  std::vector<engine::named_tensor> buffers;
+};
+
 /// What the end of a training step needs.
 struct update_state {
   optimizer_actor optimizer;
@@ -59,7 +66,7 @@ struct update_state {
   double loss_scale = 1;  // that the last verdict named
   std::uint32_t stages_behind = 0;
   std::map<engine::step_key, settlement> settling;
-  std::optional<rehearsed> rehearsal;  // the last one
+  std::optional<rehearsal_outcome> rehearsal;  // the last one
 };
 
 struct stage_state {
@@ -73,8 +80,9 @@ struct stage_state {
   std::map<output_key, at::Tensor> outputs;  // computed, and not sent
   std::map<engine::step_key, announced_step> steps;
   update_state update;
-  std::shared_ptr<engine::activity> doing;    // the work thread's
-  std::unique_ptr<engine::work_thread> work;  // last: its tasks use the module
+  std::map<std::uint32_t, weight_loader> loading;  // by chunk: its weights are partly there
+  std::shared_ptr<engine::activity> doing;         // the work thread's
+  std::unique_ptr<engine::work_thread> work;       // last: its tasks use the module
 };
 
 using stage_pointer = stage_actor::stateful_pointer<stage_state>;

@@ -110,12 +110,10 @@ void take_back(stage_pointer self, const step_key& key) {
 
 void end_rehearsal(stage_pointer self, const gradients_ready& from) {
   auto& state = self->state;
-  rehearsed outcome;
-  for (auto& [name, tensor] : engine::name_gradients(state.update.parameters, from.gradients))
-    outcome.gradients.push_back({name, tensor});
+  rehearsal_outcome outcome;
+  outcome.gradients = engine::name_gradients(state.update.parameters, from.gradients);
   for (const auto& module : state.modules)
-    for (auto& [name, tensor] : engine::copy_buffers(module->layers()))
-      outcome.buffers.push_back({name, tensor});
+    std::ranges::move(engine::copy_buffers(module->layers()), std::back_inserter(outcome.buffers));
   state.update.rehearsal = std::move(outcome);
   take_back(self, from.step);
 }

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "actors/transfer/pieces.hpp"
 #include "engine/data/sampler.hpp"
 
 namespace troupe::apps {
@@ -18,6 +19,8 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr std::chrono::hours share_deadline{1};
+/// Of one piece of the weights. The first waits for the newest parameters.
+constexpr std::chrono::minutes read_deadline{10};
 
 /// By then a parameter server has noticed which of its workers are lost, even starved ones.
 constexpr std::chrono::seconds ledger_deadline{30};
@@ -296,12 +299,14 @@ void driver::report(std::uint64_t step, const std::vector<ended_share>& shares) 
   events_.on_step(made);
 }
 
-result<std::vector<actors::named>> driver::read_weights() {
-  const auto read =
-      ask_.request<actors::weights>(workers_.front().actor, actors::read_weights{}, share_deadline)
-          .get();
-  if (!read) return tl::unexpected(read.error());
-  return read->tensors;
+result<std::vector<engine::named_tensor>> driver::read_weights() {
+  return actors::gather_pieces([&](const actors::list_place& from) -> result<actors::tensor_piece> {
+    auto part = ask_.request<actors::weights>(workers_.front().actor,
+                                              actors::read_weights{.from = from}, read_deadline)
+                    .get();
+    if (!part) return tl::unexpected(part.error());
+    return std::move(part->piece);
+  });
 }
 
 }  // namespace troupe::apps

@@ -60,7 +60,7 @@ class driver {
   [[nodiscard]] result<void> close_accounts();
 
   /// The parameters, and the buffers of the first worker that is left. Errors: as above.
-  [[nodiscard]] result<std::vector<actors::named>> read_weights();
+  [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
 
  private:
   struct mailbox;

@@ -10,6 +10,7 @@
 #include "actors/futures/combine.hpp"
 #include "actors/parameter_server/host_actor.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
+#include "actors/transfer/pieces.hpp"
 #include "apps/one_class.hpp"
 #include "apps/parameter_server/driver.hpp"
 #include "apps/parameter_server/learners.hpp"
@@ -28,7 +29,7 @@ constexpr std::chrono::minutes build_deadline{10};
 /// What is known of a run before any process starts.
 struct prepared_run {
   std::shared_ptr<const engine::dataset> data;
-  std::vector<actors::named> parameters;
+  std::vector<engine::named_tensor> parameters;
   std::vector<std::string> by_rows;
   drive_plan plan;
   std::uint64_t steps_per_epoch = 1;
@@ -137,6 +138,9 @@ class server_builder {
     for (const auto& [name, tensor] : run_.parameters)
       parameters.push_back({name, tensor, std::ranges::count(run_.by_rows, name) > 0});
     const auto parts = actors::spread_parameters(std::move(parameters), config_.server.shards);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (auto given = give_values(i, parts[i]); !given) return tl::unexpected(given.error());
+    }
     std::vector<actors::future<actors::shard_built>> asked;
     for (std::size_t i = 0; i < parts.size(); ++i)
       asked.push_back(
@@ -148,11 +152,34 @@ class server_builder {
     return shards;
   }
 
+  /// Hands a shard's first values to its host, piece after piece.
+  result<void> give_values(std::size_t number,
+                           const std::vector<actors::owned_parameter>& parameters) {
+    std::vector<engine::named_tensor> values;
+    for (const auto& each : parameters) values.push_back({each.name, each.values});
+    return actors::give_pieces(values, {}, [&](actors::tensor_piece piece) -> result<void> {
+      auto given =
+          ask_.request<actors::done>(host(number),
+                                     actors::shard_values{name_of_shard(number), std::move(piece)},
+                                     build_deadline)
+              .get();
+      if (!given) return tl::unexpected(given.error());
+      return {};
+    });
+  }
+
+  static std::string name_of_shard(std::size_t number) { return "shard-" + std::to_string(number); }
+
   actors::build_shard shard_order(std::size_t number,
                                   const std::vector<actors::owned_parameter>& parameters) const {
     const auto& optimizer = config_.optimizer;
-    return {.name = "shard-" + std::to_string(number),
-            .parameters = parameters,
+    std::vector<actors::parameter_entry> entries;
+    for (const auto& each : parameters)
+      entries.push_back({each.name, each.values.sizes().vec(),
+                         static_cast<std::int32_t>(each.values.scalar_type()), each.by_rows,
+                         each.first_row});
+    return {.name = name_of_shard(number),
+            .parameters = std::move(entries),
             .optimizer = optimizer.name,
             .optimizer_options = optimizer.options,
             .rate = {optimizer.schedule, run_.plan.steps},
@@ -206,9 +233,7 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
   if (config.train.save.empty()) return accounts;
   const auto weights = drives.read_weights();
   if (!weights) return tl::unexpected(weights.error());
-  std::vector<engine::named_tensor> tensors;
-  for (const auto& [name, tensor] : *weights) tensors.push_back({name, tensor});
-  auto saved = engine::save_safetensors(config.train.save, tensors);
+  auto saved = engine::save_safetensors(config.train.save, *weights);
   return saved ? accounts : saved;
 }
 

@@ -61,6 +61,8 @@ class shard_core {
   /// Whether the part of this push was kept by `push` and not yet handed over or forgotten.
   [[nodiscard]] bool keeps(const push_id& push) const;
 
+  [[nodiscard]] bool has_member(worker_id worker) const { return members_.contains(worker); }
+
   /// Updates done.
   [[nodiscard]] param_version version() const noexcept { return version_; }
   /// Why it is of no use any more.

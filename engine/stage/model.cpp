@@ -23,9 +23,9 @@ namespace {
 
 using by_name = std::map<std::string, at::Tensor>;
 
-std::string shape_text(const at::Tensor& tensor) {
+std::string shape_text(at::IntArrayRef shape) {
   std::ostringstream text;
-  text << tensor.sizes();
+  text << shape;
   return text.str();
 }
 
@@ -37,19 +37,6 @@ std::vector<named_tensor> own_weights(const model& layers) {
       std::ranges::move(part, std::back_inserter(all));
   }
   return all;
-}
-
-result<void> check_match(const std::string& name, const at::Tensor& own, const at::Tensor& given) {
-  if (own.sizes() != given.sizes()) {
-    return fail(errc::bad_data, "weight '" + name + "' has shape " + shape_text(given) +
-                                    ", but the model expects " + shape_text(own));
-  }
-  if (own.is_floating_point() != given.is_floating_point()) {
-    return fail(errc::bad_data, "weight '" + name + "' is of type " +
-                                    c10::toString(given.scalar_type()) +
-                                    ", but the model expects " + c10::toString(own.scalar_type()));
-  }
-  return {};
 }
 
 result<by_name> index_weights(const std::vector<named_tensor>& tensors,
@@ -111,7 +98,7 @@ at::Tensor run_layer(layer& which, const at::Tensor& input, bool training) try {
   note_backward(output, which);
   return output;
 } catch (const std::exception& problem) {
-  throw std::runtime_error(which.name() + " with an input of " + shape_text(input) + ": " +
+  throw std::runtime_error(which.name() + " with an input of " + shape_text(input.sizes()) + ": " +
                            reason_of(problem));
 }
 
@@ -119,6 +106,18 @@ std::vector<named_tensor> collect_weights(const model& layers) {
   auto all = own_weights(layers);
   for (auto& each : all) each.tensor = each.tensor.detach();
   return all;
+}
+
+result<void> check_weight(const named_tensor& own, at::IntArrayRef shape, at::ScalarType type) {
+  const auto& [name, tensor] = own;
+  if (tensor.sizes() != shape)
+    return fail(errc::bad_data, "weight '" + name + "' has shape " + shape_text(shape) +
+                                    ", but the model expects " + shape_text(tensor.sizes()));
+  if (tensor.is_floating_point() != c10::isFloatingType(type))
+    return fail(errc::bad_data, "weight '" + name + "' is of type " + c10::toString(type) +
+                                    ", but the model expects " +
+                                    c10::toString(tensor.scalar_type()));
+  return {};
 }
 
 result<void> load_weights(const model& layers, const std::vector<named_tensor>& tensors) {
@@ -129,8 +128,11 @@ result<void> load_weights(const model& layers, const std::vector<named_tensor>& 
     const auto found = given->find(name);
     if (found == given->end())
       return fail(errc::bad_data, "weight '" + name + "' of the model is missing; expected shape " +
-                                      shape_text(tensor));
-    if (auto checked = check_match(name, tensor, found->second); !checked) return checked;
+                                      shape_text(tensor.sizes()));
+    if (auto checked =
+            check_weight({name, tensor}, found->second.sizes(), found->second.scalar_type());
+        !checked)
+      return checked;
   }
   try {
     const c10::NoGradGuard no_grad;

@@ -32,6 +32,11 @@ namespace troupe::engine {
 /// in the layers' storage: clone what must outlive the next step.
 [[nodiscard]] std::vector<named_tensor> collect_weights(const model& layers);
 
+/// Whether a tensor of this shape and type may become the weight. Errors: bad_data naming it and
+/// both shapes, or integers where the model has floats or the reverse.
+[[nodiscard]] result<void> check_weight(const named_tensor& own, at::IntArrayRef shape,
+                                        at::ScalarType type);
+
 /// Copies tensors by name into the model, whose parameters keep their dtype, device and layout. On
 /// an error the model is unchanged. Errors: bad_data naming a tensor that is missing, unknown,
 /// given twice or of another shape (expected and given), or that is integers where the model has

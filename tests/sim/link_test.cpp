@@ -246,3 +246,47 @@ TEST_CASE("what comes twice counts once, even before the head of its frame") {
     return judge(talk);
   });
 }
+
+TEST_CASE("a frame over a limit fails at its sender, once and alone") {
+  constexpr std::uint64_t most = 60'000;
+  std::uint64_t refused = 0;
+  tests::for_each_seed(200, [&](std::uint64_t seed) -> std::string {
+    auto options = rough(seed);
+    options.losses = 0;
+    simulated_network network(options);
+    std::mt19937_64 random(seed);
+    std::array<std::vector<std::int64_t>, 2> sent, arrived;
+    std::vector<int> completed(frames, 0);
+    std::string fault;
+    link_events events;
+    events.on_frame = [&](peer_id, const frame& message) {
+      const auto number = std::get<std::int64_t>(message.body.at(0).fields.at(0).of);
+      arrived[static_cast<std::size_t>(number % 2)].push_back(number);
+    };
+    const auto server = make_simulated_link(network, std::move(events), {}).value();
+    const auto client = make_simulated_link(network, {}, {.tensor_bytes = most}).value();
+    const auto send = [&](peer_id peer, std::int64_t number) {
+      auto out = make_frame(number, random);
+      const bool fits = out.tensors.empty() || out.tensors[0].bytes.bytes <= most;
+      if (fits) sent[static_cast<std::size_t>(number % 2)].push_back(number);
+      refused += !fits;
+      client->send(peer, std::move(out), [&, number, fits](const result<void>& how) {
+        ++completed[static_cast<std::size_t>(number)];
+        if (how.has_value() != fits) fault = "frame " + std::to_string(number) + " ended wrong";
+        if (!how && (how.error().code != errc::bad_frame ||
+                     how.error().text.find("limit tensor_bytes is 60000") == std::string::npos))
+          fault = "frame " + std::to_string(number) + ": " + how.error().text;
+      });
+    };
+    client->connect(server->listen("node:0").value(), 10s, [&](const result<peer_id>& peer) {
+      for (std::int64_t i = 0; i < frames; ++i) send(*peer, i);
+    });
+    network.run_until_idle();
+    if (!fault.empty()) return fault;
+    if (arrived != sent) return "what is within the limits did not arrive, or something else did";
+    if (!std::ranges::all_of(completed, [](int calls) { return calls == 1; }))
+      return "a send did not complete once";
+    return "";
+  });
+  if (std::getenv("TROUPE_SEED") == nullptr) CHECK(refused > 100);  // the sizes do something
+}
