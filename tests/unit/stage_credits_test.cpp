@@ -84,7 +84,9 @@ actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
       [](const actors::gradients_ready&) {},
       [](const actors::step_undone&) {},
       [](const actors::tied_gradient&) {},
-      [](const actors::read_weights&) { return actors::weights{}; },
+      [](const actors::read_weights&) {
+        return actors::weights{{{}, {}, true}};
+      },
       [](const actors::load_state&) { return actors::done{}; },
       [](const actors::read_state&) { return actors::kept_state{}; },
       [](const actors::read_rehearsal&) { return actors::rehearsed{}; },
