@@ -310,7 +310,8 @@ std::vector<option> train_options() {
 std::vector<option> link_options() {
   return {
       {"link", "transport", "--link", "", "KIND",
-       "Between stages; auto: the fastest that works, loopback for stages in threads",
+       "Between stages; auto: shared memory, tcp where --listen names a port, loopback for stages "
+       "in threads",
        choice([](auto& c) -> auto& { return c.link.transport; }), ""},
       {"link", "listen", "--listen", "", "HOST:PORT",
        "Where stage processes reach this one, over tcp; port 0: any free",

@@ -6,7 +6,7 @@
 # Nothing here is read before the handshake is done, or without a MAC that holds (docs/protocol.md).
 #
 # On the wire a header is one unpacked Cap'n Proto segment without a segment table. Tensor bytes
-# travel beside it (messages/link/ucx_wire.hpp), from tensor storage into tensor storage.
+# travel beside it (messages/link/wire/format.hpp), from tensor storage into tensor storage.
 #
 # Ordering: frames of one lane arrive in the order you sent them. The control lane overtakes the
 # data lane: never let a control frame rely on a data frame sent before it.
@@ -112,7 +112,7 @@ struct Value {
 struct ActorRef {
   # An actor anywhere in the cluster.
   node @0 :Text;     # The name of the process that hosts it.
-  address @1 :Text;  # "host:port" where that process listens.
+  address @1 :Text;  # Where that process listens: "host:port" or "unix:PATH".
   id @2 :UInt64;
 }
 
