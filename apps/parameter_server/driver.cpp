@@ -18,6 +18,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr std::chrono::hours share_deadline{1};
+constexpr std::chrono::milliseconds look_every{20};  // whether an evaluation is to be abandoned
 
 at::Tensor to_tensor(std::span<const std::int64_t> indices) {
   auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);
@@ -54,6 +55,10 @@ struct driver::mailbox {
     }
     filled.notify_one();
   }
+  bool wait(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex);
+    return filled.wait_for(lock, patience, [this] { return !arrivals.empty(); });
+  }
   arrival take() {
     std::unique_lock lock(mutex);
     filled.wait(lock, [this] { return !arrivals.empty(); });
@@ -64,11 +69,11 @@ struct driver::mailbox {
 };
 
 driver::driver(actors::requester& ask, std::vector<actors::worker_actor> workers,
-               const engine::dataset& data, const drive_plan& plan, const drive_events& events)
+               const engine::dataset& data, drive_plan plan, drive_events events)
     : ask_(ask),
       data_(data),
       plan_(plan),
-      events_(events),
+      events_(std::move(events)),
       mail_(std::make_shared<mailbox>()),
       last_report_(clock::now()) {
   for (std::size_t i = 0; i < workers.size(); ++i) workers_.push_back({i, std::move(workers[i])});
@@ -121,10 +126,18 @@ result<std::optional<driver::arrival>> driver::next() {
   return std::optional<arrival>();
 }
 
-result<void> driver::run() {
-  const auto run =
-      plan_.mode == cluster::server_mode::synchronous ? run_synchronously() : run_asynchronously();
-  return run;
+result<void> driver::train() {
+  return plan_.mode == cluster::server_mode::synchronous ? run_synchronously()
+                                                         : run_asynchronously();
+}
+
+result<void> driver::finish() {
+  if (plan_.evaluate && steps_done_ > 0 && !leaves()) {
+    if (auto done = evaluate(steps_done_); !done) return done;
+  }
+  while (under_way_ > 0 && next()) {
+  }
+  return {};
 }
 
 result<void> driver::step_together(std::uint64_t step) {
@@ -145,19 +158,18 @@ result<void> driver::step_together(std::uint64_t step) {
 }
 
 result<void> driver::run_synchronously() {
-  std::uint64_t step = 0;
-  while (step < plan_.steps && !events_.should_stop()) {
-    if (auto done = step_together(++step); !done) return done;
-    if (step == plan_.steps) break;
-    if (auto done = evaluate_if_due(step); !done) return done;
+  while (steps_done_ < plan_.steps && !events_.should_stop()) {
+    if (auto done = step_together(steps_done_ + 1); !done) return done;
+    ++steps_done_;
+    if (steps_done_ == plan_.steps) break;
+    if (auto done = evaluate_if_due(steps_done_); !done || abandoned_) return done;
   }
-  return plan_.evaluate && step > 0 ? evaluate(step) : result<void>();
+  return {};
 }
 
 result<void> driver::run_asynchronously() {
   const auto share = plan_.batch_size / static_cast<std::int64_t>(workers_.size());
   std::uint64_t begun = 0;
-  std::uint64_t done = 0;
   const auto begin = [&](const place& worker) {
     if (begun >= plan_.steps || events_.should_stop()) return;
     order_for(begun / steps_per_epoch_);
@@ -170,16 +182,31 @@ result<void> driver::run_asynchronously() {
     if (!arrived) return tl::unexpected(arrived.error());
     if (!*arrived) continue;
     const auto number = (*arrived)->worker;
-    report(++done, {std::move(**arrived)});
+    report(++steps_done_, {std::move(**arrived)});
     const auto free = std::ranges::find(workers_, number, &place::number);
     if (free != workers_.end()) begin(*free);
   }
-  return plan_.evaluate && done > 0 ? evaluate(done) : result<void>();
+  return {};
 }
 
 result<void> driver::evaluate_if_due(std::uint64_t step) {
   const auto period = plan_.evaluate_every > 0 ? plan_.evaluate_every : steps_per_epoch_;
-  return plan_.evaluate && step % period == 0 ? evaluate(step) : result<void>();
+  if (!plan_.evaluate || step % period != 0) return {};
+  if (plan_.keep_weights) {
+    // A worker that evaluates would answer only when it is done with its share.
+    auto now = read_weights();
+    if (!now) return tl::unexpected(now.error());
+    kept_ = std::move(*now);
+  }
+  auto done = evaluate(step);
+  if (!abandoned_) kept_.reset();
+  return done;
+}
+
+bool driver::await_arrival() {
+  while (!mail_->wait(look_every))
+    if (leaves()) return false;
+  return true;
 }
 
 result<void> driver::evaluate(std::uint64_t step) {
@@ -196,6 +223,7 @@ result<void> driver::evaluate(std::uint64_t step) {
   };
   for (const auto& each : std::vector(workers_)) feed(each);
   while (under_way_ > 0) {
+    if (leaves() || !await_arrival()) return {};
     const auto arrived = next();
     if (!arrived) return tl::unexpected(arrived.error());
     if (!*arrived) continue;  // its samples do not count
@@ -232,6 +260,7 @@ void driver::report(std::uint64_t step, const std::vector<arrival>& shares) {
 }
 
 result<std::vector<actors::named>> driver::read_weights() {
+  if (kept_) return *kept_;
   const auto read =
       ask_.request<actors::weights>(workers_.front().actor, actors::read_weights{}, share_deadline)
           .get();

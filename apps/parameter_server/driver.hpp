@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@ struct drive_plan {
   std::uint64_t seed = 0;
   bool evaluate = true;
   std::uint64_t evaluate_every = 0;  // 0: after each epoch and at the end
+  bool keep_weights = false;         // they are wanted at once when the run is stopped
 };
 
 /// What it tells, in the calling thread.
@@ -31,6 +34,8 @@ struct drive_events {
   std::function<void(const cluster::step_report&)> on_step;
   std::function<void(const cluster::evaluation_report&)> on_evaluation;
   std::function<void(const std::string& line)> on_note;
+  /// Asked before each step, and all the time in an evaluation, which is abandoned at once. From
+  /// then on it stays true.
   std::function<bool()> should_stop;
 };
 
@@ -40,13 +45,21 @@ struct drive_events {
 class driver {
  public:
   driver(actors::requester& ask, std::vector<actors::worker_actor> workers,
-         const engine::dataset& data, const drive_plan& plan, const drive_events& events);
+         const engine::dataset& data, drive_plan plan, drive_events events);
 
-  /// Runs all steps, or until it should stop. Errors: what a worker reported (of the parameter
-  /// server: peer_lost, ..); peer_lost when no worker is left.
-  [[nodiscard]] result<void> run();
+  /// Runs all steps, or until it should stop, with the evaluations in between. Errors: what a
+  /// worker reported (of the parameter server: peer_lost, ..); peer_lost when no worker is left.
+  [[nodiscard]] result<void> train();
 
-  /// The parameters, and the buffers of the first worker that is left. Errors: as above.
+  /// Steps applied so far.
+  [[nodiscard]] std::uint64_t steps_done() const noexcept { return steps_done_; }
+
+  /// Evaluates for the last time, unless it should stop, and waits for what was abandoned. Call it
+  /// once, after `train`. Errors: as there.
+  [[nodiscard]] result<void> finish();
+
+  /// The parameters, and the buffers of the first worker that is left. Waits for no evaluation, if
+  /// the plan says to keep weights. Errors: as above.
   [[nodiscard]] result<std::vector<actors::named>> read_weights();
 
  private:
@@ -65,6 +78,9 @@ class driver {
     double loss = 0;  // summed over samples
   };
 
+  /// Whether nobody waits for evaluations any more.
+  [[nodiscard]] bool leaves() { return abandoned_ = abandoned_ || events_.should_stop(); }
+
   void start(const place& worker, std::uint64_t step, bool evaluate, std::int64_t begin,
              std::int64_t end);
   /// Waits for the next share. nullopt: its worker is lost, and left out.
@@ -74,6 +90,8 @@ class driver {
   [[nodiscard]] result<void> step_together(std::uint64_t step);
   [[nodiscard]] result<void> evaluate_if_due(std::uint64_t step);
   [[nodiscard]] result<void> evaluate(std::uint64_t step);
+  /// Whether something came in before the evaluation was abandoned.
+  [[nodiscard]] bool await_arrival();
   void report(std::uint64_t step, const std::vector<arrival>& shares);
   void order_for(std::uint64_t epoch);
 
@@ -81,12 +99,15 @@ class driver {
   std::vector<place> workers_;
   const engine::dataset& data_;
   const drive_plan plan_;
-  const drive_events& events_;
+  const drive_events events_;
   const std::shared_ptr<mailbox> mail_;
   std::vector<std::int64_t> order_;  // of the samples of epoch_
   std::uint64_t epoch_ = 0;
   std::uint64_t steps_per_epoch_ = 1;
   std::size_t under_way_ = 0;
+  std::uint64_t steps_done_ = 0;
+  bool abandoned_ = false;  // an evaluation, whose shares may be under way
+  std::optional<std::vector<actors::named>> kept_;  // as of the evaluation under way
   std::chrono::steady_clock::time_point last_report_;
 };
 

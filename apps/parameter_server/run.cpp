@@ -1,6 +1,5 @@
 #include "apps/parameter_server/run.hpp"
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -12,12 +11,12 @@
 #include "actors/parameter_server/parameter_store.hpp"
 #include "apps/parameter_server/driver.hpp"
 #include "apps/parameter_server/learners.hpp"
+#include "apps/saving.hpp"
 #include "cluster/membership/run_guard.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
 #include "cluster/observe/run_reporter.hpp"
 #include "engine/stage/model.hpp"
-#include "engine/state/safetensors.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -73,7 +72,8 @@ result<prepared_run> prepare(const cluster::trainer_config& config) {
               .shuffle = config.data.shuffle,
               .seed = train.seed,
               .evaluate = train.eval,
-              .evaluate_every = train.eval_every};
+              .evaluate_every = train.eval_every,
+              .keep_weights = !train.save.empty()};
   return run;
 }
 
@@ -164,9 +164,17 @@ class server_builder {
   const prepared_run& run_;
 };
 
-/// Drives the workers through the run and saves the weights at its end.
+result<std::vector<engine::named_tensor>> what_to_save(driver& drives) {
+  const auto weights = drives.read_weights();
+  if (!weights) return tl::unexpected(weights.error());
+  std::vector<engine::named_tensor> tensors;
+  for (const auto& [name, tensor] : *weights) tensors.push_back({name, tensor});
+  return tensors;
+}
+
+/// Drives the workers through the run. The weights are saved before the last evaluation.
 result<void> drive(cluster::worker_group& group, const cluster::trainer_config& config,
-                   const prepared_run& run, const std::atomic<bool>& stop) {
+                   const prepared_run& run, run_control& control) {
   actors::requester ask(group.system(),
                         [&](const caf::node_id& id) { return group.node().name_of(id); });
   auto workers = server_builder(group, ask, config, run).build();
@@ -177,26 +185,24 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
   auto report = cluster::run_reporter::open(config.observe, options);
   if (!report) return tl::unexpected(report.error());
 
-  const drive_events events{[&](const auto& step) { (*report)->step(step); },
-                            [&](const auto& outcome) { (*report)->evaluation(outcome); },
-                            [&](const auto& line) { (*report)->print(line); },
-                            [&] { return stop.load() || (*report)->failure().has_value(); }};
-  driver drives(ask, std::move(*workers), *run.data, run.plan, events);
-  const auto done = drives.run();
+  const auto stopped = [&] { return control.stop.wanted(); };
+  const auto print = [&](const std::string& line) { (*report)->print(line); };
+  driver drives(ask, std::move(*workers), *run.data, run.plan,
+                {[&](const auto& step) { (*report)->step(step); },
+                 [&](const auto& outcome) { (*report)->evaluation(outcome); },
+                 print, stopped});
+  const auto read = [&] { return what_to_save(drives); };
+  auto done = drives.train();
+  if (done) done = control.saver.save(drives.steps_done(), drives.steps_done() > 0, read, print);
+  if (done) done = drives.finish();
   (*report)->finish();
-  if (!done) return done;
-  if ((*report)->failure()) return tl::unexpected(*(*report)->failure());
-  if (config.train.save.empty()) return {};
-  const auto weights = drives.read_weights();
-  if (!weights) return tl::unexpected(weights.error());
-  std::vector<engine::named_tensor> tensors;
-  for (const auto& [name, tensor] : *weights) tensors.push_back({name, tensor});
-  return engine::save_safetensors(config.train.save, tensors);
+  return done ? control.saver.save_if_lost(read) : done;
 }
 
 }  // namespace
 
 result<run_end> run_server_trainer(const cluster::trainer_config& config) {
+  run_control control(config);
   const auto run = prepare(config);
   if (!run) return tl::unexpected(run.error());
   auto link = cluster::process_link_of(config.link);
@@ -204,15 +210,14 @@ result<run_end> run_server_trainer(const cluster::trainer_config& config) {
   auto workers = cluster::make_worker_processes(std::move(*link), config.observe.verbose);
   if (!workers) return tl::unexpected(workers.error());
 
-  std::atomic<bool> stop = false;
   const std::shared_ptr<cluster::workers> all = std::move(*workers);
-  auto guard = cluster::guard_run(stop, all);
+  auto guard = cluster::guard_run(control.stop, all);
   if (!guard) return tl::unexpected(guard.error());
   auto group = cluster::worker_group::start(all, node_names(config.server), config.link.listen);
   if (!group) return tl::unexpected(group.error());
-  if (auto driven = drive(**group, config, *run, stop); !driven)
+  if (auto driven = drive(**group, config, *run, control); !driven)
     return tl::unexpected((*group)->explain(driven.error()));
-  return stop ? run_end::interrupted : run_end::complete;
+  return control.saver.end();
 }
 
 result<void> run_server_node(const cluster::node_options& options) {

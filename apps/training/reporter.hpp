@@ -25,9 +25,6 @@ class reporter {
   /// Ends the progress bar, and says how far the prediction was off, if there was one.
   void finish(const std::optional<engine::prediction>& predicted);
 
-  /// The first failed write to --json, if one failed.
-  [[nodiscard]] const std::optional<error>& failure() const noexcept { return out_->failure(); }
-
  private:
   reporter(std::unique_ptr<cluster::run_reporter> out, bool scales)
       : out_(std::move(out)), scales_(scales) {}

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +14,7 @@
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/worker_group.hpp"
 #include "messages/link/ucx_link.hpp"
+#include "messages/log.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -28,6 +30,9 @@ struct ends {
 
   void note(const child_exit& ended) {
     const std::scoped_lock lock(mutex);
+    // One that crashes on its way out spoils nothing, but nobody else would hear of it.
+    const bool crashed = ended.signal != 0 && ended.signal != SIGTERM && ended.signal != SIGKILL;
+    crashed && expected ? log::warning(describe(ended)) : log::debug(describe(ended));
     if (!expected && !failure) failure = describe(ended);
   }
 };

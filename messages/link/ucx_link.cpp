@@ -16,6 +16,7 @@
 
 #include "messages/link/mpsc_queue.hpp"
 #include "messages/link/ucx_engine.hpp"
+#include "messages/link/ucx_log.hpp"
 #include "messages/log.hpp"
 
 namespace troupe::messages {
@@ -44,6 +45,7 @@ class ucx_link final : public link {
   }
 
   result<void> start(link_events events) {
+    take_ucx_log();
     std::promise<result<void>> started;
     std::future<result<void>> outcome = started.get_future();
     thread_ = std::thread([this, events = std::move(events), &started]() mutable noexcept {
