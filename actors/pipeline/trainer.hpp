@@ -43,7 +43,8 @@ struct training_events {
 
 /// Trains: orders batches from a data actor of its own and steps from the pipeline, keeping two
 /// steps under way so that the next batch is read while the last one is computed. Stopped, it does
-/// not evaluate any more. Returns the number of updates applied. Errors: what a stage answered, or the data (bad_data); peer_lost.
+/// not evaluate any more. Returns the number of updates applied. Errors: what a stage answered, or
+/// the data (bad_data); peer_lost.
 [[nodiscard]] result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
                                           std::shared_ptr<const engine::dataset> data,
                                           const training& run, const training_events& events);

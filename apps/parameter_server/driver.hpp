@@ -106,7 +106,7 @@ class driver {
   std::uint64_t steps_per_epoch_ = 1;
   std::size_t under_way_ = 0;
   std::uint64_t steps_done_ = 0;
-  bool abandoned_ = false;  // an evaluation, whose shares may be under way
+  bool abandoned_ = false;                          // an evaluation, whose shares may be under way
   std::optional<std::vector<actors::named>> kept_;  // as of the evaluation under way
   std::chrono::steady_clock::time_point last_report_;
 };

@@ -189,8 +189,7 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
   const auto print = [&](const std::string& line) { (*report)->print(line); };
   driver drives(ask, std::move(*workers), *run.data, run.plan,
                 {[&](const auto& step) { (*report)->step(step); },
-                 [&](const auto& outcome) { (*report)->evaluation(outcome); },
-                 print, stopped});
+                 [&](const auto& outcome) { (*report)->evaluation(outcome); }, print, stopped});
   const auto read = [&] { return what_to_save(drives); };
   auto done = drives.train();
   if (done) done = control.saver.save(drives.steps_done(), drives.steps_done() > 0, read, print);

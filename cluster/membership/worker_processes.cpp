@@ -32,7 +32,10 @@ struct ends {
     const std::scoped_lock lock(mutex);
     // One that crashes on its way out spoils nothing, but nobody else would hear of it.
     const bool crashed = ended.signal != 0 && ended.signal != SIGTERM && ended.signal != SIGKILL;
-    crashed && expected ? log::warning(describe(ended)) : log::debug(describe(ended));
+    if (crashed && expected)
+      log::warning(describe(ended));
+    else
+      log::debug(describe(ended));
     if (!expected && !failure) failure = describe(ended);
   }
 };

@@ -78,8 +78,8 @@ result<void> atomic_file::open() {
   const bool replaces = ::stat(target_.c_str(), &old) == 0;
   for (;;) {
     // Short, and not made from the file's name, which may be as long as a name can be.
-    auto name = folder_of(target_) / (".troupe-" + std::to_string(::getpid()) + "-" +
-                                      std::to_string(serial++) + ".tmp");
+    auto name = folder_of(target_) /
+                (".troupe-" + std::to_string(::getpid()) + "-" + std::to_string(serial++) + ".tmp");
     descriptor_ =
         ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666);
     if (descriptor_ < 0 && errno == EEXIST) continue;  // left by a killed process of the same id
@@ -103,12 +103,12 @@ result<void> atomic_file::write(std::span<const std::byte> bytes) {
 
 result<void> atomic_file::commit() {
   if (::fsync(descriptor_) != 0) return failed("the disk did not take the bytes: " + reason_now());
-  if (::close(std::exchange(descriptor_, -1)) != 0) return failed("closing failed: " + reason_now());
+  if (::close(std::exchange(descriptor_, -1)) != 0)
+    return failed("closing failed: " + reason_now());
   if (::rename(temporary_.c_str(), target_.c_str()) != 0)
     return failed("cannot rename over it: " + reason_now());
   temporary_.clear();
-  if (!sync_folder(folder_of(target_)))
-    return failed("its folder was not synced: " + reason_now());
+  if (!sync_folder(folder_of(target_))) return failed("its folder was not synced: " + reason_now());
   return {};
 }
 

@@ -36,8 +36,8 @@ fs::path unused_in(const fs::path& folder, const std::string& name) {
   const fs::path wanted(name);
   auto free = folder / wanted;
   for (int number = 2; is_taken(free) && number < most_numbers; ++number)
-    free = folder / (wanted.stem().string() + "-" + std::to_string(number) +
-                     wanted.extension().string());
+    free = folder /
+           (wanted.stem().string() + "-" + std::to_string(number) + wanted.extension().string());
   return free;
 }
 

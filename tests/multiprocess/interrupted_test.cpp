@@ -242,17 +242,16 @@ TEST_CASE("A hangup leaves a run under nohup alone") {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
   int steps_after = -1;
-  const auto outcome = run_in_shell(
-      shell_line("trap '' HUP;", long_run({"--save", file})),
-      [&](pid_t program, std::string_view line) {
-        if (!line.starts_with("step ")) return;
-        if (++steps_after == 0) {
-          auto all = children_of(program);
-          all.push_back(program);
-          for (const auto each : all) kill(each, SIGHUP);
-        }
-        if (steps_after == 2) kill(program, SIGINT);
-      });
+  const auto outcome = run_in_shell(shell_line("trap '' HUP;", long_run({"--save", file})),
+                                    [&](pid_t program, std::string_view line) {
+                                      if (!line.starts_with("step ")) return;
+                                      if (++steps_after == 0) {
+                                        auto all = children_of(program);
+                                        all.push_back(program);
+                                        for (const auto each : all) kill(each, SIGHUP);
+                                      }
+                                      if (steps_after == 2) kill(program, SIGINT);
+                                    });
   INFO(outcome.err);
   CHECK(outcome.code == 130);
   CHECK(holds_weights(file));
@@ -366,9 +365,8 @@ TEST_CASE("A full disk at the save: the weights go elsewhere, and nothing of the
   INFO(outcome.err);
   CHECK(outcome.code == 3);
   CHECK(holds_weights(folder / "weights"));
-  CHECK_THAT(outcome.last_line(),
-             ContainsSubstring("No space left on device; the weights are in " +
-                               (folder / "weights").string()));
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("No space left on device; the weights are in " +
+                                                    (folder / "weights").string()));
   CHECK(names_in(folder / "small") == std::set<std::string>{"weights"});
   CHECK(content(folder / "small" / "weights") == "old");
   check_children_ended_well(outcome, 2);
@@ -377,10 +375,10 @@ TEST_CASE("A full disk at the save: the weights go elsewhere, and nothing of the
 TEST_CASE("Weights that can be saved nowhere end the run with a code of their own") {
   const scratch_folder folder;
   fs::create_directory(folder / "here");
-  const auto outcome = run_in_shell(
-      shell_line("cd '" + (folder / "here").string() + "'; export TMPDIR=/nowhere;",
-                 short_run({"--save", "w"})),
-      at_first_step([&](pid_t) { fs::remove(folder / "here"); }));
+  const auto outcome =
+      run_in_shell(shell_line("cd '" + (folder / "here").string() + "'; export TMPDIR=/nowhere;",
+                              short_run({"--save", "w"})),
+                   at_first_step([&](pid_t) { fs::remove(folder / "here"); }));
   INFO(outcome.err);
   CHECK(outcome.code == 4);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("the weights are saved nowhere"));
@@ -449,9 +447,8 @@ TEST_CASE("A run without its standard streams, or with a closed pipe for them, s
     CHECK(outcome.code == 0);
   }
   SECTION("a pipe that nobody reads") {
-    const auto outcome =
-        run_in_shell("{ ( " + shell_line("", short_run({"--save", file}), "2>&1") +
-                     " ); echo ended $? >&2; } | true");
+    const auto outcome = run_in_shell("{ ( " + shell_line("", short_run({"--save", file}), "2>&1") +
+                                      " ); echo ended $? >&2; } | true");
     CHECK_THAT(outcome.err, ContainsSubstring("ended 0"));
   }
   CHECK(holds_weights(file));

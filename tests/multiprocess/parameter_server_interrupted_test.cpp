@@ -70,19 +70,19 @@ std::string content(const fs::path& file) {
 TEST_CASE("SIGTERM in an evaluation has a parameter server's weights on disk within a second") {
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
-  const auto outcome = run_program(
-      residual_run({"--steps", "1000", "--eval-every", "1", "--save", file}),
-      at_first_step([&](pid_t program) {
-        auto processes = children_of(program);
-        REQUIRE(processes.size() == 4);
-        std::ranges::sort(processes);
-        REQUIRE(tests::wait_for_work(processes.back(), std::chrono::milliseconds(300)));
-        CHECK_FALSE(fs::exists(file));
-        kill(program, SIGTERM);
-        const auto took = tests::wait_for_file(file);
-        WARN("the weights were on disk after " << took.count() << " s");
-        CHECK(took.count() < 1);
-      }));
+  const auto outcome =
+      run_program(residual_run({"--steps", "1000", "--eval-every", "1", "--save", file}),
+                  at_first_step([&](pid_t program) {
+                    auto processes = children_of(program);
+                    REQUIRE(processes.size() == 4);
+                    std::ranges::sort(processes);
+                    REQUIRE(tests::wait_for_work(processes.back(), std::chrono::milliseconds(300)));
+                    CHECK_FALSE(fs::exists(file));
+                    kill(program, SIGTERM);
+                    const auto took = tests::wait_for_file(file);
+                    WARN("the weights were on disk after " << took.count() << " s");
+                    CHECK(took.count() < 1);
+                  }));
   INFO(outcome.err);
   CHECK(outcome.code == 143);
   CHECK(tensors_in(file) == 122);
@@ -95,12 +95,11 @@ TEST_CASE("A parameter server saves before its last evaluation, which a signal a
     INFO(mode);
     const scratch_folder folder;
     const auto file = folder / "weights.safetensors";
-    const auto outcome =
-        run_program(residual_run({"--mode", mode, "--steps", "2", "--save", file}),
-                    at_first_step([&](pid_t program) {
-                      tests::wait_for_file(file);
-                      kill(program, SIGINT);
-                    }));
+    const auto outcome = run_program(residual_run({"--mode", mode, "--steps", "2", "--save", file}),
+                                     at_first_step([&](pid_t program) {
+                                       tests::wait_for_file(file);
+                                       kill(program, SIGINT);
+                                     }));
     INFO(outcome.err);
     CHECK(outcome.code == 130);
     CHECK(tensors_in(file) == 122);

@@ -232,8 +232,7 @@ TEST_CASE("only a file can be saved to, through links too") {
   const folder here;
   const std::string link = here.file("link");
   std::filesystem::create_symlink("/dev/null", link);
-  CHECK(error_of({"--save", "/dev/null"}) ==
-        "--save: /dev/null cannot be written: is a device");
+  CHECK(error_of({"--save", "/dev/null"}) == "--save: /dev/null cannot be written: is a device");
   CHECK(error_of({"--save", link}) == "--save: " + link + " cannot be written: is a device");
   CHECK(error_of({"--save-profile", "/dev/null"}) ==
         "--save-profile: /dev/null cannot be written: is a device");
@@ -246,8 +245,8 @@ TEST_CASE("only a file can be saved to, through links too") {
         "--save: " + longer + " cannot be written: File name too long");
   std::filesystem::create_symlink(here.file("no") + "/w", here.file("astray"));
   CHECK(error_of({"--save", here.file("astray")}) == "--save: " + here.file("astray") +
-                                                          " cannot be written: the directory " +
-                                                          here.file("no") + " does not exist");
+                                                         " cannot be written: the directory " +
+                                                         here.file("no") + " does not exist");
 }
 
 TEST_CASE("two outputs are not one file, however it is spelled, and none is the settings'") {
@@ -263,7 +262,8 @@ TEST_CASE("two outputs are not one file, however it is spelled, and none is the 
   CHECK(config_of({"--save", one, "--json", here.file("y")}).train.save == one);
   const std::string file = here.write("run.toml", "[train]\nsave = \"" + one + "\"\n");
   CHECK(error_of({"--config", file, "--json", one}) ==
-        "--json: " + one + " is the file of " + file + ":2: train.save too; each needs one of its own");
+        "--json: " + one + " is the file of " + file +
+            ":2: train.save too; each needs one of its own");
   CHECK(error_of({"--config", file, "--save", file}) ==
         "--save: " + file + " holds the settings of this run (--config)");
   CHECK(config_of({"--config", file}).config_file == file);

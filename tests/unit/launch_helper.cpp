@@ -79,11 +79,12 @@ int saver() {
   bool asked = false;
   const auto guard = interrupt_guard::install({.on_stop = [](int) { say("saving"); },
                                                .on_abort = [](int) { say("lost"); },
-                                               .puts_off_abort = [&asked](int) {
-                                                 if (asked) return false;
-                                                 say("put off");
-                                                 return asked = true;
-                                               }});
+                                               .puts_off_abort =
+                                                   [&asked](int) {
+                                                     if (asked) return false;
+                                                     say("put off");
+                                                     return asked = true;
+                                                   }});
   if (!guard) return 1;
   say("ready " + std::to_string(::getpid()));
   sleep_for_ever();

@@ -1,4 +1,5 @@
-// What an output replaces, what it must not, and where weights go when their file cannot be written.
+// What an output replaces, what it must not, and where weights go when their file cannot be
+// written.
 
 #include "engine/state/output_file.hpp"
 
