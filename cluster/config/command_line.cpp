@@ -247,8 +247,8 @@ result<command> read_node(std::span<const char* const> arguments) {
                     std::string(wrong.what()));
   }
   if (!is_address(out.join) && !is_unix_socket(out.join))
-    return fail(errc::bad_config, "--join: \"" + out.join +
-                                      "\" is not an address; allowed: HOST:PORT, unix:PATH");
+    return fail(errc::bad_config,
+                "--join: \"" + out.join + "\" is not an address; allowed: HOST:PORT, unix:PATH");
   if (!is_loopback(out.join) && out.secret_file.empty() && out.secret_descriptor < 0)
     return fail(errc::bad_config, "--join: " + out.join +
                                       " is on another machine: name the file of the cluster's "

@@ -148,7 +148,7 @@ struct link_config {
   /// come, or, over tcp, a free port of loopback.
   std::string listen = "";
   cluster::network network = cluster::network::sealed;
-  std::filesystem::path secret_file;   ///< Empty: a random secret, for processes we start.
+  std::filesystem::path secret_file;  ///< Empty: a random secret, for processes we start.
 
   bool operator==(const link_config&) const = default;
 };

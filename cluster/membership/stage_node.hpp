@@ -16,8 +16,8 @@ namespace troupe::cluster {
 /// A node that joins a trainer's: of a stage, or of a parameter server's shard or worker. It has a
 /// process, or a thread of the trainer's process.
 struct worker_node_settings {
-  std::string name;     ///< "stage-1", unique in the run.
-  std::string trainer;  ///< Where the trainer's node listens, "host:port".
+  std::string name;         ///< "stage-1", unique in the run.
+  std::string trainer;      ///< Where the trainer's node listens, "host:port".
   std::string listen = "";  ///< Empty: whatever suits the link.
   actors::link_factory make_link;
 };

@@ -44,8 +44,14 @@ engine::engine(const link_options& options, link_events events, link_counters& c
       counters_(counters),
       events_(std::move(events)),
       pool_(options.pool_bytes),
-      shared_{options_, pool_,           counters_,      events_,
-              attention_, std::move(memory), std::move(desk), [this] { return make_share(); },
+      shared_{options_,
+              pool_,
+              counters_,
+              events_,
+              attention_,
+              std::move(memory),
+              std::move(desk),
+              [this] { return make_share(); },
               record::faster_cipher()} {}
 
 engine::~engine() {
@@ -152,8 +158,8 @@ void engine::push_out_stranger() {
     ++count;
     if (oldest == nullptr || each.core->id() < oldest->core->id()) oldest = &each;
   }
-  const auto most = std::ranges::max_element(
-      by_host, {}, [](const auto& entry) { return entry.second.first; });
+  const auto most =
+      std::ranges::max_element(by_host, {}, [](const auto& entry) { return entry.second.first; });
   if (most != by_host.end()) most->second.second->core->make_room();
 }
 
@@ -300,7 +306,8 @@ void engine::settle_expired(clock::time_point now) {
 
 bool engine::arm() {
   if (!attention_.empty()) return false;
-  return !ucx_ || std::ranges::all_of(peers_, [](auto& each) { return each.second.over_ucx->arm(); });
+  return !ucx_ ||
+         std::ranges::all_of(peers_, [](auto& each) { return each.second.over_ucx->arm(); });
 }
 
 }  // namespace troupe::messages

@@ -67,7 +67,7 @@ class engine {
     std::unique_ptr<door::door_carrier> by;
     ucx::ucx_carrier* over_ucx = nullptr;  // the same, where frames pass through UCX
     std::unique_ptr<connection> core;
-    bool is_stranger = false;    // is one of `strangers_`
+    bool is_stranger = false;     // is one of `strangers_`
     bool is_counted_out = false;  // is none of `living_`
   };
   using peer_map = std::unordered_map<std::uint64_t, peer>;

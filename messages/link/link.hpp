@@ -33,12 +33,12 @@ struct link_stats {
   std::uint64_t frames_received = 0;
   std::uint64_t bytes_sent = 0;  ///< Headers and tensors, also lent ones.
   std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_in_flight = 0;   ///< Tensor bytes handed to `send` and not completed.
-  std::uint64_t bytes_lent = 0;        ///< Of bytes_sent: what stayed where it was.
-  std::uint64_t bad_frames = 0;        ///< Frames that broke the protocol or a limit.
-  std::uint64_t peers = 0;             ///< Connected now.
-  std::uint64_t bad_macs = 0;          ///< Messages not sealed by the peer; each ended its link.
-  std::uint64_t replayed_frames = 0;   ///< Pieces of frames that came again and were dropped.
+  std::uint64_t bytes_in_flight = 0;  ///< Tensor bytes handed to `send` and not completed.
+  std::uint64_t bytes_lent = 0;       ///< Of bytes_sent: what stayed where it was.
+  std::uint64_t bad_frames = 0;       ///< Frames that broke the protocol or a limit.
+  std::uint64_t peers = 0;            ///< Connected now.
+  std::uint64_t bad_macs = 0;         ///< Messages not sealed by the peer; each ended its link.
+  std::uint64_t replayed_frames = 0;  ///< Pieces of frames that came again and were dropped.
   std::array<std::uint64_t, refusal_kinds> refused_handshakes = {};  ///< Indexed by `refusal`.
 
   [[nodiscard]] std::uint64_t refused(refusal why) const {

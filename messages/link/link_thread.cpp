@@ -11,11 +11,12 @@
 #include <cerrno>
 #include <cstring>
 #include <future>
+#include <system_error>
 #include <thread>
 #include <variant>
 
-#include "messages/link/mpsc_queue.hpp"
 #include "messages/link/engine.hpp"
+#include "messages/link/mpsc_queue.hpp"
 #include "messages/log.hpp"
 
 namespace troupe::messages {
@@ -46,10 +47,16 @@ class threaded_link final : public link {
   result<void> start(link_events events) {
     std::promise<result<void>> started;
     std::future<result<void>> outcome = started.get_future();
-    thread_ = std::thread([this, events = std::move(events), &started]() mutable noexcept {
-      pthread_setname_np(pthread_self(), "troupe-link");
-      run(std::move(events), started);
-    });
+    try {
+      thread_ = std::thread([this, events = std::move(events), &started]() mutable noexcept {
+        pthread_setname_np(pthread_self(), "troupe-link");
+        run(std::move(events), started);
+      });
+    } catch (const std::system_error& problem) {
+      return fail(errc::io_failed,
+                  fmt::format("the link cannot start its thread: {}; see ulimit -u",
+                              problem.code().message()));
+    }
     return outcome.get();
   }
 
@@ -278,7 +285,7 @@ class threaded_link final : public link {
   std::unique_ptr<engine> engine_;
   clock::time_point no_spin_until_;
   clock::duration pause_ = 10ms;  // of polling, the next time the core is taken
-  bool door_news_ = true;  // a socket may be ready
+  bool door_news_ = true;         // a socket may be ready
   int fruitless_ = 0;             // times UCX would not be waited for since something happened
 
   std::thread thread_;
@@ -318,8 +325,8 @@ result<std::unique_ptr<link>> make_link(link_options options, link_events events
   if (wake_fd < 0) {
     return fail(errc::io_failed, fmt::format("cannot make an eventfd: {}", std::strerror(errno)));
   }
-  auto out =
-      std::make_unique<threaded_link>(std::move(options), wake_fd, is_shm ? memory_to_lend() : nullptr);
+  auto out = std::make_unique<threaded_link>(std::move(options), wake_fd,
+                                             is_shm ? memory_to_lend() : nullptr);
   if (auto started = out->start(std::move(events)); !started) {
     return tl::unexpected(std::move(started.error()));
   }

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "messages/link/link.hpp"
+#include "messages/link/link_options.hpp"
 #include "messages/link/loopback/loopback.hpp"
 #include "messages/link/simulated/simulated.hpp"
-#include "messages/link/link_options.hpp"
 
 namespace troupe::messages::testing {
 

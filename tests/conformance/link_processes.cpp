@@ -284,14 +284,13 @@ TEMPLATE_TEST_CASE("a link whose peer is stopped can be destroyed", "[link]", tc
 }
 
 TEST_CASE("a transport that UCX lacks is refused in one line", "[link]") {
-  const auto made =
-      make_link({.transport = link_transport::shm, .settings = {{"TLS", "tcp"}}}, {});
+  const auto made = make_link({.transport = link_transport::shm, .settings = {{"TLS", "tcp"}}}, {});
   REQUIRE_FALSE(made);
   CHECK(made.error().code == errc::transport_missing);
   CHECK(made.error().text.find('\n') == std::string::npos);
-  const auto none =
-      make_link({.transport = link_transport::trusted,
-                 .settings = {{"TLS", "no_such_transport"}, {"LOG_LEVEL", "fatal"}}}, {});
+  const auto none = make_link({.transport = link_transport::trusted,
+                               .settings = {{"TLS", "no_such_transport"}, {"LOG_LEVEL", "fatal"}}},
+                              {});
   REQUIRE_FALSE(none);
   CHECK(none.error().code == errc::transport_missing);
 }

@@ -16,8 +16,8 @@
 
 #include "link_fixture.hpp"
 #include "messages/codec/codec.hpp"
-#include "messages/link/wire/session.hpp"
 #include "messages/link/ucx/ucx_handles.hpp"
+#include "messages/link/wire/session.hpp"
 
 namespace troupe::messages::testing {
 

@@ -335,8 +335,8 @@ TEST_CASE("the version is told on request") {
 }
 
 TEST_CASE("a child reads back what its parent meant") {
-  const node_options meant{"127.0.0.1:4711", "stage-1", transport::tcp, network::trusted,
-                           true,             3,         "some/file"};
+  const node_options meant{"127.0.0.1:4711", "stage-1", transport::tcp, network::trusted, true, 3,
+                           "some/file"};
   const auto asked = read(to_arguments(meant));
   REQUIRE(asked);
   CHECK(std::get<node_options>(*asked) == meant);

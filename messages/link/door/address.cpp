@@ -31,7 +31,8 @@ std::string ip_of(const sockaddr_storage& storage) {
 
 std::string address::text() const {
   if (is_unix()) {
-    return fmt::format("{}{}", unix_scheme, reinterpret_cast<const sockaddr_un*>(&storage)->sun_path);
+    return fmt::format("{}{}", unix_scheme,
+                       reinterpret_cast<const sockaddr_un*>(&storage)->sun_path);
   }
   const bool four = storage.ss_family == AF_INET;
   const auto port = four ? reinterpret_cast<const sockaddr_in*>(&storage)->sin_port

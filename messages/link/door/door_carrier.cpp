@@ -191,8 +191,8 @@ bool door_carrier::parse_handshake() {
 }
 
 bool door_carrier::parse_record() {
-  if (!opener_) opener_.emplace(whom().keys()->receiving, record::cipher::use::opens,
-                                  whom().keys()->cipher);
+  if (!opener_)
+    opener_.emplace(whom().keys()->receiving, record::cipher::use::opens, whom().keys()->cipher);
   if (body_in_ && body_in_->is_offered) return false;
   const auto input = stream_.input();
   if (input.size() < record::head_bytes) return false;
@@ -362,8 +362,8 @@ void door_carrier::stage_plain(sending& what) {
 }
 
 void door_carrier::stage_message(sending& what) {
-  if (!sealer_) sealer_.emplace(whom().keys()->sending, record::cipher::use::seals,
-                                  whom().keys()->cipher);
+  if (!sealer_)
+    sealer_.emplace(whom().keys()->sending, record::cipher::use::seals, whom().keys()->cipher);
   if (what.descriptor >= 0) stream_.hand_over(what.descriptor);
   // A header and what fits beside it are one record.
   std::vector<std::byte> content(sizeof(std::uint32_t));

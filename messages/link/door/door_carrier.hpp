@@ -56,10 +56,10 @@ class door_carrier : public carrier {
 
  private:
   struct body_state {
-    std::uint64_t left = 0;          // bytes to come
-    std::byte* to = nullptr;         // null: thrown away, or not yet known
-    receiving* what = nullptr;       // null: not yet asked for, or thrown away
-    bool is_offered = false;         // the connection has yet to say where it goes
+    std::uint64_t left = 0;     // bytes to come
+    std::byte* to = nullptr;    // null: thrown away, or not yet known
+    receiving* what = nullptr;  // null: not yet asked for, or thrown away
+    bool is_offered = false;    // the connection has yet to say where it goes
   };
   struct mark {
     std::uint64_t at = 0;  // in the stream
@@ -100,7 +100,7 @@ class door_carrier : public carrier {
   stream stream_;
   bool dialling_ = false;
   std::uint32_t watched_ = 0;  // what epoll tells of
-  bool readable_ = false;  // the socket may have more than we took
+  bool readable_ = false;      // the socket may have more than we took
   bool writable_ = true;
   std::optional<record::cipher> sealer_;
   std::optional<record::cipher> opener_;

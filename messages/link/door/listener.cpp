@@ -51,10 +51,11 @@ result<std::string> private_folder() {
                 fmt::format("cannot make the folder {}: {}", folder, std::strerror(errno)));
   }
   if (is_private_folder(folder)) return folder;
-  return fail(errc::address_unavailable,
-              fmt::format("{} is not a folder of this user's that nobody else enters: remove it, or "
-                          "set XDG_RUNTIME_DIR",
-                          folder));
+  return fail(
+      errc::address_unavailable,
+      fmt::format("{} is not a folder of this user's that nobody else enters: remove it, or "
+                  "set XDG_RUNTIME_DIR",
+                  folder));
 }
 
 bool is_deserted(const address& where) {
@@ -98,7 +99,8 @@ result<listener> listener::open(const address& where, const std::string& text) {
   address bound;
   bound.length = sizeof(bound.storage);
   auto* const storage = reinterpret_cast<sockaddr*>(&bound.storage);
-  if (::getsockname(out.socket_.get(), storage, &bound.length) != 0) return unavailable(text, errno);
+  if (::getsockname(out.socket_.get(), storage, &bound.length) != 0)
+    return unavailable(text, errno);
   out.text_ = bound.text();
   out.spare_ = descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   return out;

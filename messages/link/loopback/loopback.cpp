@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -89,8 +90,11 @@ class loopback_link final : public link {
 }  // namespace
 
 result<std::unique_ptr<link>> make_loopback_link(const loopback_network& network,
-                                                 link_events events, limits bounds) {
+                                                 link_events events, limits bounds) try {
   return std::make_unique<loopback_link>(network.state_, std::move(events), bounds);
+} catch (const std::system_error& problem) {
+  return fail(errc::io_failed, fmt::format("the link cannot start its thread: {}; see ulimit -u",
+                                           problem.code().message()));
 }
 
 }  // namespace troupe::messages

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "messages/codec/codec.hpp"
-#include "messages/link/wire/event_queue.hpp"
 #include "messages/link/loopback/loopback.hpp"
+#include "messages/link/wire/event_queue.hpp"
 
 namespace troupe::messages {
 

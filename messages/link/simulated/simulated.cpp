@@ -117,7 +117,8 @@ simulated_network::state::time simulated_connection::send(
   return left;
 }
 
-void simulated_connection::arrive(unsigned to, const std::shared_ptr<const simulated_message>& what) {
+void simulated_connection::arrive(unsigned to,
+                                  const std::shared_ptr<const simulated_message>& what) {
   // What is said before the other side has taken the connection waits for that.
   if (!ends_[to].joined) return early_.push_back(what);
   const auto node = ends_[to].node.lock();
@@ -171,13 +172,13 @@ void simulated_connection::lose() {
 }
 
 void simulated_connection::tell_broken(unsigned end) {
-  network_->after(
-      network_->between({}, network_->options().notice), [self = shared_from_this(), end] {
-        const auto node = self->ends_[end].node.lock();
-        if (!node || self->ends_[end].closed) return;
-        node->broken(self->ends_[end].peer, self.get(), {errc::peer_lost, "the connection broke"},
-                     true);
-      });
+  network_->after(network_->between({}, network_->options().notice),
+                  [self = shared_from_this(), end] {
+                    const auto node = self->ends_[end].node.lock();
+                    if (!node || self->ends_[end].closed) return;
+                    node->broken(self->ends_[end].peer, self.get(),
+                                 {errc::peer_lost, "the connection broke"}, true);
+                  });
 }
 
 class simulated_link final : public link {

@@ -109,8 +109,8 @@ void simulated_node::crash() {
 
 void simulated_node::accept(const std::shared_ptr<simulated_connection>& connection) {
   if (!alive_) return;
-  peer& added = add_peer(fmt::format("connection {}", next_peer_), connection::role::accepts,
-                         connection);
+  peer& added =
+      add_peer(fmt::format("connection {}", next_peer_), connection::role::accepts, connection);
   added.core->accept(clock_now() + options_.handshake_timeout, make_share());
   added.core->want_attention();
   act();

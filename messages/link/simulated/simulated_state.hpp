@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "messages/link/simulated/simulated.hpp"
 #include "messages/link/wire/format.hpp"
 #include "messages/link/wire/outbox.hpp"
-#include "messages/link/simulated/simulated.hpp"
 
 namespace troupe::messages {
 
@@ -76,7 +76,8 @@ struct simulated_message {
   std::span<const std::byte> data;  ///< In `bytes`, or in what the piece holds.
   std::vector<std::byte> bytes;
   std::vector<outbox::piece> pieces;
-  std::vector<outgoing::large_tensor> held;  ///< What a chunk lies in, also when its frame has ended.
+  std::vector<outgoing::large_tensor>
+      held;                  ///< What a chunk lies in, also when its frame has ended.
   std::uint64_t ticket = 0;  ///< The sender's.
   bool is_receipt = false;   ///< The chunk of this ticket of yours has arrived.
 
@@ -98,8 +99,7 @@ class simulated_connection : public std::enable_shared_from_this<simulated_conne
   void open(const std::string& address);
 
   /// Sends from one end to the other. Returns when the message has left.
-  simulated_network::state::time send(unsigned from,
-                                      std::shared_ptr<const simulated_message> what);
+  simulated_network::state::time send(unsigned from, std::shared_ptr<const simulated_message> what);
 
   /// That end is gone; the other will hear of it.
   void close(unsigned end);
@@ -110,7 +110,7 @@ class simulated_connection : public std::enable_shared_from_this<simulated_conne
   struct side {
     std::weak_ptr<simulated_node> node;
     peer_id peer;
-    simulated_network::state::time free_at{0};  // when what it sent has left
+    simulated_network::state::time free_at{0};                  // when what it sent has left
     std::deque<std::shared_ptr<const simulated_message>> door;  // what comes, in order
     std::set<const simulated_message*> at_door;                 // of these, what is here
     bool joined = false;

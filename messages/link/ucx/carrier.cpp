@@ -174,9 +174,8 @@ void ucx_carrier::post(sending& what, unsigned flags) {
   what.with = this;
   params.user_data = &what;
   const auto header = what.head();
-  const ucs_status_ptr_t request =
-      ucp_am_send_nbx(endpoint_, what.id, header.data(), header.size(), what.data.data(),
-                      what.data.size(), &params);
+  const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, what.id, header.data(), header.size(),
+                                                   what.data.data(), what.data.size(), &params);
   if (!UCS_PTR_IS_PTR(request)) return finish_send(what, UCS_PTR_RAW_STATUS(request));
   posted_.insert(&what);
 }

@@ -12,10 +12,10 @@
 
 namespace troupe::messages::ucx {
 
-/// Carries a connection's frames as Active Messages of UCX, and the rest over the door, whose end is
-/// the sign of a peer's death. UCX is told of a peer only when that has proved itself, and each peer
-/// has a worker of its own: what a process that was killed or stopped leaves in shared memory stays
-/// between it and us, and goes with the worker. One thread.
+/// Carries a connection's frames as Active Messages of UCX, and the rest over the door, whose end
+/// is the sign of a peer's death. UCX is told of a peer only when that has proved itself, and each
+/// peer has a worker of its own: what a process that was killed or stopped leaves in shared memory
+/// stays between it and us, and goes with the worker. One thread.
 ///
 /// Inside a machine UCX moves what is small. A chunk is read by its receiver where it lies in the
 /// sender's memory (process_vm_readv), which then says so; where the system does not allow that, it
@@ -89,9 +89,9 @@ class ucx_carrier final : public door::door_carrier {
   bool failed_ = false;
   bool is_ending_ = false;  // callbacks only free what they are told of
 
-  std::unordered_set<sending*> posted_;                 // with UCX
-  std::map<std::uint64_t, sending*> placed_;            // chunks that the peer is to read, by ticket
-  std::unordered_set<receiving*> receiving_;            // with UCX
+  std::unordered_set<sending*> posted_;       // with UCX
+  std::map<std::uint64_t, sending*> placed_;  // chunks that the peer is to read, by ticket
+  std::unordered_set<receiving*> receiving_;  // with UCX
   std::map<void*, std::unique_ptr<chunk_place>> places_;  // where chunks lie that we are to read
   std::uint64_t next_ticket_ = 1;
   bool reads_ = false;    // we can read the peer's memory

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "messages/link/wire/outbox.hpp"
 #include "messages/link/wire/format.hpp"
+#include "messages/link/wire/outbox.hpp"
 
 namespace troupe::messages {
 

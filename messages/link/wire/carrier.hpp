@@ -31,8 +31,8 @@ struct sending {
     wire::returns_prefix returns;
   } header{};
   std::span<const std::byte> data;
-  int descriptor = -1;       ///< To be handed over with it; stays the sender's.
-  void* with = nullptr;      ///< The carrier's own.
+  int descriptor = -1;   ///< To be handed over with it; stays the sender's.
+  void* with = nullptr;  ///< The carrier's own.
 
   // What `data` is of:
   std::vector<outbox::piece> pieces;  // several: a bundle; none: nothing of the outbox's
@@ -76,8 +76,8 @@ class carrier {
   /// room for us.
   virtual void dial() = 0;
 
-  /// Moves a message; `connection::sent` follows, from within or later. Before the handshake is done
-  /// only handshakes are given. Nothing else overtakes a message that goes through the door.
+  /// Moves a message; `connection::sent` follows, from within or later. Before the handshake is
+  /// done only handshakes are given. Nothing else overtakes a message that goes through the door.
   virtual void send(sending& what) = 0;
 
   /// Moves a chunk that was offered to where it belongs; `connection::received` follows.

@@ -33,7 +33,7 @@ struct connection_shared {
   std::vector<connection*>& attention;    ///< Those whose `settle` is to be called.
   std::shared_ptr<shared_memory> memory;  ///< Null: nothing is lent, nothing borrowed.
   std::shared_ptr<return_desk> desk;
-  std::function<key_share()> new_share;  ///< For a side that connects.
+  std::function<key_share()> new_share;                             ///< For a side that connects.
   wire::cipher_kind cipher = wire::cipher_kind::chacha20_poly1305;  ///< What is faster here.
 };
 
@@ -41,12 +41,14 @@ struct connection_shared {
 /// flight, loans and the farewell. A core: what happens is told to it, `settle` acts, and what it
 /// wants done it asks of its carrier and of the event queue. The clock is an argument. One thread.
 ///
-///   meeting --proved, address told--> up --close()--> closing --flushed--> leaving --answered--> gone
+///   meeting --proved, address told--> up --close()--> closing --flushed--> leaving --answered-->
+///   gone
 ///                                     up --farewell, violation--------->  leaving
 ///   (any) --carrier broken--> gone
 ///
 /// Until the handshake is done nothing else that the other side sends is looked at. The owner of
-/// the link is told "down" when its own close is answered, else on the way into `leaving` or `gone`.
+/// the link is told "down" when its own close is answered, else on the way into `leaving` or
+/// `gone`.
 class connection {
  public:
   using clock = std::chrono::steady_clock;
@@ -108,9 +110,7 @@ class connection {
   }
   /// Nothing of this object is with the carrier any more.
   [[nodiscard]] bool is_quiet() const { return sends_.empty() && receives_.empty(); }
-  [[nodiscard]] bool is_released() const {
-    return state_ == state::gone && is_quiet() && !listed_;
-  }
+  [[nodiscard]] bool is_released() const { return state_ == state::gone && is_quiet() && !listed_; }
 
  private:
   enum class state { meeting, up, closing, leaving, gone };

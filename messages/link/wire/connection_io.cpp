@@ -191,7 +191,8 @@ void connection::take(const arrived_message& what, descriptor handed) {
     case wire::returns_id:
       return take_returns(what);
     default:
-      return break_off({errc::bad_frame, fmt::format("peer {}: a message of an unknown kind", name_)});
+      return break_off(
+          {errc::bad_frame, fmt::format("peer {}: a message of an unknown kind", name_)});
   }
 }
 
@@ -325,8 +326,8 @@ void connection::receive_held() {
 
 void connection::start_receive(const held_chunk& due, reassembly::destination target) {
   receiving& what = receives_.emplace_front();
-  what = {due.chunk, due.offered,            target.data,
-          due.bytes, std::move(target.owner), receives_.begin()};
+  what = {due.chunk,        due.offered, target.data, due.bytes, std::move(target.owner),
+          receives_.begin()};
   carrier_.receive(what);
 }
 

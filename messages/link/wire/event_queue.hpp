@@ -30,9 +30,8 @@ struct link_counters {
   }
 
   [[nodiscard]] link_stats read() const {
-    link_stats out{frames_sent,     frames_received, bytes_sent,      bytes_received,
-                   bytes_in_flight, bytes_lent,      bad_frames,      peers,
-                   bad_macs,        replayed_frames};
+    link_stats out{frames_sent, frames_received, bytes_sent, bytes_received, bytes_in_flight,
+                   bytes_lent,  bad_frames,      peers,      bad_macs,       replayed_frames};
     std::ranges::copy(refused_handshakes, out.refused_handshakes.begin());
     return out;
   }

@@ -6,11 +6,12 @@
 
 namespace troupe::messages::wire {
 
-// What the two ends of a connection say to each other, whatever carries it. Each message has a small
-// fixed header, in little-endian order, and data.
+// What the two ends of a connection say to each other, whatever carries it. Each message has a
+// small fixed header, in little-endian order, and data.
 //
 //   handshake Four of them, before anything else (handshake.hpp). No data.
-//   address   Where the sender's carrier is reached, as UCX has it for its worker; nothing where the
+//   address   Where the sender's carrier is reached, as UCX has it for its worker; nothing where
+//   the
 //             connection itself carries everything. The first sealed message of each side: with it
 //             a connection is up.
 //   frame     Data: the Cap'n Proto header, then a `loan` for each tensor that is lent, then the
@@ -47,9 +48,9 @@ namespace troupe::messages::wire {
 // A receiver drops and counts a number that was used.
 //
 // A receiver closes the connection for: another message, a header of another size, a MAC that is
-// wrong, another session, a lane that does not exist, a number that is too far ahead, a chunk that is not the next
-// multiple, overlaps, repeats or belongs to no tensor, byte counts that do not add up, a frame
-// beyond its limits.
+// wrong, another session, a lane that does not exist, a number that is too far ahead, a chunk that
+// is not the next multiple, overlaps, repeats or belongs to no tensor, byte counts that do not add
+// up, a frame beyond its limits.
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
@@ -193,15 +194,12 @@ struct farewell {
 };
 static_assert(sizeof(farewell) == 48);
 
-static_assert(std::is_trivially_copyable_v<frame_prefix> &&
-              std::is_trivially_copyable_v<bundle_prefix> &&
-              std::is_trivially_copyable_v<bundle_entry> &&
-              std::is_trivially_copyable_v<chunk_prefix> && std::is_trivially_copyable_v<loan> &&
-              std::is_trivially_copyable_v<memory_message> &&
-              std::is_trivially_copyable_v<address_prefix> &&
-              std::is_trivially_copyable_v<returns_prefix> &&
-              std::is_trivially_copyable_v<farewell> &&
-              std::is_trivially_copyable_v<handshake_message>);
+static_assert(
+    std::is_trivially_copyable_v<frame_prefix> && std::is_trivially_copyable_v<bundle_prefix> &&
+    std::is_trivially_copyable_v<bundle_entry> && std::is_trivially_copyable_v<chunk_prefix> &&
+    std::is_trivially_copyable_v<loan> && std::is_trivially_copyable_v<memory_message> &&
+    std::is_trivially_copyable_v<address_prefix> && std::is_trivially_copyable_v<returns_prefix> &&
+    std::is_trivially_copyable_v<farewell> && std::is_trivially_copyable_v<handshake_message>);
 
 /// The most data of a bundle: with its prefix it fits into one segment of UCX's.
 inline constexpr std::size_t most_bundle_bytes = 7 << 10;

@@ -72,8 +72,8 @@ key_share key_share::make(std::span<const std::byte> secret,
   key_share out;
   crypto_core_ristretto255_scalar_reduce(raw_out(out.secret_number), raw(random));
   // Fails for the number 0 alone, which nobody draws; the other side refuses that share.
-  if (crypto_scalarmult_ristretto255(raw_out(out.shown), raw(out.secret_number),
-                                     raw(generator)) != 0) {
+  if (crypto_scalarmult_ristretto255(raw_out(out.shown), raw(out.secret_number), raw(generator)) !=
+      0) {
     out.shown = {};
   }
   wipe(seed);

@@ -13,8 +13,8 @@
 
 namespace troupe::messages {
 
-/// One side's public share of a key exchange and the secret number behind it. Wiped with the object.
-/// A side that accepts may show one share to several that connect within a short time.
+/// One side's public share of a key exchange and the secret number behind it. Wiped with the
+/// object. A side that accepts may show one share to several that connect within a short time.
 struct key_share {
   std::array<std::byte, 32> secret_number = {};
   std::array<std::byte, 32> shown = {};

@@ -27,14 +27,15 @@ lent_tensors::~lent_tensors() {
 }
 
 std::optional<wire::loan> lent_tensors::lend(std::uint32_t tensor, payload& bytes,
-                                            std::size_t item) {
+                                             std::size_t item) {
   const auto offset = from_->offset_of(bytes);
   if (!offset || *offset % item != 0) return std::nullopt;
   open_.emplace(++last_, std::move(bytes));
   return wire::loan{.tensor = tensor, .number = last_, .offset = *offset};
 }
 
-result<payload> lender::borrow(const wire::loan& loan, std::uint64_t bytes, std::size_t item) const {
+result<payload> lender::borrow(const wire::loan& loan, std::uint64_t bytes,
+                               std::size_t item) const {
   if (loan.offset > memory->bytes() || bytes > memory->bytes() - loan.offset ||
       loan.offset % item != 0) {
     return fail(errc::bad_frame, fmt::format("{} bytes are lent at {} of a memory of {}", bytes,

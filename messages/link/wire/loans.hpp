@@ -44,7 +44,7 @@ class lent_tensors {
   /// Lends these bytes, if they lie in the memory as elements of that size must; takes them over
   /// then.
   [[nodiscard]] std::optional<wire::loan> lend(std::uint32_t tensor, payload& bytes,
-                                              std::size_t item);
+                                               std::size_t item);
   /// Whether there was such a loan.
   bool end(std::uint64_t loan) { return open_.erase(loan) > 0; }
 

@@ -10,8 +10,8 @@
 
 #include "messages/codec/codec.hpp"
 #include "messages/link/link.hpp"
-#include "messages/link/wire/loans.hpp"
 #include "messages/link/wire/format.hpp"
+#include "messages/link/wire/loans.hpp"
 
 namespace troupe::messages {
 

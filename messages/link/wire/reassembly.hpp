@@ -11,8 +11,8 @@
 
 #include "messages/codec/codec.hpp"
 #include "messages/link/buffer_pool.hpp"
-#include "messages/link/wire/loans.hpp"
 #include "messages/link/wire/format.hpp"
+#include "messages/link/wire/loans.hpp"
 
 namespace troupe::messages {
 

@@ -53,8 +53,8 @@ wire::cipher_kind faster_cipher() {
       }
       return least;
     };
-    const bool aes = cost(wire::cipher_kind::aes_256_gcm) <
-                     cost(wire::cipher_kind::chacha20_poly1305);
+    const bool aes =
+        cost(wire::cipher_kind::aes_256_gcm) < cost(wire::cipher_kind::chacha20_poly1305);
     return aes ? wire::cipher_kind::aes_256_gcm : wire::cipher_kind::chacha20_poly1305;
   }();
   return faster;
@@ -68,9 +68,8 @@ cipher::cipher(const connection_keys::key& key, use as, wire::cipher_kind kind)
     : as_(as), key_(key), context_(EVP_CIPHER_CTX_new()) {
   if (!context_) throw std::bad_alloc();
   const int seals = as == use::seals ? 1 : 0;
-  const EVP_CIPHER* const algorithm = kind == wire::cipher_kind::aes_256_gcm
-                                          ? EVP_aes_256_gcm()
-                                          : EVP_chacha20_poly1305();
+  const EVP_CIPHER* const algorithm =
+      kind == wire::cipher_kind::aes_256_gcm ? EVP_aes_256_gcm() : EVP_chacha20_poly1305();
   require(EVP_CipherInit_ex(context_.get(), algorithm, nullptr, nullptr, nullptr, seals));
   set_key();
 }
@@ -101,8 +100,8 @@ void cipher::next_nonce(std::span<unsigned char, 12> out) {
 }
 
 void cipher::seal(kind what, std::span<const std::byte> content, std::byte* out) {
-  const std::uint32_t word =
-      static_cast<std::uint32_t>(content.size()) | std::uint32_t{static_cast<std::uint8_t>(what)} << 24;
+  const std::uint32_t word = static_cast<std::uint32_t>(content.size()) |
+                             std::uint32_t{static_cast<std::uint8_t>(what)} << 24;
   std::memcpy(out, &word, head_bytes);
   std::array<unsigned char, 12> nonce;
   next_nonce(nonce);
@@ -115,8 +114,8 @@ void cipher::seal(kind what, std::span<const std::byte> content, std::byte* out)
                              static_cast<int>(content.size())));
   }
   require(EVP_CipherFinal_ex(to, raw(out + head_bytes + content.size()), &done));
-  require(EVP_CIPHER_CTX_ctrl(to, EVP_CTRL_AEAD_GET_TAG, tag_bytes,
-                              out + head_bytes + content.size()));
+  require(
+      EVP_CIPHER_CTX_ctrl(to, EVP_CTRL_AEAD_GET_TAG, tag_bytes, out + head_bytes + content.size()));
 }
 
 bool cipher::open(std::span<const std::byte> whole, std::byte* out) {
