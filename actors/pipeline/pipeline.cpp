@@ -265,6 +265,10 @@ result<void> pipeline::begin(const engine::step_key& step, const step_order& ord
   return {};
 }
 
+bool pipeline::wait(std::chrono::milliseconds patience) const {
+  return under_way_.front().answers.wait_for(patience) == std::future_status::ready;
+}
+
 result<step_outcome> pipeline::finish() {
   auto pending = std::move(under_way_.front());
   under_way_.pop_front();

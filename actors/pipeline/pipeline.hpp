@@ -118,6 +118,10 @@ class pipeline {
   /// bad_config.
   [[nodiscard]] result<void> begin(const engine::step_key& step, const step_order& order);
 
+  /// Waits until the oldest step begun is done, so that `finish` would not wait; false when
+  /// `patience` passes first.
+  [[nodiscard]] bool wait(std::chrono::milliseconds patience) const;
+
   /// Waits for the oldest step begun. Errors: what a stage answered, by its name; peer_lost.
   [[nodiscard]] result<step_outcome> finish();
 

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <chrono>
 #include <cstring>
@@ -11,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/errors.hpp"
+#include "actors/futures/requester.hpp"
 #include "actors/pipeline/data_actor.hpp"
 #include "engine/data/sampler.hpp"
 
@@ -20,6 +19,7 @@ namespace {
 
 constexpr std::chrono::minutes read_deadline{30};
 constexpr std::size_t steps_under_way = 2;
+constexpr std::chrono::milliseconds look_every{20};  // whether an evaluation is to be abandoned
 
 at::Tensor to_tensor(std::span<const std::int64_t> indices) {
   auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);  // [N] i64
@@ -33,7 +33,7 @@ class run_state {
   run_state(caf::actor_system& system, pipeline& stages,
             const std::shared_ptr<const engine::dataset>& data, const training& settings,
             const training_events& events)
-      : self_(system),
+      : ask_(system),
         stages_(stages),
         data_(spawn_data(system, data, stages.feeder())),
         train_size_(data->size(engine::split::train)),
@@ -45,24 +45,37 @@ class run_state {
   ~run_state() { caf::anon_send_exit(data_, caf::exit_reason::user_shutdown); }
 
   result<std::uint64_t> train() {
-    for (std::uint64_t update = 1; update <= run_.updates; ++update) {
-      if (events_.should_stop()) break;
-      if (auto begun = begin(update); !begun) return tl::unexpected(begun.error());
-      if (stages_.under_way() >= steps_under_way) {
-        if (auto done = finish(); !done) return tl::unexpected(done.error());
-      }
-      if (update < run_.updates && evaluation_due(update)) {
-        if (auto done = evaluate(); !done) return tl::unexpected(done.error());
-      }
+    if (auto done = train_steps(); !done) return tl::unexpected(done.error());
+    if (events_.on_trained) {
+      if (auto done = events_.on_trained(finished_); !done) return tl::unexpected(done.error());
     }
-    if (auto done = drain(); !done) return tl::unexpected(done.error());
-    if (run_.evaluate && finished_ > 0) {
+    if (run_.evaluate && finished_ > 0 && !leaves()) {
       if (auto done = evaluate(); !done) return tl::unexpected(done.error());
+    }
+    // What was abandoned ends in order, before the stages do.
+    while (stages_.under_way() > 0 && stages_.finish()) {
     }
     return finished_;
   }
 
  private:
+  result<void> train_steps() {
+    for (std::uint64_t update = 1; update <= run_.updates; ++update) {
+      if (events_.should_stop()) break;
+      if (auto begun = begin(update); !begun) return begun;
+      if (stages_.under_way() >= steps_under_way) {
+        if (auto done = finish(); !done) return done;
+      }
+      if (update < run_.updates && evaluation_due(update)) {
+        if (auto done = evaluate(); !done || abandoned_) return done;
+      }
+    }
+    return drain();
+  }
+
+  /// Whether nobody waits for evaluations any more.
+  bool leaves() { return abandoned_ = abandoned_ || events_.should_stop(); }
+
   result<void> begin(std::uint64_t update) {
     const auto per_epoch =
         static_cast<std::uint64_t>(engine::batch_count(train_size_, run_.batch_size));
@@ -76,15 +89,17 @@ class run_state {
                       run_.learning_rate(update));
   }
 
-  /// Has a batch read and its step begun.
+  /// Has a batch read and its step begun, unless it is one of an evaluation that is abandoned
+  /// meanwhile.
   result<void> order_step(std::span<const std::int64_t> indices, bool test, double learning_rate) {
     const auto step = stages_.next_step();
-    result<batch_delivered> batch = fail(errc::handler_failed, "no answer");
-    self_
-        ->request(data_, read_deadline,
-                  deliver_batch{step, test, to_tensor(indices), run_.microbatches})
-        .receive([&](const batch_delivered& delivered) { batch = delivered; },
-                 [&](const caf::error& why) { batch = tl::unexpected(from_caf(why)); });
+    const auto asked = ask_.request<batch_delivered>(
+        data_, deliver_batch{step, test, to_tensor(indices), run_.microbatches}, read_deadline);
+    while (test && !asked.ready()) {
+      if (leaves()) return {};
+      static_cast<void>(asked.get(look_every));
+    }
+    const auto batch = asked.get();
     if (!batch) return tl::unexpected(batch.error());
     const auto kind = test ? engine::step_kind::evaluation : engine::step_kind::training;
     return stages_.begin(step, {kind, batch->microbatches, batch->images, learning_rate});
@@ -119,14 +134,15 @@ class run_state {
     const auto order = engine::epoch_order(test_size_, 0, 0, false);
     const auto batches = engine::batch_count(test_size_, run_.batch_size);
     totals_ = {};
-    for (std::int64_t i = 0; i < batches; ++i) {
+    for (std::int64_t i = 0; i < batches && !leaves(); ++i) {
       if (auto begun = order_step(engine::batch_of(order, run_.batch_size, i), true, 0); !begun)
         return begun;
       const bool last = i + 1 == batches;
-      while (stages_.under_way() >= (last ? 1 : steps_under_way)) {
+      while (!abandoned_ && stages_.under_way() >= (last ? 1 : steps_under_way)) {
         if (auto counted = count(); !counted) return counted;
       }
     }
+    if (abandoned_) return {};
     const auto images = static_cast<double>(totals_.images);
     const auto labels = images * static_cast<double>(run_.labels);
     events_.on_evaluation(
@@ -135,6 +151,8 @@ class run_state {
   }
 
   result<void> count() {
+    while (!stages_.wait(look_every))
+      if (leaves()) return {};
     const auto outcome = stages_.finish();
     if (!outcome) return tl::unexpected(outcome.error());
     totals_.images += outcome->images;
@@ -149,7 +167,7 @@ class run_state {
     double loss = 0;  // summed over images
   };
 
-  caf::scoped_actor self_;
+  requester ask_;
   pipeline& stages_;
   const data_actor data_;
   const std::int64_t train_size_;
@@ -159,6 +177,7 @@ class run_state {
   std::vector<std::int64_t> order_;  // of the current pass over the data
   std::uint64_t order_epoch_ = 0;
   std::uint64_t finished_ = 0;
+  bool abandoned_ = false;  // an evaluation, whose steps may be under way
   evaluation_totals totals_;
 };
 

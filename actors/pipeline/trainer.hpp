@@ -33,13 +33,18 @@ struct evaluation {
 struct training_events {
   std::function<void(std::uint64_t update, const step_outcome&)> on_step;
   std::function<void(const evaluation&)> on_evaluation;
-  /// Asked before each step: true ends the run after the steps under way.
+  /// Asked before each step: true ends the run after the steps under way. Asked all the time in an
+  /// evaluation, which is abandoned at once. From then on it stays true.
   std::function<bool()> should_stop;
+  /// No update follows, after so many: the weights are what the run has made of them, and may be
+  /// read. Called once, before the last evaluation. May be left out. Errors end the run.
+  std::function<result<void>(std::uint64_t updates)> on_trained = {};
 };
 
 /// Trains: orders batches from a data actor of its own and steps from the pipeline, keeping two
-/// steps under way so that the next batch is read while the last one is computed. Returns the
-/// number of updates applied. Errors: what a stage answered, or the data (bad_data); peer_lost.
+/// steps under way so that the next batch is read while the last one is computed. Stopped, it does
+/// not evaluate any more. Returns the number of updates applied. Errors: what a stage answered, or
+/// the data (bad_data); peer_lost.
 [[nodiscard]] result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
                                           std::shared_ptr<const engine::dataset> data,
                                           const training& run, const training_events& events);

@@ -25,6 +25,8 @@ constexpr std::chrono::minutes read_deadline{10};
 /// By then a parameter server has noticed which of its workers are lost, even starved ones.
 constexpr std::chrono::seconds ledger_deadline{30};
 
+constexpr std::chrono::milliseconds look_every{20};  // whether an evaluation is to be abandoned
+
 at::Tensor to_tensor(std::span<const std::int64_t> indices) {
   auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);
   std::memcpy(tensor.mutable_data_ptr(), indices.data(), indices.size_bytes());
@@ -64,6 +66,10 @@ struct driver::mailbox {
     }
     filled.notify_one();
   }
+  bool wait(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex);
+    return filled.wait_for(lock, patience, [this] { return !arrivals.empty(); });
+  }
   arrival take() {
     std::unique_lock lock(mutex);
     filled.wait(lock, [this] { return !arrivals.empty(); });
@@ -75,12 +81,12 @@ struct driver::mailbox {
 
 driver::driver(actors::requester& ask, actors::ledger_actor ledger,
                std::vector<actors::worker_actor> workers, const engine::dataset& data,
-               const drive_plan& plan, const drive_events& events)
+               drive_plan plan, drive_events events)
     : ask_(ask),
       ledger_(std::move(ledger)),
       data_(data),
       plan_(plan),
-      events_(events),
+      events_(std::move(events)),
       mail_(std::make_shared<mailbox>()),
       last_report_(clock::now()) {
   for (std::size_t i = 0; i < workers.size(); ++i) workers_.push_back({i, std::move(workers[i])});
@@ -138,9 +144,18 @@ result<driver::ended_share> driver::next() {
   return over;
 }
 
-result<void> driver::run() {
+result<void> driver::train() {
   return plan_.mode == cluster::server_mode::synchronous ? run_synchronously()
                                                          : run_asynchronously();
+}
+
+result<void> driver::finish() {
+  if (plan_.evaluate && done_ > 0 && !leaves()) {
+    if (auto done = evaluate(done_); !done) return done;
+  }
+  while (!open_.empty() && next()) {
+  }
+  return {};
 }
 
 result<void> driver::step_together(std::uint64_t step) {
@@ -156,6 +171,7 @@ result<void> driver::step_together(std::uint64_t step) {
     if (!over) return tl::unexpected(over.error());
     if (over->report) shares.push_back(std::move(*over));
   }
+  done_ = step;
   report(step, shares);
   return {};
 }
@@ -164,9 +180,9 @@ result<void> driver::run_synchronously() {
   while (begun_ < plan_.steps && !events_.should_stop()) {
     if (auto done = step_together(begun_ + 1); !done) return done;
     if (begun_ == plan_.steps) break;
-    if (auto done = evaluate_if_due(begun_); !done) return done;
+    if (auto done = evaluate_if_due(begun_); !done || abandoned_) return done;
   }
-  return plan_.evaluate && begun_ > 0 ? evaluate(begun_) : result<void>();
+  return {};
 }
 
 /// Until nothing is left to begin, or nobody is to begin any more.
@@ -194,7 +210,7 @@ result<void> driver::run_asynchronously() {
     if (auto ran = run_shares(); !ran) return ran;
     find_missing();
   } while (!again_.empty() && !events_.should_stop());
-  return plan_.evaluate && done_ > 0 ? evaluate(done_) : result<void>();
+  return {};
 }
 
 /// Of the shares that were lost since, which only the ledger knows: a push that had been applied is
@@ -240,7 +256,22 @@ result<void> driver::close_accounts() {
 
 result<void> driver::evaluate_if_due(std::uint64_t step) {
   const auto period = plan_.evaluate_every > 0 ? plan_.evaluate_every : steps_per_epoch_;
-  return plan_.evaluate && step % period == 0 ? evaluate(step) : result<void>();
+  if (!plan_.evaluate || step % period != 0) return {};
+  if (plan_.keep_weights) {
+    // A worker that evaluates would answer only when it is done with its share.
+    auto now = read_weights();
+    if (!now) return tl::unexpected(now.error());
+    kept_ = std::move(*now);
+  }
+  auto done = evaluate(step);
+  if (!abandoned_) kept_.reset();
+  return done;
+}
+
+bool driver::await_arrival() {
+  while (!mail_->wait(look_every))
+    if (leaves()) return false;
+  return true;
 }
 
 result<void> driver::evaluate(std::uint64_t step) {
@@ -263,6 +294,7 @@ result<void> driver::evaluate(std::uint64_t step) {
   };
   for (const auto& each : std::vector(workers_)) feed(each);
   while (!open_.empty()) {
+    if (leaves() || !await_arrival()) return {};
     const auto over = next();
     if (!over) return tl::unexpected(over.error());
     if (const auto& done = over->report) {
@@ -300,6 +332,7 @@ void driver::report(std::uint64_t step, const std::vector<ended_share>& shares) 
 }
 
 result<std::vector<engine::named_tensor>> driver::read_weights() {
+  if (kept_) return *kept_;
   return actors::gather_pieces([&](const actors::list_place& from) -> result<actors::tensor_piece> {
     auto part = ask_.request<actors::weights>(workers_.front().actor,
                                               actors::read_weights{.from = from}, read_deadline)

@@ -29,6 +29,7 @@ struct drive_plan {
   std::uint64_t seed = 0;
   bool evaluate = true;
   std::uint64_t evaluate_every = 0;  // 0: after each epoch and at the end
+  bool keep_weights = false;         // they are wanted at once when the run is stopped
 };
 
 /// What it tells, in the calling thread.
@@ -36,6 +37,8 @@ struct drive_events {
   std::function<void(const cluster::step_report&)> on_step;
   std::function<void(const cluster::evaluation_report&)> on_evaluation;
   std::function<void(const std::string& line)> on_note;
+  /// Asked before each step, and all the time in an evaluation, which is abandoned at once. From
+  /// then on it stays true.
   std::function<bool()> should_stop;
 };
 
@@ -47,19 +50,27 @@ struct drive_events {
 class driver {
  public:
   driver(actors::requester& ask, actors::ledger_actor ledger,
-         std::vector<actors::worker_actor> workers, const engine::dataset& data,
-         const drive_plan& plan, const drive_events& events);
+         std::vector<actors::worker_actor> workers, const engine::dataset& data, drive_plan plan,
+         drive_events events);
 
-  /// Runs all steps, or until it should stop. Errors: what a worker reported (of the parameter
-  /// server: peer_lost, ..); peer_lost when no worker is left.
-  [[nodiscard]] result<void> run();
+  /// Runs all steps, or until it should stop, with the evaluations in between. Errors: what a
+  /// worker reported (of the parameter server: peer_lost, ..); peer_lost when no worker is left.
+  [[nodiscard]] result<void> train();
 
-  /// After the run: if a worker was lost, a note says how many updates were asked for, begun and
+  /// After `train`: if a worker was lost, a note says how many updates were asked for, begun and
   /// applied, and what was lost with whom. Errors: peer_lost when fewer updates were applied than
   /// begun, and nobody stopped the run; those of asking the ledger.
   [[nodiscard]] result<void> close_accounts();
 
-  /// The parameters, and the buffers of the first worker that is left. Errors: as above.
+  /// Steps applied so far, as far as is known.
+  [[nodiscard]] std::uint64_t steps_done() const noexcept { return done_; }
+
+  /// Evaluates for the last time, unless it should stop, and waits for what was abandoned. Call it
+  /// once, after `train`. Errors: as there.
+  [[nodiscard]] result<void> finish();
+
+  /// The parameters, and the buffers of the first worker that is left. Waits for no evaluation, if
+  /// the plan says to keep weights. Errors: as `train`.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
 
  private:
@@ -91,6 +102,9 @@ class driver {
     double loss = 0;  // summed over samples
   };
 
+  /// Whether nobody waits for evaluations any more.
+  [[nodiscard]] bool leaves() { return abandoned_ = abandoned_ || events_.should_stop(); }
+
   void start(const place& worker, const share& what);
   /// Waits for the next share.
   [[nodiscard]] result<ended_share> next();
@@ -102,6 +116,8 @@ class driver {
   [[nodiscard]] result<actors::ledger_report> ask_ledger();
   [[nodiscard]] result<void> evaluate_if_due(std::uint64_t step);
   [[nodiscard]] result<void> evaluate(std::uint64_t step);
+  /// Whether something came in before the evaluation was abandoned.
+  [[nodiscard]] bool await_arrival();
   void report(std::uint64_t step, const std::vector<ended_share>& shares);
   void order_for(std::uint64_t epoch);
   [[nodiscard]] bool is_idle(const place& worker) const { return !open_.contains(worker.number); }
@@ -111,13 +127,15 @@ class driver {
   std::vector<place> workers_;
   const engine::dataset& data_;
   const drive_plan plan_;
-  const drive_events& events_;
+  const drive_events events_;
   const std::shared_ptr<mailbox> mail_;
   std::vector<std::int64_t> order_;  // of the samples of epoch_
   std::uint64_t epoch_ = 0;
   std::uint64_t steps_per_epoch_ = 1;
   std::map<std::size_t, share> open_;  // by worker
   std::int64_t share_size_ = 0;        // asynchronous: samples of one
+  bool abandoned_ = false;             // an evaluation, whose shares may be open
+  std::optional<std::vector<engine::named_tensor>> kept_;  // as of the evaluation under way
 
   // The accounts.
   std::uint64_t begun_ = 0;     // steps

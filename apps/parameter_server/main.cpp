@@ -7,6 +7,7 @@
 #include "apps/parameter_server/run.hpp"
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/option.hpp"
+#include "cluster/launch/process_start.hpp"
 #include "engine/stage/torch_error.hpp"
 #include "messages/log.hpp"
 
@@ -22,11 +23,12 @@ int run(const cluster::trainer_config& config) {
   log::set_verbose(config.observe.verbose);
   const auto ended = apps::run_server_trainer(config);
   if (!ended) return report(ended.error());
-  return apps::exit_code(*ended);
+  return apps::report("parameter_server", *ended);
 }
 
 int run(const cluster::node_options& options) {
   log::set_verbose(options.verbose);
+  if (options.secret_descriptor >= 0) cluster::leave_signals_to_parent();
   const auto ended = apps::run_server_node(options);
   return ended ? 0 : report(ended.error());
 }
@@ -46,6 +48,7 @@ cluster::trainer_config defaults() {
 }  // namespace
 
 int main(int argc, char** argv) try {
+  cluster::prepare_process();
   const auto arguments = std::span<const char* const>(argv, static_cast<std::size_t>(argc));
   const auto command = cluster::read_command_line(
       {"parameter_server", TROUPE_VERSION,

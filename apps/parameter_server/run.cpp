@@ -1,6 +1,5 @@
 #include "apps/parameter_server/run.hpp"
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -14,12 +13,12 @@
 #include "apps/one_class.hpp"
 #include "apps/parameter_server/driver.hpp"
 #include "apps/parameter_server/learners.hpp"
+#include "apps/saving.hpp"
 #include "cluster/membership/run_guard.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
 #include "cluster/observe/run_reporter.hpp"
 #include "engine/stage/model.hpp"
-#include "engine/state/safetensors.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -85,7 +84,8 @@ result<prepared_run> prepare(const cluster::trainer_config& config) {
               .shuffle = config.data.shuffle,
               .seed = train.seed,
               .evaluate = train.eval,
-              .evaluate_every = train.eval_every};
+              .evaluate_every = train.eval_every,
+              .keep_weights = !train.save.empty()};
   return run;
 }
 
@@ -207,9 +207,9 @@ class server_builder {
   const prepared_run& run_;
 };
 
-/// Drives the workers through the run and saves the weights at its end.
+/// Drives the workers through the run. The weights are saved before the last evaluation.
 result<void> drive(cluster::worker_group& group, const cluster::trainer_config& config,
-                   const prepared_run& run, const std::atomic<bool>& stop) {
+                   const prepared_run& run, run_control& control) {
   actors::requester ask(group.system(),
                         [&](const caf::node_id& id) { return group.node().name_of(id); });
   auto server = server_builder(group, ask, config, run).build();
@@ -220,26 +220,26 @@ result<void> drive(cluster::worker_group& group, const cluster::trainer_config& 
   auto report = cluster::run_reporter::open(config.observe, options);
   if (!report) return tl::unexpected(report.error());
 
-  const drive_events events{[&](const auto& step) { (*report)->step(step); },
-                            [&](const auto& outcome) { (*report)->evaluation(outcome); },
-                            [&](const auto& line) { (*report)->print(line); },
-                            [&] { return stop.load() || (*report)->failure().has_value(); }};
-  driver drives(ask, server->ledger, std::move(server->workers), *run.data, run.plan, events);
-  const auto done = drives.run();
-  const auto accounts = done ? drives.close_accounts() : done;
+  const auto stopped = [&] { return control.stop.wanted(); };
+  const auto print = [&](const std::string& line) { (*report)->print(line); };
+  driver drives(ask, server->ledger, std::move(server->workers), *run.data, run.plan,
+                {[&](const auto& step) { (*report)->step(step); },
+                 [&](const auto& outcome) { (*report)->evaluation(outcome); }, print, stopped});
+  const saved_parts parts{.weights = [&] { return drives.read_weights(); }};
+  auto done = drives.train();
+  // The ledger decides about the pushes of lost workers; the weights are read after that.
+  const auto accounts = done ? drives.close_accounts() : result<void>();
+  if (done) done = control.saver.save(drives.steps_done(), drives.steps_done() > 0, parts, print);
+  if (done) done = drives.finish();
   (*report)->finish();
-  if (!done) return done;
-  if ((*report)->failure()) return tl::unexpected(*(*report)->failure());
-  if (config.train.save.empty()) return accounts;
-  const auto weights = drives.read_weights();
-  if (!weights) return tl::unexpected(weights.error());
-  auto saved = engine::save_safetensors(config.train.save, *weights);
-  return saved ? accounts : saved;
+  if (done) done = control.saver.save_if_lost(parts);
+  return done ? accounts : done;
 }
 
 }  // namespace
 
 result<run_end> run_server_trainer(const cluster::trainer_config& config) {
+  run_control control(config);
   const auto run = prepare(config);
   if (!run) return tl::unexpected(run.error());
   auto link = cluster::process_link_of(config.link);
@@ -247,18 +247,17 @@ result<run_end> run_server_trainer(const cluster::trainer_config& config) {
   auto workers = cluster::make_worker_processes(std::move(*link), config.observe.verbose);
   if (!workers) return tl::unexpected(workers.error());
 
-  std::atomic<bool> stop = false;
   const std::shared_ptr<cluster::workers> all = std::move(*workers);
-  auto guard = cluster::guard_run(stop, all);
+  auto guard = cluster::guard_run(control.stop, all);
   if (!guard) return tl::unexpected(guard.error());
   auto group = cluster::worker_group::start(
       all, node_names(config.server), config.link.listen,
       {.slow_after = std::chrono::duration<double>(config.observe.slow_after),
        .hang_timeout = std::chrono::duration<double>(config.train.hang_timeout)});
   if (!group) return tl::unexpected(group.error());
-  if (auto driven = drive(**group, config, *run, stop); !driven)
+  if (auto driven = drive(**group, config, *run, control); !driven)
     return tl::unexpected((*group)->explain(driven.error()));
-  return stop ? run_end::interrupted : run_end::complete;
+  return control.saver.end();
 }
 
 result<void> run_server_node(const cluster::node_options& options) {

@@ -24,10 +24,9 @@ struct checkpoint {
   at::Tensor scaler;                         ///< Undefined: none was saved.
 };
 
-/// Writes the state beside a file that is to have these weights. Errors: as save_safetensors.
-[[nodiscard]] result<void> save_state(const std::filesystem::path& file,
-                                      const std::vector<engine::named_tensor>& weights,
-                                      std::vector<engine::named_tensor> states);
+/// What the file of the state that goes with these weights holds.
+[[nodiscard]] std::vector<engine::named_tensor> state_of(
+    const std::vector<engine::named_tensor>& weights, std::vector<engine::named_tensor> states);
 
 /// Reads the weights and, if there is any, their state: from the file beside, or from the same
 /// file, as runs before had it. A state file of other weights is passed over with a warning.

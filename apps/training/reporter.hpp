@@ -26,11 +26,11 @@ class reporter {
   /// Ends the progress bar, and says how far the prediction was off, if there was one.
   void finish(const std::optional<engine::prediction>& predicted);
 
+  /// Whether any update was applied yet.
+  [[nodiscard]] bool any_applied() const noexcept { return applied_ > 0; }
+
   /// Errors: handler_failed where there were steps and not one was applied, saying why.
   [[nodiscard]] result<void> check_applied() const;
-
-  /// The first failed write to --json, if one failed.
-  [[nodiscard]] const std::optional<error>& failure() const noexcept { return out_->failure(); }
 
  private:
   reporter(std::unique_ptr<cluster::run_reporter> out, const cluster::trainer_config& config);

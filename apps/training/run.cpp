@@ -1,7 +1,6 @@
 #include "apps/training/run.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <iterator>
 #include <memory>
@@ -11,6 +10,7 @@
 
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
+#include "apps/saving.hpp"
 #include "apps/training/checkpoint.hpp"
 #include "apps/training/prepared_run.hpp"
 #include "apps/training/reporter.hpp"
@@ -20,7 +20,6 @@
 #include "cluster/membership/worker_group.hpp"
 #include "engine/partition/prediction.hpp"
 #include "engine/stage/model.hpp"
-#include "engine/state/safetensors.hpp"
 #include "messages/log.hpp"
 
 namespace troupe::apps {
@@ -123,29 +122,17 @@ result<void> show(const application& program, const cluster::trainer_config& con
   return {};
 }
 
-/// Writes what --save asks for.
-result<void> save(actors::pipeline& stages, const cluster::train_config& config) {
-  auto saved = stages.read_weights();
-  if (!saved) return tl::unexpected(saved.error());
-  if (config.save_state) {
-    auto states = stages.read_state();
-    if (!states) return tl::unexpected(states.error());
-    if (auto kept = save_state(config.save, *saved, std::move(*states)); !kept) return kept;
-  }
-  return engine::save_safetensors(config.save, *saved);
+/// What --save asks for.
+saved_parts parts_of(actors::pipeline& stages, const cluster::train_config& config) {
+  saved_parts parts{.weights = [&stages] { return stages.read_weights(); }, .state = {}};
+  if (!config.save_state) return parts;
+  parts.state = [&stages](const auto& weights) {
+    return stages.read_state().map([&weights](auto states) {
+      return state_of(weights, std::move(states));
+    });
+  };
+  return parts;
 }
-
-/// What is left to do once all steps are done: shows the model, unless interrupted, and saves it.
-result<void> conclude(const application& program, const cluster::trainer_config& config,
-                      const prepared_run& run, actors::pipeline& stages, reporter& report,
-                      bool interrupted) {
-  if (run.data->skipped() > 0)
-    log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
-  if (!interrupted) {
-    if (auto shown = show(program, config, run, stages, report); !shown) return shown;
-  }
-  if (config.train.save.empty()) return {};
-  return save(stages, config.train);
 }
 
 /// Gives each stage's optimizer the state of all its chunks, if there is any.
@@ -161,38 +148,45 @@ result<void> load_states(actors::pipeline& stages, const prepared_run& run,
   return {};
 }
 
-/// Drives the composed stages through the run and saves the weights at its end.
+/// Drives the composed stages through the run. The weights are saved before the last evaluation.
 result<void> train(cluster::worker_group& group, actors::pipeline& stages,
                    const application& program, const cluster::trainer_config& config,
-                   const prepared_run& run, const std::atomic<bool>& stop) {
+                   const prepared_run& run, run_control& control) {
   auto report = reporter::open(config, run);
   if (!report) return tl::unexpected(report.error());
   if (run.predicted && config.observe.progress)
     (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
-  if (config.train.verify) {
+  if (config.train.verify && !control.stop.wanted()) {
     const auto print = [&](const std::vector<std::string>& lines) { (*report)->print(lines); };
     if (auto same = verify(stages, program, config, run, print); !same) return same;
   }
+  const auto parts = parts_of(stages, config.train);
   const actors::training_events events{
       [&](std::uint64_t update, const auto& outcome) { (*report)->step(update, outcome); },
       [&](const auto& outcome) {
         (*report)->evaluation(outcome);
         if (program.judge) (*report)->print(program.judge(outcome));
       },
-      [&] { return stop.load() || (*report)->failure().has_value(); }};
+      [&] { return control.stop.wanted(); },
+      [&](std::uint64_t updates) -> result<void> {
+        if (auto some = (*report)->check_applied(); !some && !control.stop.wanted()) return some;
+        return control.saver.save(updates, (*report)->any_applied(), parts,
+                                  [&](const std::string& line) { (*report)->print(line); });
+      }};
   const auto trained =
       actors::train(group.system(), stages, run.data, training_of(config, run), events);
   (*report)->finish(run.predicted);
   if (!trained) return tl::unexpected(trained.error());
-  if ((*report)->failure()) return tl::unexpected(*(*report)->failure());
-  if (auto some = (*report)->check_applied(); !some && !stop) return some;
-  return conclude(program, config, run, stages, **report, stop);
+  if (run.data->skipped() > 0)
+    log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
+  if (auto saved = control.saver.save_if_lost(parts); !saved) return saved;
+  return control.stop.wanted() ? result<void>() : show(program, config, run, stages, **report);
 }
 
 /// Builds the stages on their workers and trains with them.
 result<void> drive(cluster::worker_group& group, const application& program,
                    const cluster::trainer_config& config, const prepared_run& run,
-                   const std::atomic<bool>& stop) {
+                   run_control& control) {
   const auto schedule = schedule_of(config.pipeline);
   const auto layout = engine::layout_of(schedule, config.pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
@@ -217,32 +211,32 @@ result<void> drive(cluster::worker_group& group, const application& program,
     if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;
   }
   if (auto loaded = load_states(*pipeline, run, *layout); !loaded) return loaded;
-  return train(group, *pipeline, program, config, run, stop);
+  return train(group, *pipeline, program, config, run, control);
 }
 
 }  // namespace
 
 result<run_end> run_trainer(const application& program, const cluster::trainer_config& config) {
+  run_control control(config);
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
   if (config.observe.profile_only) {
     if (run->predicted)
       for (const auto& line : engine::to_lines(*run->predicted, run->layer_names)) log::info(line);
-    return run_end::complete;
+    return run_end{};
   }
   auto workers = place_workers(program, config);
   if (!workers) return tl::unexpected(workers.error());
 
-  std::atomic<bool> stop = false;
   const std::shared_ptr<cluster::workers> all = std::move(*workers);
-  auto guard = cluster::guard_run(stop, all);
+  auto guard = cluster::guard_run(control.stop, all);
   if (!guard) return tl::unexpected(guard.error());
   auto group = cluster::worker_group::start(all, config.pipeline.stages, config.link.listen,
                                             progress_of(config, *run));
   if (!group) return tl::unexpected(group.error());
-  if (auto driven = drive(**group, program, config, *run, stop); !driven)
+  if (auto driven = drive(**group, program, config, *run, control); !driven)
     return tl::unexpected((*group)->explain(driven.error()));
-  return stop ? run_end::interrupted : run_end::complete;
+  return control.saver.end();
 }
 
 result<void> run_worker(const application& program, const cluster::node_options& options) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "cluster/config/outputs.hpp"
 #include "cluster/config/secret_file.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_file.hpp"
@@ -283,42 +284,12 @@ std::string unreadable(const fs::path& file) {
   return ::access(file.c_str(), R_OK) == 0 ? "" : std::strerror(errno);
 }
 
-// Why a file cannot be written, or created, there; empty: it can.
-std::string unwritable(const fs::path& file, bool replaced_whole) {
-  std::error_code error;
-  if (fs::is_directory(file, error)) return "is a directory";
-  if (!replaced_whole && fs::exists(file, error))
-    return ::access(file.c_str(), W_OK) == 0 ? "" : std::strerror(errno);
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  if (!fs::exists(folder, error)) return "the directory " + folder.string() + " does not exist";
-  if (!fs::is_directory(folder, error)) return folder.string() + " is not a directory";
-  if (::access(folder.c_str(), W_OK | X_OK) == 0) return "";
-  return "the directory " + folder.string() + " cannot be written: " + std::strerror(errno);
-}
-
 result<void> check_files(draft& whole) {
-  const auto refuse = [&whole](const std::string& name, const fs::path& file, const char* use,
-                               const std::string& why) -> result<void> {
-    if (file.empty() || why.empty()) return {};
-    return fail(errc::bad_config, given(whole, name)->where() + ": " + file.string() +
-                                      " cannot be " + use + ": " + why);
-  };
-  const trainer_config& c = whole.config;
-  return refuse("model.init", c.model.init, "read", unreadable(c.model.init))
-      .and_then([&] {
-        return refuse("train.save", c.train.save, "written", unwritable(c.train.save, true));
-      })
-      .and_then([&] {
-        const auto state = c.train.save_state ? state_file_of(c.train.save) : fs::path();
-        return refuse("train.save_state", state, "written", unwritable(state, true));
-      })
-      .and_then([&] {
-        return refuse("observe.json", c.observe.json, "written", unwritable(c.observe.json, false));
-      })
-      .and_then([&] {
-        return refuse("observe.save_profile", c.observe.save_profile, "written",
-                      unwritable(c.observe.save_profile, true));
-      });
+  const auto& init = whole.config.model.init;
+  if (const auto why = init.empty() ? "" : unreadable(init); !why.empty())
+    return fail(errc::bad_config, given(whole, "model.init")->where() + ": " + init.string() +
+                                      " cannot be read: " + why);
+  return check_outputs(whole);
 }
 
 }  // namespace

@@ -287,6 +287,7 @@ result<command> read_trainer(const program_info& program, std::span<const char* 
   const auto file = flags.config_file();
   if (!file) return tl::unexpected(file.error());
   const auto above = [&whole](const std::vector<setting>& layer) { return whole.apply(layer); };
+  whole.config.config_file = *file;
   if (!file->empty()) {
     const auto own = [&program](std::vector<setting> layer) { return own_tables(program, layer); };
     if (const auto read = read_toml(*file, options_of(program)).and_then(own).and_then(above);

@@ -297,7 +297,8 @@ std::vector<option> train_options() {
        number(
            [](auto& c) -> auto& { return c.train.hang_timeout; }, 0, unbounded),
        ""},
-      {"train", "save", "--save", "", "FILE", "Write the weights there at the end (safetensors)",
+      {"train", "save", "--save", "", "FILE",
+       "Write the weights there (safetensors) after the last step, also of an interrupted run",
        text([](auto& c) -> auto& { return c.train.save; }), ""},
       {"train", "save_state", "--save-state", "--no-save-state", "",
        "Write the optimizer's state too, to FILE.state.safetensors beside the weights' file; "
@@ -328,7 +329,8 @@ std::vector<option> link_options() {
 
 std::vector<option> observe_options() {
   return {
-      {"observe", "json", "--json", "", "FILE", "Write a JSON object per step and evaluation there",
+      {"observe", "json", "--json", "", "FILE",
+       "Write a JSON object per step and evaluation there; what it holds is kept in FILE.old",
        text([](auto& c) -> auto& { return c.observe.json; }), ""},
       {"observe", "predict", "--predict", "--no-predict", "",
        "Profile the layers, predict the steps and compare at the end",

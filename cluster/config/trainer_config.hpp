@@ -178,6 +178,7 @@ struct trainer_config {
   train_config train;
   link_config link;
   observe_config observe;
+  std::filesystem::path config_file = {};  ///< What --config named; empty: nothing.
 
   bool operator==(const trainer_config&) const = default;
 };

@@ -19,7 +19,7 @@
 namespace troupe::cluster {
 namespace {
 
-constexpr std::array<int, 3> caught{SIGINT, SIGTERM, SIGTSTP};
+constexpr std::array<int, 4> caught{SIGINT, SIGTERM, SIGTSTP, SIGHUP};
 
 // A signal handler can reach nothing but a global: the write end of the guard's pipe, or -1.
 std::atomic<int> signal_pipe{-1};
@@ -61,9 +61,10 @@ class interrupt_guard::listener {
     ours.sa_handler = pass_on;
     ours.sa_flags = SA_RESTART;
     ::sigaction(caught[index], &ours, &before_[index]);
-    // Whoever started us without job control wants no stop.
+    // Whoever started us without job control wants no stop, and whoever used nohup no end.
     const bool ignored = before_[index].sa_handler == SIG_IGN;
-    if (caught[index] == SIGTSTP && ignored) ::sigaction(SIGTSTP, &before_[index], nullptr);
+    const bool may_be = caught[index] == SIGTSTP || caught[index] == SIGHUP;
+    if (may_be && ignored) ::sigaction(caught[index], &before_[index], nullptr);
   }
 
   // Stops the whole process as if nobody had caught the signal, and returns when it is continued.
@@ -99,7 +100,7 @@ class interrupt_guard::listener {
       ++heard;
       if (heard == 1) {
         stop(number);
-      } else {
+      } else if (!handlers_.puts_off_abort || !handlers_.puts_off_abort(number)) {
         if (handlers_.on_abort) handlers_.on_abort(number);
         std::_Exit(128 + number);
       }

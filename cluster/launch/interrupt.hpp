@@ -9,19 +9,22 @@ namespace troupe::cluster {
 
 /// Called on the guard's own thread, where anything may be done.
 struct interrupt_handlers {
-  /// The first SIGINT or SIGTERM: begin a clean stop.
+  /// The first SIGINT, SIGTERM or SIGHUP: begin a clean stop.
   std::function<void(int signal)> on_stop;
   /// The second: kill what must not outlive us, at once. The process then exits with 128 + signal
   /// (130 for Ctrl-C), without running destructors.
   std::function<void(int signal)> on_abort;
+  /// Asked at the second and each later one: true when what is under way must not be lost to it.
+  /// The signal is passed over then.
+  std::function<bool(int signal)> puts_off_abort = {};
   /// SIGTSTP (Ctrl-Z): this process is about to be stopped; and it has been continued. What it has
   /// started is to stop and go on with it.
   std::function<void()> on_suspend = {};
   std::function<void()> on_resume = {};
 };
 
-/// Turns Ctrl-C, Ctrl-Z and SIGTERM into calls. At most one exists in a process at a time; its
-/// destructor restores what was there before.
+/// Turns Ctrl-C, Ctrl-Z, SIGTERM and SIGHUP into calls; SIGHUP unless it is ignored, as under
+/// nohup. At most one exists in a process at a time; its destructor restores what was there before.
 class interrupt_guard {
  public:
   /// Errors: io_failed (no descriptor left, or a guard exists already).

@@ -1,19 +1,26 @@
 #include "cluster/membership/run_guard.hpp"
 
+#include <utility>
+
 #include "messages/log.hpp"
 
 namespace troupe::cluster {
 
-result<interrupt_guard> guard_run(std::atomic<bool>& stop, const std::shared_ptr<workers>& all) {
-  return interrupt_guard::install(
-      {.on_stop =
-           [&stop](int) {
-             stop = true;
-             log::info("stopping after the steps under way; interrupt again to end at once");
-           },
-       .on_abort = [all](int) { all->kill(); },
-       .on_suspend = [all] { all->suspend(); },
-       .on_resume = [all] { all->resume(); }});
+result<interrupt_guard> guard_run(interruption& stop, const std::shared_ptr<workers>& all) {
+  const auto on_stop = [&stop](int number) {
+    stop.signal = number;
+    log::info("stopping after the steps under way; interrupt again to end at once");
+  };
+  const auto puts_off_abort = [&stop, warned = std::make_shared<bool>(false)](int) {
+    if (!stop.saving || std::exchange(*warned, true)) return false;
+    log::warning("the weights are being saved; interrupt again to end without them");
+    return true;
+  };
+  return interrupt_guard::install({.on_stop = on_stop,
+                                   .on_abort = [all](int) { all->kill(); },
+                                   .puts_off_abort = puts_off_abort,
+                                   .on_suspend = [all] { all->suspend(); },
+                                   .on_resume = [all] { all->resume(); }});
 }
 
 }  // namespace troupe::cluster

@@ -8,10 +8,19 @@
 
 namespace troupe::cluster {
 
-/// What interrupts mean to a trainer: the first sets `stop`, the second kills the workers, Ctrl-Z
-/// stops them with it. `stop` outlives the guard; the workers are shared, so that a signal finds
-/// them as long as it is handled. Errors: as interrupt_guard::install.
-[[nodiscard]] result<interrupt_guard> guard_run(std::atomic<bool>& stop,
+/// How far a user's signals have stopped a run. Shared between threads.
+struct interruption {
+  std::atomic<int> signal = 0;       ///< The first that asked for an end; 0: none did.
+  std::atomic<bool> saving = false;  ///< Weights are on their way to the disk.
+
+  [[nodiscard]] bool wanted() const noexcept { return signal.load() != 0; }
+};
+
+/// What interrupts mean to a trainer: the first is noted in `stop`, the second kills the workers,
+/// Ctrl-Z stops them with it. While weights are being saved one more is needed. `stop` outlives the
+/// guard; the workers are shared, so that a signal finds them as long as it is handled. Errors: as
+/// interrupt_guard::install.
+[[nodiscard]] result<interrupt_guard> guard_run(interruption& stop,
                                                 const std::shared_ptr<workers>& all);
 
 }  // namespace troupe::cluster

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -34,6 +35,12 @@ struct ends {
 
   void note(const child_exit& ended) {
     const std::scoped_lock lock(mutex);
+    // One that crashes on its way out spoils nothing, but nobody else would hear of it.
+    const bool crashed = ended.signal != 0 && ended.signal != SIGTERM && ended.signal != SIGKILL;
+    if (crashed && expected)
+      log::warning(describe(ended));
+    else
+      log::debug(describe(ended));
     if (!expected && !failure) failure = describe(ended);
   }
 };

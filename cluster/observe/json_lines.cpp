@@ -1,8 +1,14 @@
 #include "cluster/observe/json_lines.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 namespace troupe::cluster {
@@ -15,6 +21,32 @@ tl::unexpected<error> cannot_write(const std::filesystem::path& file) {
               file.string() + ": the JSON lines cannot be written: " + std::strerror(errno));
 }
 
+/// Renames, but never over a file: false with EEXIST then. Not every file system knows the one call
+/// that does it.
+bool move_to_unused(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS) return false;
+  return ::link(from.c_str(), to.c_str()) == 0 && ::unlink(from.c_str()) == 0;
+}
+
+/// Gives a file that is there and not empty another name, which is returned; empty: there was
+/// nothing to keep. A link stays and leads to the new file.
+result<std::filesystem::path> keep_old(const std::filesystem::path& file) {
+  std::error_code ignored;
+  const auto target = std::filesystem::weakly_canonical(file, ignored);
+  struct stat about {};
+  if (::stat(target.c_str(), &about) != 0 || !S_ISREG(about.st_mode) || about.st_size == 0)
+    return std::filesystem::path();
+  auto kept = target;
+  kept += ".old";
+  for (int number = 2;; ++number) {
+    if (move_to_unused(target, kept)) return kept;
+    if (errno != EEXIST) return cannot_write(file);
+    kept = target;
+    kept += ".old-" + std::to_string(number);
+  }
+}
+
 std::string line_of(const json& object) {
   return object.dump(-1, ' ', false, json::error_handler_t::replace) + '\n';
 }
@@ -22,9 +54,12 @@ std::string line_of(const json& object) {
 }  // namespace
 
 result<json_lines> json_lines::open(const std::filesystem::path& file) {
-  std::FILE* opened = std::fopen(file.c_str(), "we");
-  if (opened == nullptr) return cannot_write(file);
-  return json_lines(file, opened);
+  auto kept = keep_old(file);
+  if (!kept) return tl::unexpected(kept.error());
+  descriptor opened(
+      ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666));
+  if (!opened) return cannot_write(file);
+  return json_lines(file, std::move(*kept), std::move(opened));
 }
 
 result<void> json_lines::write(const step_report& report) {
@@ -54,9 +89,17 @@ result<void> json_lines::write(const evaluation_report& report) {
 }
 
 result<void> json_lines::write_line(const std::string& line) {
-  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() ||
-      std::fflush(file_.get()) != 0)
-    return cannot_write(path_);
+  for (std::size_t done = 0; done < line.size();) {
+    const auto written = ::write(file_.get(), line.data() + done, line.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      auto failed = cannot_write(path_);
+      [[maybe_unused]] const int cut = ::ftruncate(file_.get(), whole_lines_bytes_);
+      return failed;
+    }
+    done += static_cast<std::size_t>(written);
+  }
+  whole_lines_bytes_ += static_cast<std::int64_t>(line.size());
   return {};
 }
 

@@ -1,11 +1,12 @@
 #pragma once
 
-#include <cstdio>
+#include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <string>
+#include <utility>
 
 #include "cluster/observe/report.hpp"
+#include "messages/descriptor.hpp"
 #include "messages/error.hpp"
 
 namespace troupe::cluster {
@@ -16,23 +17,28 @@ namespace troupe::cluster {
 /// thread at a time.
 class json_lines {
  public:
-  /// Creates the file or empties it. Errors: io_failed naming the file.
+  /// Creates the file. One that is there and not empty is kept under another name: FILE.old, or
+  /// FILE.old-2, .. where there is one already. A device or FIFO is written to as it is. Errors:
+  /// io_failed naming the file.
   [[nodiscard]] static result<json_lines> open(const std::filesystem::path& file);
 
-  /// Errors: io_failed naming the file and the system's reason.
+  /// Where what was in the file is now; empty: nothing was.
+  [[nodiscard]] const std::filesystem::path& kept() const noexcept { return kept_; }
+
+  /// Errors: io_failed naming the file and the system's reason. Of a line that could not be written
+  /// whole nothing is left in a regular file.
   [[nodiscard]] result<void> write(const step_report& report);
   [[nodiscard]] result<void> write(const evaluation_report& report);
 
  private:
-  struct closer {
-    void operator()(std::FILE* file) const noexcept { std::fclose(file); }
-  };
-
-  json_lines(std::filesystem::path path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+  json_lines(std::filesystem::path path, std::filesystem::path kept, descriptor file)
+      : path_(std::move(path)), kept_(std::move(kept)), file_(std::move(file)) {}
   [[nodiscard]] result<void> write_line(const std::string& line);
 
   std::filesystem::path path_;
-  std::unique_ptr<std::FILE, closer> file_;
+  std::filesystem::path kept_;
+  descriptor file_;
+  std::int64_t whole_lines_bytes_ = 0;
 };
 
 }  // namespace troupe::cluster

@@ -11,10 +11,11 @@
 
 namespace troupe::cluster {
 
-/// Writes what happens in a run to the terminal and to its JSON file. Used by one thread.
+/// Writes what happens in a run to the terminal and to its JSON file. A write that fails never ends
+/// the run: the first one to the JSON file is a warning, and the last one. Used by one thread.
 class run_reporter {
  public:
-  /// Creates the file, if the config names one. Errors: io_failed.
+  /// Creates the file, if the config names one, and says what was kept of it. Errors: io_failed.
   [[nodiscard]] static result<std::unique_ptr<run_reporter>> open(const observe_config& config,
                                                                   progress_options options);
 
@@ -23,16 +24,12 @@ class run_reporter {
   void print(const std::string& line) { progress_.print(line); }
   void finish() { progress_.finish(); }
 
-  /// The first failed write to the JSON file, if one failed.
-  [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
-
  private:
   explicit run_reporter(progress_options options) : progress_(std::move(options)) {}
-  void keep(const result<void>& written);
+  void look_at(const result<void>& written);
 
   progress progress_;
-  std::optional<json_lines> json_;
-  std::optional<error> failure_;
+  std::optional<json_lines> json_;  // none, or not any more
 };
 
 }  // namespace troupe::cluster

@@ -1,6 +1,7 @@
 #include "engine/state/atomic_file.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/state/output_file.hpp"
+
 namespace troupe::engine {
 namespace {
 
@@ -16,10 +19,11 @@ std::filesystem::path folder_of(const std::filesystem::path& file) {
   return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
 }
 
-// Some file systems (network, FUSE) cannot sync a folder: nothing more can be done there.
+// Some file systems (network, FUSE) cannot sync a folder, and one that we may not read cannot be
+// opened: nothing more can be done there.
 bool sync_folder(const std::filesystem::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return false;
+  if (descriptor < 0) return errno == EACCES;
   const bool synced = ::fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP;
   const int reason = errno;
   ::close(descriptor);
@@ -27,33 +31,62 @@ bool sync_folder(const std::filesystem::path& folder) {
   return synced;
 }
 
+// Gives the new file the owner, group and mode of the old one. Where the system refuses an owner or
+// a group, nobody may read the new file who could not read the old one.
+void take_rights(int descriptor, const struct stat& old) {
+  mode_t mode = old.st_mode & 07777;
+  if (::fchown(descriptor, old.st_uid, old.st_gid) != 0) {
+    mode &= ~static_cast<mode_t>(S_ISUID);
+    const bool keeps_group = ::fchown(descriptor, static_cast<uid_t>(-1), old.st_gid) == 0;
+    if (!keeps_group) mode &= ~static_cast<mode_t>(S_IRWXG | S_ISGID);
+  }
+  // Where even this is refused the file stays its owner's alone.
+  [[maybe_unused]] const int set = ::fchmod(descriptor, mode);
+}
+
+std::string reason_now() {
+  return std::generic_category().message(errno);
+}
+
 }  // namespace
 
-atomic_file::atomic_file(std::filesystem::path file, std::filesystem::path temporary,
-                         int descriptor)
-    : file_(std::move(file)), temporary_(std::move(temporary)), descriptor_(descriptor) {}
+atomic_file::atomic_file(std::filesystem::path file) : file_(std::move(file)) {}
 
 atomic_file::~atomic_file() {
   if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
-tl::unexpected<error> atomic_file::failed(const char* what) const {
-  const auto reason = std::generic_category().message(errno);
-  return fail(errc::io_failed, "cannot write " + file_.string() + ": " + what + ": " + reason);
+tl::unexpected<error> atomic_file::failed(const std::string& what) const {
+  return fail(errc::io_failed, "cannot write " + file_.string() + ": " + what);
 }
 
 result<std::unique_ptr<atomic_file>> atomic_file::create(std::filesystem::path file) {
+  std::unique_ptr<atomic_file> made(new atomic_file(std::move(file)));
+  if (auto opened = made->open(); !opened) return tl::unexpected(opened.error());
+  return made;
+}
+
+result<void> atomic_file::open() {
   static std::atomic<unsigned> serial = 0;  // two writers of one process never share a name
+  auto target = behind_links(file_);
+  if (!target) return tl::unexpected(target.error());
+  target_ = std::move(*target);
+  if (const auto kind = kind_of_special(target_); !kind.empty())
+    return failed("it is " + kind + ", and only a file is ever replaced");
+  struct stat old {};
+  const bool replaces = ::stat(target_.c_str(), &old) == 0;
   for (;;) {
-    auto temporary = file;
-    temporary += ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
-    const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor < 0 && errno == EEXIST) continue;  // left by a killed process of the same id
-    auto made = std::unique_ptr<atomic_file>(
-        new atomic_file(std::move(file), descriptor < 0 ? "" : std::move(temporary), descriptor));
-    if (descriptor < 0) return made->failed("cannot create a file beside it");
-    return made;
+    // Short, and not made from the file's name, which may be as long as a name can be.
+    auto name = folder_of(target_) /
+                (".troupe-" + std::to_string(::getpid()) + "-" + std::to_string(serial++) + ".tmp");
+    descriptor_ =
+        ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666);
+    if (descriptor_ < 0 && errno == EEXIST) continue;  // left by a killed process of the same id
+    if (descriptor_ < 0) return failed("cannot create a file beside it: " + reason_now());
+    temporary_ = std::move(name);
+    if (replaces) take_rights(descriptor_, old);
+    return {};
   }
 }
 
@@ -62,18 +95,20 @@ result<void> atomic_file::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), most));
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed("the write failed");
+    if (written < 0) return failed("the write failed: " + reason_now());
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
   return {};
 }
 
 result<void> atomic_file::commit() {
-  if (::fsync(descriptor_) != 0) return failed("the disk did not take the bytes");
-  if (::close(std::exchange(descriptor_, -1)) != 0) return failed("closing failed");
-  if (::rename(temporary_.c_str(), file_.c_str()) != 0) return failed("cannot rename over it");
+  if (::fsync(descriptor_) != 0) return failed("the disk did not take the bytes: " + reason_now());
+  if (::close(std::exchange(descriptor_, -1)) != 0)
+    return failed("closing failed: " + reason_now());
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0)
+    return failed("cannot rename over it: " + reason_now());
   temporary_.clear();
-  if (!sync_folder(folder_of(file_))) return failed("its folder was not synced");
+  if (!sync_folder(folder_of(target_))) return failed("its folder was not synced: " + reason_now());
   return {};
 }
 

@@ -12,7 +12,10 @@ namespace troupe::engine {
 
 /// A file that appears under its name whole or not at all: it is written under a temporary name in
 /// the same folder, synced, and renamed by `commit`. Destroyed without a commit it leaves no trace.
-/// Used by one thread. Errors: io_failed naming the file and the system's reason.
+/// Only a regular file is replaced; where the name is a symbolic link, the link stays and what it
+/// leads to is replaced. The new file has the mode of the old one, and its owner as far as the
+/// system lets us give files away. Used by one thread. Errors: io_failed naming the file and the
+/// system's reason.
 class atomic_file {
  public:
   [[nodiscard]] static result<std::unique_ptr<atomic_file>> create(std::filesystem::path file);
@@ -25,11 +28,13 @@ class atomic_file {
   [[nodiscard]] result<void> commit();
 
  private:
-  atomic_file(std::filesystem::path file, std::filesystem::path temporary, int descriptor);
-  [[nodiscard]] tl::unexpected<error> failed(const char* what) const;
+  explicit atomic_file(std::filesystem::path file);
+  [[nodiscard]] result<void> open();
+  [[nodiscard]] tl::unexpected<error> failed(const std::string& what) const;
 
-  std::filesystem::path file_;
-  std::filesystem::path temporary_;
+  std::filesystem::path file_;       // as the caller calls it
+  std::filesystem::path target_;     // what is replaced
+  std::filesystem::path temporary_;  // empty: there is none
   int descriptor_ = -1;
 };
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <poll.h>
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <condition_variable>
 #include <cstdlib>
@@ -30,6 +31,30 @@ char state_of(pid_t pid) {
   std::getline(file, line);
   const auto end_of_name = line.rfind(')');
   return end_of_name == std::string::npos ? '-' : line.at(end_of_name + 2);
+}
+
+/// Clock ticks that a process has computed.
+long ticks_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::string skipped;
+  for (int field = 3; field < 14; ++field) fields >> skipped;
+  long user = 0, system = 0;
+  fields >> user >> system;
+  return user + system;
+}
+
+/// Looks every millisecond, for a minute.
+template <class Condition>
+bool wait_until(Condition is_met) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!is_met()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 }  // namespace
@@ -94,6 +119,38 @@ program_outcome run_other(const std::string& program, const std::vector<std::str
   outcome.code = ended->code;
   outcome.signal = ended->signal;
   return outcome;
+}
+
+std::string shell_line(const std::string& first, const std::vector<std::string>& arguments,
+                       const std::string& redirections) {
+  std::string line = first + " exec " + TROUPE_PROGRAM;
+  for (const auto& word : arguments) line.append(" '").append(word).append("'");
+  return line + " " + redirections;
+}
+
+void check_children_ended_well(const program_outcome& outcome, std::size_t count) {
+  std::size_t well = 0;
+  std::istringstream lines(outcome.err);
+  for (std::string line; std::getline(lines, line);) {
+    INFO(line);
+    CHECK(line.find("was killed by signal") == std::string::npos);
+    if (line.find(" exited with code ") == std::string::npos) continue;
+    CHECK(line.ends_with(" exited with code 0"));
+    ++well;
+  }
+  CHECK(well == count);
+}
+
+bool wait_for_work(pid_t pid, std::chrono::milliseconds amount) {
+  const auto ticks = amount.count() * sysconf(_SC_CLK_TCK) / 1000;
+  const auto begin = ticks_of(pid);
+  return wait_until([&] { return ticks_of(pid) - begin >= ticks; });
+}
+
+std::chrono::duration<double> wait_for_file(const std::filesystem::path& file) {
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(wait_until([&] { return std::filesystem::exists(file); }));
+  return std::chrono::steady_clock::now() - begin;
 }
 
 std::vector<pid_t> children_of(pid_t parent) {

@@ -34,6 +34,21 @@ program_outcome run_program(const std::vector<std::string>& arguments,
 program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,
                           const std::function<void(pid_t, std::string_view)>& on_line = {});
 
+/// The program's whole command line for /bin/sh, to be put behind what the shell is to do first
+/// ("ulimit -f 8;") and before redirections. For run_other("/bin/sh", {"-c", ..}).
+std::string shell_line(const std::string& first, const std::vector<std::string>& arguments,
+                       const std::string& redirections = {});
+
+/// Checks how every child process of a run with --verbose ended: `count` of them, each by itself
+/// with code 0.
+void check_children_ended_well(const program_outcome& outcome, std::size_t count);
+
+/// Waits until a process has computed for so long from now on; false after a minute.
+bool wait_for_work(pid_t pid, std::chrono::milliseconds amount);
+
+/// Waits until a file is there and returns how long that took; a minute at most.
+std::chrono::duration<double> wait_for_file(const std::filesystem::path& file);
+
 /// Processes whose parent is `parent`.
 std::vector<pid_t> children_of(pid_t parent);
 

@@ -1,5 +1,7 @@
 // Values that are each right and do not fit each other, or the machine.
 
+#include <sys/stat.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <filesystem>
@@ -244,6 +246,47 @@ TEST_CASE("files that cannot be read or written are named before a run starts") 
   const std::string file = here.write("run.toml", "[train]\nsave = \"" + root + "\"\n");
   CHECK(error_of({"--config", file}) ==
         file + ":2: train.save: " + root + " cannot be written: is a directory");
+}
+
+TEST_CASE("only a file can be saved to, through links too") {
+  const folder here;
+  const std::string link = here.file("link");
+  std::filesystem::create_symlink("/dev/null", link);
+  CHECK(error_of({"--save", "/dev/null"}) == "--save: /dev/null cannot be written: is a device");
+  CHECK(error_of({"--save", link}) == "--save: " + link + " cannot be written: is a device");
+  CHECK(error_of({"--save-profile", "/dev/null"}) ==
+        "--save-profile: /dev/null cannot be written: is a device");
+  const std::string fifo = here.file("fifo");
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK(error_of({"--save", fifo}) == "--save: " + fifo + " cannot be written: is a FIFO");
+  CHECK(config_of({"--json", fifo}).observe.json == fifo);
+  const std::string longer = here.file(std::string(256, 'n'));
+  CHECK(error_of({"--save", longer}) ==
+        "--save: " + longer + " cannot be written: File name too long");
+  std::filesystem::create_symlink(here.file("no") + "/w", here.file("astray"));
+  CHECK(error_of({"--save", here.file("astray")}) == "--save: " + here.file("astray") +
+                                                         " cannot be written: the directory " +
+                                                         here.file("no") + " does not exist");
+}
+
+TEST_CASE("two outputs are not one file, however it is spelled, and none is the settings'") {
+  const folder here;
+  const std::string one = here.file("x");
+  const std::string other = here.file("./x");
+  std::filesystem::create_symlink(one, here.file("link"));
+  CHECK(error_of({"--save", one, "--json", other}) ==
+        "--json: " + other + " is the file of --save too; each needs one of its own");
+  CHECK(error_of({"--save", one, "--save-profile", here.file("link")})
+            .starts_with("--save-profile: "));
+  CHECK(error_of({"--json", one, "--save-profile", one}).starts_with("--save-profile: "));
+  CHECK(config_of({"--save", one, "--json", here.file("y")}).train.save == one);
+  const std::string file = here.write("run.toml", "[train]\nsave = \"" + one + "\"\n");
+  CHECK(error_of({"--config", file, "--json", one}) ==
+        "--json: " + one + " is the file of " + file +
+            ":2: train.save too; each needs one of its own");
+  CHECK(error_of({"--config", file, "--save", file}) ==
+        "--save: " + file + " holds the settings of this run (--config)");
+  CHECK(config_of({"--config", file}).config_file == file);
 }
 
 TEST_CASE("a partition is a word or cuts, and the last one given counts") {

@@ -1,13 +1,18 @@
 // Plays the parts that the launch tests need: launch_helper PART.
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "cluster/launch/interrupt.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "cluster/launch/process_start.hpp"
 
 namespace {
 
@@ -69,6 +74,60 @@ int interruptible(bool stubborn) {
   return 7;
 }
 
+// Puts the second signal off, and is ended by the third.
+int saver() {
+  bool asked = false;
+  const auto guard = interrupt_guard::install({.on_stop = [](int) { say("saving"); },
+                                               .on_abort = [](int) { say("lost"); },
+                                               .puts_off_abort =
+                                                   [&asked](int) {
+                                                     if (asked) return false;
+                                                     say("put off");
+                                                     return asked = true;
+                                                   }});
+  if (!guard) return 1;
+  say("ready " + std::to_string(::getpid()));
+  sleep_for_ever();
+}
+
+// Does what its parent alone wants, and says so when it is poked.
+int obedient() {
+  leave_signals_to_parent();
+  struct sigaction poked {};
+  poked.sa_handler = [](int) { [[maybe_unused]] const auto n = ::write(1, "alive\n", 6); };
+  ::sigaction(SIGUSR1, &poked, nullptr);
+  say("pid " + std::to_string(::getpid()));
+  sleep_for_ever();
+}
+
+// Which signals a prepared process ignores.
+int signals() {
+  prepare_process();
+  for (const int number : {SIGHUP, SIGPIPE, SIGXFSZ}) {
+    struct sigaction now {};
+    ::sigaction(number, nullptr, &now);
+    std::printf("%s%s ", now.sa_handler == SIG_IGN ? "" : "no ", ::sigabbrev_np(number));
+  }
+  return hangup_was_ignored() ? 1 : 0;
+}
+
+// Writes until nobody reads.
+int writer() {
+  prepare_process();
+  while (::write(1, "text\n", 5) > 0) {
+  }
+  return 5;
+}
+
+// What the standard streams are, into a file that is opened after them.
+int streams(const std::string& file) {
+  std::ofstream out(file);
+  for (const char* fd : {"0", "1", "2"})
+    out << std::filesystem::read_symlink(std::string("/proc/self/fd/") + fd).string() << "\n";
+  prepare_process();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -78,6 +137,11 @@ int main(int argc, char** argv) {
   if (part == "forwarder") return forwarder();
   if (part == "interruptible") return interruptible(false);
   if (part == "stubborn") return interruptible(true);
+  if (part == "saver") return saver();
+  if (part == "obedient") return obedient();
+  if (part == "signals") return signals();
+  if (part == "writer") return writer();
+  if (part == "streams") return streams(argv[2]);
   std::fprintf(stderr, "unknown part '%s'\n", part.c_str());
   return 2;
 }

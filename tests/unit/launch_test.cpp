@@ -10,6 +10,9 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -438,8 +441,8 @@ TEST_CASE("when a parent is killed its children die with it") {
   CHECK(ends(b));
 }
 
-TEST_CASE("the first SIGINT or SIGTERM stops cleanly, the children included") {
-  for (const int number : {SIGINT, SIGTERM}) {
+TEST_CASE("the first SIGINT, SIGTERM or SIGHUP stops cleanly, the children included") {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     recorder reports;
     process_group group = group_of(reports);
     REQUIRE(group.start(helper("p", "interruptible")));
@@ -489,6 +492,78 @@ TEST_CASE("a signal guard exists once, and gives back what was there before") {
   ::sigaction(SIGINT, nullptr, &now);
   CHECK(now.sa_handler == before.sa_handler);
   CHECK(interrupt_guard::install({}));
+}
+
+TEST_CASE("what must not be lost puts the second signal off, and not the third") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(helper("p", "saver")));
+  const pid_t pid = reports.await_pid("out p: ready ");
+  ::kill(pid, SIGINT);
+  reports.await("out p: saving");
+  ::kill(pid, SIGINT);
+  reports.await("out p: put off");
+  ::kill(pid, SIGTERM);
+  REQUIRE(group.wait(bound));
+  const auto seen = reports.all();
+  CHECK(seen.back() == "exit p exited with code 143");
+  CHECK(seen[seen.size() - 2] == "out p: lost");
+}
+
+TEST_CASE("a child that leaves signals to its parent is ended by its parent alone") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(helper("p", "obedient")));
+  const pid_t pid = reports.await_pid("out p: pid ");
+  for (const std::string name : {"INT", "HUP", "TERM"})
+    REQUIRE(std::system(("kill -" + name + " " + std::to_string(pid)).c_str()) == 0);
+  ::kill(pid, SIGINT);
+  ::kill(pid, SIGHUP);
+  ::kill(pid, SIGUSR1);  // a deadly one before it would have been heeded first
+  reports.await("out p: alive");
+  ::kill(pid, SIGTERM);
+  REQUIRE(group.wait(bound));
+  CHECK(reports.all().back() == "exit p was killed by signal 15 (SIGTERM)");
+}
+
+TEST_CASE("a hangup that was ignored at the start stays ignored, and no other") {
+  const auto path = helper("", "").program.string();
+  const auto words_of = [](const std::string& script) {
+    recorder reports;
+    process_group group = group_of(reports);
+    REQUIRE(group.start(shell("p", script)));
+    REQUIRE(group.wait(bound));
+    auto seen = reports.all();
+    REQUIRE(seen.size() == 2);
+    return seen;
+  };
+  CHECK(words_of("exec " + path + " signals") ==
+        reports_list{"out p: no HUP PIPE XFSZ ", "exit p exited with code 0"});
+  CHECK(words_of("trap '' HUP; exec " + path + " signals") ==
+        reports_list{"out p: HUP PIPE XFSZ ", "exit p exited with code 1"});
+}
+
+TEST_CASE("a closed pipe fails a write and ends nobody") {
+  recorder reports;
+  process_group group = group_of(reports);
+  const auto path = helper("", "").program.string();
+  REQUIRE(group.start(shell("p", "{ " + path + " writer; echo ended $? >&2; } | true")));
+  reports.await("err p: ended 5");
+}
+
+TEST_CASE("standard streams that are closed are empty, and no other file takes their numbers") {
+  const auto file = std::filesystem::temp_directory_path() /
+                    ("troupe-streams-" + std::to_string(::getpid()));
+  recorder reports;
+  process_group group = group_of(reports);
+  const auto path = helper("", "").program.string();
+  REQUIRE(group.start(shell("p", "exec " + path + " streams " + file.string() + " <&- >&- 2>&-")));
+  REQUIRE(group.wait(bound));
+  std::ifstream text(file);
+  std::string streams;
+  for (std::string line; std::getline(text, line);) streams += line + " ";
+  CHECK(streams == "/dev/null /dev/null /dev/null ");
+  std::filesystem::remove(file);
 }
 
 TEST_CASE("bytes become lines however they are cut") {

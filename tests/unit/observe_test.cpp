@@ -1,3 +1,5 @@
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -16,6 +18,8 @@
 #include "cluster/observe/json_lines.hpp"
 #include "cluster/observe/progress.hpp"
 #include "cluster/observe/report.hpp"
+#include "cluster/observe/run_reporter.hpp"
+#include "scratch_folder.hpp"
 
 namespace {
 
@@ -133,6 +137,72 @@ TEST_CASE("a JSON file that cannot be opened or written is named") {
   CHECK(written.error() == error{errc::io_failed,
                                  "/dev/full: the JSON lines cannot be written: No "
                                  "space left on device"});
+}
+
+TEST_CASE("what a JSON file holds already is kept under another name, and never lost") {
+  const testing::scratch_folder folder;
+  const auto file = folder / "run.jsonl";
+  std::filesystem::create_symlink("run.jsonl", folder / "link");
+  const auto run = [&](double loss) {
+    auto lines = json_lines::open(folder / "link");
+    REQUIRE(lines);
+    REQUIRE(lines->write(evaluation_report{1, 0.5, loss}));
+    return lines->kept();
+  };
+  const auto line = [](const std::string& loss) {
+    return R"({"eval_step":1,"accuracy":0.5,"eval_loss":)" + loss + "}\n";
+  };
+  CHECK(run(1) == "");
+  const auto real = std::filesystem::canonical(folder.path());
+  CHECK(run(2) == real / "run.jsonl.old");
+  CHECK(run(3) == real / "run.jsonl.old-2");
+  CHECK(content(file) == line("3.0"));
+  CHECK(content(folder / "run.jsonl.old") == line("1.0"));
+  CHECK(content(folder / "run.jsonl.old-2") == line("2.0"));
+  CHECK(std::filesystem::is_symlink(folder / "link"));
+  testing::write_bytes(folder / "empty", "");
+  REQUIRE(json_lines::open(folder / "empty"));
+  CHECK_FALSE(std::filesystem::exists(folder / "empty.old"));
+}
+
+TEST_CASE("of a JSON line that does not fit nothing is left") {
+  const testing::scratch_folder folder;
+  auto lines = json_lines::open(folder / "x");
+  REQUIRE(lines);
+  REQUIRE(lines->write(evaluation_report{1, 0.5, 1}));
+  const auto whole = content(folder / "x");
+  const auto written = [&] {
+    const auto before = ::signal(SIGXFSZ, SIG_IGN);
+    rlimit old{};
+    ::getrlimit(RLIMIT_FSIZE, &old);
+    rlimit small = old;
+    small.rlim_cur = whole.size() + 10;
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    auto second = lines->write(evaluation_report{2, 0.5, 1});
+    ::setrlimit(RLIMIT_FSIZE, &old);
+    ::signal(SIGXFSZ, before);
+    return second;
+  }();
+  REQUIRE_FALSE(written);
+  CHECK(content(folder / "x") == whole);
+}
+
+TEST_CASE("a JSON file that takes no more is one warning, and the run goes on") {
+  screen terminal;
+  observe_config config;
+  config.json = "/dev/full";
+  auto report = run_reporter::open(config, terminal.options(3, 0, progress_style::lines));
+  REQUIRE(report);
+  for (std::uint64_t step = 1; step <= 3; ++step) (*report)->step(report_of(step));
+  (*report)->finish();
+  const auto text = terminal.text();
+  const std::string warning =
+      "warning: /dev/full: the JSON lines cannot be written: No space left on device; the run goes "
+      "on without them\n";
+  const auto at = text.find(warning);
+  REQUIRE(at != std::string::npos);
+  CHECK(text.find("warning", at + 1) == std::string::npos);
+  CHECK(text.find("step 3/3") != std::string::npos);
 }
 
 TEST_CASE("a short run has a plain line for every step") {

@@ -13,6 +13,8 @@
 #include <mutex>
 #include <string_view>
 
+#include "messages/link/ucx/log.hpp"
+
 namespace troupe::messages::ucx {
 namespace {
 
@@ -157,6 +159,7 @@ result<worker> make_worker(ucp_context_h parent) {
 }
 
 result<std::unique_ptr<library>> library::open(const link_options& options) {
+  take_log();
   if (options.transport == link_transport::shm) {
     static std::once_flag once;
     std::call_once(once, &prepare_shared_memory);

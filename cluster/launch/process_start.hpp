@@ -1,0 +1,21 @@
+#pragma once
+
+namespace troupe::cluster {
+
+/// What every program of ours does first in `main`, whoever started it:
+/// - Standard streams that were closed are /dev/null, so that no other descriptor takes their
+///   numbers and gets what is printed. (That is so before `main`, and before any library starts.)
+/// - A write to a closed pipe, and one beyond the limit on file sizes, fails like any other
+///   (SIGPIPE, SIGXFSZ), instead of ending the process.
+/// - SIGHUP is as it was when the process was started, ignored under nohup, for UCX takes it.
+void prepare_process();
+
+/// Whether SIGHUP was ignored when the process was started.
+[[nodiscard]] bool hangup_was_ignored() noexcept;
+
+/// For a process that its trainer has started: whether and when the run ends is the trainer's to
+/// decide, which may need it to save the weights. SIGINT and SIGHUP are ignored, and SIGTERM unless
+/// the trainer itself has sent it. The trainer's death still ends the process.
+void leave_signals_to_parent();
+
+}  // namespace troupe::cluster
