@@ -82,12 +82,14 @@ key_share engine::make_share() const {
   return out;
 }
 
-const key_share& engine::shown_share(clock::time_point now) {
+key_share engine::shown_share(clock::time_point now) {
   if (!shown_ || now - shown_since_ > share_life) {
     shown_.emplace(make_share());
     shown_since_ = now;
   }
-  return *shown_;
+  key_share out = *shown_;
+  fill_random(out.salt);
+  return out;
 }
 
 result<std::string> engine::listen(const std::optional<door::address>& where,

@@ -86,7 +86,7 @@ class engine {
   bool settle_all(clock::time_point now);
   void settle_expired(clock::time_point now);
   void tell_carrier(peer& which, bool readable, bool writable);
-  [[nodiscard]] const key_share& shown_share(clock::time_point now);
+  [[nodiscard]] key_share shown_share(clock::time_point now);
   [[nodiscard]] key_share make_share() const;
   [[nodiscard]] static bool is_released(peer& which);
   bool progress_ucx();

@@ -67,7 +67,7 @@ class listening_self {
   listening_self(const std::string& test, const std::string& setting, const std::array<int, 2>& fds)
       : process_(test, setting + std::to_string(fds[1])) {
     close(fds[1]);
-    std::array<char, 64> text{};
+    std::array<char, 256> text{};
     if (read(fds[0], text.data(), text.size()) <= 0) throw std::runtime_error("no child");
     close(fds[0]);
     address_ = text.data();

@@ -1,6 +1,10 @@
 // What a link over shared memory does with a peer that lends and borrows by other rules than ours.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <cstring>
 #include <limits>
@@ -8,7 +12,9 @@
 
 #include "lent.hpp"
 #include "link_target.hpp"
+#include "said.hpp"
 #include "stranger.hpp"
+#include "tests/unit/own_view.hpp"
 
 namespace troupe::messages::testing {
 namespace {
@@ -16,12 +22,10 @@ namespace {
 constexpr std::size_t large = 1 << 20;
 
 /// What the owner of that memory says of it.
-ucx::memory_message offer_of(const shared_memory& memory) {
+wire::memory_message offer_of(const shared_memory& memory) {
   const memory_location& where = memory.location();
-  ucx::memory_message out{.kind = static_cast<std::uint8_t>(ucx::memory_kind::offered),
-                          .descriptor = where.descriptor,
-                          .process = where.process,
-                          .bytes = where.bytes};
+  wire::memory_message out{.kind = static_cast<std::uint8_t>(wire::memory_kind::offered),
+                           .bytes = where.bytes};
   std::memcpy(out.mark, where.mark.data(), where.mark.size());
   return out;
 }
@@ -34,10 +38,15 @@ struct lending_stranger {
     id = them.await(nodes.server.ups);
   }
 
-  [[nodiscard]] ucx::memory_message offer() const { return offer_of(*memory); }
+  [[nodiscard]] wire::memory_message offer() const { return offer_of(*memory); }
 
-  [[nodiscard]] static ucx::memory_message at_hand() {
-    return {.kind = static_cast<std::uint8_t>(ucx::memory_kind::at_hand)};
+  /// Says that, and hands its memory over.
+  void say(const wire::memory_message& offered) {
+    them.say_memory(offered, memory->location().descriptor);
+  }
+
+  [[nodiscard]] static wire::memory_message at_hand() {
+    return {.kind = static_cast<std::uint8_t>(wire::memory_kind::at_hand)};
   }
 
   /// Sends a frame with one tensor in its memory, as loan number 77, after `change`.
@@ -46,23 +55,23 @@ struct lending_stranger {
     frame message = numbered(static_cast<std::int64_t>(sequence));
     message.tensors.push_back(float_tensor(block, 5));
     const encoded_header header = encode(message).value();
-    ucx::loan loan{.number = 77, .offset = memory->offset_of(block).value()};
+    wire::loan loan{.number = 77, .offset = memory->offset_of(block).value()};
     change(loan);
     std::vector<std::byte> data(header.begin(), header.end());
     const auto loan_bytes = std::as_bytes(std::span(&loan, 1));
     data.insert(data.end(), loan_bytes.begin(), loan_bytes.end());
-    ucx::frame_prefix prefix{.lane = static_cast<std::uint8_t>(lane::data),
-                             .loans = 1,
-                             .header_bytes = static_cast<std::uint32_t>(header.size()),
-                             .sequence = sequence,
-                             .inline_max = 8192,
-                             .chunk_bytes = ucx::least_chunk_bytes};
+    wire::frame_prefix prefix{.lane = static_cast<std::uint8_t>(lane::data),
+                              .loans = 1,
+                              .header_bytes = static_cast<std::uint32_t>(header.size()),
+                              .sequence = sequence,
+                              .inline_max = 8192,
+                              .chunk_bytes = wire::least_chunk_bytes};
     them.keys().sign(prefix, data);
     if (alter) data.back() ^= std::byte{1};
-    them.say(ucx::frame_id, prefix, data);
+    them.say(prefix, data);
   }
   void lend(std::uint64_t sequence) {
-    lend(sequence, [](ucx::loan&) {});
+    lend(sequence, [](wire::loan&) {});
   }
 
   [[nodiscard]] std::uint64_t replayed() const { return to.server.wire->stats().replayed_frames; }
@@ -80,7 +89,7 @@ struct lending_stranger {
 TEST_CASE("a peer that keeps the rules lends, borrows and gets everything back", "[link]") {
   target<shm_backend> nodes;
   lending_stranger peer(nodes);
-  peer.them.say_memory(peer.offer());
+  peer.say(peer.offer());
   peer.lend(0);
   {
     const frame got = peer.them.await(nodes.server.frames);
@@ -92,23 +101,23 @@ TEST_CASE("a peer that keeps the rules lends, borrows and gets everything back",
   peer.them.say_memory(peer.at_hand());
   peer.lend(1);
   peer.them.await(nodes.server.frames);  // so it has heard that
-  const link& wire = *nodes.server.wire;
-  frame message = lendable(wire, 3, large);
+  const link& there = *nodes.server.wire;
+  frame message = lendable(there, 3, large);
   const std::byte* const data = message.tensors[0].bytes.data;
   const std::weak_ptr<void> block = message.tensors[0].bytes.owner;
   nodes.server.wire->send(peer.id, std::move(message), {});
-  const std::vector<ucx::loan> loans = peer.them.hear_loans();
+  const std::vector<wire::loan> loans = peer.them.hear_loans();
   REQUIRE(loans.size() == 1);
-  const auto borrowed = borrowed_memory::open(wire.memory()->location()).value();
+  const auto borrowed = own_view(*there.memory());
   CHECK(std::memcmp(borrowed->at(loans[0].offset), data, large) == 0);
-  CHECK_FALSE(is_free(wire, block));
+  CHECK_FALSE(is_free(there, block));
 
   // Of returns, those of other loans count as replayed and change nothing.
   peer.them.say_returns({loans[0].number + 1, 0, std::numeric_limits<std::uint64_t>::max()});
   CHECK(peer.them.work_until([&] { return peer.replayed() == 3; }));
-  CHECK_FALSE(is_free(wire, block));
+  CHECK_FALSE(is_free(there, block));
   peer.them.say_returns({loans[0].number});
-  CHECK(peer.them.work_until([&] { return is_free(wire, block); }));
+  CHECK(peer.them.work_until([&] { return is_free(there, block); }));
   peer.them.say_returns({loans[0].number});
   CHECK(peer.them.work_until([&] { return peer.replayed() == 4; }));
   CHECK(nodes.server.downs.stays_empty(0ms));
@@ -117,7 +126,7 @@ TEST_CASE("a peer that keeps the rules lends, borrows and gets everything back",
 TEST_CASE("a lender that breaks the protocol loses its link and nobody else does", "[link]") {
   target<shm_backend> nodes;
   lending_stranger peer(nodes);
-  ucx::memory_message offer = peer.offer();
+  wire::memory_message offer = peer.offer();
   const std::uint64_t all = peer.memory->location().bytes;
   link_stats expected;
   expected.bad_frames = 1;
@@ -126,66 +135,73 @@ TEST_CASE("a lender that breaks the protocol loses its link and nobody else does
   }
   SECTION("a loan of memory with another mark") {
     offer.mark[0] ^= 1;
-    peer.them.say_memory(offer);
+    peer.say(offer);
     peer.lend(0);
   }
   SECTION("a loan of memory of another size") {
     offer.bytes -= 4096;
+    peer.say(offer);
+    peer.lend(0);
+  }
+  SECTION("a loan of memory that was not handed over") {
     peer.them.say_memory(offer);
     peer.lend(0);
   }
-  SECTION("a loan of memory of nobody") {
-    offer.process = std::numeric_limits<std::uint32_t>::max();
-    peer.them.say_memory(offer);
+  SECTION("a loan of something else that was handed over") {
+    const descriptor other = hold_process(getpid());
+    peer.them.say_memory(offer, other.get());
     peer.lend(0);
   }
-  SECTION("a loan of a descriptor that is none") {
-    offer.descriptor = -1;
-    peer.them.say_memory(offer);
+  SECTION("a loan of memory that its owner could cut short") {
+    const descriptor other(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    REQUIRE(ftruncate(other.get(), static_cast<off_t>(offer.bytes)) == 0);
+    REQUIRE(pwrite(other.get(), offer.mark, sizeof(offer.mark), 0) == sizeof(offer.mark));
+    peer.them.say_memory(offer, other.get());
     peer.lend(0);
   }
   SECTION("a loan past the end") {
-    peer.them.say_memory(offer);
-    peer.lend(0, [&](ucx::loan& loan) { loan.offset = all - 4; });
+    peer.say(offer);
+    peer.lend(0, [&](wire::loan& loan) { loan.offset = all - 4; });
   }
   SECTION("a loan far outside") {
-    peer.them.say_memory(offer);
-    peer.lend(0, [&](ucx::loan& loan) { loan.offset = ~std::uint64_t{0} - 3; });
+    peer.say(offer);
+    peer.lend(0, [&](wire::loan& loan) { loan.offset = ~std::uint64_t{0} - 3; });
   }
   SECTION("a loan of a tensor that is none") {
-    peer.them.say_memory(offer);
-    peer.lend(0, [&](ucx::loan& loan) { loan.tensor = 1; });
+    peer.say(offer);
+    peer.lend(0, [&](wire::loan& loan) { loan.tensor = 1; });
   }
   SECTION("a loan that was altered") {
-    peer.them.say_memory(offer);
+    peer.say(offer);
     peer.alter = true;
     peer.lend(0);
     expected = {.bad_macs = 1};
   }
   SECTION("news of memory of no kind") {
-    offer.kind = 3;
-    peer.them.say_memory(offer);
+    offer.kind = 9;
+    peer.say(offer);
   }
   SECTION("news of memory of another size") {
-    peer.them.say(ucx::memory_id, "short", 5, {});
+    const std::vector<std::byte> header(5, std::byte{wire::memory_id});
+    peer.them.say_message(header);
   }
   SECTION("news of memory that nobody sealed") {
     offer.seal.session = peer.them.keys().id();
-    peer.them.say(ucx::memory_id, offer);
+    peer.them.say(offer, {});
     expected = {.bad_macs = 1};
   }
   SECTION("half a return") {
-    ucx::returns_prefix prefix;
+    wire::returns_prefix prefix;
     const std::vector<std::byte> data(12);
     peer.them.keys().sign(prefix, data);
-    peer.them.say(ucx::returns_id, prefix, data);
+    peer.them.say(prefix, data);
   }
   SECTION("returns that were altered") {
-    ucx::returns_prefix prefix;
+    wire::returns_prefix prefix;
     std::vector<std::byte> data(8);
     peer.them.keys().sign(prefix, data);
     data[0] = std::byte{1};
-    peer.them.say(ucx::returns_id, prefix, data);
+    peer.them.say(prefix, data);
     expected = {.bad_macs = 1};
   }
   const auto [gone, why] = peer.them.await(nodes.server.downs);
@@ -201,16 +217,18 @@ TEST_CASE("news of memory that came before is dropped and counted", "[link]") {
   target<shm_backend> nodes;
   lending_stranger peer(nodes);
   const lending_stranger other(nodes);
-  ucx::memory_message second = peer.offer();
+  wire::memory_message second = peer.offer();
+  int from = peer.memory->location().descriptor;
   SECTION("the same") {}
   SECTION("another memory") {
     second = other.offer();
+    from = other.memory->location().descriptor;
   }
   SECTION("one that could not be had") {
     second.mark[0] ^= 1;
   }
-  peer.them.say_memory(peer.offer());
-  peer.them.say_memory(second);
+  peer.say(peer.offer());
+  peer.them.say_memory(second, from);
   CHECK(peer.them.work_until([&] { return peer.replayed() == 1; }));
   peer.them.say_memory(peer.at_hand());
   peer.them.say_memory(peer.at_hand());
@@ -220,14 +238,34 @@ TEST_CASE("news of memory that came before is dropped and counted", "[link]") {
   CHECK(nodes.server.downs.stays_empty(0ms));
 }
 
+TEST_CASE("descriptors that nobody asked for are closed with their connection", "[link]") {
+  target<shm_backend> nodes;
+  std::array<int, 2> ends{};
+  REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
+  descriptor reading(ends[0]);
+  descriptor writing(ends[1]);
+  {
+    plain_socket them(nodes.address);
+    const wire::handshake_message hello;
+    for (std::size_t i = 0; i + 1 < sizeof(hello); ++i) {
+      them.say(bytes_of(hello).subspan(i, 1), writing.get());
+    }
+  }
+  writing.reset();
+  pollfd over{reading.get(), POLLIN, 0};
+  CHECK(::poll(&over, 1, 10'000) == 1);  // nobody holds the other end
+  CHECK((over.revents & POLLHUP) != 0);
+  nodes.check_others();
+}
+
 TEST_CASE("over TCP an offer of memory is not taken", "[link]") {
   target<tcp_backend> nodes;
   stranger them(link_transport::tcp, nodes.address);
   them.join();
   them.await(nodes.server.ups);
   const auto memory = shared_memory::make().value();
-  them.say_memory(offer_of(*memory));
-  them.say_memory({.kind = static_cast<std::uint8_t>(ucx::memory_kind::at_hand)});
+  them.say_memory(offer_of(*memory));  // a TCP connection hands nothing over
+  them.say_memory({.kind = static_cast<std::uint8_t>(wire::memory_kind::at_hand)});
   const head one(1);
   them.say_frame(one.prefix, one.data);
   CHECK(number_of(them.await(nodes.server.frames)) == 1);

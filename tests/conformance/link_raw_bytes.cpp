@@ -1,5 +1,5 @@
-// What a UCX link does with a TCP client that does not speak UCX, or only repeats what it heard:
-// nothing that others notice.
+// What a link does with a client that does not speak its protocol, only repeats what it heard, or
+// stands between two that do: nothing that others notice.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -7,101 +7,82 @@
 
 #include <array>
 #include <atomic>
+#include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>
 #include <mutex>
 #include <random>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "lent.hpp"
 #include "link_target.hpp"
-#include "messages/link/ucx/ucx_handles.hpp"
+#include "plain_socket.hpp"
 
 namespace troupe::messages::testing {
 namespace {
 
-using bytes_view = std::span<const std::byte>;
-
-/// A TCP socket of a client that may say anything.
-class raw_socket {
- public:
-  explicit raw_socket(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    const ucx::address where = ucx::resolve(address, false).value();
-    REQUIRE(::connect(fd_, where.get(), where.length) == 0);
-  }
-  explicit raw_socket(int fd) : fd_(fd) {}
-  raw_socket(raw_socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  ~raw_socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-
-  void say(bytes_view bytes) const { ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  /// Waits a moment for an answer.
-  void hear() const {
-    pollfd ready{fd_, POLLIN, 0};
-    std::array<std::byte, 4096> bytes;
-    if (::poll(&ready, 1, 200) > 0) ::recv(fd_, bytes.data(), bytes.size(), 0);
-  }
-  [[nodiscard]] int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-/// Passes bytes between clients and a server, and keeps what the first client said.
+/// Passes bytes between one client and a server, and keeps what the client said.
 class relay {
  public:
-  explicit relay(const std::string& to) : server_(to), listener_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(any);
-    REQUIRE(::bind(listener_.fd(), reinterpret_cast<sockaddr*>(&any), length) == 0);
-    REQUIRE(::listen(listener_.fd(), 4) == 0);
-    REQUIRE(::getsockname(listener_.fd(), reinterpret_cast<sockaddr*>(&any), &length) == 0);
-    address_ = "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
+  explicit relay(const std::string& to) : server_(to), listener_(open()) {
     thread_ = std::thread([this] { run(); });
   }
+  relay(const relay&) = delete;
+  relay& operator=(const relay&) = delete;
   ~relay() {
-    ::shutdown(listener_.fd(), SHUT_RDWR);
     stop_ = true;
     thread_.join();
   }
 
-  [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] const std::string& address() const { return listener_.text(); }
   /// Piece by piece, as the client sent it.
   std::vector<std::vector<std::byte>> recorded() {
     const std::lock_guard lock(mutex_);
     return recorded_;
   }
+  /// Changes one bit of what that side says next.
+  void spoil(bool of_server) { spoiled_ = of_server ? 1 : 0; }
 
  private:
+  static door::listener open() {
+    return std::move(door::listener::open(door::resolve(":0", true).value(), ":0").value());
+  }
+
   void run() {
-    const raw_socket client(::accept(listener_.fd(), nullptr, nullptr));
-    if (client.fd() < 0) return;
-    std::array<pollfd, 2> ready = {{{client.fd(), POLLIN, 0}, {server_.fd(), POLLIN, 0}}};
+    pollfd coming{listener_.fd(), POLLIN, 0};
+    while (!stop_ && ::poll(&coming, 1, 20) == 0) {
+    }
+    auto visitor = listener_.accept();
+    if (!visitor) return;
+    std::array<plain_socket, 2> sides = {plain_socket(std::move(visitor->socket)),
+                                         std::move(server_)};
     while (!stop_) {
+      std::array<pollfd, 2> ready = {{{sides[0].fd(), POLLIN, 0}, {sides[1].fd(), POLLIN, 0}}};
       ::poll(ready.data(), ready.size(), 20);
       for (std::size_t from = 0; from < 2; ++from) {
-        if (ready[from].revents == 0) continue;
-        std::array<std::byte, 4096> bytes;
-        const auto count = ::recv(ready[from].fd, bytes.data(), bytes.size(), 0);
-        if (count <= 0) return;
-        const auto piece = bytes_view(bytes).first(static_cast<std::size_t>(count));
-        ::send(ready[1 - from].fd, piece.data(), piece.size(), MSG_NOSIGNAL);
-        const std::lock_guard lock(mutex_);
-        if (from == 0) recorded_.emplace_back(piece.begin(), piece.end());
+        std::vector<std::byte> piece;
+        if (ready[from].revents == 0 || !sides[from].hear(piece, 0)) continue;
+        if (piece.empty()) return;
+        pass(from, piece, sides[1 - from]);
       }
     }
   }
 
-  const raw_socket server_;
-  const raw_socket listener_;
-  std::string address_;
+  void pass(std::size_t from, std::vector<std::byte>& piece, plain_socket& to) {
+    int expected = static_cast<int>(from);
+    if (spoiled_.compare_exchange_strong(expected, -1)) piece.back() ^= std::byte{1};
+    to.say(piece);
+    const std::lock_guard lock(mutex_);
+    if (from == 0) recorded_.push_back(std::move(piece));
+  }
+
+  plain_socket server_;
+  door::listener listener_;
   std::atomic<bool> stop_ = false;
+  std::atomic<int> spoiled_ = -1;
   std::mutex mutex_;
   std::vector<std::vector<std::byte>> recorded_;
   std::thread thread_;
@@ -109,52 +90,83 @@ class relay {
 
 }  // namespace
 
-TEST_CASE("bytes that are no UCX harm nobody", "[link]") {
-  target<tcp_backend> nodes;
+TEMPLATE_TEST_CASE("bytes that are no handshake harm nobody", "[link]", tcp_backend, shm_backend) {
+  TestType backend;
+  backend.options.handshakes = 64;
+  target<TestType> nodes(backend);
   constexpr unsigned seed = 5;
   CAPTURE(seed);
   std::mt19937 random(seed);
-  std::vector<raw_socket> open;
+  std::vector<plain_socket> open;
   for (int i = 0; i < 200; ++i) {
     std::vector<std::byte> bytes(random() % 300);
     for (std::byte& each : bytes) each = static_cast<std::byte>(random());
-    raw_socket garbage(nodes.address);
+    plain_socket garbage(nodes.address);
     garbage.say(bytes);
     if (i % 2 == 0) open.push_back(std::move(garbage));
   }
   for (int i = 0; i < 200; ++i) open.emplace_back(nodes.address);  // that never say anything
   nodes.check_others();
-  node<tcp_backend> late(nodes.backend);
+  CHECK(nodes.server.ups.stays_empty(0ms));
+  node<TestType> late(nodes.backend);
   CHECK(late.try_connect(nodes.address));
 }
 
 TEST_CASE("a connection that was recorded leads nowhere when it is played again", "[link]") {
   tcp_backend backend;
   backend.options.secret = cluster_secret::random();
-  backend.options.handshake_timeout = 300ms;
   target<tcp_backend> nodes(backend);
   std::vector<std::vector<std::byte>> recorded;
   {
     relay through(nodes.address);
     node<tcp_backend> honest(backend);
-    REQUIRE(honest.try_connect(through.address()));
+    const peer_id peer = honest.try_connect(through.address()).value();
     nodes.server.ups.next();
+    REQUIRE(honest.send(peer, numbered(5)).has_value());
+    CHECK(number_of(nodes.server.frames.next()) == 5);
     recorded = through.recorded();
   }
-  nodes.server.downs.next();
-  REQUIRE_FALSE(recorded.empty());
+  REQUIRE(recorded.size() >= 3);
+  // At once: the server still shows the share that the recorded proof was made for.
+  plain_socket again(nodes.address);
+  std::vector<std::byte> heard;
+  for (const std::vector<std::byte>& piece : recorded) {
+    again.say(piece);
+    again.hear(heard, 200);
+  }
+  nodes.server.downs.next();  // the honest one
+  CHECK(comes_true([&] { return nodes.refused(refusal::wrong_secret) == 1; }));
   for (const std::size_t cut : {std::size_t{1}, std::size_t{9}, recorded.front().size() / 2}) {
-    const raw_socket truncated(nodes.address);
+    plain_socket truncated(nodes.address);
     truncated.say(bytes_view(recorded.front()).first(cut));
     nodes.check_others();
   }
-  const raw_socket again(nodes.address);
-  for (const std::vector<std::byte>& piece : recorded) {
-    again.say(piece);
-    again.hear();
-  }
+  CHECK(nodes.server.ups.stays_empty(50ms));
   nodes.check_others();
-  CHECK(nodes.server.ups.stays_empty(500ms));
+}
+
+TEST_CASE("a bit that changes on the way ends the connection of both sides", "[link]") {
+  target<tcp_backend> nodes;
+  relay through(nodes.address);
+  node<tcp_backend> far(nodes.backend);
+  const peer_id to_server = far.try_connect(through.address()).value();
+  const peer_id to_far = nodes.server.ups.next();
+  SECTION("of what the side says that connected") {
+    through.spoil(false);
+    far.wire->send(to_server, with_bytes(5, 100), {});
+    CHECK(nodes.server.downs.next().first == to_far);
+    CHECK(nodes.server.wire->stats().bad_macs == 1);
+    CHECK(far.downs.next().first == to_server);
+  }
+  SECTION("of what the side says that accepted") {
+    through.spoil(true);
+    nodes.server.wire->send(to_far, with_bytes(5, 100), {});
+    CHECK(far.downs.next().first == to_server);
+    CHECK(far.wire->stats().bad_macs == 1);
+    CHECK(nodes.server.downs.next().first == to_far);
+  }
+  CHECK(nodes.server.frames.stays_empty(0ms));
+  CHECK(far.frames.stays_empty(0ms));
   nodes.check_others();
 }
 

@@ -11,13 +11,14 @@
 #include "messages/link/wire/outbox.hpp"
 #include "messages/link/wire/reassembly.hpp"
 #include "tests/fuzz/target.hpp"
+#include "tests/unit/own_view.hpp"
 
 namespace troupe::fuzz {
 namespace {
 
 using namespace messages;
 
-constexpr std::uint64_t chunk = ucx::least_chunk_bytes;
+constexpr std::uint64_t chunk = wire::least_chunk_bytes;
 
 // A script: 0, head prefix, two bytes of length, data; 1, chunk prefix; or 2, bundle prefix, two
 // bytes of length, data.
@@ -34,7 +35,7 @@ const std::shared_ptr<shared_memory>& memory() {
 
 /// As a peer sees it.
 const std::shared_ptr<borrowed_memory>& borrowed() {
-  static const auto opened = borrowed_memory::open(memory()->location()).value();
+  static const auto opened = own_view(*memory());
   return opened;
 }
 
@@ -121,18 +122,18 @@ bool goes_on(const result<T>& taken) {
 bool feed(reassembly& to, reader& in) {
   const std::size_t kind = in.number() % 3;
   if (kind == 0) {
-    const auto prefix = read_prefix<ucx::frame_prefix>(in);
+    const auto prefix = read_prefix<wire::frame_prefix>(in);
     return goes_on(to.add_head(prefix, in.bytes(in.number(2))));
   }
   if (kind == 2) {
-    const auto prefix = read_prefix<ucx::bundle_prefix>(in);
+    const auto prefix = read_prefix<wire::bundle_prefix>(in);
     const auto data = in.bytes(in.number(2));
     const auto frames = unbundle(prefix, data);
     return frames && std::ranges::all_of(*frames, [&](const bundled_frame& one) {
              return goes_on(to.add_head(one.prefix, one.data));
            });
   }
-  const auto piece = read_prefix<ucx::chunk_prefix>(in);
+  const auto piece = read_prefix<wire::chunk_prefix>(in);
   const auto announced = to.announce(piece, piece.bytes);
   if (!announced) return goes_on(announced);
   if (const auto* target = std::get_if<reassembly::destination>(&*announced)) {

@@ -13,7 +13,7 @@
 namespace troupe::messages {
 namespace {
 
-constexpr std::uint64_t chunk = ucx::least_chunk_bytes;
+constexpr std::uint64_t chunk = wire::least_chunk_bytes;
 
 frame frame_with(std::int64_t number, const std::vector<std::size_t>& sizes, lane on = lane::data) {
   frame out;
@@ -153,7 +153,7 @@ TEST_CASE("heads that break the protocol are refused") {
   buffer_pool pool(0);
   reassembly in({}, pool);
   const auto out = pieces_of(frame_with(0, {3 * chunk, 10}));
-  ucx::frame_prefix prefix = out->prefix;
+  wire::frame_prefix prefix = out->prefix;
   SECTION("a lane that does not exist") {
     prefix.lane = 2;
   }
@@ -182,7 +182,7 @@ TEST_CASE("chunks that break the protocol are refused") {
   reassembly in({}, pool);
   const auto out = pieces_of(frame_with(0, {3 * chunk, 10}));
   REQUIRE(in.add_head(out->prefix, out->head));
-  ucx::chunk_prefix piece = {.lane = out->prefix.lane, .bytes = chunk};
+  wire::chunk_prefix piece = {.lane = out->prefix.lane, .bytes = chunk};
   SECTION("a chunk beside the grid") {
     piece.offset = 1;
   }
@@ -215,7 +215,7 @@ TEST_CASE("pieces that come again are told apart and change nothing") {
   const auto first = pieces_of(frame_with(0, {2 * chunk}));
   const auto second = pieces_of(frame_with(1, {}));
   second->prefix.sequence = 1;
-  ucx::chunk_prefix piece = {.lane = first->prefix.lane, .bytes = chunk};
+  wire::chunk_prefix piece = {.lane = first->prefix.lane, .bytes = chunk};
   const auto stale = [](const auto& taken) {
     REQUIRE_FALSE(taken);
     CHECK(taken.error().code == errc::stale);
@@ -245,7 +245,7 @@ TEST_CASE("chunks larger than any tensor are one chunk") {
   out->prefix.chunk_bytes = ~std::uint64_t{0};
   REQUIRE(in.add_head(out->prefix, out->head));
   CHECK_FALSE(in.pop());
-  const ucx::chunk_prefix whole{.lane = out->prefix.lane, .bytes = 2 * chunk};
+  const wire::chunk_prefix whole{.lane = out->prefix.lane, .bytes = 2 * chunk};
   REQUIRE(in.announce(whole, whole.bytes));
   in.done(whole);
   CHECK(in.pop());
@@ -318,7 +318,7 @@ TEST_CASE("no messages make reassembly misbehave", "[fuzz]") {
     while (auto piece = out.next()) {
       if (broken) continue;
       if (piece->head) {
-        ucx::frame_prefix prefix = piece->frame->prefix;
+        wire::frame_prefix prefix = piece->frame->prefix;
         std::vector<std::byte> data(piece->data, piece->data + piece->bytes);
         spoil(prefix);
         if (random() % 20 == 0) data[random() % data.size()] = static_cast<std::byte>(random());
@@ -356,7 +356,7 @@ TEST_CASE("small frames travel in bundles and come out whole and in order") {
   std::reverse(bundles.begin(), bundles.end());  // UCX may deliver in any order
   for (const bundle& each : bundles) {
     const std::vector<std::byte> data = each.data();
-    CHECK(data.size() <= ucx::most_bundle_bytes);
+    CHECK(data.size() <= wire::most_bundle_bytes);
     const auto frames = unbundle(each.prefix(), data);
     REQUIRE(frames);
     for (const bundled_frame& one : *frames) REQUIRE(in.add_head(one.prefix, one.data));
@@ -393,7 +393,7 @@ TEST_CASE("a bundle that does not add up is refused") {
   outbox out(std::uint64_t{1} << 40);
   for (int i = 0; i < 3; ++i) out.push(pieces_of(frame_with(i, {16})));
   const bundle good = std::move(bundles_of(out).front());
-  ucx::bundle_prefix prefix = good.prefix();
+  wire::bundle_prefix prefix = good.prefix();
   std::vector<std::byte> data = good.data();
   SECTION("a byte less") {
     data.pop_back();
@@ -408,7 +408,7 @@ TEST_CASE("a bundle that does not add up is refused") {
     --prefix.frames;
   }
   SECTION("a frame that is too long") {
-    const ucx::bundle_entry entry{0xFFFFFFFF, 0xFFFFFFFF, 0};
+    const wire::bundle_entry entry{0xFFFFFFFF, 0xFFFFFFFF, 0};
     std::memcpy(data.data(), &entry, sizeof(entry));
   }
   const auto taken = unbundle(prefix, data);

@@ -13,12 +13,13 @@
 #include "messages/link/wire/bundle.hpp"
 #include "messages/link/wire/outbox.hpp"
 #include "messages/link/wire/reassembly.hpp"
+#include "tests/unit/own_view.hpp"
 
 namespace troupe::messages {
 namespace {
 
 constexpr std::size_t large = 64 << 10;
-constexpr std::uint64_t chunk = ucx::least_chunk_bytes;
+constexpr std::uint64_t chunk = wire::least_chunk_bytes;
 
 std::shared_ptr<descriptor> this_process() {
   return std::make_shared<descriptor>(hold_process(getpid()));
@@ -29,7 +30,7 @@ struct both_sides {
   std::shared_ptr<shared_memory> memory = shared_memory::make().value();
   lent_tensors lent{memory, this_process()};
   std::vector<std::pair<peer_id, std::uint64_t>> returned;
-  lender from{borrowed_memory::open(memory->location()).value(),
+  lender from{own_view(*memory),
               std::make_shared<return_desk>(
                   [this](peer_id peer, std::uint64_t loan) { returned.emplace_back(peer, loan); }),
               peer_id{7}};
@@ -59,16 +60,16 @@ std::shared_ptr<outgoing> pieces_of(frame message) {
   return cut(std::move(message), {}, 8192, chunk).value();
 }
 
-std::vector<ucx::loan> loans_of(const outgoing& frame) {
-  std::vector<ucx::loan> out(frame.prefix.loans);
+std::vector<wire::loan> loans_of(const outgoing& frame) {
+  std::vector<wire::loan> out(frame.prefix.loans);
   std::memcpy(out.data(), frame.head.data() + frame.prefix.header_bytes,
-              out.size() * sizeof(ucx::loan));
+              out.size() * sizeof(wire::loan));
   return out;
 }
 
-void set_loans(outgoing& frame, const std::vector<ucx::loan>& loans) {
+void set_loans(outgoing& frame, const std::vector<wire::loan>& loans) {
   const auto begin = frame.head.begin() + frame.prefix.header_bytes;
-  frame.head.erase(begin, begin + frame.prefix.loans * static_cast<long>(sizeof(ucx::loan)));
+  frame.head.erase(begin, begin + frame.prefix.loans * static_cast<long>(sizeof(wire::loan)));
   const auto data = std::as_bytes(std::span(loans));
   frame.head.insert(frame.head.begin() + frame.prefix.header_bytes, data.begin(), data.end());
   frame.prefix.loans = static_cast<std::uint16_t>(loans.size());
@@ -135,7 +136,7 @@ TEST_CASE("borrowed bytes are the lender's and are handed back with their last o
   both_sides sides;
   payload block = sides.memory->allocate(large);
   std::memset(block.data, 9, large);
-  const ucx::loan loan = sides.lent.lend(0, block, 4).value();
+  const wire::loan loan = sides.lent.lend(0, block, 4).value();
   payload got = sides.from.borrow(loan, large, 4).value();
   CHECK(got.read_only);
   CHECK(got.bytes == large);
@@ -173,7 +174,7 @@ TEST_CASE("loans outside the lender's memory are not borrowed") {
 TEST_CASE("a desk that is closed takes nothing back, and lending goes on safely") {
   both_sides sides;
   payload block = sides.memory->allocate(large);
-  const ucx::loan loan = sides.lent.lend(0, block, 4).value();
+  const wire::loan loan = sides.lent.lend(0, block, 4).value();
   payload got = sides.from.borrow(loan, large, 4).value();
   sides.from.desk->close();
   sides.from = {};
@@ -201,7 +202,7 @@ TEST_CASE("of a frame, the large floating-point tensors in the memory are lent")
   add(large, dtype::f16, true);  // lent
   add(large, dtype::f64, true);  // lent
   const auto out = pieces_of(std::move(message));
-  const ucx::frame_prefix before = out->prefix;
+  const wire::frame_prefix before = out->prefix;
   const std::uint64_t all_bytes = out->all_bytes;
   const std::size_t head_bytes = out->head.size();
   lend_large(*out, sides.lent);
@@ -211,9 +212,9 @@ TEST_CASE("of a frame, the large floating-point tensors in the memory are lent")
   CHECK(out->all_bytes == all_bytes);
   CHECK(out->prefix.header_bytes == before.header_bytes);
   CHECK(out->prefix.inline_bytes == before.inline_bytes);
-  CHECK(out->head.size() == head_bytes + 4 * sizeof(ucx::loan));
+  CHECK(out->head.size() == head_bytes + 4 * sizeof(wire::loan));
   std::vector<std::uint32_t> lent;
-  for (const ucx::loan& loan : loans_of(*out)) lent.push_back(loan.tensor);
+  for (const wire::loan& loan : loans_of(*out)) lent.push_back(loan.tensor);
   CHECK(lent == std::vector<std::uint32_t>{1, 4, 7, 8});
   std::vector<std::uint32_t> copied;
   for (const auto& tensor : out->large) copied.push_back(tensor.index);
@@ -273,7 +274,7 @@ TEST_CASE("loans that break the protocol are refused") {
   message.tensors.push_back(tensor_elsewhere(0, dtype::f32, 1));
   const auto out = pieces_of(std::move(message));
   lend_large(*out, sides.lent);
-  std::vector<ucx::loan> loans = loans_of(*out);
+  std::vector<wire::loan> loans = loans_of(*out);
   REQUIRE(loans.size() == 2);
   buffer_pool pool(0);
   reassembly in({}, pool);

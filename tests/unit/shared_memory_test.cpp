@@ -18,6 +18,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/unit/own_view.hpp"
+
 namespace troupe::messages {
 namespace {
 
@@ -239,7 +241,7 @@ TEST_CASE("a block outlives its memory") {
 TEST_CASE("what is borrowed shows what its owner writes") {
   const auto memory = fresh();
   const payload block = memory->allocate(page);
-  const auto borrowed = borrowed_memory::open(memory->location()).value();
+  const auto borrowed = own_view(*memory);
   CHECK(borrowed->bytes() == memory->location().bytes);
   const std::byte* const seen = borrowed->at(memory->offset_of(block).value());
   CHECK(seen != block.data);
@@ -253,7 +255,7 @@ TEST_CASE("what is borrowed outlives its owner's memory") {
   auto memory = fresh();
   payload block = memory->allocate(page);
   std::memset(block.data, 3, page);
-  const auto borrowed = borrowed_memory::open(memory->location()).value();
+  const auto borrowed = own_view(*memory);
   const std::byte* const seen = borrowed->at(memory->offset_of(block).value());
   block = {};
   memory.reset();
@@ -262,7 +264,7 @@ TEST_CASE("what is borrowed outlives its owner's memory") {
 
 TEST_CASE("nobody else can write shared memory or change its size") {
   const auto memory = fresh();
-  const auto borrowed = borrowed_memory::open(memory->location()).value();
+  const auto borrowed = own_view(*memory);
   CHECK(mprotect(const_cast<std::byte*>(borrowed->at(0)), page, PROT_READ | PROT_WRITE) != 0);
   const std::string path = "/proc/self/fd/" + std::to_string(memory->location().descriptor);
   const descriptor again(open(path.c_str(), O_RDWR | O_CLOEXEC));
@@ -276,7 +278,8 @@ TEST_CASE("memory that is not what its location says is not borrowed") {
   const auto memory = fresh();
   memory_location where = memory->location();
   const unsealed file(where);
-  REQUIRE(borrowed_memory::open(where));
+  descriptor handed = handed_over(*memory);
+  REQUIRE(borrowed_memory::open(where, handed));
   std::string reason;
   SECTION("another mark") {
     where.mark[15] ^= std::byte{1};
@@ -296,6 +299,7 @@ TEST_CASE("memory that is not what its location says is not borrowed") {
   }
   SECTION("a file that its owner could cut short") {
     where = file.where;
+    handed = descriptor(dup(file.file.get()));
     reason = "not what it says";
   }
   SECTION("a file of huge pages, of which its owner could take some away") {
@@ -308,13 +312,16 @@ TEST_CASE("memory that is not what its location says is not borrowed") {
     return;
   }
   SECTION("a descriptor that is no file") {
-    const descriptor process = hold_process(getpid());
-    where.descriptor = process.get();
-    reason = "the peer's memory";  // some kernels open it, some do not
+    handed = hold_process(getpid());
+    reason = "not what it says";
   }
-  SECTION("a descriptor that is not open") {
-    where.descriptor = -1;
-    reason = "cannot open";
+  SECTION("no descriptor") {
+    handed = descriptor();
+    reason = "handed no memory over";
+  }
+  SECTION("another memory of the same size") {
+    handed = handed_over(*fresh());
+    reason = "another mark";
   }
   SECTION("a process that has ended") {
     sleeper gone;
@@ -326,7 +333,11 @@ TEST_CASE("memory that is not what its location says is not borrowed") {
     where.process = ~std::uint64_t{0};
     reason = "cannot hold on to the peer's process";
   }
-  const auto opened = borrowed_memory::open(where);
+  SECTION("a process that is not seen from here") {
+    where.process = 0;
+    reason = "not seen from here";
+  }
+  const auto opened = borrowed_memory::open(where, handed);
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == errc::io_failed);
   CAPTURE(opened.error().text);

@@ -148,8 +148,9 @@ bool door_carrier::read_some() {
     if (!stream_.is_open()) return true;
     moved |= news == stream::news::some || stream_.input().size() != now;
     if (news == stream::news::over) {
-      // What came before the end has been taken, unless a body waits for its place.
-      readable_ = body_in_ && body_in_->is_offered;
+      // What came before the end has been taken, unless a body waits for its place; it has one turn
+      // to be given one.
+      readable_ = body_in_ && body_in_->is_offered && !std::exchange(body_in_->saw_end, true);
       if (!readable_) whom().broken({errc::peer_lost, stream_.problem()}, true);
       return true;
     }

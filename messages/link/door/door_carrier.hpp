@@ -47,6 +47,7 @@ class door_carrier : public carrier {
   void receive(receiving& what) override;
   void drop(void* offered) override;
   void hang_up() override;
+  [[nodiscard]] bool keeps_order() const override { return true; }
   [[nodiscard]] std::uint64_t process() const override { return process_; }
   [[nodiscard]] const std::string& host() const { return host_; }
 
@@ -60,6 +61,7 @@ class door_carrier : public carrier {
     std::byte* to = nullptr;    // null: thrown away, or not yet known
     receiving* what = nullptr;  // null: not yet asked for, or thrown away
     bool is_offered = false;    // the connection has yet to say where it goes
+    bool saw_end = false;       // of the stream, meanwhile
   };
   struct mark {
     std::uint64_t at = 0;  // in the stream

@@ -44,6 +44,7 @@ class ucx_carrier final : public door::door_carrier {
   void drop(void* offered) override;
   [[nodiscard]] std::vector<std::byte> address() override;
   [[nodiscard]] result<void> reach(std::span<const std::byte> address) override;
+  [[nodiscard]] bool keeps_order() const override { return false; }
   [[nodiscard]] bool reads_peer() const override { return reads_; }
   void peer_reads() override { is_read_ = true; }
   void hang_up() override;

@@ -82,6 +82,8 @@ class carrier {
 
   /// Moves a chunk that was offered to where it belongs; `connection::received` follows.
   virtual void receive(receiving& what) = 0;
+  /// Whether no message overtakes another: then a chunk that comes before its frame has none.
+  [[nodiscard]] virtual bool keeps_order() const { return false; }
   /// A chunk that was offered is not wanted.
   virtual void drop(void* offered) = 0;
 

@@ -102,7 +102,7 @@ class connection {
   [[nodiscard]] bool is_gone() const { return state_ == state::gone; }
   /// Came to us and is not up.
   [[nodiscard]] bool is_stranger() const {
-    return role_ == role::accepts && !was_up_ && state_ == state::meeting;
+    return role_ == role::accepts && !was_up_ && state_ == state::meeting && !violation_;
   }
   /// The keys, once the handshake is done: all that follows is sealed with them.
   [[nodiscard]] const connection_keys* keys() const {

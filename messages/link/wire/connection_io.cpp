@@ -309,6 +309,9 @@ void connection::receive_held() {
     auto announced = reassembly_.announce(held->chunk, held->bytes);
     auto* const target = announced ? std::get_if<reassembly::destination>(&*announced) : nullptr;
     if (announced && target == nullptr) {
+      if (carrier_.keeps_order()) {
+        return break_off({errc::bad_frame, fmt::format("peer {}: a chunk before its frame", name_)});
+      }
       ++held;
       continue;
     }

@@ -90,7 +90,7 @@ struct handshake_message {
   std::uint8_t cipher = 0;     ///< With a share: the cipher_kind that is faster here.
   std::uint8_t reserved[5] = {};
   std::uint8_t share[32] = {};
-  std::uint8_t proof[32] = {};
+  std::uint8_t proof[32] = {};  ///< In a challenge: key_share::salt.
 };
 static_assert(sizeof(handshake_message) == 80);
 

@@ -110,6 +110,9 @@ wire::handshake_message handshake::say_share(wire::handshake_kind kind) const {
   out.kind = static_cast<std::uint8_t>(kind);
   out.cipher = static_cast<std::uint8_t>(faster_);
   std::memcpy(out.share, share_.shown.data(), share_.shown.size());
+  if (kind == wire::handshake_kind::challenge) {
+    std::memcpy(out.proof, share_.salt.data(), share_.salt.size());
+  }
   return out;
 }
 
@@ -127,7 +130,8 @@ handshake::digest handshake::proof_of(wire::handshake_kind kind) const {
 }
 
 /// Both shares are known: so is what only holders of the secret can compute.
-std::optional<refusal> handshake::meet(const wire::handshake_message& theirs) {
+std::optional<refusal> handshake::meet(const wire::handshake_message& theirs,
+                                       std::span<const std::byte> salt) {
   const auto shown = std::as_bytes(std::span(theirs.share));
   if (same(shown, share_.shown)) return refusal::reflected;
   std::array<std::byte, 32> point;
@@ -142,6 +146,7 @@ std::optional<refusal> handshake::meet(const wire::handshake_message& theirs) {
               .add(point)
               .add(connects ? mine : shown)
               .add(connects ? shown : mine)
+              .add(salt)
               .add_value(wire::wire_version)
               .add_value(protocol_version)
               .add_value(connects ? own_cipher : theirs.cipher)
@@ -219,7 +224,8 @@ handshake::answer handshake::take_hello(const wire::handshake_message& theirs) {
 }
 
 handshake::answer handshake::take_challenge(const wire::handshake_message& theirs) {
-  if (const auto wrong = meet(theirs)) return tl::unexpected(*wrong);
+  const auto salt = std::as_bytes(std::span(theirs.proof));
+  if (const auto wrong = meet(theirs, salt)) return tl::unexpected(*wrong);
   at_ = step::welcome;
   return say_proof(wire::handshake_kind::proof);
 }
@@ -237,7 +243,7 @@ handshake::answer handshake::take_proof(const wire::handshake_message& theirs) {
   wire::handshake_message first;
   first.cipher = hello_cipher_;
   std::memcpy(first.share, root_.data(), root_.size());  // of their hello
-  if (const auto wrong = meet(first)) return tl::unexpected(*wrong);
+  if (const auto wrong = meet(first, share_.salt)) return tl::unexpected(*wrong);
   if (const auto wrong = check(theirs)) return tl::unexpected(*wrong);
   at_ = step::done;
   const wire::handshake_message welcome = say_proof(wire::handshake_kind::welcome);

@@ -18,6 +18,9 @@ namespace troupe::messages {
 struct key_share {
   std::array<std::byte, 32> secret_number = {};
   std::array<std::byte, 32> shown = {};
+  /// Of a side that accepts: fresh for each that it shows the share to. Who plays a connection again
+  /// while the share is shown would else get the same keys.
+  std::array<std::byte, 32> salt = {};
 
   /// `secret` is the cluster's; `random`: 64 bytes that nobody can guess.
   [[nodiscard]] static key_share make(std::span<const std::byte> secret,
@@ -93,7 +96,8 @@ class handshake {
   [[nodiscard]] answer take_welcome(const wire::handshake_message& theirs);
   [[nodiscard]] wire::handshake_message say_share(wire::handshake_kind kind) const;
   [[nodiscard]] wire::handshake_message say_proof(wire::handshake_kind kind) const;
-  [[nodiscard]] std::optional<refusal> meet(const wire::handshake_message& theirs);
+  [[nodiscard]] std::optional<refusal> meet(const wire::handshake_message& theirs,
+                                            std::span<const std::byte> salt);
   [[nodiscard]] digest proof_of(wire::handshake_kind kind) const;
   [[nodiscard]] std::optional<refusal> check(const wire::handshake_message& theirs) const;
   void derive_keys();

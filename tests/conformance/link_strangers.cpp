@@ -1,0 +1,256 @@
+// What a link does with whoever comes to its door and does not prove that it belongs there.
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lent.hpp"
+#include "link_target.hpp"
+#include "said.hpp"
+#include "stranger.hpp"
+
+namespace troupe::messages::testing {
+namespace {
+
+using kind = wire::handshake_kind;
+
+wire::handshake_message as(wire::handshake_message message, kind what) {
+  message.kind = static_cast<std::uint8_t>(what);
+  return message;
+}
+
+template <class Backend>
+Backend with_secret() {
+  Backend out;
+  out.options.secret = cluster_secret::random();
+  return out;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a stranger is refused by name before anything else is looked at", "[link]",
+                   tcp_backend, shm_backend) {
+  target<TestType> nodes(with_secret<TestType>());
+  stranger them(transport_of<TestType>, nodes.address);
+  refusal expected = refusal::malformed;
+  wire::handshake_message hello = them.hello();
+  const auto say_proof_after = [&](const wire::handshake_message& first) {
+    them.say(first);
+    CHECK(them.hear_one().kind == static_cast<std::uint8_t>(kind::challenge));
+    them.say(as(hello, kind::proof));
+  };
+  SECTION("another protocol") {
+    const std::string text = "GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+    them.say_bytes(std::as_bytes(std::span(text)));
+  }
+  SECTION("another protocol, in as many bytes") {
+    hello.magic = 1;
+    them.say(hello);
+  }
+  SECTION("another kind") {
+    them.say(as(hello, kind{9}));
+  }
+  SECTION("another version") {
+    hello.protocol = 999;
+    them.say(hello);
+    expected = refusal::version;
+  }
+  SECTION("another version of the wire") {
+    --hello.wire;
+    them.say(hello);
+    expected = refusal::version;
+  }
+  SECTION("another secret") {
+    them.say(hello);
+    them.say(them.answer());
+    expected = refusal::wrong_secret;
+  }
+  SECTION("a proof before the challenge") {
+    them.say(as(hello, kind::proof));
+    expected = refusal::out_of_order;
+  }
+  SECTION("a challenge") {
+    them.say(as(hello, kind::challenge));
+    expected = refusal::out_of_order;
+  }
+  SECTION("a second hello") {
+    them.say(hello);
+    them.hear_one();
+    them.say(hello);
+    expected = refusal::out_of_order;
+  }
+  SECTION("a share of zero") {
+    std::memset(hello.share, 0, sizeof(hello.share));
+    say_proof_after(hello);
+  }
+  SECTION("a share that is no point") {
+    std::memset(hello.share, 0xFF, sizeof(hello.share));
+    say_proof_after(hello);
+  }
+  SECTION("a frame first") {
+    const head message(1);
+    them.say_bytes(bytes_of(message.prefix));
+  }
+  SECTION("a record first") {
+    const std::vector<std::byte> record(100, std::byte{1});
+    them.say_bytes(record);
+  }
+  SECTION("a record in place of the proof") {
+    them.say(hello);
+    them.hear_one();
+    const std::vector<std::byte> record(100, std::byte{1});
+    them.say_bytes(record);
+  }
+  CHECK(them.work_until([&] { return nodes.refused(expected) == 1; }));
+  const wire::handshake_message told = them.hear_one();
+  CHECK(told.kind == static_cast<std::uint8_t>(kind::refused));
+  CHECK(told.reason == static_cast<std::uint8_t>(expected));
+  CHECK(them.work_until([&] { return them.is_over(); }));
+  CHECK(nodes.server.wire->stats().bad_frames == 0);
+  CHECK(nodes.server.wire->stats().bad_macs == 0);
+  CHECK(nodes.server.ups.stays_empty(10ms));
+  nodes.check_others();
+}
+
+TEMPLATE_TEST_CASE("a stranger that shows us our own share is refused by name", "[link]",
+                   tcp_backend, shm_backend) {
+  target<TestType> nodes(with_secret<TestType>());
+  // The share is another one now and then.
+  CHECK(comes_true([&] {
+    stranger first(transport_of<TestType>, nodes.address);
+    stranger second(transport_of<TestType>, nodes.address);
+    wire::handshake_message hello = first.hello();
+    first.say(hello);
+    const wire::handshake_message shown = first.hear_one();
+    std::memcpy(hello.share, shown.share, sizeof(hello.share));
+    second.say(hello);
+    const wire::handshake_message told = second.hear_one();
+    return told.kind == static_cast<std::uint8_t>(kind::refused) &&
+           told.reason == static_cast<std::uint8_t>(refusal::reflected);
+  }));
+  CHECK(nodes.refused(refusal::reflected) == 1);
+}
+
+TEMPLATE_TEST_CASE("a stranger that refuses us is let go", "[link]", tcp_backend, shm_backend) {
+  target<TestType> nodes(with_secret<TestType>());
+  stranger them(transport_of<TestType>, nodes.address);
+  them.say(handshake::refuse(refusal::version));
+  CHECK(them.work_until([&] { return them.is_over(); }));
+  CHECK(nodes.refused(refusal::by_peer) == 1);
+  nodes.check_others();
+}
+
+TEMPLATE_TEST_CASE("a stranger that stops on its way is cut off in time", "[link]", tcp_backend,
+                   shm_backend) {
+  auto backend = with_secret<TestType>();
+  backend.options.handshake_timeout = 200ms;
+  target<TestType> nodes(backend);
+  stranger them(transport_of<TestType>, nodes.address, backend.options.secret);
+  const wire::handshake_message hello = them.hello();
+  SECTION("before its first byte") {}
+  SECTION("after its first byte") {
+    them.say_bytes(bytes_of(hello).first(1));
+  }
+  SECTION("one byte before the end of its hello") {
+    them.say_bytes(bytes_of(hello).first(sizeof(hello) - 1));
+  }
+  SECTION("after its hello") {
+    them.say(hello);
+    them.hear_one();
+  }
+  SECTION("when it has proved itself and not said where it is") {
+    them.prove();
+  }
+  CHECK(them.work_until([&] { return nodes.refused(refusal::too_slow) == 1; }));
+  CHECK(them.work_until([&] { return them.is_over(); }));
+  CHECK(nodes.server.ups.stays_empty(0ms));
+  nodes.check_others();
+}
+
+TEMPLATE_TEST_CASE("a handshake may come byte by byte", "[link]", tcp_backend, shm_backend) {
+  target<TestType> nodes;
+  stranger them(transport_of<TestType>, nodes.address);
+  const wire::handshake_message hello = them.hello();
+  for (std::size_t i = 0; i < sizeof(hello); ++i) them.say_bytes(bytes_of(hello).subspan(i, 1));
+  CHECK(them.answer().kind == static_cast<std::uint8_t>(kind::proof));
+}
+
+TEMPLATE_TEST_CASE("a handshake that was recorded is refused", "[link]", tcp_backend, shm_backend) {
+  auto backend = with_secret<TestType>();
+  target<TestType> nodes(backend);
+  stranger honest(transport_of<TestType>, nodes.address, backend.options.secret);
+  const auto recorded = honest.join();
+  honest.await(nodes.server.ups);
+
+  // At once, so that our share is still shown.
+  stranger replaying(transport_of<TestType>, nodes.address);
+  replaying.say(recorded[0]);
+  const wire::handshake_message challenge = replaying.hear_one();
+  CHECK(challenge.kind == static_cast<std::uint8_t>(kind::challenge));
+  replaying.say(recorded[1]);
+  CHECK(replaying.work_until([&] { return nodes.refused(refusal::wrong_secret) == 1; }));
+  CHECK(nodes.server.ups.stays_empty(10ms));
+}
+
+TEMPLATE_TEST_CASE("links with different secrets refuse each other by name", "[link]", tcp_backend,
+                   shm_backend) {
+  auto backend = with_secret<TestType>();
+  TestType others;
+  SECTION("another secret") {
+    others.options.secret = cluster_secret::random();
+  }
+  SECTION("none, and the one that listens has one") {}
+  SECTION("one, and the one that listens has none") {
+    std::swap(backend, others);
+  }
+  target<TestType> nodes(backend);
+  node<TestType> outsider(others);
+  const result<peer_id> peer = outsider.try_connect(nodes.address);
+  REQUIRE_FALSE(peer);
+  CHECK(peer.error().code == errc::not_admitted);
+  CHECK(peer.error().text.find("secret") != std::string::npos);
+  CHECK(outsider.wire->stats().refused(refusal::by_peer) == 1);
+  CHECK(nodes.refused(refusal::wrong_secret) == 1);
+  nodes.check_others();
+}
+
+TEST_CASE("a peer over shared memory whose address is none is let go", "[link]") {
+  target<shm_backend> nodes;
+  stranger them(link_transport::shm, nodes.address);
+  them.prove();
+  SECTION("an empty one") {
+    them.say_address({});
+  }
+  SECTION("a sample alone") {
+    them.say_address(std::vector<std::byte>(ucx_side::sample_bytes));
+  }
+  SECTION("one beyond the limit") {
+    them.say_address(std::vector<std::byte>(wire::most_address_bytes + 1));
+  }
+  CHECK(them.work_until([&] { return them.is_over(); }));
+  CHECK(nodes.server.ups.stays_empty(0ms));
+  nodes.check_others();
+}
+
+TEST_CASE("links keep to loopback addresses unless they have a secret", "[link]") {
+  const auto refused = make_link({.beyond_loopback = true}, {});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_config);
+  tcp_backend backend;
+  node<tcp_backend> here(backend);
+  for (const char* address : {"0.0.0.0:0", "192.0.2.1:0", "[::]:0"}) {
+    const auto listening = here.wire->listen(address);
+    REQUIRE_FALSE(listening);
+    CHECK(listening.error().code == errc::address_unavailable);
+    CHECK(listening.error().text.find("loopback") != std::string::npos);
+  }
+  const auto peer = here.try_connect("192.0.2.1:7");
+  REQUIRE_FALSE(peer);
+  CHECK(peer.error().text.find("loopback") != std::string::npos);
+}
+
+}  // namespace troupe::messages::testing
