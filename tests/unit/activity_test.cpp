@@ -33,7 +33,7 @@ class watched_layer final : public layer {
 
   at::Tensor forward(const at::Tensor& input, bool) override {
     seen_(name() + " forward");
-    auto x = input * 1;
+    auto x = input.clone();
     if (x.requires_grad()) x.register_hook([this](const at::Tensor&) { seen_(name() + " back"); });
     return linear_map(x, weight_, {});
   }

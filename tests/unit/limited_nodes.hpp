@@ -10,7 +10,7 @@
 #include "actors/protocol.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
-#include "messages/link/loopback.hpp"
+#include "messages/link/loopback/loopback.hpp"
 
 namespace troupe::tests {
 

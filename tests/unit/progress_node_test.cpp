@@ -14,7 +14,7 @@
 #include "actors/remote/node.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "actors/system.hpp"
-#include "messages/link/loopback.hpp"
+#include "messages/link/loopback/loopback.hpp"
 
 namespace {
 

@@ -27,9 +27,9 @@ struct simulated_options {
   std::chrono::nanoseconds notice = std::chrono::milliseconds{1};
   /// How long a connection bears that its pieces cannot pass a partition.
   std::chrono::nanoseconds patience = std::chrono::seconds{5};
-  std::chrono::nanoseconds linger = std::chrono::seconds{2};  ///< As ucx_options::linger.
+  std::chrono::nanoseconds linger = std::chrono::seconds{2};  ///< As link_options::linger.
 
-  std::uint64_t in_flight_bytes = std::uint64_t{16} << 20;  ///< As ucx_options'.
+  std::uint64_t in_flight_bytes = std::uint64_t{16} << 20;  ///< As link_options'.
   std::uint64_t chunk_bytes = std::uint64_t{8} << 20;
   std::uint32_t inline_bytes = 8 << 10;
 };
