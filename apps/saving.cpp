@@ -27,7 +27,9 @@ class saving {
 }  // namespace
 
 run_saver::run_saver(const cluster::trainer_config& config, cluster::interruption& stop)
-    : config_(config), stop_(stop), saver_(config.train.save, {folder_of_settings(config)}, cluster::state_file_of) {}
+    : config_(config),
+      stop_(stop),
+      saver_(config.train.save, {folder_of_settings(config)}, cluster::state_file_of) {}
 
 result<void> run_saver::save(std::uint64_t steps, bool any_applied, const saved_parts& parts,
                              const printer& print) {
@@ -78,8 +80,8 @@ result<void> run_saver::write_weights(const saved_parts::tensors& weights) {
 
 result<void> run_saver::write_state(const saved_parts& parts, const saved_parts::tensors& weights) {
   const auto add_weights = [this](error why) {
-    why.text += "; the optimizer's state is not saved, the weights are in " +
-                weights_->file.string();
+    why.text +=
+        "; the optimizer's state is not saved, the weights are in " + weights_->file.string();
     return why;
   };
   const auto state = parts.state(weights);

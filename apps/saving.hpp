@@ -36,8 +36,8 @@ class run_saver {
   using printer = std::function<void(const std::string& line)>;
 
   /// Reads the weights and saves them, and then the state, unless a run was interrupted before any
-  /// step was applied to them; the files stay as they are then. `steps`: that are done. That no file
-  /// can be written is no error, but told by `end`. Errors: those of reading, and bad_data.
+  /// step was applied to them; the files stay as they are then. `steps`: that are done. That no
+  /// file can be written is no error, but told by `end`. Errors: those of reading, and bad_data.
   [[nodiscard]] result<void> save(std::uint64_t steps, bool any_applied, const saved_parts& parts,
                                   const printer& print);
 

@@ -127,9 +127,8 @@ saved_parts parts_of(actors::pipeline& stages, const cluster::train_config& conf
   saved_parts parts{.weights = [&stages] { return stages.read_weights(); }, .state = {}};
   if (!config.save_state) return parts;
   parts.state = [&stages](const auto& weights) {
-    return stages.read_state().map([&weights](auto states) {
-      return state_of(weights, std::move(states));
-    });
+    return stages.read_state().map(
+        [&weights](auto states) { return state_of(weights, std::move(states)); });
   };
   return parts;
 }
