@@ -360,7 +360,7 @@ TEST_CASE("The optimizer's state goes where the weights went, also of an interru
     const scratch_folder folder;
     fs::create_directory(folder / "settings");
     fs::create_directory(folder / "first");
-    std::ofstream(folder / "settings" / "run.toml") << "[train]\nmomentum = 0.9\n";
+    std::ofstream(folder / "settings" / "run.toml") << "[optimizer]\nmomentum = 0.9\n";
     const auto outcome =
         run_program(long_run({"--config", folder / "settings" / "run.toml", "--save",
                               folder / "first" / "w.safetensors", "--save-state"}),
