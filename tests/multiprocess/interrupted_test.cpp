@@ -354,6 +354,31 @@ TEST_CASE("A folder that is gone at the save: the weights go beside the settings
   check_children_ended_well(outcome, 2);
 }
 
+TEST_CASE("The optimizer's state goes where the weights went, also of an interrupted run") {
+  for (const bool is_gone : {false, true}) {
+    INFO(is_gone);
+    const scratch_folder folder;
+    fs::create_directory(folder / "settings");
+    fs::create_directory(folder / "first");
+    std::ofstream(folder / "settings" / "run.toml") << "[optimizer]\nmomentum = 0.9\n";
+    const auto outcome =
+        run_program(long_run({"--config", folder / "settings" / "run.toml", "--save",
+                              folder / "first" / "w.safetensors", "--save-state"}),
+                    at_first_step([&](pid_t program) {
+                      if (is_gone) fs::remove(folder / "first");
+                      kill(program, SIGTERM);
+                    }));
+    INFO(outcome.err);
+    CHECK(outcome.code == (is_gone ? 3 : 143));
+    const auto where = folder.path() / (is_gone ? "settings" : "first");
+    CHECK(holds_weights(where / "w.safetensors"));
+    CHECK(engine::load_safetensors(where / "w.state.safetensors"));
+    CHECK_THAT(outcome.err, ContainsSubstring("the optimizer's state is in " +
+                                              (where / "w.state.safetensors").string()));
+    check_children_ended_well(outcome, 2);
+  }
+}
+
 TEST_CASE("A full disk at the save: the weights go elsewhere, and nothing of them stays there") {
   const scratch_folder folder;
   const small_disk small(folder / "small");

@@ -264,6 +264,40 @@ TEST_CASE("weights that fit nowhere are an error with every place's reason") {
   CHECK(entries(folder.path()) == 0);
 }
 
+fs::path state_beside(const fs::path& file) {
+  auto name = file;
+  return name.replace_extension(".state");
+}
+
+TEST_CASE("a companion goes beside the file that was written, and its name is free elsewhere") {
+  const scratch_folder folder;
+  write_bytes(folder / "w.state", "of another run");
+  anywhere_saver saver(folder / "gone" / "w.safetensors", {folder.path()}, state_beside);
+  const auto first = saver.save(tensors());
+  REQUIRE(first);
+  CHECK(first->file == folder / "w-2.safetensors");
+  const auto second = saver.save_companion(first->file, tensors());
+  REQUIRE(second);
+  CHECK(second->file == folder / "w-2.state");
+  CHECK(second->refusal.empty());
+  CHECK(load_safetensors(second->file));
+  CHECK(read_bytes(folder / "w.state") == "of another run");
+}
+
+TEST_CASE("a companion that cannot be beside goes elsewhere on its own") {
+  const scratch_folder folder;
+  fs::create_directory(folder / "here");
+  fs::create_directory(folder / "here" / "w.state");
+  anywhere_saver saver(folder / "here" / "w", {folder.path()}, state_beside);
+  const auto first = saver.save(tensors());
+  REQUIRE(first);
+  CHECK(first->refusal.empty());
+  const auto second = saver.save_companion(first->file, tensors());
+  REQUIRE(second);
+  CHECK(second->file == folder / "w.state");
+  CHECK_THAT(second->refusal, ContainsSubstring((folder / "here" / "w.state").string()));
+}
+
 TEST_CASE("a save finds a descriptor when the process has none left") {
   const scratch_folder folder;
   anywhere_saver saver(folder / "weights", {});
