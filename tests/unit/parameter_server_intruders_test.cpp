@@ -21,6 +21,7 @@
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/system.hpp"
+#include "actors/transfer/pieces.hpp"
 
 namespace {
 
@@ -210,7 +211,7 @@ TEST_CASE("a host refuses orders for what cannot be, and builds what can") {
                                                      {}});
   world.here.push_back(caf::actor_cast<caf::actor>(host));
   const build_shard good{.name = "shard-0",
-                         .parameters = {{"a", at::zeros({3})}},
+                         .parameters = {{"a", {3}, static_cast<std::int32_t>(at::kFloat)}},
                          .optimizer = "sgd",
                          .optimizer_options = {}};
   for (const int threads : {0, -1, 1 << 20}) {
@@ -221,9 +222,19 @@ TEST_CASE("a host refuses orders for what cannot be, and builds what can") {
     worker.threads = threads;
     world.refused<worker_built>(host, worker, errc::bad_config, "threads");
   }
-  auto empty = good;
-  empty.parameters.push_back({"b", {}});
-  world.refused<shard_built>(host, empty, errc::bad_config, "'b' has no values");
+  world.refused<shard_built>(host, good, errc::bad_frame, "are not complete");
+  const auto give = [&](const std::vector<engine::named_tensor>& values) {
+    REQUIRE(give_pieces(values, {}, [&](tensor_piece piece) -> result<void> {
+      auto given = world.answer<done>(host, shard_values{"shard-0", std::move(piece)});
+      if (!given) return tl::unexpected(given.error());
+      return {};
+    }));
+  };
+  give({{"a", at::zeros({4})}});
+  world.refused<shard_built>(host, good, errc::bad_frame, "another shape");
+  give({{"b", at::zeros({3})}});
+  world.refused<shard_built>(host, good, errc::bad_frame, "'b'");
+  give({{"a", at::zeros({3})}});
   world.refused<worker_built>(host, build_worker{}, errc::bad_config, "names no ledger");
   world.refused<ledger_opened>(host, open_ledger{}, errc::bad_config, "needs shards");
   world.refused<ledger_opened>(host, open_ledger{{nullptr}}, errc::bad_config, "needs shards");

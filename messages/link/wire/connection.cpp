@@ -155,7 +155,6 @@ void connection::end(const error& why) {
 
 void connection::become_up() {
   state_ = state::up;
-  was_up_ = true;
   told_up_ = true;
   deadline_ = clock::time_point::max();
   ++shared_.counters.peers;

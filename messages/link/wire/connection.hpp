@@ -100,9 +100,9 @@ class connection {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] bool is_up() const { return state_ == state::up; }
   [[nodiscard]] bool is_gone() const { return state_ == state::gone; }
-  /// Came to us and is not up.
+  /// Came to us and has not proved itself.
   [[nodiscard]] bool is_stranger() const {
-    return role_ == role::accepts && !was_up_ && state_ == state::meeting && !violation_;
+    return role_ == role::accepts && state_ == state::meeting && !violation_ && keys() == nullptr;
   }
   /// The keys, once the handshake is done: all that follows is sealed with them.
   [[nodiscard]] const connection_keys* keys() const {
@@ -192,8 +192,7 @@ class connection {
 
   state state_ = state::meeting;
   bool told_up_ = false;  // and not "down" since
-  bool was_up_ = false;
-  bool listed_ = false;  // in shared_.attention
+  bool listed_ = false;   // in shared_.attention
   clock::time_point deadline_ = clock::time_point::max();
   clock::time_point dial_at_ = clock::time_point::max();
   unsigned dialled_again_ = 0;
