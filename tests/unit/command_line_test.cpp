@@ -351,7 +351,7 @@ TEST_CASE("a child's wrong flags are refused") {
   for (const auto& words :
        {std::vector<std::string>{"--join", "h:1"}, std::vector<std::string>{"--join"},
         std::vector<std::string>{"--join", "h:1", "--node-name", "a", "--lr", "1"}})
-    CHECK(error_of(words).starts_with("--join: a stage process takes --join HOST:PORT, "));
+    CHECK(error_of(words).starts_with("--join: a stage process takes --join ADDRESS, "));
 }
 
 TEST_CASE("a parameter server's trainer has its own table and defaults, and no pipeline's") {

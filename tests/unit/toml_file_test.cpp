@@ -125,7 +125,7 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
        "network, secret_file"},
       {"[link]\nlr = 2\n",
        "run.toml:2: link.lr: unknown key; did you mean lr in [optimizer]?; allowed: transport, "
-       "listen, secret_file"},
+       "listen, network, secret_file"},
       {"\n[pipline]\nstages = 2\n",
        "run.toml:2: [pipline]: unknown table; did you mean [pipeline]?; allowed: pipeline, model, "
        "transformer, optimizer, data, train, link, observe"},
