@@ -370,7 +370,7 @@ TEST_CASE("The optimizer's state goes where the weights went, also of an interru
                     }));
     INFO(outcome.err);
     CHECK(outcome.code == (is_gone ? 3 : 143));
-    const auto where = folder.path() / (is_gone ? "settings" : "first");
+    const fs::path where = folder / (is_gone ? "settings" : "first");
     CHECK(holds_weights(where / "w.safetensors"));
     CHECK(engine::load_safetensors(where / "w.state.safetensors"));
     CHECK_THAT(outcome.err, ContainsSubstring("the optimizer's state is in " +
