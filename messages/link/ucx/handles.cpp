@@ -166,6 +166,15 @@ result<std::unique_ptr<library>> library::open(const link_options& options) {
   }
   auto made = make_context(options);
   if (!made) return tl::unexpected(std::move(made.error()));
+  if (options.transport == link_transport::shm) {
+    // Better now than when the first peer has come.
+    if (const auto tried = make_worker(made->get()); !tried) {
+      return fail(errc::transport_missing,
+                  tried.error().text +
+                      ", for want of shared memory: look at ulimit -f and the room in /dev/shm, or "
+                      "use the tcp transport");
+    }
+  }
   return std::unique_ptr<library>(new library(std::move(*made)));
 }
 
