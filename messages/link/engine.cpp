@@ -213,7 +213,7 @@ bool engine::poll(clock::time_point now, bool news) {
   worked |= events_.tell();       // buffers that come back now are still in the cache
   if (ucx_) worked |= progress_ucx();
   if (!ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
-  if (now >= sweep_at_) sweep();
+  if (now >= sweep_at_) sweep(now);
   if (now >= deadline_) settle_expired(now);
   worked |= settle_all(now);
   worked |= events_.tell();
@@ -273,21 +273,34 @@ void engine::settle(connection& core, clock::time_point now) {
   }
   if (!core.is_gone()) return;
   if (!std::exchange(which.is_counted_out, true)) --living_;
-  if (is_released(which)) peers_.erase(entry);
+  if (is_released(which)) {
+    peers_.erase(entry);
+  } else if (sweep_at_ == clock::time_point::max()) {
+    sweep_pause_ = 1ms;
+    sweep_at_ = now + sweep_pause_;
+  }
 }
 
 bool engine::is_released(peer& which) {
   return which.core->is_released() && (which.over_ucx == nullptr || which.over_ucx->is_released());
 }
 
-/// Peers that are gone may keep tensors of ours until their process has ended.
-void engine::sweep() {
-  sweep_at_ = clock::now() + 1s;
+/// Peers that are gone may keep tensors of ours until their process has ended: which is soon, or
+/// perhaps never, so we look ever less often.
+void engine::sweep(clock::time_point now) {
+  bool keeps = false;
   for (auto next = peers_.begin(); next != peers_.end();) {
     const auto current = next++;
     peer& which = current->second;
-    if (which.core->is_gone() && is_released(which)) peers_.erase(current);
+    if (!which.core->is_gone()) continue;
+    if (is_released(which)) {
+      peers_.erase(current);
+    } else {
+      keeps = true;
+    }
   }
+  sweep_pause_ = std::min<clock::duration>(2 * sweep_pause_, 1s);
+  sweep_at_ = keeps ? now + sweep_pause_ : clock::time_point::max();
 }
 
 bool engine::progress_ucx() {

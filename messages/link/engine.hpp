@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -60,7 +61,7 @@ class engine {
   /// False when there is something to do at once.
   [[nodiscard]] bool arm();
   /// When `poll` has something to do at the latest.
-  [[nodiscard]] clock::time_point deadline() const { return deadline_; }
+  [[nodiscard]] clock::time_point deadline() const { return std::min(deadline_, sweep_at_); }
 
  private:
   struct peer {
@@ -90,7 +91,7 @@ class engine {
   [[nodiscard]] key_share make_share() const;
   [[nodiscard]] static bool is_released(peer& which);
   bool progress_ucx();
-  void sweep();
+  void sweep(clock::time_point now);
 
   const link_options options_;
   link_counters& counters_;
@@ -99,7 +100,8 @@ class engine {
   std::vector<connection*> attention_;
   std::vector<connection*> due_;  // empty but in `settle_all`
   clock::time_point deadline_ = clock::time_point::max();
-  clock::time_point sweep_at_ = {};
+  clock::time_point sweep_at_ = clock::time_point::max();
+  clock::duration sweep_pause_ = {};
   clock::time_point look_at_ = {};  // at the doors, though nothing was told of them
   std::uint64_t next_peer_ = 1;
   std::uint64_t strangers_ = 0;  // came in and are not up

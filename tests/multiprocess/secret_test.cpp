@@ -71,7 +71,7 @@ TEST_CASE("A secret file's secret joins the stages and shows nowhere") {
   // The detailed log says what is where.
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1: layers ") &&
                               ContainsSubstring("stage-0: process ") &&
-                              ContainsSubstring("link tcp"));
+                              ContainsSubstring("link sealed tcp"));
   for (const std::string& text : {seen, outcome.out, outcome.err})
     CHECK_THAT(text, !ContainsSubstring("horse"));
 }

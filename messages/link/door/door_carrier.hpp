@@ -96,6 +96,7 @@ class door_carrier : public carrier {
   const limits& bounds_;
   const door::address to_;  // when this side connects
   std::string host_;
+  bool is_local_ = false;  // over the loopback interface
   std::uint64_t process_ = 0;
   connection* connection_ = nullptr;
 

@@ -154,6 +154,7 @@ std::optional<visitor> listener::accept() {
   }
   out.name = is_unix ? fmt::format("process {}", out.process) : from.text();
   out.host = from.host();
+  out.is_local = !is_unix && from.is_local();
   return out;
 }
 

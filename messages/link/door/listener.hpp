@@ -18,6 +18,7 @@ struct visitor {
   std::string host;            ///< The same without the port.
   std::uint64_t process = 0;   ///< Of this machine; 0: not known.
   bool is_other_user = false;  ///< Of this machine.
+  bool is_local = false;       ///< Over the loopback interface.
 };
 
 /// The socket at which a process is met. A resource; its name in the file system goes with it.
