@@ -105,7 +105,7 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& order,
   auto options = stage_options(order);
   if (!options) return tl::unexpected(options.error());
   auto slices = build_slices(order, parts.models);
-  if (!slices) return tl::unexpected(slices.error());
+  if (!slices) return fail(slices.error().code, name + ": " + slices.error().text);
   return spawn_stage_with_optimizer(system,
                                     {.name = name,
                                      .slices = std::move(*slices),

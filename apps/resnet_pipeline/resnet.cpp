@@ -15,6 +15,7 @@
 
 #include "engine/stage/blocks.hpp"
 #include "engine/stage/model.hpp"
+#include "engine/stage/torch_error.hpp"
 
 namespace troupe::apps {
 
@@ -237,7 +238,7 @@ result<engine::model> build_resnet(const std::string& name, std::int64_t classes
   try {
     return build(*found, classes, seed);
   } catch (const std::exception& caught) {
-    return fail(errc::handler_failed, "building " + name + " failed: " + caught.what());
+    return fail(errc::handler_failed, "building " + name + " failed: " + engine::reason_of(caught));
   }
 }
 

@@ -138,7 +138,7 @@ result<void> load_weights(const model& layers, const std::vector<named_tensor>& 
     const c10::NoGradGuard no_grad;
     for (auto& [name, tensor] : own) tensor.copy_(given->at(name));
   } catch (const std::exception& caught) {
-    return fail(errc::handler_failed, std::string("copying weights failed: ") + caught.what());
+    return fail(errc::handler_failed, "copying weights failed: " + reason_of(caught));
   }
   return {};
 }

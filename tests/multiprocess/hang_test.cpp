@@ -153,8 +153,7 @@ TEST_CASE("A stage that is slow for once is said, and so is that it goes on") {
 
 TEST_CASE("A run that gets on with its work warns of nothing") {
   observed seen;
-  auto arguments =
-      run_of("resnet18", {"--steps", "20", "--slow-after", "5", "--hang-timeout", "60"});
+  auto arguments = run_of("resnet18", {"--steps", "20", "--hang-timeout", "60"});
   const auto outcome = watch(arguments, seen);
   INFO(outcome.err);
   CHECK(outcome.code == 0);
