@@ -63,7 +63,10 @@ node::~node() {
   open_->close();
   say_goodbye();
   ticker_.reset();
-  link_.reset();
+  // Until the link's thread has ended it may call into this object, which then uses `link_`: so not
+  // by `reset`, which would clear it first.
+  delete link_.get();
+  static_cast<void>(link_.release());
   proxies_.clear();
 }
 
