@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "messages/link/cluster_secret.hpp"
+#include "messages/link/private_folder.hpp"
 
 namespace troupe::messages::door {
 namespace {
@@ -30,13 +31,6 @@ tl::unexpected<error> unavailable(const std::string& text, int problem) {
 
 descriptor open_socket(int family) {
   return descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-/// Whether only this user enters it.
-bool is_private_folder(const std::string& path) {
-  struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-         status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
 }
 
 /// Where this user's sockets are. Errors: address_unavailable.

@@ -66,6 +66,16 @@ result<void> read_from(std::uint64_t process, std::uint64_t at, std::span<std::b
   return {};
 }
 
+ucp_request_param_t send_params(unsigned flags, ucp_send_nbx_callback_t done, void* told) {
+  ucp_request_param_t out{};
+  out.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  out.flags = flags;
+  out.cb.send = done;
+  out.user_data = told;
+  return out;
+}
+
 }  // namespace
 
 ucx_carrier::~ucx_carrier() {
@@ -166,13 +176,8 @@ void ucx_carrier::send(sending& what) {
 }
 
 void ucx_carrier::post(sending& what, unsigned flags) {
-  ucp_request_param_t params{};
-  params.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = flags;
-  params.cb.send = &ucx_carrier::on_sent;
   what.with = this;
-  params.user_data = &what;
+  const ucp_request_param_t params = send_params(flags, &ucx_carrier::on_sent, &what);
   const auto header = what.head();
   const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, what.id, header.data(), header.size(),
                                                    what.data.data(), what.data.size(), &params);
@@ -206,12 +211,7 @@ void post_copy(ucp_ep_h endpoint, unsigned id, std::span<const std::byte> header
                std::span<const std::byte> data) {
   auto held = std::make_unique<std::vector<std::byte>>(header.begin(), header.end());
   held->insert(held->end(), data.begin(), data.end());
-  ucp_request_param_t params{};
-  params.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = UCP_AM_SEND_FLAG_EAGER;
-  params.cb.send = &forget;
-  params.user_data = held.get();
+  const ucp_request_param_t params = send_params(UCP_AM_SEND_FLAG_EAGER, &forget, held.get());
   const ucs_status_ptr_t request =
       ucp_am_send_nbx(endpoint, id, held->data(), header.size(), held->data() + header.size(),
                       data.size(), &params);

@@ -6,13 +6,13 @@
 #include <ucs/config/global_opts.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <mutex>
 #include <string_view>
 
+#include "messages/link/private_folder.hpp"
 #include "messages/link/ucx/log.hpp"
 
 namespace troupe::messages::ucx {
@@ -92,11 +92,7 @@ void prepare_shared_memory() {
   // A process that is killed while it makes a segment leaves it: in a folder of this user's, where
   // the next one finds it.
   const std::string folder = fmt::format("/dev/shm/troupe-{}", ::geteuid());
-  struct stat status {};
-  const bool made = ::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST;
-  const bool is_ours = made && ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-                       status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
-  if (is_ours) {
+  if (make_private_folder(folder)) {
     sweep_segments(folder);
     ::setenv("UCX_POSIX_DIR", folder.c_str(), 0);
   }

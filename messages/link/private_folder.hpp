@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+namespace troupe::messages {
+
+/// Whether `path` is a folder of this process's user that nobody else enters, and no link to one.
+[[nodiscard]] bool is_private_folder(const std::string& path);
+
+/// Makes such a folder, unless it is there. False where something else is, or it cannot be made.
+[[nodiscard]] bool make_private_folder(const std::string& path);
+
+}  // namespace troupe::messages
