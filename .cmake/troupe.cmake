@@ -49,6 +49,9 @@ function(troupe_test name)
   endif()
   add_executable(${name} ${TEST_UNPARSED_ARGUMENTS} $<TARGET_OBJECTS:assertion_thread>)
   target_link_libraries(${name} PRIVATE troupe_options ${TEST_LINK} Catch2::Catch2WithMain)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${name} PRIVATE -O1)  # what it tests is optimised; itself it runs once
+  endif()
   if(NOT TEST_LABELS)
     set(TEST_LABELS unit)
   endif()
@@ -68,7 +71,7 @@ function(troupe_node_allocator program)
   target_link_libraries(${program} PRIVATE jemalloc)
 endfunction()
 
-# troupe_kernels(SOURCES...): files that use messages/simd.hpp, as user-written optimizers do.
+# troupe_kernels(SOURCES...): files that use messages/base/simd.hpp, as user-written optimizers do.
 # Vectorised whatever the preset; and every rounding is one that the source spells out.
 function(troupe_kernels)
   set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS

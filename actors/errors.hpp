@@ -2,7 +2,7 @@
 
 #include <caf/error.hpp>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

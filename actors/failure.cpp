@@ -4,8 +4,8 @@
 #include <caf/send.hpp>
 #include <utility>
 
-#include "engine/stage/torch_error.hpp"
-#include "messages/log.hpp"
+#include "engine/base/torch_error.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::actors {
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "actors/transfer/piece.hpp"
-#include "engine/schedule/stage_core.hpp"
+#include "engine/model/layer.hpp"
+#include "engine/model/layer_range.hpp"
 #include "engine/stage/gradients.hpp"
-#include "engine/stage/layer.hpp"
-#include "engine/stage/layer_range.hpp"
-#include "messages/ids.hpp"
+#include "engine/step/stage_core.hpp"
+#include "messages/base/ids.hpp"
 
 /// What the actors of a training run say to each other. Tensors are shared by reference inside a
 /// process and nobody writes them once they are sent. Each message lists its members for the wire

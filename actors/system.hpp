@@ -2,7 +2,7 @@
 
 #include <caf/actor_system_config.hpp>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "engine/data/dataset.hpp"
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::apps {
 

@@ -10,7 +10,7 @@
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/run_guard.hpp"
 #include "engine/state/save_anywhere.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 

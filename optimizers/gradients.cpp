@@ -4,10 +4,10 @@
 #include <cmath>
 #include <utility>
 
+#include "optimizers/algorithms/squares.hpp"
 #include "optimizers/arguments.hpp"
 #include "optimizers/layout.hpp"
 #include "optimizers/options.hpp"
-#include "optimizers/squares.hpp"
 
 namespace troupe::optimizers {
 namespace {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::optimizers {
 

@@ -12,7 +12,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "messages/simd.hpp"
+#include "messages/base/simd.hpp"
 
 namespace troupe::optimizers {
 

@@ -18,7 +18,7 @@
 #include "actors/futures/pool.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/remote/message_registry.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "actors/futures/future_base.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

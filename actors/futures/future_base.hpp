@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

@@ -11,7 +11,7 @@
 
 #include "actors/futures/request_table.hpp"
 #include "actors/futures/watched_targets.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

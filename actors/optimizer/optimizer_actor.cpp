@@ -14,7 +14,7 @@
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
 #include "actors/transfer/pieces.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
 #include "optimizers/gradients.hpp"
 #include "optimizers/saved_state.hpp"
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
-#include "engine/stage/activity.hpp"
-#include "engine/stage/layer.hpp"
-#include "messages/error.hpp"
+#include "engine/model/activity.hpp"
+#include "engine/model/layer.hpp"
+#include "messages/base/error.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/optimizer.hpp"
 

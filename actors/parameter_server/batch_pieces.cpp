@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "actors/parameter_server/parameter_store.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
 
 namespace troupe::actors {
 namespace {

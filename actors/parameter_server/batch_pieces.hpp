@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "actors/parameter_server/protocol.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 /// Batches of gradients or values that are too large for one message: cut by whoever sends, put
 /// together by whoever gets them, kept by a shard meanwhile. No actors, threads or clocks.

@@ -17,7 +17,7 @@
 #include "actors/parameter_server/batch_pieces.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
 #include "actors/remote/lendable.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
 
 namespace troupe::actors {
 

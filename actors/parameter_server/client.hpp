@@ -13,7 +13,7 @@
 
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
-#include "engine/stage/layer.hpp"
+#include "engine/model/layer.hpp"
 #include "messages/link/shared_memory.hpp"
 
 namespace troupe::actors {

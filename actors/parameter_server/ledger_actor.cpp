@@ -15,7 +15,7 @@
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
 #include "engine/parameter_server/ledger_core.hpp"
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -17,8 +17,8 @@
 
 #include "actors/parameter_server/mean.hpp"
 #include "actors/remote/lendable.hpp"
+#include "engine/base/torch_error.hpp"
 #include "engine/parameter_server/placement.hpp"
-#include "engine/stage/torch_error.hpp"
 
 namespace troupe::actors {
 namespace {

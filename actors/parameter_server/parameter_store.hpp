@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "actors/parameter_server/protocol.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 #include "messages/link/shared_memory.hpp"
 #include "optimizers/optimizer.hpp"
 

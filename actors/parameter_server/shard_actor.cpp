@@ -17,7 +17,7 @@
 #include "actors/parameter_server/batch_pieces.hpp"
 #include "engine/parameter_server/shard_core.hpp"
 #include "engine/stage/work_thread.hpp"
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::actors {
 namespace {

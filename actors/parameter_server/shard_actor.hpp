@@ -7,7 +7,7 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
-#include "engine/stage/activity.hpp"
+#include "engine/model/activity.hpp"
 
 namespace troupe::actors {
 

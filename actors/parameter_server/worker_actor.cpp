@@ -18,10 +18,10 @@
 #include "actors/parameter_server/client.hpp"
 #include "actors/remote/lendable.hpp"
 #include "actors/transfer/pieces.hpp"
-#include "engine/stage/activity.hpp"
-#include "engine/stage/model.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/model/activity.hpp"
+#include "engine/model/model.hpp"
 #include "engine/stage/stage_module.hpp"
-#include "engine/stage/torch_error.hpp"
 #include "engine/stage/work_thread.hpp"
 
 namespace troupe::actors {

@@ -11,8 +11,8 @@
 #include "actors/interfaces.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "engine/data/dataset.hpp"
-#include "engine/stage/layer.hpp"
-#include "messages/error.hpp"
+#include "engine/model/layer.hpp"
+#include "messages/base/error.hpp"
 #include "messages/link/shared_memory.hpp"
 
 namespace troupe::actors {

@@ -10,7 +10,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/pipeline/feed.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
 
 namespace troupe::actors {
 namespace {

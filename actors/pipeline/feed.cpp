@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::actors {
 namespace {

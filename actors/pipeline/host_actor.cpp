@@ -13,10 +13,10 @@
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
 #include "actors/pipeline/local_stages.hpp"
-#include "engine/stage/model.hpp"
-#include "engine/stage/recompute.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/model/model.hpp"
+#include "engine/model/recompute.hpp"
 #include "engine/stage/stage_module.hpp"
-#include "engine/stage/torch_error.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/remote/progress_board.hpp"
-#include "engine/stage/layer.hpp"
-#include "messages/error.hpp"
+#include "engine/model/layer.hpp"
+#include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {

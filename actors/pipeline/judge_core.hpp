@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "actors/protocol.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 #include "optimizers/loss_scaler.hpp"
 
 namespace troupe::actors {

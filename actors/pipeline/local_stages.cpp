@@ -7,7 +7,7 @@
 
 #include "actors/optimizer/optimizer_actor.hpp"
 #include "actors/stage/stage_actor.hpp"
-#include "engine/stage/model.hpp"
+#include "engine/model/model.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -9,10 +9,10 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/remote/progress_board.hpp"
+#include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
-#include "engine/stage/layer_range.hpp"
 #include "engine/stage/stage_module.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {

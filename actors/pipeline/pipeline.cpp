@@ -14,10 +14,10 @@
 #include "actors/pipeline/feed.hpp"
 #include "actors/pipeline/judge.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "engine/model/model.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/plan_text.hpp"
-#include "engine/stage/model.hpp"
 #include "optimizers/options.hpp"
 #include "optimizers/saved_state.hpp"
 

@@ -15,11 +15,11 @@
 
 #include "actors/interfaces.hpp"
 #include "engine/data/dataset.hpp"
-#include "engine/schedule/credits.hpp"
+#include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
-#include "engine/stage/layer_range.hpp"
-#include "engine/stage/reference.hpp"
+#include "engine/step/credits.hpp"
+#include "engine/verify/reference.hpp"
 #include "optimizers/loss_scaler.hpp"
 
 namespace troupe::actors {

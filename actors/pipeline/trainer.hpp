@@ -6,7 +6,7 @@
 
 #include "actors/pipeline/pipeline.hpp"
 #include "engine/data/dataset.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

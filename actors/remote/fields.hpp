@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "actors/remote/tensors.hpp"
+#include "messages/base/ids.hpp"
 #include "messages/frame.hpp"
-#include "messages/ids.hpp"
 
 namespace troupe::actors {
 

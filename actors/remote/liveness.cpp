@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "messages/format.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::actors {
 namespace {

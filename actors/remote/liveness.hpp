@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "actors/remote/process_identity.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "actors/errors.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "actors/remote/fields.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 #include "messages/frame.hpp"
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(at::Tensor)

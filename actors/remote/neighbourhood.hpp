@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "actors/remote/process_identity.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
+#include "messages/base/ids.hpp"
 #include "messages/frame.hpp"
-#include "messages/ids.hpp"
 
 namespace troupe::actors {
 

@@ -10,7 +10,7 @@
 #include "actors/errors.hpp"
 #include "actors/futures/request_inbox.hpp"
 #include "actors/remote/node.hpp"
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "actors/remote/progress_core.hpp"
-#include "engine/stage/activity.hpp"
+#include "engine/model/activity.hpp"
 #include "messages/frame.hpp"
 
 namespace troupe::actors {

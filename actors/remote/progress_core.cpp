@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "messages/format.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -10,8 +10,8 @@
 #include <variant>
 #include <vector>
 
-#include "engine/stage/usual_times.hpp"
-#include "messages/error.hpp"
+#include "engine/model/usual_times.hpp"
+#include "messages/base/error.hpp"
 #include "messages/frame.hpp"
 
 namespace troupe::actors {

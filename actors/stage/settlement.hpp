@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "actors/protocol.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

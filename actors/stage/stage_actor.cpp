@@ -14,9 +14,9 @@
 #include "actors/failure.hpp"
 #include "actors/stage/stage_state.hpp"
 #include "actors/stage/update.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/model/model.hpp"
 #include "engine/schedule/plan_text.hpp"
-#include "engine/stage/model.hpp"
-#include "engine/stage/torch_error.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
-#include "engine/stage/activity.hpp"
+#include "engine/model/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 
 namespace troupe::actors {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "actors/errors.hpp"
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::actors {
 

@@ -17,11 +17,11 @@
 #include "actors/interfaces.hpp"
 #include "actors/stage/settlement.hpp"
 #include "actors/transfer/pieces.hpp"
-#include "engine/schedule/stage_core.hpp"
-#include "engine/stage/activity.hpp"
+#include "engine/model/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/work_thread.hpp"
-#include "messages/error.hpp"
+#include "engine/step/stage_core.hpp"
+#include "messages/base/error.hpp"
 
 /// What a stage's shell is made of, for its own sources alone: stage_actor.cpp moves micro-batches,
 /// update.cpp ends training steps.

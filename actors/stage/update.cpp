@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "actors/errors.hpp"
-#include "engine/stage/reference.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
 #include "engine/stage/unscale.hpp"
-#include "messages/log.hpp"
+#include "engine/verify/reference.hpp"
+#include "messages/base/log.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::actors {

@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <exception>
 
-#include "engine/stage/model.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/model/model.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "actors/transfer/piece.hpp"
-#include "engine/stage/layer.hpp"
-#include "messages/error.hpp"
+#include "engine/model/layer.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::actors {
 

@@ -10,7 +10,7 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
-#include "engine/stage/blocks.hpp"
+#include "engine/model/blocks.hpp"
 
 using namespace troupe;
 

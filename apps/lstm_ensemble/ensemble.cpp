@@ -16,7 +16,7 @@
 
 #include "actors/futures/combine.hpp"
 #include "actors/futures/fork.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
 
 namespace troupe::apps {
 namespace {

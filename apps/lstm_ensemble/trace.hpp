@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 

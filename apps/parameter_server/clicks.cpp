@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "engine/data/random.hpp"
+#include "engine/base/random.hpp"
 #include "engine/data/take_number.hpp"
 
 namespace troupe::apps {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/data/dataset.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 

@@ -36,7 +36,7 @@ std::vector<engine::named_tensor> embeddings::parameters() const {
   return all;
 }
 
-double embeddings::multiply_adds(std::vector<std::int64_t>& sample_shape) const {
+double embeddings::macs(std::vector<std::int64_t>& sample_shape) const {
   sample_shape = {static_cast<std::int64_t>(tables_.size()) * tables_.front().size(1)};
   return 0;
 }

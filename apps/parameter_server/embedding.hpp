@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/stage/layer.hpp"
+#include "engine/model/layer.hpp"
 
 namespace troupe::apps {
 
@@ -20,7 +20,7 @@ class embeddings final : public engine::layer {
 
   at::Tensor forward(const at::Tensor& input, bool training) override;
   [[nodiscard]] std::vector<engine::named_tensor> parameters() const override;
-  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>& sample_shape) const override;
+  [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override;
 
  private:
   std::vector<at::Tensor> tables_;  // [rows, width] f32 each

@@ -10,9 +10,9 @@
 #include "apps/parameter_server/clicks.hpp"
 #include "apps/parameter_server/embedding.hpp"
 #include "apps/resnet_pipeline/resnet.hpp"
-#include "engine/stage/blocks.hpp"
-#include "engine/stage/model.hpp"
-#include "messages/near_miss.hpp"
+#include "engine/model/blocks.hpp"
+#include "engine/model/model.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::apps {
 namespace {

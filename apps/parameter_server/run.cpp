@@ -18,7 +18,7 @@
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
 #include "cluster/observe/run_reporter.hpp"
-#include "engine/stage/model.hpp"
+#include "engine/model/model.hpp"
 
 namespace troupe::apps {
 namespace {

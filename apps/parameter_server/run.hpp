@@ -3,7 +3,7 @@
 #include "apps/exit_codes.hpp"
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/trainer_config.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 

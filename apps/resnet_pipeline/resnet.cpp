@@ -13,9 +13,9 @@
 #include <optional>
 #include <utility>
 
-#include "engine/stage/blocks.hpp"
-#include "engine/stage/model.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/model/blocks.hpp"
+#include "engine/model/model.hpp"
 
 namespace troupe::apps {
 
@@ -98,10 +98,10 @@ class residual_block final : public engine::layer {
     return gather([](const engine::layer& each) { return each.buffers(); });
   }
 
-  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>& sample_shape) const override {
+  [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override {
     auto input_shape = sample_shape;
-    double total = downsample_ ? downsample_->convolution.multiply_adds(input_shape) : 0;
-    for (const auto& each : body_) total += each->convolution.multiply_adds(sample_shape);
+    double total = downsample_ ? downsample_->convolution.macs(input_shape) : 0;
+    for (const auto& each : body_) total += each->convolution.macs(sample_shape);
     return total;
   }
 
@@ -136,9 +136,9 @@ class classifier final : public engine::layer {
     return linear_.parameters();
   }
 
-  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>& sample_shape) const override {
+  [[nodiscard]] double macs(std::vector<std::int64_t>& sample_shape) const override {
     sample_shape = {c10::multiply_integers(sample_shape)};
-    return linear_.multiply_adds(sample_shape);
+    return linear_.macs(sample_shape);
   }
 
  private:

@@ -11,7 +11,7 @@
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "engine/data/dataset.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 
@@ -35,8 +35,9 @@ struct application {
 
 /// A program's main function: reads its command line, and trains, serves as a worker of such a
 /// run, or talks. Returns the exit code: 0; 1 when something went wrong while it ran; 2 when what
-/// the user gave cannot work; 3 when the weights or the optimizers' state had to be saved elsewhere, 4
-/// when one of them could not be saved; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
+/// the user gave cannot work; 3 when the weights or the optimizers' state had to be saved
+/// elsewhere, 4 when one of them could not be saved; 130 after Ctrl-C, 143 after SIGTERM, 129 after
+/// SIGHUP.
 [[nodiscard]] int run_program(const application& program, int argc, const char* const* argv);
 
 }  // namespace troupe::apps

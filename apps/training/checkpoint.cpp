@@ -16,9 +16,9 @@
 #include <utility>
 
 #include "cluster/config/trainer_config.hpp"
-#include "engine/stage/model.hpp"
+#include "engine/model/model.hpp"
 #include "engine/state/safetensors.hpp"
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/saved_state.hpp"
 

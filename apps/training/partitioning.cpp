@@ -7,14 +7,14 @@
 #include <thread>
 
 #include "apps/training/prepared_run.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/model/model.hpp"
+#include "engine/model/recompute.hpp"
 #include "engine/partition/partition.hpp"
 #include "engine/partition/profile.hpp"
 #include "engine/partition/profile_file.hpp"
-#include "engine/stage/model.hpp"
-#include "engine/stage/recompute.hpp"
-#include "engine/stage/torch_error.hpp"
 #include "engine/stage/work_thread.hpp"
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -49,7 +49,7 @@ result<cut_list> fixed_cuts(const engine::model& layers, const cluster::pipeline
   if (config.partition == partition::cuts)
     return engine::parse_cuts(engine::layer_names(layers), config.cut);
   std::vector<double> costs;
-  for (const auto& layer : layers) costs.push_back(layer->multiply_adds(sample_shape));
+  for (const auto& layer : layers) costs.push_back(layer->macs(sample_shape));
   return engine::even_cuts(costs, slices_of(config));
 } catch (const std::exception& problem) {
   return fail(errc::bad_config, "the model does not fit the data: " + engine::reason_of(problem));

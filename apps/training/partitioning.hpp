@@ -7,9 +7,9 @@
 
 #include "cluster/config/trainer_config.hpp"
 #include "engine/data/dataset.hpp"
+#include "engine/model/layer.hpp"
 #include "engine/partition/planner.hpp"
-#include "engine/stage/layer.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 

@@ -8,9 +8,9 @@
 #include "apps/training/checkpoint.hpp"
 #include "apps/training/partitioning.hpp"
 #include "engine/data/sampler.hpp"
-#include "engine/stage/model.hpp"
-#include "engine/stage/recompute.hpp"
-#include "messages/near_miss.hpp"
+#include "engine/model/model.hpp"
+#include "engine/model/recompute.hpp"
+#include "messages/base/near_miss.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/saved_state.hpp"
 

@@ -8,8 +8,8 @@
 #include "apps/training/run.hpp"
 #include "cluster/config/command_line.hpp"
 #include "cluster/launch/process_start.hpp"
-#include "engine/stage/torch_error.hpp"
-#include "messages/log.hpp"
+#include "engine/base/torch_error.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::apps {
 namespace {

@@ -18,9 +18,9 @@
 #include "cluster/membership/run_guard.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
+#include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
-#include "engine/stage/model.hpp"
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::apps {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "apps/exit_codes.hpp"
 #include "apps/training/application.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 

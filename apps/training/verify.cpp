@@ -8,11 +8,11 @@
 #include <future>
 #include <thread>
 
+#include "engine/base/torch_error.hpp"
 #include "engine/data/sampler.hpp"
-#include "engine/stage/model.hpp"
-#include "engine/stage/torch_error.hpp"
-#include "engine/stage/verification.hpp"
+#include "engine/model/model.hpp"
 #include "engine/stage/work_thread.hpp"
+#include "engine/verify/verification.hpp"
 
 namespace troupe::apps {
 namespace {

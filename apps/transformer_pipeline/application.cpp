@@ -4,7 +4,7 @@
 
 #include "apps/transformer_pipeline/generate.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
-#include "messages/format.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::apps {
 namespace {

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 
-#include "engine/data/random.hpp"
+#include "engine/base/random.hpp"
 #include "engine/data/utf8.hpp"
-#include "engine/stage/model.hpp"
-#include "messages/format.hpp"
+#include "engine/model/model.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::apps {
 namespace {

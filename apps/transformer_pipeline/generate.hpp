@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/stage/layer.hpp"
+#include "engine/model/layer.hpp"
 
 namespace troupe::apps {
 

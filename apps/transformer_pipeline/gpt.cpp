@@ -7,8 +7,8 @@
 #include <exception>
 #include <memory>
 
-#include "engine/stage/sequence_blocks.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/model/transformer_layers.hpp"
 
 namespace troupe::apps {
 namespace {

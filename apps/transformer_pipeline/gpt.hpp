@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "engine/stage/layer.hpp"
-#include "messages/error.hpp"
+#include "engine/model/layer.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 

@@ -2,11 +2,11 @@
 
 #include <utility>
 
+#include "engine/model/recompute.hpp"
 #include "engine/partition/partition.hpp"
 #include "engine/partition/planner.hpp"
 #include "engine/partition/prediction.hpp"
 #include "engine/partition/profile_file.hpp"
-#include "engine/stage/recompute.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -50,7 +50,7 @@ result<std::optional<cut_list>> set_cuts(const plan_request& request,
   if (auto fits = engine::check_stages(layers.size(), layout->stages, layout->chunks); !fits)
     return tl::unexpected(fits.error());
   std::vector<double> costs;
-  for (const auto& layer : layers) costs.push_back(layer.multiply_adds);
+  for (const auto& layer : layers) costs.push_back(layer.macs);
   return engine::even_cuts(costs, layout->positions()).map(some);
 }
 

@@ -11,7 +11,7 @@
 #include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/plan_file.hpp"
 #include "engine/schedule/plan_text.hpp"
-#include "messages/format.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::apps {
 namespace {

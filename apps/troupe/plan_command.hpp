@@ -10,7 +10,7 @@
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/schedule/simulation.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 

@@ -13,7 +13,7 @@
 #include "cluster/config/secret_file.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_file.hpp"
-#include "messages/near_miss.hpp"
+#include "messages/base/near_miss.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/options.hpp"
 

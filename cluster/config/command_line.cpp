@@ -12,7 +12,7 @@
 #include "cluster/config/option.hpp"
 #include "cluster/config/toml_file.hpp"
 #include "cluster/config/words.hpp"
-#include "messages/near_miss.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cluster/config/trainer_config.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "cluster/config/option_fields.hpp"
-#include "messages/near_miss.hpp"
+#include "messages/base/near_miss.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::cluster {

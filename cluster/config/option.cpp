@@ -6,7 +6,7 @@
 #include <limits>
 #include <system_error>
 
-#include "messages/near_miss.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -7,9 +7,9 @@
 #include "cluster/config/optimizer_options.hpp"
 #include "cluster/config/option.hpp"
 #include "cluster/config/option_fields.hpp"
-#include "engine/schedule/credits.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
+#include "engine/step/credits.hpp"
 #include "optimizers/loss_scaler.hpp"
 
 namespace troupe::cluster {

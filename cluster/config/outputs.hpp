@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cluster/config/option.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 #include "messages/link/cluster_secret.hpp"
 
 namespace troupe::cluster {

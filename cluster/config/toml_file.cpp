@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "messages/near_miss.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cluster/config/option.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 

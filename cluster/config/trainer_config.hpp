@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/autograd/precision.hpp"
-#include "engine/schedule/credits.hpp"
+#include "engine/model/loss_kind.hpp"
 #include "engine/schedule/generators.hpp"
-#include "engine/stage/loss_kind.hpp"
+#include "engine/step/credits.hpp"
 #include "optimizers/loss_scaler.hpp"
 #include "optimizers/schedule.hpp"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
-#include "messages/error.hpp"
 
 namespace troupe::cluster {
 

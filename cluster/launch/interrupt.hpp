@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 

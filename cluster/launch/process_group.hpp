@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "cluster/launch/child_process.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::cluster {
 

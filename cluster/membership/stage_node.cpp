@@ -15,8 +15,8 @@
 
 #include "actors/protocol.hpp"
 #include "actors/system.hpp"
-#include "engine/stage/torch_error.hpp"
-#include "messages/log.hpp"
+#include "engine/base/torch_error.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::cluster {
 namespace {

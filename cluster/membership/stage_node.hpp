@@ -9,7 +9,7 @@
 #include "actors/pipeline/host_actor.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/remote/progress_board.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 

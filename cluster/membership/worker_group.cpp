@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "actors/errors.hpp"
-#include "engine/stage/torch_error.hpp"
-#include "messages/log.hpp"
+#include "engine/base/torch_error.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::cluster {
 namespace {

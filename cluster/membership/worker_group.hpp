@@ -17,7 +17,7 @@
 #include "actors/system.hpp"
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/trainer_config.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 #include "messages/link/cluster_secret.hpp"
 #include "messages/link/link_options.hpp"
 

@@ -16,8 +16,8 @@
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/worker_group.hpp"
+#include "messages/base/log.hpp"
 #include "messages/link/link_options.hpp"
-#include "messages/log.hpp"
 
 namespace troupe::cluster {
 namespace {

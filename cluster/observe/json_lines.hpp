@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "cluster/observe/report.hpp"
+#include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
-#include "messages/error.hpp"
 
 namespace troupe::cluster {
 

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "messages/format.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -7,7 +7,7 @@
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/observe/json_lines.hpp"
 #include "cluster/observe/progress.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/autograd/storage_watch.hpp"
-#include "engine/schedule/stage_core.hpp"
-#include "messages/ids.hpp"
+#include "engine/step/stage_core.hpp"
+#include "messages/base/ids.hpp"
 
 namespace troupe::engine {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "messages/simd.hpp"
+#include "messages/base/simd.hpp"
 
 /// Batch norm over rows of channels, in as few passes over memory as there can be. T is float or
 /// c10::BFloat16; the arithmetic is in f32, sums over all rows are in f64. Rows are shared out

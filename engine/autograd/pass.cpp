@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "engine/data/random.hpp"
+#include "engine/base/random.hpp"
 
 namespace troupe::engine {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::engine {
 

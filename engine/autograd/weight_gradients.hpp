@@ -9,7 +9,7 @@ namespace troupe::engine {
 
 /// The gradient of one weight, left for later. Owns the activations it needs.
 struct weight_task {
-  at::Tensor weight;                     ///< The parameter itself.
+  at::Tensor weight;  ///< The parameter itself.
   /// Computes it; called without grad mode, perhaps again, and by two threads at once.
   std::function<at::Tensor()> gradient;
 };

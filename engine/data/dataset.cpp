@@ -9,7 +9,7 @@
 
 #include "engine/data/sampler.hpp"
 #include "engine/data/sources.hpp"
-#include "messages/near_miss.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::engine {
 namespace {

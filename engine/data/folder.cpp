@@ -15,7 +15,7 @@
 #include "engine/data/resample.hpp"
 #include "engine/data/sources.hpp"
 #include "engine/data/worker_pool.hpp"
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::engine {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/data/random.hpp"
+#include "engine/base/random.hpp"
 
 namespace troupe::engine {
 

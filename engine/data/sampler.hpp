@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::engine {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/data/random.hpp"
+#include "engine/base/random.hpp"
 #include "engine/data/sources.hpp"
 #include "engine/data/take_number.hpp"
 

@@ -5,7 +5,7 @@
 #include <limits>
 #include <string_view>
 
-#include "messages/near_miss.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::engine {
 

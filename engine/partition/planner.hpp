@@ -5,12 +5,12 @@
 #include <map>
 #include <vector>
 
+#include "engine/model/layer_range.hpp"
 #include "engine/partition/cost_model.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/schedule/simulation.hpp"
-#include "engine/stage/layer_range.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::engine {
 

@@ -1,6 +1,6 @@
 #include "engine/partition/prediction.hpp"
 
-#include "messages/format.hpp"
+#include "messages/base/format.hpp"
 
 namespace troupe::engine {
 namespace {

@@ -14,7 +14,7 @@
 #include <unordered_map>
 
 #include "engine/autograd/autocast.hpp"
-#include "engine/stage/model.hpp"
+#include "engine/model/model.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -162,7 +162,7 @@ model_profile profile_model(const model& layers, const stage_options& how, const
   auto sample_shape = samples.images.sizes().slice(1).vec();
   for (std::size_t i = 0; i < layers.size(); ++i) {
     measured.layers[i].name = layers[i]->name();
-    measured.layers[i].multiply_adds = layers[i]->multiply_adds(sample_shape);
+    measured.layers[i].macs = layers[i]->macs(sample_shape);
   }
   profiler run(layers, how, samples);
   run.measure_bytes(measured.layers);

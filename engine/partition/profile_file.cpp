@@ -40,9 +40,8 @@ constexpr std::array sized_parts{
     number_part{"weight_s", &layer_cost::weight_s, most_seconds},
     number_part{"kept_bytes", &layer_cost::kept_bytes, most_bytes},
     number_part{"output_bytes", &layer_cost::output_bytes, most_bytes}};
-constexpr std::array constant_parts{
-    number_part{"update_s", &layer_cost::update_s, most_seconds},
-    number_part{"multiply_adds", &layer_cost::multiply_adds, most_multiply_adds}};
+constexpr std::array constant_parts{number_part{"update_s", &layer_cost::update_s, most_seconds},
+                                    number_part{"macs", &layer_cost::macs, most_multiply_adds}};
 
 std::string quoted(const std::string& text) {
   std::ostringstream out;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/partition/model_profile.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::engine {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "messages/error.hpp"
-#include "messages/ids.hpp"
+#include "messages/base/error.hpp"
+#include "messages/base/ids.hpp"
 
 namespace troupe::engine {
 

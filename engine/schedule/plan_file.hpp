@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "engine/schedule/plan.hpp"
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::engine {
 

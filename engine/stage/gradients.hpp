@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/stage/layer.hpp"
+#include "engine/model/layer.hpp"
 
 namespace troupe::engine {
 

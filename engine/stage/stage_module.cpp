@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "engine/autograd/autocast.hpp"
-#include "engine/stage/model.hpp"
-#include "engine/stage/recompute.hpp"
+#include "engine/model/model.hpp"
+#include "engine/model/recompute.hpp"
 
 namespace troupe::engine {
 

@@ -12,11 +12,11 @@
 #include "engine/autograd/contexts.hpp"
 #include "engine/autograd/pass.hpp"
 #include "engine/autograd/precision.hpp"
-#include "engine/schedule/stage_core.hpp"
+#include "engine/model/layer.hpp"
+#include "engine/model/loss.hpp"
 #include "engine/stage/gradients.hpp"
-#include "engine/stage/layer.hpp"
-#include "engine/stage/loss.hpp"
 #include "engine/stage/weight_queue.hpp"
+#include "engine/step/stage_core.hpp"
 
 namespace troupe::engine {
 

@@ -9,7 +9,7 @@
 #include <exception>
 #include <stdexcept>
 
-#include "engine/stage/activity.hpp"
+#include "engine/model/activity.hpp"
 
 namespace troupe::engine {
 namespace {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "engine/autograd/weight_gradients.hpp"
-#include "engine/schedule/stage_core.hpp"
 #include "engine/stage/work_thread.hpp"
-#include "messages/ids.hpp"
+#include "engine/step/stage_core.hpp"
+#include "messages/base/ids.hpp"
 
 namespace troupe::engine {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::engine {
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::engine {
 

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "engine/stage/layer.hpp"
-#include "messages/error.hpp"
+#include "engine/base/named_tensor.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::engine {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/stage/layer.hpp"
+#include "engine/base/named_tensor.hpp"
+#include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
-#include "messages/error.hpp"
 
 namespace troupe::engine {
 

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "messages/base/error.hpp"
 #include "messages/codec/limits.hpp"
-#include "messages/error.hpp"
 #include "messages/frame.hpp"
 
 namespace troupe::messages {

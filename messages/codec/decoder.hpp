@@ -1,8 +1,8 @@
 #pragma once
 
 #include "frame.capnp.h"
+#include "messages/base/error.hpp"
 #include "messages/codec/limits.hpp"
-#include "messages/error.hpp"
 #include "messages/frame.hpp"
 
 namespace troupe::messages {

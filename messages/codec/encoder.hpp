@@ -3,8 +3,8 @@
 #include <cstddef>
 
 #include "frame.capnp.h"
+#include "messages/base/error.hpp"
 #include "messages/codec/limits.hpp"
-#include "messages/error.hpp"
 #include "messages/frame.hpp"
 
 namespace troupe::messages {

@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
+#include "messages/base/ids.hpp"
 #include "messages/frame.hpp"
-#include "messages/ids.hpp"
 #include "messages/link/refusal.hpp"
 #include "messages/link/shared_memory.hpp"
 

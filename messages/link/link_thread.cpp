@@ -15,9 +15,9 @@
 #include <thread>
 #include <variant>
 
+#include "messages/base/log.hpp"
 #include "messages/link/engine.hpp"
 #include "messages/link/mpsc_queue.hpp"
-#include "messages/log.hpp"
 
 namespace troupe::messages {
 namespace {

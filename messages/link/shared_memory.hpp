@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
-#include "messages/error.hpp"
 #include "messages/frame.hpp"
 
 namespace troupe::messages {

@@ -26,8 +26,8 @@
 
 #include "apps/training/application.hpp"
 #include "engine/autograd/weight_gradients.hpp"
+#include "engine/model/layer.hpp"
 #include "engine/schedule/plan_text.hpp"
-#include "engine/stage/layer.hpp"
 #include "tests/bench/pace.hpp"
 
 namespace {
@@ -124,7 +124,7 @@ class paced_layer final : public engine::layer {
   [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
     return {{name() + ".weight", weight_}};
   }
-  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>&) const override { return 1; }
+  [[nodiscard]] double macs(std::vector<std::int64_t>&) const override { return 1; }
 
  private:
   pace pace_;

@@ -14,7 +14,7 @@ BAD = [
     ("messages/a.hpp", '#include "optimizers/optimizer.hpp"', ["direction"]),
     ("engine/a.hpp", '#include "optimizers/optimizer.hpp"', ["direction"]),
     ("engine/a.hpp", '#include "actors/interfaces.hpp"', ["direction"]),
-    ("optimizers/a.cpp", '#include "engine/stage/layer.hpp"', ["direction"]),
+    ("optimizers/a.cpp", '#include "engine/model/layer.hpp"', ["direction"]),
     ("actors/a.cpp", '  #  include "cluster/config/config.hpp"  // why not', ["direction"]),
     ("cluster/a.cpp", '#include "apps/resnet_pipeline/flags.hpp"', ["direction"]),
     ("engine/a.cpp", '#include "tests/helper.hpp"', ["direction"]),
@@ -39,7 +39,7 @@ BAD = [
     ("optimizers/a.cpp", "std::mutex all;", ["lock"]),
     ("optimizers/a.cpp", "#include <mutex>", ["lock"]),
     ("optimizers/a.cpp", "std::shared_mutex m; std::unique_lock hold(m);", ["lock", "lock"]),
-    ("engine/schedule/stage_core.cpp", "auto t = std::chrono::steady_clock::now();", ["core"]),
+    ("engine/step/stage_core.cpp", "auto t = std::chrono::steady_clock::now();", ["core"]),
     ("actors/stage/x_core.hpp", "#include <caf/actor.hpp>", ["core"]),
     ("actors/stage/x_core.hpp", "#include <thread>", ["core"]),
 ]

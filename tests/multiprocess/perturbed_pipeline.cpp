@@ -8,7 +8,7 @@
 #include <span>
 
 #include "apps/resnet_pipeline/application.hpp"
-#include "engine/stage/layer.hpp"
+#include "engine/model/layer.hpp"
 
 namespace {
 
@@ -29,8 +29,8 @@ class mistaken final : public engine::layer {
   [[nodiscard]] std::vector<engine::named_tensor> buffers() const override {
     return right_->buffers();
   }
-  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>& shape) const override {
-    return right_->multiply_adds(shape);
+  [[nodiscard]] double macs(std::vector<std::int64_t>& shape) const override {
+    return right_->macs(shape);
   }
 
  private:

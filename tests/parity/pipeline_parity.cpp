@@ -21,9 +21,9 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
 #include "apps/resnet_pipeline/resnet.hpp"
+#include "engine/model/model.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_text.hpp"
-#include "engine/stage/model.hpp"
 
 namespace {
 

@@ -24,7 +24,7 @@
 #include <random>
 
 #include "apps/resnet_pipeline/resnet.hpp"
-#include "engine/stage/model.hpp"
+#include "engine/model/model.hpp"
 #include "engine/state/safetensors.hpp"
 
 namespace {

@@ -22,8 +22,8 @@
 #include "actors/system.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
 #include "engine/data/dataset.hpp"
-#include "engine/stage/model.hpp"
-#include "engine/stage/recompute.hpp"
+#include "engine/model/model.hpp"
+#include "engine/model/recompute.hpp"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/schedule/stage_core.hpp"
+#include "engine/step/stage_core.hpp"
 
 namespace troupe::tests {
 

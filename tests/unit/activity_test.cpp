@@ -1,6 +1,6 @@
 // What a thread is at can be read while it is at it: which piece of work, which layer.
 
-#include "engine/stage/activity.hpp"
+#include "engine/model/activity.hpp"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
@@ -40,7 +40,7 @@ class watched_layer final : public layer {
   [[nodiscard]] std::vector<named_tensor> parameters() const override {
     return {{name() + ".weight", weight_}};
   }
-  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>&) const override { return 9; }
+  [[nodiscard]] double macs(std::vector<std::int64_t>&) const override { return 9; }
 
  private:
   std::function<void(const std::string&)> seen_;

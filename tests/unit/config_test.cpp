@@ -10,7 +10,7 @@
 
 #include "cluster/config/option.hpp"
 #include "cluster/config/trainer_config.hpp"
-#include "messages/near_miss.hpp"
+#include "messages/base/near_miss.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;

@@ -10,7 +10,7 @@
 
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "engine/autograd/storage_watch.hpp"
-#include "engine/stage/model.hpp"
+#include "engine/model/model.hpp"
 #include "engine/stage/stage_module.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/schedule/credits.hpp"
+#include "engine/step/credits.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 

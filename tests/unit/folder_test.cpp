@@ -15,9 +15,9 @@
 #include <random>
 #include <thread>
 
+#include "engine/base/random.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/data/image.hpp"
-#include "engine/data/random.hpp"
 #include "image_writer.hpp"
 #include "scratch_folder.hpp"
 

@@ -552,8 +552,8 @@ TEST_CASE("a closed pipe fails a write and ends nobody") {
 }
 
 TEST_CASE("standard streams that are closed are empty, and no other file takes their numbers") {
-  const auto file = std::filesystem::temp_directory_path() /
-                    ("troupe-streams-" + std::to_string(::getpid()));
+  const auto file =
+      std::filesystem::temp_directory_path() / ("troupe-streams-" + std::to_string(::getpid()));
   recorder reports;
   process_group group = group_of(reports);
   const auto path = helper("", "").program.string();

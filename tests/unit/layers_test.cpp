@@ -11,8 +11,8 @@
 
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "apps/transformer_pipeline/generate.hpp"
-#include "engine/stage/blocks.hpp"
-#include "engine/stage/model.hpp"
+#include "engine/model/blocks.hpp"
+#include "engine/model/model.hpp"
 
 namespace {
 
@@ -37,10 +37,10 @@ void fill_weights(const layer& of, double value) {
   for (const auto& each : of.parameters()) each.tensor.fill_(value);
 }
 
-// Input [2, in, 9, 9]: what the layer gives has the shape that multiply_adds says.
+// Input [2, in, 9, 9]: what the layer gives has the shape that macs says.
 void check_shape(layer& of, std::int64_t in) {
   shape sample = {in, 9, 9};
-  (void)of.multiply_adds(sample);
+  (void)of.macs(sample);
   sample.insert(sample.begin(), 2);
   CHECK(of.forward(images({2, in, 9, 9}), true).sizes() == at::IntArrayRef(sample));
 }
@@ -100,7 +100,7 @@ TEST_CASE("a convolution honours stride, padding, dilation and groups") {
   CHECK(output[0][4].max().item<float>() == 0);
   check_shape(grouped, 4);
   shape sample = {4, 9, 9};
-  CHECK(grouped.multiply_adds(sample) == 5 * 5 * 8 * 2 * 9);
+  CHECK(grouped.macs(sample) == 5 * 5 * 8 * 2 * 9);
 }
 
 TEST_CASE("groups that do not divide the channels are refused by the layer's name") {
@@ -161,9 +161,9 @@ TEST_CASE("linear multiplies by the transposed weight and adds the bias") {
   fill_weights(dense, 0.5);
   CHECK(at::equal(dense.forward(at::ones({4, 3}), true), at::full({4, 2}, 2.F)));
   shape sample = {3};
-  CHECK(dense.multiply_adds(sample) == 6);
+  CHECK(dense.macs(sample) == 6);
   CHECK(sample == shape{2});
-  CHECK_THROWS_WITH(dense.multiply_adds(sample), ContainsSubstring("fc takes samples [..., 3]"));
+  CHECK_THROWS_WITH(dense.macs(sample), ContainsSubstring("fc takes samples [..., 3]"));
 }
 
 TEST_CASE("every block predicts the shape that it gives") {
@@ -181,7 +181,7 @@ TEST_CASE("every block predicts the shape that it gives") {
   adaptive_average_pool average("a", 2);
   check_shape(average, 2);
   shape flat = {2};
-  CHECK_THROWS_WITH(average.multiply_adds(flat), ContainsSubstring("a takes samples [C, H, W]"));
+  CHECK_THROWS_WITH(average.macs(flat), ContainsSubstring("a takes samples [C, H, W]"));
 }
 
 TEST_CASE("every network has torchvision's sizes") {
@@ -207,7 +207,7 @@ TEST_CASE("every network has torchvision's sizes") {
     CHECK(count == expected[i].parameters);
     shape sample = {3, 224, 224};
     double total = 0;
-    for (const auto& each : layers) total += each->multiply_adds(sample);
+    for (const auto& each : layers) total += each->macs(sample);
     CHECK(sample == shape{1000});
     CHECK_THAT(total / 1e9, WithinRel(expected[i].giga_multiply_adds, 1e-3));
   }

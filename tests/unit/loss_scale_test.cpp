@@ -20,7 +20,7 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
-#include "engine/stage/blocks.hpp"
+#include "engine/model/blocks.hpp"
 #include "engine/stage/unscale.hpp"
 #include "optimizers/saved_state.hpp"
 
@@ -57,7 +57,7 @@ class spoiled_layer final : public engine::layer {
   at::Tensor forward(const at::Tensor& input, bool /*training*/) override {
     return spoiled_identity::apply(input, spoils_);
   }
-  double multiply_adds(std::vector<std::int64_t>& /*sample_shape*/) const override { return 0; }
+  double macs(std::vector<std::int64_t>& /*sample_shape*/) const override { return 0; }
 
  private:
   spoiler spoils_;

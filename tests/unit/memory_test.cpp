@@ -32,8 +32,8 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
-#include "engine/stage/blocks.hpp"
-#include "engine/stage/torch_error.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/model/blocks.hpp"
 #include "engine/stage/work_thread.hpp"
 
 namespace {

@@ -17,7 +17,7 @@
 #include "engine/autograd/normalization.hpp"
 #include "engine/autograd/normalization_kernel.hpp"
 #include "engine/autograd/pass.hpp"
-#include "engine/stage/blocks.hpp"
+#include "engine/model/blocks.hpp"
 
 namespace {
 

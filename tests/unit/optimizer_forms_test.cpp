@@ -3,7 +3,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <thread>
 
-#include "optimizers/squares.hpp"
+#include "optimizers/algorithms/squares.hpp"
 #include "optimizers/sweep.hpp"
 #include "tests/unit/optimizer_cases.hpp"
 

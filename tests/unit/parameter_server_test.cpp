@@ -33,8 +33,8 @@
 #include "actors/parameter_server/mean.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/system.hpp"
-#include "engine/stage/blocks.hpp"
-#include "engine/stage/model.hpp"
+#include "engine/model/blocks.hpp"
+#include "engine/model/model.hpp"
 #include "engine/stage/stage_module.hpp"
 
 namespace {

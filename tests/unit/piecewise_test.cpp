@@ -29,8 +29,8 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/transfer/pieces.hpp"
-#include "engine/stage/blocks.hpp"
-#include "engine/stage/model.hpp"
+#include "engine/model/blocks.hpp"
+#include "engine/model/model.hpp"
 #include "optimizers/saved_state.hpp"
 #include "tests/unit/limited_nodes.hpp"
 

@@ -11,11 +11,11 @@
 #include <memory>
 #include <random>
 
+#include "engine/model/blocks.hpp"
+#include "engine/model/model.hpp"
 #include "engine/partition/planner.hpp"
 #include "engine/partition/prediction.hpp"
 #include "engine/partition/profile.hpp"
-#include "engine/stage/blocks.hpp"
-#include "engine/stage/model.hpp"
 
 namespace {
 

@@ -38,7 +38,7 @@ saved_profile random_profile(std::mt19937& random, std::size_t layers, std::size
       if (size == 0) {
         layer.parameter_bytes = random();
         layer.update_s = some();
-        layer.multiply_adds = 1e9 * some();
+        layer.macs = 1e9 * some();
       }
       each.layers.push_back(layer);
     }
@@ -57,7 +57,7 @@ bytes_per_s = 5e+09
 optimizer_copies = 1
 samples = [2, 4]
 layers = [
-  {name = "a", forward_s = [1, 2], input_s = [0, 0], weight_s = [1, 2.5], kept_bytes = [8, 16], output_bytes = [4, 8], parameter_bytes = 40, update_s = 0.5, multiply_adds = 10},
+  {name = "a", forward_s = [1, 2], input_s = [0, 0], weight_s = [1, 2.5], kept_bytes = [8, 16], output_bytes = [4, 8], parameter_bytes = 40, update_s = 0.5, macs = 10},
 ])";
 
 /// `small` with one text in place of another.

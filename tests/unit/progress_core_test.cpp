@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/stage/usual_times.hpp"
+#include "engine/model/usual_times.hpp"
 #include "tests/sim/seeds.hpp"
 
 namespace {

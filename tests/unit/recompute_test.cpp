@@ -12,10 +12,10 @@
 
 #include "apps/resnet_pipeline/resnet.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
-#include "engine/stage/model.hpp"
-#include "engine/stage/recompute.hpp"
-#include "engine/stage/reference.hpp"
-#include "engine/stage/verification.hpp"
+#include "engine/model/model.hpp"
+#include "engine/model/recompute.hpp"
+#include "engine/verify/reference.hpp"
+#include "engine/verify/verification.hpp"
 
 namespace {
 

@@ -19,7 +19,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
-#include "engine/stage/blocks.hpp"
+#include "engine/model/blocks.hpp"
 #include "tests/unit/limited_nodes.hpp"
 
 namespace {

@@ -11,7 +11,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
 
-#include "engine/data/random.hpp"
+#include "engine/base/random.hpp"
 
 namespace {
 

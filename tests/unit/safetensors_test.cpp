@@ -18,7 +18,7 @@
 #include <cstring>
 #include <random>
 
-#include "engine/data/random.hpp"
+#include "engine/base/random.hpp"
 #include "engine/state/safetensors_header.hpp"
 #include "scratch_folder.hpp"
 

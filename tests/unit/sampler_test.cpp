@@ -5,7 +5,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <numeric>
 
-#include "engine/data/random.hpp"
+#include "engine/base/random.hpp"
 
 namespace {
 

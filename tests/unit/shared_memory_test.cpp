@@ -306,7 +306,8 @@ TEST_CASE("memory that is not what its location says is not borrowed") {
     const huge pages(where);
     where = pages.where;
     reason = "ordinary pages";
-    const auto opened = borrowed_memory::open(where, pages.file);  // its mark cannot be read without SIGBUS
+    const auto opened =
+        borrowed_memory::open(where, pages.file);  // its mark cannot be read without SIGBUS
     REQUIRE_FALSE(opened);
     CHECK(opened.error().text.find(reason) != std::string::npos);
     return;

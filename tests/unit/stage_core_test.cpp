@@ -1,4 +1,4 @@
-#include "engine/schedule/stage_core.hpp"
+#include "engine/step/stage_core.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>

@@ -20,7 +20,7 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
-#include "engine/stage/blocks.hpp"
+#include "engine/model/blocks.hpp"
 
 namespace {
 
@@ -112,9 +112,7 @@ class hoarder : public engine::layer {
     kept_ = input.mul(2);
     return kept_.add(1);
   }
-  [[nodiscard]] double multiply_adds(std::vector<std::int64_t>& /*sample*/) const override {
-    return 0;
-  }
+  [[nodiscard]] double macs(std::vector<std::int64_t>& /*sample*/) const override { return 0; }
 
  private:
   at::Tensor kept_;

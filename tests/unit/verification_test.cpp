@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "engine/stage/gradients.hpp"
-#include "engine/stage/verification.hpp"
+#include "engine/verify/verification.hpp"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
-#include "messages/error.hpp"
 #include "messages/link/door/address.hpp"
 
 namespace troupe::messages::door {

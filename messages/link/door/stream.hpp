@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
-#include "messages/error.hpp"
 
 namespace troupe::messages::door {
 

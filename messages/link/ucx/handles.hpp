@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "messages/error.hpp"
+#include "messages/base/error.hpp"
 #include "messages/link/link_options.hpp"
 
 namespace troupe::messages::ucx {

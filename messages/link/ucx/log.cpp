@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "messages/log.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::messages::ucx {
 namespace {

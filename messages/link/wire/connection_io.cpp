@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "messages/base/log.hpp"
 #include "messages/link/wire/connection.hpp"
-#include "messages/log.hpp"
 
 namespace troupe::messages {
 namespace {
@@ -310,7 +310,8 @@ void connection::receive_held() {
     auto* const target = announced ? std::get_if<reassembly::destination>(&*announced) : nullptr;
     if (announced && target == nullptr) {
       if (carrier_.keeps_order()) {
-        return break_off({errc::bad_frame, fmt::format("peer {}: a chunk before its frame", name_)});
+        return break_off(
+            {errc::bad_frame, fmt::format("peer {}: a chunk before its frame", name_)});
       }
       ++held;
       continue;

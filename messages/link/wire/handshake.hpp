@@ -18,8 +18,8 @@ namespace troupe::messages {
 struct key_share {
   std::array<std::byte, 32> secret_number = {};
   std::array<std::byte, 32> shown = {};
-  /// Of a side that accepts: fresh for each that it shows the share to. Who plays a connection again
-  /// while the share is shown would else get the same keys.
+  /// Of a side that accepts: fresh for each that it shows the share to. Who plays a connection
+  /// again while the share is shown would else get the same keys.
   std::array<std::byte, 32> salt = {};
 
   /// `secret` is the cluster's; `random`: 64 bytes that nobody can guess.

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "messages/ids.hpp"
+#include "messages/base/ids.hpp"
 #include "messages/link/shared_memory.hpp"
 #include "messages/link/wire/format.hpp"
 

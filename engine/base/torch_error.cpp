@@ -1,0 +1,40 @@
+#include "engine/base/torch_error.hpp"
+
+#include <c10/util/Exception.h>
+
+#include <new>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+namespace troupe::engine {
+namespace {
+
+/// How many bytes LibTorch's allocator could not get, from its message: it has no error of its own
+/// for that.
+std::optional<std::string> bytes_refused(const std::string& text) {
+  constexpr std::string_view words = "you tried to allocate ";
+  const auto found = text.find(words);
+  if (found == std::string::npos) return std::nullopt;
+  const auto begin = found + words.size();
+  const auto end = text.find_first_not_of("0123456789", begin);
+  if (end == begin) return std::nullopt;
+  return text.substr(begin, end - begin);
+}
+
+}  // namespace
+
+std::string reason_of(const std::exception& problem) {
+  if (dynamic_cast<const std::bad_alloc*>(&problem)) return "there is no memory left";
+  if (const auto* refused = dynamic_cast<const std::system_error*>(&problem);
+      refused && refused->code() == std::errc::resource_unavailable_try_again)
+    return "no thread can be started (ulimit -u, or the machine's limit): " +
+           refused->code().message();
+  const auto* torch = dynamic_cast<const c10::Error*>(&problem);
+  const std::string text = torch ? torch->what_without_backtrace() : problem.what();
+  if (const auto bytes = torch ? bytes_refused(text) : std::nullopt)
+    return "there is no memory for a tensor of " + *bytes + " bytes";
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,155 @@
+#include "engine/model/model.hpp"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <unordered_set>
+#include <utility>
+
+#include "engine/base/torch_error.hpp"
+#include "engine/model/activity.hpp"
+
+namespace troupe::engine {
+
+namespace {
+
+using by_name = std::map<std::string, at::Tensor>;
+
+std::string shape_text(at::IntArrayRef shape) {
+  std::ostringstream text;
+  text << shape;
+  return text.str();
+}
+
+// The layers' own tensors, parameters before buffers.
+std::vector<named_tensor> own_weights(const model& layers) {
+  std::vector<named_tensor> all;
+  for (const auto& each : layers) {
+    for (auto part : {each->parameters(), each->buffers()})
+      std::ranges::move(part, std::back_inserter(all));
+  }
+  return all;
+}
+
+result<by_name> index_weights(const std::vector<named_tensor>& tensors,
+                              const std::vector<named_tensor>& own) {
+  std::unordered_set<std::string> allowed;
+  for (const auto& each : own) allowed.insert(each.name);
+  by_name given;
+  for (const auto& [name, tensor] : tensors) {
+    if (!allowed.contains(name))
+      return fail(errc::bad_data, "weight '" + name + "' belongs to no layer of the model");
+    if (!given.emplace(name, tensor).second)
+      return fail(errc::bad_data, "weight '" + name + "' is given twice");
+  }
+  return given;
+}
+
+}  // namespace
+
+std::vector<std::string> layer_names(const model& layers) {
+  std::vector<std::string> names;
+  for (const auto& each : layers) names.push_back(each->name());
+  return names;
+}
+
+result<model> take_layers(model& whole, layer_range which) {
+  const auto [first, last] = which;
+  const bool is_range = first < last && last <= whole.size();
+  const auto part = is_range ? std::span(whole).subspan(first, last - first)
+                             : std::span<std::unique_ptr<layer>>();
+  if (part.empty() || std::count(part.begin(), part.end(), nullptr) > 0) {
+    return fail(errc::bad_config, "layers [" + std::to_string(first) + ", " + std::to_string(last) +
+                                      ") are not a slice of the model's " +
+                                      std::to_string(whole.size()) + " layers");
+  }
+  return model(std::move_iterator(part.begin()), std::move_iterator(part.end()));
+}
+
+std::vector<named_tensor> parameters(const model& layers) {
+  std::vector<named_tensor> all;
+  for (const auto& each : layers) std::ranges::move(each->parameters(), std::back_inserter(all));
+  return all;
+}
+
+std::vector<named_tensor> buffers(const model& layers) {
+  std::vector<named_tensor> all;
+  for (const auto& each : layers) std::ranges::move(each->buffers(), std::back_inserter(all));
+  return all;
+}
+
+std::vector<weight_tie> ties(const model& layers) {
+  std::vector<weight_tie> all;
+  for (const auto& each : layers) std::ranges::move(each->ties(), std::back_inserter(all));
+  return all;
+}
+
+at::Tensor run_layer(layer& which, const at::Tensor& input, bool training) try {
+  note_layer(which);
+  auto output = which.forward(input, training);
+  note_backward(output, which);
+  return output;
+} catch (const std::exception& problem) {
+  throw std::runtime_error(which.name() + " with an input of " + shape_text(input.sizes()) + ": " +
+                           reason_of(problem));
+}
+
+std::vector<named_tensor> collect_weights(const model& layers) {
+  auto all = own_weights(layers);
+  for (auto& each : all) each.tensor = each.tensor.detach();
+  return all;
+}
+
+result<void> check_weight(const named_tensor& own, at::IntArrayRef shape, at::ScalarType type) {
+  const auto& [name, tensor] = own;
+  if (tensor.sizes() != shape)
+    return fail(errc::bad_data, "weight '" + name + "' has shape " + shape_text(shape) +
+                                    ", but the model expects " + shape_text(tensor.sizes()));
+  if (tensor.is_floating_point() != c10::isFloatingType(type))
+    return fail(errc::bad_data, "weight '" + name + "' is of type " + c10::toString(type) +
+                                    ", but the model expects " +
+                                    c10::toString(tensor.scalar_type()));
+  return {};
+}
+
+result<void> load_weights(const model& layers, const std::vector<named_tensor>& tensors) {
+  auto own = own_weights(layers);
+  const auto given = index_weights(tensors, own);
+  if (!given) return tl::unexpected(given.error());
+  for (const auto& [name, tensor] : own) {
+    const auto found = given->find(name);
+    if (found == given->end())
+      return fail(errc::bad_data, "weight '" + name + "' of the model is missing; expected shape " +
+                                      shape_text(tensor.sizes()));
+    if (auto checked =
+            check_weight({name, tensor}, found->second.sizes(), found->second.scalar_type());
+        !checked)
+      return checked;
+  }
+  try {
+    const c10::NoGradGuard no_grad;
+    for (auto& [name, tensor] : own) tensor.copy_(given->at(name));
+  } catch (const std::exception& caught) {
+    return fail(errc::handler_failed, "copying weights failed: " + reason_of(caught));
+  }
+  return {};
+}
+
+void to_memory_format(const model& layers, bool channels_last) {
+  const auto format = channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  const c10::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own_weights(layers)) {
+    if (tensor.dim() != 4) continue;
+    tensor.set_data(tensor.detach().to(tensor.options(), false, false, format));
+  }
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <compare>
+#include <string>
+
+#include "messages/base/ids.hpp"
+
+namespace troupe::engine {
+
+/// Which step of which epoch; the order of time. Every announced step takes a number of its own,
+/// evaluation steps too.
+struct step_key {
+  epoch_id epoch;
+  step_id step;
+
+  auto operator<=>(const step_key&) const = default;
+};
+
+/// "step 3 of epoch 1".
+[[nodiscard]] std::string to_string(const step_key& key);
+
+}  // namespace troupe::engine

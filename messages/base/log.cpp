@@ -1,0 +1,40 @@
+#include "messages/base/log.hpp"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+
+namespace troupe::log {
+namespace {
+
+spdlog::logger& logger() {
+  static const auto instance = [] {
+    auto made = std::make_shared<spdlog::logger>("troupe",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_pattern("%l: %v");
+    return made;
+  }();
+  return *instance;
+}
+
+}  // namespace
+
+void set_verbose(bool on) {
+  logger().set_level(on ? spdlog::level::debug : spdlog::level::info);
+}
+
+void debug(std::string_view line) {
+  logger().debug("{}", line);
+}
+void info(std::string_view line) {
+  logger().info("{}", line);
+}
+void warning(std::string_view line) {
+  logger().warn("{}", line);
+}
+void error(std::string_view line) {
+  logger().error("{}", line);
+}
+
+}  // namespace troupe::log

@@ -1,0 +1,64 @@
+#include "optimizers/algorithms.hpp"
+#include "optimizers/algorithms/common_rules.hpp"
+
+namespace troupe::optimizers {
+namespace {
+
+constexpr std::array rules{
+    lr_rule(1e-2),
+    option_rule{.name = "lr_decay", .help = "Fall of the learning rate with each step"},
+    decay_rule(),
+    option_rule{.name = "initial_accumulator_value", .help = "Where the sum of squares starts"},
+    eps_rule(1e-10),
+    maximize_rule(),
+};
+
+template <class T>
+struct adagrad_element {
+  static constexpr std::array uses{true};
+  decayed_gradient<T> decayed;
+  T minus_lr, eps;
+
+  void operator()(T& x, T gradient, T& sum) const {
+    const T slope = decayed(x, gradient);
+    sum = fused(slope, slope, sum);
+    x = fused(slope / (std::sqrt(sum) + eps), minus_lr, x);
+  }
+};
+
+class adagrad_method {
+ public:
+  explicit adagrad_method(const options& chosen)
+      : decay_(chosen, false),
+        lr_(chosen.at("lr")),
+        lr_decay_(chosen.at("lr_decay")),
+        start_(chosen.at("initial_accumulator_value")),
+        eps_(chosen.at("eps")) {}
+
+  [[nodiscard]] std::vector<slot_use> uses() const { return {{.start = start_}}; }
+
+  template <class T, class Run>
+  void with(param_numbers& numbers, const Run& run) const {
+    const double before = numbers.scalars[0]++;
+    run(adagrad_element<T>{.decayed = decay_.as<T>(),
+                           .minus_lr = static_cast<T>(-lr_ / (1 + before * lr_decay_)),
+                           .eps = static_cast<T>(eps_)});
+  }
+
+ private:
+  decay_settings decay_;
+  double lr_, lr_decay_, start_, eps_;
+};
+
+}  // namespace
+
+algorithm adagrad() {
+  return {.name = "adagrad",
+          .rules = {rules.begin(), rules.end()},
+          .slots = {"sum"},
+          .scalars = {{"step"}},
+          .check = {},
+          .bind = bind_to<adagrad_method>};
+}
+
+}  // namespace troupe::optimizers

@@ -1,0 +1,67 @@
+#include "optimizers/algorithms.hpp"
+#include "optimizers/algorithms/common_rules.hpp"
+
+namespace troupe::optimizers {
+namespace {
+
+constexpr std::array<std::string_view, 2> decay_types{"grad", "direct"};
+
+constexpr std::array rules{
+    lr_rule(1e-3),
+    share_rule("momentum", 0.9, "Share of the old step in the new one"),
+    option_rule{.name = "nu", .fallback = 0.7, .most = 1, .help = "Share of momentum in the step"},
+    decay_rule(),
+    option_rule{.name = "weight_decay_type",
+                .words = decay_types,
+                .help = "Whether weight_decay changes the gradient or the weights"},
+};
+
+template <class T>
+struct qhm_element {
+  static constexpr std::array uses{true};
+  decayed_gradient<T> decayed;
+  T momentum, fresh, of_buffer, of_gradient;  ///< The last two: minus lr x nu, minus lr x (1 - nu).
+
+  void operator()(T& x, T gradient, T& buffer) const {
+    const T slope = decayed(x, gradient);
+    buffer = blend(buffer, momentum, slope, fresh);
+    x = fused(slope, of_gradient, fused(buffer, of_buffer, x));
+  }
+};
+
+class qhm_method {
+ public:
+  explicit qhm_method(const options& chosen)
+      : lr_(chosen.at("lr")),
+        momentum_(chosen.at("momentum")),
+        nu_(chosen.at("nu")),
+        decay_(chosen, chosen.at("weight_decay_type") != 0) {}
+
+  [[nodiscard]] std::vector<slot_use> uses() const { return {{}}; }
+
+  template <class T, class Run>
+  void with(const param_numbers&, const Run& run) const {
+    run(qhm_element<T>{.decayed = decay_.as<T>(),
+                       .momentum = static_cast<T>(momentum_),
+                       .fresh = static_cast<T>(1 - momentum_),
+                       .of_buffer = static_cast<T>(-lr_ * nu_),
+                       .of_gradient = static_cast<T>(-lr_ * (1 - nu_))});
+  }
+
+ private:
+  double lr_, momentum_, nu_;
+  decay_settings decay_;
+};
+
+}  // namespace
+
+algorithm qhm() {
+  return {.name = "qhm",
+          .rules = {rules.begin(), rules.end()},
+          .slots = {"momentum_buffer"},
+          .scalars = {},
+          .check = {},
+          .bind = bind_to<qhm_method>};
+}
+
+}  // namespace troupe::optimizers
