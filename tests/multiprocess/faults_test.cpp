@@ -6,7 +6,6 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <filesystem>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,13 +34,6 @@ std::vector<std::string> long_run_over(const std::string& link) {
   return arguments;
 }
 
-std::set<std::string> shared_memory() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    names.insert(entry.path().filename());
-  return names;
-}
-
 bool is_step(std::string_view line) {
   return line.find("step ") == 0;
 }
@@ -51,7 +43,7 @@ bool is_step(std::string_view line) {
 TEST_CASE("A killed stage process ends the run with its name and the signal") {
   for (const std::string link : {"shm", "tcp"}) {
     INFO(link);
-    const auto before = shared_memory();
+    const tests::scratch_memory memory;
     std::vector<pid_t> stages;
     const auto outcome =
         run_program(long_run_over(link), [&](pid_t program, std::string_view line) {
@@ -64,14 +56,14 @@ TEST_CASE("A killed stage process ends the run with its name and the signal") {
     CHECK(outcome.code == 1);
     CHECK_THAT(outcome.last_line(), ContainsSubstring("was killed by signal 9 (SIGKILL)"));
     for (const auto stage : stages) CHECK(wait_until_gone(stage));
-    CHECK(shared_memory() == before);
+    CHECK(memory.left().empty());
   }
 }
 
 TEST_CASE("A stopped stage process ends the run with its name within seconds") {
   for (const std::string link : {"shm", "tcp"}) {
     INFO(link);
-    const auto before = shared_memory();
+    const tests::scratch_memory memory;
     std::vector<pid_t> stages;
     std::chrono::steady_clock::time_point stopped;
     const auto outcome =
@@ -91,12 +83,12 @@ TEST_CASE("A stopped stage process ends the run with its name within seconds") {
                ContainsSubstring("node 'stage-") &&
                    ContainsSubstring("its process " + std::to_string(stages[1]) + " is stopped"));
     for (const auto stage : stages) CHECK(wait_until_gone(stage));
-    CHECK(shared_memory() == before);
+    CHECK(memory.left().empty());
   }
 }
 
 TEST_CASE("Stage processes leave a stopped trainer, which learns that it was left") {
-  const auto before = shared_memory();
+  const tests::scratch_memory memory;
   std::vector<pid_t> stages;
   const auto outcome = run_program(long_run_over("shm"), [&](pid_t program, std::string_view line) {
     if (!stages.empty() || !is_step(line)) return;
@@ -111,7 +103,7 @@ TEST_CASE("Stage processes leave a stopped trainer, which learns that it was lef
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.err, ContainsSubstring("node 'trainer' is gone: its process"));
   CHECK_THAT(outcome.last_line(), ContainsSubstring("this process itself had stood still for"));
-  CHECK(shared_memory() == before);
+  CHECK(memory.left().empty());
 }
 
 TEST_CASE("Ctrl-Z stops the whole run, and it goes on when it is continued") {

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <optional>
 #include <regex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -44,13 +43,6 @@ std::vector<std::string> run_of(const std::string& model, std::vector<std::strin
   return arguments;
 }
 
-std::set<std::string> shared_memory() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    names.insert(entry.path().filename());
-  return names;
-}
-
 /// What was seen of a run while it went on.
 struct observed {
   std::vector<pid_t> stages;
@@ -77,7 +69,7 @@ double seconds(steady::duration time) {
 
 /// A run of a model that hangs: warned of, and ended as one whose stage is lost.
 void check_hang(const std::string& model, const std::string& schedule, const std::string& at) {
-  const auto before = shared_memory();
+  const tests::scratch_memory memory;
   observed seen;
   const auto outcome = watch(
       run_of(model, {"--steps", "100000", "--schedule", schedule, "--hang-timeout", "5"}), seen);
@@ -96,7 +88,7 @@ void check_hang(const std::string& model, const std::string& schedule, const std
                                           "\\(5.0 s\\).*"));
   CHECK(seconds(ended - seen.last_step) < 15);  // the timeout, the teardown, and a slow machine
   for (const auto stage : seen.stages) CHECK(wait_until_gone(stage));
-  CHECK(shared_memory() == before);
+  CHECK(memory.left().empty());
 }
 
 }  // namespace
@@ -112,7 +104,7 @@ TEST_CASE("A stage whose thread is blocked in a backward is said, and ended by -
 }
 
 TEST_CASE("A stage whose process is fine but for its work thread is said and ended all the same") {
-  const auto before = shared_memory();
+  const tests::scratch_memory memory;
   observed seen;
   std::optional<tests::stopped_thread> stopped;
   steady::time_point begin;
@@ -138,7 +130,7 @@ TEST_CASE("A stage whose process is fine but for its work thread is said and end
   CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-1 has been in ") &&
                                       ContainsSubstring("longer than --hang-timeout allows"));
   for (const auto stage : seen.stages) CHECK(wait_until_gone(stage));
-  CHECK(shared_memory() == before);
+  CHECK(memory.left().empty());
 }
 
 TEST_CASE("A stage that is slow for once is said, and so is that it goes on") {

@@ -432,7 +432,7 @@ TEST_CASE("A run that has no descriptor left saves all the same") {
 
 TEST_CASE("A limit on file sizes is an error with a line, and leaves nothing in shared memory") {
   const scratch_folder folder;
-  const auto before = names_in("/dev/shm");
+  const tests::scratch_memory memory;
   const auto run = [&](rlim_t most_bytes) {
     // Units of 512 bytes, in the shell of every POSIX system.
     return run_in_shell(shell_line("ulimit -f " + std::to_string(most_bytes / 512) + ";",
@@ -454,7 +454,7 @@ TEST_CASE("A limit on file sizes is an error with a line, and leaves nothing in 
     CHECK(count(outcome.err, "SIG") == 0);
     CHECK_FALSE(outcome.last_line().empty());
   }
-  CHECK(names_in("/dev/shm") == before);
+  CHECK(memory.left().empty());
   CHECK(names_in(folder / "").empty());
 }
 

@@ -95,4 +95,20 @@ class scratch_folder {
   std::filesystem::path path_;
 };
 
+/// A folder in shared memory where the programs that are started while it lives make their
+/// segments, so that what they leave is told from what others on this machine do.
+class scratch_memory {
+ public:
+  scratch_memory();
+  scratch_memory(const scratch_memory&) = delete;
+  scratch_memory& operator=(const scratch_memory&) = delete;
+  ~scratch_memory();
+
+  /// The names of what is in it.
+  [[nodiscard]] std::vector<std::string> left() const;
+
+ private:
+  std::filesystem::path path_;
+};
+
 }  // namespace troupe::tests
