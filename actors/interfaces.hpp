@@ -3,100 +3,101 @@
 #include <caf/replies_to.hpp>
 #include <caf/typed_actor.hpp>
 
-#include "actors/parameter_server/protocol.hpp"
-#include "actors/protocol.hpp"
-
 /// Every typed actor of a training run. An error answer carries a troupe::error (see errors.hpp).
+/// The messages themselves are declared in messages/, by conversation.
 namespace troupe::actors {
 
 /// One pipeline stage: a slice of the model or several, its chunks, and their places in the flow.
 /// Lives on any node.
 using stage_actor = caf::typed_actor<
     // From whoever composes the pipeline, once, before the first `run`.
-    caf::replies_to<connect_stage>::with<done>,
+    caf::replies_to<struct connect_stage>::with<struct done>,
     // From the trainer. The answer comes when the stage's part of the step is over and, in a
     // training step, its update is applied. Several may be outstanding; they run in order. Errors:
     // handler_failed (the arithmetic threw), stale, bad_frame, bad_config (the plan).
-    caf::replies_to<run>::with<run_done>,
+    caf::replies_to<struct run>::with<struct run_done>,
     // From the stage of the slice before (perhaps itself) or the feeder, in the order of
     // micro-batches; may come before the `run` of its step.
-    caf::reacts_to<activation>,
+    caf::reacts_to<struct activation>,
     // From the feeder, to the stage of the last slice.
-    caf::reacts_to<target>,
+    caf::reacts_to<struct target>,
     // From the stage of the slice after.
-    caf::reacts_to<gradient>,
+    caf::reacts_to<struct gradient>,
     // From the neighbour that uses what this stage sent.
-    caf::reacts_to<credit>,
+    caf::reacts_to<struct credit>,
     // From the stage's own work thread.
-    caf::reacts_to<output_ready>, caf::reacts_to<work_done>, caf::reacts_to<gradients_ready>,
-    caf::reacts_to<step_undone>,
+    caf::reacts_to<struct output_ready>, caf::reacts_to<struct work_done>,
+    caf::reacts_to<struct gradients_ready>, caf::reacts_to<struct step_undone>,
     // From a stage with which this one shares a weight, once a training step; may come before this
     // stage's own gradients are there.
-    caf::reacts_to<tied_gradient>,
+    caf::reacts_to<struct tied_gradient>,
     // From the trainer, between steps, piece after piece (see transfer/pieces.hpp). Errors:
     // bad_data naming the tensor; bad_frame for a piece that is not due; bad_config for a chunk
     // that the stage does not have; stale where no rehearsal was run. After an error in the middle
     // of a load the stage runs no step until it has been loaded whole.
-    caf::replies_to<load_weights>::with<done>, caf::replies_to<read_weights>::with<weights>,
-    caf::replies_to<read_rehearsal>::with<rehearsed>,
+    caf::replies_to<struct load_weights>::with<struct done>,
+    caf::replies_to<struct read_weights>::with<struct weights>,
+    caf::replies_to<struct read_rehearsal>::with<struct rehearsed>,
     // The same of its optimizer's state, of all chunks, which the optimizer answers.
-    caf::replies_to<load_state>::with<done>, caf::replies_to<read_state>::with<kept_state>>;
+    caf::replies_to<struct load_state>::with<struct done>,
+    caf::replies_to<struct read_state>::with<struct kept_state>>;
 
 /// Decides for all stages alike whether a step's gradients are applied, and what the next loss is
 /// multiplied by. Lives beside the pipeline.
 using judge_actor = caf::typed_actor<
     // From each stage, once a training step; answered when all stages have asked.
-    caf::replies_to<ask_verdict>::with<verdict>,
+    caf::replies_to<struct ask_verdict>::with<struct verdict>,
     // From the pipeline, between steps.
-    caf::replies_to<read_loss_scale>::with<loss_scale_now>>;
+    caf::replies_to<struct read_loss_scale>::with<struct loss_scale_now>>;
 
 /// The owner of a stage's parameters: the only one who writes them. Lives beside its stage.
 using optimizer_actor = caf::typed_actor<
     // From the stage, once a training step. Answered when the update is applied, or the gradients
     // are kept for it. Errors: bad_config for gradients that do not match, stale for a step out of
     // order, handler_failed for a norm that is not finite.
-    caf::replies_to<apply_gradients>::with<applied>,
+    caf::replies_to<struct apply_gradients>::with<struct applied>,
     // From the stage, when it is connected, before the first step.
-    caf::reacts_to<share_norm>,
+    caf::reacts_to<struct share_norm>,
     // From the trainer by way of the stage, between steps. Errors: bad_data naming the tensor.
-    caf::replies_to<load_state>::with<done>, caf::replies_to<read_state>::with<kept_state>>;
+    caf::replies_to<struct load_state>::with<struct done>,
+    caf::replies_to<struct read_state>::with<struct kept_state>>;
 
 /// Adds up what each stage's gradients contribute to their global norm. Lives beside the pipeline.
 using norm_actor = caf::typed_actor<
     // From each optimizer that clips by the norm, once an update; answered when all have sent
     // theirs. Errors: bad_frame for a part that came before, or of no stage.
-    caf::replies_to<norm_part>::with<norm_total>>;
+    caf::replies_to<struct norm_part>::with<struct norm_total>>;
 
 /// Hands batches to the pipeline's two ends as far as their credits allow; the rest waits with it.
 /// Lives beside the pipeline, which bounds how many steps are under way.
 using feeder_actor = caf::typed_actor<
     // From whoever reads batches, in the order of steps.
-    caf::reacts_to<feed_batch>,
+    caf::reacts_to<struct feed_batch>,
     // From the stages of the first and the last slice.
-    caf::reacts_to<credit>>;
+    caf::reacts_to<struct credit>>;
 
 /// Reads batches for the feeder.
 using data_actor = caf::typed_actor<
     // From the trainer. Errors: bad_data (strict mode, or no readable image in the batch).
-    caf::replies_to<deliver_batch>::with<batch_delivered>>;
+    caf::replies_to<struct deliver_batch>::with<struct batch_delivered>>;
 
 /// The first actor of a stage process, published as "host".
 using host_actor = caf::typed_actor<
     // From the trainer. Errors: bad_config (unknown model or optimizer), bad_data.
-    caf::replies_to<build_stage>::with<stage_built>,
+    caf::replies_to<struct build_stage>::with<struct stage_built>,
     // From the trainer: the process's actors end and its main function returns.
-    caf::reacts_to<shut_down>>;
+    caf::reacts_to<struct shut_down>>;
 
 /// One shard of a parameter server: the only one who writes its parameters. Lives on any node.
 using shard_actor = caf::typed_actor<
     // From the ledger itself, once, before anything else. Errors: bad_config for a second ledger;
     // not_admitted from somebody else.
-    caf::replies_to<connect_shard>::with<shard_directory>,
+    caf::replies_to<struct connect_shard>::with<struct shard_directory>,
     // From that ledger, here and below; from others, or before it: not_admitted, and nothing is
     // done. A worker may push from now on; none of its pushes is decided any more.
-    caf::replies_to<admit_worker>::with<done>, caf::reacts_to<expel_worker>,
+    caf::replies_to<struct admit_worker>::with<struct done>, caf::reacts_to<struct expel_worker>,
     // From the ledger: what becomes of pushes, in the same order at every shard.
-    caf::reacts_to<apply_pushes>, caf::reacts_to<refuse_push>,
+    caf::reacts_to<struct apply_pushes>, caf::reacts_to<struct refuse_push>,
     // From a worker, one after another, perhaps in pieces; the same one again is applied once and
     // answered again. The answer comes when the push's fate is known and, if it is applied, its
     // update is over. Errors:
@@ -104,13 +105,13 @@ using shard_actor = caf::typed_actor<
     // version that does not exist, out of sequence, repeated too often); not_admitted (no member,
     // or from another process than its first push); cancelled (it left
     // meanwhile); handler_failed (the arithmetic threw); peer_lost (the ledger is gone).
-    caf::replies_to<push_gradients>::with<pushed>,
+    caf::replies_to<struct push_gradients>::with<struct pushed>,
     // From anybody; more than one message holds from members alone. Errors: bad_data for an unknown
     // parameter; not_admitted; bad_frame for a piece that is not due; handler_failed, peer_lost as
     // above.
-    caf::replies_to<pull_parameters>::with<pulled>,
+    caf::replies_to<struct pull_parameters>::with<struct pulled>,
     // From the shard's own work thread.
-    caf::reacts_to<shard_updated>, caf::reacts_to<values_ready>>;
+    caf::reacts_to<struct shard_updated>, caf::reacts_to<struct values_ready>>;
 
 /// Decides what becomes of every push to a parameter server, once for all shards. Watches its
 /// workers and shards. Lives on any node, best beside a shard.
@@ -118,34 +119,35 @@ using ledger_actor = caf::typed_actor<
     // From a worker. The answer comes when every shard has admitted it. Errors: bad_config for a
     // rank that is taken, a presence that is a member, too many workers; cancelled if it left
     // meanwhile; peer_lost when a shard is gone.
-    caf::replies_to<join_server>::with<joined>,
+    caf::replies_to<struct join_server>::with<struct joined>,
     // From a worker's process while no push is under way. The worker is gone when the answer
     // comes; unknown: done. Errors: not_admitted for another process's worker.
-    caf::replies_to<leave_server>::with<done>,
+    caf::replies_to<struct leave_server>::with<struct done>,
     // From the shards, each of itself; others are not heard.
-    caf::reacts_to<staged_push>,
+    caf::reacts_to<struct staged_push>,
     // From anybody. Answered once members are as few as it says.
-    caf::replies_to<read_ledger>::with<ledger_report>>;
+    caf::replies_to<struct read_ledger>::with<struct ledger_report>>;
 
 /// Trains its share of every step with a parameter server.
 using worker_actor = caf::typed_actor<
     // From the driver, one at a time. The answer's `failure` says what was wrong with the data, the
     // arithmetic or the parameter server.
-    caf::replies_to<run_share>::with<share_done>,
+    caf::replies_to<struct run_share>::with<struct share_done>,
     // From the driver, between shares: the server's parameters and the worker's own buffers.
     // Errors: those of the parameter server.
-    caf::replies_to<read_weights>::with<weights>,
+    caf::replies_to<struct read_weights>::with<struct weights>,
     // From the worker's own thread.
-    caf::reacts_to<share_outcome>>;
+    caf::reacts_to<struct share_outcome>>;
 
 /// The first actor of a process of a parameter server's run, published as "host".
 using server_host_actor = caf::typed_actor<
     // From the driver. Errors: bad_config (unknown model or optimizer), bad_data, bad_frame for
     // values that are not due or not complete, and those of joining a parameter server.
-    caf::replies_to<shard_values>::with<done>, caf::replies_to<build_shard>::with<shard_built>,
-    caf::replies_to<open_ledger>::with<ledger_opened>,
-    caf::replies_to<build_worker>::with<worker_built>,
+    caf::replies_to<struct shard_values>::with<struct done>,
+    caf::replies_to<struct build_shard>::with<struct shard_built>,
+    caf::replies_to<struct open_ledger>::with<struct ledger_opened>,
+    caf::replies_to<struct build_worker>::with<struct worker_built>,
     // From the driver: the process's actors end and its main function returns.
-    caf::reacts_to<shut_down>>;
+    caf::reacts_to<struct shut_down>>;
 
 }  // namespace troupe::actors

@@ -1,41 +1,30 @@
 #include "actors/protocol.hpp"
 
-#include "actors/parameter_server/protocol.hpp"
+#include "actors/interfaces.hpp"
+#include "actors/messages/checks.hpp"
 #include "actors/remote/message_registry.hpp"
 
 namespace troupe::actors {
+namespace {
+
+using protocol =
+    join_lists<common_messages, flow_messages, stage_messages, data_messages, optimizer_messages,
+               judge_messages, pipeline_messages, transfer_messages, server_worker_messages,
+               server_ledger_messages, server_share_messages, server_host_messages>;
+
+using actors =
+    interface_list<stage_actor, judge_actor, optimizer_actor, norm_actor, feeder_actor, data_actor,
+                   host_actor, shard_actor, ledger_actor, worker_actor, server_host_actor>;
+
+static_assert(are_distinct(protocol{}), "two messages have one name, or one is listed twice");
+static_assert(are_listed(actors{}, protocol{}),
+              "an actor takes or answers a message that no conversation lists");
+static_assert(are_used(actors{}, protocol{}), "a message is listed that no actor takes or answers");
+
+}  // namespace
 
 void add_protocol(message_registry& registry) {
-  registry.add<activation>("activation");
-  registry.add<target>("target");
-  registry.add<gradient>("gradient");
-  registry.add<credit>("credit", messages::lane::control);
-  registry.add<run>("run");
-  registry.add<run_done>("run_done");
-  registry.add<apply_gradients>("apply_gradients");
-  registry.add<applied>("applied");
-  registry.add<share_norm>("share_norm");
-  registry.add<norm_part>("norm_part");
-  registry.add<norm_total>("norm_total");
-  registry.add<build_stage>("build_stage");
-  registry.add<stage_built>("stage_built");
-  registry.add<connect_stage>("connect_stage");
-  registry.add<load_weights>("load_weights");
-  registry.add<read_weights>("read_weights");
-  registry.add<weights>("weights");
-  registry.add<load_state>("load_state");
-  registry.add<read_state>("read_state");
-  registry.add<kept_state>("kept_state");
-  registry.add<tied_gradient>("tied_gradient");
-  registry.add<ask_verdict>("ask_verdict", messages::lane::control);
-  registry.add<verdict>("verdict", messages::lane::control);
-  registry.add<read_rehearsal>("read_rehearsal");
-  registry.add<rehearsed>("rehearsed");
-  registry.add<deliver_batch>("deliver_batch");
-  registry.add<batch_delivered>("batch_delivered");
-  registry.add<done>("done");
-  registry.add<shut_down>("shut_down");
-  add_parameter_server_protocol(registry);
+  registry.add(protocol{});
 }
 
 }  // namespace troupe::actors

@@ -8,6 +8,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/messages/optimizer.hpp"
 #include "actors/optimizer/norm_core.hpp"
 
 namespace troupe::actors {

@@ -13,6 +13,9 @@
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/optimizer.hpp"
+#include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/base/torch_error.hpp"
 #include "optimizers/gradients.hpp"

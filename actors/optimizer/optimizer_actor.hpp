@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "actors/messages/pipeline.hpp"
 #include "engine/model/activity.hpp"
 #include "engine/model/layer.hpp"
 #include "messages/base/error.hpp"

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/messages/parameter_server/tensors.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
 #include "engine/base/torch_error.hpp"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "actors/parameter_server/protocol.hpp"
+#include "actors/messages/parameter_server/worker.hpp"
 #include "messages/base/error.hpp"
 
 /// Batches of gradients or values that are too large for one message: cut by whoever sends, put

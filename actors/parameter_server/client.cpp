@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "actors/futures/combine.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/parameter_server/tensors.hpp"
 #include "actors/parameter_server/batch_pieces.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
 #include "actors/remote/lendable.hpp"

@@ -13,6 +13,7 @@
 
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
+#include "actors/messages/parameter_server/worker.hpp"
 #include "engine/model/layer.hpp"
 #include "messages/link/shared_memory.hpp"
 

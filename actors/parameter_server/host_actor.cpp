@@ -13,6 +13,8 @@
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/parameter_server/tensors.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/transfer/pieces.hpp"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "actors/messages/parameter_server/host.hpp"
 #include "actors/parameter_server/worker_actor.hpp"
 #include "optimizers/optimizer.hpp"
 

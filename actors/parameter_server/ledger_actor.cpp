@@ -14,6 +14,9 @@
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/worker.hpp"
 #include "engine/parameter_server/ledger_core.hpp"
 #include "messages/base/log.hpp"
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "engine/parameter_server/push.hpp"
 
 namespace troupe::actors {
 

@@ -11,8 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "actors/parameter_server/protocol.hpp"
+#include "actors/messages/parameter_server/tensors.hpp"
 #include "messages/base/error.hpp"
+#include "messages/base/ids.hpp"
 #include "messages/link/shared_memory.hpp"
 #include "optimizers/optimizer.hpp"
 

@@ -14,6 +14,9 @@
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/batch_pieces.hpp"
 #include "engine/parameter_server/shard_core.hpp"
 #include "engine/stage/work_thread.hpp"

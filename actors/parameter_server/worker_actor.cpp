@@ -15,6 +15,8 @@
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/messages/parameter_server/share.hpp"
+#include "actors/messages/transfer.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/remote/lendable.hpp"
 #include "actors/transfer/pieces.hpp"

@@ -9,6 +9,7 @@
 
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
+#include "actors/messages/parameter_server/host.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/model/layer.hpp"

@@ -8,6 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "actors/messages/data.hpp"
+#include "actors/messages/flow.hpp"
+#include "engine/step/credits.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::actors {

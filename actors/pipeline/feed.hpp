@@ -5,6 +5,7 @@
 
 #include "actors/interfaces.hpp"
 #include "engine/data/dataset.hpp"
+#include "engine/step/step_key.hpp"
 
 namespace troupe::actors {
 

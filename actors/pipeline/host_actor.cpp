@@ -12,6 +12,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/messages/common.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/model/model.hpp"

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "actors/interfaces.hpp"
+#include "actors/messages/pipeline.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "engine/model/layer.hpp"
 #include "messages/base/error.hpp"

@@ -9,6 +9,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/messages/judge.hpp"
 
 namespace troupe::actors {
 namespace {

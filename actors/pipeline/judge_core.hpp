@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "actors/protocol.hpp"
+#include "actors/messages/judge.hpp"
 #include "messages/base/error.hpp"
 #include "optimizers/loss_scaler.hpp"
 

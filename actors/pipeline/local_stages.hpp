@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "actors/messages/pipeline.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"

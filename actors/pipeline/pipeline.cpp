@@ -10,6 +10,9 @@
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/judge.hpp"
+#include "actors/messages/transfer.hpp"
 #include "actors/optimizer/norm_actor.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/pipeline/judge.hpp"

@@ -14,11 +14,14 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "actors/messages/pipeline.hpp"
+#include "actors/messages/stage.hpp"
+#include "actors/transfer/piece.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
-#include "engine/step/credits.hpp"
+#include "engine/step/edge.hpp"
 #include "engine/verify/reference.hpp"
 #include "optimizers/loss_scaler.hpp"
 

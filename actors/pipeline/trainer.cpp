@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/futures/requester.hpp"
+#include "actors/messages/data.hpp"
 #include "actors/pipeline/data_actor.hpp"
 #include "engine/data/sampler.hpp"
 

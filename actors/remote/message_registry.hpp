@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "actors/messages/declaration.hpp"
 #include "actors/remote/fields.hpp"
 #include "messages/base/error.hpp"
 #include "messages/frame.hpp"
@@ -47,6 +48,12 @@ class message_registry {
                                       only_reads_tensors<T> ? lent::kept : lent::copied});
   }
 
+  /// Makes every message of a conversation that travels one that can be sent.
+  template <class... Messages>
+  void add(message_list<Messages...> /*all*/) {
+    (add_declared<Messages>(), ...);
+  }
+
   /// Fills lane, body and tensors of `out` from a message's elements. Errors: unknown_message
   /// naming a type that was not added; handler_failed for a tensor that cannot be sent.
   [[nodiscard]] result<void> encode(const caf::type_erased_tuple& content, messages::frame& out,
@@ -57,6 +64,12 @@ class message_registry {
                                             actor_directory& directory) const;
 
  private:
+  template <class T>
+  void add_declared() {
+    if constexpr (!T::declared.name.empty())
+      add<T>(std::string(T::declared.name), T::declared.lane);
+  }
+
   struct codec {
     std::string name;
     messages::lane lane = messages::lane::data;

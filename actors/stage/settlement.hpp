@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "actors/protocol.hpp"
+#include "actors/messages/pipeline.hpp"
+#include "actors/messages/stage.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::actors {

@@ -12,6 +12,9 @@
 
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/optimizer.hpp"
+#include "actors/messages/transfer.hpp"
 #include "actors/stage/stage_state.hpp"
 #include "actors/stage/update.hpp"
 #include "engine/base/torch_error.hpp"

@@ -15,6 +15,9 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "actors/messages/flow.hpp"
+#include "actors/messages/pipeline.hpp"
+#include "actors/messages/stage.hpp"
 #include "actors/stage/settlement.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/model/activity.hpp"

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/messages/judge.hpp"
+#include "actors/messages/optimizer.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/stage/unscale.hpp"
 #include "engine/verify/reference.hpp"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "actors/messages/stage.hpp"
 #include "actors/stage/stage_state.hpp"
 
 /// The end of a training step, from its last backward to the optimizer's answer: gradients are

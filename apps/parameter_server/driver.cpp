@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/data/sampler.hpp"
 

@@ -14,6 +14,8 @@
 
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
+#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/share.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/observe/report.hpp"
 #include "engine/data/dataset.hpp"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "actors/messages/parameter_server/host.hpp"
 #include "actors/parameter_server/worker_actor.hpp"
 
 namespace troupe::apps {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "actors/futures/combine.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/parameter_server/host.hpp"
 #include "actors/parameter_server/host_actor.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
 #include "actors/transfer/pieces.hpp"

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
 #include "apps/saving.hpp"

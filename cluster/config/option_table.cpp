@@ -9,7 +9,7 @@
 #include "cluster/config/option_fields.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
-#include "engine/step/credits.hpp"
+#include "engine/step/edge.hpp"
 #include "optimizers/loss_scaler.hpp"
 
 namespace troupe::cluster {

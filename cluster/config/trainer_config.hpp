@@ -11,7 +11,7 @@
 #include "engine/autograd/precision.hpp"
 #include "engine/model/loss_kind.hpp"
 #include "engine/schedule/generators.hpp"
-#include "engine/step/credits.hpp"
+#include "engine/step/edge.hpp"
 #include "optimizers/loss_scaler.hpp"
 #include "optimizers/schedule.hpp"
 

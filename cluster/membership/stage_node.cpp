@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/messages/common.hpp"
 #include "actors/protocol.hpp"
 #include "actors/system.hpp"
 #include "engine/base/torch_error.hpp"

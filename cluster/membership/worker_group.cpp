@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/messages/common.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/host_actor.hpp"
-#include "actors/protocol.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/remote/progress_core.hpp"
 #include "actors/system.hpp"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/autograd/storage_watch.hpp"
-#include "engine/step/stage_core.hpp"
+#include "engine/step/step_key.hpp"
 #include "messages/base/ids.hpp"
 
 namespace troupe::engine {

@@ -1,10 +1,15 @@
 #include "engine/autograd/storage_watch.hpp"
 
+#include <ATen/record_function.h>
+
 #include <cassert>
 #include <memory>
+#include <type_traits>
 
 namespace troupe::engine {
 namespace {
+
+static_assert(std::is_same_v<at::CallbackHandle, std::uint64_t>);
 
 thread_local watched_storages* current_watch = nullptr;
 

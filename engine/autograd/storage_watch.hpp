@@ -1,7 +1,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/record_function.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -54,7 +53,7 @@ class storage_watch {
 
  private:
   watched_storages seen_;
-  at::CallbackHandle observer_;
+  std::uint64_t observer_;  // an at::CallbackHandle
 };
 
 }  // namespace troupe::engine

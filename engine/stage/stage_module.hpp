@@ -14,9 +14,10 @@
 #include "engine/autograd/precision.hpp"
 #include "engine/model/layer.hpp"
 #include "engine/model/loss.hpp"
+#include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"
 #include "engine/stage/weight_queue.hpp"
-#include "engine/step/stage_core.hpp"
+#include "engine/step/step_key.hpp"
 
 namespace troupe::engine {
 

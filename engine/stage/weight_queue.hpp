@@ -13,7 +13,7 @@
 
 #include "engine/autograd/weight_gradients.hpp"
 #include "engine/stage/work_thread.hpp"
-#include "engine/step/stage_core.hpp"
+#include "engine/step/step_key.hpp"
 #include "messages/base/ids.hpp"
 
 namespace troupe::engine {

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/messages/parameter_server/ledger.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"

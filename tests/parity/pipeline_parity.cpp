@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/host_actor.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"

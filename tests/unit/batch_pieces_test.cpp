@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
 
 namespace {

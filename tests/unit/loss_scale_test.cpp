@@ -15,6 +15,7 @@
 #include <limits>
 #include <memory>
 
+#include "actors/messages/judge.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/pipeline/judge_core.hpp"
 #include "actors/pipeline/local_stages.hpp"

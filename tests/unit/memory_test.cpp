@@ -26,6 +26,8 @@
 #include <system_error>
 
 #include "actors/failure.hpp"
+#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"

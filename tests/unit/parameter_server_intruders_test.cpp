@@ -16,6 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "actors/messages/parameter_server/host.hpp"
+#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/host_actor.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"

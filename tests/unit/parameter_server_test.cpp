@@ -28,6 +28,8 @@
 #include <thread>
 #include <vector>
 
+#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/mean.hpp"

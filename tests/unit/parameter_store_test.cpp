@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/messages/parameter_server/tensors.hpp"
 #include "actors/parameter_server/mean.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
 #include "actors/remote/tensors.hpp"

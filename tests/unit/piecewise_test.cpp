@@ -23,6 +23,9 @@
 #include <vector>
 
 #include "actors/errors.hpp"
+#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/worker.hpp"
+#include "actors/messages/transfer.hpp"
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"

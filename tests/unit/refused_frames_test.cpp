@@ -17,6 +17,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/futures/requester.hpp"
+#include "actors/messages/common.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "engine/model/blocks.hpp"

@@ -16,6 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "actors/messages/common.hpp"
+#include "actors/messages/flow.hpp"
+#include "actors/messages/pipeline.hpp"
+#include "actors/messages/stage.hpp"
+#include "actors/messages/transfer.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"

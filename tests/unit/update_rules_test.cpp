@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 
+#include "actors/messages/pipeline.hpp"
 #include "actors/optimizer/norm_core.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <caf/actor_control_block.hpp>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "actors/messages/declaration.hpp"
+#include "engine/model/layer_range.hpp"
+#include "engine/step/edge.hpp"
+#include "messages/base/ids.hpp"
+
+/// How a pipeline is built on its nodes, and put together.
+namespace troupe::actors {
+
+/// How gradients become updates, beside the optimizer's own options.
+struct update_rules {
+  std::vector<std::string> groups = {};  // see optimizers::parse_group
+  double clip_value = 0;                 // largest magnitude of an element; 0: any
+  double clip_norm = 0;                  // largest norm of all stages' gradients together; 0: any
+  std::uint32_t accumulate = 1;          // steps whose gradients are averaged for one update
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.groups, self.clip_value, self.clip_norm, self.accumulate);
+  }
+};
+
+/// Makes a stage and its optimizer on the node that gets it.
+struct build_stage {
+  static constexpr auto declared = travels("build_stage");
+
+  stage_id stage;
+  std::string model;  // a name in the node's model registry
+  std::int64_t classes = 0;
+  std::map<std::string, double> model_options = {};
+  std::uint64_t seed = 0;
+  std::vector<engine::layer_range> slices;  // one a chunk of the stage
+  std::string loss;
+  std::string precision = "fp32";
+  bool channels_last = false;
+  std::string device = "cpu";
+  std::int32_t threads = 1;                 // intra-op threads of the stage's arithmetic
+  bool idle_cores = false;                  // with one thread on a CPU: see engine::weight_queue
+  std::vector<std::string> recompute = {};  // layers of the model, or groups of them
+  std::string optimizer;
+  std::map<std::string, double> optimizer_options;
+  update_rules rules = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.stage, self.model, self.classes, self.model_options, self.seed, self.slices, self.loss,
+      self.precision, self.channels_last, self.device, self.threads, self.idle_cores,
+      self.recompute, self.optimizer, self.optimizer_options, self.rules);
+  }
+};
+
+struct stage_built {
+  static constexpr auto declared = travels("stage_built");
+
+  caf::strong_actor_ptr stage;  // a stage_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.stage);
+  }
+};
+
+/// Where a slice of the model lives: a stage_actor, null beyond the model's ends, and its chunk.
+/// May be the stage that is told.
+struct neighbour {
+  caf::strong_actor_ptr stage;
+  std::uint32_t chunk = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.stage, self.chunk);
+  }
+};
+
+/// A parameter of a stage that is one weight with a parameter of another.
+struct tied_parameter {
+  std::string parameter;
+  caf::strong_actor_ptr other;  // a stage_actor
+  std::string other_parameter;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.parameter, self.other, self.other_parameter);
+  }
+};
+
+/// Tells a stage the slices before and after each of its own, who feeds the model's two ends (a
+/// feeder_actor), the credits of each edge, who adds up the norm of the gradients (a norm_actor) of
+/// the stages, of which this is number `place`, its ties with other stages, and whom to ask before
+/// an update (a judge_actor; null: an update with what is not finite is an error).
+struct connect_stage {
+  static constexpr auto declared = travels("connect_stage");
+
+  std::vector<neighbour> before, after;  // one a chunk
+  caf::strong_actor_ptr feeder;
+  std::uint32_t credits = engine::default_credits;
+  caf::strong_actor_ptr norm = {};
+  stage_id place = {};
+  std::vector<tied_parameter> ties = {};
+  caf::strong_actor_ptr judge = {};
+  std::uint32_t stages_behind = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.before, self.after, self.feeder, self.credits, self.norm, self.place, self.ties,
+      self.judge, self.stages_behind);
+  }
+};
+
+using pipeline_messages = message_list<build_stage, stage_built, connect_stage>;
+
+}  // namespace troupe::actors

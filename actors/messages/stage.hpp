@@ -1,0 +1,117 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "actors/messages/declaration.hpp"
+#include "engine/schedule/plan.hpp"
+#include "engine/stage/gradients.hpp"
+#include "engine/step/step_key.hpp"
+
+/// A stage's part of a step: its order, its answer, what its own work thread tells it, and
+/// the sums of weights that it shares with other stages.
+namespace troupe::actors {
+
+/// A stage's part of one step.
+struct run {
+  static constexpr auto declared = travels("run");
+
+  engine::step_key step;
+  engine::step_kind kind = engine::step_kind::training;
+  std::string plan;             // this stage's plan alone, in text form (engine::to_text)
+  std::int64_t batch_size = 0;  // images in the whole batch
+  std::uint64_t update = 0;     // which optimizer step this is, from 1
+  double learning_rate = 0;
+  bool rehearsal = false;  // no update: the stage keeps the gradients for `read_rehearsal`
+  double loss_scale = 1;   // what the loss is multiplied by; 0: as the last verdict says
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.update,
+      self.learning_rate, self.rehearsal, self.loss_scale);
+  }
+};
+
+/// The step is over and its update applied.
+struct run_done {
+  static constexpr auto declared = travels("run_done");
+
+  engine::step_key step;
+  double loss = 0;                       // last stage: mean over the batch
+  std::int64_t correct = 0;              // last stage, evaluation
+  double busy_s = 0;                     // seconds of arithmetic, the update included
+  std::uint64_t peak_memory_bytes = 0;   // of the stage's process, so far
+  std::uint64_t peak_context_bytes = 0;  // most that its contexts held at once in this step
+  std::string skipped;                   // why the update was left out; empty: it was not
+  double loss_scale = 1;                 // that the step's loss was multiplied by
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.loss, self.correct, self.busy_s, self.peak_memory_bytes,
+      self.peak_context_bytes, self.skipped, self.loss_scale);
+  }
+};
+
+/// What the neighbour waits for is there: from a stage's work thread to its actor, never between
+/// nodes, before the action's `work_done`.
+struct output_ready {
+  static constexpr auto declared = stays_here;
+
+  engine::step_key step;
+  engine::action action = {};
+  at::Tensor tensor = {};  // activation or input gradient
+};
+
+/// An action's arithmetic is over: from a stage's work thread to its actor, never between nodes.
+struct work_done {
+  static constexpr auto declared = stays_here;
+
+  engine::step_key step;
+  engine::action action = {};
+  double loss = 0;
+  std::int64_t correct = 0;
+  double busy_s = 0;
+  std::optional<std::string> failure = {};
+};
+
+/// A step's gradients are summed, or with `settled` also those of tied weights, freed from the loss
+/// scale and looked through: from a stage's work thread to its actor, never between nodes.
+struct gradients_ready {
+  static constexpr auto declared = stays_here;
+
+  engine::step_key step;
+  engine::step_gradients gradients;
+  bool settled = false;
+  std::string bad = {};  // the first that is not finite; empty: none
+  double busy_s = 0;
+  std::optional<std::string> failure = {};
+};
+
+/// The step has left no trace in the stage: from its work thread to its actor, never between nodes.
+struct step_undone {
+  static constexpr auto declared = stays_here;
+
+  engine::step_key step;
+};
+
+/// The sum of a weight's gradients on one stage, for the stage that holds the weight's other end.
+struct tied_gradient {
+  static constexpr auto declared = travels("tied_gradient");
+
+  engine::step_key step;
+  std::string parameter;            // the receiver's
+  std::optional<at::Tensor> value;  // [..] f32
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.parameter, self.value);
+  }
+};
+
+using stage_messages = message_list<run, run_done, output_ready, work_done, gradients_ready,
+                                    step_undone, tied_gradient>;
+
+}  // namespace troupe::actors

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstdint>
+
+#include "actors/messages/declaration.hpp"
+#include "actors/transfer/piece.hpp"
+
+/// Weights, optimizer state and what a rehearsal gave, from and to a stage, piece after
+/// piece (see transfer/pieces.hpp).
+namespace troupe::actors {
+
+/// Weights and buffers to take over, piece after piece: exactly those of the chunk. A piece from
+/// the beginning on starts anew.
+struct load_weights {
+  static constexpr auto declared = travels("load_weights");
+
+  std::uint32_t chunk = 0;
+  tensor_piece piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.chunk, self.piece);
+  }
+};
+
+struct read_weights {
+  static constexpr auto declared = travels("read_weights");
+
+  std::uint32_t chunk = 0;
+  list_place from = {};
+  piece_limits most = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.chunk, self.from, self.most);
+  }
+};
+
+/// Of a chunk's parameters and buffers in the model's order, as they are after the last update.
+struct weights {
+  static constexpr auto declared = travels("weights");
+
+  tensor_piece piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.piece);
+  }
+};
+
+/// A stage's optimizer state under the names of optimizers/saved_state.hpp, to take over, piece
+/// after piece. It replaces the state when the last one is there.
+struct load_state {
+  static constexpr auto declared = travels("load_state");
+
+  tensor_piece piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.piece);
+  }
+};
+
+struct read_state {
+  static constexpr auto declared = travels("read_state");
+
+  list_place from = {};
+  piece_limits most = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.from, self.most);
+  }
+};
+
+/// Of a stage's optimizer state as it is after the last update.
+struct kept_state {
+  static constexpr auto declared = travels("kept_state");
+
+  tensor_piece piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.piece);
+  }
+};
+
+/// What the last rehearsal gave: the stage's gradients, one a parameter and undefined where there
+/// is none, or its buffers as they were after it: they have been put back since.
+struct read_rehearsal {
+  static constexpr auto declared = travels("read_rehearsal");
+
+  bool buffers = false;
+  list_place from = {};
+  piece_limits most = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.buffers, self.from, self.most);
+  }
+};
+
+struct rehearsed {
+  static constexpr auto declared = travels("rehearsed");
+
+  tensor_piece piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.piece);
+  }
+};
+
+using transfer_messages = message_list<load_weights, read_weights, weights, load_state, read_state,
+                                       kept_state, read_rehearsal, rehearsed>;
+
+}  // namespace troupe::actors
