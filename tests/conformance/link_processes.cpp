@@ -72,6 +72,9 @@ std::string transport_of(const tcp_backend&) {
 std::string transport_of(const shm_backend&) {
   return "shm";
 }
+std::string transport_of(const trusted_backend&) {
+  return "ucx";
+}
 
 }  // namespace
 
@@ -95,10 +98,11 @@ TEST_CASE("be the other process", "[.child]") {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (text.starts_with("tcp")) run(tcp_backend{});
   if (text.starts_with("shm")) run(shm_backend{});
+  if (text.starts_with("ucx")) run(trusted_backend{});
 }
 
 TEMPLATE_TEST_CASE("a killed process is noticed within a second and its sends fail", "[link]",
-                   tcp_backend, shm_backend) {
+                   tcp_backend, shm_backend, trusted_backend) {
   TestType backend;
   node<TestType> here(backend);
   child_process child(transport_of(backend));
@@ -144,7 +148,7 @@ TEMPLATE_TEST_CASE("a killed process is noticed within a second and its sends fa
 }
 
 TEMPLATE_TEST_CASE("a small control message passes a tensor that is under way", "[link]",
-                   tcp_backend, shm_backend) {
+                   tcp_backend, shm_backend, trusted_backend) {
   constexpr int rounds = 10;
   TestType backend;
   node<TestType> here(backend);
@@ -185,7 +189,7 @@ TEMPLATE_TEST_CASE("a small control message passes a tensor that is under way", 
 }
 
 TEMPLATE_TEST_CASE("a process can be left and connected to again and again", "[link]", tcp_backend,
-                   shm_backend) {
+                   shm_backend, trusted_backend) {
   TestType backend;
   node<TestType> here(backend);
   child_process child(transport_of(backend));
@@ -203,7 +207,7 @@ TEMPLATE_TEST_CASE("a process can be left and connected to again and again", "[l
 }
 
 TEMPLATE_TEST_CASE("a link leaves no file, socket or segment behind", "[link]", tcp_backend,
-                   shm_backend) {
+                   shm_backend, trusted_backend) {
   const auto use = [] {
     pair_of_nodes<TestType> nodes;
     nodes.client.send(nodes.to_server, with_bytes(1, 1 << 20));
@@ -227,7 +231,8 @@ TEMPLATE_TEST_CASE("a link leaves no file, socket or segment behind", "[link]", 
   CHECK(leftovers().empty());
 }
 
-TEMPLATE_TEST_CASE("an idle link costs no processor time", "[link]", tcp_backend, shm_backend) {
+TEMPLATE_TEST_CASE("an idle link costs no processor time", "[link]", tcp_backend, shm_backend,
+                   trusted_backend) {
   pair_of_nodes<TestType> nodes;
   nodes.client.send(nodes.to_server, with_bytes(1, 1 << 20));
   nodes.server.frames.next();
@@ -239,7 +244,7 @@ TEMPLATE_TEST_CASE("an idle link costs no processor time", "[link]", tcp_backend
 }
 
 TEMPLATE_TEST_CASE("a peer that is stopped costs little processor time", "[link]", tcp_backend,
-                   shm_backend) {
+                   shm_backend, trusted_backend) {
   TestType backend;
   node<TestType> here(backend);
   child_process child(transport_of(backend));
@@ -263,7 +268,7 @@ TEMPLATE_TEST_CASE("a peer that is stopped costs little processor time", "[link]
 }
 
 TEMPLATE_TEST_CASE("a link whose peer is stopped can be destroyed", "[link]", tcp_backend,
-                   shm_backend) {
+                   shm_backend, trusted_backend) {
   TestType backend;
   child_process child(transport_of(backend));
   completions sent(500);
