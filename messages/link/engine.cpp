@@ -233,15 +233,17 @@ bool engine::look_at_doors(clock::time_point now) {
     if ((one.data.u64 & ucx::ucx_carrier::worker_tag) != 0) continue;  // UCX is looked at anyway
     const auto found = peers_.find(one.data.u64);
     if (found == peers_.end()) continue;
-    tell_carrier(found->second, (one.events & ~std::uint32_t{EPOLLOUT}) != 0,
-                 (one.events & EPOLLOUT) != 0);
+    tell_carrier(found->second, one.events);
   }
   return count > 0;
 }
 
-void engine::tell_carrier(peer& which, bool readable, bool writable) {
+/// `events`: what epoll says of its socket.
+void engine::tell_carrier(peer& which, std::uint32_t events) {
+  const bool readable = (events & ~std::uint32_t{EPOLLOUT}) != 0;
   try {
-    static_cast<void>(which.by->progress(readable, writable));
+    static_cast<void>(which.by->progress(readable, (events & EPOLLOUT) != 0,
+                                         (events & (EPOLLHUP | EPOLLERR)) != 0));
   } catch (const std::bad_alloc&) {
     which.core->break_off({errc::io_failed, "no memory for a message"});
   }
@@ -265,7 +267,7 @@ void engine::settle(connection& core, clock::time_point now) {
   } catch (const std::bad_alloc&) {
     core.break_off({errc::io_failed, "no memory for a tensor that came"});
   }
-  if (!core.is_gone()) tell_carrier(which, false, false);
+  if (!core.is_gone()) tell_carrier(which, 0);
   deadline_ = std::min(deadline_, core.deadline());
   if (which.is_stranger && !core.is_stranger()) {
     which.is_stranger = false;

@@ -86,7 +86,7 @@ class engine {
   void settle(connection& which, clock::time_point now);
   bool settle_all(clock::time_point now);
   void settle_expired(clock::time_point now);
-  void tell_carrier(peer& which, bool readable, bool writable);
+  void tell_carrier(peer& which, std::uint32_t events);
   [[nodiscard]] key_share shown_share(clock::time_point now);
   [[nodiscard]] key_share make_share() const;
   [[nodiscard]] static bool is_released(peer& which);

@@ -37,19 +37,19 @@ door_carrier::door_carrier(waiting_room where, const limits& bounds, visitor fro
       process_(from.process),
       stream_(std::move(from.socket)) {
   tune();
-  watch(false);
+  watch();
 }
 
 door_carrier::~door_carrier() = default;
 
 /// Has epoll tell of this socket, level-triggered.
-void door_carrier::watch(bool output) {
-  const auto wanted = EPOLLIN | (output ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
-  if (wanted == watched_) return;
+void door_carrier::watch() {
+  const std::uint32_t wanted = (is_deaf_ ? 0U : EPOLLIN) | (writable_ ? 0U : EPOLLOUT);
+  if (watched_ == wanted) return;
   epoll_event event{};
   event.events = wanted;
   event.data.u64 = where_.tag;
-  ::epoll_ctl(where_.epoll, watched_ == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, stream_.fd(), &event);
+  ::epoll_ctl(where_.epoll, watched_ ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, stream_.fd(), &event);
   watched_ = wanted;
 }
 
@@ -74,7 +74,8 @@ void door_carrier::dial() {
   tune();
   dialling_ = true;
   readable_ = false;
-  watch(true);
+  writable_ = false;
+  watch();
 }
 
 void door_carrier::fail_dial(const error& why) {
@@ -83,10 +84,11 @@ void door_carrier::fail_dial(const error& why) {
 
 void door_carrier::hang_up() {
   stream_.close();
-  watched_ = 0;
+  watched_.reset();
   dialling_ = false;
   readable_ = false;
   writable_ = true;
+  is_deaf_ = false;
   sealer_.reset();
   opener_.reset();
   message_.clear();
@@ -107,14 +109,25 @@ bool door_carrier::has_output() const {
 
 bool door_carrier::is_pending() const {
   if (!stream_.is_open() || dialling_) return false;
-  const bool blocked = body_in_ && body_in_->is_offered;
-  return (readable_ && !blocked) || (writable_ && has_output());
+  return (readable_ && !awaits_place()) || (writable_ && has_output());
 }
 
-bool door_carrier::progress(bool readable, bool writable) {
+bool door_carrier::progress(bool readable, bool writable, bool ended) {
   readable_ |= readable;
   writable_ |= writable;
-  return progress();
+  const bool waits = readable && stream_.is_open() && awaits_place();
+  const bool left = waits && wait_for_place(ended);
+  return progress() || left;
+}
+
+/// A chunk that came before its frame may wait for long: until then nothing is read, so epoll must
+/// not go on telling of it. It tells of the end all the same, which a frame that came in another
+/// way has one turn to overtake.
+bool door_carrier::wait_for_place(bool ended) {
+  is_deaf_ = true;
+  if (!ended || !std::exchange(body_in_->saw_end, true)) return false;
+  whom().broken({errc::peer_lost, "it has ended the connection"}, true);
+  return true;
 }
 
 bool door_carrier::progress() {
@@ -123,7 +136,8 @@ bool door_carrier::progress() {
   if (dialling_ && !dialled()) return true;
   if (dialling_) return false;
   moved |= write_some();
-  if (stream_.is_open() && readable_) moved |= read_some();
+  if (stream_.is_open() && readable_ && !awaits_place()) moved |= read_some();
+  if (stream_.is_open()) watch();
   return moved;
 }
 
@@ -143,7 +157,6 @@ bool door_carrier::dialled() {
     process_ = who.process;
   }
   dialling_ = false;
-  watch(true);
   return true;
 }
 
@@ -161,12 +174,12 @@ bool door_carrier::read_some() {
     if (news == stream::news::over) {
       // What came before the end has been taken, unless a body waits for its place; it has one turn
       // to be given one.
-      readable_ = body_in_ && body_in_->is_offered && !std::exchange(body_in_->saw_end, true);
+      readable_ = awaits_place() && !std::exchange(body_in_->saw_end, true);
       if (!readable_) whom().broken({errc::peer_lost, stream_.problem()}, true);
       return true;
     }
     readable_ = news == stream::news::some;
-    if (!readable_ || (body_in_ && body_in_->is_offered)) return moved;
+    if (!readable_ || awaits_place()) return moved;
   }
   return moved;
 }
@@ -205,7 +218,7 @@ bool door_carrier::parse_handshake() {
 bool door_carrier::parse_record() {
   if (!opener_)
     opener_.emplace(whom().keys()->receiving, record::cipher::use::opens, whom().keys()->cipher);
-  if (body_in_ && body_in_->is_offered) return false;
+  if (awaits_place()) return false;
   const auto input = stream_.input();
   if (input.size() < record::head_bytes) return false;
   const auto head = record::read_head(input.first<record::head_bytes>());
@@ -294,12 +307,14 @@ void door_carrier::receive(receiving& what) {
   body_in_->what = &what;
   body_in_->to = what.data;
   readable_ = true;
+  is_deaf_ = false;
 }
 
 void door_carrier::drop(void*) {
   if (!body_in_) return;
   body_in_->is_offered = false;  // and its bytes are thrown away
   readable_ = true;
+  is_deaf_ = false;
 }
 
 void door_carrier::send(sending& what) {
@@ -329,7 +344,6 @@ bool door_carrier::write_some() {
   }
   if (!stream_.is_open()) return true;
   writable_ = stream_.waiting() == 0;
-  watch(!writable_);
   return moved;
 }
 
