@@ -18,8 +18,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long one share is shown to those who connect: its arithmetic is what a stranger costs most.
-constexpr auto share_life = 1s;
 /// Strangers taken in, in one turn.
 constexpr int most_accepted = 32;
 /// While frames pass through UCX, the doors are looked at so often.
@@ -82,12 +80,8 @@ key_share engine::make_share() const {
   return out;
 }
 
-key_share engine::shown_share(clock::time_point now) {
-  if (!shown_ || now - shown_since_ > share_life) {
-    shown_.emplace(make_share());
-    shown_since_ = now;
-  }
-  key_share out = *shown_;
+key_share engine::share_to_show(clock::time_point now) {
+  key_share out = shown_.at(now, [this] { return make_share(); });
   fill_random(out.salt);
   return out;
 }
@@ -145,7 +139,7 @@ void engine::take_in(door::visitor who, clock::time_point now) {
   }
   if (strangers_ >= options_.handshakes) push_out_stranger();
   peer& added = add_peer(std::string(who.name), connection::role::accepts, std::move(who));
-  added.core->accept(now + options_.handshake_timeout, shown_share(now));
+  added.core->accept(now + options_.handshake_timeout, share_to_show(now));
   ++strangers_;
   added.is_stranger = true;
   deadline_ = std::min(deadline_, added.core->deadline());
@@ -213,6 +207,7 @@ bool engine::poll(clock::time_point now, bool news) {
   worked |= events_.tell();       // buffers that come back now are still in the cache
   if (ucx_) worked |= progress_ucx();
   if (!ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
+  shown_.expire(now);
   if (now >= sweep_at_) sweep(now);
   if (now >= deadline_) settle_expired(now);
   worked |= settle_all(now);
