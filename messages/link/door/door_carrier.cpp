@@ -392,31 +392,34 @@ void door_carrier::stage_message(sending& what) {
     sealer_.emplace(whom().keys()->sending, record::cipher::use::seals, whom().keys()->cipher);
   if (what.descriptor >= 0) stream_.hand_over(what.descriptor);
   // A header and what fits beside it are one record.
-  std::vector<std::byte> content(sizeof(std::uint32_t));
-  std::memcpy(content.data(), &what.header_bytes, sizeof(std::uint32_t));
+  const auto length = std::as_bytes(std::span(&what.header_bytes, 1));
   const auto header = what.head();
-  content.insert(content.end(), header.begin(), header.end());
   auto data = what.id == wire::chunk_id ? std::span<const std::byte>() : what.data;
-  for (;;) {
-    const std::size_t more = std::min(data.size(), record::most_bytes - content.size());
-    content.insert(content.end(), data.begin(), data.begin() + static_cast<std::ptrdiff_t>(more));
-    data = data.subspan(more);
-    stage_part(data.empty() ? record::kind::last : record::kind::more, content);
-    if (data.empty()) return;
-    content.clear();
+  const auto next = [&data](std::size_t most) {
+    const auto out = data.first(std::min(data.size(), most));
+    data = data.subspan(out.size());
+    return out;
+  };
+  const std::size_t room = record::most_bytes - length.size() - header.size();
+  const std::array first = {length, header, next(room)};
+  stage_part(data.empty() ? record::kind::last : record::kind::more, first);
+  while (!data.empty()) {
+    const std::array part = {next(record::most_bytes)};
+    stage_part(data.empty() ? record::kind::last : record::kind::more, part);
   }
 }
 
-void door_carrier::stage_part(record::kind what, std::span<const std::byte> content) {
-  std::byte* const to = stream_.room_for(content.size() + record::overhead_bytes);
-  sealer_->seal(what, content, to);
-  stream_.staged(content.size() + record::overhead_bytes);
+/// Seals into what is on its way, from where the parts lie.
+void door_carrier::stage_part(record::kind what, parts of) {
+  std::size_t bytes = record::overhead_bytes;
+  for (const auto part : of) bytes += part.size();
+  stream_.staged(sealer_->seal(what, of, stream_.room_for(bytes)));
 }
 
 void door_carrier::stage_body() {
   const auto left = body_out_->data.subspan(body_offset_);
   const auto part = left.first(std::min(left.size(), record::most_bytes));
-  stage_part(record::kind::body, part);
+  stage_part(record::kind::body, std::span(&part, 1));
   body_offset_ += part.size();
   if (part.size() < left.size()) return;
   marks_.push_back({stream_.total_staged(), std::exchange(body_out_, nullptr)});

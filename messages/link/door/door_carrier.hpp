@@ -90,7 +90,8 @@ class door_carrier : public carrier {
   bool stage_next();
   void stage_plain(sending& what);
   void stage_message(sending& what);
-  void stage_part(record::kind what, std::span<const std::byte> content);
+  using parts = std::span<const std::span<const std::byte>>;
+  void stage_part(record::kind what, parts of);
   void stage_body();
   void tell_written();
 

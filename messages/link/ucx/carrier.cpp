@@ -1,7 +1,6 @@
 #include "messages/link/ucx/carrier.hpp"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
 
@@ -29,11 +28,6 @@ bool passes_ucx(wire::message_id id) {
     default:
       return false;
   }
-}
-
-bool has_ended(const descriptor& process) {
-  pollfd state{process.get(), POLLIN, 0};
-  return !process || ::poll(&state, 1, 0) > 0;
 }
 
 /// What a process shows so that another can try whether it may read its memory. In an address it
