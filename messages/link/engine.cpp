@@ -206,7 +206,7 @@ bool engine::poll(clock::time_point now, bool news) {
   bool worked = settle_all(now);  // what was commanded goes out before we look for what came in
   worked |= events_.tell();       // buffers that come back now are still in the cache
   if (ucx_) worked |= progress_ucx();
-  if (!ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
+  if (!by_ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
   shown_.expire(now);
   if (now >= sweep_at_) sweep(now);
   if (now >= deadline_) settle_expired(now);
@@ -302,7 +302,11 @@ void engine::sweep(clock::time_point now) {
 
 bool engine::progress_ucx() {
   bool worked = false;
-  for (auto& [id, each] : peers_) worked |= each.over_ucx->progress_ucx();
+  by_ucx_ = false;
+  for (auto& [id, each] : peers_) {
+    worked |= each.over_ucx->progress_ucx();
+    by_ucx_ |= each.over_ucx->uses_ucx();
+  }
   return worked;
 }
 

@@ -106,6 +106,7 @@ class engine {
   clock::time_point sweep_at_ = clock::time_point::max();
   clock::duration sweep_pause_ = {};
   clock::time_point look_at_ = {};  // at the doors, though nothing was told of them
+  bool by_ucx_ = false;             // frames of some peer pass through UCX
   std::uint64_t next_peer_ = 1;
   std::uint64_t strangers_ = 0;  // came in and are not up
   std::uint64_t living_ = 0;     // peers that are not gone
