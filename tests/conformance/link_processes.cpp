@@ -217,7 +217,8 @@ TEMPLATE_TEST_CASE("a small control message passes a tensor that is under way", 
                              << rounds << " tensors of 64 MiB: median "
                              << trips_ms[trips_ms.size() / 2] << " ms, most " << trips_ms.back()
                              << " ms; a tensor takes " << bulk_ms[rounds / 2] << " ms");
-  CHECK(trips_ms[trips_ms.size() / 2] < 5);
+  // Whoever waited for a whole tensor would need as long as one does.
+  CHECK(trips_ms[trips_ms.size() / 2] < bulk_ms[rounds / 2] / 4);
 }
 
 TEST_CASE("only peers that say much to each other take shared memory of UCX's", "[link]") {
