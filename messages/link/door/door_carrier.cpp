@@ -178,7 +178,7 @@ bool door_carrier::read_some() {
       if (!readable_) whom().broken({errc::peer_lost, stream_.problem()}, true);
       return true;
     }
-    readable_ = news == stream::news::some;
+    readable_ = news == stream::news::some && !stream_.took_all();
     if (!readable_ || awaits_place()) return moved;
   }
   return moved;

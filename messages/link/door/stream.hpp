@@ -43,6 +43,8 @@ class stream {
   // In
   /// Takes what the system has. `over`: the connection has ended, after what came until now.
   [[nodiscard]] news fill();
+  /// Whether the last `fill` left room: then there was no more, but for what has come since.
+  [[nodiscard]] bool took_all() const { return took_all_; }
   [[nodiscard]] std::span<const std::byte> input() const {
     return {in_.data() + in_begin_, in_end_ - in_begin_};
   }
@@ -75,6 +77,7 @@ class stream {
   std::vector<std::byte> in_;
   std::size_t in_begin_ = 0;
   std::size_t in_end_ = 0;
+  bool took_all_ = false;
   std::deque<descriptor> received_;
 };
 
