@@ -23,6 +23,9 @@ constexpr unsigned receipt_id = 64;
 /// UCX: more than heartbeats, and than what they say when they meet.
 constexpr unsigned few_messages = 32;
 
+/// How long an endpoint may take to let go of what it was sending.
+constexpr auto most_closing = std::chrono::milliseconds(100);
+
 bool passes_ucx(wire::message_id id) {
   switch (id) {
     case wire::frame_id:
@@ -222,10 +225,12 @@ void ucx_carrier::post(sending& what, unsigned flags) {
   what.with = this;
   const ucp_request_param_t params = send_params(flags, &ucx_carrier::on_sent, &what);
   const auto header = what.head();
+  posted_.insert(&what);  // it may be told of from within
   const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, what.id, header.data(), header.size(),
                                                    what.data.data(), what.data.size(), &params);
-  if (!UCS_PTR_IS_PTR(request)) return finish_send(what, UCS_PTR_RAW_STATUS(request));
-  posted_.insert(&what);
+  if (UCS_PTR_IS_PTR(request)) return;
+  posted_.erase(&what);
+  finish_send(what, UCS_PTR_RAW_STATUS(request));
 }
 
 void ucx_carrier::on_sent(void* request, ucs_status_t status, void* what) {
@@ -374,12 +379,12 @@ void ucx_carrier::receive(receiving& what) {
   params.cb.recv_am = &ucx_carrier::on_received;
   what.with = this;
   params.user_data = &what;
+  // Where the sender is lost, UCX tells so from within, and gives a request all the same.
+  receiving_.insert(&what);
   const ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_.get(), what.offered, what.data, what.bytes, &params);
-  if (UCS_PTR_IS_PTR(request)) {
-    receiving_.insert(&what);
-    return;
-  }
+  if (UCS_PTR_IS_PTR(request)) return;
+  receiving_.erase(&what);
   const auto status = UCS_PTR_RAW_STATUS(request);
   if (status != UCS_OK) note_failure(status);
   whom().received(what, status == UCS_OK);
@@ -417,9 +422,26 @@ void ucx_carrier::drop(void* offered) {
   if (!place.empty()) say_receipt(place.mapped()->ticket);
 }
 
+/// Over a network UCX ends the process when a worker goes whose endpoint has something to send.
+/// Over shared memory, where it does not, an endpoint cannot be closed without its peer.
+void ucx_carrier::close_endpoint() {
+  if (is_shm_ || endpoint_ == nullptr) return;
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t closing = ucp_ep_close_nbx(endpoint_, &params);
+  if (!UCS_PTR_IS_PTR(closing)) return;
+  const auto latest = clock::now() + most_closing;
+  while (ucp_request_check_status(closing) == UCS_INPROGRESS && clock::now() < latest) {
+    ucp_worker_progress(worker_.get());
+  }
+  ucp_request_free(closing);
+}
+
 /// The worker is destroyed without another look at what the peer left in it.
 void ucx_carrier::hang_up() {
   is_ending_ = true;
+  close_endpoint();
   endpoint_ = nullptr;
   event_fd_ = -1;
   worker_.reset();

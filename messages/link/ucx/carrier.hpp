@@ -71,6 +71,7 @@ class ucx_carrier final : public door::door_carrier {
   bool offer_worker();
   result<void> open_worker();
   result<void> open_endpoint(std::span<const std::byte> address);
+  void close_endpoint();
   result<void> set_handlers();
   template <unsigned Id>
   result<void> set_handler();
