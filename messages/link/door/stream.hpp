@@ -46,7 +46,7 @@ class stream {
   /// Whether the last `fill` left room: then there was no more, but for what has come since.
   [[nodiscard]] bool took_all() const { return took_all_; }
   [[nodiscard]] std::span<const std::byte> input() const {
-    return {in_.data() + in_begin_, in_end_ - in_begin_};
+    return {in_.get() + in_begin_, in_end_ - in_begin_};
   }
   void used(std::size_t bytes) { in_begin_ += bytes; }
   /// The next descriptor that was handed over.
@@ -74,7 +74,7 @@ class stream {
   std::uint64_t written_ = 0;
   std::deque<handed> handed_;
 
-  std::vector<std::byte> in_;
+  std::unique_ptr<std::byte[]> in_;  // of `input_bytes`; pages that nothing reached cost nothing
   std::size_t in_begin_ = 0;
   std::size_t in_end_ = 0;
   bool took_all_ = false;
