@@ -19,6 +19,8 @@ constexpr std::size_t most_staged = 256 << 10;
 constexpr std::size_t most_read = 1 << 20;
 /// What the system holds and has not sent: a control frame waits behind it.
 constexpr int most_unsent = 256 << 10;
+/// What may be on its way inside a machine; the system doubles it for its own use.
+constexpr int local_window = 512 << 10;
 
 }  // namespace
 
@@ -62,7 +64,7 @@ void door_carrier::tune() {
   if (!is_local_) return;
   // Inside a machine a small window loses no time, and a large one is what a control frame waits
   // behind. Between machines the system finds the size that the network needs.
-  const int window = most_unsent;
+  const int window = local_window;
   ::setsockopt(stream_.fd(), SOL_SOCKET, SO_SNDBUF, &window, sizeof(window));
   ::setsockopt(stream_.fd(), SOL_SOCKET, SO_RCVBUF, &window, sizeof(window));
 }
