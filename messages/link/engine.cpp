@@ -18,8 +18,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long one share is shown to those who connect: its arithmetic is what a stranger costs most.
-constexpr auto share_life = 1s;
 /// Strangers taken in, in one turn.
 constexpr int most_accepted = 32;
 /// While frames pass through UCX, the doors are looked at so often.
@@ -82,12 +80,8 @@ key_share engine::make_share() const {
   return out;
 }
 
-key_share engine::shown_share(clock::time_point now) {
-  if (!shown_ || now - shown_since_ > share_life) {
-    shown_.emplace(make_share());
-    shown_since_ = now;
-  }
-  key_share out = *shown_;
+key_share engine::share_to_show(clock::time_point now) {
+  key_share out = shown_.at(now, [this] { return make_share(); });
   fill_random(out.salt);
   return out;
 }
@@ -145,7 +139,7 @@ void engine::take_in(door::visitor who, clock::time_point now) {
   }
   if (strangers_ >= options_.handshakes) push_out_stranger();
   peer& added = add_peer(std::string(who.name), connection::role::accepts, std::move(who));
-  added.core->accept(now + options_.handshake_timeout, shown_share(now));
+  added.core->accept(now + options_.handshake_timeout, share_to_show(now));
   ++strangers_;
   added.is_stranger = true;
   deadline_ = std::min(deadline_, added.core->deadline());
@@ -212,7 +206,8 @@ bool engine::poll(clock::time_point now, bool news) {
   bool worked = settle_all(now);  // what was commanded goes out before we look for what came in
   worked |= events_.tell();       // buffers that come back now are still in the cache
   if (ucx_) worked |= progress_ucx();
-  if (!ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
+  if (!by_ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
+  shown_.expire(now);
   if (now >= sweep_at_) sweep(now);
   if (now >= deadline_) settle_expired(now);
   worked |= settle_all(now);
@@ -233,15 +228,17 @@ bool engine::look_at_doors(clock::time_point now) {
     if ((one.data.u64 & ucx::ucx_carrier::worker_tag) != 0) continue;  // UCX is looked at anyway
     const auto found = peers_.find(one.data.u64);
     if (found == peers_.end()) continue;
-    tell_carrier(found->second, (one.events & ~std::uint32_t{EPOLLOUT}) != 0,
-                 (one.events & EPOLLOUT) != 0);
+    tell_carrier(found->second, one.events);
   }
   return count > 0;
 }
 
-void engine::tell_carrier(peer& which, bool readable, bool writable) {
+/// `events`: what epoll says of its socket.
+void engine::tell_carrier(peer& which, std::uint32_t events) {
+  const bool readable = (events & ~std::uint32_t{EPOLLOUT}) != 0;
   try {
-    static_cast<void>(which.by->progress(readable, writable));
+    static_cast<void>(which.by->progress(readable, (events & EPOLLOUT) != 0,
+                                         (events & (EPOLLHUP | EPOLLERR)) != 0));
   } catch (const std::bad_alloc&) {
     which.core->break_off({errc::io_failed, "no memory for a message"});
   }
@@ -265,7 +262,7 @@ void engine::settle(connection& core, clock::time_point now) {
   } catch (const std::bad_alloc&) {
     core.break_off({errc::io_failed, "no memory for a tensor that came"});
   }
-  if (!core.is_gone()) tell_carrier(which, false, false);
+  if (!core.is_gone()) tell_carrier(which, 0);
   deadline_ = std::min(deadline_, core.deadline());
   if (which.is_stranger && !core.is_stranger()) {
     which.is_stranger = false;
@@ -305,7 +302,11 @@ void engine::sweep(clock::time_point now) {
 
 bool engine::progress_ucx() {
   bool worked = false;
-  for (auto& [id, each] : peers_) worked |= each.over_ucx->progress_ucx();
+  by_ucx_ = false;
+  for (auto& [id, each] : peers_) {
+    worked |= each.over_ucx->progress_ucx();
+    by_ucx_ |= each.over_ucx->uses_ucx();
+  }
   return worked;
 }
 

@@ -14,6 +14,7 @@
 #include "messages/link/link_options.hpp"
 #include "messages/link/wire/connection.hpp"
 #include "messages/link/wire/event_queue.hpp"
+#include "messages/link/wire/shown_share.hpp"
 
 namespace troupe::messages {
 
@@ -61,7 +62,9 @@ class engine {
   /// False when there is something to do at once.
   [[nodiscard]] bool arm();
   /// When `poll` has something to do at the latest.
-  [[nodiscard]] clock::time_point deadline() const { return std::min(deadline_, sweep_at_); }
+  [[nodiscard]] clock::time_point deadline() const {
+    return std::min({deadline_, sweep_at_, shown_.deadline()});
+  }
 
  private:
   struct peer {
@@ -86,8 +89,8 @@ class engine {
   void settle(connection& which, clock::time_point now);
   bool settle_all(clock::time_point now);
   void settle_expired(clock::time_point now);
-  void tell_carrier(peer& which, bool readable, bool writable);
-  [[nodiscard]] key_share shown_share(clock::time_point now);
+  void tell_carrier(peer& which, std::uint32_t events);
+  [[nodiscard]] key_share share_to_show(clock::time_point now);
   [[nodiscard]] key_share make_share() const;
   [[nodiscard]] static bool is_released(peer& which);
   bool progress_ucx();
@@ -103,11 +106,11 @@ class engine {
   clock::time_point sweep_at_ = clock::time_point::max();
   clock::duration sweep_pause_ = {};
   clock::time_point look_at_ = {};  // at the doors, though nothing was told of them
+  bool by_ucx_ = false;             // frames of some peer pass through UCX
   std::uint64_t next_peer_ = 1;
   std::uint64_t strangers_ = 0;  // came in and are not up
   std::uint64_t living_ = 0;     // peers that are not gone
-  std::optional<key_share> shown_;
-  clock::time_point shown_since_ = {};
+  shown_share shown_;
   connection_shared shared_;
 
   descriptor epoll_;

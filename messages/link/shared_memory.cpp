@@ -47,16 +47,16 @@ bool reads_holes(int file) {
   return ::fstatfs(file, &system) == 0 && system.f_type == TMPFS_MAGIC;
 }
 
-bool has_ended(int process) {
-  pollfd state{process, POLLIN, 0};
-  return ::poll(&state, 1, 0) > 0;
-}
-
 }  // namespace
 
 descriptor hold_process(pid_t process) {
   // glibc 2.36 declares pidfd_open for C only.
   return descriptor(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+}
+
+bool has_ended(const descriptor& process) {
+  pollfd state{process.get(), POLLIN, 0};
+  return !process || ::poll(&state, 1, 0) > 0;
 }
 
 /// The mapping and which of it is free.
@@ -181,7 +181,7 @@ void shared_memory::drop_orphans() {
   std::vector<orphans> over;  // blocks are freed without the lock
   const std::lock_guard lock(mutex_);
   const auto last = std::ranges::partition(
-      orphans_, [](const orphans& each) { return !has_ended(each.process->get()); });
+      orphans_, [](const orphans& each) { return !has_ended(*each.process); });
   std::ranges::move(last, std::back_inserter(over));
   orphans_.erase(last.begin(), last.end());
 }

@@ -27,6 +27,8 @@ struct memory_location {
 
 /// A hold on a process (a pidfd), which tells when that has ended; invalid where there is none.
 [[nodiscard]] descriptor hold_process(pid_t process);
+/// Whether the process that is held has ended; true also where there is no hold.
+[[nodiscard]] bool has_ended(const descriptor& process);
 
 /// Memory of this process that other processes of this machine can map, only to read: a link lends
 /// them the tensors that lie in it instead of copying their bytes. Of tensors elsewhere it knows

@@ -55,6 +55,7 @@ struct process_backend {
 };
 using tcp_backend = process_backend<link_transport::tcp>;
 using shm_backend = process_backend<link_transport::shm>;
+using trusted_backend = process_backend<link_transport::trusted>;
 
 /// The simulated network that this thread steps while it waits for something; null where links have
 /// threads of their own.
@@ -98,13 +99,14 @@ struct simulated_backend {
 };
 
 /// A test of the suite: `TestType` is the backend.
-#define LINK_TEST(title)                                                      \
-  TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, simulated_backend<1>, \
-                     simulated_backend<2>, simulated_backend<3>, tcp_backend, shm_backend)
+#define LINK_TEST(title)                                                                    \
+  TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, simulated_backend<1>,               \
+                     simulated_backend<2>, simulated_backend<3>, tcp_backend, shm_backend, \
+                     trusted_backend)
 
 /// One where several threads act at once, so not for the simulated link.
 #define THREADED_LINK_TEST(title) \
-  TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, tcp_backend, shm_backend)
+  TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, tcp_backend, shm_backend, trusted_backend)
 
 // Frames
 

@@ -4,6 +4,9 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -71,6 +74,22 @@ struct chunk_place {
   std::uint64_t at = 0;
   std::uint64_t ticket = 0;
 };
+
+/// Processor time that the threads of this process's links have used.
+double link_seconds() {
+  double out = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (name != "troupe-link") continue;
+    // The clock of another thread of this process, as glibc's pthread_getcpuclockid makes it.
+    const auto clock = static_cast<clockid_t>(~std::stoi(task.path().filename()) * 8 + 6);
+    timespec used{};
+    REQUIRE(clock_gettime(clock, &used) == 0);
+    out += static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+  }
+  return out;
+}
 
 /// A header that begins as messages of that kind do.
 std::vector<std::byte> header_of(std::uint8_t id, std::size_t bytes) {
@@ -337,6 +356,24 @@ TEST_CASE("a peer that leaves while its chunk waits for a frame is noticed", "[l
   CHECK(gone == peer.id);
   CHECK(why.code == errc::peer_lost);
   peer.nodes.check_others();
+}
+
+TEST_CASE("a chunk that waits for its frame costs no processor time, and is taken with it",
+          "[link]") {
+  bad_peer<shm_backend> peer;
+  const head next = with_chunks(wire::least_chunk_bytes);
+  const wire_tensor expected = byte_tensor(wire::least_chunk_bytes, 2);
+  peer.them.say_chunk(chunk_of(1, wire::least_chunk_bytes));
+  peer.them.say_record(record::kind::body, {expected.bytes.data, expected.bytes.bytes});
+  CHECK(peer.nodes.client.send(peer.nodes.to_server, numbered(7)).has_value());
+  CHECK(number_of(peer.nodes.server.frames.next()) == 7);
+  const double before = link_seconds();
+  REQUIRE(peer.nodes.server.downs.stays_empty(500ms));
+  CHECK(link_seconds() - before < 0.025);  // of the threads of all links here
+  peer.them.speaks_ucx = true;             // which passes what waits at the door
+  peer.them.say_frame(next.prefix, next.data);
+  CHECK(holds(peer.them.await(peer.nodes.server.frames).tensors.at(0), expected.bytes.bytes, 2));
+  CHECK(peer.nodes.server.downs.stays_empty(0ms));
 }
 
 TEMPLATE_TEST_CASE("a chunk that comes again is thrown away, and what follows is taken", "[link]",

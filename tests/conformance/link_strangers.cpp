@@ -225,14 +225,33 @@ TEST_CASE("a peer over shared memory whose address is none is let go", "[link]")
   SECTION("an empty one") {
     them.say_address({});
   }
-  SECTION("a sample alone") {
-    them.say_address(std::vector<std::byte>(ucx_side::sample_bytes));
+  SECTION("less than a sample") {
+    them.say_address(std::vector<std::byte>(ucx_side::sample_bytes - 1));
   }
   SECTION("one beyond the limit") {
     them.say_address(std::vector<std::byte>(wire::most_address_bytes + 1));
   }
   CHECK(them.work_until([&] { return them.is_over(); }));
   CHECK(nodes.server.ups.stays_empty(0ms));
+  nodes.check_others();
+}
+
+TEST_CASE("a peer over shared memory whose second address is none is let go", "[link]") {
+  target<shm_backend> nodes;
+  stranger them(link_transport::shm, nodes.address);
+  them.prove();
+  const std::vector<std::byte> sample(ucx_side::sample_bytes);
+  them.say_address(sample);  // enough for a peer that says little
+  const peer_id peer = them.await(nodes.server.ups);
+  SECTION("an empty one") {
+    them.say_address({});
+  }
+  SECTION("the sample again") {
+    them.say_address(sample);
+  }
+  const auto [gone, why] = them.await(nodes.server.downs);
+  CHECK(gone == peer);
+  CHECK(why.code == errc::peer_lost);
   nodes.check_others();
 }
 

@@ -77,6 +77,22 @@ TEST_CASE("records open in the order in which they were sealed, whatever their s
   }
 }
 
+TEST_CASE("a record of several parts is that of all of them in one piece") {
+  const auto algorithm = each_cipher();
+  const connection_keys::key key = fresh_key();
+  cipher apart(key, cipher::use::seals, algorithm);
+  cipher together(key, cipher::use::seals, algorithm);
+  const bytes content = some_bytes(1000);
+  const std::span<const std::byte> all = content;
+  for (const std::size_t cut : {std::size_t{0}, std::size_t{4}, std::size_t{100}}) {
+    CAPTURE(cut);
+    const std::array parts = {all.first(cut), all.subspan(cut, 60), all.subspan(cut + 60)};
+    bytes whole(content.size() + record::overhead_bytes);
+    CHECK(apart.seal(kind::last, parts, whole.data()) == whole.size());
+    CHECK(whole == seal(together, content));
+  }
+}
+
 TEST_CASE("a record hides its content, and the same one twice") {
   const auto algorithm = each_cipher();
   way one(algorithm);

@@ -19,6 +19,8 @@ constexpr std::size_t most_staged = 256 << 10;
 constexpr std::size_t most_read = 1 << 20;
 /// What the system holds and has not sent: a control frame waits behind it.
 constexpr int most_unsent = 256 << 10;
+/// What may be on its way inside a machine; the system doubles it for its own use.
+constexpr int local_window = 512 << 10;
 
 }  // namespace
 
@@ -37,19 +39,19 @@ door_carrier::door_carrier(waiting_room where, const limits& bounds, visitor fro
       process_(from.process),
       stream_(std::move(from.socket)) {
   tune();
-  watch(false);
+  watch();
 }
 
 door_carrier::~door_carrier() = default;
 
 /// Has epoll tell of this socket, level-triggered.
-void door_carrier::watch(bool output) {
-  const auto wanted = EPOLLIN | (output ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
-  if (wanted == watched_) return;
+void door_carrier::watch() {
+  const std::uint32_t wanted = (is_deaf_ ? 0U : EPOLLIN) | (writable_ ? 0U : EPOLLOUT);
+  if (watched_ == wanted) return;
   epoll_event event{};
   event.events = wanted;
   event.data.u64 = where_.tag;
-  ::epoll_ctl(where_.epoll, watched_ == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, stream_.fd(), &event);
+  ::epoll_ctl(where_.epoll, watched_ ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, stream_.fd(), &event);
   watched_ = wanted;
 }
 
@@ -62,7 +64,7 @@ void door_carrier::tune() {
   if (!is_local_) return;
   // Inside a machine a small window loses no time, and a large one is what a control frame waits
   // behind. Between machines the system finds the size that the network needs.
-  const int window = most_unsent;
+  const int window = local_window;
   ::setsockopt(stream_.fd(), SOL_SOCKET, SO_SNDBUF, &window, sizeof(window));
   ::setsockopt(stream_.fd(), SOL_SOCKET, SO_RCVBUF, &window, sizeof(window));
 }
@@ -74,7 +76,8 @@ void door_carrier::dial() {
   tune();
   dialling_ = true;
   readable_ = false;
-  watch(true);
+  writable_ = false;
+  watch();
 }
 
 void door_carrier::fail_dial(const error& why) {
@@ -83,10 +86,11 @@ void door_carrier::fail_dial(const error& why) {
 
 void door_carrier::hang_up() {
   stream_.close();
-  watched_ = 0;
+  watched_.reset();
   dialling_ = false;
   readable_ = false;
   writable_ = true;
+  is_deaf_ = false;
   sealer_.reset();
   opener_.reset();
   message_.clear();
@@ -107,14 +111,25 @@ bool door_carrier::has_output() const {
 
 bool door_carrier::is_pending() const {
   if (!stream_.is_open() || dialling_) return false;
-  const bool blocked = body_in_ && body_in_->is_offered;
-  return (readable_ && !blocked) || (writable_ && has_output());
+  return (readable_ && !awaits_place()) || (writable_ && has_output());
 }
 
-bool door_carrier::progress(bool readable, bool writable) {
+bool door_carrier::progress(bool readable, bool writable, bool ended) {
   readable_ |= readable;
   writable_ |= writable;
-  return progress();
+  const bool waits = readable && stream_.is_open() && awaits_place();
+  const bool left = waits && wait_for_place(ended);
+  return progress() || left;
+}
+
+/// A chunk that came before its frame may wait for long: until then nothing is read, so epoll must
+/// not go on telling of it. It tells of the end all the same, which a frame that came in another
+/// way has one turn to overtake.
+bool door_carrier::wait_for_place(bool ended) {
+  is_deaf_ = true;
+  if (!ended || !std::exchange(body_in_->saw_end, true)) return false;
+  whom().broken({errc::peer_lost, "it has ended the connection"}, true);
+  return true;
 }
 
 bool door_carrier::progress() {
@@ -123,7 +138,8 @@ bool door_carrier::progress() {
   if (dialling_ && !dialled()) return true;
   if (dialling_) return false;
   moved |= write_some();
-  if (stream_.is_open() && readable_) moved |= read_some();
+  if (stream_.is_open() && readable_ && !awaits_place()) moved |= read_some();
+  if (stream_.is_open()) watch();
   return moved;
 }
 
@@ -143,7 +159,6 @@ bool door_carrier::dialled() {
     process_ = who.process;
   }
   dialling_ = false;
-  watch(true);
   return true;
 }
 
@@ -161,12 +176,12 @@ bool door_carrier::read_some() {
     if (news == stream::news::over) {
       // What came before the end has been taken, unless a body waits for its place; it has one turn
       // to be given one.
-      readable_ = body_in_ && body_in_->is_offered && !std::exchange(body_in_->saw_end, true);
+      readable_ = awaits_place() && !std::exchange(body_in_->saw_end, true);
       if (!readable_) whom().broken({errc::peer_lost, stream_.problem()}, true);
       return true;
     }
-    readable_ = news == stream::news::some;
-    if (!readable_ || (body_in_ && body_in_->is_offered)) return moved;
+    readable_ = news == stream::news::some && !stream_.took_all();
+    if (!readable_ || awaits_place()) return moved;
   }
   return moved;
 }
@@ -205,7 +220,7 @@ bool door_carrier::parse_handshake() {
 bool door_carrier::parse_record() {
   if (!opener_)
     opener_.emplace(whom().keys()->receiving, record::cipher::use::opens, whom().keys()->cipher);
-  if (body_in_ && body_in_->is_offered) return false;
+  if (awaits_place()) return false;
   const auto input = stream_.input();
   if (input.size() < record::head_bytes) return false;
   const auto head = record::read_head(input.first<record::head_bytes>());
@@ -294,12 +309,14 @@ void door_carrier::receive(receiving& what) {
   body_in_->what = &what;
   body_in_->to = what.data;
   readable_ = true;
+  is_deaf_ = false;
 }
 
 void door_carrier::drop(void*) {
   if (!body_in_) return;
   body_in_->is_offered = false;  // and its bytes are thrown away
   readable_ = true;
+  is_deaf_ = false;
 }
 
 void door_carrier::send(sending& what) {
@@ -329,7 +346,6 @@ bool door_carrier::write_some() {
   }
   if (!stream_.is_open()) return true;
   writable_ = stream_.waiting() == 0;
-  watch(!writable_);
   return moved;
 }
 
@@ -378,31 +394,34 @@ void door_carrier::stage_message(sending& what) {
     sealer_.emplace(whom().keys()->sending, record::cipher::use::seals, whom().keys()->cipher);
   if (what.descriptor >= 0) stream_.hand_over(what.descriptor);
   // A header and what fits beside it are one record.
-  std::vector<std::byte> content(sizeof(std::uint32_t));
-  std::memcpy(content.data(), &what.header_bytes, sizeof(std::uint32_t));
+  const auto length = std::as_bytes(std::span(&what.header_bytes, 1));
   const auto header = what.head();
-  content.insert(content.end(), header.begin(), header.end());
   auto data = what.id == wire::chunk_id ? std::span<const std::byte>() : what.data;
-  for (;;) {
-    const std::size_t more = std::min(data.size(), record::most_bytes - content.size());
-    content.insert(content.end(), data.begin(), data.begin() + static_cast<std::ptrdiff_t>(more));
-    data = data.subspan(more);
-    stage_part(data.empty() ? record::kind::last : record::kind::more, content);
-    if (data.empty()) return;
-    content.clear();
+  const auto next = [&data](std::size_t most) {
+    const auto out = data.first(std::min(data.size(), most));
+    data = data.subspan(out.size());
+    return out;
+  };
+  const std::size_t room = record::most_bytes - length.size() - header.size();
+  const std::array first = {length, header, next(room)};
+  stage_part(data.empty() ? record::kind::last : record::kind::more, first);
+  while (!data.empty()) {
+    const std::array part = {next(record::most_bytes)};
+    stage_part(data.empty() ? record::kind::last : record::kind::more, part);
   }
 }
 
-void door_carrier::stage_part(record::kind what, std::span<const std::byte> content) {
-  std::byte* const to = stream_.room_for(content.size() + record::overhead_bytes);
-  sealer_->seal(what, content, to);
-  stream_.staged(content.size() + record::overhead_bytes);
+/// Seals into what is on its way, from where the parts lie.
+void door_carrier::stage_part(record::kind what, parts of) {
+  std::size_t bytes = record::overhead_bytes;
+  for (const auto part : of) bytes += part.size();
+  stream_.staged(sealer_->seal(what, of, stream_.room_for(bytes)));
 }
 
 void door_carrier::stage_body() {
   const auto left = body_out_->data.subspan(body_offset_);
   const auto part = left.first(std::min(left.size(), record::most_bytes));
-  stage_part(record::kind::body, part);
+  stage_part(record::kind::body, std::span(&part, 1));
   body_offset_ += part.size();
   if (part.size() < left.size()) return;
   marks_.push_back({stream_.total_staged(), std::exchange(body_out_, nullptr)});

@@ -37,8 +37,8 @@ class door_carrier : public carrier {
 
   /// Reads and writes what can be. Returns whether anything moved.
   bool progress();
-  /// The same, with what the socket is ready for.
-  bool progress(bool readable, bool writable);
+  /// The same, with what the socket is ready for; `ended`: the other side has closed it.
+  bool progress(bool readable, bool writable, bool ended = false);
   /// Whether `progress` has something to do without news from the socket.
   [[nodiscard]] bool is_pending() const;
 
@@ -68,7 +68,9 @@ class door_carrier : public carrier {
     sending* what = nullptr;
   };
 
-  void watch(bool output);
+  void watch();
+  [[nodiscard]] bool awaits_place() const { return body_in_ && body_in_->is_offered; }
+  bool wait_for_place(bool ended);
   void tune();
   [[nodiscard]] bool dialled();
   [[nodiscard]] bool has_output() const;
@@ -88,7 +90,8 @@ class door_carrier : public carrier {
   bool stage_next();
   void stage_plain(sending& what);
   void stage_message(sending& what);
-  void stage_part(record::kind what, std::span<const std::byte> content);
+  using parts = std::span<const std::span<const std::byte>>;
+  void stage_part(record::kind what, parts of);
   void stage_body();
   void tell_written();
 
@@ -102,9 +105,10 @@ class door_carrier : public carrier {
 
   stream stream_;
   bool dialling_ = false;
-  std::uint32_t watched_ = 0;  // what epoll tells of
-  bool readable_ = false;      // the socket may have more than we took
+  std::optional<std::uint32_t> watched_;  // what epoll tells of
+  bool readable_ = false;                 // the socket may have more than we took
   bool writable_ = true;
+  bool is_deaf_ = false;  // what comes has to wait until the chunk before it has a place
   std::optional<record::cipher> sealer_;
   std::optional<record::cipher> opener_;
 

@@ -85,6 +85,8 @@ std::ptrdiff_t stream::read_some(std::span<std::byte> into) {
   message.msg_controllen = sizeof(control.bytes);
   const auto got = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
   if (got < 0) return got;
+  // A read ends with what a descriptor came with, whatever lies behind.
+  took_all_ = static_cast<std::size_t>(got) < into.size() && message.msg_controllen == 0;
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each; each = CMSG_NXTHDR(&message, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -99,16 +101,17 @@ std::ptrdiff_t stream::read_some(std::span<std::byte> into) {
 }
 
 stream::news stream::fill() {
-  if (in_.empty()) in_.resize(input_bytes);
+  if (!in_) in_ = std::make_unique_for_overwrite<std::byte[]>(input_bytes);
   if (in_begin_ == in_end_) in_begin_ = in_end_ = 0;
-  if (in_end_ == in_.size()) {
+  took_all_ = false;
+  if (in_end_ == input_bytes) {
     if (in_begin_ == 0) return news::some;  // it is full: the owner has something to do
-    std::memmove(in_.data(), in_.data() + in_begin_, in_end_ - in_begin_);
+    std::memmove(in_.get(), in_.get() + in_begin_, in_end_ - in_begin_);
     in_end_ -= std::exchange(in_begin_, 0);
   }
   std::ptrdiff_t got = 0;
   do {
-    got = read_some(std::span(in_).subspan(in_end_));
+    got = read_some({in_.get() + in_end_, input_bytes - in_end_});
   } while (got < 0 && errno == EINTR);
   if (got > 0) {
     in_end_ += static_cast<std::size_t>(got);

@@ -43,8 +43,10 @@ class stream {
   // In
   /// Takes what the system has. `over`: the connection has ended, after what came until now.
   [[nodiscard]] news fill();
+  /// Whether the last `fill` left room: then there was no more, but for what has come since.
+  [[nodiscard]] bool took_all() const { return took_all_; }
   [[nodiscard]] std::span<const std::byte> input() const {
-    return {in_.data() + in_begin_, in_end_ - in_begin_};
+    return {in_.get() + in_begin_, in_end_ - in_begin_};
   }
   void used(std::size_t bytes) { in_begin_ += bytes; }
   /// The next descriptor that was handed over.
@@ -72,9 +74,10 @@ class stream {
   std::uint64_t written_ = 0;
   std::deque<handed> handed_;
 
-  std::vector<std::byte> in_;
+  std::unique_ptr<std::byte[]> in_;  // of `input_bytes`; pages that nothing reached cost nothing
   std::size_t in_begin_ = 0;
   std::size_t in_end_ = 0;
+  bool took_all_ = false;
   std::deque<descriptor> received_;
 };
 

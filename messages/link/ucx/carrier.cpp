@@ -1,7 +1,6 @@
 #include "messages/link/ucx/carrier.hpp"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
 
@@ -11,6 +10,7 @@
 #include <exception>
 #include <utility>
 
+#include "messages/base/log.hpp"
 #include "messages/link/cluster_secret.hpp"
 
 namespace troupe::messages::ucx {
@@ -18,6 +18,13 @@ namespace {
 
 /// The id of the Active Message that says a chunk has been read; the others are wire::message_id.
 constexpr unsigned receipt_id = 64;
+
+/// Messages in a second that two processes of a machine pass through the door before they think of
+/// UCX: more than heartbeats, and than what they say when they meet.
+constexpr unsigned few_messages = 32;
+
+/// How long an endpoint may take to let go of what it was sending.
+constexpr auto most_closing = std::chrono::milliseconds(100);
 
 bool passes_ucx(wire::message_id id) {
   switch (id) {
@@ -29,11 +36,6 @@ bool passes_ucx(wire::message_id id) {
     default:
       return false;
   }
-}
-
-bool has_ended(const descriptor& process) {
-  pollfd state{process.get(), POLLIN, 0};
-  return !process || ::poll(&state, 1, 0) > 0;
 }
 
 /// What a process shows so that another can try whether it may read its memory. In an address it
@@ -85,22 +87,49 @@ ucx_carrier::~ucx_carrier() {
 
 std::vector<std::byte> ucx_carrier::address() {
   // Asked for when the handshake is done: from now on UCX may learn of the peer.
-  if (auto opened = open_worker(); !opened) {
-    whom().broken(opened.error());
-    return {};
+  if (!is_shm_ && !worker_) {
+    if (auto opened = open_worker(); !opened) {
+      whom().broken(opened.error());
+      return {};
+    }
   }
+  const auto shown = std::as_bytes(std::span(&shown_sample(), 1));
+  std::vector<std::byte> out(shown.begin(), shown.end());
+  if (!worker_) return out;
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
   if (ucp_worker_get_address(worker_.get(), &address, &bytes) != UCS_OK) {
     whom().broken({errc::io_failed, "UCX does not say where it is reached"});
     return {};
   }
-  const auto shown = std::as_bytes(std::span(&shown_sample(), 1));
-  std::vector<std::byte> out(shown.begin(), shown.end());
   const auto* const data = reinterpret_cast<const std::byte*>(address);
   out.insert(out.end(), data, data + bytes);
   ucp_worker_release_address(worker_.get(), address);
   return out;
+}
+
+/// Counts what has to go through the door for want of a worker, and makes one when it is much.
+void ucx_carrier::note_traffic(wire::message_id id) {
+  if (has_tried_ || is_hung_up()) return;
+  const auto now = clock::now();
+  if (now - recent_since_ >= std::chrono::seconds(1)) {
+    recent_since_ = now;
+    recent_ = 0;
+  }
+  if (++recent_ > few_messages || id == wire::chunk_id) offer_worker();
+}
+
+/// Makes a worker and tells the peer its address. Without one the door goes on carrying everything.
+bool ucx_carrier::offer_worker() {
+  has_tried_ = true;
+  if (auto opened = open_worker(); !opened) {
+    log::warning(fmt::format("what is sent to peer {} passes a socket, which is slower: {}",
+                             whom().name(), opened.error().text));
+    worker_.reset();
+    return false;
+  }
+  whom().say_address();
+  return true;
 }
 
 result<void> ucx_carrier::open_worker() {
@@ -110,22 +139,35 @@ result<void> ucx_carrier::open_worker() {
   if (const auto status = ucp_worker_get_efd(worker_.get(), &event_fd_); status != UCS_OK) {
     return tl::unexpected(to_error(status, "UCX cannot be waited for"));
   }
-  if (auto set = set_handlers(); !set) return set;
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = where_.tag | worker_tag;
-  if (::epoll_ctl(where_.epoll, EPOLL_CTL_ADD, event_fd_, &event) == 0) return {};
-  return tl::unexpected(
-      error{errc::io_failed, fmt::format("cannot wait for UCX: {}", std::strerror(errno))});
+  return set_handlers();
 }
 
 result<void> ucx_carrier::reach(std::span<const std::byte> address) {
-  if (!worker_ || address.size() <= sizeof(sample)) {
+  const bool is_first = !std::exchange(is_known_, true);
+  const bool has_sample = address.size() >= sizeof(sample);
+  const auto of_ucx = address.subspan(has_sample ? sizeof(sample) : address.size());
+  const bool may_lack_ucx = is_shm_ && is_first;
+  if (!has_sample || (of_ucx.empty() && !may_lack_ucx)) {
     return tl::unexpected(error{errc::peer_lost, "UCX has no address of it"});
   }
-  if (is_shm_) probe(address);
-  const auto of_ucx = address.subspan(sizeof(sample));
-  const std::vector<std::byte> aligned(of_ucx.begin(), of_ucx.end());
+  if (is_shm_ && is_first) probe(address);
+  if (of_ucx.empty()) return {};
+  is_told_ = true;
+  const bool can = worker_ != nullptr || (is_shm_ && !has_tried_ && offer_worker());
+  if (!can && is_shm_) return {};
+  return open_endpoint(of_ucx);
+}
+
+result<void> ucx_carrier::open_endpoint(std::span<const std::byte> address) {
+  if (!worker_) return tl::unexpected(error{errc::peer_lost, "UCX has no worker for it"});
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = where_.tag | worker_tag;
+  if (::epoll_ctl(where_.epoll, EPOLL_CTL_ADD, event_fd_, &event) != 0) {
+    return tl::unexpected(
+        error{errc::io_failed, fmt::format("cannot wait for UCX: {}", std::strerror(errno))});
+  }
+  const std::vector<std::byte> aligned(address.begin(), address.end());
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLER |
                       UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
@@ -150,11 +192,11 @@ void ucx_carrier::probe(std::span<const std::byte> address) {
 }
 
 bool ucx_carrier::progress_ucx() {
-  return endpoint_ != nullptr && !failed_ && ucp_worker_progress(worker_.get()) > 0;
+  return uses_ucx() && ucp_worker_progress(worker_.get()) > 0;
 }
 
 bool ucx_carrier::arm() {
-  return endpoint_ == nullptr || failed_ || ucp_worker_arm(worker_.get()) == UCS_OK;
+  return !uses_ucx() || ucp_worker_arm(worker_.get()) == UCS_OK;
 }
 
 void ucx_carrier::on_failed(void* self, ucp_ep_h, ucs_status_t status) {
@@ -168,7 +210,11 @@ void ucx_carrier::note_failure(ucs_status_t status) {
 
 void ucx_carrier::send(sending& what) {
   if (!passes_ucx(what.id)) return door_carrier::send(what);
-  if (endpoint_ == nullptr || failed_) return whom().sent(what, false);
+  if (!uses_ucx()) {
+    if (!is_shm_ || failed_) return whom().sent(what, false);
+    note_traffic(what.id);
+    return door_carrier::send(what);
+  }
   if (what.id != wire::chunk_id) return post(what, UCP_AM_SEND_FLAG_EAGER);
   if (!is_shm_) return post(what, UCP_AM_SEND_FLAG_RNDV);
   if (!is_read_) return door_carrier::send(what);
@@ -179,10 +225,12 @@ void ucx_carrier::post(sending& what, unsigned flags) {
   what.with = this;
   const ucp_request_param_t params = send_params(flags, &ucx_carrier::on_sent, &what);
   const auto header = what.head();
+  posted_.insert(&what);  // it may be told of from within
   const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, what.id, header.data(), header.size(),
                                                    what.data.data(), what.data.size(), &params);
-  if (!UCS_PTR_IS_PTR(request)) return finish_send(what, UCS_PTR_RAW_STATUS(request));
-  posted_.insert(&what);
+  if (UCS_PTR_IS_PTR(request)) return;
+  posted_.erase(&what);
+  finish_send(what, UCS_PTR_RAW_STATUS(request));
 }
 
 void ucx_carrier::on_sent(void* request, ucs_status_t status, void* what) {
@@ -228,7 +276,7 @@ void ucx_carrier::post_place(sending& what) {
 }
 
 void ucx_carrier::say_receipt(std::uint64_t ticket) {
-  if (endpoint_ == nullptr || failed_) return;
+  if (!uses_ucx()) return;
   post_copy(endpoint_, receipt_id, std::as_bytes(std::span(&ticket, 1)), {});
 }
 
@@ -331,12 +379,12 @@ void ucx_carrier::receive(receiving& what) {
   params.cb.recv_am = &ucx_carrier::on_received;
   what.with = this;
   params.user_data = &what;
+  // Where the sender is lost, UCX tells so from within, and gives a request all the same.
+  receiving_.insert(&what);
   const ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_.get(), what.offered, what.data, what.bytes, &params);
-  if (UCS_PTR_IS_PTR(request)) {
-    receiving_.insert(&what);
-    return;
-  }
+  if (UCS_PTR_IS_PTR(request)) return;
+  receiving_.erase(&what);
   const auto status = UCS_PTR_RAW_STATUS(request);
   if (status != UCS_OK) note_failure(status);
   whom().received(what, status == UCS_OK);
@@ -374,9 +422,26 @@ void ucx_carrier::drop(void* offered) {
   if (!place.empty()) say_receipt(place.mapped()->ticket);
 }
 
+/// Over a network UCX ends the process when a worker goes whose endpoint has something to send.
+/// Over shared memory, where it does not, an endpoint cannot be closed without its peer.
+void ucx_carrier::close_endpoint() {
+  if (is_shm_ || endpoint_ == nullptr) return;
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t closing = ucp_ep_close_nbx(endpoint_, &params);
+  if (!UCS_PTR_IS_PTR(closing)) return;
+  const auto latest = clock::now() + most_closing;
+  while (ucp_request_check_status(closing) == UCS_INPROGRESS && clock::now() < latest) {
+    ucp_worker_progress(worker_.get());
+  }
+  ucp_request_free(closing);
+}
+
 /// The worker is destroyed without another look at what the peer left in it.
 void ucx_carrier::hang_up() {
   is_ending_ = true;
+  close_endpoint();
   endpoint_ = nullptr;
   event_fd_ = -1;
   worker_.reset();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,10 +18,12 @@ namespace troupe::messages::ucx {
 /// peer has a worker of its own: what a process that was killed or stopped leaves in shared memory
 /// stays between it and us, and goes with the worker. One thread.
 ///
-/// Inside a machine UCX moves what is small. A chunk is read by its receiver where it lies in the
-/// sender's memory (process_vm_readv), which then says so; where the system does not allow that, it
-/// passes the door. UCX's own way of reading (its cma transport) ends the reader's process when the
-/// other one has died.
+/// Inside a machine UCX moves what is small, once there is enough of it: a worker takes
+/// milliseconds and about a mebibyte, so two that say little pass it through the door. The first of
+/// the two with more to say makes its worker and tells its address, and the other answers with its
+/// own. A chunk is read by its receiver where it lies in the sender's memory (process_vm_readv),
+/// which then says so; where the system does not allow that, it passes the door. UCX's own way of
+/// reading (its cma transport) ends the reader's process when the other one has died.
 class ucx_carrier final : public door::door_carrier {
  public:
   template <class From>
@@ -36,6 +39,8 @@ class ucx_carrier final : public door::door_carrier {
 
   /// Lets UCX do what there is to do. Returns whether there was anything.
   bool progress_ucx();
+  /// Whether frames go by way of UCX.
+  [[nodiscard]] bool uses_ucx() const { return endpoint_ != nullptr && !failed_; }
   /// False when there is something to do at once.
   [[nodiscard]] bool arm();
 
@@ -44,6 +49,7 @@ class ucx_carrier final : public door::door_carrier {
   void drop(void* offered) override;
   [[nodiscard]] std::vector<std::byte> address() override;
   [[nodiscard]] result<void> reach(std::span<const std::byte> address) override;
+  [[nodiscard]] bool expects_address() const override { return is_shm_ && !is_told_; }
   [[nodiscard]] bool keeps_order() const override { return false; }
   [[nodiscard]] bool reads_peer() const override { return reads_; }
   void peer_reads() override { is_read_ = true; }
@@ -59,7 +65,13 @@ class ucx_carrier final : public door::door_carrier {
     std::uint64_t ticket = 0;
   };
 
+  using clock = std::chrono::steady_clock;
+
+  void note_traffic(wire::message_id id);
+  bool offer_worker();
   result<void> open_worker();
+  result<void> open_endpoint(std::span<const std::byte> address);
+  void close_endpoint();
   result<void> set_handlers();
   template <unsigned Id>
   result<void> set_handler();
@@ -88,6 +100,11 @@ class ucx_carrier final : public door::door_carrier {
   ucx::worker worker_;
   ucp_ep_h endpoint_ = nullptr;
   int event_fd_ = -1;
+  bool is_known_ = false;   // the peer has said an address
+  bool is_told_ = false;    // it has said UCX's
+  bool has_tried_ = false;  // to make a worker
+  unsigned recent_ = 0;     // messages through the door since then, for about a second
+  clock::time_point recent_since_ = {};
   bool failed_ = false;
   bool is_ending_ = false;  // callbacks only free what they are told of
 

@@ -88,9 +88,12 @@ class carrier {
   virtual void drop(void* offered) = 0;
 
   /// Where the other side reaches this one beside the door; nothing: the door carries everything.
+  /// A carrier that knows more later has the connection say it again.
   [[nodiscard]] virtual std::vector<std::byte> address() { return {}; }
   /// The other side has proved itself and says where it is reached.
   [[nodiscard]] virtual result<void> reach(std::span<const std::byte> /*address*/) { return {}; }
+  /// Whether the other side, which has said where it is reached, may say it again.
+  [[nodiscard]] virtual bool expects_address() const { return false; }
 
   /// The other side's process, where it is one of this machine; else 0.
   [[nodiscard]] virtual std::uint64_t process() const { return 0; }

@@ -88,6 +88,8 @@ class connection {
   void break_off(error why);
   /// What came is no message of ours, or was changed on its way.
   void break_seal(const std::string& what);
+  /// The other side has proved itself and is to hear where this one is reached.
+  void say_address();
 
   /// Has `settle` called soon.
   void want_attention();
@@ -152,7 +154,6 @@ class connection {
   void sign_and_post(sending& what, wire::message_id id, Header& header,
                      std::span<const std::byte> covered);
   void say_handshake(const wire::handshake_message& message);
-  void say_address();
   void say_farewell(const error& why, bool answer);
   void say_memory(wire::memory_kind kind);
   void say_returns();

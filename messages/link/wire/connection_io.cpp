@@ -232,10 +232,12 @@ void connection::take_address(const arrived_message& what) {
       })) {
     return;
   }
-  if (state_ != state::meeting) {
+  const bool is_first = state_ == state::meeting;
+  if (!is_first && !carrier_.expects_address()) {
     return break_off({errc::bad_frame, fmt::format("peer {}: a second address", name_)});
   }
   if (auto reached = carrier_.reach(what.data); !reached) return broken(reached.error());
+  if (!is_first) return;
   become_up();
   if (carrier_.reads_peer()) say_memory(wire::memory_kind::reads);
 }

@@ -55,7 +55,7 @@ namespace troupe::messages::wire {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 inline constexpr std::uint32_t wire_magic = 0x50525254;  // "TRRP"
-inline constexpr std::uint16_t wire_version = 5;
+inline constexpr std::uint16_t wire_version = 6;
 
 enum message_id : std::uint8_t {
   handshake_id = 1,

@@ -99,9 +99,12 @@ void cipher::next_nonce(std::span<unsigned char, 12> out) {
   ++number_;
 }
 
-void cipher::seal(kind what, std::span<const std::byte> content, std::byte* out) {
-  const std::uint32_t word = static_cast<std::uint32_t>(content.size()) |
-                             std::uint32_t{static_cast<std::uint8_t>(what)} << 24;
+std::size_t cipher::seal(kind what, std::span<const std::span<const std::byte>> parts,
+                         std::byte* out) {
+  std::size_t bytes = 0;
+  for (const auto part : parts) bytes += part.size();
+  const std::uint32_t word =
+      static_cast<std::uint32_t>(bytes) | std::uint32_t{static_cast<std::uint8_t>(what)} << 24;
   std::memcpy(out, &word, head_bytes);
   std::array<unsigned char, 12> nonce;
   next_nonce(nonce);
@@ -109,13 +112,15 @@ void cipher::seal(kind what, std::span<const std::byte> content, std::byte* out)
   auto* const to = context_.get();
   require(EVP_CipherInit_ex(to, nullptr, nullptr, nullptr, nonce.data(), -1));
   require(EVP_CipherUpdate(to, nullptr, &done, raw(out), head_bytes));
-  if (!content.empty()) {
-    require(EVP_CipherUpdate(to, raw(out + head_bytes), &done, raw(content.data()),
-                             static_cast<int>(content.size())));
+  std::byte* end = out + head_bytes;
+  for (const auto part : parts) {
+    if (part.empty()) continue;
+    require(EVP_CipherUpdate(to, raw(end), &done, raw(part.data()), static_cast<int>(part.size())));
+    end += part.size();
   }
-  require(EVP_CipherFinal_ex(to, raw(out + head_bytes + content.size()), &done));
-  require(
-      EVP_CIPHER_CTX_ctrl(to, EVP_CTRL_AEAD_GET_TAG, tag_bytes, out + head_bytes + content.size()));
+  require(EVP_CipherFinal_ex(to, raw(end), &done));
+  require(EVP_CIPHER_CTX_ctrl(to, EVP_CTRL_AEAD_GET_TAG, tag_bytes, end));
+  return bytes + overhead_bytes;
 }
 
 bool cipher::open(std::span<const std::byte> whole, std::byte* out) {

@@ -59,8 +59,12 @@ class cipher {
   cipher& operator=(const cipher&) = delete;
   ~cipher();
 
-  /// Writes the next record of `content` to `out`, which has room for it and `overhead_bytes`.
-  void seal(kind what, std::span<const std::byte> content, std::byte* out);
+  /// Writes the next record, of these parts one after another, to `out`, which has room for them
+  /// and `overhead_bytes`. Returns the bytes of the record.
+  std::size_t seal(kind what, std::span<const std::span<const std::byte>> parts, std::byte* out);
+  std::size_t seal(kind what, std::span<const std::byte> content, std::byte* out) {
+    return seal(what, std::span(&content, 1), out);
+  }
 
   /// Opens the next record, whole as it came, into `out`, which has room for its content. False:
   /// it is not the other side's next; `out` holds nothing to be used then.
