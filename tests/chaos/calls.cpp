@@ -41,10 +41,16 @@ std::string kind_of(const std::string& process) {
   return process.substr(0, process.find('-'));
 }
 
-/// What is known to end a process, and cannot be helped from here (docs/failures.md): CAF ends the
-/// process when a thread of its own cannot be started. Each process tries beforehand.
-bool is_beyond_us(const std::string& call, const std::string& frames) {
-  return call == "pthread_create" && frames.find(" libcaf_core") != std::string::npos;
+/// What docs/failures.md says cannot be turned into an error: UCX ends the process where it lacks
+/// what its own threads need, CAF where one of its threads cannot be started.
+bool is_of_library(const failing_call& what, const std::string& log) {
+  const bool by_ucx =
+      what.frames.starts_with("libuc") && (log.find("ucs_fatal_error") != std::string::npos ||
+                                           log.find("ucs_handle_error") != std::string::npos);
+  const bool by_caf = what.call == "pthread_create" &&
+                      what.frames.find(" libcaf_core") != std::string::npos &&
+                      log.find("terminate called") != std::string::npos;
+  return by_ucx || by_caf;
 }
 
 std::string hexadecimal(std::uint64_t number) {
@@ -79,10 +85,11 @@ std::string fault_of_saving(const subject& subject, const outcome& ended,
 
 struct row {
   std::size_t tried = 0, went_on = 0, failed = 0, refused = 0, elsewhere = 0, not_made = 0;
-  std::size_t without_reason = 0, bad = 0;
+  std::size_t without_reason = 0, of_library = 0, bad = 0;
 
   void add(const call_verdict& one) {
     ++tried;
+    if (one.is_of_library) ++of_library;
     if (!one.complaints.empty()) ++bad;
     if (!one.was_made)
       ++not_made;
@@ -94,11 +101,11 @@ struct row {
       ++refused;
     else
       ++elsewhere;
-    if (one.was_made && !one.says_why) ++without_reason;
+    if (one.was_made && !one.says_why && !one.is_of_library) ++without_reason;
   }
   void print(const std::string& name) const {
-    std::printf("%-18s %6zu %8zu %7zu %7zu %7zu %9zu %11zu %5zu\n", name.c_str(), tried, went_on,
-                failed, refused, elsewhere, not_made, without_reason, bad);
+    std::printf("%-18s %6zu %8zu %7zu %7zu %7zu %9zu %10zu %9zu %5zu\n", name.c_str(), tried,
+                went_on, failed, refused, elsewhere, not_made, without_reason, of_library, bad);
   }
 };
 
@@ -123,7 +130,6 @@ std::vector<failing_call> count_calls(const subject& what, seconds bound) {
     for (std::uint32_t i = 0; i < record->places_used; ++i) {
       const auto& each = record->places[i];
       const auto& call = fallible_calls[each.call];
-      if (is_beyond_us(call.name, each.frames)) continue;
       if (!known.emplace(kind_of(record->process), call.name, each.place).second) continue;
       found.push_back({.subject = what.name,
                        .process = record->process,
@@ -160,6 +166,10 @@ call_verdict try_call(const failing_call& what, seconds bound) {
     verdict.complaints.push_back(verdict.was_made ? "it ended because a call was interrupted"
                                                   : "it ended although no call failed");
   const std::string text = ended.text();
+  if (verdict.was_made && is_of_library(what, text)) {
+    verdict.is_of_library = true;
+    verdict.complaints.clear();
+  }
   const bool of_memory = text.find("there is no memory for") != std::string::npos;
   verdict.says_why =
       ended.code == 0 || of_memory || text.find(std::strerror(what.reason)) != std::string::npos;
@@ -173,8 +183,8 @@ std::size_t report(const std::vector<call_verdict>& all) {
     rows[each.what.call].add(each);
     sum.add(each);
   }
-  std::printf("%-18s %6s %8s %7s %7s %7s %9s %11s %5s\n", "call", "tried", "went on", "code 1",
-              "code 2", "3 and 4", "not made", "no reason", "bad");
+  std::printf("%-18s %6s %8s %7s %7s %7s %9s %10s %9s %5s\n", "call", "tried", "went on", "code 1",
+              "code 2", "3 and 4", "not made", "no reason", "UCX, CAF", "bad");
   for (const auto& [name, each] : rows) each.print(name);
   sum.print("all");
   for (const auto& each : all) {
@@ -184,10 +194,13 @@ std::size_t report(const std::vector<call_verdict>& all) {
     for (const auto& complaint : each.complaints) std::printf("  %s\n", complaint.c_str());
     std::printf("  last line: %s\n", each.last_line.c_str());
   }
-  for (const auto& each : all)
-    if (each.complaints.empty() && each.was_made && !each.says_why)
-      std::printf("no reason: ./dev chaos %s\n  made by %s\n  last line: %s\n",
-                  each.what.to_repeat().c_str(), each.what.frames.c_str(), each.last_line.c_str());
+  for (const auto& each : all) {
+    const bool is_vague = each.complaints.empty() && each.was_made && !each.says_why;
+    if (!is_vague && !each.is_of_library) continue;
+    std::printf("%s: ./dev chaos %s\n  made by %s\n  last line: %s\n",
+                each.is_of_library ? "ended by UCX or CAF" : "no reason",
+                each.what.to_repeat().c_str(), each.what.frames.c_str(), each.last_line.c_str());
+  }
   std::fflush(stdout);
   return sum.bad;
 }

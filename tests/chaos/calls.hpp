@@ -26,11 +26,12 @@ struct failing_call {
 /// How a run with a failing call went.
 struct call_verdict {
   failing_call what;
-  bool was_made = false;   ///< Else the run never came to that call.
+  bool was_made = false;  ///< Else the run never came to that call.
   int code = 0;
-  bool says_why = true;    ///< The system's word on the failure is in the last line, if it ended.
+  bool says_why = true;  ///< The system's word on the failure is in the last line, if it ended.
   std::string last_line;
   std::vector<std::string> complaints;  ///< Empty: as it should be.
+  bool is_of_library = false;  ///< UCX or CAF ended its own process: known, and counted apart.
   std::string log;
 };
 

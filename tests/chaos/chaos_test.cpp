@@ -20,7 +20,7 @@ namespace {
 using namespace troupe;
 using steady = std::chrono::steady_clock;
 
-constexpr chaos::seconds patience{20};  // for all runs of a case, but for those below
+constexpr chaos::seconds patience{15};  // for all runs of a case, but for those below
 constexpr std::size_t fewest = 4;       // runs, on however slow a machine
 constexpr chaos::seconds bound{90};     // of one run
 
@@ -47,7 +47,8 @@ std::string text_of(const std::vector<std::string>& complaints) {
 chaos::holder course_of(std::size_t samples, std::size_t step) {
   chaos::holder one{.name = "stage-0", .course = {}};
   for (std::size_t i = 0; i < samples; ++i)
-    one.course.push_back({.resident_bytes = 200 << 20, .files = 20 + i * step, .threads = 9, .maps = 500});
+    one.course.push_back(
+        {.resident_bytes = 200 << 20, .files = 20 + i * step, .threads = 9, .maps = 500});
   return one;
 }
 
@@ -64,8 +65,9 @@ TEST_CASE("Whichever call fails once, each process ends in order, or goes on") {
     auto one = random.one_of(calls);
     one.number = 1 + static_cast<std::uint32_t>(random.below(one.number));
     const auto verdict = chaos::try_call(one, bound);
-    INFO("TROUPE_SEED=" << seed << ", or ./dev chaos " << one.to_repeat() << "\nmade by " << one.frames
-                        << "\n" << verdict.log);
+    INFO("TROUPE_SEED=" << seed << ", or ./dev chaos " << one.to_repeat() << "\nmade by "
+                        << one.frames << "\n"
+                        << verdict.log);
     CHECK(text_of(verdict.complaints) == "");
     made += verdict.was_made ? 1 : 0;
   });
@@ -74,7 +76,8 @@ TEST_CASE("Whichever call fails once, each process ends in order, or goes on") {
   CHECK(made > 0);
 }
 
-TEST_CASE("Whenever a process is signalled or killed, nobody else dies of it and weights are kept") {
+TEST_CASE(
+    "Whenever a process is signalled or killed, nobody else dies of it and weights are kept") {
   const auto seed = some_seed();
   chaos::choices random(seed);
   const auto& what = random.one_of(chaos::subjects());
@@ -83,14 +86,32 @@ TEST_CASE("Whenever a process is signalled or killed, nobody else dies of it and
   const auto runs = repeat([&](std::size_t i) {
     const auto verdict = chaos::try_moment(seed + i, what.name, usual, bound);
     INFO("./dev chaos moments --runs 1 --subject " << what.name << " --seed " << seed + i << "\n"
-                                             << verdict.fault << ", while "
-                                             << name_of(verdict.where) << "\n" << verdict.log);
+                                                   << verdict.fault << ", while "
+                                                   << name_of(verdict.where) << "\n"
+                                                   << verdict.log);
     CHECK(text_of(verdict.complaints) == "");
     phases.insert(verdict.where);
   });
   WARN("seed " << seed << ", " << what.name << ": " << runs << " runs in " << phases.size()
                << " phases");
   CHECK(phases.size() >= 2);
+}
+
+TEST_CASE("A thread of its own that an actor is refused ends the run, which says what it was for") {
+  bool is_said = false;
+  for (const auto& each : chaos::count_calls(chaos::subject_of("pipeline-shm"), bound)) {
+    const bool is_of_caf = each.frames.find(" libcaf_core") != std::string::npos;
+    if (each.call != "pthread_create" || each.process != "program" || !is_of_caf) continue;
+    auto one = each;
+    one.number = 1;
+    const auto verdict = chaos::try_call(one, bound);
+    INFO(verdict.log);
+    CHECK(text_of(verdict.complaints) == "");
+    is_said =
+        is_said || verdict.last_line.find("no thread can be started for the reading of data") !=
+                       std::string::npos;
+  }
+  CHECK(is_said);
 }
 
 TEST_CASE("What grows during a soak is told from what settles") {

@@ -101,8 +101,7 @@ std::size_t run_calls(const wishes& wish) {
     all.push_back(try_call(one, seconds(wish.bound)));
     const auto& last = all.back();
     tell(wish, !last.complaints.empty(),
-         one.to_repeat() + ": code " + std::to_string(last.code) + ", " + last.last_line,
-         last.log);
+         one.to_repeat() + ": code " + std::to_string(last.code) + ", " + last.last_line, last.log);
   }
   return report(all);
 }
@@ -142,7 +141,8 @@ int main(int argc, char** argv) try {
   };
   auto* const calls = app.add_subcommand("calls", "Lets each call that may fail do so once");
   add_common(calls);
-  calls->add_option("--call", wish.call.call, "Only this call")->needs(calls->get_option("--subject"));
+  calls->add_option("--call", wish.call.call, "Only this call")
+      ->needs(calls->get_option("--subject"));
   calls->add_option("--process", wish.call.process, "Who makes it");
   calls->add_option("--place", wish.place, "From where, as printed");
   calls->add_option("--number", wish.call.number, "The n-th from there");

@@ -81,8 +81,8 @@ fault choose(choices& random, const std::vector<seconds>& lines) {
 }
 
 /// Sends the signal, and notes to whom and when.
-void strike(const subject& what, const fault& how, pid_t program,
-            const std::vector<log_line>& log, seen_then& then) {
+void strike(const subject& what, const fault& how, pid_t program, const std::vector<log_line>& log,
+            seen_then& then) {
   std::vector<pid_t> all{program};
   for (const auto child : tests::children_of(program)) all.push_back(child);
   then.happened = true;
@@ -138,14 +138,22 @@ std::vector<std::string> complaints_of_kill(const seen_then& then, const outcome
 
 const char* name_of(phase where) {
   switch (where) {
-    case phase::starting: return "starting";
-    case phase::joining: return "joining";
-    case phase::building: return "building";
-    case phase::training: return "training";
-    case phase::evaluating: return "evaluating";
-    case phase::saving: return "saving";
-    case phase::leaving: return "leaving";
-    case phase::gone: break;
+    case phase::starting:
+      return "starting";
+    case phase::joining:
+      return "joining";
+    case phase::building:
+      return "building";
+    case phase::training:
+      return "training";
+    case phase::evaluating:
+      return "evaluating";
+    case phase::saving:
+      return "saving";
+    case phase::leaving:
+      return "leaving";
+    case phase::gone:
+      break;
   }
   return "gone";
 }
@@ -155,7 +163,8 @@ phase phase_of(const subject& what, const std::vector<log_line>& log) {
   std::string last;
   for (const auto& line : log) {
     if (contains(line, " has joined ")) ++joined;
-    if (line.text.starts_with("step ") || line.text.starts_with("evaluation after")) last = line.text;
+    if (line.text.starts_with("step ") || line.text.starts_with("evaluation after"))
+      last = line.text;
     if (contains(line, " exited with code ")) return phase::leaving;
   }
   if (last.starts_with("evaluation after")) {
@@ -163,9 +172,9 @@ phase phase_of(const subject& what, const std::vector<log_line>& log) {
     return total >= 2 ? phase::leaving : phase::training;
   }
   if (last.empty())
-    return joined == 0                             ? phase::starting
+    return joined == 0                          ? phase::starting
            : joined + 1 < what.processes.size() ? phase::joining
-                                                   : phase::building;
+                                                : phase::building;
   // "step 2/4 ..": each second half of the steps is followed by an evaluation.
   const auto step = std::stoul(last.substr(5));
   const auto steps = std::stoul(last.substr(last.find('/') + 1));
@@ -187,8 +196,8 @@ const std::vector<seconds>& pace::of(const subject& what) {
   return lines_[what.name] = lines;
 }
 
-moment_verdict try_moment(std::uint64_t seed, const std::string& only, pace& usual,
-                          seconds bound, bool in_place) {
+moment_verdict try_moment(std::uint64_t seed, const std::string& only, pace& usual, seconds bound,
+                          bool in_place) {
   choices random(seed);
   const auto& any = random.one_of(subjects());
   const auto& what = only.empty() ? any : subject_of(only);
@@ -249,9 +258,10 @@ std::size_t report(const std::vector<moment_verdict>& all) {
   }
   for (const auto& each : all) {
     if (each.complaints.empty()) continue;
-    std::printf("\nbad: ./dev chaos moments --runs 1 --subject %s --seed %llu\n  %s, while %s: %s\n",
-                each.subject.c_str(), static_cast<unsigned long long>(each.seed),
-                each.fault.c_str(), name_of(each.where), each.end.c_str());
+    std::printf(
+        "\nbad: ./dev chaos moments --runs 1 --subject %s --seed %llu\n  %s, while %s: %s\n",
+        each.subject.c_str(), static_cast<unsigned long long>(each.seed), each.fault.c_str(),
+        name_of(each.where), each.end.c_str());
     for (const auto& complaint : each.complaints) std::printf("  %s\n", complaint.c_str());
     std::printf("  last line: %s\n", each.last_line.c_str());
   }

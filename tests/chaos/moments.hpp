@@ -12,9 +12,9 @@ namespace troupe::chaos {
 
 /// Where a run is, by what it has said until then.
 enum class phase : std::uint8_t {
-  starting,    ///< No process has joined.
-  joining,     ///< Some have.
-  building,    ///< All have; weights are made and sent.
+  starting,  ///< No process has joined.
+  joining,   ///< Some have.
+  building,  ///< All have; weights are made and sent.
   training,
   evaluating,  ///< Between two steps.
   saving,      ///< After the last step, until the file is there, and its evaluation.
@@ -31,7 +31,7 @@ struct moment_verdict {
   std::string subject;
   std::string fault;  ///< "SIGTERM to the program".
   phase where = phase::gone;
-  std::string end;    ///< "code 143, weights".
+  std::string end;  ///< "code 143, weights".
   std::string last_line;
   std::vector<std::string> complaints;
   std::string log;

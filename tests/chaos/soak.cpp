@@ -155,7 +155,8 @@ std::size_t watch(const subject& what, double length_seconds) {
   const double every = std::max(0.25, length_seconds / static_cast<double>(most_samples));
   std::vector<intervention> acts;
   const auto first = what.processes.size();  // lines: by then all have joined
-  for (double at = 2; at < length_seconds; at += every) acts.push_back({first, seconds(at), sample});
+  for (double at = 2; at < length_seconds; at += every)
+    acts.push_back({first, seconds(at), sample});
   acts.push_back({first, seconds(length_seconds),
                   [](pid_t program, const auto&) { ::kill(program, SIGTERM); }});
   const run_folder folder;
@@ -187,10 +188,9 @@ std::size_t soak(const std::string& self, double hours, std::uint64_t seed) {
                 rounds, what.name.c_str(), length);
     std::fflush(stdout);
     const auto text = std::to_string(length);
-    bool is_well = run_both(
-        self, {"watch", "--subject", what.name, "--seconds", text},
-        {"moments", "--runs", "1000000", "--in-place", "--seconds", text, "--seed",
-         std::to_string(seed + round * 1000000)});
+    bool is_well = run_both(self, {"watch", "--subject", what.name, "--seconds", text},
+                            {"moments", "--runs", "1000000", "--in-place", "--seconds", text,
+                             "--seed", std::to_string(seed + round * 1000000)});
     const auto now = left_on_machine();
     if (round == 0) at_first = now;
     for (const auto& [where, count] : now) {

@@ -31,9 +31,9 @@ struct holder {
 /// they held. Returns the number of things that are wrong.
 std::size_t watch(const subject& what, double length_seconds);
 
-/// For `hours`, in rounds: one long run that is watched, and beside it short ones that are disturbed
-/// at random, each by a process of its own of the program `self`. Prints what each round found.
-/// Returns the number of rounds with something wrong; what is left on the machine counts.
+/// For `hours`, in rounds: one long run that is watched, and beside it short ones that are
+/// disturbed at random, each by a process of its own of the program `self`. Prints what each round
+/// found. Returns the number of rounds with something wrong; what is left on the machine counts.
 std::size_t soak(const std::string& self, double hours, std::uint64_t seed);
 
 }  // namespace troupe::chaos

@@ -27,18 +27,42 @@ using steady = std::chrono::steady_clock;
 using words = std::vector<std::string>;
 
 words pipeline(const std::string& stages, const std::string& link) {
-  return {"--model",  "resnet18", "--data",       "synthetic:3x32x32:10:64",
-          "--stages", stages,     "--batch-size", "8",
-          "--steps",  "4",        "--eval-every", "2",
-          "--link",   link,       "--threads-per-stage", "1",
+  return {"--model",
+          "resnet18",
+          "--data",
+          "synthetic:3x32x32:10:64",
+          "--stages",
+          stages,
+          "--batch-size",
+          "8",
+          "--steps",
+          "4",
+          "--eval-every",
+          "2",
+          "--link",
+          link,
+          "--threads-per-stage",
+          "1",
           "--verbose"};
 }
 
 words server(const std::string& mode, const std::string& link) {
-  return {"--model", "wide", "--data",       "clicks:4:1000:2000",
-          "--mode",  mode,   "--batch-size", "64",
-          "--steps", "6",    "--eval-every", "3",
-          "--link",  link,   "--threads-per-worker", "1",
+  return {"--model",
+          "wide",
+          "--data",
+          "clicks:4:1000:2000",
+          "--mode",
+          mode,
+          "--batch-size",
+          "64",
+          "--steps",
+          "6",
+          "--eval-every",
+          "3",
+          "--link",
+          link,
+          "--threads-per-worker",
+          "1",
           "--verbose"};
 }
 
@@ -64,8 +88,7 @@ void take_in_orphans(outcome& ended) {
       continue;
     }
     const bool by_exit = how.si_code == CLD_EXITED;
-    ended.orphans.push_back(
-        {how.si_pid, by_exit ? how.si_status : 0, by_exit ? 0 : how.si_status});
+    ended.orphans.push_back({how.si_pid, by_exit ? how.si_status : 0, by_exit ? 0 : how.si_status});
   }
 }
 

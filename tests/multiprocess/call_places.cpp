@@ -120,7 +120,8 @@ struct trace {
 
 dl_find_object object_of(std::uintptr_t address) {
   dl_find_object found{};
-  if (::_dl_find_object(reinterpret_cast<void*>(address), &found) != 0) found.dlfo_map_start = nullptr;
+  if (::_dl_find_object(reinterpret_cast<void*>(address), &found) != 0)
+    found.dlfo_map_start = nullptr;
   return found;
 }
 

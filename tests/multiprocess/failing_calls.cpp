@@ -58,10 +58,10 @@ bool may_wait(int descriptor) {
 
 }  // namespace
 
-// A call that answers with -1, and one that answers with nothing.
-#define TROUPE_CALL(result, name, parameters, arguments, failure)    \
-  extern "C" result name parameters {                                \
-    static const auto real = next<result(*) parameters>(#name);      \
+// The call of that name; where it is to fail, it answers `failure`. AS: it counts as another.
+#define TROUPE_CALL(result, name, parameters, arguments, failure)        \
+  extern "C" result name parameters {                                    \
+    static const auto real = next<result(*) parameters>(#name);          \
     return is_to_fail(#name) ? failed<result>(failure) : real arguments; \
   }
 #define TROUPE_CALL_AS(counted, result, name, parameters, arguments, failure) \
@@ -70,23 +70,23 @@ bool may_wait(int descriptor) {
     return is_to_fail(counted) ? failed<result>(failure) : real arguments;    \
   }
 
-#define TROUPE_OPEN(name)                                                                       \
-  extern "C" int name(const char* path, int flags, ...) {                                       \
-    va_list rest;                                                                               \
-    va_start(rest, flags);                                                                      \
-    const auto mode = va_arg(rest, mode_t);                                                     \
-    va_end(rest);                                                                               \
-    static const auto real = next<int (*)(const char*, int, ...)>(#name);                       \
-    return is_to_fail("open") ? failed(-1) : real(path, flags, mode);                           \
+#define TROUPE_OPEN(name)                                                 \
+  extern "C" int name(const char* path, int flags, ...) {                 \
+    va_list rest;                                                         \
+    va_start(rest, flags);                                                \
+    const auto mode = va_arg(rest, mode_t);                               \
+    va_end(rest);                                                         \
+    static const auto real = next<int (*)(const char*, int, ...)>(#name); \
+    return is_to_fail("open") ? failed(-1) : real(path, flags, mode);     \
   }
-#define TROUPE_OPENAT(name)                                                                     \
-  extern "C" int name(int folder, const char* path, int flags, ...) {                           \
-    va_list rest;                                                                               \
-    va_start(rest, flags);                                                                      \
-    const auto mode = va_arg(rest, mode_t);                                                     \
-    va_end(rest);                                                                               \
-    static const auto real = next<int (*)(int, const char*, int, ...)>(#name);                  \
-    return is_to_fail("openat") ? failed(-1) : real(folder, path, flags, mode);                 \
+#define TROUPE_OPENAT(name)                                                     \
+  extern "C" int name(int folder, const char* path, int flags, ...) {           \
+    va_list rest;                                                               \
+    va_start(rest, flags);                                                      \
+    const auto mode = va_arg(rest, mode_t);                                     \
+    va_end(rest);                                                               \
+    static const auto real = next<int (*)(int, const char*, int, ...)>(#name);  \
+    return is_to_fail("openat") ? failed(-1) : real(folder, path, flags, mode); \
   }
 
 TROUPE_OPEN(open)
@@ -94,16 +94,15 @@ TROUPE_OPEN(open64)
 TROUPE_OPENAT(openat)
 TROUPE_OPENAT(openat64)
 TROUPE_CALL(FILE*, fopen, (const char* path, const char* mode), (path, mode), nullptr)
-TROUPE_CALL_AS("fopen", FILE*, fopen64, (const char* path, const char* mode), (path, mode),
-               nullptr)
+TROUPE_CALL_AS("fopen", FILE*, fopen64, (const char* path, const char* mode), (path, mode), nullptr)
 TROUPE_CALL(DIR*, opendir, (const char* path), (path), nullptr)
 TROUPE_CALL(int, socket, (int domain, int type, int protocol), (domain, type, protocol), -1)
 TROUPE_CALL(int, bind, (int fd, const sockaddr* to, socklen_t size), (fd, to, size), -1)
 TROUPE_CALL(int, listen, (int fd, int backlog), (fd, backlog), -1)
 TROUPE_CALL(int, accept4, (int fd, sockaddr* from, socklen_t* size, int flags),
             (fd, from, size, flags), -1)
-TROUPE_CALL_AS("accept4", int, accept, (int fd, sockaddr* from, socklen_t* size),
-               (fd, from, size), -1)
+TROUPE_CALL_AS("accept4", int, accept, (int fd, sockaddr* from, socklen_t* size), (fd, from, size),
+               -1)
 TROUPE_CALL(int, connect, (int fd, const sockaddr* to, socklen_t size), (fd, to, size), -1)
 TROUPE_CALL(int, getsockopt, (int fd, int level, int name, void* value, socklen_t* size),
             (fd, level, name, value, size), -1)
@@ -160,8 +159,7 @@ TROUPE_CALL(int, setrlimit, (limit_of of, const rlimit* limit), (of, limit), -1)
 // To add needs memory, the rest nothing.
 extern "C" int epoll_ctl(int set, int what, int fd, epoll_event* event) noexcept {
   static const auto real = next<int (*)(int, int, int, epoll_event*)>("epoll_ctl");
-  return what == EPOLL_CTL_ADD && is_to_fail("epoll_ctl") ? failed(-1)
-                                                          : real(set, what, fd, event);
+  return what == EPOLL_CTL_ADD && is_to_fail("epoll_ctl") ? failed(-1) : real(set, what, fd, event);
 }
 
 // A look that does not wait cannot be interrupted.

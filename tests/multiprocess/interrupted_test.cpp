@@ -182,8 +182,7 @@ TEST_CASE("Ctrl-C before the first step leaves the file as it was, and says so")
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
   std::ofstream(file) << "of a better run";
-  const auto outcome =
-      run_program(long_run({"--save", file}), at_line("has joined", send(SIGINT)));
+  const auto outcome = run_program(long_run({"--save", file}), at_line("has joined", send(SIGINT)));
   INFO(outcome.err);
   CHECK(outcome.code == 130);
   CHECK(content(file) == "of a better run");
