@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "actors/detached.hpp"
 #include "actors/errors.hpp"
 #include "actors/failure.hpp"
 #include "actors/messages/common.hpp"
@@ -230,9 +231,9 @@ result<optimizer_actor> spawn_optimizer(caf::actor_system& system, optimizer_par
   for (const auto& parameter : parts.parameters) names.push_back(parameter.name);
   auto groups = optimizers::make_groups(parts.optimizer, parts.options, rules, names);
   if (!groups) return tl::unexpected(groups.error());
-  return system.spawn<caf::detached>(
-      optimizer_behavior, std::make_shared<optimizer_parts>(std::move(parts)),
-      std::make_shared<std::vector<optimizers::param_group>>(std::move(*groups)));
+  return spawn_detached(system, "an optimizer", optimizer_behavior,
+                        std::make_shared<optimizer_parts>(std::move(parts)),
+                        std::make_shared<std::vector<optimizers::param_group>>(std::move(*groups)));
 }
 
 }  // namespace troupe::actors

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "actors/detached.hpp"
 #include "actors/errors.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/pipeline/feed.hpp"
@@ -55,7 +56,8 @@ data_actor::behavior_type data_behavior(self_pointer self,
 
 data_actor spawn_data(caf::actor_system& system, std::shared_ptr<const engine::dataset> source,
                       feeder_actor feeder) {
-  return system.spawn<caf::detached>(data_behavior, std::move(source), std::move(feeder));
+  return spawn_detached(system, "the reading of data", data_behavior, std::move(source),
+                        std::move(feeder));
 }
 
 }  // namespace troupe::actors

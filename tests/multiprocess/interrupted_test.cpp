@@ -182,8 +182,7 @@ TEST_CASE("Ctrl-C before the first step leaves the file as it was, and says so")
   const scratch_folder folder;
   const auto file = folder / "weights.safetensors";
   std::ofstream(file) << "of a better run";
-  const auto outcome =
-      run_program(long_run({"--save", file}), at_line("layers 0 to", send(SIGINT)));
+  const auto outcome = run_program(long_run({"--save", file}), at_line("has joined", send(SIGINT)));
   INFO(outcome.err);
   CHECK(outcome.code == 130);
   CHECK(content(file) == "of a better run");
@@ -402,8 +401,11 @@ TEST_CASE("Weights that can be saved nowhere end the run with a code of their ow
   fs::create_directory(folder / "here");
   const auto outcome =
       run_in_shell(shell_line("cd '" + (folder / "here").string() + "'; export TMPDIR=/nowhere;",
-                              short_run({"--save", "w"})),
-                   at_first_step([&](pid_t) { fs::remove(folder / "here"); }));
+                              long_run({"--save", "w"})),
+                   at_first_step([&](pid_t program) {
+                     fs::remove(folder / "here");
+                     kill(program, SIGTERM);
+                   }));
   INFO(outcome.err);
   CHECK(outcome.code == 4);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("the weights are saved nowhere"));

@@ -2,9 +2,11 @@
 // the process with the argument TROUPE_REFUSE_IN (in all, where that is not set)
 // - no thread is started beyond TROUPE_MOST_THREADS, as under ulimit -u,
 // - no block of TROUPE_LEAST_REFUSED bytes or more is allocated for a tensor.
+// And it counts calls, of which one may fail: call_places.hpp.
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 
 #include <cerrno>
@@ -15,7 +17,12 @@
 #include <iterator>
 #include <string>
 
+#include "tests/multiprocess/call_places.hpp"
+
 namespace {
+
+using troupe::tests::is_to_fail;
+using troupe::tests::reason_of_failure;
 
 /// What the variable says, if this process is meant; else 0.
 std::size_t limit_from(const char* variable) {
@@ -45,11 +52,12 @@ Function next(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
 }
 
-/// Whether that code is LibTorch's: the link's buffers come from the same call.
-bool is_of_torch(const void* code) {
-  Dl_info found{};
-  return dladdr(code, &found) != 0 && found.dli_fname != nullptr &&
-         std::strstr(found.dli_fname, "libc10") != nullptr;
+/// Whether that code is LibTorch's: the link's buffers come from the same call. (dladdr would look
+/// for a symbol too, for a millisecond.)
+bool is_of_torch(void* code) {
+  dl_find_object found{};
+  return _dl_find_object(code, &found) == 0 &&
+         std::strstr(found.dlfo_link_map->l_name, "libc10") != nullptr;
 }
 
 }  // namespace
@@ -58,6 +66,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* how, void
                               void* with) {
   static const auto real = next<decltype(&pthread_create)>("pthread_create");
   static const std::size_t most = limit_from("TROUPE_MOST_THREADS");
+  if (is_to_fail("pthread_create")) return reason_of_failure();
   return most > 0 && threads() >= most ? EAGAIN : real(thread, how, run, with);
 }
 
@@ -65,6 +74,10 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* how, void
 extern "C" int posix_memalign(void** block, std::size_t alignment, std::size_t bytes) {
   static const auto real = next<decltype(&posix_memalign)>("posix_memalign");
   static const std::size_t least = limit_from("TROUPE_LEAST_REFUSED");
-  if (least > 0 && bytes >= least && is_of_torch(__builtin_return_address(0))) return ENOMEM;
+  void* const caller = __builtin_return_address(0);
+  if (is_of_torch(caller)) {
+    if (least > 0 && bytes >= least) return ENOMEM;
+    if (is_to_fail("posix_memalign", caller)) return reason_of_failure();
+  }
   return real(block, alignment, bytes);
 }

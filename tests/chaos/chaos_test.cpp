@@ -1,0 +1,126 @@
+// Short campaigns: calls that fail once, and signals at random moments. The long ones are
+// ./dev chaos and ./dev soak.
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/chaos/calls.hpp"
+#include "tests/chaos/moments.hpp"
+#include "tests/chaos/random.hpp"
+#include "tests/chaos/soak.hpp"
+
+namespace {
+
+using namespace troupe;
+using steady = std::chrono::steady_clock;
+
+constexpr chaos::seconds patience{15};  // for all runs of a case, but for those below
+constexpr std::size_t fewest = 4;       // runs, on however slow a machine
+constexpr chaos::seconds bound{90};     // of one run
+
+std::uint64_t some_seed() {
+  if (const char* const one = std::getenv("TROUPE_SEED")) return std::stoull(one);
+  return std::random_device{}();
+}
+
+/// Calls `run(i)` as long as there is time.
+template <class Run>
+std::size_t repeat(Run run) {
+  const auto end = steady::now() + patience;
+  std::size_t done = 0;
+  while (done < fewest || steady::now() < end) run(done++);
+  return done;
+}
+
+std::string text_of(const std::vector<std::string>& complaints) {
+  std::string all;
+  for (const auto& each : complaints) all.append(each).append("\n");
+  return all;
+}
+
+chaos::holder course_of(std::size_t samples, std::size_t step) {
+  chaos::holder one{.name = "stage-0", .course = {}};
+  for (std::size_t i = 0; i < samples; ++i)
+    one.course.push_back(
+        {.resident_bytes = 200 << 20, .files = 20 + i * step, .threads = 9, .maps = 500});
+  return one;
+}
+
+}  // namespace
+
+TEST_CASE("Whichever call fails once, each process ends in order, or goes on") {
+  const auto seed = some_seed();
+  chaos::choices random(seed);
+  const auto& what = random.one_of(chaos::subjects());
+  const auto calls = chaos::count_calls(what, bound);
+  REQUIRE(calls.size() > 50);
+  std::size_t made = 0;
+  const auto runs = repeat([&](std::size_t) {
+    auto one = random.one_of(calls);
+    one.number = 1 + static_cast<std::uint32_t>(random.below(one.number));
+    const auto verdict = chaos::try_call(one, bound);
+    INFO("TROUPE_SEED=" << seed << ", or ./dev chaos " << one.to_repeat() << "\nmade by "
+                        << one.frames << "\n"
+                        << verdict.log);
+    CHECK(text_of(verdict.complaints) == "");
+    made += verdict.was_made ? 1 : 0;
+  });
+  WARN("seed " << seed << ", " << what.name << ": " << made << " of " << calls.size()
+               << " calls failed in " << runs << " runs");
+  CHECK(made > 0);
+}
+
+TEST_CASE(
+    "Whenever a process is signalled or killed, nobody else dies of it and weights are kept") {
+  const auto seed = some_seed();
+  chaos::choices random(seed);
+  const auto& what = random.one_of(chaos::subjects());
+  chaos::pace usual(bound);
+  std::set<chaos::phase> phases;
+  const auto runs = repeat([&](std::size_t i) {
+    const auto verdict = chaos::try_moment(seed + i, what.name, usual, bound);
+    INFO("./dev chaos moments --runs 1 --subject " << what.name << " --seed " << seed + i << "\n"
+                                                   << verdict.fault << ", while "
+                                                   << name_of(verdict.where) << "\n"
+                                                   << verdict.log);
+    CHECK(text_of(verdict.complaints) == "");
+    phases.insert(verdict.where);
+  });
+  WARN("seed " << seed << ", " << what.name << ": " << runs << " runs in " << phases.size()
+               << " phases");
+  CHECK(phases.size() >= 2);
+}
+
+TEST_CASE("A thread of its own that an actor is refused ends the run, which says what it was for") {
+  bool is_said = false;
+  for (const auto& each : chaos::count_calls(chaos::subject_of("pipeline-shm"), bound)) {
+    const bool is_of_caf = each.frames.find(" libcaf_core") != std::string::npos;
+    if (each.call != "pthread_create" || each.process != "program" || !is_of_caf) continue;
+    auto one = each;
+    one.number = 1;
+    const auto verdict = chaos::try_call(one, bound);
+    INFO(verdict.log);
+    CHECK(text_of(verdict.complaints) == "");
+    is_said =
+        is_said || verdict.last_line.find("no thread can be started for the reading of data") !=
+                       std::string::npos;
+  }
+  CHECK(is_said);
+}
+
+TEST_CASE("What grows during a soak is told from what settles") {
+  CHECK(chaos::growth_of(course_of(40, 0)).empty());
+  CHECK(chaos::growth_of(course_of(8, 0)).size() == 1);  // too short to tell
+  const auto growing = chaos::growth_of(course_of(40, 1));
+  REQUIRE(growing.size() == 1);
+  CHECK(growing.front() == "stage-0: open files grew from 35 to 55");
+  auto settling = course_of(40, 0);
+  for (std::size_t i = 0; i < 10; ++i) settling.course[i].resident_bytes = 10 << 20;
+  CHECK(chaos::growth_of(settling).empty());
+}
