@@ -1,16 +1,64 @@
 #include "actors/futures/request_inbox.hpp"
 
 #include <caf/actor_control_block.hpp>
-#include <caf/exit_reason.hpp>
+#include <caf/actor_registry.hpp>
+#include <caf/atom.hpp>
+#include <caf/make_actor.hpp>
+#include <mutex>
 
 #include "actors/errors.hpp"
 
 namespace troupe::actors {
+namespace {
+
+/// An actor's request to one of another process.
+class relayed final : public unanswered {
+ public:
+  relayed(caf::strong_actor_ptr sender, caf::message_id mid)
+      : sender_(std::move(sender)), mid_(mid) {}
+
+  void answered(caf::mailbox_element& answer) noexcept override {
+    pass_on(std::move(answer.sender), answer.move_content_to_message());
+  }
+  void failed(const error& why) noexcept override {
+    pass_on(nullptr, caf::make_message(to_caf(why)));
+  }
+
+ private:
+  void pass_on(caf::strong_actor_ptr by, caf::message what) {
+    sender_->get()->enqueue(std::move(by), mid_.response_id(), std::move(what), nullptr);
+    delete this;
+  }
+
+  const caf::strong_actor_ptr sender_;
+  const caf::message_id mid_;
+};
+
+}  // namespace
 
 request_inbox::request_inbox(caf::actor_config& config)
     : caf::monitorable_actor(config), table_([](unanswered* late) {
         late->failed({errc::timed_out, "was not answered by its deadline"});
       }) {}
+
+request_inbox::~request_inbox() {
+  table_.stop();
+  table_.take_all([](unanswered* open) {
+    open->failed({errc::cancelled, "was given up: its actor system has ended"});
+  });
+}
+
+caf::strong_actor_ptr request_inbox::of(caf::actor_system& system) {
+  static std::mutex first_call;
+  const auto name = caf::atom("requests");
+  const std::scoped_lock lock(first_call);
+  if (auto found = system.registry().get<caf::strong_actor_ptr>(name)) return found;
+  caf::actor_config config;
+  auto made = caf::make_actor<request_inbox, caf::strong_actor_ptr>(system.next_actor_id(),
+                                                                    system.node(), &system, config);
+  system.registry().put(name, made);
+  return made;
+}
 
 void request_inbox::enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) {
   if (!what->mid.is_response()) return;  // nobody asks a requester anything
@@ -18,12 +66,27 @@ void request_inbox::enqueue(caf::mailbox_element_ptr what, caf::execution_unit*)
     request->answered(*what);
 }
 
-void request_inbox::close() {
-  table_.stop();
-  table_.take_all([](unanswered* open) {
+caf::message_id request_inbox::relay(const caf::strong_actor_ptr& sender, caf::message_id mid,
+                                     caf::abstract_actor& target) {
+  const auto number = put(*new relayed(sender, mid), 0, target, clock::time_point::max());
+  return caf::message_id{number}.with_category(mid.category());
+}
+
+std::uint64_t request_inbox::put(unanswered& request, owner whose, caf::abstract_actor& target,
+                                 clock::time_point deadline) {
+  const auto number = table_.put(&request, tag_of(target), deadline, whose);
+  if (number == 0) {
+    request.failed({errc::cancelled, "too many requests are outstanding"});
+  } else {
+    watch(target);
+  }
+  return number;
+}
+
+void request_inbox::give_up(owner whose) {
+  table_.take_owned(whose, [](unanswered* open) {
     open->failed({errc::cancelled, "was given up: its requester has ended"});
   });
-  cleanup(caf::exit_reason::normal, nullptr);
 }
 
 std::uint64_t request_inbox::time_left_us(caf::message_id number) const {

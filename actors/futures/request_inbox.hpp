@@ -1,6 +1,7 @@
 #pragma once
 
 #include <caf/actor_config.hpp>
+#include <caf/actor_system.hpp>
 #include <caf/mailbox_element.hpp>
 #include <caf/monitorable_actor.hpp>
 #include <caf/node_id.hpp>
@@ -27,29 +28,40 @@ class unanswered {
   ~unanswered() = default;
 };
 
-/// The sender of a requester's requests, to CAF an actor. It has no mailbox: an answer is handled
-/// in the thread that brings it. Watches the actors that owe it answers and fails what they leave
-/// open.
+/// All requests of an actor system that wait for an answer: those of its requesters, and those of
+/// its actors to actors of other processes. To CAF it is an actor, the sender of a requester's
+/// requests. It has no mailbox: an answer is handled in the thread that brings it. Watches the
+/// actors that owe it answers and fails what they leave open. Safe from any thread.
 class request_inbox final : public caf::monitorable_actor {
  public:
   using clock = std::chrono::steady_clock;
+  /// Whose request it is, for `give_up`.
+  using owner = request_table<unanswered>::tag;
 
   explicit request_inbox(caf::actor_config& config);
+  ~request_inbox() override;
+
+  /// The one of this actor system, made at the first call.
+  [[nodiscard]] static caf::strong_actor_ptr of(caf::actor_system& system);
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override;
 
   /// Sends `what` to `target`; `make` builds the message once its number is known.
   template <class Make>
-  void send(unanswered& request, caf::abstract_actor& target, clock::time_point deadline,
-            Make make) {
-    const auto number = table_.put(&request, tag_of(target), deadline);
-    if (number == 0) return request.failed({errc::cancelled, "too many requests are outstanding"});
-    watch(target);
-    target.enqueue(make(number), nullptr);
+  void send(unanswered& request, owner whose, caf::abstract_actor& target,
+            clock::time_point deadline, Make make) {
+    if (const auto number = put(request, whose, target, deadline))
+      target.enqueue(make(number), nullptr);
   }
 
-  /// Fails what is outstanding with errc::cancelled. Nothing may be sent any more.
-  void close();
+  /// Notes a request of an actor, whose answer is to go on to it as the one to `mid`. Returns the
+  /// id under which the target is to be asked; one of no request: it has failed.
+  [[nodiscard]] caf::message_id relay(const caf::strong_actor_ptr& sender, caf::message_id mid,
+                                      caf::abstract_actor& target);
+
+  /// Fails what is outstanding of that owner with errc::cancelled. When it returns, no deadline
+  /// settles a request of the owner any more.
+  void give_up(owner whose);
 
   /// How much longer a request's sender waits, at least a microsecond; 0 if it does not.
   [[nodiscard]] std::uint64_t time_left_us(caf::message_id number) const;
@@ -60,6 +72,9 @@ class request_inbox final : public caf::monitorable_actor {
   [[nodiscard]] static table::tag tag_of(const caf::abstract_actor& target) {
     return reinterpret_cast<table::tag>(&target);
   }
+  /// Returns the request's number; 0: it has failed, there being too many.
+  std::uint64_t put(unanswered& request, owner whose, caf::abstract_actor& target,
+                    clock::time_point deadline);
   void watch(caf::abstract_actor& target);
   void ended(table::tag target, const caf::error& reason);
 

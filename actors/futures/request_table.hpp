@@ -27,7 +27,7 @@ template <class T>
 class request_table {
  public:
   using clock = std::chrono::steady_clock;
-  /// What the request's owner knows it by, for `take_tagged`.
+  /// What a request is known by beside its number, for `take_tagged` and `take_owned`.
   using tag = std::uintptr_t;
 
   /// `expired` gets what was not taken by its deadline, on the watch's thread.
@@ -47,7 +47,7 @@ class request_table {
   /// Returns the request's number, of 60 bits; 0 when the table is full. Its store and the looks of
   /// `take_tagged` and `take_all` are sequentially consistent, for who pairs them with others (see
   /// watched_targets).
-  std::uint64_t put(T* item, tag of, clock::time_point deadline) {
+  std::uint64_t put(T* item, tag of, clock::time_point deadline, tag owner = 0) {
     const auto index = free_slot();
     if (index == none) return 0;
     auto& at = slot_at(index);
@@ -55,6 +55,7 @@ class request_table {
     const auto due = deadline.time_since_epoch().count();
     at.item.store(item, std::memory_order_relaxed);
     at.of.store(of, std::memory_order_relaxed);
+    at.owner.store(owner, std::memory_order_relaxed);
     at.deadline.store(due, std::memory_order_relaxed);
     at.use.store(use, std::memory_order_seq_cst);
     if (due < earliest_.load(std::memory_order_seq_cst)) {
@@ -84,6 +85,17 @@ class request_table {
       if (at.of.load(std::memory_order_relaxed) != of) return;
       if (T* const item = take(number)) to(item);
     });
+  }
+
+  /// Takes out everything of one owner, who puts nothing in any more, and gives it to `to`. When it
+  /// returns, `expired` is done with that owner's requests. Not from `expired`.
+  template <class To>
+  void take_owned(tag owner, To to) {
+    for_each([&](const slot& at, std::uint64_t number) {
+      if (at.owner.load(std::memory_order_relaxed) != owner) return;
+      if (T* const item = take(number)) to(item);
+    });
+    const std::scoped_lock until_done(expiring_);
   }
 
   template <class To>
@@ -117,6 +129,7 @@ class request_table {
     std::atomic<std::uint64_t> use = 0;  // 0: free
     std::atomic<T*> item = nullptr;
     std::atomic<tag> of = 0;
+    std::atomic<tag> owner = 0;
     std::atomic<clock::rep> deadline = 0;
     std::uint64_t uses = 0;  // of who got the slot last
   };
@@ -182,6 +195,7 @@ class request_table {
   }
 
   void expire(clock::time_point now) {
+    const std::scoped_lock busy(expiring_);
     // Before the look: who puts a request in during it either is seen or lowers this again.
     earliest_.store(never, std::memory_order_seq_cst);
     clock::rep next = never;
@@ -206,6 +220,7 @@ class request_table {
   std::vector<std::uint32_t> free_;
   std::vector<std::unique_ptr<chunk>> owned_;
 
+  std::mutex expiring_;  // held while the watch takes out what is due
   std::atomic<clock::rep> earliest_ = never;
   std::atomic<std::uint32_t> bell_ = 0;
   std::atomic<bool> stopping_ = false;

@@ -2,7 +2,6 @@
 
 #include <cxxabi.h>
 
-#include <caf/make_actor.hpp>
 #include <cstdlib>
 
 namespace troupe::actors {
@@ -22,14 +21,11 @@ std::string plain_name(const std::type_info& type) {
 }  // namespace
 
 requester::requester(caf::actor_system& system, node_names names)
-    : names_(std::make_shared<const node_names>(std::move(names))), inbox_([&system] {
-        caf::actor_config config;
-        return caf::make_actor<request_inbox, caf::strong_actor_ptr>(
-            system.next_actor_id(), system.node(), &system, config);
-      }()) {}
+    : names_(std::make_shared<const node_names>(std::move(names))),
+      inbox_(request_inbox::of(system)) {}
 
 requester::~requester() {
-  static_cast<request_inbox*>(inbox_->get())->close();
+  static_cast<request_inbox*>(inbox_->get())->give_up(owner());
 }
 
 error requester::explain(const error& why, const question& asked, const std::string& node) {

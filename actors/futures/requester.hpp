@@ -22,9 +22,10 @@ namespace troupe::actors {
 /// What to call the node of a remote actor in errors; `node::name_of`, as a rule.
 using node_names = std::function<std::string(const caf::node_id&)>;
 
-/// Asks actors of this and other processes and gives futures for their answers. One for each actor
-/// system is enough. A resource: ends before the node whose names it uses and before the actor
-/// system; what is outstanding then fails with errc::cancelled. Safe from any thread.
+/// Asks actors of this and other processes and gives futures for their answers. Those of an actor
+/// system share one table of requests, so that one more costs next to nothing. A resource: ends
+/// before the node whose names it uses and before the actor system; what is outstanding then fails
+/// with errc::cancelled. Safe from any thread.
 class requester {
  public:
   explicit requester(caf::actor_system& system, node_names names = {});
@@ -57,6 +58,9 @@ class requester {
     caf::node_id node;
     const std::type_info* message;
   };
+  [[nodiscard]] request_inbox::owner owner() const {
+    return reinterpret_cast<request_inbox::owner>(this);
+  }
   [[nodiscard]] static error explain(const error& why, const question& asked,
                                      const std::string& node);
 
@@ -115,7 +119,7 @@ future<T> requester::request(const Handle& target, Message message,
   future<T> handle(reference<future_state<T>>::share(*state));
   const auto now = request_inbox::clock::now();
   const auto longest = request_inbox::clock::time_point::max() - now;
-  inbox->send(*state, *to,
+  inbox->send(*state, owner(), *to,
               deadline < longest ? now + deadline : request_inbox::clock::time_point::max(),
               [&](std::uint64_t number) {
                 return caf::make_mailbox_element(inbox_, caf::make_message_id(number), {},

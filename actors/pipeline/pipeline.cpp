@@ -1,11 +1,10 @@
 #include "actors/pipeline/pipeline.hpp"
 
 #include <algorithm>
-#include <caf/event_based_actor.hpp>
 #include <caf/send.hpp>
-#include <caf/stateful_actor.hpp>
 #include <cmath>
 #include <iterator>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -13,6 +12,8 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/judge.hpp"
 #include "actors/messages/transfer.hpp"
+#include "actors/futures/combine.hpp"
+#include "actors/futures/requester.hpp"
 #include "actors/optimizer/norm_actor.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/pipeline/judge.hpp"
@@ -26,18 +27,6 @@
 
 namespace troupe::actors {
 
-/// From a pipeline to its announcer: one order a stage, and where the answers go.
-struct announcement {
-  std::vector<stage_actor> stages;
-  std::vector<run> orders;
-  std::shared_ptr<std::promise<result<std::vector<run_done>>>> answer;
-};
-
-}  // namespace troupe::actors
-
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::announcement)
-
-namespace troupe::actors {
 namespace {
 
 using std::chrono::steady_clock;
@@ -57,69 +46,30 @@ std::optional<std::size_t> stage_of(const std::string& parameter, const engine::
   return std::nullopt;
 }
 
-/// Sends one request and waits for its answer.
-template <class Answer, class Actor, class Request>
-result<Answer> ask(caf::scoped_actor& self, const Actor& whom, Request request) {
-  result<Answer> outcome = fail(errc::handler_failed, "no answer");
-  self->request(whom, transfer_deadline, std::move(request))
-      .receive([&](Answer& answer) { outcome = std::move(answer); },
-               [&](const caf::error& why) { outcome = tl::unexpected(from_caf(why)); });
-  return outcome;
-}
-
-/// The answers to one announcement, as they come in.
-struct collected_answers {
-  std::vector<run_done> reports;
-  std::size_t missing = 0;
-  bool settled = false;
-  std::shared_ptr<std::promise<result<std::vector<run_done>>>> to;
-
-  void put(std::size_t stage, const run_done& report) {
-    reports[stage] = report;
-    if (--missing == 0 && !std::exchange(settled, true)) to->set_value(std::move(reports));
-  }
-  void fail(const error& why) {
-    if (!std::exchange(settled, true)) to->set_value(tl::unexpected(why));
-  }
-};
-
-struct announcer_state {
-  std::vector<std::shared_ptr<collected_answers>> open;
-  std::optional<error> fed_up;  // why the feeder has ended
-};
-
-using announcer_pointer = caf::stateful_actor<announcer_state>*;
-
-void announce(announcer_pointer self, const announcement& step) {
-  auto answers = std::make_shared<collected_answers>();
-  answers->reports.resize(step.stages.size());
-  answers->missing = step.stages.size();
-  answers->to = step.answer;
-  auto& [open, fed_up] = self->state;
-  if (fed_up) return answers->fail(*fed_up);
-  std::erase_if(open, [](const auto& each) { return each->settled; });
-  open.push_back(answers);
-  for (std::size_t i = 0; i < step.stages.size(); ++i) {
-    self->request(step.stages[i], step_deadline, step.orders[i])
-        .then([answers, i](const run_done& report) { answers->put(i, report); },
-              [answers](const caf::error& why) { answers->fail(from_caf(why)); });
-  }
-}
-
-/// The feeder ends when a batch cannot be sent: nothing that waits for it will come about.
-caf::behavior announcer(announcer_pointer self) {
-  self->set_down_handler([self](const caf::down_msg& down) {
-    if (!down.reason) return;
-    self->state.fed_up = from_caf(down.reason);
-    for (const auto& each : self->state.open) each->fail(*self->state.fed_up);
-  });
-  return {[self](const announcement& step) { announce(self, step); },
-          [self](const caf::strong_actor_ptr& feeder) {
-            self->monitor(caf::actor_cast<caf::actor>(feeder));
-          }};
-}
-
 }  // namespace
+
+/// What the stages answer to the steps under way. The feeder ends when a batch cannot be sent:
+/// nothing that waits for it will come about. Any thread.
+class pipeline::open_steps {
+ public:
+  void add(const step_answers& step) {
+    const std::scoped_lock lock(mutex_);
+    if (fed_up_) return static_cast<void>(step.state()->settle_error(*fed_up_));
+    std::erase_if(open_, [](const auto& each) { return each.ready(); });
+    open_.push_back(step);
+  }
+
+  void feeder_ended(const error& why) {
+    const std::scoped_lock lock(mutex_);
+    fed_up_ = why;
+    for (const auto& each : open_) each.state()->settle_error(why);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<step_answers> open_;
+  std::optional<error> fed_up_;
+};
 
 std::vector<stage_tie> ties_between(const engine::model& layers,
                                     const std::vector<engine::layer_range>& ranges) {
@@ -134,15 +84,16 @@ std::vector<stage_tie> ties_between(const engine::model& layers,
 
 pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
                    engine::schedule_choice schedule, const engine::model_layout& layout)
-    : self_(std::make_unique<caf::scoped_actor>(system)),
-      announcer_(system.spawn(announcer)),
+    : ask_(std::make_unique<requester>(system)),
+      open_(std::make_shared<open_steps>()),
       stages_(std::move(stages)),
       schedule_(std::move(schedule)),
       layout_(layout),
       last_finish_(steady_clock::now()) {}
 
+pipeline::pipeline(pipeline&&) = default;
+
 pipeline::~pipeline() {
-  if (announcer_) caf::anon_send_exit(announcer_, caf::exit_reason::user_shutdown);
   if (feeder_) caf::anon_send_exit(feeder_, caf::exit_reason::user_shutdown);
   if (norm_) caf::anon_send_exit(norm_, caf::exit_reason::user_shutdown);
   if (judge_) caf::anon_send_exit(judge_, caf::exit_reason::user_shutdown);
@@ -176,7 +127,10 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   const auto last = layout->slice_at(layout->positions() - 1);
   made.feeder_ =
       spawn_feeder(system, made.stages_.front(), made.stages_[last.stage], last.chunk, credits);
-  caf::anon_send(made.announcer_, caf::actor_cast<caf::strong_actor_ptr>(made.feeder_));
+  caf::actor_cast<caf::abstract_actor*>(made.feeder_)
+      ->attach_functor([open = made.open_](const caf::error& reason) {
+        if (reason) open->feeder_ended(from_caf(reason));
+      });
   made.pieces_ = options.pieces;
   made.norm_ = spawn_norm(system, layout->stages);
   made.has_scaler_ = options.scaler.has_value();
@@ -205,6 +159,11 @@ std::vector<tied_parameter> pipeline::ties_of(std::size_t stage,
   return mine;
 }
 
+template <class Answer, class Actor, class Request>
+result<Answer> pipeline::ask(const Actor& whom, Request request) {
+  return ask_->request<Answer>(whom, std::move(request), transfer_deadline).get();
+}
+
 result<void> pipeline::connect(const pipeline_options& options) {
   const std::uint32_t positions = layout_.positions();
   for (std::uint32_t s = 0; s < layout_.stages; ++s) {
@@ -224,7 +183,7 @@ result<void> pipeline::connect(const pipeline_options& options) {
       around.after.push_back(last ? neighbour{} : slice_at(at + 1));
       if (first || last) around.feeder = caf::actor_cast<caf::strong_actor_ptr>(feeder_);
     }
-    auto connected = ask<done>(*self_, stages_[s], std::move(around));
+    const auto connected = ask<done>(stages_[s], std::move(around));
     if (!connected) return tl::unexpected(connected.error());
   }
   return {};
@@ -256,20 +215,25 @@ result<void> pipeline::begin(const engine::step_key& step, const step_order& ord
   const auto update = updates_ + 1;
   const double loss_scale = loss_scale_of(order);
   if (order.kind == engine::step_kind::training && !order.rehearsal) updates_ = update;
-  announcement message{
-      stages_, {}, std::make_shared<std::promise<result<std::vector<run_done>>>>()};
-  for (const auto& stage : plan->stages) {
-    const engine::plan own{plan->schedule, plan->microbatches, {stage}, plan->chunks, plan->order};
-    message.orders.push_back({step, order.kind, engine::to_text(own), order.images, update,
-                              order.learning_rate, order.rehearsal, loss_scale});
+  std::vector<future<run_done>> answers;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    const engine::plan own{
+        plan->schedule, plan->microbatches, {plan->stages[i]}, plan->chunks, plan->order};
+    answers.push_back(
+        ask_->request<run_done>(stages_[i],
+                                run{step, order.kind, engine::to_text(own), order.images, update,
+                                    order.learning_rate, order.rehearsal, loss_scale},
+                                step_deadline));
   }
-  under_way_.push_back({step, order.images, steady_clock::now(), message.answer->get_future()});
-  caf::anon_send(announcer_, std::move(message));
+  under_way_.push_back({step, order.images, steady_clock::now(), all(std::move(answers))});
+  open_->add(under_way_.back().answers);
   return {};
 }
 
 bool pipeline::wait(std::chrono::milliseconds patience) const {
-  return under_way_.front().answers.wait_for(patience) == std::future_status::ready;
+  const auto& answers = under_way_.front().answers;
+  static_cast<void>(answers.get(patience));
+  return answers.ready();
 }
 
 result<step_outcome> pipeline::finish() {
@@ -341,7 +305,7 @@ result<std::vector<engine::named_tensor>> pipeline::read_state() {
       return tl::unexpected(part.error());
   }
   if (!has_scaler_) return all;
-  const auto scaler = ask<loss_scale_now>(*self_, judge_, read_loss_scale{});
+  const auto scaler = ask<loss_scale_now>(judge_, read_loss_scale{});
   if (!scaler) return tl::unexpected(scaler.error());
   all.push_back({std::string(optimizers::scaler_name),
                  optimizers::to_tensor({.scale = scaler->scale, .applied = scaler->applied})});
@@ -365,7 +329,7 @@ result<void> pipeline::read(std::size_t stage, Request request,
   auto all = gather_pieces([&](const list_place& from) -> result<tensor_piece> {
     request.from = from;
     request.most = pieces_;
-    auto part = ask<Answer>(*self_, stages_.at(stage), request);
+    auto part = ask<Answer>(stages_.at(stage), request);
     if (!part) return tl::unexpected(part.error());
     return std::move(part->piece);
   });
@@ -379,7 +343,7 @@ result<void> pipeline::load(std::size_t stage, Request message,
                             const std::vector<engine::named_tensor>& tensors) {
   return give_pieces(tensors, pieces_, [&](tensor_piece piece) -> result<void> {
     message.piece = std::move(piece);
-    auto loaded = ask<done>(*self_, stages_.at(stage), message);
+    auto loaded = ask<done>(stages_.at(stage), message);
     if (!loaded) return tl::unexpected(loaded.error());
     return {};
   });

@@ -1,18 +1,16 @@
 #pragma once
 
-#include <caf/actor.hpp>
 #include <caf/actor_system.hpp>
-#include <caf/scoped_actor.hpp>
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "actors/futures/future.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/stage.hpp"
@@ -26,6 +24,8 @@
 #include "optimizers/loss_scaler.hpp"
 
 namespace troupe::actors {
+
+class requester;
 
 /// What one stage did in a step.
 struct stage_share {
@@ -91,7 +91,7 @@ struct pipeline_options {
 /// The actors are not owned and live on after it. After an error the pipeline cannot go on.
 class pipeline {
  public:
-  pipeline(pipeline&&) = default;
+  pipeline(pipeline&&);
   pipeline& operator=(pipeline&&) = delete;
   ~pipeline();
 
@@ -163,11 +163,13 @@ class pipeline {
   [[nodiscard]] const feeder_actor& feeder() const noexcept { return feeder_; }
 
  private:
+  using step_answers = future<std::vector<run_done>>;  // one a stage, or the first error
+  class open_steps;
   struct pending_step {
     engine::step_key key;
     std::int64_t images = 0;
     std::chrono::steady_clock::time_point begun;
-    std::future<result<std::vector<run_done>>> answers;  // one a stage, or the first error
+    step_answers answers;
   };
 
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
@@ -176,6 +178,9 @@ class pipeline {
   [[nodiscard]] result<void> connect(const pipeline_options& options);
   [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage,
                                                     const std::vector<stage_tie>& all) const;
+  /// Sends one request and waits for its answer.
+  template <class Answer, class Actor, class Request>
+  [[nodiscard]] result<Answer> ask(const Actor& whom, Request request);
   template <class Answer, class Request>
   [[nodiscard]] result<void> read(std::size_t stage, Request request,
                                   std::vector<engine::named_tensor>& into);
@@ -186,9 +191,9 @@ class pipeline {
   [[nodiscard]] double loss_scale_of(const step_order& order) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
-  std::unique_ptr<caf::scoped_actor> self_;
+  std::unique_ptr<requester> ask_;
+  std::shared_ptr<open_steps> open_;
   piece_limits pieces_;
-  caf::actor announcer_;  // asks all stages at once, and hears of the first failure at once
   std::vector<stage_actor> stages_;
   feeder_actor feeder_;
   norm_actor norm_;

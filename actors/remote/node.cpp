@@ -1,12 +1,15 @@
 #include "actors/remote/node.hpp"
 
+#include <algorithm>
 #include <caf/actor_registry.hpp>
 #include <caf/make_actor.hpp>
 #include <chrono>
+#include <future>
 #include <iterator>
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/futures/request_inbox.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::actors {
@@ -15,6 +18,7 @@ namespace {
 using messages::frame;
 using messages::frame_kind;
 using std::chrono::milliseconds;
+using clock = std::chrono::steady_clock;
 
 constexpr milliseconds connect_timeout{5000};
 constexpr milliseconds goodbye_timeout{1000};
@@ -44,10 +48,10 @@ result<std::unique_ptr<node>> node::start(caf::actor_system& system, const messa
     return tl::unexpected(address.error());
   }
   made->address_ = *address;
-  made->core_ =
-      std::make_unique<neighbourhood>(made->settings_.name, made->address_, own_identity());
+  made->core_ = std::make_unique<remote_core>(made->settings_.name, made->address_, own_identity(),
+                                              made->settings_.liveness);
   made->ticker_ = std::make_unique<ticker>(made->settings_.liveness.interval, [self = made.get()] {
-    self->run_on_link([self] { self->judge(); });
+    self->link_->post([self] { self->judge(); });
   });
   return made;
 }
@@ -57,7 +61,7 @@ node::node(caf::actor_system& system, const message_registry& types, node_settin
       types_(types),
       settings_(std::move(settings)),
       proxies_(system, *this),
-      liveness_(settings_.liveness, own_identity()) {}
+      inbox_(request_inbox::of(system)) {}
 
 node::~node() {
   open_->close();
@@ -73,7 +77,8 @@ node::~node() {
 void node::say_goodbye() {
   std::unique_lock lock(mutex_);
   if (!core_) return;
-  for (auto& effect : core_->leave()) perform_locked(effect);
+  auto effects = core_->leave();
+  perform_locked(effects);
   changed_.wait_for(lock, goodbye_timeout, [this] { return core_->alone(); });
 }
 
@@ -88,7 +93,7 @@ messages::link_events node::link_events() {
 void node::arrived(peer_id peer, frame in) {
   const auto known = greeted_.find(peer.value);
   const bool between_actors = in.kind == frame_kind::message || in.kind == frame_kind::request ||
-                              in.kind == frame_kind::response;
+                              (in.kind == frame_kind::response && in.target != 0);
   if (between_actors && known != greeted_.end()) {
     known->second->heard = true;
     return received(*known->second, in);
@@ -105,7 +110,7 @@ void node::arrived(peer_id peer, frame in) {
 
 void node::peer_left(peer_id peer, const error& why) {
   if (const auto known = greeted_.extract(peer.value)) known.mapped()->known.clear();
-  step([&](auto& core) { return core.peer_down(peer, with_own_pause(why)); });
+  step([&](auto& core) { return core.peer_down(peer, why, clock::now()); });
 }
 
 node::correspondent& node::correspondent_of(const std::string& name) {
@@ -123,65 +128,59 @@ caf::strong_actor_ptr node::handle_of(correspondent& at, caf::actor_id actor) {
 
 template <class Event>
 void node::step(Event event) {
-  neighbourhood::effects effects;
+  remote_core::effects effects;
   {
     const std::scoped_lock lock(mutex_);
     if (!core_) return;
     effects = event(*core_);
-    for (auto& effect : effects) perform_locked(effect);
-    note_routes(effects);
+    perform_locked(effects);
   }
   changed_.notify_all();
   for (auto& effect : effects) perform(effect);
 }
 
-/// After what waited for the connection has been sent, later frames need not ask the core.
-void node::note_routes(const neighbourhood::effects& effects) {
-  for (const auto& effect : effects) {
-    if (const auto* up = std::get_if<neighbourhood::node_up>(&effect)) {
-      route_to(up->node)->peer = core_->peer_of(up->node).value_or(peer_id{}).value;
-    } else if (const auto* down = std::get_if<neighbourhood::node_down>(&effect)) {
-      route_to(down->node)->peer = 0;
+void node::perform_locked(remote_core::effects& effects) {
+  for (std::size_t i = 0; i < effects.size(); ++i) {
+    if (auto* out = std::get_if<remote_core::transmit>(&effects[i])) {
+      auto refusal = when_refused(out->peer, out->what);
+      link_->send(out->peer, std::move(out->what), std::move(refusal));
+    } else if (const auto* to = std::get_if<remote_core::connect>(&effects[i])) {
+      connect(*to);
+    } else if (const auto* end = std::get_if<remote_core::close>(&effects[i])) {
+      if (end->why.code != errc::cancelled)
+        log::warning(settings_.name + ": closing a connection: " + end->why.text);
+      link_->close(end->peer, end->why);
+    } else if (const auto* route = std::get_if<remote_core::route_changed>(&effects[i])) {
+      known(route->node).way->peer = route->peer.value;
+    } else if (const auto* doubt = std::get_if<remote_core::examine>(&effects[i])) {
+      auto more = core_->examined(doubt->node, state_of(doubt->process), clock::now());
+      std::ranges::move(more, std::back_inserter(effects));
     }
   }
 }
 
-std::shared_ptr<route> node::route_to(const std::string& name) {
-  auto& found = routes_[name];
-  if (!found) found = std::make_shared<route>(name);
-  return found;
-}
-
-void node::perform_locked(neighbourhood::effect& effect) {
-  if (auto* out = std::get_if<neighbourhood::transmit>(&effect)) {
-    auto refusal = when_refused(out->peer, out->what);
-    link_->send(out->peer, std::move(out->what), std::move(refusal));
-  } else if (const auto* to = std::get_if<neighbourhood::connect>(&effect)) {
-    connect(*to);
-  } else if (const auto* end = std::get_if<neighbourhood::close>(&effect)) {
-    if (end->why.code != errc::cancelled)
-      log::warning(settings_.name + ": closing a connection: " + end->why.text);
-    link_->close(end->peer, end->why);
-  } else if (const auto* up = std::get_if<neighbourhood::node_up>(&effect)) {
-    liveness_.node_up(up->node, up->process);
-  } else if (const auto* down = std::get_if<neighbourhood::node_down>(&effect)) {
-    liveness_.node_down(down->node);
-  } else if (const auto* in = std::get_if<neighbourhood::received>(&effect)) {
-    liveness_.heard(in->node);
-  }
-}
-
-void node::perform(neighbourhood::effect& effect) {
-  if (const auto* in = std::get_if<neighbourhood::received>(&effect)) {
+void node::perform(remote_core::effect& effect) {
+  if (const auto* in = std::get_if<remote_core::received>(&effect)) {
     received(correspondent_of(in->node), in->what);
-  } else if (const auto* lost = std::get_if<neighbourhood::undelivered>(&effect)) {
-    undelivered(lost->what, lost->why);
-  } else if (const auto* down = std::get_if<neighbourhood::node_down>(&effect)) {
-    node_down(down->node, down->why);
+  } else if (const auto* back = std::get_if<remote_core::undelivered>(&effect)) {
+    undelivered(back->what, back->why);
+  } else if (auto* no = std::get_if<remote_core::refuse>(&effect)) {
+    answer(no->node, std::move(no->answer), no->why);
+  } else if (const auto* heartbeat = std::get_if<remote_core::told>(&effect)) {
+    if (settings_.on_told) settings_.on_told(heartbeat->node, heartbeat->what);
+  } else if (const auto* end_of = std::get_if<remote_core::watch>(&effect)) {
+    watch(end_of->node, end_of->actor);
+  } else if (const auto* link = std::get_if<remote_core::linked>(&effect)) {
+    if (system_.registry().get<caf::strong_actor_ptr>(link->between.here))
+      static_cast<void>(resolve({link->node, "", link->between.there}));
+  } else if (const auto* ended = std::get_if<remote_core::actor_ended>(&effect)) {
+    actor_ended(*ended);
+  } else if (const auto* down = std::get_if<remote_core::node_down>(&effect)) {
+    node_down(*down);
   }
 }
 
-void node::connect(const neighbourhood::connect& to) {
+void node::connect(const remote_core::connect& to) {
   link_->connect(to.address, connect_timeout, [this, name = to.node](const result<peer_id>& peer) {
     step([&](auto& core) {
       return peer ? core.connected_to(name, *peer) : core.connect_failed(name, peer.error());
@@ -193,69 +192,32 @@ void node::send(const std::string& to, frame out) {
   step([&](auto& core) { return core.send(to, std::move(out)); });
 }
 
-/// A frame to nobody is refused on the link's thread: wherever that thread is stuck or starved,
-/// what it is asked to do waits too.
-void node::run_on_link(std::function<void()> what) {
-  constexpr peer_id nobody{0};
-  link_->send(nobody, frame{.kind = frame_kind::heartbeat, .lane = messages::lane::control},
-              [what = std::move(what)](const result<void>& refused) {
-                if (!refused && refused.error().code == errc::peer_lost) what();
-              });
-}
-
 void node::judge() {
   const auto told = settings_.tell ? settings_.tell() : std::vector<messages::element>();
-  step([this, &told](auto&) {
-    for (auto& [name, who] : correspondents_) {
-      if (std::exchange(who.heard, false)) liveness_.heard(name);
-    }
-    return perform_liveness(liveness_.tick(std::chrono::steady_clock::now()), told);
-  });
+  std::vector<std::string> heard;
+  for (auto& [name, who] : correspondents_) {
+    if (std::exchange(who.heard, false)) heard.push_back(name);
+  }
+  step([&](auto& core) { return core.tick(clock::now(), heard, told); });
 }
 
 void node::lose(const std::string& other, const error& why) {
-  run_on_link([this, other, why] { step([&](auto& core) { return core.lose(other, why); }); });
-}
-
-neighbourhood::effects node::perform_liveness(const liveness::effects& what,
-                                              const std::vector<messages::element>& told) {
-  neighbourhood::effects out;
-  const auto add = [&out](neighbourhood::effects more) {
-    std::move(more.begin(), more.end(), std::back_inserter(out));
-  };
-  for (const auto& effect : what) {
-    if (const auto* beat = std::get_if<liveness::beat>(&effect)) {
-      add(core_->send(
-          beat->node,
-          {.kind = frame_kind::heartbeat, .lane = messages::lane::control, .body = told}));
-    } else if (const auto* doubt = std::get_if<liveness::examine>(&effect)) {
-      add(perform_liveness(liveness_.examined(doubt->node, state_of(doubt->process))));
-    } else if (const auto* gone = std::get_if<liveness::lost>(&effect)) {
-      add(core_->lose(gone->node, with_own_pause(gone->why)));
-    }
-  }
-  return out;
-}
-
-error node::with_own_pause(error why) const {
-  const auto pause = liveness_.stood_still(std::chrono::steady_clock::now());
-  if (!pause) return why;
-  return {why.code,
-          why.text + " (this process itself had stood still for " + in_seconds(*pause) + ")"};
+  link_->post([this, other, why] { step([&](auto& core) { return core.lose(other, why); }); });
 }
 
 std::optional<milliseconds> node::stood_still() {
   const std::scoped_lock lock(mutex_);
-  return liveness_.stood_still(std::chrono::steady_clock::now());
+  return core_->stood_still(clock::now());
 }
 
 void node::publish(const std::string& name, caf::strong_actor_ptr actor) {
+  const auto address = address_of(actor);
   const std::scoped_lock lock(mutex_);
-  published_[name] = std::move(actor);
+  core_->publish(name, address);
 }
 
 result<std::string> node::join(const std::string& address, milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto deadline = clock::now() + timeout;
   auto connected = std::make_shared<std::promise<result<peer_id>>>();
   auto outcome = connected->get_future();
   link_->connect(address, timeout,
@@ -281,29 +243,34 @@ bool node::wait_for(const std::string& other, milliseconds timeout) {
 
 result<caf::strong_actor_ptr> node::find(const std::string& where, const std::string& actor,
                                          milliseconds timeout) {
-  frame out{.kind = frame_kind::lookup};
-  out.body.push_back({"lookup", {{actor}}});
-  lookup answer;
-  auto outcome = answer.get_future();
-  {
-    const std::scoped_lock lock(mutex_);
-    if (auto lost = core_->lost(where)) return tl::unexpected(*lost);
-    out.request_id = next_lookup_++;
-    lookups_.emplace(out.request_id, std::pair(where, std::move(answer)));
-  }
-  const auto number = out.request_id;
-  send(where, std::move(out));
-  if (outcome.wait_for(timeout) == std::future_status::ready) return outcome.get();
-  const std::scoped_lock lock(mutex_);
-  lookups_.erase(number);
-  return fail(errc::timed_out, "node '" + where + "' did not say where '" + actor + "' is");
+  std::uint64_t number = 0;
+  step([&](auto& core) {
+    auto [asked, effects] = core.look_up(where, actor);
+    number = asked;
+    return std::move(effects);
+  });
+  std::unique_lock lock(mutex_);
+  std::optional<result<frame>> outcome;
+  changed_.wait_for(lock, timeout,
+                    [&] { return (outcome = core_->outcome_of(number)).has_value(); });
+  core_->forget_lookup(number);
+  lock.unlock();
+  if (!outcome)
+    return fail(errc::timed_out, "node '" + where + "' did not say where '" + actor + "' is");
+  if (!*outcome) return tl::unexpected(outcome->error());
+  const auto& body = (*outcome)->body;
+  const auto* address = body.size() == 1 && body[0].fields.size() == 1
+                            ? std::get_if<messages::actor_ref>(&body[0].fields[0].of)
+                            : nullptr;
+  if (!address) return tl::unexpected(error_in(**outcome));
+  return resolve(*address);
 }
 
 messages::actor_ref node::address_of(const caf::strong_actor_ptr& actor) {
-  {
+  if (actor->node() != system_.node()) {
     const std::scoped_lock lock(mutex_);
-    if (const auto found = names_.find(actor->node()); found != names_.end())
-      return {found->second, core_->address_of(found->second), actor->id()};
+    if (const auto* name = name_behind(actor->node()))
+      return {*name, core_->address_of(*name), actor->id()};
   }
   return {settings_.name, address_, make_reachable(actor)};
 }
@@ -319,40 +286,46 @@ caf::actor_id node::make_reachable(const caf::strong_actor_ptr& actor) {
 
 std::string node::name_of(const caf::node_id& id) {
   const std::scoped_lock lock(mutex_);
-  const auto found = names_.find(id);
-  return found == names_.end() ? std::string() : found->second;
+  const auto* name = name_behind(id);
+  return name ? *name : std::string();
+}
+
+const std::string* node::name_behind(const caf::node_id& id) const {
+  const auto found =
+      std::ranges::find_if(nodes_, [&](const auto& each) { return each.second.id == id; });
+  return found == nodes_.end() ? nullptr : &found->first;
 }
 
 caf::strong_actor_ptr node::resolve(const messages::actor_ref& address) {
   if (address.node == settings_.name)
     return system_.registry().get<caf::strong_actor_ptr>(address.id);
-  std::optional<error> lost;
+  caf::node_id id;
   {
     const std::scoped_lock lock(mutex_);
     core_->heard_of(address.node, address.address);
-    lost = core_->lost(address.node);
+    id = known(address.node).id;
   }
-  const auto id = id_of(address.node);
   auto proxy = proxies_.get_or_put(id, address.id);
+  std::unique_lock lock(mutex_);  // only now: the end of a node is told to the proxies there are
+  const auto lost = core_->lost(address.node);
+  lock.unlock();
   if (lost) proxies_.erase(id, address.id, to_caf(*lost));
   return proxy;
 }
 
-caf::node_id node::id_of(const std::string& name) {
-  const std::scoped_lock lock(mutex_);
-  for (const auto& [id, known] : names_) {
-    if (known == name) return id;
-  }
-  auto id = make_id(name, static_cast<std::uint32_t>(names_.size() + 1));
-  names_.emplace(id, name);
-  return id;
+node::known_node& node::known(const std::string& name) {
+  auto& found = nodes_[name];
+  if (!found.way)
+    found = {make_id(name, static_cast<std::uint32_t>(nodes_.size())),
+             std::make_shared<route>(name)};
+  return found;
 }
 
 caf::strong_actor_ptr node::make_proxy(caf::node_id id, caf::actor_id actor) {
   std::shared_ptr<const route> way;
   {
     const std::scoped_lock lock(mutex_);
-    way = route_to(names_.at(id));
+    way = nodes_.at(*name_behind(id)).way;
   }
   caf::actor_config config;
   auto proxy = caf::make_actor<remote_actor, caf::strong_actor_ptr>(

@@ -7,10 +7,8 @@
 #include <caf/node_id.hpp>
 #include <caf/proxy_registry.hpp>
 #include <chrono>
-#include <compare>
 #include <condition_variable>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,14 +18,15 @@
 #include <vector>
 
 #include "actors/remote/gate.hpp"
-#include "actors/remote/liveness.hpp"
 #include "actors/remote/message_registry.hpp"
-#include "actors/remote/neighbourhood.hpp"
 #include "actors/remote/remote_actor.hpp"
+#include "actors/remote/remote_core.hpp"
 #include "actors/remote/ticker.hpp"
 #include "messages/link/link.hpp"
 
 namespace troupe::actors {
+
+class request_inbox;
 
 /// Makes a node's link once its events are known.
 using link_factory = std::function<result<std::unique_ptr<messages::link>>(messages::link_events)>;
@@ -112,21 +111,11 @@ class node final : public actor_directory,
   [[nodiscard]] caf::strong_actor_ptr resolve(const messages::actor_ref& address) override;
 
  private:
-  struct request_key {
-    caf::actor_id sender = 0;
-    std::uint64_t number = 0;
-    auto operator<=>(const request_key&) const = default;
+  /// What CAF and senders know another node by.
+  struct known_node {
+    caf::node_id id;
+    std::shared_ptr<route> way;
   };
-  struct pending_request {
-    caf::strong_actor_ptr sender;
-    caf::message_id mid;
-    std::string node;
-  };
-  struct remote_link {  // of an actor of another node to one of ours
-    caf::actor_id there = 0;
-    caf::actor_addr here;
-  };
-  using lookup = std::promise<result<caf::strong_actor_ptr>>;
   /// A node that writes to us, and the handles of its actors that did.
   struct correspondent {
     std::string name;
@@ -141,27 +130,20 @@ class node final : public actor_directory,
   // caf::proxy_registry::backend and message_carrier
   caf::strong_actor_ptr make_proxy(caf::node_id node, caf::actor_id actor) override;
   void set_last_hop(caf::node_id*) override {}
-  void forward(const route& to, caf::actor_id target, caf::mailbox_element_ptr what) override;
+  void forward(const route& to, caf::abstract_actor& target,
+               caf::mailbox_element_ptr what) override;
   void tell_link(messages::frame_kind what, const caf::strong_actor_ptr& local,
                  const caf::strong_actor_ptr& remote) override;
 
-  /// Runs an event of the core and performs its effects: sends while the core is locked, so that
-  /// frames keep their order; everything that calls an actor or the owner afterwards.
+  /// Runs an event of the core and performs its effects: what goes to the link while the core is
+  /// locked, so that frames keep their order; what calls an actor or the owner afterwards.
   template <class Event>
   void step(Event event);
-  void perform_locked(neighbourhood::effect& effect);
-  void perform(neighbourhood::effect& effect);
-  void note_routes(const neighbourhood::effects& effects);
-  [[nodiscard]] std::shared_ptr<route> route_to(const std::string& name);
+  void perform_locked(remote_core::effects& effects);
+  void perform(remote_core::effect& effect);
   void send(const std::string& to, messages::frame out);
-  void connect(const neighbourhood::connect& to);
-
-  // Liveness: the ticker's thread asks for a tick, the link's thread judges.
-  void run_on_link(std::function<void()> what);
-  void judge();
-  [[nodiscard]] neighbourhood::effects perform_liveness(
-      const liveness::effects& what, const std::vector<messages::element>& told = {});
-  [[nodiscard]] error with_own_pause(error why) const;
+  void connect(const remote_core::connect& to);
+  void judge();  // at each tick, on the link's thread
 
   // Frames from other nodes, by kind. On the link's thread.
   void arrived(peer_id peer, messages::frame in);
@@ -172,12 +154,10 @@ class node final : public actor_directory,
   void deliver(correspondent& from, const messages::frame& in);
   void deliver_response(correspondent& from, const messages::frame& in);
   void refuse(const std::string& from, const messages::frame& request, const error& why);
+  void answer(const std::string& to, messages::frame out, const error& why);
   void watch(const std::string& from, caf::actor_id target);
-  void actor_ended(correspondent& from, const messages::frame& in);
-  void link_actor(const std::string& from, const messages::frame& in);
-  void unlink_actor(const std::string& from, const messages::frame& in);
-  void answer_lookup(const std::string& from, const messages::frame& in);
-  void finish_lookup(const std::string& from, const messages::frame& in);
+  void actor_ended(const remote_core::actor_ended& what);
+  void node_down(const remote_core::node_down& what);
 
   void undelivered(const messages::frame& out, const error& why);
   /// For a frame that is about to be sent: tells whoever sent it when it exceeds a limit of the
@@ -186,44 +166,32 @@ class node final : public actor_directory,
   /// `what` has neither fields nor tensors any more.
   void refused(peer_id peer, const messages::frame& what, const error& why);
   void tell_sender(const caf::strong_actor_ptr& sender, const error& why);
-  void fail_lookup(std::uint64_t number, const error& why);
-  void node_down(const std::string& name, const error& why);
-  void break_links(const std::string& name, const caf::error& why);
-  template <class Condition>
-  void forget_links(const std::string& name, Condition condition);
-  void fail_requests(const std::vector<pending_request>& requests, const error& why);
+  [[nodiscard]] request_inbox& requests() const;
   void put_error(messages::frame& out, const error& what);
   [[nodiscard]] error error_in(const messages::frame& in);
-  [[nodiscard]] caf::node_id id_of(const std::string& name);
+  /// Both call under the lock.
+  [[nodiscard]] known_node& known(const std::string& name);
+  [[nodiscard]] const std::string* name_behind(const caf::node_id& id) const;
   /// The id under which other nodes answer a local actor.
   caf::actor_id make_reachable(const caf::strong_actor_ptr& actor);
-  /// The local actor that a response is for, on the link's thread.
-  [[nodiscard]] caf::strong_actor_ptr asker(caf::actor_id id);
 
   caf::actor_system& system_;
   const message_registry& types_;
   const node_settings settings_;
   std::string address_;
   caf::proxy_registry proxies_;
+  const caf::strong_actor_ptr inbox_;  // of the requests that wait for an answer: see requests()
   std::shared_ptr<gate> open_ = std::make_shared<gate>();  // actors come in through it
 
   // Guarded by mutex_, which is never held while an actor or the owner is called.
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::unique_ptr<neighbourhood> core_;
-  liveness liveness_;
-  std::map<caf::node_id, std::string> names_;
-  std::map<std::string, std::shared_ptr<route>> routes_;
-  std::map<request_key, pending_request> pending_;
-  std::multimap<std::string, remote_link> remote_links_;  // by node
-  std::map<std::string, caf::strong_actor_ptr> published_;
-  std::map<std::uint64_t, std::pair<std::string, lookup>> lookups_;
-  std::uint64_t next_lookup_ = 1;
+  std::unique_ptr<remote_core> core_;
+  std::map<std::string, known_node> nodes_;
 
   // The link's thread's, so that what comes in takes no lock.
   std::map<std::string, correspondent> correspondents_;
   std::unordered_map<std::uint64_t, correspondent*> greeted_;  // by peer_id
-  caf::strong_actor_ptr last_inbox_;                           // that had a response
 
   // Ids of some actors that are known to be reachable, to be found without lock. Never reused.
   std::array<std::atomic<caf::actor_id>, 256> reachable_{};

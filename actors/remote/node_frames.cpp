@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <caf/actor_registry.hpp>
 #include <caf/message.hpp>
-#include <typeinfo>
 #include <utility>
 #include <variant>
 
@@ -21,14 +20,6 @@ using messages::frame_kind;
 void enqueue(const caf::strong_actor_ptr& to, caf::strong_actor_ptr sender, caf::message_id mid,
              caf::message what) {
   to->get()->enqueue(std::move(sender), mid, std::move(what), nullptr);
-}
-
-/// The inbox of a requester, which keeps its own list of what is outstanding; null for other
-/// actors.
-const request_inbox* as_inbox(const caf::strong_actor_ptr& actor) {
-  const auto& object = *actor->get();
-  return typeid(object) == typeid(request_inbox) ? static_cast<const request_inbox*>(&object)
-                                                 : nullptr;
 }
 
 /// Whether the frame is less than the hello that opened its connection in every way that a limit
@@ -66,9 +57,9 @@ std::string describe(const frame& what, const std::string& node) {
 
 }  // namespace
 
-void node::forward(const route& to, caf::actor_id target, caf::mailbox_element_ptr what) {
+void node::forward(const route& to, caf::abstract_actor& target, caf::mailbox_element_ptr what) {
   const auto& mid = what->mid;
-  frame out{.target = target};
+  frame out{.target = target.id()};
   auto encoded = types_.encode(what->content(), out, *this);
   if (encoded && what->sender) {
     if (what->sender->node() == system_.node()) {
@@ -89,16 +80,16 @@ void node::forward(const route& to, caf::actor_id target, caf::mailbox_element_p
       tell_sender(what->sender, encoded.error());
     return;
   }
-  if (mid.is_request() || mid.is_response()) out.request_id = mid.integer_value();
-  if (mid.is_request()) out.kind = frame_kind::request;
-  if (mid.is_response()) out.kind = frame_kind::response;
-  if (out.kind == frame_kind::request && what->sender) {
-    if (const auto* inbox = as_inbox(what->sender)) {
-      out.deadline_us = inbox->time_left_us(mid);
-    } else {
-      const std::scoped_lock lock(mutex_);
-      pending_[{out.sender, mid.request_id().integer_value()}] = {what->sender, mid, to.name};
-    }
+  if (mid.is_request()) {
+    const bool known = !what->sender || what->sender == inbox_;
+    const auto number = known ? mid : requests().relay(what->sender, mid, target);
+    if (!number.is_request()) return;
+    out.kind = frame_kind::request;
+    out.request_id = number.integer_value();
+    if (what->sender) out.deadline_us = requests().time_left_us(number);
+  } else if (mid.is_response()) {
+    out.kind = frame_kind::response;
+    out.request_id = mid.integer_value();
   }
   if (const auto peer = to.peer.load(std::memory_order_acquire)) {
     auto refusal = when_refused(peer_id{peer}, out);
@@ -108,26 +99,17 @@ void node::forward(const route& to, caf::actor_id target, caf::mailbox_element_p
   }
 }
 
+request_inbox& node::requests() const {
+  return static_cast<request_inbox&>(*inbox_->get());
+}
+
 void node::received(correspondent& from, const frame& in) {
   switch (in.kind) {
     case frame_kind::message:
     case frame_kind::request:
       return deliver(from, in);
     case frame_kind::response:
-      return in.target == 0 ? finish_lookup(from.name, in) : deliver_response(from, in);
-    case frame_kind::monitor:
-      return watch(from.name, in.target);
-    case frame_kind::down:
-      return actor_ended(from, in);
-    case frame_kind::link:
-      return link_actor(from.name, in);
-    case frame_kind::unlink:
-      return unlink_actor(from.name, in);
-    case frame_kind::lookup:
-      return answer_lookup(from.name, in);
-    case frame_kind::heartbeat:
-      if (settings_.on_told && !in.body.empty()) settings_.on_told(from.name, in.body);
-      return;
+      return deliver_response(from, in);
     default:
       log::warning(settings_.name + ": ignored an unexpected frame from " + from.name);
   }
@@ -146,24 +128,10 @@ void node::deliver(correspondent& from, const frame& in) {
           answered ? caf::message_id{in.request_id} : caf::make_message_id(), std::move(*content));
 }
 
-caf::strong_actor_ptr node::asker(caf::actor_id id) {
-  if (last_inbox_ && last_inbox_->id() == id) return last_inbox_;
-  auto found = system_.registry().get<caf::strong_actor_ptr>(id);
-  if (found && as_inbox(found)) last_inbox_ = found;
-  return found;
-}
-
 void node::deliver_response(correspondent& from, const frame& in) {
-  const auto target = asker(in.target);
-  if (!target) return;
-  const caf::message_id mid{in.request_id};
-  const bool direct = as_inbox(target) != nullptr;
-  if (!direct) {
-    const std::scoped_lock lock(mutex_);
-    if (pending_.erase({in.target, mid.request_id().integer_value()}) == 0) return;
-  }
   auto content = types_.decode(in, *this);
-  enqueue(target, direct ? nullptr : handle_of(from, in.sender), mid,
+  const bool relayed = in.target != inbox_->id();  // so there is an actor to be told who answers
+  enqueue(inbox_, relayed ? handle_of(from, in.sender) : nullptr, caf::message_id{in.request_id},
           content ? std::move(*content) : caf::make_message(to_caf(content.error())));
 }
 
@@ -177,8 +145,12 @@ void node::refuse(const std::string& from, const frame& in, const error& why) {
             .sender = in.target,
             .target = in.sender,
             .request_id = mid.response_id().integer_value()};
+  answer(from, std::move(out), why);
+}
+
+void node::answer(const std::string& to, frame out, const error& why) {
   put_error(out, why);
-  send(from, std::move(out));
+  send(to, std::move(out));
 }
 
 void node::watch(const std::string& from, caf::actor_id target) {
@@ -194,119 +166,33 @@ void node::watch(const std::string& from, caf::actor_id target) {
   });
 }
 
-void node::actor_ended(correspondent& from, const frame& in) {
-  const auto reason = in.body.empty() ? caf::error{} : to_caf(error_in(in));
-  from.known.erase(in.sender);
-  forget_links(from.name, [&](const remote_link& known) { return known.there == in.sender; });
-  proxies_.erase(id_of(from.name), in.sender, reason);
+void node::actor_ended(const remote_core::actor_ended& what) {
+  const auto reason = what.notice.body.empty() ? caf::error{} : to_caf(error_in(what.notice));
+  correspondent_of(what.node).known.erase(what.notice.sender);
+  std::unique_lock lock(mutex_);
+  const auto id = known(what.node).id;
+  lock.unlock();
+  proxies_.erase(id, what.notice.sender, reason);
 }
 
 /// CAF links actors under the locks of both, where nothing may be asked of either.
 void node::tell_link(frame_kind what, const caf::strong_actor_ptr& local,
                      const caf::strong_actor_ptr& remote) {
-  run_on_link([this, what, local, remote] {
+  link_->post([this, what, local, remote] {
     std::string name;
     {
       const std::scoped_lock lock(mutex_);
-      name = names_.at(remote->node());
+      name = *name_behind(remote->node());
     }
     send(name, {.kind = what, .sender = address_of(local).id, .target = remote->id()});
   });
 }
 
-/// The other actor sends its exit itself when it ends; only when its node is lost it is up to us.
-/// The end of ours reaches it as that of any watched actor.
-void node::link_actor(const std::string& from, const frame& in) {
-  const auto actor = system_.registry().get<caf::strong_actor_ptr>(in.target);
-  if (!actor) return;
-  const auto other = resolve({from, "", in.sender});  // watched from here on
-  const std::scoped_lock lock(mutex_);
-  remote_links_.emplace(from, remote_link{in.sender, caf::actor_cast<caf::actor_addr>(actor)});
-}
-
-void node::unlink_actor(const std::string& from, const frame& in) {
-  forget_links(from, [&](const remote_link& known) {
-    return known.there == in.sender && known.here.id() == in.target;
-  });
-}
-
-template <class Condition>
-void node::forget_links(const std::string& name, Condition condition) {
-  const std::scoped_lock lock(mutex_);
-  const auto [first, last] = remote_links_.equal_range(name);
-  for (auto it = first; it != last;)
-    it = condition(it->second) ? remote_links_.erase(it) : std::next(it);
-}
-
-void node::break_links(const std::string& name, const caf::error& why) {
-  std::vector<remote_link> broken;
-  {
-    const std::scoped_lock lock(mutex_);
-    const auto [first, last] = remote_links_.equal_range(name);
-    for (auto it = first; it != last; ++it) broken.push_back(it->second);
-    remote_links_.erase(first, last);
-  }
-  const auto id = id_of(name);
-  for (const auto& [there, here] : broken) {
-    const auto other = proxies_.get(id, there);
-    const auto actor = caf::actor_cast<caf::strong_actor_ptr>(here);
-    if (!other || !actor) continue;
-    const caf::exit_msg exit{caf::actor_cast<caf::actor_addr>(other), why};
-    enqueue(actor, nullptr, caf::make_message_id(), caf::make_message(exit));
-  }
-}
-
-void node::answer_lookup(const std::string& from, const frame& in) {
-  frame out{.kind = frame_kind::response, .request_id = in.request_id};
-  const std::string* name = nullptr;
-  if (in.body.size() == 1 && in.body[0].fields.size() == 1)
-    name = std::get_if<std::string>(&in.body[0].fields[0].of);
-  caf::strong_actor_ptr actor;
-  if (name) {
-    const std::scoped_lock lock(mutex_);
-    if (const auto found = published_.find(*name); found != published_.end()) actor = found->second;
-  }
-  if (actor) {
-    out.body.push_back({"found", {{address_of(actor)}}});
-  } else {
-    put_error(out, {errc::unknown_target, "node '" + settings_.name + "' has published no actor '" +
-                                              (name ? *name : "") + "'"});
-  }
-  send(from, std::move(out));
-}
-
-void node::finish_lookup(const std::string& from, const frame& in) {
-  lookup answer;
-  {
-    const std::scoped_lock lock(mutex_);
-    const auto found = lookups_.find(in.request_id);
-    if (found == lookups_.end() || found->second.first != from) return;
-    answer = std::move(found->second.second);
-    lookups_.erase(found);
-  }
-  const auto* address = in.body.size() == 1 && in.body[0].fields.size() == 1
-                            ? std::get_if<messages::actor_ref>(&in.body[0].fields[0].of)
-                            : nullptr;
-  if (address) {
-    answer.set_value(resolve(*address));
-  } else {
-    answer.set_value(tl::unexpected(error_in(in)));
-  }
-}
-
 void node::undelivered(const frame& out, const error& why) {
   if (out.kind != frame_kind::request) return;
-  const caf::message_id mid{out.request_id};
-  const auto sender = system_.registry().get<caf::strong_actor_ptr>(out.sender);
-  if (sender && as_inbox(sender))
-    return enqueue(sender, nullptr, mid.response_id(), caf::make_message(to_caf_foreign(why)));
-  std::vector<pending_request> failed;
-  {
-    const std::scoped_lock lock(mutex_);
-    auto found = pending_.extract({out.sender, mid.request_id().integer_value()});
-    if (found) failed.push_back(std::move(found.mapped()));
-  }
-  fail_requests(failed, why);
+  const bool relayed = out.sender != inbox_->id();  // a requester adds whom it asked
+  enqueue(inbox_, nullptr, caf::message_id{out.request_id}.response_id(),
+          caf::make_message(relayed ? to_caf(why) : to_caf_foreign(why)));
 }
 
 messages::link::completion node::when_refused(peer_id peer, const frame& out) {
@@ -326,7 +212,7 @@ void node::refused(peer_id peer, const frame& what, const error& why) {
   const auto sender = system_.registry().get<caf::strong_actor_ptr>(what.sender);
   switch (what.kind) {
     case frame_kind::request:  // a requester adds itself what it asked
-      return undelivered(what, sender && as_inbox(sender) ? why : told);
+      return undelivered(what, what.sender == inbox_->id() ? why : told);
     case frame_kind::response:
     case frame_kind::down: {
       if (name.empty()) return;  // it is gone
@@ -336,8 +222,12 @@ void node::refused(peer_id peer, const frame& what, const error& why) {
       put_error(instead, was_error ? error{why.code, ""} : told);  // without a text it fits
       return send(name, std::move(instead));
     }
-    case frame_kind::lookup:
-      return fail_lookup(what.request_id, told);
+    case frame_kind::lookup: {
+      std::unique_lock lock(mutex_);
+      core_->lookup_failed(what.request_id, told);
+      lock.unlock();
+      return changed_.notify_all();
+    }
     case frame_kind::hello:
       log::error(settings_.name + ": " + told.text);
       return link_->close(peer, told);
@@ -352,49 +242,24 @@ void node::tell_sender(const caf::strong_actor_ptr& sender, const error& why) {
     enqueue(sender, nullptr, caf::make_message_id(), caf::make_message(to_caf(why)));
 }
 
-void node::fail_lookup(std::uint64_t number, const error& why) {
-  std::optional<lookup> question;
-  {
-    const std::scoped_lock lock(mutex_);
-    if (auto found = lookups_.extract(number)) question = std::move(found.mapped().second);
+/// Actors that are linked across nodes send each other their exits themselves; only when a node is
+/// lost it is up to us.
+void node::node_down(const remote_core::node_down& what) {
+  std::erase_if(greeted_, [&](const auto& entry) { return entry.second->name == what.node; });
+  std::unique_lock lock(mutex_);
+  const auto id = known(what.node).id;
+  lock.unlock();
+  const auto why = to_caf(what.why);
+  for (const auto& [there, here] : what.broken) {
+    const auto other = proxies_.get(id, there);
+    const auto actor = system_.registry().get<caf::strong_actor_ptr>(here);
+    if (!other || !actor) continue;
+    const caf::exit_msg exit{caf::actor_cast<caf::actor_addr>(other), why};
+    enqueue(actor, nullptr, caf::make_message_id(), caf::make_message(exit));
   }
-  if (question) question->set_value(tl::unexpected(why));
-}
-
-void node::node_down(const std::string& name, const error& why) {
-  std::erase_if(greeted_, [&](const auto& entry) { return entry.second->name == name; });
-  std::vector<pending_request> failed;
-  std::vector<lookup> unanswered;
-  {
-    const std::scoped_lock lock(mutex_);
-    for (auto it = pending_.begin(); it != pending_.end();) {
-      if (it->second.node != name) {
-        ++it;
-        continue;
-      }
-      failed.push_back(std::move(it->second));
-      it = pending_.erase(it);
-    }
-    for (auto it = lookups_.begin(); it != lookups_.end();) {
-      if (it->second.first != name) {
-        ++it;
-        continue;
-      }
-      unanswered.push_back(std::move(it->second.second));
-      it = lookups_.erase(it);
-    }
-  }
-  for (auto& question : unanswered) question.set_value(tl::unexpected(why));
-  fail_requests(failed, why);
-  break_links(name, to_caf(why));
-  const auto id = id_of(name);
-  for (const auto& proxy : proxies_.get_all(id)) proxies_.erase(id, proxy->id(), to_caf(why));
-  if (settings_.on_node_down) settings_.on_node_down(name, why);
-}
-
-void node::fail_requests(const std::vector<pending_request>& requests, const error& why) {
-  for (const auto& request : requests)
-    enqueue(request.sender, nullptr, request.mid.response_id(), caf::make_message(to_caf(why)));
+  // That fails the requests to them, too.
+  for (const auto& proxy : proxies_.get_all(id)) proxies_.erase(id, proxy->id(), why);
+  if (settings_.on_node_down) settings_.on_node_down(what.node, what.why);
 }
 
 void node::put_error(frame& out, const error& what) {

@@ -8,7 +8,7 @@ namespace troupe::actors {
 
 void remote_actor::enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) {
   if (const auto inside = open_->enter()) {
-    carrier_.forward(*way_, id(), std::move(what));
+    carrier_.forward(*way_, *this, std::move(what));
   } else if (what->mid.is_request() && what->sender) {
     const error why{errc::cancelled, "this node has left the cluster"};
     what->sender->get()->enqueue(nullptr, what->mid.response_id(), caf::make_message(to_caf(why)),

@@ -25,8 +25,10 @@ class message_carrier {
  public:
   virtual ~message_carrier() = default;
 
-  /// Called in the sender's thread. The carrier answers a request that it cannot deliver.
-  virtual void forward(const route& to, caf::actor_id target, caf::mailbox_element_ptr what) = 0;
+  /// Called in the sender's thread, by the proxy of the target. The carrier answers a request that
+  /// it cannot deliver.
+  virtual void forward(const route& to, caf::abstract_actor& target,
+                       caf::mailbox_element_ptr what) = 0;
 
   /// A local actor was linked to (`frame_kind::link`) or unlinked from a remote one. Called under
   /// the locks of both: to be told later, from another thread.

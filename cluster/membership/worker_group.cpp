@@ -1,7 +1,6 @@
 #include "cluster/membership/worker_group.hpp"
 
 #include <caf/actor.hpp>
-#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <chrono>
 #include <exception>
@@ -11,6 +10,8 @@
 
 #include "actors/errors.hpp"
 #include "actors/messages/common.hpp"
+#include "actors/futures/combine.hpp"
+#include "actors/futures/requester.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 
@@ -92,24 +93,16 @@ result<void> worker_group::await(const std::string& worker) {
 
 result<std::vector<actors::stage_actor>> worker_group::build(
     const std::vector<actors::build_stage>& orders) {
-  caf::scoped_actor self(system_);
-  const auto host = [&](std::size_t i) {
-    return caf::actor_cast<actors::host_actor>(hosts_.at(i));
-  };
-  using answer = decltype(self->request(host(0), build_deadline, orders.front()));
-  std::vector<answer> answers;
+  actors::requester ask(system_, [this](const caf::node_id& id) { return node_->name_of(id); });
+  std::vector<actors::future<actors::stage_built>> answers;
   for (std::size_t i = 0; i < orders.size(); ++i)
-    answers.push_back(self->request(host(i), build_deadline, orders[i]));
+    answers.push_back(ask.request<actors::stage_built>(
+        caf::actor_cast<actors::host_actor>(hosts_.at(i)), orders[i], build_deadline));
+  const auto built = actors::all(std::move(answers)).get();
+  if (!built) return tl::unexpected(explain(built.error()));
   std::vector<actors::stage_actor> stages;
-  std::optional<error> failure;
-  for (auto& each : answers) {
-    each.receive(
-        [&](const actors::stage_built& built) {
-          stages.push_back(caf::actor_cast<actors::stage_actor>(built.stage));
-        },
-        [&](const caf::error& why) { failure = actors::from_caf(why); });
-    if (failure) return tl::unexpected(explain(*failure));
-  }
+  for (const auto& each : *built)
+    stages.push_back(caf::actor_cast<actors::stage_actor>(each.stage));
   return stages;
 }
 

@@ -49,7 +49,8 @@ struct link_stats {
 /// Moves frames between processes. A resource: one owner, closed by its destructor, which ends the
 /// link's thread, says goodbye to nobody and completes what is in flight with errc::cancelled; its
 /// peers see it go. Not to be destroyed from its own events.
-/// `send`, `connect`, `close` and `stats` may be called from any thread, also from the events.
+/// `send`, `connect`, `close`, `post` and `stats` may be called from any thread, also from the
+/// events.
 /// Nothing limits how much may be handed to `send`: it is the caller's credits that do.
 class link {
  public:
@@ -82,6 +83,10 @@ class link {
   /// With the code peer_lost or timed_out the peer is believed dead or hung: nothing is waited for,
   /// and sends in flight fail with `reason` at once.
   virtual void close(peer_id peer, error reason) = 0;
+
+  /// Runs `what` on the link's thread, in the order of the calls and never inside an event: as late
+  /// as anything else that a stuck or starved thread does. Dropped if the link ends first.
+  virtual void post(std::function<void()> what) = 0;
 
   [[nodiscard]] virtual link_stats stats() const = 0;
 

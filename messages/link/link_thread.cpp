@@ -93,6 +93,8 @@ class threaded_link final : public link {
 
   void close(peer_id peer, error reason) override { push(close_command{peer, std::move(reason)}); }
 
+  void post(std::function<void()> what) override { push(post_command{std::move(what)}); }
+
   link_stats stats() const override { return counters_.read(); }
 
   std::shared_ptr<shared_memory> memory() const override { return memory_; }
@@ -121,12 +123,15 @@ class threaded_link final : public link {
     peer_id peer;
     error reason;
   };
+  struct post_command {
+    std::function<void()> what;
+  };
   struct return_command {
     peer_id peer;
     std::uint64_t loan;
   };
   using command = std::variant<send_command, return_command, refuse_command, close_command,
-                               connect_command, listen_command>;
+                               connect_command, listen_command, post_command>;
 
   [[nodiscard]] bool is_shm() const { return options_.transport == link_transport::shm; }
 
@@ -207,6 +212,9 @@ class threaded_link final : public link {
   void execute(send_command& what) { engine_->send(what.peer, std::move(what.frame)); }
   void execute(refuse_command& what) { engine_->refuse(std::move(what.done), std::move(what.why)); }
   void execute(return_command& what) { engine_->give_back(what.peer, what.loan); }
+  void execute(post_command& posted) {
+    if (!stop_.load(std::memory_order_relaxed)) posted.what();
+  }
   void execute(close_command& what) { engine_->close(what.peer, std::move(what.reason)); }
   void execute(connect_command& what) {
     if (!what.where) return engine_->refuse(std::move(what.done), std::move(what.where.error()));

@@ -1,8 +1,10 @@
 // What every link promises about frames. Runs against each backend.
 #include <array>
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <latch>
 #include <thread>
+#include <utility>
 
 #include "link_fixture.hpp"
 
@@ -178,6 +180,45 @@ LINK_TEST("both sides talk at once, from their events too") {
     REQUIRE(number_of(got) == i);
     REQUIRE(holds(got.tensors.at(0), i % 2 == 0 ? 1 << 20 : 5, static_cast<unsigned>(i)));
   }
+}
+
+LINK_TEST("what is posted runs on the link's thread, in order and outside of its events") {
+  pair_of_nodes<TestType> nodes;
+  auto& server = *nodes.server.wire;
+  mailbox<std::pair<int, std::thread::id>> ran;
+  const auto note = [&ran](int number) { ran.put({number, std::this_thread::get_id()}); };
+  nodes.server.react([&](peer_id, const frame&) {
+    for (const int number : {1, 2}) server.post([&note, number] { note(number); });
+    note(0);
+  });
+  REQUIRE(nodes.client.send(nodes.to_server, numbered(1)));
+  const auto [first, thread] = ran.next();
+  CHECK(first == 0);
+  for (const int number : {1, 2}) CHECK(ran.next() == std::pair(number, thread));
+
+  // From elsewhere, and what is posted may send and post itself.
+  server.post([&] {
+    server.send(nodes.to_client, numbered(7), {});
+    server.post([&note] { note(4); });
+    note(3);
+  });
+  for (const int number : {3, 4}) CHECK(ran.next() == std::pair(number, thread));
+  CHECK(number_of(nodes.client.frames.next()) == 7);
+}
+
+LINK_TEST("what is posted to a link that ends runs before its end or never") {
+  TestType backend;
+  node<TestType> here(backend);
+  mailbox<int> ran;
+  std::atomic<bool> ended = false;
+  for (int i = 0; i < 100; ++i) {
+    here.wire->post([&] {
+      if (ended) ran.put(1);
+    });
+  }
+  here.wire.reset();
+  ended = true;
+  CHECK(ran.stays_empty(20ms));
 }
 
 LINK_TEST("a link holds several peers apart") {

@@ -43,6 +43,34 @@ TEST_CASE("a request is taken once, and its number never means another") {
   CHECK(requests.take(two) == &second);
 }
 
+TEST_CASE("an owner's requests are taken out, and its late ones have expired before that is over") {
+  std::promise<void> expiring;
+  std::promise<void> go_on;
+  table requests([&](item* late) {
+    expiring.set_value();
+    go_on.get_future().wait();
+    ++late->taken;
+  });
+  item late;
+  item mine;
+  item other;
+  requests.put(&late, 1, in(0ms), 7);
+  expiring.get_future().wait();
+  requests.put(&mine, 1, never, 7);
+  const auto kept = requests.put(&other, 1, never, 8);
+  std::vector<item*> taken;
+  int expired = 0;
+  std::thread owner([&] {
+    requests.take_owned(7, [&](item* one) { taken.push_back(one); });
+    expired = late.taken;
+  });
+  go_on.set_value();
+  owner.join();
+  CHECK(expired == 1);
+  CHECK(taken == std::vector<item*>{&mine});
+  CHECK(requests.take(kept) == &other);
+}
+
 TEST_CASE("requests expire at their deadlines, the earliest first, and no others do") {
   std::vector<item*> order;
   table requests([&order](item* late) {

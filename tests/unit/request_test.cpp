@@ -264,6 +264,25 @@ TEST_CASE("A requester that ends fails what is outstanding") {
   });
 }
 
+TEST_CASE("A requester that ends leaves those of its actor system alone, and what actors ask") {
+  for_both([](setting& at) {
+    caf::scoped_actor self(at.near->system);
+    auto asked = self->request(at.target, patience, question{1});
+    auto other = std::make_unique<actors::requester>(at.near->system);
+    const auto waiting = at.ask<std::int64_t>(true);
+    const auto given_up = other->request<std::int64_t>(at.target, true, patience);
+    other.reset();
+    CHECK(given_up.get(patience).error().code == errc::cancelled);
+    CHECK(at.ask<std::int64_t>(question{1}).get(patience) == 2);
+    CHECK(!waiting.ready());
+    std::int64_t answer = 0;
+    asked.receive([&](std::int64_t value) { answer = value; }, [](const caf::error&) {});
+    CHECK(answer == 2);
+    at.near->ask.reset();
+    CHECK(waiting.get(patience).error().code == errc::cancelled);
+  });
+}
+
 TEST_CASE("A node forks registered functions on another, tensors included") {
   setting at(true);
   actors::pool work({.threads = 1});

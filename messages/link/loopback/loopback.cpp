@@ -78,6 +78,8 @@ class loopback_link final : public link {
 
   void close(peer_id peer, error reason) override { engine_->close(peer, reason); }
 
+  void post(std::function<void()> what) override { engine_->post(std::move(what)); }
+
   link_stats stats() const override { return engine_->counters().read(); }
 
  private:

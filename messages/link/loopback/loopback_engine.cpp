@@ -40,6 +40,11 @@ void loopback_engine::refuse(link::connected done, error why) {
   put(urgent_, connected{std::move(done), tl::unexpected(std::move(why))});
 }
 
+void loopback_engine::post(std::function<void()> what) {
+  const std::lock_guard lock(mutex_);
+  put(urgent_, std::move(what));
+}
+
 void loopback_engine::send(peer_id to, frame message, link::completion done) {
   result<encoded_header> header = encode(message, bounds_);
   std::uint64_t bytes = 0;

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,7 @@ class loopback_engine : public std::enable_shared_from_this<loopback_engine> {
   void send(peer_id to, frame message, link::completion done);
   void close(peer_id which, const error& reason);
   void refuse(link::connected done, error why);
+  void post(std::function<void()> what);
 
   /// Delivers until `stop`, then completes what is in flight.
   void run();
@@ -75,7 +77,8 @@ class loopback_engine : public std::enable_shared_from_this<loopback_engine> {
     link::connected done;
     result<peer_id> how;
   };
-  using item = std::variant<up, arrival, farewell, down, completed, connected>;
+  using posted = std::function<void()>;
+  using item = std::variant<up, arrival, farewell, down, completed, connected, posted>;
 
   // Called by other links' threads:
   bool deposit(arrival what, bool control);
@@ -90,6 +93,7 @@ class loopback_engine : public std::enable_shared_from_this<loopback_engine> {
   void tell(down& what);
   void tell(completed& what);
   void tell(connected& what);
+  void tell(posted& what) { what(); }
   void refuse_frame(const arrival& what, const error& why);
   void drop(peer_id which, const error& why);
   std::optional<peer> remove(peer_id which, const error& why);

@@ -206,6 +206,7 @@ class simulated_link final : public link {
     node_->send(peer, std::move(message), std::move(done));
   }
   void close(peer_id peer, error reason) override { node_->close(peer, std::move(reason)); }
+  void post(std::function<void()> what) override { node_->post(std::move(what)); }
   link_stats stats() const override { return node_->counters().read(); }
 
   void crash() {

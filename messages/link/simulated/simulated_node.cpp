@@ -92,6 +92,12 @@ void simulated_node::close(peer_id which, error reason) {
   soon();
 }
 
+void simulated_node::post(std::function<void()> what) {
+  network_->after({}, [weak = weak_from_this(), what = std::move(what)] {
+    if (const auto self = weak.lock(); self && self->alive_) what();
+  });
+}
+
 void simulated_node::destroy() {
   for (auto& [id, each] : peers_) each.core->cancel();
   events_.tell();

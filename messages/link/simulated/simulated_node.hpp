@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,6 +22,7 @@ class simulated_node : public std::enable_shared_from_this<simulated_node> {
   void connect(const std::string& address, std::chrono::milliseconds timeout, link::connected done);
   void send(peer_id to, frame message, link::completion done);
   void close(peer_id which, error reason);
+  void post(std::function<void()> what);
   void destroy();
   [[nodiscard]] const link_counters& counters() const { return counters_; }
 

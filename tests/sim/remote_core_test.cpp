@@ -1,0 +1,346 @@
+// Remote cores, as nodes have them, over simulated links: nodes that look up actors before and
+// after they are published, ask and link them, answer late or twice, leave, crash and are parted.
+
+#include "actors/remote/remote_core.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/futures/request_table.hpp"
+#include "messages/link/simulated/simulated.hpp"
+#include "tests/sim/seeds.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace std::chrono_literals;
+using actors::remote_core;
+using messages::frame;
+using messages::frame_kind;
+using messages::simulated_network;
+
+/// A request and how often it was settled.
+struct question {
+  int outcomes = 0;
+};
+
+struct lookup {
+  std::string node;
+  bool published = false;  // when it was asked
+  bool given_up = false;
+  std::optional<std::string> outcome = {};  // the first
+  bool second = false;                      // it was an answer that came twice
+};
+
+/// A shell around a core and a table of requests, as node.cpp is one.
+class member {
+ public:
+  member(std::string name, simulated_network& network, std::mt19937_64& random)
+      : name_(std::move(name)),
+        network_(network),
+        random_(random),
+        link_(std::move(messages::make_simulated_link(network, events()).value())),
+        core_(name_, link_->listen(name_ + ":1").value(), {}, {}) {}
+
+  void publish() {
+    published = true;
+    core_.publish("actor", {name_, name_ + ":1", 1});
+  }
+
+  void look_up(const std::string& node, bool is_published, bool gives_up) {
+    if (!active()) return;
+    auto [number, effects] = core_.look_up(node, "actor");
+    lookups[number] = {node, is_published, gives_up};
+    perform(std::move(effects));
+    if (gives_up) later([this, number] { core_.forget_lookup(number); });
+  }
+
+  void ask(const std::string& node) {
+    if (!active()) return;
+    questions.emplace_back();
+    const auto number = requests_.put(&questions.back(), tag_of(node), never);
+    send(node, {.kind = frame_kind::request, .sender = 2, .target = 1, .request_id = number});
+  }
+
+  /// Links an actor of ours, and perhaps takes it back.
+  void link(const std::string& node, std::uint64_t ours) {
+    if (!active()) return;
+    send(node, {.kind = frame_kind::link, .sender = ours, .target = 1});
+    if (chance(3))
+      later([this, node, ours] { send(node, {.kind = frame_kind::down, .sender = ours}); });
+  }
+
+  void tick(remote_core::clock::time_point now) {
+    if (active()) perform(core_.tick(now, {}, {}));
+  }
+
+  void leave() {
+    if (!active()) return;
+    left = true;
+    perform(core_.leave());
+    end_if_alone();
+    network_.after(1s, [this] { link_.reset(); });
+  }
+
+  void crash() {
+    if (!active()) return;
+    crashed = true;
+    network_.crash(*link_);
+  }
+
+  [[nodiscard]] bool active() const { return !left && !crashed; }
+  [[nodiscard]] const remote_core& core() const { return core_; }
+  [[nodiscard]] std::size_t outstanding() const { return requests_.outstanding(); }
+  [[nodiscard]] messages::link* wire() { return link_.get(); }
+  void heard_of(const std::string& node) { core_.heard_of(node, node + ":1"); }
+
+  bool published = false, left = false, crashed = false;
+  std::map<std::uint64_t, lookup> lookups;
+  std::deque<question> questions;
+  std::set<std::string> downs;
+  std::string fault;
+
+ private:
+  static constexpr auto never = std::chrono::steady_clock::time_point::max();
+
+  [[nodiscard]] bool chance(std::uint64_t one_in) { return random_() % one_in == 0; }
+  void later(std::function<void()> what) {
+    network_.after(std::chrono::microseconds{random_() % 20'000}, [this, what = std::move(what)] {
+      if (active()) what();
+    });
+  }
+  std::uintptr_t tag_of(const std::string& node) {
+    return tags_.try_emplace(node, tags_.size() + 1).first->second;
+  }
+
+  messages::link_events events() {
+    return {.on_peer_up = [this](peer_id peer) { perform(core_.peer_up(peer)); },
+            .on_frame = [this](peer_id peer,
+                               frame in) { perform(core_.frame_arrived(peer, std::move(in))); },
+            .on_peer_down =
+                [this](peer_id peer, const error& why) {
+                  perform(core_.peer_down(peer, why, now()));
+                  end_if_alone();
+                }};
+  }
+  [[nodiscard]] remote_core::clock::time_point now() const {
+    return remote_core::clock::time_point(network_.now());
+  }
+  void end_if_alone() {
+    if (left && core_.alone()) network_.after({}, [this] { link_.reset(); });
+  }
+
+  /// As a proxy's message goes: past the core while there is a route.
+  void send(const std::string& node, frame what) {
+    if (const auto route = routes_.find(node); route != routes_.end() && route->second.value != 0) {
+      link_->send(route->second, std::move(what), {});
+    } else {
+      perform(core_.send(node, std::move(what)));
+    }
+  }
+
+  /// Late or twice, at times; a second answer differs.
+  void reply(peer_id peer, frame answer) {
+    if (chance(4)) {
+      auto again = answer;
+      again.body.push_back({"again", {}});
+      later([this, peer, again] { link_->send(peer, again, {}); });
+    }
+    if (chance(4)) return later([this, peer, answer] { link_->send(peer, answer, {}); });
+    link_->send(peer, std::move(answer), {});
+  }
+
+  void perform(remote_core::effects effects) {
+    for (auto& effect : effects) std::visit([this](auto& one) { perform_one(one); }, effect);
+    for (auto& [number, asked] : lookups) {
+      const auto outcome = core_.outcome_of(number);
+      if (!outcome) continue;
+      std::string text = *outcome ? (*outcome)->body.front().type : outcome->error().text;
+      const bool second = *outcome && (*outcome)->body.size() > 1;
+      if (!asked.outcome) asked = {asked.node, asked.published, asked.given_up, text, second};
+      if (asked.outcome != text || asked.second != second) fault = "a lookup has two outcomes";
+    }
+  }
+  void perform_one(remote_core::connect& to) {
+    link_->connect(to.address, 5s, [this, node = to.node](const result<peer_id>& peer) {
+      perform(peer ? core_.connected_to(node, *peer) : core_.connect_failed(node, peer.error()));
+    });
+  }
+  void perform_one(remote_core::transmit& out) {
+    if (out.what.kind == frame_kind::response) return reply(out.peer, std::move(out.what));
+    link_->send(out.peer, std::move(out.what), {});
+  }
+  void perform_one(remote_core::close& which) { link_->close(which.peer, which.why); }
+  void perform_one(remote_core::examine&) { fault = "asks the system about a stranger"; }
+  void perform_one(remote_core::route_changed& to) {
+    auto& route = routes_[to.node];
+    if (route.value != 0 && to.peer.value != 0) fault = "a second route to " + to.node;
+    if (to.peer.value != 0 && downs.contains(to.node)) fault = "a route to lost " + to.node;
+    route = to.peer;
+  }
+  void perform_one(remote_core::received& in) {
+    if (downs.contains(in.node)) fault = "a frame of " + in.node + " after its node_down";
+    if (in.what.kind == frame_kind::request) {
+      perform(core_.send(in.node, {.kind = frame_kind::response,
+                                   .sender = in.what.target,
+                                   .target = in.what.sender,
+                                   .request_id = in.what.request_id}));
+    } else if (auto* const asked = requests_.take(in.what.request_id)) {
+      ++asked->outcomes;
+    }
+  }
+  void perform_one(remote_core::undelivered& back) {
+    if (auto* const asked = requests_.take(back.what.request_id)) ++asked->outcomes;
+  }
+  void perform_one(remote_core::refuse& no) {
+    no.answer.body.push_back({"error", {}});
+    perform(core_.send(no.node, std::move(no.answer)));
+  }
+  void perform_one(remote_core::told&) { fault = "told of nothing"; }
+  void perform_one(remote_core::watch&) {}
+  void perform_one(remote_core::linked& made) { links_[made.node].insert(made.between); }
+  void perform_one(remote_core::actor_ended& ended) {
+    std::erase_if(links_[ended.node],
+                  [&](const auto& each) { return each.there == ended.notice.sender; });
+  }
+  void perform_one(remote_core::node_down& down) {
+    if (!downs.insert(down.node).second) fault = down.node + " went down twice";
+    const auto& links = links_[down.node];
+    if (down.broken != std::vector(links.begin(), links.end())) fault = "other links are broken";
+    requests_.take_tagged(tag_of(down.node), [](question* asked) { ++asked->outcomes; });
+  }
+
+  const std::string name_;
+  simulated_network& network_;
+  std::mt19937_64& random_;
+  std::unique_ptr<messages::link> link_;
+  remote_core core_;
+  actors::request_table<question> requests_{[](question*) {}};
+  std::map<std::string, std::uintptr_t> tags_;
+  std::map<std::string, peer_id> routes_;
+  std::map<std::string, std::set<remote_core::remote_link>> links_;
+};
+
+/// What befalls the nodes of one run.
+struct troubles {
+  bool crashes = false, leaves = false, partitions = false, losses = false;
+  [[nodiscard]] bool none() const { return !crashes && !leaves && !partitions && !losses; }
+};
+
+class company {
+ public:
+  company(std::uint64_t seed, troubles what)
+      : random_(seed),
+        what_(what),
+        network_({.seed = seed,
+                  .most_delay = std::chrono::microseconds{below(2) ? 50 : 5000},
+                  .losses = what.losses ? 0.005 : 0}) {
+    const std::uint64_t count = 2 + below(3);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      names_.push_back("node-" + std::to_string(i));
+      nodes_.emplace(names_.back(), std::make_unique<member>(names_.back(), network_, random_));
+    }
+    for (auto& [name, node] : nodes_)
+      for (const auto& other : names_)
+        if (other != name) node->heard_of(other);
+  }
+
+  std::string run() {
+    for (auto& [name, node] : nodes_) at_some_time([&node] { node->publish(); });
+    for (std::uint64_t number = 0; number < 60; ++number) plan(number);
+    for (int i = 1; i <= 20; ++i) network_.after(i * 100ms, [this] { tick(); });
+    if (what_.crashes) at_some_time([this] { someone().crash(); });
+    if (what_.leaves) at_some_time([this] { someone().leave(); });
+    if (what_.partitions) at_some_time([this] { part(); });
+    network_.run_until_idle();
+    for (const auto& [name, node] : nodes_)
+      if (std::string fault = judge(name, *node); !fault.empty()) return name + ": " + fault;
+    return "";
+  }
+
+ private:
+  std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
+  member& someone() { return *nodes_.at(names_[below(names_.size())]); }
+  void at_some_time(std::function<void()> what) {
+    network_.after(std::chrono::microseconds{below(20'000)}, std::move(what));
+  }
+  void tick() {
+    for (auto& [name, node] : nodes_) node->tick(remote_core::clock::time_point(network_.now()));
+  }
+
+  void plan(std::uint64_t number) {
+    const auto from = names_[below(names_.size())];
+    const auto to = names_[below(names_.size())];
+    if (from == to) return;
+    at_some_time([this, from, to, number, gives_up = below(4) == 0] {
+      auto& node = *nodes_.at(from);
+      if (number % 3 == 0) node.look_up(to, nodes_.at(to)->published, gives_up);
+      if (number % 3 == 1) node.ask(to);
+      if (number % 3 == 2) node.link(to, number);
+    });
+  }
+
+  void part() {
+    std::vector<const messages::link*> side;
+    for (const auto& name : names_)
+      if (below(2) && nodes_.at(name)->wire()) side.push_back(nodes_.at(name)->wire());
+    network_.partition(side);
+    network_.after(below(2) ? 1s : 20s, [this] { network_.heal(); });
+  }
+
+  [[nodiscard]] std::string judge(const std::string& name, const member& here) const {
+    if (!here.fault.empty()) return here.fault;
+    for (const auto& asked : here.questions)
+      if (asked.outcomes > 1) return "a request has two outcomes";
+    if (!here.active()) return "";
+    if (here.outstanding() > 0) return "a request has no outcome";
+    for (const auto& [number, asked] : here.lookups)
+      if (std::string fault = judge(here, number, asked); !fault.empty()) return fault;
+    for (const auto& [other, there] : nodes_) {
+      if (what_.none() && here.downs.contains(other)) return other + " was lost for no reason";
+      if (there->active() && here.core().lost(other) && there->core().connected(name))
+        return other + " is gone, which thinks itself connected";
+    }
+    return "";
+  }
+
+  [[nodiscard]] std::string judge(const member& here, std::uint64_t number,
+                                  const lookup& asked) const {
+    const auto which = "lookup " + std::to_string(number) + " of " + asked.node;
+    if (asked.given_up) return here.core().outcome_of(number) ? which + " was not forgotten" : "";
+    if (!asked.outcome) return which + " has no outcome";
+    if (*asked.outcome == "found") return nodes_.at(asked.node)->published ? "" : which + " lies";
+    if (*asked.outcome == "error") return asked.published ? which + " missed what was there" : "";
+    return here.downs.contains(asked.node) || here.core().lost(asked.node) ? "" : which + " failed";
+  }
+
+  std::mt19937_64 random_;
+  const troubles what_;
+  simulated_network network_;
+  std::vector<std::string> names_;
+  std::map<std::string, std::unique_ptr<member>> nodes_;
+};
+
+}  // namespace
+
+TEST_CASE("actors of nodes in peace are found once published, and every request is answered once") {
+  tests::for_each_seed(300, [](std::uint64_t seed) { return company(seed, {}).run(); });
+}
+
+TEST_CASE("whatever befalls nodes, every lookup and request has one outcome and links break") {
+  tests::for_each_seed(500, [](std::uint64_t seed) {
+    return company(seed, {.crashes = (seed & 1) != 0,
+                          .leaves = (seed & 2) != 0,
+                          .partitions = (seed & 4) != 0,
+                          .losses = (seed & 8) != 0})
+        .run();
+  });
+}
