@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "actors/errors.hpp"
+#include "actors/futures/combine.hpp"
+#include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/judge.hpp"
 #include "actors/messages/transfer.hpp"
-#include "actors/futures/combine.hpp"
-#include "actors/futures/requester.hpp"
 #include "actors/optimizer/norm_actor.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/pipeline/judge.hpp"

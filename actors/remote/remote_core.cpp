@@ -41,9 +41,9 @@ remote_core::effects remote_core::lose(const std::string& node, const error& why
 }
 
 remote_core::effects remote_core::tick(clock::time_point now, const std::vector<std::string>& heard,
-                                       const std::vector<messages::element>& told) {
+                                       const std::vector<messages::element>& beats_say) {
   for (const auto& node : heard) liveness_.heard(node);
-  return follow(liveness_.tick(now), told, now);
+  return follow(liveness_.tick(now), beats_say, now);
 }
 
 remote_core::effects remote_core::examined(const std::string& node, process_state state,
@@ -52,14 +52,14 @@ remote_core::effects remote_core::examined(const std::string& node, process_stat
 }
 
 remote_core::effects remote_core::follow(const liveness::effects& what,
-                                         const std::vector<messages::element>& told,
+                                         const std::vector<messages::element>& beats_say,
                                          clock::time_point now) {
   effects out;
   for (const auto& each : what) {
     if (const auto* beat = std::get_if<liveness::beat>(&each)) {
-      append(out,
-             send(beat->node,
-                  {.kind = frame_kind::heartbeat, .lane = messages::lane::control, .body = told}));
+      append(out, send(beat->node, {.kind = frame_kind::heartbeat,
+                                    .lane = messages::lane::control,
+                                    .body = beats_say}));
     } else if (const auto* doubt = std::get_if<examine>(&each)) {
       out.emplace_back(*doubt);
     } else if (const auto* gone = std::get_if<liveness::lost>(&each)) {
@@ -166,13 +166,13 @@ remote_core::question remote_core::look_up(const std::string& node, const std::s
   return out;
 }
 
-std::optional<result<frame>> remote_core::outcome_of(std::uint64_t lookup) const {
-  const auto found = lookups_.find(lookup);
+std::optional<result<frame>> remote_core::outcome_of(std::uint64_t number) const {
+  const auto found = lookups_.find(number);
   return found == lookups_.end() ? std::nullopt : found->second.outcome;
 }
 
-void remote_core::lookup_failed(std::uint64_t lookup, const error& why) {
-  const auto found = lookups_.find(lookup);
+void remote_core::lookup_failed(std::uint64_t number, const error& why) {
+  const auto found = lookups_.find(number);
   if (found != lookups_.end() && !found->second.outcome)
     found->second.outcome = tl::unexpected(why);
 }

@@ -91,10 +91,10 @@ class remote_core {
   effects lose(const std::string& node, const error& why);
   effects leave() { return follow(nodes_.leave()); }
 
-  /// Once an interval: `heard` are nodes whose frames did not come through `frame_arrived`; `told`
-  /// goes with our heartbeats.
+  /// Once an interval: `heard` are nodes whose frames did not come through `frame_arrived`;
+  /// `beats_say` goes with our heartbeats.
   effects tick(clock::time_point now, const std::vector<std::string>& heard,
-               const std::vector<messages::element>& told);
+               const std::vector<messages::element>& beats_say);
   /// What the operating system said of a process to `examine`.
   effects examined(const std::string& node, process_state state, clock::time_point now);
 
@@ -111,9 +111,9 @@ class remote_core {
   /// can come any more, until `forget_lookup`.
   [[nodiscard]] question look_up(const std::string& node, const std::string& actor);
   /// The first answer, which holds an address or an error; nullopt while the lookup is open.
-  [[nodiscard]] std::optional<result<messages::frame>> outcome_of(std::uint64_t lookup) const;
-  void lookup_failed(std::uint64_t lookup, const error& why);
-  void forget_lookup(std::uint64_t lookup) { lookups_.erase(lookup); }
+  [[nodiscard]] std::optional<result<messages::frame>> outcome_of(std::uint64_t number) const;
+  void lookup_failed(std::uint64_t number, const error& why);
+  void forget_lookup(std::uint64_t number) { lookups_.erase(number); }
 
   /// As neighbourhood.
   void heard_of(const std::string& node, const std::string& address) {
@@ -144,7 +144,7 @@ class remote_core {
 
   /// What the events of the cores inside mean for this node.
   effects follow(neighbourhood::effects what);
-  effects follow(const liveness::effects& what, const std::vector<messages::element>& told,
+  effects follow(const liveness::effects& what, const std::vector<messages::element>& beats_say,
                  clock::time_point now);
   void take(received in, effects& out);
   void take_lookup(const received& in, effects& out);

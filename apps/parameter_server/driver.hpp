@@ -18,6 +18,7 @@
 #include "actors/messages/parameter_server/share.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/observe/report.hpp"
+#include "engine/base/named_tensor.hpp"
 #include "engine/data/dataset.hpp"
 
 namespace troupe::apps {

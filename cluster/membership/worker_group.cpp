@@ -9,9 +9,10 @@
 #include <utility>
 
 #include "actors/errors.hpp"
-#include "actors/messages/common.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/futures/requester.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/protocol.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 

@@ -31,6 +31,7 @@
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/ledger_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
+#include "actors/protocol.hpp"
 #include "actors/remote/lendable.hpp"
 #include "actors/system.hpp"
 #include "tests/bench/figures.hpp"
