@@ -29,15 +29,23 @@ if(TROUPE_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+include(${CMAKE_CURRENT_LIST_DIR}/troupe_program.cmake)
+
+# What whoever uses a library gets along; the warnings are ours alone.
+add_library(troupe_usage INTERFACE)
+target_compile_features(troupe_usage INTERFACE cxx_std_20)
+target_include_directories(troupe_usage INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/troupe>)
 add_library(troupe_options INTERFACE)
-target_include_directories(troupe_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_link_libraries(troupe_options INTERFACE troupe_usage)
 target_compile_options(troupe_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror)
 
 # troupe_library(NAME SOURCES...): one folder, one static library.
 function(troupe_library name)
   add_library(${name} STATIC ${ARGN})
-  target_link_libraries(${name} PUBLIC troupe_options tl::expected)
+  target_link_libraries(${name} PUBLIC troupe_usage tl::expected
+    PRIVATE $<BUILD_INTERFACE:troupe_options>)
 endfunction()
 
 # troupe_test(NAME SOURCES... LINK LIBRARIES...): one Catch2 program, each case a ctest test.
@@ -58,22 +66,4 @@ function(troupe_test name)
   catch_discover_tests(${name}
     TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
     PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 4 LABELS ${TEST_LABELS})
-endfunction()
-
-# troupe_node_allocator(PROGRAM): jemalloc for a program that computes. Fresh pages cost a tensor ten
-# times what warm ones do, so nothing is given back while the program runs.
-function(troupe_node_allocator program)
-  if(TROUPE_SANITIZE)
-    return()  # sanitizers bring their own
-  endif()
-  target_sources(${program} PRIVATE ${PROJECT_SOURCE_DIR}/engine/stage/allocator.cpp)
-  target_link_options(${program} PRIVATE -Wl,--no-as-needed)
-  target_link_libraries(${program} PRIVATE jemalloc)
-endfunction()
-
-# troupe_kernels(SOURCES...): files that use messages/base/simd.hpp, as user-written optimizers do.
-# Vectorised whatever the preset; and every rounding is one that the source spells out.
-function(troupe_kernels)
-  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS
-    "-O3;-ffp-contract=off;-fno-math-errno;-fno-trapping-math")
 endfunction()

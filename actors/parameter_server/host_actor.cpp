@@ -82,7 +82,7 @@ caf::result<worker_built> on_worker(self_pointer self, const build_worker& order
   if (!order.ledger) return to_caf({errc::bad_config, "an order for a worker names no ledger"});
   const auto& parts = self->state.parts;
   return worker_built{keep(self, spawn_worker(self->system(), self->state.ask, parts.make_learner,
-                                              order, parts.memory, parts.progress))};
+                                              order, parts.memory, parts.progress, parts.losses))};
 }
 
 void on_shut_down(self_pointer self) {

@@ -8,6 +8,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/parameter_server/host.hpp"
 #include "actors/parameter_server/worker_actor.hpp"
+#include "engine/model/loss.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {
@@ -21,6 +22,7 @@ struct server_host_parts {
   std::function<void()> on_shut_down;
   /// Told of the shards' and workers' threads; null: nobody is.
   std::shared_ptr<progress_board> progress = {};
+  engine::loss_registry losses = engine::built_in_losses();
 };
 
 /// Spawns the actor that builds shards, ledgers and workers on this node when the driver asks.

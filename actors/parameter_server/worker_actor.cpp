@@ -44,13 +44,11 @@ std::uint64_t peak_memory_bytes() {
 /// What a worker's thread works with: the whole model as one stage, and a place at the server.
 class apprentice {
  public:
-  static result<std::unique_ptr<apprentice>> make(caf::actor_system& system,
-                                                  std::shared_ptr<requester> ask,
-                                                  const learner_factory& make,
-                                                  const build_worker& order,
-                                                  std::shared_ptr<messages::shared_memory> memory,
-                                                  const std::shared_ptr<progress_board>& progress) {
-    const auto loss = engine::parse_loss(order.loss);
+  static result<std::unique_ptr<apprentice>> make(
+      caf::actor_system& system, std::shared_ptr<requester> ask, const learner_factory& make,
+      const build_worker& order, std::shared_ptr<messages::shared_memory> memory,
+      const std::shared_ptr<progress_board>& progress, const engine::loss_registry& losses) {
+    const auto loss = engine::find_loss(losses, order.loss);
     if (!loss) return tl::unexpected(loss.error());
     auto what = make(order);
     if (!what) return tl::unexpected(what.error());
@@ -92,12 +90,12 @@ class apprentice {
   }
 
  private:
-  apprentice(std::shared_ptr<requester> ask, learner what, engine::loss_kind loss,
+  apprentice(std::shared_ptr<requester> ask, learner what, engine::loss_function loss,
              std::unique_ptr<parameter_client> server,
              std::shared_ptr<messages::shared_memory> memory)
       : ask_(std::move(ask)),
         data_(std::move(what.data)),
-        module_(std::move(what.layers), {.loss = loss}),
+        module_(std::move(what.layers), {.loss = std::move(loss)}),
         server_(std::move(server)),
         memory_(std::move(memory)) {}
 
@@ -268,7 +266,8 @@ worker_actor::behavior_type worker_behavior(self_pointer self,
                                             const std::shared_ptr<requester>& ask,
                                             const learner_factory& make, const build_worker& order,
                                             const std::shared_ptr<messages::shared_memory>& memory,
-                                            const std::shared_ptr<progress_board>& progress) {
+                                            const std::shared_ptr<progress_board>& progress,
+                                            const engine::loss_registry& losses) {
   auto& state = self->state;
   state.name = "worker-" + std::to_string(order.rank);
   state.apprentice_ = std::make_shared<result<std::unique_ptr<apprentice>>>();
@@ -282,14 +281,14 @@ worker_actor::behavior_type worker_behavior(self_pointer self,
       [name = state.name, here = self->address()](const std::exception& problem) {
         end_because(here, name, problem);
       });
-  state.work->post(
-      [place = state.apprentice_, ask, make, order, memory, progress, system = &self->system()] {
-        try {
-          *place = apprentice::make(*system, ask, make, order, memory, progress);
-        } catch (const std::exception& problem) {
-          *place = fail(errc::handler_failed, engine::reason_of(problem));
-        }
-      });
+  state.work->post([place = state.apprentice_, ask, make, order, memory, progress, losses,
+                    system = &self->system()] {
+    try {
+      *place = apprentice::make(*system, ask, make, order, memory, progress, losses);
+    } catch (const std::exception& problem) {
+      *place = fail(errc::handler_failed, engine::reason_of(problem));
+    }
+  });
   return {
       [self](const run_share& share) { return on_share(self, share); },
       [self](const read_weights& what) { return on_read(self, what); },
@@ -302,9 +301,10 @@ worker_actor::behavior_type worker_behavior(self_pointer self,
 worker_actor spawn_worker(caf::actor_system& system, std::shared_ptr<requester> ask,
                           const learner_factory& make, const build_worker& order,
                           std::shared_ptr<messages::shared_memory> memory,
-                          std::shared_ptr<progress_board> progress) {
+                          std::shared_ptr<progress_board> progress,
+                          const engine::loss_registry& losses) {
   return system.spawn(worker_behavior, std::move(ask), make, order, std::move(memory),
-                      std::move(progress));
+                      std::move(progress), losses);
 }
 
 }  // namespace troupe::actors

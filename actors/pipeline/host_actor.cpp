@@ -30,8 +30,9 @@ struct host_state {
 using self_pointer = host_actor::stateful_pointer<host_state>;
 
 result<std::vector<model_slice>> build_slices(const build_stage& order,
-                                              const model_registry& models) {
-  auto whole = build_model(models, order.model, {order.classes, order.seed, order.model_options});
+                                              const engine::model_registry& models) {
+  auto whole =
+      engine::build_model(models, order.model, {order.classes, order.seed, order.model_options});
   if (!whole) return tl::unexpected(whole.error());
   auto recompute = engine::recomputed_layers(engine::layer_names(*whole), order.recompute);
   if (!recompute) return tl::unexpected(recompute.error());
@@ -45,14 +46,15 @@ result<std::vector<model_slice>> build_slices(const build_stage& order,
   return slices;
 }
 
-result<engine::stage_options> stage_options(const build_stage& order) {
-  const auto loss = engine::parse_loss(order.loss);
+result<engine::stage_options> stage_options(const build_stage& order,
+                                            const engine::loss_registry& losses) {
+  auto loss = engine::find_loss(losses, order.loss);
   if (!loss) return tl::unexpected(loss.error());
   const auto precision = engine::parse_precision(order.precision);
   if (!precision) return tl::unexpected(precision.error());
   if (order.slices.empty() || order.slices.size() > engine::max_chunks || order.threads < 1)
     return fail(errc::bad_config, "a stage order names no slice of the model, or no thread");
-  return engine::stage_options{.loss = *loss,
+  return engine::stage_options{.loss = std::move(*loss),
                                .precision = *precision,
                                .channels_last = order.channels_last,
                                .device = c10::Device(order.device),
@@ -87,15 +89,6 @@ host_actor::behavior_type host_behavior(self_pointer self,
 
 }  // namespace
 
-result<engine::model> build_model(const model_registry& models, const std::string& name,
-                                  const model_order& order) {
-  const auto found = models.find(name);
-  if (found != models.end()) return found->second(order);
-  std::string known;
-  for (const auto& [each, make] : models) known += (known.empty() ? "" : ", ") + each;
-  return fail(errc::bad_config, "unknown model '" + name + "'; known: " + known);
-}
-
 host_actor spawn_host(caf::actor_system& system, host_parts parts) {
   return system.spawn(host_behavior, std::make_shared<host_parts>(std::move(parts)));
 }
@@ -103,7 +96,7 @@ host_actor spawn_host(caf::actor_system& system, host_parts parts) {
 result<stage_actor> build(caf::actor_system& system, const build_stage& order,
                           const host_parts& parts) try {
   const auto name = "stage-" + std::to_string(order.stage.value);
-  auto options = stage_options(order);
+  auto options = stage_options(order, parts.losses);
   if (!options) return tl::unexpected(options.error());
   auto slices = build_slices(order, parts.models);
   if (!slices) return fail(slices.error().code, name + ": " + slices.error().text);

@@ -6,11 +6,13 @@ namespace troupe::apps {
 
 application resnet_application() {
   application made;
-  made.info = {"resnet_pipeline", TROUPE_VERSION,
-               "Trains a residual network as a pipeline of stage actors in processes of their own.",
-               /*foreign_tables=*/{"transformer"}};
+  made.info = {
+      .name = "resnet_pipeline",
+      .version = TROUPE_VERSION,
+      .summary =
+          "Trains a residual network as a pipeline of stage actors in processes of their own."};
   for (const auto& name : resnet_names()) {
-    made.models[name] = [name](const actors::model_order& order) {
+    made.info.known.models[name] = [name](const engine::model_order& order) {
       return build_resnet(name, order.classes, order.seed);
     };
   }

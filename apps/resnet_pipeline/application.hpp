@@ -1,6 +1,6 @@
 #pragma once
 
-#include "apps/training/application.hpp"
+#include "cluster/training/application.hpp"
 
 namespace troupe::apps {
 

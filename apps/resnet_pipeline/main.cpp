@@ -1,5 +1,5 @@
 #include "apps/resnet_pipeline/application.hpp"
 
 int main(int argc, char** argv) {
-  return troupe::apps::run_program(troupe::apps::resnet_application(), argc, argv);
+  return troupe::main(argc, argv, troupe::apps::resnet_application());
 }

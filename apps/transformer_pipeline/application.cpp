@@ -4,6 +4,7 @@
 
 #include "apps/transformer_pipeline/generate.hpp"
 #include "apps/transformer_pipeline/gpt.hpp"
+#include "apps/transformer_pipeline/settings.hpp"
 #include "messages/base/format.hpp"
 
 namespace troupe::apps {
@@ -19,18 +20,18 @@ cluster::trainer_config defaults() {
 }
 
 gpt_options options_of(const cluster::trainer_config& config) {
-  const auto& model = config.transformer;
+  const auto model = config.own.of<transformer_settings>();
   return {model.layers, model.width, model.heads, model.context, model.tied, model.dropout};
 }
 
 /// exp of the mean loss of a byte: among how many equally likely bytes it is as good as guessing.
-std::string perplexity(const actors::evaluation& of) {
-  return format("perplexity after step %llu: %.3f", static_cast<unsigned long long>(of.updates),
-                std::exp(of.loss));
+std::string perplexity(const cluster::evaluation_report& of) {
+  return format("perplexity after step %llu: %.3f", static_cast<unsigned long long>(of.eval_step),
+                std::exp(of.eval_loss));
 }
 
 std::string sample(const engine::model& layers, const cluster::trainer_config& config) {
-  const auto& model = config.transformer;
+  const auto model = config.own.of<transformer_settings>();
   if (model.sample_bytes == 0 || model.prompt.empty()) return "";
   return "a sample:\n" +
          printable(generate(
@@ -42,15 +43,22 @@ std::string sample(const engine::model& layers, const cluster::trainer_config& c
 
 application transformer_application() {
   application made;
-  made.info = {"transformer_pipeline", TROUPE_VERSION,
-               "Trains a GPT-style decoder on text as a pipeline of stage actors in processes of "
-               "their own.",
-               /*foreign_tables=*/{}, defaults()};
-  made.models["gpt"] = [](const actors::model_order& order) {
+  made.info = {.name = "transformer_pipeline",
+               .version = TROUPE_VERSION,
+               .summary =
+                   "Trains a GPT-style decoder on text as a pipeline of stage actors in processes "
+                   "of their own.",
+               .defaults = defaults(),
+               .own = transformer_options(),
+               .check = check_transformer};
+  made.info.known.models["gpt"] = [](const engine::model_order& order) {
     return build_gpt(order.classes, order.seed, gpt_options_of(order.options));
   };
   made.model_options = [](const cluster::trainer_config& config) {
     return to_map(options_of(config));
+  };
+  made.adjust_data = [](const cluster::trainer_config& config, engine::dataset_options& options) {
+    options.context = config.own.of<transformer_settings>().context;
   };
   made.check_data = [](const cluster::trainer_config& config,
                        const engine::dataset& data) -> result<void> {
@@ -60,7 +68,7 @@ application transformer_application() {
                     ": a decoder is trained on text, not on images: name a source "
                     "text:PATH,..");
   };
-  made.judge = perplexity;
+  made.describe = perplexity;
   made.show = sample;
   return made;
 }

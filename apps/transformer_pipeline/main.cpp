@@ -1,5 +1,5 @@
 #include "apps/transformer_pipeline/application.hpp"
 
 int main(int argc, char** argv) {
-  return troupe::apps::run_program(troupe::apps::transformer_application(), argc, argv);
+  return troupe::main(argc, argv, troupe::apps::transformer_application());
 }

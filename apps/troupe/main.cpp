@@ -63,7 +63,7 @@ CLI::Option* add_measured_options(CLI::App& command, apps::measured_model& measu
 
 void add_plan_options(CLI::App& command, apps::plan_request& request, std::vector<double>& costs) {
   std::vector<std::string> names;
-  for (const auto name : engine::schedule_names()) names.emplace_back(name);
+  for (const auto name : engine::built_in_schedules().names()) names.emplace_back(name);
   auto* const schedule =
       command.add_option("--schedule", request.schedule.name, "Generator of the plan")
           ->check(CLI::IsMember(names))

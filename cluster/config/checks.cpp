@@ -23,36 +23,15 @@ namespace {
 namespace fs = std::filesystem;
 
 const setting* given(const draft& whole, const std::string& name) {
-  const auto found = whole.given.find(name);
-  return found == whole.given.end() ? nullptr : &found->second;
-}
-
-// How an error about one of two options begins: a flag before the file, the file before a default.
-std::string blame(const draft& whole, const std::string& first, const std::string& second) {
-  const setting* a = given(whole, first);
-  const setting* b = given(whole, second);
-  const bool b_is_nearer =
-      b != nullptr && (a == nullptr || (!a->file_line.empty() && b->file_line.empty()));
-  if (b_is_nearer) return b->where() + ": ";
-  return (a != nullptr ? a->where() : first) + ": ";
-}
-
-// "(--stages 3)", "(pipeline.stages = 3 in run.toml:4)", "(pipeline.stages = 3 by default)"
-std::string source(const draft& whole, const std::string& name, const std::string& value) {
-  const setting* found = given(whole, name);
-  if (found != nullptr && found->file_line.empty()) {
-    return " (" + std::string(found->entry->flag) + " " + value + ")";
-  }
-  return " (" + name + " = " + value +
-         (found != nullptr ? " in " + found->file_line : " by default") + ")";
+  return whole.find(name);
 }
 
 std::string source(const draft& whole, const std::string& name, std::uint64_t value) {
-  return source(whole, name, std::to_string(value));
+  return cluster::source(whole, name, std::to_string(value));
 }
 
 // Takes over from the plan what the user leaves open.
-result<void> check_plan(draft& whole) {
+result<void> check_plan(draft& whole, const registries&) {
   pipeline_config& pipeline = whole.config.pipeline;
   if (pipeline.schedule_file.empty()) return {};
   auto steps = engine::read_plan(pipeline.schedule_file);
@@ -80,25 +59,25 @@ result<void> check_plan(draft& whole) {
   return {};
 }
 
-result<void> check_chunks(draft& whole) {
+result<void> check_chunks(draft& whole, const registries& known) {
   const pipeline_config& pipeline = whole.config.pipeline;
-  const auto layout = engine::layout_of(schedule_of(pipeline), 1);
+  const auto layout = engine::layout_of(schedule_of(pipeline, known.schedules), 1);
   if (layout || pipeline.plan) return {};
   return fail(errc::bad_config, blame(whole, "pipeline.chunks", "pipeline.schedule") +
                                     layout.error().text +
                                     source(whole, "pipeline.schedule", pipeline.schedule));
 }
 
-result<void> check_cut(draft& whole) {
+result<void> check_cut(draft& whole, const registries& known) {
   pipeline_config& pipeline = whole.config.pipeline;
   if (pipeline.cut.empty()) return {};
   const std::string key =
       given(whole, "pipeline.cut") != nullptr ? "pipeline.cut" : "pipeline.partition";
   const std::size_t layers = pipeline.cut.size();
-  const std::uint32_t chunks = slices_of(pipeline) / pipeline.stages;
+  const std::uint32_t chunks = slices_of(pipeline, known.schedules) / pipeline.stages;
   if (given(whole, "pipeline.stages") == nullptr && !pipeline.plan && (layers + 1) % chunks == 0)
     pipeline.stages = static_cast<std::uint32_t>((layers + 1) / chunks);
-  if (slices_of(pipeline) == layers + 1) return {};
+  if (slices_of(pipeline, known.schedules) == layers + 1) return {};
   const std::string parts = chunks == 1 ? "stages" : "slices";
   const bool is_word = layers == 1 && key == "pipeline.partition";
   const auto meant = is_word ? nearest(pipeline.cut.front(), {"auto", "even"}) : std::nullopt;
@@ -107,31 +86,21 @@ result<void> check_cut(draft& whole) {
                   (layers == 1 ? " layer" : " layers") +
                   source(whole, key, join({pipeline.cut.begin(), pipeline.cut.end()})) + " makes " +
                   std::to_string(layers + 1) + " " + parts + ", not " +
-                  std::to_string(slices_of(pipeline)) +
+                  std::to_string(slices_of(pipeline, known.schedules)) +
                   source(whole, "pipeline.stages", pipeline.stages) +
                   (chunks == 1 ? "" : " of " + std::to_string(chunks) + " chunks each") +
                   "; name one layer less than " + parts + ", or none to have them balanced" +
                   (meant ? "; did you mean " + std::string(*meant) + "?" : ""));
 }
 
-result<void> check_memory(draft& whole) {
+result<void> check_memory(draft& whole, const registries&) {
   const pipeline_config& pipeline = whole.config.pipeline;
   if (pipeline.memory_mib == 0 || pipeline.partition == partition::automatic) return {};
   return fail(errc::bad_config, given(whole, "pipeline.memory_mib")->where() +
                                     ": is kept to by partition = \"auto\" only (--partition auto)");
 }
 
-result<void> check_transformer(draft& whole) {
-  const transformer_config& model = whole.config.transformer;
-  if (model.width % model.heads == 0) return {};
-  return fail(errc::bad_config,
-              blame(whole, "transformer.heads", "transformer.width") + std::to_string(model.heads) +
-                  " heads" + source(whole, "transformer.heads", std::to_string(model.heads)) +
-                  " do not divide a width of " + std::to_string(model.width) +
-                  source(whole, "transformer.width", std::to_string(model.width)));
-}
-
-result<void> check_micro_batches(draft& whole) {
+result<void> check_micro_batches(draft& whole, const registries&) {
   const auto samples = static_cast<std::uint64_t>(whole.config.train.batch_size);
   const std::uint64_t parts = whole.config.pipeline.micro_batches;
   if (parts <= samples) return {};
@@ -142,7 +111,7 @@ result<void> check_micro_batches(draft& whole) {
                   source(whole, "train.batch_size", samples));
 }
 
-result<void> check_link(draft& whole) {
+result<void> check_link(draft& whole, const registries&) {
   const transport kind = whole.config.link.transport;
   const placement where = whole.config.pipeline.stages_in;
   if (kind == transport::automatic) return {};
@@ -156,7 +125,7 @@ result<void> check_link(draft& whole) {
                   (where == placement::threads ? "auto, loopback" : "auto, tcp, shm"));
 }
 
-result<void> check_hang(draft& whole) {
+result<void> check_hang(draft& whole, const registries&) {
   const trainer_config& config = whole.config;
   if (config.train.hang_timeout == 0 || config.pipeline.stages_in == placement::processes)
     return {};
@@ -190,9 +159,9 @@ result<void> check_groups(const draft& whole, const optimizers::optimizer& entry
   return groups ? result<void>() : refuse(groups.error());
 }
 
-result<void> check_optimizer(draft& whole) {
+result<void> check_optimizer(draft& whole, const registries& known) {
   optimizer_config& config = whole.config.optimizer;
-  const auto entry = optimizers::built_in().find(config.name);
+  const auto entry = known.optimizers.find(config.name);
   if (!entry) return tl::unexpected(entry.error());
   if (config.name != "sgd")  // for which a program's own defaults are meant
     std::erase_if(config.options, [&whole](const auto& each) {
@@ -210,7 +179,7 @@ result<void> check_optimizer(draft& whole) {
   return check_groups(whole, *entry);
 }
 
-result<void> check_accumulation(draft& whole) {
+result<void> check_accumulation(draft& whole, const registries&) {
   const train_config& train = whole.config.train;
   if (!train.steps || *train.steps % train.accumulate == 0) return {};
   return fail(errc::bad_config,
@@ -220,14 +189,14 @@ result<void> check_accumulation(draft& whole) {
                   source(whole, "train.accumulate", train.accumulate));
 }
 
-result<void> check_loss_scale(draft& whole) {
+result<void> check_loss_scale(draft& whole, const registries&) {
   const bool dynamic = loss_scale_of(whole.config) == 0;
   if (dynamic || given(whole, "train.loss_scale_interval") == nullptr) return {};
   return fail(errc::bad_config, given(whole, "train.loss_scale_interval")->where() +
                                     ": is of a dynamic loss scale only (--loss-scale dynamic)");
 }
 
-result<void> check_texts(draft& whole) {
+result<void> check_texts(draft& whole, const registries&) {
   const trainer_config& config = whole.config;
   const auto refuse = [&whole](const std::string& name, const std::string& why) {
     return fail(errc::bad_config, given(whole, name)->where() + ": " + why);
@@ -249,7 +218,7 @@ result<void> check_texts(draft& whole) {
 }
 
 // Inside a machine no port is open, so there is none to listen at.
-result<void> check_listen(draft& whole) {
+result<void> check_listen(draft& whole, const registries&) {
   const link_config& link = whole.config.link;
   if (link.transport == transport::shm && !link.listen.empty())
     return fail(errc::bad_config, given(whole, "link.listen")->where() +
@@ -262,7 +231,7 @@ result<void> check_listen(draft& whole) {
 }
 
 // Strangers could join a run that they reach, and their bytes would be decoded.
-result<void> check_secret(draft& whole) {
+result<void> check_secret(draft& whole, const registries&) {
   const link_config& link = whole.config.link;
   if (!link.secret_file.empty()) {
     return read_secret_file(link.secret_file).map([](const auto&) {}).map_error([&](error why) {
@@ -284,7 +253,7 @@ std::string unreadable(const fs::path& file) {
   return ::access(file.c_str(), R_OK) == 0 ? "" : std::strerror(errno);
 }
 
-result<void> check_files(draft& whole) {
+result<void> check_files(draft& whole, const registries&) {
   const auto& init = whole.config.model.init;
   if (const auto why = init.empty() ? "" : unreadable(init); !why.empty())
     return fail(errc::bad_config, given(whole, "model.init")->where() + ": " + init.string() +
@@ -319,34 +288,11 @@ bool is_loopback(const std::string& address) {
   return ::inet_pton(AF_INET, host.c_str(), &four) == 1 && ntohl(four.s_addr) >> 24 == 127;
 }
 
-result<void> check_server(draft& whole) {
-  const auto& config = whole.config;
-  if (config.link.transport == transport::loopback)
-    return fail(errc::bad_config,
-                given(whole, "link.transport")->where() +
-                    ": loopback cannot connect processes; allowed: auto, tcp, shm");
-  const bool waits = config.server.mode == server_mode::synchronous;
-  if (waits && given(whole, "server.staleness") != nullptr)
-    return fail(errc::bad_config, given(whole, "server.staleness")->where() +
-                                      ": is of asynchronous workers only" +
-                                      source(whole, "server.mode", "synchronous") +
-                                      "; leave it out, or set --mode asynchronous");
-  const auto samples = static_cast<std::uint64_t>(config.train.batch_size);
-  const std::uint64_t workers = config.server.workers;
-  if (samples % workers == 0) return {};
-  return fail(errc::bad_config,
-              blame(whole, "server.workers", "train.batch_size") + std::to_string(workers) +
-                  " workers" + source(whole, "server.workers", workers) +
-                  " cannot have equal shares of a batch of " + std::to_string(samples) +
-                  source(whole, "train.batch_size", samples) +
-                  ", whose gradients are averaged; make it a multiple");
-}
-
-result<trainer_config> check_together(draft whole) {
-  for (auto check : {check_plan, check_chunks, check_cut, check_memory, check_transformer,
-                     check_micro_batches, check_optimizer, check_accumulation, check_loss_scale,
-                     check_link, check_hang, check_texts, check_listen, check_secret, check_files})
-    if (auto fine = check(whole); !fine) return tl::unexpected(fine.error());
+result<trainer_config> check_together(draft whole, const registries& known) {
+  for (auto check : {check_plan, check_chunks, check_cut, check_memory, check_micro_batches,
+                     check_optimizer, check_accumulation, check_loss_scale, check_link, check_hang,
+                     check_texts, check_listen, check_secret, check_files})
+    if (auto fine = check(whole, known); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cluster/config/option.hpp"
+#include "cluster/config/registries.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -8,19 +9,16 @@ namespace troupe::cluster {
 /// Checks what single values cannot show: that they fit each other, and that named files can be
 /// read or written (nothing is created). Where a cut is given and the number of stages is not, the
 /// stages follow from the cut. Errors: bad_config, beginning with the setting to change.
-[[nodiscard]] result<trainer_config> check_together(draft whole);
-
-/// The same for what only a parameter server's trainer has; comes first there.
-[[nodiscard]] result<void> check_server(draft& whole);
+[[nodiscard]] result<trainer_config> check_together(draft whole, const registries& known);
 
 /// Whether "HOST:PORT" (or "[V6]:PORT") can be an address.
 [[nodiscard]] bool is_address(const std::string& text);
 
-/// Whether an address is one that only this machine reaches: "localhost", 127.x.x.x, [::1]. Any
-/// other name counts as one that others reach.
-/// "unix:/PATH".
+/// Whether an address is "unix:/PATH".
 [[nodiscard]] bool is_unix_socket(const std::string& address);
 
+/// Whether an address is one that only this machine reaches: "localhost", 127.x.x.x, [::1]. Any
+/// other name counts as one that others reach.
 [[nodiscard]] bool is_loopback(const std::string& address);
 
 }  // namespace troupe::cluster

@@ -40,11 +40,6 @@ class help_layout : public CLI::Formatter {
   }
 };
 
-bool takes(const program_info& program, const option& entry) {
-  return std::find(program.foreign_tables.begin(), program.foreign_tables.end(), entry.table) ==
-         program.foreign_tables.end();
-}
-
 std::string help_of(const option& entry, const trainer_config& defaults) {
   const auto* text = std::get_if<text_field>(&entry.field);
   const std::string words = text != nullptr ? allowed_values(entry) : "";
@@ -54,16 +49,12 @@ std::string help_of(const option& entry, const trainer_config& defaults) {
   return usual.empty() ? help : help + " [" + usual + "]";
 }
 
-const std::vector<option>& options_of(const program_info& program) {
-  return program.options != nullptr ? *program.options : option_table();
-}
-
 // A command line that CLI11 cuts into flags and their texts; what the texts mean is decided by the
 // option table, so that flags and file give the same errors.
 class flag_reader {
  public:
-  explicit flag_reader(const program_info& program)
-      : program_(program), table_(options_of(program)), app_(program.summary) {
+  flag_reader(const program_info& program, const std::vector<option>& table)
+      : program_(program), table_(table), app_(program.summary) {
     app_.name(program.name);
     app_.formatter(std::make_shared<help_layout>());
     app_.footer("Tables are those of the file. [x]: the default, (x, y): the allowed values.");
@@ -71,8 +62,7 @@ class flag_reader {
     app_.set_help_flag("-h,--help", "Print this text and exit");
     version_ = app_.add_flag("--version")->description("Print the version and exit");
     config_ = add_text(config_flag, "FILE", "Read settings from this TOML file; flags win over it");
-    for (const option& entry : table_)
-      options_.push_back(takes(program, entry) ? add(entry) : nullptr);
+    for (const option& entry : table_) options_.push_back(add(entry));
   }
 
   // The text that was asked for instead of a run, or nothing.
@@ -108,7 +98,7 @@ class flag_reader {
   result<std::vector<setting>> settings() const {
     std::vector<setting> out;
     for (std::size_t i = 0; i < options_.size(); ++i) {
-      if (options_[i] == nullptr || options_[i]->count() == 0) continue;
+      if (options_[i]->count() == 0) continue;
       auto value = value_of(table_[i], *options_[i]);
       if (!value) return tl::unexpected(value.error());
       out.push_back({&table_[i], std::move(*value), ""});
@@ -161,7 +151,6 @@ class flag_reader {
   std::vector<std::string_view> known_flags() const {
     std::vector<std::string_view> flags{config_flag, "--help", "--version"};
     for (const option& entry : table_) {
-      if (!takes(program_, entry)) continue;
       flags.push_back(entry.flag);
       if (!entry.off_flag.empty()) flags.push_back(entry.off_flag);
     }
@@ -269,17 +258,10 @@ result<command> read_node(std::span<const char* const> arguments) {
   return out;
 }
 
-result<std::vector<setting>> own_tables(const program_info& program, std::vector<setting> layer) {
-  for (const setting& each : layer)
-    if (!takes(program, *each.entry))
-      return fail(errc::bad_config, each.where() + ": is not for " + program.name +
-                                        ", which takes no [" + std::string(each.entry->table) +
-                                        "]");
-  return layer;
-}
-
 result<command> read_trainer(const program_info& program, std::span<const char* const> arguments) {
-  flag_reader flags(program);
+  const std::vector<option> table = option_table(program);
+  if (auto unique = check_unique(table); !unique) return tl::unexpected(unique.error());
+  flag_reader flags(program, table);
   const auto text = flags.parse(arguments);
   if (!text) return tl::unexpected(text.error());
   if (*text) return command(**text);
@@ -289,17 +271,15 @@ result<command> read_trainer(const program_info& program, std::span<const char* 
   const auto above = [&whole](const std::vector<setting>& layer) { return whole.apply(layer); };
   whole.config.config_file = *file;
   if (!file->empty()) {
-    const auto own = [&program](std::vector<setting> layer) { return own_tables(program, layer); };
-    if (const auto read = read_toml(*file, options_of(program)).and_then(own).and_then(above);
-        !read)
+    if (const auto read = read_toml(*file, table).and_then(above); !read)
       return tl::unexpected(read.error());
   }
   if (const auto read = flags.settings().and_then(above); !read)
     return tl::unexpected(read.error());
-  if (program.options == &server_option_table()) {
-    if (const auto fine = check_server(whole); !fine) return tl::unexpected(fine.error());
+  if (program.check) {
+    if (const auto fine = program.check(whole); !fine) return tl::unexpected(fine.error());
   }
-  return check_together(std::move(whole)).map([](trainer_config config) {
+  return check_together(std::move(whole), program.known).map([](trainer_config config) {
     return command(std::move(config));
   });
 }

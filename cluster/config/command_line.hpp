@@ -6,25 +6,11 @@
 #include <variant>
 #include <vector>
 
+#include "cluster/config/program_info.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
-
-struct option;
-
-/// What a program says of itself in --help and --version, and what it may be told.
-struct program_info {
-  std::string name;
-  std::string version;
-  std::string summary;  ///< One sentence.
-  std::vector<std::string_view> foreign_tables =
-      {};                        ///< Of the configuration; it takes no others'.
-  trainer_config defaults = {};  ///< What is not set.
-  /// What a user may set, but for foreign tables; null: what a pipeline's trainer knows
-  /// (`option_table`).
-  const std::vector<option>* options = nullptr;
-};
 
 /// What a child process is told: where to join its parent, and as whom. Everything else comes to it
 /// by message. Never the secret itself: everybody on a machine can read a process's arguments.
@@ -57,7 +43,8 @@ using command = std::variant<trainer_config, node_options, message_text>;
 /// the file, the file over the defaults; paths are relative to the working directory. Everything
 /// that can be known without the model and the data is checked, also that named files can be read
 /// or written; nothing is created. Errors: bad_config, one line that begins with "FILE:LINE:
-/// table.key" or "--flag" and names the allowed values.
+/// table.key" or "--flag" and names the allowed values; also where two options of the program have
+/// one name or flag.
 [[nodiscard]] result<command> read_command_line(const program_info& program,
                                                 std::span<const char* const> arguments);
 

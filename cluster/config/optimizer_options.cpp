@@ -1,7 +1,6 @@
 #include "cluster/config/optimizer_options.hpp"
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <optional>
 #include <span>
@@ -45,28 +44,21 @@ text_field rule_words(const std::string& name, std::span<const std::string_view>
           {words.begin(), words.end()}};
 }
 
-// A text that lives as long as the program: options hold views.
-std::string_view keep(std::string text) {
-  static std::deque<std::string> kept;
-  return kept.emplace_back(std::move(text));
-}
-
-std::string_view flag_of(std::string_view start, std::string_view key) {
-  std::string flag = std::string(start) + std::string(key);
+std::string flag_of(std::string flag, const std::string& key) {
+  flag += key;
   std::replace(flag.begin(), flag.end(), '_', '-');
-  return keep(std::move(flag));
+  return flag;
 }
 
-// What the built-in optimizers say of one option, taken together.
+// What the optimizers say of one option, taken together.
 struct shared_rule {
   optimizers::option_rule widest;
   std::vector<std::string> users;
 };
 
-// Every option of a built-in optimizer but those that have a help of their own below.
-std::map<std::string, shared_rule> other_rules() {
+// Every option of an optimizer but those that have a help of their own below.
+std::map<std::string, shared_rule> other_rules(const optimizers::registry& known) {
   std::map<std::string, shared_rule> found;
-  const optimizers::registry known = optimizers::built_in();
   for (const auto& name : known.names()) {
     const auto entry = known.find(name);
     for (const auto& rule : entry->rules) {
@@ -86,31 +78,25 @@ std::map<std::string, shared_rule> other_rules() {
 // The optimizer itself checks what lies between its own least and most.
 option rule_option(const std::string& name, const shared_rule& shared) {
   const auto& [rule, users] = shared;
-  const std::string_view key = keep(name), flag = flag_of("--", name);
-  const std::string_view help =
-      keep(std::string(rule.help) + " (" + join({users.begin(), users.end()}) + ")");
+  const std::string flag = flag_of("--", name);
+  const std::string help = std::string(rule.help) + (rule.help.empty() ? "Option of " : " (") +
+                           join({users.begin(), users.end()}) + (rule.help.empty() ? "" : ")");
   if (rule.is_flag)
-    return {"optimizer", key, flag, flag_of("--no-", name), "", help, rule_switch(name), ""};
+    return {"optimizer", name, flag, flag_of("--no-", name), "", help, rule_switch(name), ""};
   if (!rule.words.empty())
-    return {"optimizer", key, flag, "", "KIND", help, rule_words(name, rule.words), ""};
+    return {"optimizer", name, flag, "", "KIND", help, rule_words(name, rule.words), ""};
   const double most = rule.most >= optimizers::largest_option ? unbounded : rule.most;
-  return {"optimizer", key, flag, "", "X", help, rule_number(name, std::nullopt, rule.least, most),
+  return {"optimizer", name, flag, "", "X", help, rule_number(name, std::nullopt, rule.least, most),
           ""};
 }
 
-std::vector<std::string_view> optimizer_names() {
-  std::vector<std::string_view> names;
-  for (auto& name : optimizers::built_in().names()) names.push_back(keep(std::move(name)));
-  return names;
-}
-
-std::vector<option> rule_options() {
+std::vector<option> rule_options(const optimizers::registry& known) {
   number_field lr = rule_number("lr", 0.008, 0, unbounded);
   lr.above_least = true;
   std::vector<option> options{
       {"optimizer", "name", "--optimizer", "", "NAME", "Update rule",
        text(
-           [](auto& c) -> auto& { return c.optimizer.name; }, optimizer_names()),
+           [](auto& c) -> auto& { return c.optimizer.name; }, known.names()),
        ""},
       {"optimizer", "lr", "--lr", "", "X", "Learning rate; others than sgd: as torch.optim has it",
        lr, ""},
@@ -123,7 +109,7 @@ std::vector<option> rule_options() {
       {"optimizer", "nesterov", "--nesterov", "--no-nesterov", "", "Nesterov's momentum",
        rule_switch("nesterov"), ""},
   };
-  for (const auto& [name, rule] : other_rules()) options.push_back(rule_option(name, rule));
+  for (const auto& [name, rule] : other_rules(known)) options.push_back(rule_option(name, rule));
   return options;
 }
 
@@ -164,26 +150,27 @@ std::vector<option> schedule_options() {
        number(
            [](auto& c) -> auto& { return c.optimizer.schedule.start; }, 0, 1),
        ""},
-      {"optimizer", "groups", "--groups", "", "GROUP,..",
-       "Parameters with options of their own: \"*.bias|*.bn?.* weight_decay=0 lr_scale=0.5\"",
-       list([](auto& c) -> auto& { return c.optimizer.groups; }), ""},
-      {"optimizer", "clip_value", "--clip-value", "", "X",
-       "Largest magnitude of an element of a gradient; 0: any",
-       number(
-           [](auto& c) -> auto& { return c.optimizer.clip_value; }, 0, unbounded),
-       ""},
-      {"optimizer", "clip_norm", "--clip-norm", "", "X",
-       "Largest norm of the gradients of all stages together; 0: any",
-       number(
-           [](auto& c) -> auto& { return c.optimizer.clip_norm; }, 0, unbounded),
-       ""},
+      of_stages(
+          {"optimizer", "groups", "--groups", "", "GROUP,..",
+           "Parameters with options of their own: \"*.bias|*.bn?.* weight_decay=0 lr_scale=0.5\"",
+           list([](auto& c) -> auto& { return c.optimizer.groups; }), ""}),
+      of_stages({"optimizer", "clip_value", "--clip-value", "", "X",
+                 "Largest magnitude of an element of a gradient; 0: any",
+                 number(
+                     [](auto& c) -> auto& { return c.optimizer.clip_value; }, 0, unbounded),
+                 ""}),
+      of_stages({"optimizer", "clip_norm", "--clip-norm", "", "X",
+                 "Largest norm of the gradients of all stages together; 0: any",
+                 number(
+                     [](auto& c) -> auto& { return c.optimizer.clip_norm; }, 0, unbounded),
+                 ""}),
   };
 }
 
 }  // namespace
 
-std::vector<option> optimizer_options() {
-  auto options = rule_options();
+std::vector<option> optimizer_options(const optimizers::registry& known) {
+  auto options = rule_options(known);
   for (auto& entry : schedule_options()) options.push_back(std::move(entry));
   return options;
 }

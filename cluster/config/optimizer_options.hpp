@@ -3,11 +3,12 @@
 #include <vector>
 
 #include "cluster/config/option.hpp"
+#include "optimizers/optimizer.hpp"
 
 namespace troupe::cluster {
 
-/// The table [optimizer]: the options of every built-in optimizer, the course of the learning rate,
-/// and what is done to gradients before an update.
-[[nodiscard]] std::vector<option> optimizer_options();
+/// The table [optimizer]: the options of every optimizer that a run can name, the course of the
+/// learning rate, and what is done to gradients before an update.
+[[nodiscard]] std::vector<option> optimizer_options(const optimizers::registry& known);
 
 }  // namespace troupe::cluster

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <system_error>
 
 #include "messages/base/near_miss.hpp"
@@ -112,9 +113,9 @@ accepted<option_value> check_number(const option& entry, const number_field& fie
 accepted<option_value> check_text(const text_field& field, const std::string& value) {
   if (value.find('\0') != std::string::npos) return refuse("text must not contain a NUL character");
   if (field.allowed.empty()) return value;
-  for (const std::string_view word : field.allowed)
+  for (const std::string& word : field.allowed)
     if (value == word) return value;
-  return refuse(unknown_value(value, field.allowed));
+  return refuse(unknown_value(value, {field.allowed.begin(), field.allowed.end()}));
 }
 
 /// Stores a checked value; a rival loses its own.
@@ -135,7 +136,7 @@ void assign(const option& entry, const option_value& checked, trainer_config& co
 }  // namespace
 
 std::string option::name() const {
-  return std::string(table) + "." + std::string(key);
+  return table + "." + key;
 }
 
 accepted<option_value> parse_value(const option& entry, const std::string& text) {
@@ -216,19 +217,19 @@ std::string allowed_values(const option& entry) {
           [](const integer_field& field) {
             const bool open = field.most == std::numeric_limits<std::int64_t>::max();
             const std::string least = std::to_string(field.least);
-            const std::string word =
-                field.zero_word.empty() ? "" : std::string(field.zero_word) + ", ";
+            const std::string word = field.zero_word.empty() ? "" : field.zero_word + ", ";
             return word + (open ? least + " or more" : least + " to " + std::to_string(field.most));
           },
           [](const number_field& field) {
             if (field.above_least) return "above " + text_of(field.least);
             const std::string least =
-                (field.zero_word.empty() ? "" : std::string(field.zero_word) + ", ") +
-                text_of(field.least);
+                (field.zero_word.empty() ? "" : field.zero_word + ", ") + text_of(field.least);
             return std::isinf(field.most) ? least + " or more"
                                           : least + " to " + text_of(field.most);
           },
-          [](const text_field& field) { return join(field.allowed); },
+          [](const text_field& field) {
+            return join({field.allowed.begin(), field.allowed.end()});
+          },
           [](const list_field&) -> std::string { return ""; },
       },
       entry.field);
@@ -257,23 +258,59 @@ std::string default_text(const option& entry, const trainer_config& config) {
                     entry.field);
 }
 
+result<void> check_unique(const std::vector<option>& options) {
+  std::set<std::string> names;
+  std::set<std::string> flags{"--config", "--help", "--version", "--join", "--node-name"};
+  for (const option& entry : options) {
+    if (!names.insert(entry.name()).second)
+      return fail(errc::bad_config, "the program has two options called " + entry.name());
+    for (const std::string& flag : {entry.flag, entry.off_flag})
+      if (!flag.empty() && !flags.insert(flag).second)
+        return fail(errc::bad_config, "the program has two options with the flag " + flag +
+                                          "; of " + entry.name() + " it needs another one");
+  }
+  return {};
+}
+
 std::string setting::where() const {
-  return file_line.empty() ? std::string(entry->flag) : file_line + ": " + entry->name();
+  return file_line.empty() ? entry->flag : file_line + ": " + entry->name();
+}
+
+const setting* draft::find(const std::string& name) const {
+  const auto found = given.find(name);
+  return found == given.end() ? nullptr : &found->second;
 }
 
 result<void> draft::apply(const std::vector<setting>& layer) {
   std::map<std::string, const setting*> seen;
   for (const setting& above : layer) {
-    if (const auto rival = seen.find(std::string(above.entry->rival)); rival != seen.end()) {
+    if (const auto rival = seen.find(above.entry->rival); rival != seen.end()) {
       return fail(errc::bad_config, above.where() + ": given together with " +
                                         rival->second->where() + "; give one of them");
     }
     assign(*above.entry, above.value, config);
-    given.erase(std::string(above.entry->rival));
+    given.erase(above.entry->rival);
     given.insert_or_assign(above.entry->name(), above);
     seen.emplace(above.entry->name(), &above);
   }
   return {};
+}
+
+std::string blame(const draft& whole, const std::string& first, const std::string& second) {
+  const setting* a = whole.find(first);
+  const setting* b = whole.find(second);
+  const bool b_is_nearer =
+      b != nullptr && (a == nullptr || (!a->file_line.empty() && b->file_line.empty()));
+  if (b_is_nearer) return b->where() + ": ";
+  return (a != nullptr ? a->where() : first) + ": ";
+}
+
+std::string source(const draft& whole, const std::string& name, const std::string& value) {
+  const setting* found = whole.find(name);
+  if (found != nullptr && found->file_line.empty())
+    return " (" + found->entry->flag + " " + value + ")";
+  return " (" + name + " = " + value +
+         (found != nullptr ? " in " + found->file_line : " by default") + ")";
 }
 
 }  // namespace troupe::cluster

@@ -23,23 +23,23 @@ struct integer_field {
   std::function<void(trainer_config&, std::int64_t)> set;
   std::function<std::optional<std::int64_t>(const trainer_config&)> get;
   std::int64_t least = 0;
-  std::int64_t most = 0;            ///< The largest int64: no bound.
-  std::string_view zero_word = {};  ///< A word that may stand there for 0; empty: none.
+  std::int64_t most = 0;       ///< The largest int64: no bound.
+  std::string zero_word = {};  ///< A word that may stand there for 0; empty: none.
 };
 
 struct number_field {
   std::function<void(trainer_config&, double)> set;
   std::function<std::optional<double>(const trainer_config&)> get;  ///< Nothing: no one default.
   double least = 0;
-  double most = 0;                  ///< Infinity: no bound.
-  bool above_least = false;         ///< `least` itself is not allowed.
-  std::string_view zero_word = {};  ///< What a user writes for 0, which is no number then.
+  double most = 0;             ///< Infinity: no bound.
+  bool above_least = false;    ///< `least` itself is not allowed.
+  std::string zero_word = {};  ///< What a user writes for 0, which is no number then.
 };
 
 struct text_field {
   std::function<void(trainer_config&, const std::string&)> set;
   std::function<std::string(const trainer_config&)> get;
-  std::vector<std::string_view> allowed;  ///< Empty: any text.
+  std::vector<std::string> allowed;  ///< Empty: any text.
 };
 
 struct list_field {
@@ -49,23 +49,20 @@ struct list_field {
 
 /// What a user may set, said once: the flags, the TOML reader and the help come from it.
 struct option {
-  std::string_view table;       ///< "pipeline"
-  std::string_view key;         ///< "micro_batches"
-  std::string_view flag;        ///< "--micro-batches"
-  std::string_view off_flag;    ///< "--no-eval": the switch's opposite; empty: none.
-  std::string_view value_name;  ///< What --help calls the value; empty for a switch.
-  std::string_view help;
+  std::string table;       ///< "pipeline"
+  std::string key;         ///< "micro_batches"
+  std::string flag;        ///< "--micro-batches"
+  std::string off_flag;    ///< "--no-eval": the switch's opposite; empty: none.
+  std::string value_name;  ///< What --help calls the value; empty for a switch.
+  std::string help;
   std::variant<switch_field, integer_field, number_field, text_field, list_field> field;
-  std::string_view rival;  ///< "train.epochs": setting this unsets that; empty: none.
+  std::string rival;  ///< "train.epochs": setting this unsets that; empty: none.
+
+  bool of_stages = false;  ///< Asks for what only a pipeline of stages does.
 
   /// "pipeline.micro_batches"
   [[nodiscard]] std::string name() const;
 };
-
-/// Every option of a pipeline's trainer, tables together, in the order of --help.
-[[nodiscard]] const std::vector<option>& option_table();
-/// And of a parameter server's trainer.
-[[nodiscard]] const std::vector<option>& server_option_table();
 
 /// A value of the kind that an option's field takes.
 using option_value =
@@ -89,6 +86,9 @@ using accepted = tl::expected<T, std::string>;
 /// The default as a user would write it; empty: none.
 [[nodiscard]] std::string default_text(const option& entry, const trainer_config& defaults = {});
 
+/// Whether no two options share a name or a flag, which a program's own may. Errors: bad_config.
+[[nodiscard]] result<void> check_unique(const std::vector<option>& options);
+
 /// A checked value and where a user gave it.
 struct setting {
   const option* entry = nullptr;
@@ -104,8 +104,21 @@ struct draft {
   trainer_config config;
   std::map<std::string, setting> given;  ///< By option name; the highest layer only.
 
+  /// The setting of that name, if a user gave it.
+  [[nodiscard]] const setting* find(const std::string& name) const;
+
   /// Puts a layer over what is there. Errors: bad_config when the layer sets two rivals.
   [[nodiscard]] result<void> apply(const std::vector<setting>& layer);
 };
+
+/// How an error about one of two options begins: a flag before the file, the file before a default.
+/// "--heads: "
+[[nodiscard]] std::string blame(const draft& whole, const std::string& first,
+                                const std::string& second);
+
+/// Where a value of an error comes from: " (--stages 3)", " (pipeline.stages = 3 in run.toml:4)",
+/// " (pipeline.stages = 3 by default)".
+[[nodiscard]] std::string source(const draft& whole, const std::string& name,
+                                 const std::string& value);
 
 }  // namespace troupe::cluster

@@ -16,13 +16,30 @@
 namespace troupe::cluster::fields {
 
 // What tables of options are made of: each function takes one from a configuration to the member
-// that an option sets, and what values it may have.
+// that an option sets, and what values it may have. A program's own tables are made of the same:
+// integer(own(&my_settings::width), 1, 1024).
 
 inline constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();  ///< No bound.
 inline constexpr double unbounded = std::numeric_limits<double>::infinity();   ///< No bound.
 
 template <class Access>
 using slot_of = std::remove_cvref_t<std::invoke_result_t<Access, trainer_config&>>;
+
+/// To a member of a program's own settings (see own_settings).
+template <class Settings, class Member>
+auto own(Member Settings::*member) {
+  return [member](auto& c) -> decltype(auto) {
+    if constexpr (std::is_const_v<std::remove_reference_t<decltype(c)>>)
+      return Member(c.own.template of<Settings>().*member);
+    else
+      return (c.own.template of<Settings>().*member);
+  };
+}
+
+/// A text that is one of these names.
+inline std::vector<std::string> one_of(const std::vector<std::string_view>& names) {
+  return {names.begin(), names.end()};
+}
 
 template <class Access>
 switch_field on_off(Access at) {
@@ -53,7 +70,7 @@ number_field positive(Access at) {
 
 /// `allowed`: empty for any text.
 template <class Access>
-text_field text(Access at, std::vector<std::string_view> allowed = {}) {
+text_field text(Access at, std::vector<std::string> allowed = {}) {
   return {[at](trainer_config& c, const std::string& value) { at(c) = value; },
           [at](const trainer_config& c) { return std::string(at(c)); }, std::move(allowed)};
 }
@@ -79,9 +96,16 @@ list_field list(Access at) {
 
 /// `zero_word` may stand there for 0.
 template <class Field>
-Field or_word(std::string_view zero_word, Field field) {
-  field.zero_word = zero_word;
+Field or_word(std::string zero_word, Field field) {
+  field.zero_word = std::move(zero_word);
   return field;
+}
+
+/// An option that a run without stages does not take: a parameter server's workers hold the whole
+/// model in f32, start from the seed and read their own data.
+inline option of_stages(option entry) {
+  entry.of_stages = true;
+  return entry;
 }
 
 }  // namespace troupe::cluster::fields

@@ -1,12 +1,12 @@
-#include <algorithm>
-#include <array>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cluster/config/optimizer_options.hpp"
 #include "cluster/config/option.hpp"
 #include "cluster/config/option_fields.hpp"
+#include "cluster/config/program_info.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/step/edge.hpp"
@@ -60,9 +60,9 @@ integer_field run_length(Access at, Other rival) {
 }
 
 // A schedule by name and a plan in a file: the one set last counts.
-text_field schedule_name() {
+text_field schedule_name(const engine::schedule_registry& known) {
   text_field field = text(
-      [](auto& c) -> auto& { return c.pipeline.schedule; }, engine::schedule_names());
+      [](auto& c) -> auto& { return c.pipeline.schedule; }, one_of(known.names()));
   field.set = [](trainer_config& c, const std::string& value) {
     c.pipeline.schedule = value;
     c.pipeline.schedule_file.clear();
@@ -70,7 +70,7 @@ text_field schedule_name() {
   return field;
 }
 
-std::vector<option> pipeline_options() {
+std::vector<option> pipeline_options(const engine::schedule_registry& schedules) {
   return {
       {"pipeline", "stages", "--stages", "", "N", "Stages the model is cut into",
        integer(
@@ -92,7 +92,7 @@ std::vector<option> pipeline_options() {
        "Layers (or groups: layer3) whose activations are computed again instead of kept",
        list([](auto& c) -> auto& { return c.pipeline.recompute; }), ""},
       {"pipeline", "schedule", "--schedule", "", "NAME", "Order of forwards and backwards",
-       schedule_name(), "pipeline.schedule_file"},
+       schedule_name(schedules), "pipeline.schedule_file"},
       {"pipeline", "schedule_file", "--schedule-file", "", "PLAN",
        "Follow the plan in this file, as `troupe plan --text` writes one",
        text([](auto& c) -> auto& { return c.pipeline.schedule_file; }), "pipeline.schedule"},
@@ -125,40 +125,6 @@ std::vector<option> pipeline_options() {
   };
 }
 
-std::vector<option> server_options() {
-  return {
-      {"server", "workers", "--workers", "", "N", "Processes that compute gradients",
-       integer(
-           [](auto& c) -> auto& { return c.server.workers; }, 1, 1024),
-       ""},
-      {"server", "shards", "--shards", "", "N", "Processes that own the parameters",
-       integer(
-           [](auto& c) -> auto& { return c.server.shards; }, 1, 1024),
-       ""},
-      {"server", "mode", "--mode", "", "KIND",
-       "One update for all workers' gradients, or one for each",
-       choice([](auto& c) -> auto& { return c.server.mode; }), ""},
-      {"server", "staleness", "--staleness", "", "N",
-       "Updates that an asynchronous gradient may have missed",
-       integer(
-           [](auto& c) -> auto& { return c.server.staleness; }, 0, any),
-       ""},
-      {"server", "bf16_gradients", "--bf16-gradients", "--no-bf16-gradients", "",
-       "Gradients travel rounded to bf16",
-       on_off([](auto& c) -> auto& { return c.server.bf16_gradients; }), ""},
-      {"server", "threads_per_worker", "--threads-per-worker", "", "N",
-       "Arithmetic threads of each worker; 0: cores / workers, at least 1",
-       integer(
-           [](auto& c) -> auto& { return c.server.threads_per_worker; }, 0, most_threads),
-       ""},
-      {"server", "threads_per_shard", "--threads-per-shard", "", "N",
-       "Arithmetic threads of each shard",
-       integer(
-           [](auto& c) -> auto& { return c.server.threads_per_shard; }, 1, most_threads),
-       ""},
-  };
-}
-
 std::vector<option> model_options() {
   return {
       {"model", "name", "--model", "", "NAME", "Network to train",
@@ -167,66 +133,46 @@ std::vector<option> model_options() {
        integer(
            [](auto& c) -> auto& { return c.model.classes; }, 0, any),
        ""},
-      {"model", "init", "--init", "", "FILE", "Start from these weights (safetensors)",
-       text([](auto& c) -> auto& { return c.model.init; }), ""},
-      {"model", "init_skip", "--init-skip", "", "GLOB,..",
-       "Tensors that begin from the seed instead of --init's file, as \"fc.*\"",
-       list([](auto& c) -> auto& { return c.model.init_skip; }), ""},
-      {"model", "memory_format", "--memory-format", "", "KIND", "Layout of images and weights",
-       choice([](auto& c) -> auto& { return c.model.memory_format; }), ""},
-      {"model", "precision", "--precision", "", "KIND", "Arithmetic; bf16 and fp16 are autocast",
-       choice([](auto& c) -> auto& { return c.model.precision; }), ""},
+      of_stages({"model", "init", "--init", "", "FILE", "Start from these weights (safetensors)",
+                 text([](auto& c) -> auto& { return c.model.init; }), ""}),
+      of_stages({"model", "init_skip", "--init-skip", "", "GLOB,..",
+                 "Tensors that begin from the seed instead of --init's file, as \"fc.*\"",
+                 list([](auto& c) -> auto& { return c.model.init_skip; }), ""}),
+      of_stages({"model", "memory_format", "--memory-format", "", "KIND",
+                 "Layout of images and weights",
+                 choice([](auto& c) -> auto& { return c.model.memory_format; }), ""}),
+      of_stages({"model", "precision", "--precision", "", "KIND",
+                 "Arithmetic; bf16 and fp16 are autocast",
+                 choice([](auto& c) -> auto& { return c.model.precision; }), ""}),
   };
 }
 
-std::vector<option> transformer_options() {
-  return {
-      {"transformer", "layers", "--layers", "", "N", "Blocks of attention and feed-forward",
-       integer(
-           [](auto& c) -> auto& { return c.transformer.layers; }, 1, 1024),
-       ""},
-      {"transformer", "width", "--width", "", "N", "Numbers that stand for a token",
-       integer(
-           [](auto& c) -> auto& { return c.transformer.width; }, 1, 1 << 16),
-       ""},
-      {"transformer", "heads", "--heads", "", "N", "Attention heads; they divide the width",
-       integer(
-           [](auto& c) -> auto& { return c.transformer.heads; }, 1, 1 << 10),
-       ""},
-      {"transformer", "context", "--context", "", "N", "Tokens of a sample",
-       integer(
-           [](auto& c) -> auto& { return c.transformer.context; }, 1, 1 << 20),
-       ""},
-      {"transformer", "tied", "--tied", "--untied", "", "One weight embeds tokens and scores them",
-       on_off([](auto& c) -> auto& { return c.transformer.tied; }), ""},
-      {"transformer", "dropout", "--dropout", "", "X", "Share of numbers left out in training",
-       number(
-           [](auto& c) -> auto& { return c.transformer.dropout; }, 0, 0.99),
-       ""},
-      {"transformer", "prompt", "--prompt", "", "TEXT", "What the sample at the end goes on from",
-       text([](auto& c) -> auto& { return c.transformer.prompt; }), ""},
-      {"transformer", "sample_bytes", "--sample-bytes", "", "N", "Length of that sample; 0: none",
-       integer(
-           [](auto& c) -> auto& { return c.transformer.sample_bytes; }, 0, 1 << 20),
-       ""},
-  };
+// "folder:PATH, safetensors:PATH or text[:PATH,..]"
+std::string forms_of(const engine::data_registry& sources) {
+  std::string all;
+  auto left = sources.names().size();
+  for (const auto& [name, source] : sources) {
+    all += source.form;
+    --left;
+    if (left > 0) all += left > 1 ? ", " : " or ";
+  }
+  return all;
 }
 
-std::vector<option> data_options() {
+std::vector<option> data_options(const engine::data_registry& sources) {
   return {
-      {"data", "source", "--data", "", "SOURCE",
-       "fashion-mnist[:DIR], folder:PATH, safetensors:PATH, synthetic:CxHxW:CLASSES[:COUNT] or "
-       "text[:PATH,..]",
+      {"data", "source", "--data", "", "SOURCE", forms_of(sources),
        text([](auto& c) -> auto& { return c.data.source; }), ""},
       {"data", "image_size", "--image-size", "", "PIXELS",
        "Side of the images; 0: as the source has them",
        integer(
            [](auto& c) -> auto& { return c.data.image_size; }, 0, 1 << 16),
        ""},
-      {"data", "threads", "--data-threads", "", "N", "Threads that read and decode images",
-       integer(
-           [](auto& c) -> auto& { return c.data.threads; }, 1, most_threads),
-       ""},
+      of_stages({"data", "threads", "--data-threads", "", "N",
+                 "Threads that read and decode images",
+                 integer(
+                     [](auto& c) -> auto& { return c.data.threads; }, 1, most_threads),
+                 ""}),
       {"data", "strict", "--strict", "--no-strict", "", "An unreadable sample ends the run",
        on_off([](auto& c) -> auto& { return c.data.strict; }), ""},
       {"data", "shuffle", "--shuffle", "--no-shuffle", "", "A new order of the samples each epoch",
@@ -234,7 +180,7 @@ std::vector<option> data_options() {
   };
 }
 
-std::vector<option> train_options() {
+std::vector<option> train_options(const engine::loss_registry& losses) {
   constexpr auto steps = [](auto& c) -> auto& {
     return c.train.steps;
   };
@@ -250,13 +196,15 @@ std::vector<option> train_options() {
        run_length(steps, epochs), "train.epochs"},
       {"train", "epochs", "--epochs", "", "N", "Length of the run in passes over the data",
        run_length(epochs, steps), "train.steps"},
-      {"train", "accumulate", "--accumulate", "", "STEPS",
-       "Steps whose gradients are averaged for one update",
-       integer(
-           [](auto& c) -> auto& { return c.train.accumulate; }, 1, most_micro_batches),
-       ""},
+      of_stages({"train", "accumulate", "--accumulate", "", "STEPS",
+                 "Steps whose gradients are averaged for one update",
+                 integer(
+                     [](auto& c) -> auto& { return c.train.accumulate; }, 1, most_micro_batches),
+                 ""}),
       {"train", "loss", "--loss", "", "KIND", "What the run makes small",
-       choice([](auto& c) -> auto& { return c.train.loss; }), ""},
+       text(
+           [](auto& c) -> auto& { return c.train.loss; }, one_of(losses.names())),
+       ""},
       {"train", "seed", "--seed", "", "N", "Of weights, order of samples and synthetic data",
        integer(
            [](auto& c) -> auto& { return c.train.seed; }, 0, any),
@@ -268,29 +216,31 @@ std::vector<option> train_options() {
        integer(
            [](auto& c) -> auto& { return c.train.eval_every; }, 0, any),
        ""},
-      {"train", "verify", "--verify", "--no-verify", "",
-       "Before the first step compare one with plain autograd in one process",
-       on_off([](auto& c) -> auto& { return c.train.verify; }), ""},
-      {"train", "verify_tolerance", "--verify-tolerance", "", "X",
-       "Largest difference, as a share of a tensor's largest entry; 0: every bit must be the same",
-       number(
-           [](auto& c) -> auto& { return c.train.verify_tolerance; }, 0, 1),
-       ""},
-      {"train", "on_nan", "--on-nan", "", "KIND",
-       "A step whose loss or gradients are not finite ends the run, or is left out",
-       choice([](auto& c) -> auto& { return c.train.on_nan; }), ""},
-      {"train", "loss_scale", "--loss-scale", "", "X",
-       "What the loss is multiplied by and the gradients are divided by; dynamic: as much as they "
-       "bear; by default dynamic for fp16, else 1",
-       or_word("dynamic", number(
-                              [](auto& c) -> auto& { return c.train.loss_scale; }, 1,
-                              optimizers::loss_scaler().most)),
-       ""},
-      {"train", "loss_scale_interval", "--loss-scale-interval", "", "STEPS",
-       "Steps in a row without an overflow after which a dynamic loss scale doubles",
-       integer(
-           [](auto& c) -> auto& { return c.train.loss_scale_interval; }, 1, 1 << 30),
-       ""},
+      of_stages({"train", "verify", "--verify", "--no-verify", "",
+                 "Before the first step compare one with plain autograd in one process",
+                 on_off([](auto& c) -> auto& { return c.train.verify; }), ""}),
+      of_stages({"train", "verify_tolerance", "--verify-tolerance", "", "X",
+                 "Largest difference, as a share of a tensor's largest entry; 0: every bit must be "
+                 "the same",
+                 number(
+                     [](auto& c) -> auto& { return c.train.verify_tolerance; }, 0, 1),
+                 ""}),
+      of_stages({"train", "on_nan", "--on-nan", "", "KIND",
+                 "A step whose loss or gradients are not finite ends the run, or is left out",
+                 choice([](auto& c) -> auto& { return c.train.on_nan; }), ""}),
+      of_stages({"train", "loss_scale", "--loss-scale", "", "X",
+                 "What the loss is multiplied by and the gradients are divided by; dynamic: as "
+                 "much as they "
+                 "bear; by default dynamic for fp16, else 1",
+                 or_word("dynamic", number(
+                                        [](auto& c) -> auto& { return c.train.loss_scale; }, 1,
+                                        optimizers::loss_scaler().most)),
+                 ""}),
+      of_stages({"train", "loss_scale_interval", "--loss-scale-interval", "", "STEPS",
+                 "Steps in a row without an overflow after which a dynamic loss scale doubles",
+                 integer(
+                     [](auto& c) -> auto& { return c.train.loss_scale_interval; }, 1, 1 << 30),
+                 ""}),
       {"train", "hang_timeout", "--hang-timeout", "", "SECONDS",
        "A stage that is at one forward, backward or update for so long counts as lost, and the run "
        "ends; 0: never",
@@ -300,11 +250,12 @@ std::vector<option> train_options() {
       {"train", "save", "--save", "", "FILE",
        "Write the weights there (safetensors) after the last step, also of an interrupted run",
        text([](auto& c) -> auto& { return c.train.save; }), ""},
-      {"train", "save_state", "--save-state", "--no-save-state", "",
-       "Write the optimizer's state too, to FILE.state.safetensors beside the weights' file; "
-       "--init "
-       "goes on from it",
-       on_off([](auto& c) -> auto& { return c.train.save_state; }), ""},
+      of_stages(
+          {"train", "save_state", "--save-state", "--no-save-state", "",
+           "Write the optimizer's state too, to FILE.state.safetensors beside the weights' file; "
+           "--init "
+           "goes on from it",
+           on_off([](auto& c) -> auto& { return c.train.save_state; }), ""}),
   };
 }
 
@@ -332,15 +283,15 @@ std::vector<option> observe_options() {
       {"observe", "json", "--json", "", "FILE",
        "Write a JSON object per step and evaluation there; what it holds is kept in FILE.old",
        text([](auto& c) -> auto& { return c.observe.json; }), ""},
-      {"observe", "predict", "--predict", "--no-predict", "",
-       "Profile the layers, predict the steps and compare at the end",
-       on_off([](auto& c) -> auto& { return c.observe.predict; }), ""},
-      {"observe", "save_profile", "--save-profile", "", "FILE",
-       "Profile the layers and write that there, for `troupe plan --profile`",
-       text([](auto& c) -> auto& { return c.observe.save_profile; }), ""},
-      {"observe", "profile_only", "--profile-only", "--no-profile-only", "",
-       "Save the profile and train nothing",
-       on_off([](auto& c) -> auto& { return c.observe.profile_only; }), ""},
+      of_stages({"observe", "predict", "--predict", "--no-predict", "",
+                 "Profile the layers, predict the steps and compare at the end",
+                 on_off([](auto& c) -> auto& { return c.observe.predict; }), ""}),
+      of_stages({"observe", "save_profile", "--save-profile", "", "FILE",
+                 "Profile the layers and write that there, for `troupe plan --profile`",
+                 text([](auto& c) -> auto& { return c.observe.save_profile; }), ""}),
+      of_stages({"observe", "profile_only", "--profile-only", "--no-profile-only", "",
+                 "Save the profile and train nothing",
+                 on_off([](auto& c) -> auto& { return c.observe.profile_only; }), ""}),
       {"observe", "slow_after", "--slow-after", "", "SECONDS",
        "Least time after which a forward, backward or update that takes far longer than usual is "
        "said; 0: never",
@@ -356,55 +307,15 @@ std::vector<option> observe_options() {
 
 }  // namespace
 
-const std::vector<option>& option_table() {
-  static const std::vector<option> table = [] {
-    std::vector<option> all;
-    for (auto part :
-         {pipeline_options(), model_options(), transformer_options(), optimizer_options(),
-          data_options(), train_options(), link_options(), observe_options()}) {
-      all.insert(all.end(), part.begin(), part.end());
-    }
-    return all;
-  }();
-  return table;
-}
-
-const std::vector<option>& server_option_table() {
-  // What a worker does not do: it holds the whole model, in f32, and starts from the seed; what a
-  // shard does not do to gradients; and what only a pipeline is compared with or asked.
-  static constexpr std::array<std::string_view, 20> left_out{
-      "pipeline",
-      "transformer",
-      "model.init",
-      "model.init_skip",
-      "model.memory_format",
-      "model.precision",
-      "data.threads",
-      "optimizer.groups",
-      "optimizer.clip_value",
-      "optimizer.clip_norm",
-      "train.accumulate",
-      "train.save_state",
-      "train.verify",
-      "train.verify_tolerance",
-      "train.on_nan",
-      "train.loss_scale",
-      "train.loss_scale_interval",
-      "observe.predict",
-      "observe.save_profile",
-      "observe.profile_only",
-  };
-  static const std::vector<option> table = [] {
-    std::vector<option> all = server_options();
-    for (const option& entry : option_table()) {
-      const auto name = entry.name();
-      const bool leaves = std::ranges::any_of(
-          left_out, [&](auto word) { return name == word || entry.table == word; });
-      if (!leaves) all.push_back(entry);
-    }
-    return all;
-  }();
-  return table;
+std::vector<option> option_table(const program_info& program) {
+  std::vector<option> all = program.own;
+  for (auto part : {pipeline_options(program.known.schedules), model_options(),
+                    optimizer_options(program.known.optimizers), data_options(program.known.data),
+                    train_options(program.known.losses), link_options(), observe_options()})
+    for (auto& entry : part)
+      if (program.has_stages || (!entry.of_stages && entry.table != "pipeline"))
+        all.push_back(std::move(entry));
+  return all;
 }
 
 }  // namespace troupe::cluster

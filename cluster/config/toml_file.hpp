@@ -10,14 +10,13 @@
 namespace troupe::cluster {
 
 /// The settings of a TOML text, in the order of their lines; `name` stands for the file in errors,
-/// `known` are the options there are.
+/// `known` are the options there are, to which the settings point.
 /// Errors: bad_config with "FILE:LINE: table.key: ..", the first by line.
-[[nodiscard]] result<std::vector<setting>> parse_toml(
-    std::string_view text, std::string_view name,
-    const std::vector<option>& known = option_table());
+[[nodiscard]] result<std::vector<setting>> parse_toml(std::string_view text, std::string_view name,
+                                                      const std::vector<option>& known);
 
 /// The same for a file. Errors: also bad_config when the file cannot be read.
-[[nodiscard]] result<std::vector<setting>> read_toml(
-    const std::filesystem::path& file, const std::vector<option>& known = option_table());
+[[nodiscard]] result<std::vector<setting>> read_toml(const std::filesystem::path& file,
+                                                     const std::vector<option>& known);
 
 }  // namespace troupe::cluster

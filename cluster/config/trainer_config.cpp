@@ -24,12 +24,13 @@ std::filesystem::path state_file_of(const std::filesystem::path& weights) {
   return file += ".state.safetensors";
 }
 
-engine::schedule_choice schedule_of(const pipeline_config& config) {
-  return {config.schedule, config.chunks, config.plan};
+engine::schedule_choice schedule_of(const pipeline_config& config,
+                                    const engine::schedule_registry& known) {
+  return {config.schedule, config.chunks, config.plan, known};
 }
 
-std::uint32_t slices_of(const pipeline_config& config) {
-  const auto layout = engine::layout_of(schedule_of(config), config.stages);
+std::uint32_t slices_of(const pipeline_config& config, const engine::schedule_registry& known) {
+  const auto layout = engine::layout_of(schedule_of(config, known), config.stages);
   return layout ? layout->positions() : config.stages;
 }
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cluster/config/own_settings.hpp"
 #include "engine/autograd/precision.hpp"
-#include "engine/model/loss_kind.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/step/edge.hpp"
 #include "optimizers/loss_scaler.hpp"
@@ -35,7 +35,7 @@ enum class nan_policy : std::uint8_t { stop, skip };
 struct pipeline_config {
   std::uint32_t stages = 2;
   std::vector<std::string> cut;     ///< First layer of slices 1, 2, ..; of partition `cuts` only.
-  std::string schedule = "1f1b";    ///< Name of a plan generator; see engine::schedule_names.
+  std::string schedule = "1f1b";    ///< Of the program's registry.
   std::uint32_t micro_batches = 4;  ///< 0: the number that is predicted to be the fastest.
   std::uint32_t credits =
       engine::default_credits;  ///< Micro-batches waiting on each edge, at most.
@@ -52,21 +52,6 @@ struct pipeline_config {
   bool operator==(const pipeline_config&) const = default;
 };
 
-enum class server_mode : std::uint8_t { synchronous, asynchronous };
-
-/// TOML table [server], of the parameter server's trainer.
-struct server_config {
-  std::uint32_t workers = 2;
-  std::uint32_t shards = 2;
-  server_mode mode = server_mode::synchronous;
-  std::uint64_t staleness = 4;  ///< Asynchronous: see engine::server_rules.
-  bool bf16_gradients = false;
-  int threads_per_worker = 0;  ///< 0: the cores divided by the workers, at least 1.
-  int threads_per_shard = 1;
-
-  bool operator==(const server_config&) const = default;
-};
-
 /// TOML table [model].
 struct model_config {
   std::string name = "resnet50";
@@ -79,23 +64,9 @@ struct model_config {
   bool operator==(const model_config&) const = default;
 };
 
-/// TOML table [transformer]: of the model that transformer_pipeline trains.
-struct transformer_config {
-  std::int64_t layers = 4;
-  std::int64_t width = 128;
-  std::int64_t heads = 4;
-  std::int64_t context = 128;  ///< Tokens of a sample.
-  bool tied = true;            ///< One weight embeds tokens and scores them.
-  double dropout = 0;
-  std::string prompt = "The ";      ///< What the sample at the end goes on from.
-  std::int64_t sample_bytes = 200;  ///< Its length; 0: none.
-
-  bool operator==(const transformer_config&) const = default;
-};
-
 /// TOML table [optimizer].
 struct optimizer_config {
-  std::string name = "sgd";  ///< A built-in optimizer.
+  std::string name = "sgd";  ///< Of the program's registry.
   /// What the user gave; once checked, every option of the optimizer. Where nothing is given the
   /// optimizer's defaults hold, but for sgd's: lr = 0.008, momentum = 0.9.
   std::map<std::string, double> options;
@@ -123,7 +94,7 @@ struct train_config {
   std::int64_t batch_size = 64;
   std::optional<std::uint64_t> steps;
   std::optional<std::uint64_t> epochs = 1;
-  engine::loss_kind loss = engine::loss_kind::cross_entropy;
+  std::string loss = "cross-entropy";  ///< Of the program's registry.
   std::uint64_t seed = 1;
   bool eval = true;
   std::uint64_t eval_every = 0;  ///< Steps; 0: after each epoch and at the end.
@@ -170,14 +141,13 @@ struct observe_config {
 /// holds the defaults. `read_command_line` makes one from flags and a file.
 struct trainer_config {
   pipeline_config pipeline;
-  server_config server;
   model_config model;
-  transformer_config transformer;
   optimizer_config optimizer;
   data_config data;
   train_config train;
   link_config link;
   observe_config observe;
+  own_settings own;                        ///< Of the program's own tables.
   std::filesystem::path config_file = {};  ///< What --config named; empty: nothing.
 
   bool operator==(const trainer_config&) const = default;
@@ -191,11 +161,13 @@ struct trainer_config {
 /// "run.safetensors" or "run".
 [[nodiscard]] std::filesystem::path state_file_of(const std::filesystem::path& weights);
 
-/// How the steps are to be planned.
-[[nodiscard]] engine::schedule_choice schedule_of(const pipeline_config& config);
+/// How the steps are to be planned, with the schedules that the program knows.
+[[nodiscard]] engine::schedule_choice schedule_of(const pipeline_config& config,
+                                                  const engine::schedule_registry& known);
 
 /// How many slices the model is cut into: the stages' chunks. The config has passed its checks.
-[[nodiscard]] std::uint32_t slices_of(const pipeline_config& config);
+[[nodiscard]] std::uint32_t slices_of(const pipeline_config& config,
+                                      const engine::schedule_registry& known);
 
 /// Intra-op threads of each stage on a machine with `cores`: what the config says, or where it says
 /// 0 an equal share, so that the stages together never exceed the cores; at least 1.

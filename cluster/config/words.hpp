@@ -15,7 +15,6 @@ inline constexpr std::span<const std::string_view> words_of{};
 
 namespace words {
 inline constexpr std::array<std::string_view, 2> placement{"processes", "threads"};
-inline constexpr std::array<std::string_view, 2> server_mode{"synchronous", "asynchronous"};
 inline constexpr std::array<std::string_view, 2> memory_format{"contiguous", "channels_last"};
 inline constexpr std::array<std::string_view, 6> lr_schedule{"constant", "linear",    "step",
                                                              "cosine",   "one-cycle", "polynomial"};
@@ -27,16 +26,12 @@ inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
 template <>
 inline constexpr std::span<const std::string_view> words_of<placement>{words::placement};
 template <>
-inline constexpr std::span<const std::string_view> words_of<server_mode>{words::server_mode};
-template <>
 inline constexpr std::span<const std::string_view> words_of<memory_format>{words::memory_format};
 template <>
 inline constexpr std::span<const std::string_view> words_of<engine::precision>{
     engine::precision_names};
 template <>
 inline constexpr std::span<const std::string_view> words_of<lr_schedule>{words::lr_schedule};
-template <>
-inline constexpr std::span<const std::string_view> words_of<engine::loss_kind>{engine::loss_names};
 template <>
 inline constexpr std::span<const std::string_view> words_of<transport>{words::transport};
 template <>

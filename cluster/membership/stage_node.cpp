@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "actors/messages/common.hpp"
+#include "actors/pipeline/host_actor.hpp"
 #include "actors/protocol.hpp"
 #include "actors/system.hpp"
 #include "engine/base/torch_error.hpp"
@@ -77,14 +78,16 @@ result<void> run_node(const worker_node_settings& settings, const host_spawner& 
   return fail(errc::io_failed, settings.name + ": " + engine::reason_of(problem));
 }
 
-result<void> run_stage_node(const worker_node_settings& settings, actors::model_registry models,
-                            optimizers::registry optimizers) {
-  return run_node(settings, [&](caf::actor_system& system, const worker_node& here,
-                                std::function<void()> on_shut_down) {
-    return caf::actor_cast<caf::strong_actor_ptr>(actors::spawn_host(
-        system,
-        {std::move(models), std::move(optimizers), std::move(on_shut_down), here.progress}));
-  });
+host_spawner stage_host(registries known) {
+  return [known = std::move(known)](caf::actor_system& system, const worker_node& here,
+                                    std::function<void()> on_shut_down) {
+    return caf::actor_cast<caf::strong_actor_ptr>(
+        actors::spawn_host(system, {.models = known.models,
+                                    .optimizers = known.optimizers,
+                                    .on_shut_down = std::move(on_shut_down),
+                                    .progress = here.progress,
+                                    .losses = known.losses}));
+  };
 }
 
 }  // namespace troupe::cluster

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "actors/pipeline/host_actor.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/remote/progress_board.hpp"
+#include "cluster/config/registries.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -39,9 +39,7 @@ using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, con
 [[nodiscard]] result<void> run_node(const worker_node_settings& settings,
                                     const host_spawner& spawn);
 
-/// The same with a host that builds the stages that the trainer asks for.
-[[nodiscard]] result<void> run_stage_node(const worker_node_settings& settings,
-                                          actors::model_registry models,
-                                          optimizers::registry optimizers);
+/// A host that builds the stages that the trainer asks for.
+[[nodiscard]] host_spawner stage_host(registries known);
 
 }  // namespace troupe::cluster

@@ -30,15 +30,6 @@ constexpr milliseconds last_word{1000};  // the system's word on a lost peer com
 }  // namespace
 
 result<std::unique_ptr<worker_group>> worker_group::start(std::shared_ptr<workers> where,
-                                                          std::uint32_t count,
-                                                          const std::string& listen,
-                                                          actors::progress_settings progress) {
-  std::vector<std::string> names;
-  for (std::uint32_t i = 0; i < count; ++i) names.push_back("stage-" + std::to_string(i));
-  return start(std::move(where), names, listen, std::move(progress));
-}
-
-result<std::unique_ptr<worker_group>> worker_group::start(std::shared_ptr<workers> where,
                                                           const std::vector<std::string>& names,
                                                           const std::string& listen,
                                                           actors::progress_settings progress) try {

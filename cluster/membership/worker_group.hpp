@@ -12,6 +12,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/host_actor.hpp"
+#include "actors/protocol.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/remote/progress_core.hpp"
 #include "actors/system.hpp"
@@ -73,9 +74,8 @@ struct process_link {
 [[nodiscard]] result<std::unique_ptr<workers>> make_worker_processes(process_link link,
                                                                      bool verbose);
 
-/// Threads of this process over the loopback link.
-[[nodiscard]] std::unique_ptr<workers> make_worker_threads(actors::model_registry models,
-                                                           optimizers::registry optimizers);
+/// Threads of this process over the loopback link, which build stages.
+[[nodiscard]] std::unique_ptr<workers> make_worker_threads(registries known);
 
 /// What frames between processes really pass through: `automatic` is shared memory, for all workers
 /// run on one machine.
@@ -87,15 +87,11 @@ struct process_link {
 /// object; whatever way this process ends, no worker outlives it. Used by one thread.
 class worker_group {
  public:
-  /// Starts `count` workers, "stage-0", "stage-1", .., and waits until all have joined. `where` may
-  /// be shared with whoever kills or suspends them; its workers end with this object. `listen`: of
-  /// the trainer's node. `progress`: what counts as slow work, which is said in the log, and as
+  /// Starts workers of these names and waits until all have joined. `where` may be shared with
+  /// whoever kills or suspends them; its workers end with this object. `listen`: of the trainer's
+  /// node. `progress`: what counts as slow work, which is said in the log, and as
   /// hung: such a worker is lost. Errors: those of the link; io_failed when a worker cannot be
   /// started; peer_lost when one ends before it has joined, with its reason; timed_out.
-  [[nodiscard]] static result<std::unique_ptr<worker_group>> start(
-      std::shared_ptr<workers> where, std::uint32_t count, const std::string& listen,
-      actors::progress_settings progress = {});
-  /// The same for workers of these names, whose hosts need not build stages.
   [[nodiscard]] static result<std::unique_ptr<worker_group>> start(
       std::shared_ptr<workers> where, const std::vector<std::string>& names,
       const std::string& listen, actors::progress_settings progress = {});

@@ -163,7 +163,7 @@ result<std::unique_ptr<workers>> make_worker_processes(process_link link, bool v
     return fail(errc::bad_config,
                 "this process was started as a worker, with --join, and would start workers of its "
                 "own without end: where read_command_line gives node_options, main must serve with "
-                "them (run_stage_node, run_node) before it starts any");
+                "them (run_node, as troupe::main does) before it starts any");
   if (auto room = allow_open_files(own_files + worker_files); !room)
     return tl::unexpected(room.error());
   auto ended = std::make_shared<ends>();

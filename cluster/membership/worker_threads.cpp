@@ -12,8 +12,7 @@ namespace {
 
 class worker_threads final : public workers {
  public:
-  worker_threads(actors::model_registry models, optimizers::registry optimizers)
-      : models_(std::move(models)), optimizers_(std::move(optimizers)) {}
+  explicit worker_threads(registries known) : spawn_(stage_host(std::move(known))) {}
   ~worker_threads() override { join(true); }
 
   actors::link_factory trainer_link() override {
@@ -26,7 +25,7 @@ class worker_threads final : public workers {
     threads_.emplace_back(
         [this, settings = worker_node_settings{
                    .name = name, .trainer = trainer, .make_link = trainer_link()}] {
-          const auto ended = run_stage_node(settings, models_, optimizers_);
+          const auto ended = run_node(settings, spawn_);
           const std::scoped_lock lock(mutex_);
           if (!ended && !failure_) failure_ = settings.name + ": " + ended.error().text;
         });
@@ -51,8 +50,7 @@ class worker_threads final : public workers {
 
  private:
   const messages::loopback_network network_;
-  const actors::model_registry models_;
-  const optimizers::registry optimizers_;
+  const host_spawner spawn_;
   mutable std::mutex mutex_;
   std::optional<std::string> failure_;
   std::vector<std::thread> threads_;
@@ -60,9 +58,8 @@ class worker_threads final : public workers {
 
 }  // namespace
 
-std::unique_ptr<workers> make_worker_threads(actors::model_registry models,
-                                             optimizers::registry optimizers) {
-  return std::make_unique<worker_threads>(std::move(models), std::move(optimizers));
+std::unique_ptr<workers> make_worker_threads(registries known) {
+  return std::make_unique<worker_threads>(std::move(known));
 }
 
 }  // namespace troupe::cluster

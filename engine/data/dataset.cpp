@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/data/data_registry.hpp"
 #include "engine/data/sampler.hpp"
 #include "engine/data/sources.hpp"
 #include "messages/base/near_miss.hpp"
@@ -14,9 +15,6 @@
 namespace troupe::engine {
 namespace {
 
-constexpr auto known_sources =
-    "fashion-mnist[:DIR], folder:PATH, safetensors:PATH, synthetic:CxHxW:CLASSES[:COUNT], "
-    "text[:PATH,..]";
 constexpr std::int64_t largest_image_size = 16384;
 
 result<void> check_options(const dataset_options& options) {
@@ -40,52 +38,75 @@ std::vector<std::filesystem::path> paths_of(std::string_view list) {
 }
 
 // What a source that is none was probably meant to be: "folder:DIR"; empty: anything.
-std::string probable_source(const std::string& source, std::string_view kind,
-                            std::string_view rest) {
+std::string probable_source(const std::string& source, std::string_view kind, std::string_view rest,
+                            const data_registry& known) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path path(source);
   if (fs::is_directory(path, ignored)) return "folder:" + source;
-  if (const auto meant =
-          nearest(kind, {"fashion-mnist", "folder", "safetensors", "synthetic", "text"}))
+  if (const auto meant = nearest(kind, known.names()))
     return std::string(*meant) + (rest.empty() ? "" : ":" + std::string(rest));
   if (path.extension() == ".safetensors") return "safetensors:" + source;
   if (fs::is_regular_file(path, ignored)) return "text:" + source;
   return source.find('/') != source.npos ? "folder:" + source : "";
 }
 
+std::string forms_of(const data_registry& known) {
+  std::vector<std::string_view> forms;
+  for (const auto& [name, source] : known) forms.push_back(source.form);
+  return join(forms);
+}
+
 tl::unexpected<error> unknown_source(const std::string& source, std::string_view kind,
-                                     std::string_view rest) {
-  const auto meant = probable_source(source, kind, rest);
+                                     std::string_view rest, const data_registry& known) {
+  const auto meant = probable_source(source, kind, rest, known);
   return fail(errc::bad_config, "--data: unknown data source \"" + source + "\"; " +
                                     (meant.empty() ? "" : "did you mean " + meant + "? ") +
-                                    "known are: " + known_sources);
+                                    "known are: " + forms_of(known));
 }
 
 opened_dataset open_kind(std::string_view kind, std::string_view rest,
-                         const dataset_options& options) {
-  if (kind == "fashion-mnist")
-    return open_fashion_mnist(rest.empty() ? "/usr/share/datasets/fashion-mnist" : rest, options);
-  if (kind == "text")
-    return open_text(paths_of(rest.empty() ? "/usr/share/common-licenses" : rest), options);
-  if (kind != "folder" && kind != "safetensors" && kind != "synthetic")
-    return unknown_source(options.source, kind, rest);
-  if (rest.empty())
+                         const dataset_options& options, const data_registry& known) {
+  const auto* source = known.find(kind);
+  if (source == nullptr) return unknown_source(options.source, kind, rest, known);
+  const bool needs_rest = source->form.starts_with(std::string(kind) + ":");
+  if (needs_rest && rest.empty())
     return fail(errc::bad_config, "the data source \"" + options.source +
-                                      "\" is incomplete; known are: " + known_sources);
-  if (kind == "folder") return open_folder(rest, options);
-  if (kind == "safetensors") return open_safetensors(rest, options);
-  return open_synthetic(rest, options);
+                                      "\" is incomplete; known are: " + forms_of(known));
+  return source->open(rest, options);
 }
 
 }  // namespace
 
+data_registry built_in_data() {
+  using text = std::string_view;
+  data_registry made;
+  made.add("fashion-mnist", {"fashion-mnist[:DIR]", [](text rest, const dataset_options& options) {
+                               return open_fashion_mnist(
+                                   rest.empty() ? "/usr/share/datasets/fashion-mnist" : rest,
+                                   options);
+                             }});
+  made.add("folder", {"folder:PATH", open_folder});
+  made.add("safetensors", {"safetensors:PATH", open_safetensors});
+  made.add("synthetic", {"synthetic:CxHxW:CLASSES[:COUNT]", open_synthetic});
+  made.add("text", {"text[:PATH,..]", [](text rest, const dataset_options& options) {
+                      return open_text(paths_of(rest.empty() ? "/usr/share/common-licenses" : rest),
+                                       options);
+                    }});
+  return made;
+}
+
 opened_dataset open_dataset(const dataset_options& options) {
+  return open_dataset(options, built_in_data());
+}
+
+opened_dataset open_dataset(const dataset_options& options, const data_registry& known) {
   if (auto sound = check_options(options); !sound) return tl::unexpected(sound.error());
   const std::string_view source = options.source;
   const auto colon = source.find(':');
   const auto rest = colon == source.npos ? std::string_view() : source.substr(colon + 1);
-  return guarded(options.source, [&] { return open_kind(source.substr(0, colon), rest, options); });
+  return guarded(options.source,
+                 [&] { return open_kind(source.substr(0, colon), rest, options, known); });
 }
 
 std::string remedy_of(const std::error_code& why) {

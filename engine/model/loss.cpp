@@ -7,13 +7,37 @@
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/sum.h>
 
-namespace troupe::engine {
+#include "messages/base/near_miss.hpp"
 
-at::Tensor mean_loss(loss_kind kind, const at::Tensor& logits, const at::Tensor& labels) {
-  const auto scores = logits.to(at::kFloat).flatten(0, -2);  // [N, K] f32
-  const auto right = labels.flatten();                       // [N] i64
-  if (kind == loss_kind::cross_entropy) return at::cross_entropy_loss(scores, right);
-  return at::mse_loss(scores, at::one_hot(right, scores.size(1)).to(at::kFloat));
+namespace troupe::engine {
+namespace {
+
+/// [N, K] f32
+at::Tensor rows_of(const at::Tensor& outputs) {
+  return outputs.to(at::kFloat).flatten(0, -2);
+}
+
+}  // namespace
+
+at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels) {
+  return at::cross_entropy_loss(rows_of(logits), labels.flatten());
+}
+
+at::Tensor mse_loss(const at::Tensor& scores, const at::Tensor& labels) {
+  const auto rows = rows_of(scores);
+  return at::mse_loss(rows, at::one_hot(labels.flatten(), rows.size(1)).to(at::kFloat));
+}
+
+loss_registry built_in_losses() {
+  loss_registry made;
+  made.add("cross-entropy", cross_entropy_loss);
+  made.add("mse", mse_loss);
+  return made;
+}
+
+result<loss_function> find_loss(const loss_registry& known, const std::string& name) {
+  if (const auto* found = known.find(name)) return *found;
+  return fail(errc::bad_config, "unknown loss '" + name + "'; known: " + join(known.names()));
 }
 
 std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& labels) {

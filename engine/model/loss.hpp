@@ -3,15 +3,34 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <string>
 
-#include "engine/model/loss_kind.hpp"
+#include "messages/base/error.hpp"
+#include "messages/base/named_values.hpp"
 
 namespace troupe::engine {
 
-/// The mean over a micro-batch, computed in f32 whatever the logits' type. Scalar f32, recorded by
-/// autograd. `logits` [N, K], `labels` [N] i64 below K; or [N, T, K] and [N, T].
-[[nodiscard]] at::Tensor mean_loss(loss_kind kind, const at::Tensor& logits,
-                                   const at::Tensor& labels);
+/// The mean loss over the samples of a micro-batch, from what the last layer gives and the labels
+/// (of images [N, K] and [N] i64, of sequences [N, T, K] and [N, T]). Scalar f32, recorded by
+/// autograd. Called by one thread of each process at a time; torch's exceptions pass through.
+using loss_function =
+    std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& labels)>;
+
+/// Cross entropy of logits, computed in f32 whatever their type; labels are below K.
+[[nodiscard]] at::Tensor cross_entropy_loss(const at::Tensor& logits, const at::Tensor& labels);
+
+/// Mean squared error of scores against one-hot labels, in f32.
+[[nodiscard]] at::Tensor mse_loss(const at::Tensor& scores, const at::Tensor& labels);
+
+/// The losses that a run can name.
+using loss_registry = named_values<loss_function>;
+
+/// Those that come with Troupe: cross-entropy, mse.
+[[nodiscard]] loss_registry built_in_losses();
+
+/// Errors: bad_config listing the known names.
+[[nodiscard]] result<loss_function> find_loss(const loss_registry& known, const std::string& name);
 
 /// How many rows of `logits` [N, K] or [N, T, K] have their largest entry at the label.
 [[nodiscard]] std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& labels);

@@ -1,8 +1,10 @@
 #include "engine/schedule/generators.hpp"
 
 #include <algorithm>
-#include <array>
 #include <utility>
+#include <vector>
+
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -102,27 +104,21 @@ stage_plan v_stage(std::uint32_t p, std::uint32_t r, std::uint32_t microbatches,
   return stage.finish(2 * std::min(p, microbatches));
 }
 
-struct generator {
-  std::string_view name;
-  std::uint32_t least_chunks, most_chunks;
-  chunk_order order;
-  plan (*make)(std::uint32_t stages, std::uint32_t microbatches, std::uint32_t chunks);
-};
-
 template <plan (*make)(std::uint32_t, std::uint32_t)>
 plan without_chunks(std::uint32_t stages, std::uint32_t microbatches, std::uint32_t /*chunks*/) {
   return make(stages, microbatches);
 }
 
-constexpr auto looped = chunk_order::looped;
-constexpr std::array generators{
-    generator{"gpipe", 1, 1, looped, without_chunks<gpipe>},
-    generator{"1f1b", 1, 1, looped, without_chunks<one_f_one_b>},
-    generator{"interleaved-1f1b", 2, max_chunks, looped, interleaved_1f1b},
-    generator{"zb-h1", 1, 1, looped, without_chunks<zb_h1>},
-    generator{"zb-h2", 1, 1, looped, without_chunks<zb_h2>},
-    generator{"zb-v", 2, 2, chunk_order::v_shaped, without_chunks<zb_v>},
-};
+schedule_registry make_built_in() {
+  schedule_registry made;
+  made.add("gpipe", {without_chunks<gpipe>});
+  made.add("1f1b", {without_chunks<one_f_one_b>});
+  made.add("interleaved-1f1b", {interleaved_1f1b, 2, max_chunks});
+  made.add("zb-h1", {without_chunks<zb_h1>});
+  made.add("zb-h2", {without_chunks<zb_h2>});
+  made.add("zb-v", {without_chunks<zb_v>, 2, 2, chunk_order::v_shaped});
+  return made;
+}
 
 result<void> check_size(std::string_view what, std::uint32_t value, std::uint32_t least,
                         std::uint32_t most) {
@@ -132,13 +128,10 @@ result<void> check_size(std::string_view what, std::uint32_t value, std::uint32_
                                     (least == most ? "" : " to " + std::to_string(most)));
 }
 
-result<const generator*> find_generator(std::string_view name) {
-  const auto found = std::ranges::find(generators, name, &generator::name);
-  if (found != generators.end()) return &*found;
-  std::string known;
-  for (const auto& entry : generators) known.append(known.empty() ? "" : ", ").append(entry.name);
-  return fail(errc::bad_config,
-              "no schedule called '" + std::string(name) + "'; known schedules: " + known);
+result<const schedule_generator*> find_generator(const schedule_choice& schedule) {
+  if (const auto* found = schedule.known.find(schedule.name)) return found;
+  return fail(errc::bad_config, "no schedule called '" + schedule.name +
+                                    "'; known schedules: " + join(schedule.known.names()));
 }
 
 result<void> check_given(const plan& given, std::uint32_t stages) {
@@ -248,14 +241,9 @@ plan forward_only(const model_layout& layout, std::uint32_t microbatches) {
   return made;
 }
 
-const std::vector<std::string_view>& schedule_names() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> all;
-    all.reserve(generators.size());
-    for (const auto& entry : generators) all.push_back(entry.name);
-    return all;
-  }();
-  return names;
+const schedule_registry& built_in_schedules() {
+  static const schedule_registry made = make_built_in();
+  return made;
 }
 
 result<model_layout> layout_of(const schedule_choice& schedule, std::uint32_t stages) {
@@ -266,11 +254,11 @@ result<model_layout> layout_of(const schedule_choice& schedule, std::uint32_t st
       return tl::unexpected(good.error());
     return schedule.given->layout();
   }
-  const auto found = find_generator(schedule.name);
+  const auto found = find_generator(schedule);
   if (!found) return tl::unexpected(found.error());
-  const auto& [name, least, most, order, make] = **found;
+  const auto& [make, least, most, order] = **found;
   const std::uint32_t chunks = schedule.chunks == 0 ? least : schedule.chunks;
-  if (auto good = check_size("chunks of " + std::string(name), chunks, least, most); !good)
+  if (auto good = check_size("chunks of " + schedule.name, chunks, least, most); !good)
     return tl::unexpected(good.error());
   return model_layout{stages, chunks, order};
 }
@@ -293,7 +281,11 @@ result<plan> plan_step(const schedule_choice& schedule, std::uint32_t stages,
   if (auto good = check_size("micro-batches", microbatches, 1, most); !good)
     return tl::unexpected(good.error());
   if (schedule.given) return shortened(*schedule.given, microbatches);
-  return (*find_generator(schedule.name))->make(stages, microbatches, layout->chunks);
+  auto made = (*find_generator(schedule))->make(stages, microbatches, layout->chunks);
+  if (made.layout() == *layout && made.microbatches == microbatches) return made;
+  return fail(errc::bad_config, "the schedule '" + schedule.name +
+                                    "' makes plans of other stages, chunks or micro-batches than "
+                                    "it was asked for");
 }
 
 }  // namespace troupe::engine

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "engine/schedule/plan.hpp"
+#include "messages/base/named_values.hpp"
 
 namespace troupe::engine {
 
@@ -48,17 +48,29 @@ namespace troupe::engine {
 /// An evaluation step: every micro-batch forward, in order.
 [[nodiscard]] plan forward_only(const model_layout& layout, std::uint32_t microbatches);
 
+/// What makes a schedule's plans, and how many chunks a stage may have.
+struct schedule_generator {
+  /// The plan of a training step: sound for any number of stages and micro-batches, and any chunks
+  /// within the bounds, laid out as `order` says.
+  std::function<plan(std::uint32_t stages, std::uint32_t microbatches, std::uint32_t chunks)> make;
+  std::uint32_t least_chunks = 1;
+  std::uint32_t most_chunks = 1;
+  chunk_order order = chunk_order::looped;
+};
+
+/// The schedules that a run can name.
+using schedule_registry = named_values<schedule_generator>;
+
+/// Those that come with Troupe: gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2, zb-v.
+[[nodiscard]] const schedule_registry& built_in_schedules();
+
 /// How the steps of a pipeline are planned: by a generator, or as a plan says.
 struct schedule_choice {
   std::string name = "1f1b";  ///< Of a generator; not used where a plan is given.
   std::uint32_t chunks = 0;   ///< Of each stage; 0: the least that the generator takes.
   std::optional<plan> given = std::nullopt;
-
-  bool operator==(const schedule_choice&) const = default;
+  schedule_registry known = built_in_schedules();  ///< Where the name is looked up.
 };
-
-/// The names that `plan_step` knows: gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2, zb-v.
-[[nodiscard]] const std::vector<std::string_view>& schedule_names();
 
 /// How that schedule spreads a model over `stages`. Errors: bad_config for an unknown name (lists
 /// the known ones), sizes outside of their bounds, chunks that the generator does not take, or a
@@ -72,7 +84,8 @@ struct schedule_choice {
 
 /// The plan of a training step. A given plan may have more micro-batches than the step: those it
 /// lacks are left out. Not checked here. Errors: as `layout_of`; bad_config for micro-batches
-/// outside of 1..max_microbatches, or more of them than the given plan has.
+/// outside of 1..max_microbatches, more of them than the given plan has, or a generator that makes
+/// something else.
 [[nodiscard]] result<plan> plan_step(const schedule_choice& schedule, std::uint32_t stages,
                                      std::uint32_t microbatches);
 

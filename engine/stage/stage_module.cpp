@@ -98,7 +98,7 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
     const auto targets = labels.to(options_.device);
     const double weight = static_cast<double>(input.size(0)) / static_cast<double>(batch_size);
     if (!training) outcome.correct = count_correct(output, targets);
-    output = mean_loss(options_.loss, output, targets) * weight;
+    output = options_.loss(output, targets) * weight;
     outcome.loss = output.item<double>();
   } else {
     outcome.activation = output.detach();

@@ -25,7 +25,7 @@ namespace troupe::engine {
 struct stage_options {
   bool is_first = true;
   bool is_last = true;
-  loss_kind loss = loss_kind::cross_entropy;
+  loss_function loss = cross_entropy_loss;
   engine::precision precision = precision::fp32;
   bool channels_last = false;
   c10::Device device = c10::kCPU;

@@ -60,8 +60,8 @@ step_result run_in_one_piece(const model& layers, const stage_options& how, std:
     const pass_scope pass({random_of(how.seed, update, i)});
     const auto& [inputs, labels] = microbatches[i];
     const auto output = forward(layers, how, inputs);
-    const auto loss = mean_loss(how.loss, output, labels.to(how.device)) *
-                      (static_cast<double>(inputs.size(0)) / images);
+    const auto loss =
+        how.loss(output, labels.to(how.device)) * (static_cast<double>(inputs.size(0)) / images);
     whole.loss += loss.item<double>();
     sum.add(torch::autograd::grad({loss}, wanted, seeds, /*retain_graph=*/false,
                                   /*create_graph=*/false, /*allow_unused=*/true));

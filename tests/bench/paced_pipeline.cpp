@@ -24,7 +24,7 @@
 #include <string>
 #include <thread>
 
-#include "apps/training/application.hpp"
+#include "cluster/training/application.hpp"
 #include "engine/autograd/weight_gradients.hpp"
 #include "engine/model/layer.hpp"
 #include "engine/schedule/plan_text.hpp"
@@ -131,7 +131,7 @@ class paced_layer final : public engine::layer {
   at::Tensor weight_;
 };
 
-result<engine::model> build(const actors::model_order&) {
+result<engine::model> build(const engine::model_order&) {
   engine::model layers;
   const auto count = static_cast<std::uint32_t>(number("TROUPE_PACE_LAYERS", 8));
   for (std::uint32_t i = 0; i < count; ++i) layers.push_back(std::make_unique<paced_layer>(i));
@@ -141,8 +141,9 @@ result<engine::model> build(const actors::model_order&) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  apps::application program;
-  program.info = {"paced_pipeline", "0", "Takes its time, as a pipeline.", {"transformer"}};
-  program.models["paced"] = build;
-  return apps::run_program(program, argc, argv);
+  application program;
+  program.info = {
+      .name = "paced_pipeline", .version = "0", .summary = "Takes its time, as a pipeline."};
+  program.info.known.models["paced"] = build;
+  return troupe::main(argc, argv, program);
 }

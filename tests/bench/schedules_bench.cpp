@@ -110,7 +110,7 @@ std::vector<entry> entries(const size& of) {
     return engine::plan_step({std::string(name)}, of.stages, of.microbatches).value();
   };
   std::vector<entry> all;
-  for (const auto name : engine::schedule_names()) {
+  for (const auto name : engine::built_in_schedules().names()) {
     all.push_back({std::string(name) + ", as planned", made(name), execution::planned});
     all.push_back({std::string(name) + ", ready", made(name)});
   }
@@ -175,7 +175,7 @@ double paced_seconds(const pacing& of, const engine::plan& steps, std::uint64_t 
 }
 
 int simulate_paced(const pacing& of) {
-  for (const auto name : engine::schedule_names()) {
+  for (const auto name : engine::built_in_schedules().names()) {
     const auto steps = engine::plan_step({std::string(name)}, of.stages, of.microbatches).value();
     std::printf("{\"schedule\": \"%s\", \"seconds\": [", std::string(name).c_str());
     for (std::uint64_t step = 0; step < of.steps; ++step)

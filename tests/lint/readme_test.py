@@ -1,4 +1,4 @@
-"""The README's examples are the programs that CI compiles, to the letter."""
+"""The examples in the README and in docs/own_program.md are what CI compiles, to the letter."""
 
 import pathlib
 import re
@@ -13,3 +13,8 @@ for program in ("apps/compose_pipeline/main.cpp", "apps/custom_optimizer/main.cp
 for command in ("./dev train", "./dev test"):
     if command not in readme:
         sys.exit(f"README.md does not show {command}")
+
+program = (root / "tests/package/rings.cpp").read_text()
+for block in re.findall(r"```cpp\n(.*?)```", (root / "docs/own_program.md").read_text(), re.DOTALL):
+    if block not in program:
+        sys.exit("docs/own_program.md does not show tests/package/rings.cpp as it is")

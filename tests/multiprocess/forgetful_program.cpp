@@ -34,7 +34,7 @@ result<void> start() {
   auto made = cluster::make_worker_processes(std::move(*link), /*verbose=*/false);
   if (!made) return tl::unexpected(made.error());
   const std::shared_ptr<cluster::workers> workers = std::move(*made);
-  const auto group = cluster::worker_group::start(workers, 2, "");
+  const auto group = cluster::worker_group::start(workers, {"stage-0", "stage-1"}, "");
   return group ? result<void>() : tl::unexpected(group.error());
 }
 

@@ -29,7 +29,7 @@ TEST_CASE("A program that does not handle --join starts its workers once, and is
   INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.err, ContainsSubstring("this process was started as a worker, with --join") &&
-                              ContainsSubstring("run_stage_node"));
+                              ContainsSubstring("run_node"));
   CHECK_THAT(outcome.last_line(), ContainsSubstring("exited with code 1"));
   const auto processes = std::filesystem::file_size(census);  // a byte each
   CHECK(processes >= 2);

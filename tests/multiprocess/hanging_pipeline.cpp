@@ -69,9 +69,9 @@ class troubled final : public engine::layer {
   int forwards_ = 0;
 };
 
-void add(apps::application& program, const std::string& name, trouble kind) {
-  program.models[name] = [right = program.models.at("resnet18"),
-                          kind](const actors::model_order& order) {
+void add(application& program, const std::string& name, trouble kind) {
+  program.info.known.models[name] = [right = program.info.known.models.at("resnet18"),
+                                     kind](const engine::model_order& order) {
     auto layers = right(order);
     if (layers) {
       auto& last_block = layers->at(layers->size() - 3);
@@ -88,5 +88,5 @@ int main(int argc, char** argv) {
   add(program, "sleeps", trouble::sleeps);
   add(program, "deadlocks", trouble::deadlocks);
   add(program, "dawdles", trouble::dawdles);
-  return apps::run_program(program, argc, argv);
+  return troupe::main(argc, argv, program);
 }

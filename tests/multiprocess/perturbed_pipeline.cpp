@@ -45,12 +45,12 @@ int main(int argc, char** argv) {
   const bool is_stage =
       std::ranges::any_of(words, [](const char* word) { return std::strcmp(word, "--join") == 0; });
   if (is_stage) {
-    const auto right = program.models.at("resnet18");
-    program.models["resnet18"] = [right](const actors::model_order& order) {
+    const auto right = program.info.known.models.at("resnet18");
+    program.info.known.models["resnet18"] = [right](const engine::model_order& order) {
       auto layers = right(order);
       if (layers) layers->back() = std::make_unique<mistaken>(std::move(layers->back()));
       return layers;
     };
   }
-  return apps::run_program(program, argc, argv);
+  return troupe::main(argc, argv, program);
 }

@@ -113,7 +113,7 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
   actors::system_config config;
   caf::actor_system system(config);
   actors::host_parts parts;
-  parts.models["resnet18"] = [](const actors::model_order& order) {
+  parts.models["resnet18"] = [](const engine::model_order& order) {
     return apps::build_resnet("resnet18", order.classes, order.seed);
   };
   parts.optimizers = optimizers::built_in();

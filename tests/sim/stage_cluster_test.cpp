@@ -24,7 +24,7 @@ cluster_options anything(std::mt19937_64& random) {
   const std::uint32_t microbatches = below(9) + 1;
   cluster_options options;
   if (below(2) == 0) {
-    const auto& names = schedule_names();
+    const auto names = built_in_schedules().names();
     schedule_choice schedule{std::string(names[below(static_cast<std::uint32_t>(names.size()))])};
     if (schedule.name == "interleaved-1f1b") schedule.chunks = below(2) + 2;
     options.training = plan_step(schedule, stages, microbatches).value();

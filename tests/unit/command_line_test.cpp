@@ -1,6 +1,9 @@
+#include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,11 +12,45 @@
 
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/option.hpp"
+#include "cluster/config/option_fields.hpp"
+#include "cluster/training/parameter_server/settings.hpp"
 #include "config_fixture.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
 using namespace troupe::cluster::testing;
+
+namespace {
+
+/// A program's own table.
+struct net_settings {
+  std::int64_t heads = 4;
+  std::int64_t width = 128;
+  double rate = 0;
+
+  bool operator==(const net_settings&) const = default;
+};
+
+std::vector<option> net_options() {
+  using fields::integer, fields::own;
+  return {{"net", "heads", "--heads", "", "N", "Heads of the net",
+           integer(own(&net_settings::heads), 1, 64), ""},
+          {"net", "width", "--width", "", "N", "Width of the net",
+           integer(own(&net_settings::width), 1, 1024), ""}};
+}
+
+result<void> check_net(const draft& whole) {
+  const auto net = whole.config.own.of<net_settings>();
+  if (net.width % net.heads == 0) return {};
+  const auto heads = std::to_string(net.heads);
+  const auto width = std::to_string(net.width);
+  return fail(errc::bad_config, blame(whole, "net.heads", "net.width") + heads + " heads" +
+                                    source(whole, "net.heads", heads) +
+                                    " do not divide a width of " + width +
+                                    source(whole, "net.width", width));
+}
+
+}  // namespace
 
 TEST_CASE("without flags every value has its default") {
   trainer_config usual;
@@ -275,7 +312,7 @@ TEST_CASE("help names every flag, its allowed words and its default") {
   const auto asked = read({"--help"});
   REQUIRE(asked);
   const std::string text = std::get<message_text>(*asked).text;
-  for (const option& entry : option_table()) {
+  for (const option& entry : option_table(trainer)) {
     INFO(entry.name());
     CHECK(text.find(std::string(entry.flag)) != std::string::npos);
     CHECK(text.find(std::string(entry.help)) != std::string::npos);
@@ -297,35 +334,98 @@ TEST_CASE("the number of micro-batches may be left open, in the file too") {
   CHECK(config_of({"--config", file}).pipeline.micro_batches == 0);
 }
 
-TEST_CASE("a program takes its own tables only, and has defaults of its own") {
+TEST_CASE("a program has tables and defaults of its own, which others do not take") {
   program_info other = trainer;
-  other.foreign_tables = {"transformer"};
+  other.own = net_options();
+  other.check = check_net;
   other.defaults.train.batch_size = 7;
   other.defaults.optimizer.options = {{"lr", 0.25}};
-  const auto read_other = [&](const std::vector<const char*>& words) {
-    return read_command_line(other, words);
-  };
-  const auto plain = read_other({});
-  REQUIRE(plain);
-  CHECK(std::get<trainer_config>(*plain).train.batch_size == 7);
-  CHECK(std::get<trainer_config>(*plain).optimizer.options.at("lr") == 0.25);
-  const auto adam = read_other({"--optimizer", "adam"});
-  REQUIRE(adam);
-  CHECK(std::get<trainer_config>(*adam).optimizer.options.at("lr") == 1e-3);
-  const auto help = read_other({"--help"});
-  CHECK(std::get<message_text>(*help).text.find("--heads") == std::string::npos);
-  CHECK(std::get<message_text>(*help).text.find("Samples of a step [7]") != std::string::npos);
-  CHECK(std::get<message_text>(*help).text.find("[0.25]") != std::string::npos);
-  REQUIRE_FALSE(read_other({"--heads", "4"}));
-  CHECK(read_other({"--heads", "4"}).error().text.find("unknown flag") != std::string::npos);
+  other.defaults.own.of<net_settings>().width = 12;
+  const auto plain = config_of({}, other);
+  CHECK(plain.train.batch_size == 7);
+  CHECK(plain.optimizer.options.at("lr") == 0.25);
+  CHECK(plain.own.of<net_settings>() == net_settings{.heads = 4, .width = 12});
+  CHECK(config_of({"--optimizer", "adam"}, other).optimizer.options.at("lr") == 1e-3);
+  const auto help = std::get<message_text>(*read({"--help"}, other)).text;
+  CHECK(help.find("--heads N") != std::string::npos);
+  CHECK(help.find("Width of the net [12]") != std::string::npos);
+  CHECK(help.find("Samples of a step [7]") != std::string::npos);
+  CHECK(help.find("[0.25]") != std::string::npos);
   const folder here;
-  const std::string file = here.write("run.toml", "[transformer]\nheads = 4\n");
-  const auto refused = read_other({"--config", file.c_str()});
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().text.find(":2: transformer.heads: is not for trainer") !=
-        std::string::npos);
-  CHECK(config_of({"--heads", "8"}).transformer.heads == 8);
-  CHECK(error_of({"--heads", "3"}).find("3 heads") != std::string::npos);
+  const std::string file = here.write("run.toml", "[net]\nheads = 6\nwidth = 18\n");
+  CHECK(config_of({"--config", file, "--heads", "9"}, other).own.of<net_settings>() ==
+        net_settings{.heads = 9, .width = 18});
+  CHECK(error_of({"--config", file, "--heads", "5"}, other) ==
+        "--heads: 5 heads (--heads 5) do not divide a width of 18 (net.width = 18 in " + file +
+            ":3)");
+  CHECK(error_of({"--heads", "0"}, other) == "--heads: 0 is out of range; allowed: 1 to 64");
+  CHECK(error_of({"--heads", "4"}).find("--heads: unknown flag") == 0);
+  CHECK(error_of({"--config", file}) ==
+        file +
+            ":1: [net]: unknown table; allowed: pipeline, model, optimizer, data, train, link, "
+            "observe");
+}
+
+TEST_CASE("settings of a program's own are values") {
+  own_settings one;
+  own_settings other;
+  CHECK(one.of<net_settings>() == net_settings{});
+  CHECK(one == other);  // defaults are what nobody has set
+  one.of<net_settings>().heads = 2;
+  CHECK_FALSE(one == other);
+  CHECK_FALSE(other == one);
+  other = one;
+  CHECK(one == other);
+  other.of<net_settings>().heads = 3;
+  CHECK(one.of<net_settings>().heads == 2);
+}
+
+TEST_CASE("two options of a program cannot have one flag") {
+  program_info wrong = trainer;
+  wrong.own = {{"net", "rate", "--lr", "", "X", "Rate",
+                fields::number(fields::own(&net_settings::rate), 0, 1), ""}};
+  CHECK(error_of({}, wrong) ==
+        "the program has two options with the flag --lr; of optimizer.lr it needs another one");
+}
+
+TEST_CASE("a configuration names optimizers, losses, schedules and data of a program's own") {
+  program_info other = trainer;
+  auto mine = optimizers::built_in().find("sgd").value();
+  mine.name = "mine";
+  static constexpr std::array<optimizers::option_rule, 2> rules{
+      optimizers::option_rule{.name = "lr", .fallback = 0.5},
+      optimizers::option_rule{.name = "bite", .fallback = 3, .most = 7, .help = "How hard"}};
+  mine.rules = {rules.begin(), rules.end()};
+  mine.defaults = {{"lr", 0.5}, {"bite", 3}};
+  mine.check = [](const optimizers::options&) -> result<void> { return {}; };
+  other.known.optimizers.add(mine);
+  other.known.losses.add("hinge", engine::mse_loss);
+  other.known.schedules.add("my-1f1b",
+                            {[](std::uint32_t stages, std::uint32_t parts, std::uint32_t) {
+                              return engine::one_f_one_b(stages, parts);
+                            }});
+  other.known.data.add("clock", {"clock:HANDS", nullptr});
+  const folder here;
+  const auto file = here.write("run.toml",
+                               "[optimizer]\nname = \"mine\"\nbite = 5\n[train]\nloss = "
+                               "\"hinge\"\n[pipeline]\nschedule = \"my-1f1b\"\n");
+  const auto c = config_of({"--config", file}, other);
+  CHECK(c.optimizer.options == std::map<std::string, double>{{"bite", 5}, {"lr", 0.5}});
+  CHECK(c.train.loss == "hinge");
+  CHECK(slices_of(c.pipeline, other.known.schedules) == 2);
+  CHECK(config_of({"--optimizer", "mine", "--bite", "4"}, other).optimizer.options.at("bite") == 4);
+  CHECK(error_of({"--optimizer", "mine", "--bite", "8"}, other) ==
+        "--bite: 8 is out of range; allowed: 0 to 7");
+  CHECK(error_of({"--bite", "4"}, other).find("--bite: optimizer 'sgd' has no option 'bite'") == 0);
+  CHECK(error_of({"--loss", "hinges"}, other) ==
+        "--loss: unknown value \"hinges\"; did you mean \"hinge\"?; allowed: cross-entropy, mse, "
+        "hinge");
+  const auto help = std::get<message_text>(*read({"--help"}, other)).text;
+  for (const char* const part : {"How hard (mine)", "zb-v, my-1f1b", "or clock:HANDS", "qhm, "})
+    CHECK_THAT(help, Catch::Matchers::ContainsSubstring(part));
+  CHECK(error_of({"--optimizer", "mine"}).find("unknown value") != std::string::npos);
+  CHECK(error_of({"--loss", "hinge"}).find("unknown value") != std::string::npos);
+  CHECK(error_of({"--schedule", "my-1f1b"}).find("unknown value") != std::string::npos);
 }
 
 TEST_CASE("the version is told on request") {
@@ -355,39 +455,38 @@ TEST_CASE("a child's wrong flags are refused") {
 }
 
 TEST_CASE("a parameter server's trainer has its own table and defaults, and no pipeline's") {
-  trainer_config defaults;
-  defaults.model.name = "resnet18";
-  defaults.pipeline.micro_batches = 1;
-  const program_info server{"server", "1.2.3", "Serves.", {}, defaults, &server_option_table()};
-  const auto read_server = [&](const std::vector<const char*>& words) {
-    return read_command_line(server, words);
-  };
-  auto expected = defaults;
+  program_info plain{"server", "1.2.3", "Serves."};
+  plain.defaults.model.name = "resnet18";
+  const auto server = with_server(plain);
+  auto expected = server.defaults;
+  CHECK(expected.pipeline.micro_batches == 1);
   expected.optimizer = config_of({}).optimizer;  // complete
-  CHECK(std::get<trainer_config>(*read_server({})) == expected);
-  expected.server = {.workers = 8,
-                     .shards = 3,
-                     .mode = server_mode::asynchronous,
-                     .staleness = 7,
-                     .bf16_gradients = true,
-                     .threads_per_worker = 2,
-                     .threads_per_shard = 4};
-  const auto given =
-      read_server({"--workers", "8", "--shards", "3", "--mode", "asynchronous", "--staleness", "7",
-                   "--bf16-gradients", "--threads-per-worker", "2", "--threads-per-shard", "4"});
-  REQUIRE(given);
-  CHECK(std::get<trainer_config>(*given) == expected);
-  const auto refuses = [&](const std::vector<const char*>& words, const std::string& why) {
-    const auto refused = read_server(words);
-    REQUIRE(!refused);
-    CHECK_THAT(refused.error().text, Catch::Matchers::ContainsSubstring(why));
+  CHECK(config_of({}, server) == expected);
+  expected.own.of<server_settings>() = {.workers = 8,
+                                        .shards = 3,
+                                        .mode = engine::server_mode::asynchronous,
+                                        .staleness = 7,
+                                        .bf16_gradients = true,
+                                        .threads_per_worker = 2,
+                                        .threads_per_shard = 4};
+  CHECK(config_of({"--workers", "8", "--shards", "3", "--mode", "asynchronous", "--staleness", "7",
+                   "--bf16-gradients", "--threads-per-worker", "2", "--threads-per-shard", "4"},
+                  server) == expected);
+  const auto refuses = [&](const std::vector<std::string>& words, const std::string& why) {
+    CHECK_THAT(error_of(words, server), Catch::Matchers::ContainsSubstring(why));
   };
-  for (const char* const flag : {"--stages=2", "--heads=2", "--verify", "--verify-tolerance=1",
-                                 "--on-nan=skip", "--predict", "--init-skip=fc.*", "--accumulate=2",
-                                 "--loss-scale=2", "--loss-scale-interval=2", "--profile-only"}) {
-    const std::string_view word(flag);
-    refuses({flag}, std::string(word.substr(0, word.find('='))) + ": unknown flag");
+  for (const option& entry : option_table(trainer)) {
+    const bool is_left_out = entry.of_stages || entry.table == "pipeline";
+    const auto why = error_of({entry.flag}, server);
+    INFO(entry.name() << ": " << why);
+    CHECK(is_left_out == (why.find(entry.flag + ": unknown flag") == 0));
   }
+  for (const char* const flag :
+       {"--stages", "--verify", "--verify-tolerance", "--on-nan", "--predict", "--save-profile",
+        "--profile-only", "--init", "--init-skip", "--memory-format", "--precision",
+        "--data-threads", "--groups", "--clip-value", "--clip-norm", "--accumulate", "--save-state",
+        "--loss-scale", "--loss-scale-interval"})
+    refuses({flag}, std::string(flag) + ": unknown flag");
   refuses({"--workers", "6"}, "--workers: 6 workers (--workers 6) cannot have equal shares of a");
   refuses({"--staleness", "2"},
           "--staleness: is of asynchronous workers only (server.mode = synchronous by default); "
@@ -396,8 +495,8 @@ TEST_CASE("a parameter server's trainer has its own table and defaults, and no p
   CHECK_THAT(error_of({"--shards", "2"}), Catch::Matchers::ContainsSubstring("unknown flag"));
   const folder here;
   const auto file = here.write("run.toml", "[server]\nshards = 5\n[pipeline]\nstages = 2\n");
-  refuses({"--config", file.c_str()}, "[pipeline]: unknown table");
+  refuses({"--config", file}, "[pipeline]: unknown table");
   for (const char* const ours : {TROUPE_SOURCE_DIR "/apps/parameter_server/fashion_mnist.toml",
                                  TROUPE_SOURCE_DIR "/apps/parameter_server/clicks.toml"})
-    CHECK(read_server({"--config", ours}));
+    CHECK(config_of({"--config", ours}, server).own.of<server_settings>().workers == 2);
 }

@@ -165,8 +165,8 @@ TEST_CASE("a plan from a file decides what the user leaves open") {
   const auto c = config_of({"--schedule-file", plan});
   CHECK(c.pipeline.stages == 2);
   CHECK(c.pipeline.micro_batches == 2);
-  CHECK(slices_of(c.pipeline) == 4);
-  CHECK(schedule_of(c.pipeline).given->schedule == "mine");
+  CHECK(slices_of(c.pipeline, engine::built_in_schedules()) == 4);
+  CHECK(schedule_of(c.pipeline, engine::built_in_schedules()).given->schedule == "mine");
   CHECK(config_of({"--schedule-file", plan, "--micro-batches", "1"}).pipeline.micro_batches == 1);
   CHECK(config_of({"--schedule-file", plan, "--cut", "a,b,c"}).pipeline.stages == 2);
   CHECK(error_of({"--schedule-file", plan, "--stages", "3"}) ==
@@ -188,9 +188,11 @@ TEST_CASE("a plan from a file decides what the user leaves open") {
 }
 
 TEST_CASE("chunks fit the schedule, and a cut makes a slice for each") {
-  CHECK(slices_of(config_of({"--schedule", "zb-v"}).pipeline) == 4);
-  CHECK(slices_of(config_of({"--schedule", "interleaved-1f1b", "--chunks", "3", "--stages", "2"})
-                      .pipeline) == 6);
+  const auto slices = [](const std::vector<std::string>& words) {
+    return slices_of(config_of(words).pipeline, engine::built_in_schedules());
+  };
+  CHECK(slices({"--schedule", "zb-v"}) == 4);
+  CHECK(slices({"--schedule", "interleaved-1f1b", "--chunks", "3", "--stages", "2"}) == 6);
   CHECK(config_of({"--schedule", "zb-v", "--cut", "a,b,c,d,e"}).pipeline.stages == 3);
   CHECK(error_of({"--schedule", "zb-h1", "--chunks", "2"}) ==
         "--chunks: chunks of zb-h1 = 2 is out of range: 1 (--schedule zb-h1)");

@@ -14,22 +14,25 @@ namespace troupe::cluster::testing {
 
 inline const program_info trainer{"trainer", "1.2.3", "Trains."};
 
-inline result<command> read(const std::vector<std::string>& words) {
+inline result<command> read(const std::vector<std::string>& words,
+                            const program_info& program = trainer) {
   std::vector<const char*> arguments;
   arguments.reserve(words.size());
   for (const std::string& word : words) arguments.push_back(word.c_str());
-  return read_command_line(trainer, arguments);
+  return read_command_line(program, arguments);
 }
 
-inline trainer_config config_of(const std::vector<std::string>& words) {
-  const auto asked = read(words);
+inline trainer_config config_of(const std::vector<std::string>& words,
+                                const program_info& program = trainer) {
+  const auto asked = read(words, program);
   INFO((asked ? "" : asked.error().text));
   REQUIRE(asked);
   return std::get<trainer_config>(*asked);
 }
 
-inline std::string error_of(const std::vector<std::string>& words) {
-  const auto asked = read(words);
+inline std::string error_of(const std::vector<std::string>& words,
+                            const program_info& program = trainer) {
+  const auto asked = read(words, program);
   if (asked) return "accepted";
   CHECK(asked.error().code == errc::bad_config);
   CHECK(asked.error().text.find('\n') == std::string::npos);

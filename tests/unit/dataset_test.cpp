@@ -1,4 +1,5 @@
 #include "engine/data/dataset.hpp"
+#include "engine/data/data_registry.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -291,6 +292,24 @@ TEST_CASE("unknown sources and impossible options are refused with what is possi
   CHECK(open_dataset(options));
   options.threads = 0;
   CHECK_THAT(refusal(options).text, ContainsSubstring("threads = 0"));
+}
+
+TEST_CASE("a source of one's own is opened and listed like any other") {
+  auto known = built_in_data();
+  known.add("noise", {"noise:CLASSES", [](std::string_view rest, const dataset_options& options) {
+                        auto like = options;
+                        like.source = "synthetic:3x8x8:" + std::string(rest);
+                        return open_dataset(like);
+                      }});
+  CHECK(open_dataset(source("noise:7"), known).value()->classes() == 7);
+  CHECK(open_dataset(source("synthetic:3x8x8:2"), known).value()->classes() == 2);
+  const auto refused = [&](const char* text) {
+    return open_dataset(source(text), known).error().text;
+  };
+  CHECK_THAT(refused("noise"), ContainsSubstring("is incomplete") &&
+                                   ContainsSubstring("text[:PATH,..], noise:CLASSES"));
+  CHECK_THAT(refused("nois:7"), ContainsSubstring("did you mean noise:7?"));
+  CHECK_THAT(refusal(source("noise:7")).text, !ContainsSubstring("noise:CLASSES"));
 }
 
 TEST_CASE("tensors of a safetensors file are read as they are") {

@@ -51,7 +51,7 @@ std::string violation_of(const plan& steps, step_kind kind = step_kind::training
 /// Every schedule there is, interleaved ones with 2 and 3 chunks.
 std::vector<schedule_choice> all_schedules() {
   std::vector<schedule_choice> all;
-  for (const auto name : schedule_names()) all.push_back({std::string(name)});
+  for (const auto name : built_in_schedules().names()) all.push_back({std::string(name)});
   all.push_back({"interleaved-1f1b", 3});
   return all;
 }
@@ -573,4 +573,28 @@ TEST_CASE("a chart shows when each stage does what") {
   CHECK_THAT(picture, ContainsSubstring("a&lt;b, 2 stages, 2 micro-batches: 9, bubble 33.3333 %"));
   CHECK_THAT(picture, ContainsSubstring("<title>B1: 7 to 9</title>"));
   CHECK_THAT(picture, ContainsSubstring(">stage 1</text>"));
+}
+
+TEST_CASE("a schedule of one's own is named like any other, and has to keep to what it says") {
+  schedule_registry known = built_in_schedules();
+  known.add("mine", {[](std::uint32_t stages, std::uint32_t microbatches, std::uint32_t chunks) {
+                       return interleaved_1f1b(stages, microbatches, chunks);
+                     },
+                     2, 4});
+  const schedule_choice mine{.name = "mine", .chunks = 3, .known = known};
+  CHECK(layout_of(mine, 2).value() == model_layout{2, 3});
+  CHECK(plan_step(mine, 2, 4).value() == interleaved_1f1b(2, 4, 3));
+  CHECK(layout_of({.name = "mine", .known = known}, 2).value().chunks == 2);
+  CHECK(layout_of({.name = "mine", .chunks = 5, .known = known}, 2).error().text ==
+        "chunks of mine = 5 is out of range: 2 to 4");
+  CHECK(layout_of({.name = "mine"}, 2).error().text ==
+        "no schedule called 'mine'; known schedules: gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2, "
+        "zb-v");
+  known.add("mine", {[](std::uint32_t stages, std::uint32_t microbatches, std::uint32_t) {
+              return one_f_one_b(stages + 1, microbatches);
+            }});
+  CHECK(plan_step({.name = "mine", .known = known}, 2, 4).error().text ==
+        "the schedule 'mine' makes plans of other stages, chunks or micro-batches than it was "
+        "asked for");
+  CHECK(known.names().size() == built_in_schedules().names().size() + 1);  // replaced in its place
 }

@@ -13,7 +13,8 @@ using namespace troupe::cluster;
 using namespace troupe::cluster::testing;
 
 std::string toml_error(const std::string& text) {
-  const auto settings = parse_toml(text, "run.toml");
+  const auto table = option_table(trainer);
+  const auto settings = parse_toml(text, "run.toml", table);
   if (settings) return "accepted";
   CHECK(settings.error().code == errc::bad_config);
   return settings.error().text;
@@ -103,8 +104,8 @@ verbose = true
                                         3,
                                         4});
   CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
-  CHECK(c.train == train_config{32, std::nullopt, 4, engine::loss_kind::mse, 9, false, 5,
-                                here.file("s"), true, 1, true, 0.25, nan_policy::skip, 0, 50});
+  CHECK(c.train == train_config{32, std::nullopt, 4, "mse", 9, false, 5, here.file("s"), true, 1,
+                                true, 0.25, nan_policy::skip, 0, 50});
   CHECK(c.link ==
         link_config{transport::loopback, "localhost:80", network::trusted, here.file("secret")});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
@@ -128,12 +129,10 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
        "listen, network, secret_file"},
       {"\n[pipline]\nstages = 2\n",
        "run.toml:2: [pipline]: unknown table; did you mean [pipeline]?; allowed: pipeline, model, "
-       "transformer, optimizer, data, train, link, observe"},
+       "optimizer, data, train, link, observe"},
       {"[[nodes]]\nhost = 'a'\n",
-       "run.toml:1: [nodes]: unknown table; allowed: pipeline, model, transformer, optimizer, "
-       "data, "
-       "train, link, "
-       "observe"},
+       "run.toml:1: [nodes]: unknown table; allowed: pipeline, model, optimizer, data, train, "
+       "link, observe"},
       {"lr = 0.1\n",
        "run.toml:1: lr: unknown key outside of a table; did you mean lr in [optimizer]?"},
       {"zzz = 0.1\n", "run.toml:1: zzz: unknown key outside of a table"},

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "engine/data/data_registry.hpp"
+#include "engine/model/loss.hpp"
+#include "engine/model/model_registry.hpp"
+#include "engine/schedule/generators.hpp"
+#include "optimizers/optimizer.hpp"
+
+namespace troupe::cluster {
+
+/// What a user can name in a run's configuration. A program begins with what comes with Troupe,
+/// adds its own, and passes all of it in; its stage processes run the same program, and so know the
+/// same names.
+struct registries {
+  engine::model_registry models = {};
+  engine::data_registry data = engine::built_in_data();
+  engine::loss_registry losses = engine::built_in_losses();
+  engine::schedule_registry schedules = engine::built_in_schedules();
+  optimizers::registry optimizers = optimizers::built_in();
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+inline constexpr int exit_failed = 1;           // something went wrong while it ran
+inline constexpr int exit_refused = 2;          // what the user gave cannot work
+inline constexpr int exit_saved_elsewhere = 3;  // what is saved is not where --save says
+inline constexpr int exit_not_saved = 4;        // the weights or the state are nowhere
+inline constexpr int exit_by_signal = 128;      // and the signal's number, as a shell reports it
+
+[[nodiscard]] inline int exit_code(errc code) {
+  switch (code) {
+    case errc::bad_config:
+    case errc::bad_data:
+    case errc::address_unavailable:
+    case errc::transport_missing:
+    case errc::io_failed:
+      return exit_refused;
+    default:
+      return exit_failed;
+  }
+}
+
+/// How a run ended that went well, but perhaps for the saving of its weights.
+struct run_end {
+  int signal = 0;     ///< That stopped it: Ctrl-C, SIGTERM, SIGHUP; 0: none, it is complete.
+  int not_saved = 0;  ///< 0, exit_saved_elsewhere or exit_not_saved.
+  std::string why_not_saved = {};
+};
+
+[[nodiscard]] inline int exit_code(const run_end& how) {
+  if (how.not_saved != 0) return how.not_saved;
+  return how.signal == 0 ? 0 : exit_by_signal + how.signal;
+}
+
+/// Says on stderr why a program ends, and returns its exit code.
+inline int report(const char* program, const error& why) {
+  std::fprintf(stderr, "%s: %s\n", program, why.text.c_str());
+  return exit_code(why.code);
+}
+
+/// The same for a run that has ended well.
+inline int report(const char* program, const run_end& how) {
+  if (how.not_saved != 0) std::fprintf(stderr, "%s: %s\n", program, how.why_not_saved.c_str());
+  return exit_code(how);
+}
+
+}  // namespace troupe::cluster

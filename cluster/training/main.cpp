@@ -1,0 +1,20 @@
+#include "cluster/training/application.hpp"
+#include "cluster/training/program.hpp"
+#include "cluster/training/run.hpp"
+
+namespace troupe {
+
+int main(int argc, const char* const* argv, const application& program) {
+  return cluster::run_program(program.info,
+                              {.train =
+                                   [&program](const cluster::trainer_config& config) {
+                                     return cluster::run_trainer(program, config);
+                                   },
+                               .serve =
+                                   [&program](const cluster::node_options& options) {
+                                     return cluster::run_stage_process(program, options);
+                                   }},
+                              argc, argv);
+}
+
+}  // namespace troupe

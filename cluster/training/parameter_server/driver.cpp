@@ -1,0 +1,346 @@
+#include "cluster/training/parameter_server/driver.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "actors/messages/transfer.hpp"
+#include "actors/transfer/pieces.hpp"
+#include "engine/data/sampler.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+constexpr std::chrono::hours share_deadline{1};
+/// Of one piece of the weights. The first waits for the newest parameters.
+constexpr std::chrono::minutes read_deadline{10};
+
+/// By then a parameter server has noticed which of its workers are lost, even starved ones.
+constexpr std::chrono::seconds ledger_deadline{30};
+
+constexpr std::chrono::milliseconds look_every{20};  // whether an evaluation is to be abandoned
+
+at::Tensor to_tensor(std::span<const std::int64_t> indices) {
+  auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);
+  std::memcpy(tensor.mutable_data_ptr(), indices.data(), indices.size_bytes());
+  return tensor;
+}
+
+/// Part `part` of `parts` of [0, count): as even as can be.
+std::pair<std::int64_t, std::int64_t> slice(std::int64_t count, std::size_t part,
+                                            std::size_t parts) {
+  const auto at = [&](std::size_t i) {
+    return count * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(parts);
+  };
+  return {at(part), at(part + 1)};
+}
+
+std::string name_of(std::size_t worker) {
+  return "worker-" + std::to_string(worker);
+}
+
+/// Whether a worker itself is gone, rather than reporting a failure.
+bool is_loss(errc code) {
+  return code == errc::peer_lost || code == errc::unknown_target;
+}
+
+}  // namespace
+
+/// What came in, from the threads that bring it.
+struct driver::mailbox {
+  std::mutex mutex;
+  std::condition_variable filled;
+  std::deque<arrival> arrivals;
+
+  void put(arrival what) {
+    {
+      const std::scoped_lock lock(mutex);
+      arrivals.push_back(std::move(what));
+    }
+    filled.notify_one();
+  }
+  bool wait(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex);
+    return filled.wait_for(lock, patience, [this] { return !arrivals.empty(); });
+  }
+  arrival take() {
+    std::unique_lock lock(mutex);
+    filled.wait(lock, [this] { return !arrivals.empty(); });
+    auto what = std::move(arrivals.front());
+    arrivals.pop_front();
+    return what;
+  }
+};
+
+driver::driver(actors::requester& ask, actors::ledger_actor ledger,
+               std::vector<actors::worker_actor> workers, const engine::dataset& data,
+               drive_plan plan, drive_events events)
+    : ask_(ask),
+      ledger_(std::move(ledger)),
+      data_(data),
+      plan_(plan),
+      events_(std::move(events)),
+      mail_(std::make_shared<mailbox>()),
+      last_report_(clock::now()) {
+  for (std::size_t i = 0; i < workers.size(); ++i) workers_.push_back({i, std::move(workers[i])});
+  // Shares are equal: what does not fill a batch waits for the next epoch's order.
+  const auto shares = plan.mode == engine::server_mode::synchronous
+                          ? 1
+                          : static_cast<std::int64_t>(workers_.size());
+  steps_per_epoch_ =
+      static_cast<std::uint64_t>(data.size(engine::split::train) / plan.batch_size * shares);
+  share_size_ = plan.batch_size / static_cast<std::int64_t>(workers_.size());
+  order_for(0);
+}
+
+void driver::order_for(std::uint64_t epoch) {
+  if (!order_.empty() && epoch == epoch_) return;
+  order_ = engine::epoch_order(data_.size(engine::split::train), plan_.seed, epoch, plan_.shuffle);
+  epoch_ = epoch;
+}
+
+void driver::start(const place& worker, const share& what) {
+  at::Tensor samples;
+  if (what.evaluate) {
+    std::vector<std::int64_t> all;
+    for (auto i = what.begin; i < what.end; ++i) all.push_back(i);
+    samples = to_tensor(all);
+  } else {
+    order_for((what.step - 1) / steps_per_epoch_);
+    samples = to_tensor(std::span(order_).subspan(static_cast<std::size_t>(what.begin),
+                                                  static_cast<std::size_t>(what.end - what.begin)));
+  }
+  open_.emplace(worker.number, what);
+  ask_.request<actors::share_done>(
+          worker.actor, actors::run_share{what.step, what.evaluate, samples}, share_deadline)
+      .when_settled([mail = mail_, number = worker.number](const auto& outcome) {
+        mail->put({number, outcome});
+      });
+}
+
+result<driver::ended_share> driver::next() {
+  auto arrived = mail_->take();
+  ended_share over{open_.extract(arrived.worker).mapped(), std::nullopt, arrived.worker};
+  if (arrived.outcome) {
+    if (!arrived.outcome->failure.empty())
+      return fail(arrived.outcome->code, arrived.outcome->failure);
+    if (!over.what.evaluate) ++reported_;
+    over.report = std::move(*arrived.outcome);
+    return over;
+  }
+  const auto why = arrived.outcome.error();
+  if (!is_loss(why.code) || workers_.size() == 1) return tl::unexpected(why);
+  std::erase_if(workers_, [&](const auto& each) { return each.number == arrived.worker; });
+  events_.on_note(name_of(arrived.worker) + " is lost; going on with " +
+                  std::to_string(workers_.size()) + ": " + why.text);
+  if (!over.what.evaluate) lost_.push_back(over);
+  return over;
+}
+
+result<void> driver::train() {
+  return plan_.mode == engine::server_mode::synchronous ? run_synchronously()
+                                                        : run_asynchronously();
+}
+
+result<void> driver::finish() {
+  if (plan_.evaluate && done_ > 0 && !leaves()) {
+    if (auto done = evaluate(done_); !done) return done;
+  }
+  while (!open_.empty() && next()) {
+  }
+  return {};
+}
+
+result<void> driver::step_together(std::uint64_t step) {
+  begun_ = step;
+  const auto begin = static_cast<std::int64_t>((step - 1) % steps_per_epoch_) * plan_.batch_size;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const auto [from, to] = slice(plan_.batch_size, i, workers_.size());
+    start(workers_[i], {step, false, begin + from, begin + to});
+  }
+  std::vector<ended_share> shares;
+  while (!open_.empty()) {
+    auto over = next();
+    if (!over) return tl::unexpected(over.error());
+    if (over->report) shares.push_back(std::move(*over));
+  }
+  done_ = step;
+  report(step, shares);
+  return {};
+}
+
+result<void> driver::run_synchronously() {
+  while (begun_ < plan_.steps && !events_.should_stop()) {
+    if (auto done = step_together(begun_ + 1); !done) return done;
+    if (begun_ == plan_.steps) break;
+    if (auto done = evaluate_if_due(begun_); !done || abandoned_) return done;
+  }
+  return {};
+}
+
+/// Until nothing is left to begin, or nobody is to begin any more.
+result<void> driver::run_shares() {
+  const auto feed = [&](const place& worker) {
+    if (!is_idle(worker) || events_.should_stop()) return;
+    if (again_.empty() && begun_ >= plan_.steps) return;
+    const auto step = again_.empty() ? ++begun_ : again_.front();
+    if (!again_.empty()) again_.pop_front();
+    const auto begin = static_cast<std::int64_t>((step - 1) % steps_per_epoch_) * share_size_;
+    start(worker, {step, false, begin, begin + share_size_});
+  };
+  for (const auto& each : std::vector(workers_)) feed(each);
+  while (!open_.empty()) {
+    auto over = next();
+    if (!over) return tl::unexpected(over.error());
+    if (over->report) report(++done_, {std::move(*over)});
+    for (const auto& each : std::vector(workers_)) feed(each);
+  }
+  return {};
+}
+
+result<void> driver::run_asynchronously() {
+  do {
+    if (auto ran = run_shares(); !ran) return ran;
+    find_missing();
+  } while (!again_.empty() && !events_.should_stop());
+  return {};
+}
+
+/// Of the shares that were lost since, which only the ledger knows: a push that had been applied is
+/// not done again.
+void driver::find_missing() {
+  again_.clear();
+  if (lost_before_ == lost_.size()) return;
+  const auto now = ask_ledger();
+  if (!now) return events_.on_note("what was lost is not done again: " + now.error().text);
+  done_ = now->applied;
+  for (auto i = lost_before_; i < lost_.size() && again_.size() + done_ < begun_; ++i)
+    again_.push_back(lost_[i].what.step);
+  lost_before_ = lost_.size();
+}
+
+/// What was decided, of the lost too: once the ledger has noticed that they are.
+result<actors::ledger_report> driver::ask_ledger() {
+  return ask_
+      .request<actors::ledger_report>(ledger_, actors::read_ledger{workers_.size()},
+                                      ledger_deadline)
+      .get();
+}
+
+result<void> driver::close_accounts() {
+  const auto now = ask_ledger();
+  if (!now) return tl::unexpected(now.error());
+  const auto updates = "of " + std::to_string(plan_.steps) + " updates asked for " +
+                       std::to_string(begun_) + " were begun and " +
+                       std::to_string(now->version.value) + " applied";
+  const bool all_applied = now->version.value >= begun_;
+  if (lost_.empty() && all_applied) return {};
+  std::string lost;
+  for (const auto& each : lost_)
+    lost += (lost.empty() ? "" : ", ") + ("the share of step " + std::to_string(each.what.step)) +
+            " with " + name_of(each.worker);
+  const auto applied = now->applied - std::min(now->applied, reported_);
+  events_.on_note(updates + "; lost: " + (lost.empty() ? "none" : lost) + "; of " +
+                  std::to_string(lost_.size()) + " lost pushes " + std::to_string(applied) +
+                  " had been applied");
+  if (all_applied || events_.should_stop()) return {};
+  return fail(errc::peer_lost, updates + ", so the run is not what was asked for");
+}
+
+result<void> driver::evaluate_if_due(std::uint64_t step) {
+  const auto period = plan_.evaluate_every > 0 ? plan_.evaluate_every : steps_per_epoch_;
+  if (!plan_.evaluate || step % period != 0) return {};
+  if (plan_.keep_weights) {
+    // A worker that evaluates would answer only when it is done with its share.
+    auto now = read_weights();
+    if (!now) return tl::unexpected(now.error());
+    kept_ = std::move(*now);
+  }
+  auto done = evaluate(step);
+  if (!abandoned_) kept_.reset();
+  return done;
+}
+
+bool driver::await_arrival() {
+  while (!mail_->wait(look_every))
+    if (leaves()) return false;
+  return true;
+}
+
+result<void> driver::evaluate(std::uint64_t step) {
+  const auto all = data_.size(engine::split::test);
+  const auto share_of_all =
+      std::max<std::int64_t>(1, plan_.batch_size / static_cast<std::int64_t>(workers_.size()));
+  totals sum;
+  std::int64_t begun = 0;
+  std::vector<share> again;  // of lost workers
+  const auto feed = [&](const place& worker) {
+    if (!is_idle(worker)) return;
+    if (!again.empty()) {
+      start(worker, again.back());
+      again.pop_back();
+    } else if (begun < all) {
+      const auto end = std::min(all, begun + share_of_all);
+      start(worker, {step, true, begun, end});
+      begun = end;
+    }
+  };
+  for (const auto& each : std::vector(workers_)) feed(each);
+  while (!open_.empty()) {
+    if (leaves() || !await_arrival()) return {};
+    const auto over = next();
+    if (!over) return tl::unexpected(over.error());
+    if (const auto& done = over->report) {
+      sum.samples += done->samples;
+      sum.correct += done->correct;
+      sum.loss += done->loss * static_cast<double>(done->samples);
+    } else {
+      again.push_back(over->what);
+    }
+    for (const auto& each : std::vector(workers_)) feed(each);
+  }
+  last_report_ = clock::now();
+  if (sum.samples == 0) return {};
+  const auto count = static_cast<double>(sum.samples);
+  events_.on_evaluation({step, static_cast<double>(sum.correct) / count, sum.loss / count});
+  return {};
+}
+
+void driver::report(std::uint64_t step, const std::vector<ended_share>& shares) {
+  const auto now = clock::now();
+  const double seconds = std::chrono::duration<double>(now - last_report_).count();
+  last_report_ = now;
+  step_report made{.step = step, .seconds = seconds, .stages = {}};
+  std::int64_t samples = 0;
+  for (const auto& [what, outcome, worker] : shares) {
+    samples += outcome->samples;
+    made.loss += outcome->loss * static_cast<double>(outcome->samples);
+    made.stages.push_back({name_of(worker), outcome->busy_s,
+                           std::max(0.0, seconds - outcome->busy_s), outcome->peak_memory_bytes});
+  }
+  if (samples > 0) made.loss /= static_cast<double>(samples);
+  made.samples_per_s = static_cast<double>(samples) / seconds;
+  made.bubble = bubble_of(made.stages, seconds);
+  events_.on_step(made);
+}
+
+result<std::vector<engine::named_tensor>> driver::read_weights() {
+  if (kept_) return *kept_;
+  return actors::gather_pieces([&](const actors::list_place& from) -> result<actors::tensor_piece> {
+    auto part = ask_.request<actors::weights>(workers_.front().actor,
+                                              actors::read_weights{.from = from}, read_deadline)
+                    .get();
+    if (!part) return tl::unexpected(part.error());
+    return std::move(part->piece);
+  });
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/futures/requester.hpp"
+#include "actors/interfaces.hpp"
+#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/share.hpp"
+#include "cluster/observe/report.hpp"
+#include "engine/base/named_tensor.hpp"
+#include "engine/data/dataset.hpp"
+#include "engine/parameter_server/push.hpp"
+
+namespace troupe::cluster {
+
+/// What a run of workers is to do. Its steps are updates of the parameters.
+struct drive_plan {
+  engine::server_mode mode = engine::server_mode::synchronous;
+  std::uint64_t steps = 0;
+  std::int64_t batch_size = 0;  // of all workers together
+  bool shuffle = true;
+  std::uint64_t seed = 0;
+  bool evaluate = true;
+  std::uint64_t evaluate_every = 0;  // 0: after each epoch and at the end
+  bool keep_weights = false;         // they are wanted at once when the run is stopped
+};
+
+/// What it tells, in the calling thread.
+struct drive_events {
+  std::function<void(const step_report&)> on_step;
+  std::function<void(const evaluation_report&)> on_evaluation;
+  std::function<void(const std::string& line)> on_note;
+  /// Asked before each step, and all the time in an evaluation, which is abandoned at once. From
+  /// then on it stays true.
+  std::function<bool()> should_stop;
+};
+
+/// Hands out shares to workers and collects what came of them. A synchronous step is a share of one
+/// batch for each worker; an asynchronous one a share for whoever is free. A worker whose process
+/// is lost is left out from then on. A synchronous step goes on without its share; an asynchronous
+/// one, and samples to evaluate, are another's, unless the ledger says that the push had been
+/// applied. Used by one thread.
+class driver {
+ public:
+  driver(actors::requester& ask, actors::ledger_actor ledger,
+         std::vector<actors::worker_actor> workers, const engine::dataset& data, drive_plan plan,
+         drive_events events);
+
+  /// Runs all steps, or until it should stop, with the evaluations in between. Errors: what a
+  /// worker reported (of the parameter server: peer_lost, ..); peer_lost when no worker is left.
+  [[nodiscard]] result<void> train();
+
+  /// After `train`: if a worker was lost, a note says how many updates were asked for, begun and
+  /// applied, and what was lost with whom. Errors: peer_lost when fewer updates were applied than
+  /// begun, and nobody stopped the run; those of asking the ledger.
+  [[nodiscard]] result<void> close_accounts();
+
+  /// Steps applied so far, as far as is known.
+  [[nodiscard]] std::uint64_t steps_done() const noexcept { return done_; }
+
+  /// Evaluates for the last time, unless it should stop, and waits for what was abandoned. Call it
+  /// once, after `train`. Errors: as there.
+  [[nodiscard]] result<void> finish();
+
+  /// The parameters, and the buffers of the first worker that is left. Waits for no evaluation, if
+  /// the plan says to keep weights. Errors: as `train`.
+  [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
+
+ private:
+  struct mailbox;
+  struct place {
+    std::size_t number = 0;
+    actors::worker_actor actor;
+  };
+  /// What one worker is at: its share of a step, or samples to evaluate.
+  struct share {
+    std::uint64_t step = 0;
+    bool evaluate = false;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  /// A share that is over; without a report its worker is lost, and left out.
+  struct ended_share {
+    share what;
+    std::optional<actors::share_done> report;
+    std::size_t worker = 0;
+  };
+  struct arrival {
+    std::size_t worker = 0;
+    result<actors::share_done> outcome;
+  };
+  struct totals {
+    std::int64_t samples = 0;
+    std::int64_t correct = 0;
+    double loss = 0;  // summed over samples
+  };
+
+  /// Whether nobody waits for evaluations any more.
+  [[nodiscard]] bool leaves() { return abandoned_ = abandoned_ || events_.should_stop(); }
+
+  void start(const place& worker, const share& what);
+  /// Waits for the next share.
+  [[nodiscard]] result<ended_share> next();
+  [[nodiscard]] result<void> run_synchronously();
+  [[nodiscard]] result<void> run_asynchronously();
+  [[nodiscard]] result<void> step_together(std::uint64_t step);
+  [[nodiscard]] result<void> run_shares();
+  void find_missing();
+  [[nodiscard]] result<actors::ledger_report> ask_ledger();
+  [[nodiscard]] result<void> evaluate_if_due(std::uint64_t step);
+  [[nodiscard]] result<void> evaluate(std::uint64_t step);
+  /// Whether something came in before the evaluation was abandoned.
+  [[nodiscard]] bool await_arrival();
+  void report(std::uint64_t step, const std::vector<ended_share>& shares);
+  void order_for(std::uint64_t epoch);
+  [[nodiscard]] bool is_idle(const place& worker) const { return !open_.contains(worker.number); }
+
+  actors::requester& ask_;
+  const actors::ledger_actor ledger_;
+  std::vector<place> workers_;
+  const engine::dataset& data_;
+  const drive_plan plan_;
+  const drive_events events_;
+  const std::shared_ptr<mailbox> mail_;
+  std::vector<std::int64_t> order_;  // of the samples of epoch_
+  std::uint64_t epoch_ = 0;
+  std::uint64_t steps_per_epoch_ = 1;
+  std::map<std::size_t, share> open_;  // by worker
+  std::int64_t share_size_ = 0;        // asynchronous: samples of one
+  bool abandoned_ = false;             // an evaluation, whose shares may be open
+  std::optional<std::vector<engine::named_tensor>> kept_;  // as of the evaluation under way
+
+  // The accounts.
+  std::uint64_t begun_ = 0;     // steps
+  std::uint64_t done_ = 0;      // updates applied, as far as is known
+  std::uint64_t reported_ = 0;  // shares of training
+  std::vector<ended_share> lost_;
+  std::size_t lost_before_ = 0;      // of `lost_`, what was done again or had been applied
+  std::deque<std::uint64_t> again_;  // steps whose shares were lost
+  std::chrono::steady_clock::time_point last_report_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "cluster/config/command_line.hpp"
+#include "cluster/training/exit_codes.hpp"
+#include "cluster/training/parameter_server/application.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// Trains as the config says: opens the data, spreads the model's parameters over shard processes,
+/// has worker processes compute gradients, until all steps are done or the user interrupts. A
+/// worker that is lost is left out; a lost shard ends the run. Leaves no process behind.
+[[nodiscard]] result<run_end> run_server_trainer(const server_application& program,
+                                                 const trainer_config& config);
+
+/// Serves as a shard or worker of another process's run.
+[[nodiscard]] result<void> run_server_node(const server_application& program,
+                                           const node_options& options);
+
+}  // namespace troupe::cluster

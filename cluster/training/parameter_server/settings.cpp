@@ -1,0 +1,88 @@
+#include "cluster/training/parameter_server/settings.hpp"
+
+#include <array>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cluster/config/option_fields.hpp"
+
+namespace troupe::cluster {
+
+namespace words {
+inline constexpr std::array<std::string_view, 2> server_mode{"synchronous", "asynchronous"};
+}  // namespace words
+template <>
+inline constexpr std::span<const std::string_view> words_of<engine::server_mode>{
+    words::server_mode};
+
+namespace {
+
+using namespace fields;
+
+constexpr std::int64_t most_processes = 1024;
+constexpr std::int64_t most_threads = 4096;
+
+std::vector<option> server_options() {
+  using settings = server_settings;
+  return {
+      {"server", "workers", "--workers", "", "N", "Processes that compute gradients",
+       integer(own(&settings::workers), 1, most_processes), ""},
+      {"server", "shards", "--shards", "", "N", "Processes that own the parameters",
+       integer(own(&settings::shards), 1, most_processes), ""},
+      {"server", "mode", "--mode", "", "KIND",
+       "One update for all workers' gradients, or one for each", choice(own(&settings::mode)), ""},
+      {"server", "staleness", "--staleness", "", "N",
+       "Updates that an asynchronous gradient may have missed",
+       integer(own(&settings::staleness), 0, any), ""},
+      {"server", "bf16_gradients", "--bf16-gradients", "--no-bf16-gradients", "",
+       "Gradients travel rounded to bf16", on_off(own(&settings::bf16_gradients)), ""},
+      {"server", "threads_per_worker", "--threads-per-worker", "", "N",
+       "Arithmetic threads of each worker; 0: cores / workers, at least 1",
+       integer(own(&settings::threads_per_worker), 0, most_threads), ""},
+      {"server", "threads_per_shard", "--threads-per-shard", "", "N",
+       "Arithmetic threads of each shard",
+       integer(own(&settings::threads_per_shard), 1, most_threads), ""},
+  };
+}
+
+result<void> check_server(const draft& whole) {
+  const trainer_config& config = whole.config;
+  const auto server = config.own.of<server_settings>();
+  if (config.link.transport == transport::loopback)
+    return fail(errc::bad_config,
+                whole.find("link.transport")->where() +
+                    ": loopback cannot connect processes; allowed: auto, tcp, shm");
+  const bool waits = server.mode == engine::server_mode::synchronous;
+  if (const setting* staleness = whole.find("server.staleness"); waits && staleness != nullptr)
+    return fail(errc::bad_config, staleness->where() + ": is of asynchronous workers only" +
+                                      source(whole, "server.mode", "synchronous") +
+                                      "; leave it out, or set --mode asynchronous");
+  if (config.train.batch_size % server.workers == 0) return {};
+  const auto workers = std::to_string(server.workers);
+  const auto samples = std::to_string(config.train.batch_size);
+  return fail(errc::bad_config, blame(whole, "server.workers", "train.batch_size") + workers +
+                                    " workers" + source(whole, "server.workers", workers) +
+                                    " cannot have equal shares of a batch of " + samples +
+                                    source(whole, "train.batch_size", samples) +
+                                    ", whose gradients are averaged; make it a multiple");
+}
+
+}  // namespace
+
+program_info with_server(program_info program) {
+  auto options = server_options();
+  std::ranges::move(program.own, std::back_inserter(options));
+  program.own = std::move(options);
+  program.has_stages = false;
+  program.defaults.pipeline.micro_batches = 1;
+  program.check = [next = std::move(program.check)](const draft& whole) {
+    auto fine = check_server(whole);
+    return fine && next ? next(whole) : fine;
+  };
+  return program;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,237 @@
+#include "cluster/training/partitioning.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "cluster/training/prepared_run.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/model/model.hpp"
+#include "engine/model/recompute.hpp"
+#include "engine/partition/partition.hpp"
+#include "engine/partition/profile.hpp"
+#include "engine/partition/profile_file.hpp"
+#include "engine/stage/work_thread.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+using cut_list = std::vector<std::size_t>;
+
+constexpr int profile_repeats = 3;
+constexpr double shared_memory_bytes_per_s = 5e9;
+constexpr double tcp_bytes_per_s = 2e9;
+
+/// Whether there is a layer for each slice; names the flags that say how many there are to be.
+result<void> check_slices(const engine::model& layers, const pipeline_config& config,
+                          const registries& known) {
+  const auto layout = engine::layout_of(schedule_of(config, known.schedules), config.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  return engine::check_stages(layers.size(), layout->stages, layout->chunks)
+      .map_error([&](error why) {
+        const std::string schedule = config.plan
+                                         ? "--schedule-file " + config.schedule_file.string()
+                                         : "--schedule " + config.schedule;
+        const std::string chunks =
+            config.chunks > 0 ? ", --chunks " + std::to_string(config.chunks) : "";
+        why.text.insert(0, "--stages " + std::to_string(config.stages) +
+                               (layout->chunks > 1 ? ", " + schedule + chunks : "") + ": ");
+        return why;
+      });
+}
+
+result<cut_list> fixed_cuts(const engine::model& layers, const pipeline_config& config,
+                            const registries& known, std::vector<std::int64_t> sample_shape) try {
+  if (auto fits = check_slices(layers, config, known); !fits) return tl::unexpected(fits.error());
+  if (config.partition == partition::cuts)
+    return engine::parse_cuts(engine::layer_names(layers), config.cut);
+  std::vector<double> costs;
+  for (const auto& layer : layers) costs.push_back(layer->macs(sample_shape));
+  return engine::even_cuts(costs, slices_of(config, known.schedules));
+} catch (const std::exception& problem) {
+  return fail(errc::bad_config, "the model does not fit the data: " + engine::reason_of(problem));
+}
+
+result<std::vector<bool>> recomputed(const engine::model& layers, const pipeline_config& config) {
+  return engine::recomputed_layers(engine::layer_names(layers), config.recompute);
+}
+
+engine::planning planning_of(const trainer_config& config, const registries& known,
+                             std::vector<bool> recompute) {
+  const auto cores = std::max(1U, std::thread::hardware_concurrency());
+  const auto threads = threads_per_stage(config.pipeline, cores);
+  engine::planning how{.schedule = schedule_of(config.pipeline, known.schedules),
+                       .stages = config.pipeline.stages,
+                       .batch_size = config.train.batch_size,
+                       .cores = cores,
+                       .threads_per_stage = static_cast<std::uint32_t>(threads),
+                       .credits = config.pipeline.credits};
+  if (config.pipeline.stages_in == placement::processes)
+    how.bytes_per_s =
+        config.link.transport == transport::tcp ? tcp_bytes_per_s : shared_memory_bytes_per_s;
+  const auto momentum = config.optimizer.options.find("momentum");
+  const bool keeps = momentum != config.optimizer.options.end() && momentum->second > 0;
+  how.optimizer_copies = config.optimizer.name == "sgd" ? (keeps ? 1 : 0) : 2;
+  how.memory_cap_bytes = static_cast<double>(config.pipeline.memory_mib) * (1 << 20);
+  how.recompute = std::move(recompute);
+  return how;
+}
+
+/// The first samples of the data, from the start again where they are few.
+result<engine::batch> first_samples(const engine::dataset& data, std::int64_t count) {
+  const auto size = data.size(engine::split::train);
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) indices[static_cast<std::size_t>(i)] = i % size;
+  return data.read(engine::split::train, indices);
+}
+
+/// Profiles on as many threads at once as stages will run at once, for they share the memory.
+class side_by_side {
+ public:
+  static result<side_by_side> build(const std::function<result<engine::model>()>& make,
+                                    const engine::stage_options& options,
+                                    const engine::planning& how) {
+    side_by_side made(options, how);
+    const auto at_once =
+        std::clamp(how.cores / std::max(1U, how.threads_per_stage), 1U, std::max(1U, how.stages));
+    for (std::uint32_t i = 0; i < at_once; ++i) {
+      auto layers = make();
+      if (!layers) return tl::unexpected(layers.error());
+      engine::to_memory_format(*layers, made.options_.channels_last);
+      made.models_.push_back(std::move(*layers));
+    }
+    return made;
+  }
+
+  result<engine::model_profile> measure(const engine::batch& samples) {
+    std::vector<std::promise<engine::model_profile>> promises(models_.size());
+    std::vector<engine::model_profile> profiles;
+    try {
+      std::vector<std::unique_ptr<engine::work_thread>> threads;
+      for (std::size_t i = 0; i < models_.size(); ++i) {
+        threads.push_back(
+            std::make_unique<engine::work_thread>("profile-" + std::to_string(i), intra_op_));
+        threads.back()->post([this, i, &samples, &promises] {
+          try {
+            promises[i].set_value(
+                engine::profile_model(models_[i], options_, samples, profile_repeats));
+          } catch (...) {
+            promises[i].set_exception(std::current_exception());
+          }
+        });
+      }
+      threads.clear();  // waits
+      for (auto& each : promises) profiles.push_back(each.get_future().get());
+    } catch (const std::exception& problem) {
+      return fail(errc::handler_failed,
+                  "the layers cannot be profiled: " + engine::reason_of(problem));
+    }
+    return engine::mean_of(profiles);
+  }
+
+ private:
+  side_by_side(const engine::stage_options& options, const engine::planning& how)
+      : options_(options), intra_op_(static_cast<int>(how.threads_per_stage)) {}
+
+  engine::stage_options options_;
+  int intra_op_;
+  std::vector<engine::model> models_;
+};
+
+/// Sizes of micro-batch to profile, rising: the one that is set, or two to draw a line through. A
+/// profile that is saved serves other sizes too, so it has two: the one that is set, and of the
+/// others the one further from it.
+std::vector<std::int64_t> sizes_to_profile(const trainer_config& config) {
+  const auto batch = config.train.batch_size;
+  const auto small = std::clamp<std::int64_t>(batch / 16, std::min<std::int64_t>(2, batch), batch);
+  const auto large = std::max(small, batch / 2);
+  std::vector<std::int64_t> sizes{small, large};
+  if (const std::int64_t parts = config.pipeline.micro_batches; parts > 0) {
+    const auto set = (batch + parts - 1) / parts;
+    if (config.observe.save_profile.empty()) return {set};
+    (set * set < small * large ? sizes.front() : sizes.back()) = set;
+  }
+  if (sizes.front() == sizes.back()) sizes.pop_back();
+  return sizes;
+}
+
+result<std::vector<engine::model_profile>> measure(
+    const std::function<result<engine::model>()>& build, const trainer_config& config,
+    const registries& known, const engine::planning& how, const engine::dataset& data) {
+  const auto options = stage_options_of(config, known);
+  if (!options) return tl::unexpected(options.error());
+  auto profiler = side_by_side::build(build, *options, how);
+  if (!profiler) return tl::unexpected(profiler.error());
+  std::vector<engine::model_profile> profiles;
+  for (const auto size : sizes_to_profile(config)) {
+    const auto samples = first_samples(data, size);
+    if (!samples) return tl::unexpected(samples.error());
+    if (samples->images.size(0) == 0)
+      return fail(errc::bad_data, "no sample to profile the layers with could be read");
+    auto profile = profiler->measure(*samples);
+    if (!profile) return tl::unexpected(profile.error());
+    profiles.push_back(std::move(*profile));
+  }
+  return profiles;
+}
+
+result<void> save(const std::vector<engine::model_profile>& profiles, const trainer_config& config,
+                  const engine::planning& how) {
+  const auto& file = config.observe.save_profile;
+  if (file.empty()) return {};
+  const engine::saved_profile made{.model = config.model.name,
+                                   .batch_size = how.batch_size,
+                                   .cores = how.cores,
+                                   .threads_per_stage = how.threads_per_stage,
+                                   .credits = how.credits,
+                                   .bytes_per_s = how.bytes_per_s,
+                                   .optimizer_copies = how.optimizer_copies,
+                                   .sizes = profiles};
+  return engine::save_profile(file, made).map([&] {
+    log::info("the profile of the model's layers is in " + file.string());
+  });
+}
+
+}  // namespace
+
+result<chosen_partition> choose_partition(const engine::model& layers,
+                                          const std::function<result<engine::model>()>& build,
+                                          const trainer_config& config, const registries& known,
+                                          const engine::dataset& data) {
+  std::optional<cut_list> cuts;
+  if (config.pipeline.partition != partition::automatic) {
+    auto fixed = fixed_cuts(layers, config.pipeline, known, data.sample_shape());
+    if (!fixed) return tl::unexpected(fixed.error());
+    cuts = std::move(*fixed);
+  }
+  const bool open = !cuts || config.pipeline.micro_batches == 0;
+  const bool predicts = open || config.observe.predict;
+  if (!predicts && config.observe.save_profile.empty())
+    return chosen_partition{
+        engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
+
+  auto recompute = recomputed(layers, config.pipeline);
+  if (!recompute) return tl::unexpected(recompute.error());
+  const auto how = planning_of(config, known, std::move(*recompute));
+  if (auto fits = check_slices(layers, config.pipeline, known); !fits)
+    return tl::unexpected(fits.error());
+  const auto profiles = measure(build, config, known, how, data);
+  if (!profiles) return tl::unexpected(profiles.error());
+  if (auto saved = save(*profiles, config, how); !saved) return tl::unexpected(saved.error());
+  if (!predicts)
+    return chosen_partition{
+        engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
+  const auto costs = engine::cost_model::fit(*profiles);
+  if (!costs) return tl::unexpected(costs.error());
+  const auto set = config.pipeline.micro_batches;
+  const auto numbers = set > 0 ? std::vector{set} : engine::microbatches_to_try(how);
+  auto made = engine::plan_microbatches(*costs, how, numbers, cuts ? &*cuts : nullptr);
+  if (!made) return tl::unexpected(made.error());
+  return chosen_partition{engine::slices_between(made->cuts, layers.size()), made->microbatches,
+                          *made};
+}
+
+}  // namespace troupe::cluster

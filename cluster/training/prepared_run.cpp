@@ -1,0 +1,255 @@
+#include "cluster/training/prepared_run.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "cluster/training/checkpoint.hpp"
+#include "cluster/training/one_class.hpp"
+#include "cluster/training/partitioning.hpp"
+#include "engine/data/sampler.hpp"
+#include "engine/model/model.hpp"
+#include "engine/model/recompute.hpp"
+#include "messages/base/near_miss.hpp"
+#include "optimizers/groups.hpp"
+#include "optimizers/saved_state.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+result<std::shared_ptr<const engine::dataset>> open_data(const application& program,
+                                                         const trainer_config& config) {
+  engine::dataset_options options{.source = config.data.source,
+                                  .image_size = config.data.image_size,
+                                  .seed = config.train.seed,
+                                  .threads = config.data.threads,
+                                  .strict = config.data.strict,
+                                  .warn = {}};
+  if (program.adjust_data) program.adjust_data(config, options);
+  auto data = engine::open_dataset(options, program.info.known.data);
+  if (!data) return tl::unexpected(data.error());
+  return std::shared_ptr<const engine::dataset>(std::move(*data));
+}
+
+result<std::int64_t> choose_classes(const model_config& config, const engine::dataset& data) {
+  if (config.classes == 0) return data.classes();
+  if (config.classes >= data.classes()) return config.classes;
+  return fail(errc::bad_config, "--classes " + std::to_string(config.classes) + ": the data has " +
+                                    std::to_string(data.classes()));
+}
+
+/// Whether the program has the model.
+result<void> check_model(const application& program, const std::string& name) {
+  const auto& models = program.info.known.models;
+  if (models.contains(name)) return {};
+  std::vector<std::string_view> known;
+  for (const auto& [each, make] : models) known.push_back(each);
+  return fail(errc::bad_config, "--model: " + unknown_value(name, known));
+}
+
+/// Whether the smallest micro-batch of a step with so many samples is enough for the model.
+bool suffices(std::int64_t samples, std::int64_t parts, std::int64_t least) {
+  return samples / std::min(samples, parts) >= least;
+}
+
+/// Whether the model can be trained on every micro-batch of the run, if each step has `parts`.
+result<void> check_micro_batches(const application& program, const trainer_config& config,
+                                 const prepared_run& run, std::int64_t parts) {
+  if (!program.least_samples) return {};
+  const auto least = program.least_samples(run.data->sample_shape());
+  const auto samples = run.data->size(engine::split::train);
+  const auto batch = std::min(config.train.batch_size, samples);
+  const auto flags = [&](std::int64_t size) {
+    const bool could_suffice = size >= least;
+    return "--batch-size " + std::to_string(config.train.batch_size) +
+           (could_suffice ? ", --micro-batches " + std::to_string(parts) : "") + ": ";
+  };
+  const auto need = "; a batch norm of " + config.model.name + " needs " + std::to_string(least) +
+                    " samples of this size: ";
+  if (!suffices(batch, parts, least))
+    return fail(
+        errc::bad_config,
+        flags(batch) + "a step of " + std::to_string(batch) +
+            (batch == 1 ? " sample" : " samples") + " has a micro-batch of one" + need +
+            "take a larger --batch-size" +
+            (batch >= least ? ", at most --micro-batches " + std::to_string(batch / least) : "") +
+            ", or a larger --image-size where the data has one");
+  const auto rest = samples % batch;
+  const bool is_reached = run.updates >= static_cast<std::uint64_t>(samples / batch + 1);
+  if (rest == 0 || !is_reached || config.observe.profile_only || suffices(rest, parts, least))
+    return {};
+  return fail(
+      errc::bad_config,
+      flags(rest) + "the last step of a pass over " + std::to_string(samples) + " samples has " +
+          std::to_string(rest) + ", and a micro-batch of one" + need +
+          "take a --batch-size that leaves more" +
+          (rest >= least ? ", or at most --micro-batches " + std::to_string(rest / least) : ""));
+}
+
+/// What of an optimizer's state belongs to these parameters.
+std::vector<engine::named_tensor> state_of(const std::vector<engine::named_tensor>& states,
+                                           const std::vector<engine::named_tensor>& parameters) {
+  std::vector<engine::named_tensor> found;
+  for (const auto& state : states)
+    for (const auto& parameter : parameters)
+      if (optimizers::parameter_of(state.name) == parameter.name) found.push_back(state);
+  return found;
+}
+
+/// A run with a fixed loss scale, or none, leaves a saved one.
+result<void> take_scaler(prepared_run& run, const at::Tensor& kept,
+                         const std::filesystem::path& file) {
+  if (!run.scaler) return {};
+  const auto scaler = optimizers::from_tensor(kept, *run.scaler);
+  if (!scaler) return fail(scaler.error().code, file.string() + ": " + scaler.error().text);
+  run.scaler = *scaler;
+  return {};
+}
+
+/// Puts the weights of --init, and the state if it has any, into the run, cut like the model.
+result<void> read_init(prepared_run& run, engine::model layers, const model_config& config) {
+  if (config.init.empty()) return {};
+  auto from = read_checkpoint(config.init);
+  if (!from) return tl::unexpected(from.error());
+  if (auto skipped = skip_tensors(*from, layers, config.init_skip); !skipped) return skipped;
+  if (auto finite = check_finite(*from); !finite) return finite;
+  if (auto loaded = load_weights(*from, layers); !loaded) return loaded;
+  if (from->scaler.defined()) {
+    if (auto taken = take_scaler(run, from->scaler, from->state_file); !taken) return taken;
+  }
+  std::size_t used = 0;
+  for (const auto range : run.ranges) {
+    const auto part = engine::take_layers(layers, range);
+    if (!part) return tl::unexpected(part.error());
+    run.weights.push_back(engine::collect_weights(*part));
+    run.states.push_back(state_of(from->states, engine::parameters(*part)));
+    used += run.states.back().size();
+  }
+  if (used == from->states.size()) return {};
+  return fail(errc::bad_data, from->state_file.string() +
+                                  ": holds optimizer state of parameters that the model lacks");
+}
+
+/// Whether each parameter group is for some parameter.
+result<void> check_groups(const engine::model& layers, const optimizer_config& config,
+                          const optimizers::registry& known) {
+  const auto entry = known.find(config.name);
+  if (!entry) return tl::unexpected(entry.error());
+  for (const auto& text : config.groups) {
+    const auto rule = optimizers::parse_group(*entry, text);
+    if (!rule) return tl::unexpected(rule.error());
+    const bool used = std::ranges::any_of(layers, [&rule](const auto& layer) {
+      return std::ranges::any_of(layer->parameters(), [&rule](const auto& parameter) {
+        return optimizers::matches(*rule, parameter.name);
+      });
+    });
+    if (!used) return fail(errc::bad_config, "parameter group '" + text + "' matches no parameter");
+  }
+  return {};
+}
+
+/// Ties lie between stages of one slice only.
+result<void> check_ties(const prepared_run& run, const pipeline_config& config,
+                        const engine::schedule_registry& known) {
+  if (run.ties.empty() || slices_of(config, known) == config.stages) return {};
+  const auto& tie = run.ties.front();
+  return fail(errc::bad_config,
+              "tied weights ('" + tie.parameter + "' and '" + tie.other_parameter +
+                  "') need a schedule of one chunk a stage" +
+                  (config.plan ? "" : ", which " + config.schedule + " is not") +
+                  ": take another one (--schedule 1f1b), or give each its own weight (--untied)");
+}
+
+/// Cuts the model, and what follows from where it is cut.
+result<void> cut_model(prepared_run& run, const application& program,
+                       const trainer_config& config) {
+  const auto& known = program.info.known;
+  const auto build = [&] {
+    return engine::build_model(known.models, config.model.name, run.model);
+  };
+  auto layers = build();
+  if (!layers) return tl::unexpected(layers.error());
+  run.layer_names = engine::layer_names(*layers);
+  const auto recomputed = engine::recomputed_layers(run.layer_names, config.pipeline.recompute);
+  if (!recomputed) return tl::unexpected(recomputed.error());
+  if (auto fine = check_groups(*layers, config.optimizer, known.optimizers); !fine) return fine;
+  auto partition = choose_partition(*layers, build, config, known, *run.data);
+  if (!partition) return tl::unexpected(partition.error());
+  run.ranges = std::move(partition->ranges);
+  run.microbatches = partition->microbatches;
+  run.predicted = std::move(partition->predicted);
+  run.ties = actors::ties_between(*layers, run.ranges);
+  if (auto fine = check_ties(run, config.pipeline, known.schedules); !fine) return fine;
+  return read_init(run, std::move(*layers), config.model);
+}
+
+result<void> count_steps(prepared_run& run, const trainer_config& config) {
+  const auto samples = run.data->size(engine::split::train);
+  const auto per_epoch =
+      static_cast<std::uint64_t>(engine::batch_count(samples, config.train.batch_size));
+  run.updates = config.train.steps ? *config.train.steps : *config.train.epochs * per_epoch;
+  run.updates -= run.updates % config.train.accumulate;  // whole updates only
+  if (run.updates > 0) return {};
+  return fail(errc::bad_config, "--accumulate " + std::to_string(config.train.accumulate) +
+                                    ": the run has fewer steps than one update needs");
+}
+
+}  // namespace
+
+result<prepared_run> prepare(const application& program, const trainer_config& config) {
+  if (auto known = check_model(program, config.model.name); !known)
+    return tl::unexpected(known.error());
+  prepared_run run;
+  auto data = open_data(program, config);
+  if (!data) return tl::unexpected(data.error());
+  run.data = std::move(*data);
+  const auto samples = run.data->size(engine::split::train);
+  if (samples == 0) return fail(errc::bad_data, config.data.source + " has no training samples");
+  if (program.check_data) {
+    if (auto fits = program.check_data(config, *run.data); !fits)
+      return tl::unexpected(fits.error());
+  }
+  const auto classes = choose_classes(config.model, *run.data);
+  if (!classes) return tl::unexpected(classes.error());
+  run.model = {*classes, config.train.seed, {}};
+  if (program.model_options) run.model.options = program.model_options(config);
+  if (loss_scale_of(config) == 0)
+    run.scaler = optimizers::loss_scaler{.interval = config.train.loss_scale_interval};
+  if (auto counted = count_steps(run, config); !counted) return tl::unexpected(counted.error());
+  const auto fits = [&](std::uint32_t parts) {
+    return check_micro_batches(program, config, run, std::max(1U, parts));
+  };
+  if (auto enough = fits(config.pipeline.micro_batches); !enough)
+    return tl::unexpected(enough.error());
+  if (auto cut = cut_model(run, program, config); !cut) return tl::unexpected(cut.error());
+  if (auto enough = fits(run.microbatches); !enough) return tl::unexpected(enough.error());
+  warn_of_one_class(config.data.source, *run.data);
+  return run;
+}
+
+result<engine::model> build_whole(const application& program, const trainer_config& config,
+                                  const prepared_run& run) {
+  auto layers = engine::build_model(program.info.known.models, config.model.name, run.model);
+  if (!layers) return layers;
+  engine::to_memory_format(*layers, config.model.memory_format == memory_format::channels_last);
+  if (run.weights.empty()) return layers;
+  std::vector<engine::named_tensor> all;
+  for (const auto& part : run.weights) std::ranges::copy(part, std::back_inserter(all));
+  if (auto loaded = engine::load_weights(*layers, all); !loaded)
+    return tl::unexpected(loaded.error());
+  return layers;
+}
+
+result<engine::stage_options> stage_options_of(const trainer_config& config,
+                                               const registries& known) {
+  auto loss = engine::find_loss(known.losses, config.train.loss);
+  if (!loss) return tl::unexpected(loss.error());
+  return engine::stage_options{
+      .loss = std::move(*loss),
+      .precision = config.model.precision,
+      .channels_last = config.model.memory_format == memory_format::channels_last,
+      .seed = config.train.seed};
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <functional>
+
+#include "cluster/config/command_line.hpp"
+#include "cluster/training/exit_codes.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// What a program does with what its command line asks for.
+struct program_actions {
+  std::function<result<run_end>(const trainer_config&)> train;
+  /// As a node of another process's run of the same program.
+  std::function<result<void>(const node_options&)> serve;
+};
+
+/// Reads the command line, acts, and says on stderr what went wrong. Returns the exit code: see
+/// troupe::main.
+[[nodiscard]] int run_program(const program_info& info, const program_actions& actions, int argc,
+                              const char* const* argv);
+
+}  // namespace troupe::cluster

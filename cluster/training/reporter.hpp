@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/observe/run_reporter.hpp"
+#include "cluster/training/prepared_run.hpp"
+
+namespace troupe::cluster {
+
+/// Writes what happens in a run of a pipeline to the terminal and to --json. Used by one thread.
+class reporter {
+ public:
+  /// Errors: io_failed for --json.
+  [[nodiscard]] static result<std::unique_ptr<reporter>> open(const trainer_config& config,
+                                                              const prepared_run& run);
+
+  void step(std::uint64_t update, const actors::step_outcome& outcome);
+  void evaluation(const evaluation_report& outcome) { out_->evaluation(outcome); }
+  void print(const std::string& line) { out_->print(line); }
+  void print(const std::vector<std::string>& lines);
+
+  /// Ends the progress bar, and says how far the prediction was off, if there was one.
+  void finish(const std::optional<engine::prediction>& predicted);
+
+  /// Whether any update was applied yet.
+  [[nodiscard]] bool any_applied() const noexcept { return applied_ > 0; }
+
+  /// Errors: handler_failed where there were steps and not one was applied, saying why.
+  [[nodiscard]] result<void> check_applied() const;
+
+ private:
+  reporter(std::unique_ptr<run_reporter> out, const trainer_config& config);
+
+  std::unique_ptr<run_reporter> out_;
+  bool scales_;                  // whether losses are scaled
+  std::vector<double> seconds_;  // of each step
+  std::vector<double> bubbles_;
+  std::uint32_t accumulate_;   // steps of an optimizer's step
+  std::uint64_t applied_ = 0;  // optimizer's steps
+  bool is_left_out_ = false;   // the one under way
+  std::string why_left_out_;   // the last step that was
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,240 @@
+#include "cluster/training/run.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/messages/pipeline.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/pipeline/trainer.hpp"
+#include "cluster/membership/stage_node.hpp"
+#include "cluster/membership/worker_group.hpp"
+#include "cluster/training/checkpoint.hpp"
+#include "cluster/training/prepared_run.hpp"
+#include "cluster/training/reporter.hpp"
+#include "cluster/training/saving.hpp"
+#include "cluster/training/verify.hpp"
+#include "cluster/training/worker_run.hpp"
+#include "engine/model/model.hpp"
+#include "engine/partition/prediction.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+result<std::unique_ptr<workers>> place_workers(const application& program,
+                                               const trainer_config& config) {
+  if (config.pipeline.stages_in == placement::threads)
+    return make_worker_threads(program.info.known);
+  return worker_processes_of(config);
+}
+
+std::vector<std::string> node_names(std::uint32_t stages) {
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i < stages; ++i) names.push_back("stage-" + std::to_string(i));
+  return names;
+}
+
+actors::build_stage order_for(const trainer_config& config, const prepared_run& run,
+                              const engine::model_layout& layout, std::uint32_t stage) {
+  const auto& optimizer = config.optimizer;
+  std::vector<engine::layer_range> slices;
+  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
+    slices.push_back(run.ranges[layout.position_of({stage, chunk})]);
+  return {.stage = {stage},
+          .model = config.model.name,
+          .classes = run.model.classes,
+          .model_options = run.model.options,
+          .seed = run.model.seed,
+          .slices = std::move(slices),
+          .loss = config.train.loss,
+          .precision = std::string(name_of(config.model.precision)),
+          .channels_last = config.model.memory_format == memory_format::channels_last,
+          .threads = threads_per_stage(config.pipeline, std::thread::hardware_concurrency()),
+          .idle_cores = config.pipeline.idle_cores,
+          .recompute = config.pipeline.recompute,
+          .optimizer = optimizer.name,
+          .optimizer_options = optimizer.options,
+          .rules = {.groups = optimizer.groups,
+                    .clip_value = optimizer.clip_value,
+                    .clip_norm = optimizer.clip_norm,
+                    .accumulate = config.train.accumulate}};
+}
+
+/// By the stages' own past, and their prediction if there is one.
+actors::progress_settings stage_progress_of(const trainer_config& config, const prepared_run& run) {
+  using engine::work_kind;
+  auto settings = progress_of(config);
+  if (!run.predicted) return settings;
+  for (std::size_t i = 0; i < run.predicted->stages.size(); ++i) {
+    const auto& stage = run.predicted->stages[i];
+    settings.predicted["stage-" + std::to_string(i)] = {
+        {work_kind::forward, stage.forward_s},
+        {work_kind::backward, stage.backward_s},
+        {work_kind::input_gradient, stage.backward_s},
+        {work_kind::weight_gradient, stage.backward_s},
+        {work_kind::update, stage.update_s}};
+  }
+  return settings;
+}
+
+/// For --verbose: which layers are where, and how they are computed.
+void tell(const prepared_run& run, const std::vector<actors::build_stage>& orders,
+          const std::string& link) {
+  for (const auto& order : orders)
+    for (const auto& [first, last] : order.slices)
+      log::debug("stage-" + std::to_string(order.stage.value) + ": layers " +
+                 std::to_string(first) + " to " + std::to_string(last - 1) + ", " + order.model +
+                 " in " + order.precision + (order.channels_last ? " channels_last" : "") +
+                 ", intra-op threads: " + std::to_string(order.threads) +
+                 (order.idle_cores ? ", idle cores help" : "") + "; " + link);
+  log::debug(std::to_string(run.updates) + " steps of " + std::to_string(run.microbatches) +
+             " micro-batches; optimizer " + orders.front().optimizer);
+}
+
+actors::training training_of(const trainer_config& config, const prepared_run& run) {
+  return {.updates = run.updates,
+          .batch_size = config.train.batch_size,
+          .microbatches = run.microbatches,
+          .shuffle = config.data.shuffle,
+          .seed = config.train.seed,
+          .evaluate = config.train.eval,
+          .evaluate_every = config.train.eval_every,
+          .labels = run.data->labels_per_sample(),
+          .learning_rate = [optimizer = config.optimizer, total = run.updates](std::uint64_t u) {
+            return learning_rate(optimizer, u, total);
+          }};
+}
+
+/// What the program shows of its model, trained by the stages.
+result<void> show(const application& program, const trainer_config& config, const prepared_run& run,
+                  actors::pipeline& stages, reporter& report) {
+  if (!program.show) return {};
+  const auto layers = build_whole(program, config, run);
+  if (!layers) return tl::unexpected(layers.error());
+  const auto weights = stages.read_weights();
+  if (!weights) return tl::unexpected(weights.error());
+  if (auto loaded = engine::load_weights(*layers, *weights); !loaded) return loaded;
+  if (const auto text = program.show(*layers, config); !text.empty()) report.print(text);
+  return {};
+}
+
+/// What --save asks for.
+saved_parts parts_of(actors::pipeline& stages, const train_config& config) {
+  saved_parts parts{.weights = [&stages] { return stages.read_weights(); }, .state = {}};
+  if (!config.save_state) return parts;
+  parts.state = [&stages](const auto& weights) {
+    return stages.read_state().map(
+        [&weights](auto states) { return state_of(weights, std::move(states)); });
+  };
+  return parts;
+}
+
+/// Gives each stage's optimizer the state of all its chunks, if there is any.
+result<void> load_states(actors::pipeline& stages, const prepared_run& run,
+                         const engine::model_layout& layout) {
+  for (std::uint32_t stage = 0; stage < layout.stages && !run.states.empty(); ++stage) {
+    std::vector<engine::named_tensor> kept;
+    for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
+      std::ranges::copy(run.states[layout.position_of({stage, chunk})], std::back_inserter(kept));
+    if (kept.empty()) continue;
+    if (auto loaded = stages.load_state(stage, kept); !loaded) return loaded;
+  }
+  return {};
+}
+
+/// Drives the composed stages through the run. The weights are saved before the last evaluation.
+result<void> train(worker_group& group, actors::pipeline& stages, const application& program,
+                   const trainer_config& config, const prepared_run& run, run_control& control) {
+  auto report = reporter::open(config, run);
+  if (!report) return tl::unexpected(report.error());
+  if (run.predicted && config.observe.progress)
+    (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
+  if (config.train.verify && !control.stop.wanted()) {
+    const auto print = [&](const std::vector<std::string>& lines) { (*report)->print(lines); };
+    if (auto same = verify(stages, program, config, run, print); !same) return same;
+  }
+  const auto parts = parts_of(stages, config.train);
+  const actors::training_events events{
+      [&](std::uint64_t update, const auto& outcome) { (*report)->step(update, outcome); },
+      [&](const auto& outcome) {
+        const evaluation_report told{outcome.updates, outcome.accuracy, outcome.loss};
+        (*report)->evaluation(told);
+        if (program.describe) (*report)->print(program.describe(told));
+      },
+      [&] { return control.stop.wanted(); },
+      [&](std::uint64_t updates) -> result<void> {
+        if (auto some = (*report)->check_applied(); !some && !control.stop.wanted()) return some;
+        return control.saver.save(updates, (*report)->any_applied(), parts,
+                                  [&](const std::string& line) { (*report)->print(line); });
+      }};
+  const auto trained =
+      actors::train(group.system(), stages, run.data, training_of(config, run), events);
+  (*report)->finish(run.predicted);
+  if (!trained) return tl::unexpected(trained.error());
+  if (run.data->skipped() > 0)
+    log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
+  if (auto saved = control.saver.save_if_lost(parts); !saved) return saved;
+  return control.stop.wanted() ? result<void>() : show(program, config, run, stages, **report);
+}
+
+/// Builds the stages on their workers and trains with them.
+result<void> drive(worker_group& group, const application& program, const trainer_config& config,
+                   const prepared_run& run, run_control& control) {
+  const auto schedule = schedule_of(config.pipeline, program.info.known.schedules);
+  const auto layout = engine::layout_of(schedule, config.pipeline.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  std::vector<actors::build_stage> orders;
+  for (std::uint32_t i = 0; i < layout->stages; ++i)
+    orders.push_back(order_for(config, run, *layout, i));
+  tell(run, orders,
+       config.pipeline.stages_in == placement::threads
+           ? "threads of this process"
+           : "link " + std::string(name_of(transport_of(config.link))));
+  auto stages = group.build(orders);
+  if (!stages) return tl::unexpected(stages.error());
+  auto pipeline = actors::pipeline::compose(
+      group.system(), *stages, schedule,
+      actors::pipeline_options{.credits = config.pipeline.credits,
+                               .ties = run.ties,
+                               .skip_bad_steps = config.train.on_nan == nan_policy::skip,
+                               .loss_scale = run.scaler ? 1 : loss_scale_of(config),
+                               .scaler = run.scaler});
+  if (!pipeline) return tl::unexpected(pipeline.error());
+  for (std::uint32_t i = 0; i < run.weights.size(); ++i) {
+    if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;
+  }
+  if (auto loaded = load_states(*pipeline, run, *layout); !loaded) return loaded;
+  return train(group, *pipeline, program, config, run, control);
+}
+
+}  // namespace
+
+result<run_end> run_trainer(const application& program, const trainer_config& config) {
+  run_control control(config);
+  const auto run = prepare(program, config);
+  if (!run) return tl::unexpected(run.error());
+  if (config.observe.profile_only) {
+    if (run->predicted)
+      for (const auto& line : engine::to_lines(*run->predicted, run->layer_names)) log::info(line);
+    return run_end{};
+  }
+  auto where = place_workers(program, config);
+  if (!where) return tl::unexpected(where.error());
+  return run_workers(
+      {.where = std::move(*where),
+       .names = node_names(config.pipeline.stages),
+       .progress = stage_progress_of(config, *run),
+       .drive = [&](worker_group& group) { return drive(group, program, config, *run, control); }},
+      config, control);
+}
+
+result<void> run_stage_process(const application& program, const node_options& options) {
+  return serve_as_worker(options, stage_host(program.info.known));
+}
+
+}  // namespace troupe::cluster

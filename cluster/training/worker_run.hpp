@@ -1,0 +1,41 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/config/command_line.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "cluster/membership/stage_node.hpp"
+#include "cluster/membership/worker_group.hpp"
+#include "cluster/training/saving.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// The workers of a run, and what is done with them once they have joined.
+struct worker_run {
+  std::unique_ptr<workers> where;
+  std::vector<std::string> names;
+  actors::progress_settings progress;
+  std::function<result<void>(worker_group&)> drive;
+};
+
+/// Worker processes of this program, linked as the config says. Errors: bad_config, io_failed.
+[[nodiscard]] result<std::unique_ptr<workers>> worker_processes_of(const trainer_config& config);
+
+/// What work counts as slow or hung.
+[[nodiscard]] actors::progress_settings progress_of(const trainer_config& config);
+
+/// Starts the workers and drives them until the run is over or the user interrupts it. Leaves no
+/// process behind, whatever happens. Errors: those of starting and driving, with what became of a
+/// worker that is lost.
+[[nodiscard]] result<run_end> run_workers(worker_run run, const trainer_config& config,
+                                          run_control& control);
+
+/// Serves as a worker process of another process's run, with the host that `spawn` makes. Errors:
+/// as run_node.
+[[nodiscard]] result<void> serve_as_worker(const node_options& options, const host_spawner& spawn);
+
+}  // namespace troupe::cluster

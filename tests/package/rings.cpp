@@ -1,0 +1,152 @@
+// Learns which of three rings a point lies in: a program of its own layer, model, data, loss,
+// schedule, optimizer and options, trained as a pipeline of processes. docs/own_program.md explains
+// it.
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sin.h>
+
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <numbers>
+
+#include "cluster/config/option_fields.hpp"
+#include "cluster/training/application.hpp"
+#include "engine/base/random.hpp"
+#include "engine/model/blocks.hpp"
+#include "optimizers/elementwise.hpp"
+
+namespace {
+
+using namespace troupe;
+
+/// The table [rings].
+struct ring_settings {
+  std::int64_t width = 32;
+
+  bool operator==(const ring_settings&) const = default;
+};
+
+/// sin(scale * x). [N, K] -> [N, K]
+class wave final : public engine::layer {
+ public:
+  wave(std::string name, std::int64_t width)
+      : layer(std::move(name)), scale_(at::ones({width}).requires_grad_(true)) {}
+
+  at::Tensor forward(const at::Tensor& input, bool) override { return at::sin(input * scale_); }
+  [[nodiscard]] std::vector<engine::named_tensor> parameters() const override {
+    return {{name() + ".scale", scale_}};
+  }
+  [[nodiscard]] double macs(std::vector<std::int64_t>&) const override {
+    return static_cast<double>(scale_.numel());
+  }
+
+ private:
+  at::Tensor scale_;  // [K] f32
+};
+
+result<engine::model> build_waves(const engine::model_order& order) {
+  const auto random = at::detail::createCPUGenerator(order.seed);
+  const auto width = static_cast<std::int64_t>(order.options.at("width"));
+  engine::model layers;
+  layers.push_back(std::make_unique<engine::linear>("in", 2, width, random));
+  layers.push_back(std::make_unique<wave>("wave", width));
+  layers.push_back(std::make_unique<engine::linear>("hidden", width, width, random));
+  layers.push_back(std::make_unique<engine::relu>("relu"));
+  layers.push_back(std::make_unique<engine::linear>("scores", width, order.classes, random));
+  return layers;
+}
+
+/// Points of three rings around the origin: a sample depends on (seed, split, index) alone.
+class rings final : public engine::dataset {
+ public:
+  rings(std::int64_t count, std::uint64_t seed) : count_(count), seed_(seed) {}
+
+  [[nodiscard]] std::int64_t size(engine::split part) const override {
+    return part == engine::split::train ? count_ : count_ / 10;
+  }
+  [[nodiscard]] std::int64_t classes() const override { return 3; }
+  [[nodiscard]] std::vector<std::int64_t> sample_shape() const override { return {2}; }
+  [[nodiscard]] result<engine::batch> read(engine::split part,
+                                           std::span<const std::int64_t> indices) const override {
+    const auto count = static_cast<std::int64_t>(indices.size());
+    engine::batch made{at::empty({count, 2}), at::empty({count}, at::kLong)};
+    auto* point = made.images.mutable_data_ptr<float>();
+    auto* label = made.labels.mutable_data_ptr<std::int64_t>();
+    for (const auto index : indices) {
+      if (index < 0 || index >= size(part)) return fail(errc::bad_data, "rings: no such sample");
+      engine::splitmix64 random(engine::splitmix64::combine(
+          seed_ * 2 + (part == engine::split::train), static_cast<std::uint64_t>(index)));
+      const auto even = [&random] { return static_cast<double>(random.next() >> 11) * 0x1p-53; };
+      *label = static_cast<std::int64_t>(random.below(3));
+      const double radius = static_cast<double>(*label++) + 0.3 + 0.4 * even();
+      const double angle = 2 * std::numbers::pi * even();
+      *point++ = static_cast<float>(radius * std::cos(angle));
+      *point++ = static_cast<float>(radius * std::sin(angle));
+    }
+    return made;
+  }
+
+ private:
+  std::int64_t count_;
+  std::uint64_t seed_;
+};
+
+result<std::unique_ptr<engine::dataset>> open_rings(std::string_view rest,
+                                                    const engine::dataset_options& options) {
+  std::int64_t count = 0;
+  const auto [end, wrong] = std::from_chars(rest.data(), rest.data() + rest.size(), count);
+  if (wrong != std::errc() || end != rest.data() + rest.size() || count < 10)
+    return fail(errc::bad_config, "--data: \"" + options.source + "\" is not rings:COUNT");
+  return std::make_unique<rings>(count, options.seed);
+}
+
+/// Cross entropy of labels that are a little in doubt.
+at::Tensor smooth(const at::Tensor& scores, const at::Tensor& labels) {
+  return at::cross_entropy_loss(scores, labels, /*weight=*/{}, /*reduction=*/1,
+                                /*ignore_index=*/-100, /*label_smoothing=*/0.1);
+}
+
+optimizers::optimizer heavy_ball() {
+  return optimizers::elementwise("heavy-ball",
+                                 {{.name = "lr", .fallback = 0.01},
+                                  {.name = "friction",
+                                   .fallback = 0.1,
+                                   .most = 1,
+                                   .help = "Share of the velocity that a step loses"}},
+                                 {"velocity"},
+                                 [](auto& x, auto gradient, auto& v, auto lr, auto friction) {
+                                   v = (1 - friction) * v - lr * gradient;
+                                   x += v;
+                                 });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace cluster::fields;
+  application program;
+  program.info = {
+      .name = "rings", .version = "1.0", .summary = "Learns which of three rings a point lies in."};
+  program.info.own = {{"rings", "width", "--width", "", "N", "Width of the hidden layers",
+                       integer(own(&ring_settings::width), 1, 1024), ""}};
+  auto& known = program.info.known;
+  known.models["waves"] = build_waves;
+  known.data.add("rings", {"rings:COUNT", open_rings});
+  known.losses.add("smooth", smooth);
+  known.optimizers.add(heavy_ball());
+  known.schedules.add("all-forward", {[](auto stages, auto microbatches, auto /*chunks*/) {
+                        return engine::gpipe(stages, microbatches);
+                      }});
+  program.info.defaults.model.name = "waves";
+  program.info.defaults.data.source = "rings:1000";
+  program.model_options = [](const cluster::trainer_config& config) {
+    const auto width = config.own.of<ring_settings>().width;
+    return std::map<std::string, double>{{"width", static_cast<double>(width)}};
+  };
+  return troupe::main(argc, argv, program);
+}
