@@ -14,9 +14,6 @@ void add_protocol(message_registry& registry) {
   registry.add<run_done>("run_done");
   registry.add<apply_gradients>("apply_gradients");
   registry.add<applied>("applied");
-  registry.add<share_norm>("share_norm");
-  registry.add<norm_part>("norm_part");
-  registry.add<norm_total>("norm_total");
   registry.add<build_stage>("build_stage");
   registry.add<stage_built>("stage_built");
   registry.add<connect_stage>("connect_stage");
@@ -27,8 +24,8 @@ void add_protocol(message_registry& registry) {
   registry.add<read_state>("read_state");
   registry.add<kept_state>("kept_state");
   registry.add<tied_gradient>("tied_gradient");
-  registry.add<ask_verdict>("ask_verdict", messages::lane::control);
-  registry.add<verdict>("verdict", messages::lane::control);
+  registry.add<step_vote>("step_vote", messages::lane::control);
+  registry.add<step_decision>("step_decision", messages::lane::control);
   registry.add<read_rehearsal>("read_rehearsal");
   registry.add<rehearsed>("rehearsed");
   registry.add<deliver_batch>("deliver_batch");

@@ -15,6 +15,8 @@
 #include "engine/model/layer_range.hpp"
 #include "engine/stage/gradients.hpp"
 #include "engine/step/stage_core.hpp"
+#include "engine/step/step_end_core.hpp"
+#include "engine/step/step_vote.hpp"
 #include "messages/base/ids.hpp"
 
 /// What the actors of a training run say to each other. Tensors are shared by reference inside a
@@ -23,6 +25,9 @@
 namespace troupe::actors {
 
 class message_registry;
+
+using engine::step_decision;
+using engine::step_vote;
 
 /// Which micro-batch of which step a message is about, and which of its receiver's chunks it is
 /// for.
@@ -91,19 +96,19 @@ struct run {
   engine::step_kind kind = engine::step_kind::training;
   std::string plan;             // this stage's plan alone, in text form (engine::to_text)
   std::int64_t batch_size = 0;  // images in the whole batch
-  std::uint64_t update = 0;     // which optimizer step this is, from 1
+  std::uint64_t number = 0;     // which training step this is, from 1
   double learning_rate = 0;
   bool rehearsal = false;  // no update: the stage keeps the gradients for `read_rehearsal`
-  double loss_scale = 1;   // what the loss is multiplied by; 0: as the last verdict says
+  double loss_scale = 1;   // what the loss is multiplied by; 0: as the last decision says
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.update,
+    f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.number,
       self.learning_rate, self.rehearsal, self.loss_scale);
   }
 };
 
-/// The step is over and its update applied.
+/// The step is over, and applied or left out.
 struct run_done {
   engine::step_key step;
   double loss = 0;                       // last stage: mean over the batch
@@ -111,7 +116,7 @@ struct run_done {
   double busy_s = 0;                     // seconds of arithmetic, the update included
   std::uint64_t peak_memory_bytes = 0;   // of the stage's process, so far
   std::uint64_t peak_context_bytes = 0;  // most that its contexts held at once in this step
-  std::string skipped;                   // why the update was left out; empty: it was not
+  std::string skipped;                   // why the step was left out; empty: it was not
   double loss_scale = 1;                 // that the step's loss was multiplied by
 
   template <class Self, class Fields>
@@ -139,13 +144,13 @@ struct work_done {
   std::optional<std::string> failure = {};
 };
 
-/// A step's gradients are summed, or with `settled` also those of tied weights, freed from the loss
-/// scale and looked through: from a stage's work thread to its actor, never between nodes.
+/// A step's own gradients are summed, or with `complete` also those of tied weights, unscaled and
+/// prepared for the update: from a stage's work thread to its actor, never between nodes.
 struct gradients_ready {
   engine::step_key step;
-  engine::step_gradients gradients;
-  bool settled = false;
-  std::string bad = {};  // the first that is not finite; empty: none
+  engine::step_gradients gradients = {};
+  bool complete = false;
+  engine::gradient_report report = {};  // of complete ones
   double busy_s = 0;
   std::optional<std::string> failure = {};
 };
@@ -167,51 +172,25 @@ struct tied_gradient {
   }
 };
 
-/// A stage's gradients of a step are there; may the optimizer have them?
-struct ask_verdict {
-  engine::step_key step;
-  std::uint32_t place = 0;  // the stage's, counted against the flow: the last stage finds out first
-  std::string bad;          // the first that is not finite; empty: none
-  bool of_loss = false;     // that is a loss, which no scale made so
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.place, self.bad, self.of_loss);
-  }
-};
-
-/// The same for all stages: apply the step, or leave it out and say why, or end the run.
-struct verdict {
-  std::string bad;        // empty: apply
-  bool ends_run = false;  // with `bad`
-  double loss_scale = 1;  // of the next step, where its order leaves that open
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.bad, self.ends_run, self.loss_scale);
-  }
-};
-
 /// What is the scale now, and since how many steps? From the pipeline, between steps; never between
 /// nodes.
 struct read_loss_scale {};
 
 struct loss_scale_now {
   double scale = 1;
-  std::uint32_t applied = 0;  // see optimizers::loss_scaler
+  std::uint32_t applied = 0;  // see engine::loss_scaler
 };
 
-/// A step's gradients, for the stage's optimizer, which keeps none of them longer than until the
-/// update they are for.
+/// An update's gradients, for the stage's optimizer.
 struct apply_gradients {
-  std::uint64_t update = 0;  // from 1
+  std::uint64_t step = 0;  // number of the training step that completes it, from 1
   double learning_rate = 0;
+  double scale = 1;                                       // the gradients are multiplied by it
   std::vector<std::optional<at::Tensor>> gradients = {};  // one a parameter, chunk by chunk
-  bool left_out = false;  // not finite somewhere: no gradients, and no update that they are part of
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.update, self.learning_rate, self.gradients, self.left_out);
+    f(self.step, self.learning_rate, self.scale, self.gradients);
   }
 };
 
@@ -225,50 +204,16 @@ struct applied {
   }
 };
 
-/// From a stage to its optimizer: who adds up the norm of all stages' gradients.
-struct share_norm {
-  caf::strong_actor_ptr norm;  // a norm_actor
-  stage_id stage;
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.norm, self.stage);
-  }
-};
-
-/// What a stage's gradients contribute to the global norm.
-struct norm_part {
-  std::uint64_t update = 0;
-  stage_id stage;
-  std::vector<double> squares;  // of each parameter's gradient: sums over its elements
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.update, self.stage, self.squares);
-  }
-};
-
-/// The sum of the squares of all stages.
-struct norm_total {
-  std::uint64_t update = 0;
-  double squares = 0;
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.update, self.squares);
-  }
-};
-
-/// How gradients become updates, beside the optimizer's own options.
+/// How gradients become updates, beside the optimizer's own options and their clipping by the norm
+/// of all stages together, which is the pipeline's.
 struct update_rules {
   std::vector<std::string> groups = {};  // see optimizers::parse_group
   double clip_value = 0;                 // largest magnitude of an element; 0: any
-  double clip_norm = 0;                  // largest norm of all stages' gradients together; 0: any
   std::uint32_t accumulate = 1;          // steps whose gradients are averaged for one update
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.groups, self.clip_value, self.clip_norm, self.accumulate);
+    f(self.groups, self.clip_value, self.accumulate);
   }
 };
 
@@ -333,23 +278,22 @@ struct tied_parameter {
 };
 
 /// Tells a stage the slices before and after each of its own, who feeds the model's two ends (a
-/// feeder_actor), the credits of each edge, who adds up the norm of the gradients (a norm_actor) of
-/// the stages, of which this is number `place`, its ties with other stages, and whom to ask before
-/// an update (a judge_actor; null: an update with what is not finite is an error).
+/// feeder_actor), the credits of each edge, its number among the stages, its ties with others, and
+/// how the stages' steps are coupled.
 struct connect_stage {
   std::vector<neighbour> before, after;  // one a chunk
   caf::strong_actor_ptr feeder;
   std::uint32_t credits = engine::default_credits;
-  caf::strong_actor_ptr norm = {};
   stage_id place = {};
   std::vector<tied_parameter> ties = {};
-  caf::strong_actor_ptr judge = {};
-  std::uint32_t stages_behind = 0;
+  caf::strong_actor_ptr coordinator = {};  // a step_coordinator_actor; null: nothing couples them
+  bool may_leave_out = false;              // see engine::step_end_rules
+  bool clips_norm = false;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.before, self.after, self.feeder, self.credits, self.norm, self.place, self.ties,
-      self.judge, self.stages_behind);
+    f(self.before, self.after, self.feeder, self.credits, self.place, self.ties, self.coordinator,
+      self.may_leave_out, self.clips_norm);
   }
 };
 
@@ -502,17 +446,14 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::work_done)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::gradients_ready)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::step_undone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::tied_gradient)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::ask_verdict)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::verdict)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::engine::step_vote)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::engine::step_decision)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_loss_scale)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::loss_scale_now)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::read_rehearsal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::rehearsed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::apply_gradients)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::applied)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::share_norm)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::norm_part)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::norm_total)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::build_stage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::stage_built)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::connect_stage)

@@ -57,7 +57,6 @@ actors::build_stage order_for(const cluster::trainer_config& config, const prepa
       .optimizer_options = optimizer.options,
       .rules = {.groups = optimizer.groups,
                 .clip_value = optimizer.clip_value,
-                .clip_norm = optimizer.clip_norm,
                 .accumulate = config.train.accumulate}};
 }
 
@@ -203,7 +202,8 @@ result<void> drive(cluster::worker_group& group, const application& program,
                                .ties = run.ties,
                                .skip_bad_steps = config.train.on_nan == cluster::nan_policy::skip,
                                .loss_scale = run.scaler ? 1 : cluster::loss_scale_of(config),
-                               .scaler = run.scaler});
+                               .scaler = run.scaler,
+                               .clip_norm = config.optimizer.clip_norm});
   if (!pipeline) return tl::unexpected(pipeline.error());
   for (std::uint32_t i = 0; i < run.weights.size(); ++i) {
     if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;

@@ -10,7 +10,7 @@
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/step/credits.hpp"
-#include "optimizers/loss_scaler.hpp"
+#include "engine/step/loss_scaler.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -284,7 +284,7 @@ std::vector<option> train_options() {
        "bear; by default dynamic for fp16, else 1",
        or_word("dynamic", number(
                               [](auto& c) -> auto& { return c.train.loss_scale; }, 1,
-                              optimizers::loss_scaler().most)),
+                              engine::loss_scaler().most)),
        ""},
       {"train", "loss_scale_interval", "--loss-scale-interval", "", "STEPS",
        "Steps in a row without an overflow after which a dynamic loss scale doubles",
