@@ -12,8 +12,8 @@ namespace troupe::actors {
 using stage_actor = caf::typed_actor<
     // From whoever composes the pipeline, once, before the first `run`.
     caf::replies_to<struct connect_stage>::with<struct done>,
-    // From the trainer. The answer comes when the stage's part of the step is over and, in a
-    // training step, its update is applied. Several may be outstanding; they run in order. Errors:
+    // From the trainer. The answer comes when the stage's part of the step is over and, if it is a
+    // training step, applied or left out. Several may be outstanding; they run in order. Errors:
     // handler_failed (the arithmetic threw), stale, bad_frame, bad_config (the plan).
     caf::replies_to<struct run>::with<struct run_done>,
     // From the stage of the slice before (perhaps itself) or the feeder, in the order of
@@ -42,31 +42,24 @@ using stage_actor = caf::typed_actor<
     caf::replies_to<struct load_state>::with<struct done>,
     caf::replies_to<struct read_state>::with<struct kept_state>>;
 
-/// Decides for all stages alike whether a step's gradients are applied, and what the next loss is
-/// multiplied by. Lives beside the pipeline.
-using judge_actor = caf::typed_actor<
-    // From each stage, once a training step; answered when all stages have asked.
-    caf::replies_to<struct ask_verdict>::with<struct verdict>,
+/// Decides for all stages alike what becomes of a training step, and what the next loss is
+/// multiplied by. One a run, beside the pipeline.
+using step_coordinator_actor = caf::typed_actor<
+    // From each stage, once a training step or repeated; answered when all stages have voted.
+    // Errors: bad_frame for no stage, and a vote that contradicts the stage's first; stale for a
+    // step before its last.
+    caf::replies_to<struct step_vote>::with<struct step_decision>,
     // From the pipeline, between steps.
     caf::replies_to<struct read_loss_scale>::with<struct loss_scale_now>>;
 
 /// The owner of a stage's parameters: the only one who writes them. Lives beside its stage.
 using optimizer_actor = caf::typed_actor<
-    // From the stage, once a training step. Answered when the update is applied, or the gradients
-    // are kept for it. Errors: bad_config for gradients that do not match, stale for a step out of
-    // order, handler_failed for a norm that is not finite.
+    // From the stage, once an update. Answered when it is applied. Errors: bad_config for gradients
+    // that do not match, stale for a step out of order.
     caf::replies_to<struct apply_gradients>::with<struct applied>,
-    // From the stage, when it is connected, before the first step.
-    caf::reacts_to<struct share_norm>,
     // From the trainer by way of the stage, between steps. Errors: bad_data naming the tensor.
     caf::replies_to<struct load_state>::with<struct done>,
     caf::replies_to<struct read_state>::with<struct kept_state>>;
-
-/// Adds up what each stage's gradients contribute to their global norm. Lives beside the pipeline.
-using norm_actor = caf::typed_actor<
-    // From each optimizer that clips by the norm, once an update; answered when all have sent
-    // theirs. Errors: bad_frame for a part that came before, or of no stage.
-    caf::replies_to<struct norm_part>::with<struct norm_total>>;
 
 /// Hands batches to the pipeline's two ends as far as their credits allow; the rest waits with it.
 /// Lives beside the pipeline, which bounds how many steps are under way.

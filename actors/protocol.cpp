@@ -9,11 +9,11 @@ namespace {
 
 using protocol =
     join_lists<common_messages, flow_messages, stage_messages, data_messages, optimizer_messages,
-               judge_messages, pipeline_messages, transfer_messages, server_worker_messages,
+               step_end_messages, pipeline_messages, transfer_messages, server_worker_messages,
                server_ledger_messages, server_share_messages, server_host_messages>;
 
 using actors =
-    interface_list<stage_actor, judge_actor, optimizer_actor, norm_actor, feeder_actor, data_actor,
+    interface_list<stage_actor, step_coordinator_actor, optimizer_actor, feeder_actor, data_actor,
                    host_actor, shard_actor, ledger_actor, worker_actor, server_host_actor>;
 
 static_assert(are_distinct(protocol{}), "two messages have one name, or one is listed twice");

@@ -1,13 +1,11 @@
 #include "optimizers/gradients.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "optimizers/algorithms/squares.hpp"
 #include "optimizers/arguments.hpp"
 #include "optimizers/layout.hpp"
-#include "optimizers/options.hpp"
 
 namespace troupe::optimizers {
 namespace {
@@ -40,15 +38,6 @@ std::vector<double> squares_of_each(const gradient_list& gradients) {
   return squares;
 }
 
-result<double> clip_factor(double squares, double most) {
-  if (!std::isfinite(squares))
-    return fail(errc::handler_failed,
-                "the gradients' norm is " + to_text(std::sqrt(squares)) +
-                    ": an element is not finite; a lower learning rate may help");
-  const double norm = std::sqrt(squares);
-  return norm > most ? most / norm : 1.0;
-}
-
 gradient_list scaled(const gradient_list& gradients, double factor) {
   return each_changed(gradients, [factor](const at::Tensor& each) { return each.mul(factor); });
 }
@@ -58,19 +47,15 @@ gradient_list clipped(const gradient_list& gradients, double most) {
                       [most](const at::Tensor& each) { return each.clamp(-most, most); });
 }
 
-result<std::optional<gradient_list>> gradient_accumulator::add(const gradient_list& gradients) {
-  if (steps_ <= 1) return gradients;
-  if (is_left_out_) {
-    leave_out();
-    return std::nullopt;
-  }
-  if (heard_ == 0) {
+result<void> gradient_accumulator::add(const gradient_list& gradients) {
+  if (steps_ == 0) {
     sum_.assign(gradients.size(), std::nullopt);
     is_own_.assign(gradients.size(), false);
   }
   if (sum_.size() != gradients.size())
     return fail(errc::bad_config, std::to_string(gradients.size()) +
                                       " gradients after steps with " + std::to_string(sum_.size()));
+  ++steps_;
   for (std::size_t i = 0; i < sum_.size(); ++i) {
     if (given(gradients[i]) == nullptr) continue;
     if (given(sum_[i]) == nullptr) {
@@ -82,15 +67,18 @@ result<std::optional<gradient_list>> gradient_accumulator::add(const gradient_li
       is_own_[i] = true;
     }
   }
-  if (++heard_ < steps_) return std::nullopt;
-  heard_ = 0;
-  return scaled(std::exchange(sum_, {}), 1.0 / steps_);
+  return {};
 }
 
-void gradient_accumulator::leave_out() {
+gradient_list gradient_accumulator::take_mean() {
+  const auto steps = std::exchange(steps_, 0);
+  auto sum = std::exchange(sum_, {});
+  return steps == 1 ? sum : scaled(sum, 1.0 / steps);
+}
+
+void gradient_accumulator::clear() {
+  steps_ = 0;
   sum_.clear();
-  is_left_out_ = ++heard_ < steps_;
-  if (!is_left_out_) heard_ = 0;
 }
 
 }  // namespace troupe::optimizers

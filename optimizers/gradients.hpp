@@ -15,35 +15,28 @@ using gradient_list = std::vector<std::optional<at::Tensor>>;
 /// an element is (and for f64 beyond 1e154). The global norm is the root of all these together.
 [[nodiscard]] std::vector<double> squares_of_each(const gradient_list& gradients);
 
-/// What to multiply gradients with, so that their global norm is at most `most`. `squares`: the sum
-/// of squares over all shards. Errors: handler_failed when it is infinite or NaN.
-[[nodiscard]] result<double> clip_factor(double squares, double most);
-
 /// Every gradient times `factor`. New tensors: two gradients may well be the same one.
 [[nodiscard]] gradient_list scaled(const gradient_list& gradients, double factor);
 
 /// Every element brought into [-most, most]. NaN stays. New tensors.
 [[nodiscard]] gradient_list clipped(const gradient_list& gradients, double most);
 
-/// Averages the gradients of several steps for one update. A parameter without a gradient in a step
-/// counts as 0 there; without one in all of them it has none.
+/// Averages the gradients of several steps. A parameter without a gradient in a step counts as 0
+/// there; without one in all of them it has none.
 class gradient_accumulator {
  public:
-  /// `steps`: how many are averaged, at least 1.
-  explicit gradient_accumulator(std::uint32_t steps = 1) : steps_(steps) {}
+  /// Adds one step's gradients, which stay as they are. Errors: bad_config when their number
+  /// changes between steps.
+  [[nodiscard]] result<void> add(const gradient_list& gradients);
 
-  /// Adds one step's gradients, which stay as they are; the mean once `steps` have come. Errors:
-  /// bad_config when their number changes between steps.
-  [[nodiscard]] result<std::optional<gradient_list>> add(const gradient_list& gradients);
+  /// The mean of what was added, at least one step's; of one step its own gradients. Empties it.
+  [[nodiscard]] gradient_list take_mean();
 
-  /// Counts a step whose gradients are of no use: its update will not be, whatever the others
-  /// bring.
-  void leave_out();
+  /// Forgets what was added.
+  void clear();
 
  private:
-  std::uint32_t steps_;
-  std::uint32_t heard_ = 0;   ///< Of the steps that make an update.
-  bool is_left_out_ = false;  ///< That update.
+  std::uint32_t steps_ = 0;
   gradient_list sum_;
   std::vector<bool> is_own_;  ///< Whether an entry of `sum_` is a tensor made here.
 };

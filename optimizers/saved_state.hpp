@@ -1,11 +1,9 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "optimizers/loss_scaler.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::optimizers {
@@ -39,15 +37,5 @@ using named_tensors = std::vector<std::pair<std::string, at::Tensor>>;
 /// The reverse, for `params` parameters. Passes over other names. Errors: bad_data naming a tensor
 /// with an index out of range.
 [[nodiscard]] result<state> from_torch(const named_tensors& named, std::size_t params);
-
-/// The name under which a scaler stands beside the optimizers' state in a file.
-inline constexpr std::string_view scaler_name = "optimizer.loss_scaler";
-
-/// Scale and steps in a row, for a file: [2] f64.
-[[nodiscard]] at::Tensor to_tensor(const loss_scaler& scaler);
-
-/// `rules` with the scale and the steps that `to_tensor` kept. Errors: bad_data for what it cannot
-/// have kept, or a scale out of the rules' range.
-[[nodiscard]] result<loss_scaler> from_tensor(const at::Tensor& kept, loss_scaler rules);
 
 }  // namespace troupe::optimizers

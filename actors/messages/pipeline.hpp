@@ -14,16 +14,16 @@
 /// How a pipeline is built on its nodes, and put together.
 namespace troupe::actors {
 
-/// How gradients become updates, beside the optimizer's own options.
+/// How gradients become updates, beside the optimizer's own options and their clipping by the norm
+/// of all stages together, which is the pipeline's.
 struct update_rules {
   std::vector<std::string> groups = {};  // see optimizers::parse_group
   double clip_value = 0;                 // largest magnitude of an element; 0: any
-  double clip_norm = 0;                  // largest norm of all stages' gradients together; 0: any
   std::uint32_t accumulate = 1;          // steps whose gradients are averaged for one update
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.groups, self.clip_value, self.clip_norm, self.accumulate);
+    f(self.groups, self.clip_value, self.accumulate);
   }
 };
 
@@ -92,25 +92,24 @@ struct tied_parameter {
 };
 
 /// Tells a stage the slices before and after each of its own, who feeds the model's two ends (a
-/// feeder_actor), the credits of each edge, who adds up the norm of the gradients (a norm_actor) of
-/// the stages, of which this is number `place`, its ties with other stages, and whom to ask before
-/// an update (a judge_actor; null: an update with what is not finite is an error).
+/// feeder_actor), the credits of each edge, its number among the stages, its ties with others, and
+/// how the stages' steps are coupled.
 struct connect_stage {
   static constexpr auto declared = travels("connect_stage");
 
   std::vector<neighbour> before, after;  // one a chunk
   caf::strong_actor_ptr feeder;
   std::uint32_t credits = engine::default_credits;
-  caf::strong_actor_ptr norm = {};
   stage_id place = {};
   std::vector<tied_parameter> ties = {};
-  caf::strong_actor_ptr judge = {};
-  std::uint32_t stages_behind = 0;
+  caf::strong_actor_ptr coordinator = {};  // a step_coordinator_actor; null: nothing couples them
+  bool may_leave_out = false;              // see engine::step_end_rules
+  bool clips_norm = false;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.before, self.after, self.feeder, self.credits, self.norm, self.place, self.ties,
-      self.judge, self.stages_behind);
+    f(self.before, self.after, self.feeder, self.credits, self.place, self.ties, self.coordinator,
+      self.may_leave_out, self.clips_norm);
   }
 };
 

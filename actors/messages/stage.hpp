@@ -9,6 +9,7 @@
 #include "actors/messages/declaration.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"
+#include "engine/step/step_end_core.hpp"
 #include "engine/step/step_key.hpp"
 
 /// A stage's part of a step: its order, its answer, what its own work thread tells it, and
@@ -23,19 +24,19 @@ struct run {
   engine::step_kind kind = engine::step_kind::training;
   std::string plan;             // this stage's plan alone, in text form (engine::to_text)
   std::int64_t batch_size = 0;  // images in the whole batch
-  std::uint64_t update = 0;     // which optimizer step this is, from 1
+  std::uint64_t number = 0;     // which training step this is, from 1
   double learning_rate = 0;
   bool rehearsal = false;  // no update: the stage keeps the gradients for `read_rehearsal`
-  double loss_scale = 1;   // what the loss is multiplied by; 0: as the last verdict says
+  double loss_scale = 1;   // what the loss is multiplied by; 0: as the last decision says
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.update,
+    f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.number,
       self.learning_rate, self.rehearsal, self.loss_scale);
   }
 };
 
-/// The step is over and its update applied.
+/// The step is over, and applied or left out.
 struct run_done {
   static constexpr auto declared = travels("run_done");
 
@@ -45,7 +46,7 @@ struct run_done {
   double busy_s = 0;                     // seconds of arithmetic, the update included
   std::uint64_t peak_memory_bytes = 0;   // of the stage's process, so far
   std::uint64_t peak_context_bytes = 0;  // most that its contexts held at once in this step
-  std::string skipped;                   // why the update was left out; empty: it was not
+  std::string skipped;                   // why the step was left out; empty: it was not
   double loss_scale = 1;                 // that the step's loss was multiplied by
 
   template <class Self, class Fields>
@@ -77,15 +78,15 @@ struct work_done {
   std::optional<std::string> failure = {};
 };
 
-/// A step's gradients are summed, or with `settled` also those of tied weights, freed from the loss
-/// scale and looked through: from a stage's work thread to its actor, never between nodes.
+/// A step's own gradients are summed, or with `complete` also those of tied weights, unscaled and
+/// prepared for the update: from a stage's work thread to its actor, never between nodes.
 struct gradients_ready {
   static constexpr auto declared = stays_here;
 
   engine::step_key step;
-  engine::step_gradients gradients;
-  bool settled = false;
-  std::string bad = {};  // the first that is not finite; empty: none
+  engine::step_gradients gradients = {};
+  bool complete = false;
+  engine::gradient_report report = {};  // of complete ones
   double busy_s = 0;
   std::optional<std::string> failure = {};
 };

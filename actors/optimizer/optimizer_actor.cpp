@@ -5,7 +5,6 @@
 
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
-#include <caf/typed_response_promise.hpp>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -25,11 +24,7 @@
 namespace troupe::actors {
 namespace {
 
-using optimizers::gradient_list;
 using std::chrono::steady_clock;
-
-/// How long the other stages may take to finish the step.
-constexpr std::chrono::minutes norm_deadline{10};
 
 struct optimizer_state {
   std::string name;
@@ -37,13 +32,9 @@ struct optimizer_state {
   std::vector<std::string> names;  ///< Of the parameters.
   optimizers::optimizer optimizer;
   std::vector<optimizers::param_group> groups;
-  update_rules rules;
-  optimizers::gradient_accumulator sums;
   optimizers::state slots;
-  std::uint64_t heard = 0;  ///< Steps whose gradients have come.
+  std::uint64_t last_step = 0;  ///< That completed an update.
   param_version version;
-  norm_actor norm;  ///< Where the gradients are clipped by their global norm.
-  stage_id stage;
   std::shared_ptr<engine::activity> doing;
   tensor_assembly loading;  ///< A state that is on its way.
   optimizers::named_tensors loaded;
@@ -51,14 +42,7 @@ struct optimizer_state {
 
 using self_pointer = optimizer_actor::stateful_pointer<optimizer_state>;
 
-/// Gradients on their way into an update.
-struct pending_update {
-  std::uint64_t number = 0;  ///< Of the step that completed it.
-  double learning_rate = 0;
-  gradient_list gradients;
-};
-
-/// Runs a part of an update: torch's exceptions end here.
+/// Runs an update: torch's exceptions end here.
 template <class Body>
 auto guarded(const Body& body) -> decltype(body()) try {
   const at::NoGradGuard no_grad;
@@ -71,89 +55,28 @@ caf::error refusal(const optimizer_state& state, const error& why) {
   return to_caf({why.code, state.name + ": optimizer '" + state.optimizer.name + "': " + why.text});
 }
 
-/// The gradients that an update is due for, clipped by value; nothing while more steps are to come.
-result<std::optional<gradient_list>> gather(optimizer_state& state, const apply_gradients& order) {
-  if (order.update != state.heard + 1)
-    return fail(errc::stale, "update " + std::to_string(order.update) + " after update " +
-                                 std::to_string(state.heard));
-  ++state.heard;
-  if (order.left_out) {
-    state.sums.leave_out();
-    return std::nullopt;
-  }
-  auto due = state.sums.add(order.gradients);
-  if (due && *due && state.rules.clip_value > 0)
-    return optimizers::clipped(**due, state.rules.clip_value);
-  return due;
-}
-
-result<void> step(optimizer_state& state, const pending_update& update) {
-  auto stepped = optimizers::step_groups(state.optimizer, state.groups, state.parameters,
-                                         update.gradients, state.slots, update.learning_rate,
-                                         state.version.value + 1, state.names);
+result<void> step(optimizer_state& state, const apply_gradients& order) {
+  if (order.step <= state.last_step)
+    return fail(errc::stale, "the update of step " + std::to_string(order.step) +
+                                 " after that of step " + std::to_string(state.last_step));
+  state.last_step = order.step;
+  const auto gradients =
+      order.scale < 1 ? optimizers::scaled(order.gradients, order.scale) : order.gradients;
+  auto stepped = optimizers::step_groups(state.optimizer, state.groups, state.parameters, gradients,
+                                         state.slots, order.learning_rate, state.version.value + 1,
+                                         state.names);
   if (stepped) ++state.version.value;
   return stepped;
 }
 
-result<void> clip_and_step(optimizer_state& state, pending_update& update, double squares) {
-  const auto factor = optimizers::clip_factor(squares, state.rules.clip_norm);
-  if (!factor) return tl::unexpected(factor.error());
-  if (*factor < 1) update.gradients = optimizers::scaled(update.gradients, *factor);
-  return step(state, update);
-}
-
-double seconds_since(steady_clock::time_point begin) {
-  return std::chrono::duration<double>(steady_clock::now() - begin).count();
-}
-
-engine::work_item update_of(std::uint64_t number) {
-  return {.kind = engine::work_kind::update, .step = number};
-}
-
-/// Asks for the norm over all stages; the update waits for it.
-caf::result<applied> clip_with_others(self_pointer self, pending_update update,
-                                      steady_clock::time_point begin) {
-  auto& state = self->state;
-  if (!state.norm)
-    return refusal(state, {errc::bad_config, "clip_norm needs a pipeline that adds up the norm"});
-  auto squares = guarded([&]() -> result<std::vector<double>> {
-    return optimizers::squares_of_each(update.gradients);
-  });
-  if (!squares) return refusal(state, squares.error());
-  const double busy_s = seconds_since(begin);
-  auto promise = self->make_response_promise<applied>();
-  self->request(state.norm, norm_deadline,
-                norm_part{update.number, state.stage, std::move(*squares)})
-      .then(
-          [self, promise, busy_s, update = std::move(update)](const norm_total& total) mutable {
-            const engine::activity_scope scope(*self->state.doing, update_of(update.number));
-            const auto again = steady_clock::now();
-            const auto stepped =
-                guarded([&] { return clip_and_step(self->state, update, total.squares); });
-            if (stepped)
-              promise.deliver(applied{self->state.version, busy_s + seconds_since(again)});
-            else
-              promise.deliver(refusal(self->state, stepped.error()));
-          },
-          [self, promise](const caf::error& why) mutable {
-            promise.deliver(refusal(self->state, from_caf(why)));
-          });
-  return promise;
-}
-
 caf::result<applied> on_apply(self_pointer self, const apply_gradients& order) {
   auto& state = self->state;
-  const engine::activity_scope scope(*state.doing, update_of(order.update));
+  const engine::activity_scope scope(*state.doing,
+                                     {.kind = engine::work_kind::update, .step = order.step});
   const auto begin = steady_clock::now();
-  auto due = guarded([&] { return gather(state, order); });
-  if (!due) return refusal(state, due.error());
-  if (*due) {
-    pending_update update{order.update, order.learning_rate, std::move(**due)};
-    if (state.rules.clip_norm > 0) return clip_with_others(self, std::move(update), begin);
-    if (auto stepped = guarded([&] { return step(state, update); }); !stepped)
-      return refusal(state, stepped.error());
-  }
-  return applied{state.version, seconds_since(begin)};
+  if (auto stepped = guarded([&] { return step(state, order); }); !stepped)
+    return refusal(state, stepped.error());
+  return applied{state.version, std::chrono::duration<double>(steady_clock::now() - begin).count()};
 }
 
 caf::result<done> on_load(self_pointer self, const load_state& from) {
@@ -196,18 +119,12 @@ optimizer_actor::behavior_type optimizer_behavior(
   }
   state.optimizer = std::move(given->optimizer);
   state.groups = std::move(*groups);
-  state.rules = std::move(given->rules);
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
-  state.sums = optimizers::gradient_accumulator(state.rules.accumulate);
   const auto name = state.name + ": optimizer '" + state.optimizer.name + "'";
   end_when_thrown(*self, name);
   return {
       [self, name](const apply_gradients& order) {
         return answering(name, [&] { return on_apply(self, order); });
-      },
-      [self](const share_norm& with) {
-        self->state.norm = caf::actor_cast<norm_actor>(with.norm);
-        self->state.stage = with.stage;
       },
       [self, name](const load_state& from) {
         return answering(name, [&] { return on_load(self, from); });
@@ -222,7 +139,7 @@ optimizer_actor::behavior_type optimizer_behavior(
 
 result<optimizer_actor> spawn_optimizer(caf::actor_system& system, optimizer_parts parts) {
   std::vector<optimizers::group_rule> rules;
-  for (const auto& text : parts.rules.groups) {
+  for (const auto& text : parts.groups) {
     auto rule = optimizers::parse_group(parts.optimizer, text);
     if (!rule) return tl::unexpected(rule.error());
     rules.push_back(std::move(*rule));

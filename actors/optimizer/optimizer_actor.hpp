@@ -21,9 +21,9 @@ struct optimizer_parts {
   std::string name;                              ///< "stage-1", for errors.
   std::vector<engine::named_tensor> parameters;  ///< In the order of the gradients.
   optimizers::optimizer optimizer;
-  optimizers::options options;  ///< Complete (see optimizers::complete).
-  int threads = 1;              ///< Intra-op threads of its thread.
-  update_rules rules = {};
+  optimizers::options options;                   ///< Complete (see optimizers::complete).
+  int threads = 1;                               ///< Intra-op threads of its thread.
+  std::vector<std::string> groups = {};          ///< See optimizers::parse_group.
   std::shared_ptr<engine::activity> doing = {};  ///< What its thread publishes; null: nothing.
 };
 

@@ -73,10 +73,15 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   }
   const auto owner = spawn_optimizer(
       system, {blueprint.name, std::move(parameters), std::move(*optimizer), std::move(*options),
-               blueprint.threads, std::move(blueprint.rules), updates});
+               blueprint.threads, blueprint.rules.groups, updates});
   if (!owner) return tl::unexpected(owner.error());
-  auto stage = spawn_stage(
-      system, {blueprint.name, std::move(modules), *owner, blueprint.threads, arithmetic});
+  auto stage = spawn_stage(system, {.name = blueprint.name,
+                                    .modules = std::move(modules),
+                                    .optimizer = *owner,
+                                    .threads = blueprint.threads,
+                                    .clip_value = blueprint.rules.clip_value,
+                                    .accumulate = blueprint.rules.accumulate,
+                                    .doing = arithmetic});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
       [owner = *owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;

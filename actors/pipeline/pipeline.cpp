@@ -12,18 +12,17 @@
 #include "actors/futures/combine.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
-#include "actors/messages/judge.hpp"
+#include "actors/messages/step_end.hpp"
 #include "actors/messages/transfer.hpp"
-#include "actors/optimizer/norm_actor.hpp"
 #include "actors/pipeline/feed.hpp"
-#include "actors/pipeline/judge.hpp"
+#include "actors/pipeline/step_coordinator.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/model/model.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/plan_text.hpp"
+#include "engine/state/scaler_state.hpp"
 #include "optimizers/options.hpp"
-#include "optimizers/saved_state.hpp"
 
 namespace troupe::actors {
 
@@ -95,8 +94,7 @@ pipeline::pipeline(pipeline&&) = default;
 
 pipeline::~pipeline() {
   if (feeder_) caf::anon_send_exit(feeder_, caf::exit_reason::user_shutdown);
-  if (norm_) caf::anon_send_exit(norm_, caf::exit_reason::user_shutdown);
-  if (judge_) caf::anon_send_exit(judge_, caf::exit_reason::user_shutdown);
+  if (coordinator_) caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
 }
 
 result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
@@ -132,11 +130,11 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
         if (reason) open->feeder_ended(from_caf(reason));
       });
   made.pieces_ = options.pieces;
-  made.norm_ = spawn_norm(system, layout->stages);
   made.has_scaler_ = options.scaler.has_value();
   made.loss_scale_ = loss_scale;
-  if (options.skip_bad_steps || options.scaler)
-    made.judge_ = spawn_judge(system, {layout->stages, options.skip_bad_steps, options.scaler});
+  if (options.skip_bad_steps || options.scaler || options.clip_norm > 0)
+    made.coordinator_ = spawn_step_coordinator(
+        system, {layout->stages, options.skip_bad_steps, options.clip_norm, options.scaler});
   if (auto connected = made.connect(options); !connected) return tl::unexpected(connected.error());
   return made;
 }
@@ -171,11 +169,11 @@ result<void> pipeline::connect(const pipeline_options& options) {
                          .after = {},
                          .feeder = {},
                          .credits = options.credits,
-                         .norm = caf::actor_cast<caf::strong_actor_ptr>(norm_),
-                         .place = {s}};
-    around.stages_behind = layout_.stages - s - 1;
-    if (judge_) around.judge = caf::actor_cast<caf::strong_actor_ptr>(judge_);
-    around.ties = ties_of(s, options.ties);
+                         .place = {s},
+                         .ties = ties_of(s, options.ties),
+                         .may_leave_out = options.skip_bad_steps || options.scaler,
+                         .clips_norm = options.clip_norm > 0};
+    if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);
     for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
       const std::uint32_t at = layout_.position_of({s, chunk});
       const bool first = at == 0, last = at + 1 == positions;
@@ -203,7 +201,7 @@ engine::step_key pipeline::next_step() {
   return {epoch_id{0}, step_id{++last_step_}};
 }
 
-// Steps are begun before the verdict on the one before, which says what a scaler makes of it.
+// Steps are begun before the decision on the one before, which says what a scaler makes of it.
 double pipeline::loss_scale_of(const step_order& order) const {
   if (order.rehearsal) return order.loss_scale;
   return has_scaler_ && updates_ > 0 ? 0 : loss_scale_;
@@ -305,10 +303,10 @@ result<std::vector<engine::named_tensor>> pipeline::read_state() {
       return tl::unexpected(part.error());
   }
   if (!has_scaler_) return all;
-  const auto scaler = ask<loss_scale_now>(judge_, read_loss_scale{});
+  const auto scaler = ask<loss_scale_now>(coordinator_, read_loss_scale{});
   if (!scaler) return tl::unexpected(scaler.error());
-  all.push_back({std::string(optimizers::scaler_name),
-                 optimizers::to_tensor({.scale = scaler->scale, .applied = scaler->applied})});
+  all.push_back({std::string(engine::scaler_name),
+                 engine::to_tensor({.scale = scaler->scale, .applied = scaler->applied})});
   return all;
 }
 

@@ -20,8 +20,8 @@
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/step/edge.hpp"
+#include "engine/step/loss_scaler.hpp"
 #include "engine/verify/reference.hpp"
-#include "optimizers/loss_scaler.hpp"
 
 namespace troupe::actors {
 
@@ -40,7 +40,7 @@ struct step_outcome {
   double loss = 0;           ///< Mean over the batch.
   std::int64_t correct = 0;  ///< Evaluation: images classified right.
   std::int64_t images = 0;
-  std::string skipped = {};  ///< Why its update was left out; empty: it was not.
+  std::string skipped = {};  ///< Why it was left out; empty: it was not.
   double loss_scale = 1;     ///< Training: what its loss was multiplied by.
   double seconds = 0;  ///< Since the step before ended, or since it began if the pipeline was idle.
   std::vector<stage_share> stages;
@@ -74,7 +74,8 @@ struct pipeline_options {
   /// Instead of `loss_scale`: it follows the gradients. A step with which they overflowed is left
   /// out by all stages, whatever `skip_bad_steps` says, unless the scale can fall no more or a loss
   /// is not finite itself.
-  std::optional<optimizers::loss_scaler> scaler = {};
+  std::optional<engine::loss_scaler> scaler = {};
+  double clip_norm = 0;  ///< Largest norm of all stages' gradients together; 0: any.
   /// What one message of weights or optimizer state holds at most.
   piece_limits pieces = {};
 };
@@ -196,9 +197,8 @@ class pipeline {
   piece_limits pieces_;
   std::vector<stage_actor> stages_;
   feeder_actor feeder_;
-  norm_actor norm_;
-  judge_actor judge_;      // null: none
-  double loss_scale_ = 1;  // with a scaler: of the first training step
+  step_coordinator_actor coordinator_;  // null: nothing couples the stages
+  double loss_scale_ = 1;               // with a scaler: of the first training step
   bool has_scaler_ = false;
   engine::schedule_choice schedule_;
   engine::model_layout layout_;

@@ -16,7 +16,7 @@
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/stage/stage_state.hpp"
-#include "actors/stage/update.hpp"
+#include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/model/model.hpp"
 #include "engine/schedule/plan_text.hpp"
@@ -80,7 +80,7 @@ engine::work_item item_of(const engine::action& what, const run& order,
                           const microbatch_inbox& in) {
   using engine::work_kind;
   engine::work_item item{.evaluation = order.kind == engine::step_kind::evaluation,
-                         .step = order.update,
+                         .step = order.number,
                          .microbatch = what.microbatch.value,
                          .chunk = what.chunk};
   switch (what.kind) {
@@ -130,8 +130,7 @@ void start(stage_pointer self, const engine::start_action& what) {
 void answer(stage_pointer self, const step_key& key) {
   auto step = self->state.steps.extract(key);
   if (!step) return;
-  self->state.update.settling.erase(key);
-  auto& [order, report, promise, bad] = step.mapped();
+  auto& [order, report, promise] = step.mapped();
   report.step = key;
   report.peak_memory_bytes = peak_memory_bytes();
   for (const auto& module : self->state.modules)
@@ -177,7 +176,7 @@ void perform_effects(stage_pointer self, const result<engine::stage_effects>& ef
       grant(self, *used);
     } else if (const auto& finished = std::get<engine::step_finished>(effect);
                finished.kind == engine::step_kind::training) {
-      sum_gradients(self, finished.key);
+      end_step(self, self->state.end.core.actions_done(finished.key));
     } else {
       answer(self, finished.key);
     }
@@ -203,12 +202,17 @@ caf::result<run_done> on_run(stage_pointer self, const run& order) {
                                    state.modules.front()->options().is_first,
                                    state.modules.back()->options().is_last, plan->chunks});
   if (!effects) return to_caf({effects.error().code, state.name + ": " + effects.error().text});
+  const bool trains = order.kind == engine::step_kind::training;
+  if (auto begun =
+          trains ? state.end.core.begin(order.step, order.number, order.rehearsal) : result<void>();
+      !begun)
+    return to_caf(begun.error());
   auto promise = self->make_response_promise<run_done>();
   state.steps.emplace(order.step, announced_step{order, {}, promise});
-  if (order.kind == engine::step_kind::training)
+  if (trains)
     state.work->post(
         [modules = modules_of(state), key = order.step,
-         terms = engine::step_terms{order.update, order.rehearsal || state.update.judge}] {
+         terms = engine::step_terms{order.number, order.rehearsal || state.end.may_leave_out}] {
           for (auto* const module : modules) module->begin(key, terms);
         });
   perform_effects(self, effects);
@@ -235,14 +239,10 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
                            engine::to_string(outcome.action, chunks_of(self->state)) + " of " +
                                engine::to_string(outcome.step) + " failed: " + *outcome.failure});
   if (!std::isfinite(outcome.loss) && found->second.order.kind == engine::step_kind::training) {
-    auto& bad = found->second.bad;
-    if (bad.empty())
-      bad = "the loss of micro-batch " + std::to_string(outcome.action.microbatch.value) + " is " +
-            (std::isnan(outcome.loss) ? "NaN" : "infinite");
-    if (!self->state.update.judge)
-      return fail_all(self, {errc::handler_failed,
-                             "update " + std::to_string(found->second.order.update) + ": " + bad +
-                                 "; nothing was applied (--on-nan skip leaves such updates out)"});
+    const auto told = self->state.end.core.loss_not_finite(
+        outcome.step, "the loss of micro-batch " + std::to_string(outcome.action.microbatch.value) +
+                          " is " + (std::isnan(outcome.loss) ? "NaN" : "infinite"));
+    if (!told) return fail_all(self, told.error());
   }
   auto& report = found->second.report;
   report.loss += outcome.loss;
@@ -264,6 +264,20 @@ bool fits(const engine::stage_options& place, const neighbour& before, const nei
   return (before.stage == nullptr) == place.is_first && (after.stage == nullptr) == place.is_last;
 }
 
+/// How its steps end from now on.
+void couple(stage_state& state, const connect_stage& to) {
+  auto& end = state.end;
+  end.ties = to.ties;
+  end.coordinator = caf::actor_cast<step_coordinator_actor>(to.coordinator);
+  end.may_leave_out = to.may_leave_out;
+  engine::step_end_rules rules{.stage = to.place,
+                               .may_leave_out = to.may_leave_out,
+                               .clips_norm = to.clips_norm,
+                               .accumulate = end.accumulate};
+  for (const auto& tie : to.ties) rules.ties.insert(tie.parameter);
+  end.core = engine::step_end_core(std::move(rules));
+}
+
 caf::result<done> on_connect(stage_pointer self, const connect_stage& to) {
   auto& state = self->state;
   const auto refuse = [&](const char* why) {
@@ -280,15 +294,14 @@ caf::result<done> on_connect(stage_pointer self, const connect_stage& to) {
   if (to.credits < 1) return refuse("an edge needs at least one credit");
   if (!std::ranges::all_of(to.ties, [](const tied_parameter& tie) { return bool(tie.other); }))
     return refuse("a tie of it names no other stage");
+  if ((to.may_leave_out || to.clips_norm) && !to.coordinator)
+    return refuse("its steps are coupled with others', and nobody coordinates them");
   if (!state.steps.empty()) return refuse("it cannot be connected while a step is under way");
   state.core = engine::stage_core(to.credits);
   state.before = to_links(to.before);
   state.after = to_links(to.after);
   state.feeder = caf::actor_cast<feeder_actor>(to.feeder);
-  if (to.norm) self->send(state.update.optimizer, share_norm{to.norm, to.place});
-  state.update.ties = to.ties;
-  state.update.judge = caf::actor_cast<judge_actor>(to.judge);
-  state.update.stages_behind = to.stages_behind;
+  couple(state, to);
   return done{};
 }
 
@@ -332,7 +345,7 @@ caf::result<weights> on_read(stage_pointer self, const read_weights& what) {
 }
 
 caf::result<rehearsed> on_read_rehearsal(stage_pointer self, const read_rehearsal& what) {
-  const auto& outcome = self->state.update.rehearsal;
+  const auto& outcome = self->state.end.rehearsal;
   if (!outcome) return to_caf({errc::stale, self->state.name + ": no step was rehearsed"});
   return piece_of<rehearsed>(self->state, what.buffers ? outcome->buffers : outcome->gradients,
                              what.from, what.most);
@@ -344,8 +357,10 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
   state.name = std::move(given->name);
   state.modules = std::move(given->modules);
   for (const auto& module : state.modules)
-    std::ranges::copy(module->parameters(), std::back_inserter(state.update.parameters));
-  state.update.optimizer = std::move(given->optimizer);
+    std::ranges::copy(module->parameters(), std::back_inserter(state.end.parameters));
+  state.end.optimizer = std::move(given->optimizer);
+  state.end.accumulate = given->accumulate;
+  state.end.clip_value = given->clip_value;
   state.doing = std::move(given->doing);
   end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
   self->set_exit_handler([self](const caf::exit_msg& exit) {
@@ -403,10 +418,8 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const read_weights& what) {
         return answering(self->state.name, [&] { return on_read(self, what); });
       },
-      [self](const load_state& from) { return self->delegate(self->state.update.optimizer, from); },
-      [self](const read_state& order) {
-        return self->delegate(self->state.update.optimizer, order);
-      },
+      [self](const load_state& from) { return self->delegate(self->state.end.optimizer, from); },
+      [self](const read_state& order) { return self->delegate(self->state.end.optimizer, order); },
       [self](const read_rehearsal& what) { return on_read_rehearsal(self, what); },
   };
 }

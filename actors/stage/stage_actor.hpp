@@ -16,8 +16,10 @@ namespace troupe::actors {
 struct stage_parts {
   std::string name;  ///< "stage-1", for errors and thread names.
   std::vector<std::unique_ptr<engine::stage_module>> modules;  ///< Its arithmetic, one a chunk.
-  optimizer_actor optimizer;                ///< Owner of the modules' parameters, chunk by chunk.
-  int threads = 1;                          ///< Intra-op threads of its work thread.
+  optimizer_actor optimizer;  ///< Owner of the modules' parameters, chunk by chunk.
+  int threads = 1;            ///< Intra-op threads of its work thread.
+  double clip_value = 0;      ///< See update_rules.
+  std::uint32_t accumulate = 1;
   std::shared_ptr<engine::activity> doing;  ///< What its work thread publishes; not null.
 };
 

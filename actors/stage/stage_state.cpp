@@ -24,14 +24,16 @@ void post_work(const stage_state& state, const engine::work_item& what,
 }
 
 double loss_scale_of(const stage_state& state, const announced_step& step) {
-  return step.order.loss_scale > 0 ? step.order.loss_scale : state.update.loss_scale;
+  return step.order.loss_scale > 0 ? step.order.loss_scale : state.end.loss_scale;
 }
 
 void give_up(stage_pointer self, const error& why) {
   auto steps = std::exchange(self->state.steps, {});
   self->state.inbox.clear();
   self->state.outputs.clear();
-  self->state.update.settling.clear();
+  self->state.end.core.give_up();
+  self->state.end.gradients.clear();
+  self->state.end.tied.clear();
   if (steps.empty()) log::error(why.text);
   for (auto& [key, step] : steps) step.answer.deliver(to_caf(why));
 }

@@ -18,13 +18,15 @@
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/stage.hpp"
-#include "actors/stage/settlement.hpp"
+#include "actors/stage/tied_gradients.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/model/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/work_thread.hpp"
 #include "engine/step/stage_core.hpp"
+#include "engine/step/step_end_core.hpp"
 #include "messages/base/error.hpp"
+#include "optimizers/gradients.hpp"
 
 /// What a stage's shell is made of, for its own sources alone: stage_actor.cpp moves micro-batches,
 /// update.cpp ends training steps.
@@ -51,7 +53,6 @@ struct announced_step {
   run order;
   run_done report;
   caf::typed_response_promise<run_done> answer;
-  std::string bad = {};  // the first loss that is not finite
 };
 
 /// What a rehearsal gave (see read_rehearsal).
@@ -61,14 +62,19 @@ struct rehearsal_outcome {
 };
 
 /// What the end of a training step needs.
-struct update_state {
+struct step_end_state {
+  engine::step_end_core core;
   optimizer_actor optimizer;
   std::vector<engine::named_tensor> parameters;  // of all chunks, in the order of gradients
+  std::uint32_t accumulate = 1;                  // see update_rules
+  double clip_value = 0;
+  optimizers::gradient_accumulator sums;  // the work thread's
   std::vector<tied_parameter> ties;
-  judge_actor judge;      // null: what is not finite is an error
-  double loss_scale = 1;  // that the last verdict named
-  std::uint32_t stages_behind = 0;
-  std::map<engine::step_key, settlement> settling;
+  step_coordinator_actor coordinator;  // null: nothing couples the stages
+  bool may_leave_out = false;
+  double loss_scale = 1;                       // that the last decision named
+  engine::step_gradients gradients;            // of the step that ends
+  tied_gradients tied;                         // from other stages
   std::optional<rehearsal_outcome> rehearsal;  // the last one
 };
 
@@ -82,7 +88,7 @@ struct stage_state {
   std::map<microbatch_key, microbatch_inbox> inbox;
   std::map<output_key, at::Tensor> outputs;  // computed, and not sent
   std::map<engine::step_key, announced_step> steps;
-  update_state update;
+  step_end_state end;
   std::map<std::uint32_t, weight_loader> loading;  // by chunk: its weights are partly there
   std::shared_ptr<engine::activity> doing;         // the work thread's
   std::unique_ptr<engine::work_thread> work;       // last: its tasks use the module
@@ -97,7 +103,7 @@ using module_list = std::vector<engine::stage_module*>;
 /// Has the work thread do something that it is seen to be at. `what` says for which step.
 void post_work(const stage_state& state, const engine::work_item& what, std::function<void()> task);
 
-/// What the step's loss is multiplied by. Asked once its backwards begin, so the verdict on the
+/// What the step's loss is multiplied by. Asked once its backwards begin, so the decision on the
 /// step before has come.
 [[nodiscard]] double loss_scale_of(const stage_state& state, const announced_step& step);
 

@@ -10,7 +10,7 @@
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/step/edge.hpp"
-#include "optimizers/loss_scaler.hpp"
+#include "engine/step/loss_scaler.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -234,7 +234,7 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
                  "bear; by default dynamic for fp16, else 1",
                  or_word("dynamic", number(
                                         [](auto& c) -> auto& { return c.train.loss_scale; }, 1,
-                                        optimizers::loss_scaler().most)),
+                                        engine::loss_scaler().most)),
                  ""}),
       of_stages({"train", "loss_scale_interval", "--loss-scale-interval", "", "STEPS",
                  "Steps in a row without an overflow after which a dynamic loss scale doubles",

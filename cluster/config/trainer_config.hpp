@@ -12,7 +12,7 @@
 #include "engine/autograd/precision.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/step/edge.hpp"
-#include "optimizers/loss_scaler.hpp"
+#include "engine/step/loss_scaler.hpp"
 #include "optimizers/schedule.hpp"
 
 namespace troupe::cluster {
@@ -105,7 +105,7 @@ struct train_config {
   double verify_tolerance = 0;   ///< As a share of a tensor's largest entry; 0: every bit.
   nan_policy on_nan = nan_policy::stop;
   std::optional<double> loss_scale = {};  ///< 0: dynamic; nothing: see `loss_scale_of`.
-  std::uint32_t loss_scale_interval = optimizers::loss_scaler().interval;
+  std::uint32_t loss_scale_interval = engine::loss_scaler().interval;
   double hang_timeout =
       0;  ///< Seconds at one piece of work after which a process is lost; 0: never.
 

@@ -18,6 +18,7 @@
 #include "cluster/config/trainer_config.hpp"
 #include "engine/model/model.hpp"
 #include "engine/state/safetensors.hpp"
+#include "engine/state/scaler_state.hpp"
 #include "messages/base/log.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/saved_state.hpp"
@@ -57,7 +58,7 @@ at::Tensor digest_of(const std::vector<named_tensor>& tensors) {
 /// Moves what belongs to an optimizer out of the weights.
 void take_states(checkpoint& into, std::vector<named_tensor> tensors) {
   for (auto& each : tensors) {
-    if (each.name == optimizers::scaler_name)
+    if (each.name == engine::scaler_name)
       into.scaler = each.tensor;
     else if (each.name != digest_name)
       into.states.push_back(std::move(each));

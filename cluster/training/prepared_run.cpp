@@ -11,6 +11,7 @@
 #include "engine/data/sampler.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
+#include "engine/state/scaler_state.hpp"
 #include "messages/base/near_miss.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/saved_state.hpp"
@@ -101,7 +102,7 @@ std::vector<engine::named_tensor> state_of(const std::vector<engine::named_tenso
 result<void> take_scaler(prepared_run& run, const at::Tensor& kept,
                          const std::filesystem::path& file) {
   if (!run.scaler) return {};
-  const auto scaler = optimizers::from_tensor(kept, *run.scaler);
+  const auto scaler = engine::from_tensor(kept, *run.scaler);
   if (!scaler) return fail(scaler.error().code, file.string() + ": " + scaler.error().text);
   run.scaler = *scaler;
   return {};
@@ -215,7 +216,7 @@ result<prepared_run> prepare(const application& program, const trainer_config& c
   run.model = {*classes, config.train.seed, {}};
   if (program.model_options) run.model.options = program.model_options(config);
   if (loss_scale_of(config) == 0)
-    run.scaler = optimizers::loss_scaler{.interval = config.train.loss_scale_interval};
+    run.scaler = engine::loss_scaler{.interval = config.train.loss_scale_interval};
   if (auto counted = count_steps(run, config); !counted) return tl::unexpected(counted.error());
   const auto fits = [&](std::uint32_t parts) {
     return check_micro_batches(program, config, run, std::max(1U, parts));

@@ -22,7 +22,7 @@ struct prepared_run {
   std::vector<actors::stage_tie> ties;                     // between stages
   std::vector<std::vector<engine::named_tensor>> weights;  // of each slice; empty: from the seed
   std::vector<std::vector<engine::named_tensor>> states;   // of its optimizer, like the weights
-  std::optional<optimizers::loss_scaler> scaler;           // where the loss scale is dynamic
+  std::optional<engine::loss_scaler> scaler;               // where the loss scale is dynamic
   std::uint64_t updates = 0;  // steps; several may make one optimizer step (--accumulate)
 };
 

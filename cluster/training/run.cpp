@@ -61,7 +61,6 @@ actors::build_stage order_for(const trainer_config& config, const prepared_run& 
           .optimizer_options = optimizer.options,
           .rules = {.groups = optimizer.groups,
                     .clip_value = optimizer.clip_value,
-                    .clip_norm = optimizer.clip_norm,
                     .accumulate = config.train.accumulate}};
 }
 
@@ -203,7 +202,8 @@ result<void> drive(worker_group& group, const application& program, const traine
                                .ties = run.ties,
                                .skip_bad_steps = config.train.on_nan == nan_policy::skip,
                                .loss_scale = run.scaler ? 1 : loss_scale_of(config),
-                               .scaler = run.scaler});
+                               .scaler = run.scaler,
+                               .clip_norm = config.optimizer.clip_norm});
   if (!pipeline) return tl::unexpected(pipeline.error());
   for (std::uint32_t i = 0; i < run.weights.size(); ++i) {
     if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;

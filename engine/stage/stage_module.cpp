@@ -74,10 +74,10 @@ void stage_module::end(const step_key& step, bool keep) {
 
 forward_pass stage_module::pass_of(const step_key& step, microbatch_id microbatch) {
   const auto found = begun_.find(step);
-  const auto update = found == begun_.end() ? step.step.value : found->second.terms.update;
+  const auto number = found == begun_.end() ? step.step.value : found->second.terms.number;
   if (found != begun_.end() && found->second.terms.reversible && found->second.buffers.empty())
     for (const auto& each : buffers(layers_)) found->second.buffers.push_back(each.tensor.clone());
-  return {random_of(options_.seed, update, microbatch.value)};
+  return {random_of(options_.seed, number, microbatch.value)};
 }
 
 forward_outcome stage_module::forward(const step_key& step, step_kind kind,

@@ -38,7 +38,7 @@ struct stage_options {
 
 /// What the stage is told of a training step beside its micro-batches.
 struct step_terms {
-  std::uint64_t update = 0;  ///< Which optimizer step this is: layers draw their own in each.
+  std::uint64_t number = 0;  ///< Which training step this is: layers draw their own in each.
   bool reversible = false;   ///< `end` may undo it: running statistics are copied first.
 };
 
@@ -58,7 +58,7 @@ class stage_module {
  public:
   stage_module(model layers, stage_options options);
 
-  /// Before the first forward of a training step. Without it, the step's own number is its update.
+  /// Before the first forward of a training step. Without it, its key's number counts.
   void begin(const step_key& step, const step_terms& terms);
 
   /// After the last backward of a step that was begun. `keep` false puts the running statistics

@@ -99,8 +99,8 @@ struct simulated_backend {
 };
 
 /// A test of the suite: `TestType` is the backend.
-#define LINK_TEST(title)                                                                    \
-  TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, simulated_backend<1>,               \
+#define LINK_TEST(title)                                                                   \
+  TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, simulated_backend<1>,              \
                      simulated_backend<2>, simulated_backend<3>, tcp_backend, shm_backend, \
                      trusted_backend)
 

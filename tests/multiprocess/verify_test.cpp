@@ -247,9 +247,8 @@ TEST_CASE("A step that is not finite stops the run before it is applied, or is l
   const auto stopped = run({"--epochs", "1"});
   INFO(stopped.err);
   CHECK(stopped.code == 1);
-  CHECK_THAT(stopped.last_line(),
-             ContainsSubstring("stage-1: update 2: the loss of micro-batch 0") &&
-                 ContainsSubstring("NaN"));
+  CHECK_THAT(stopped.last_line(), ContainsSubstring("stage-1: step 2: the loss of micro-batch 0") &&
+                                      ContainsSubstring("NaN"));
 
   const auto weights = [&](const words& more) {
     const auto outcome = run(more + words{"--save", folder / "weights", "--on-nan", "skip"});
@@ -260,7 +259,7 @@ TEST_CASE("A step that is not finite stops the run before it is applied, or is l
   const auto [quiet, one] = weights({"--steps", "1"});
   CHECK_THAT(quiet, !ContainsSubstring("skipped"));
   const auto [told, two] = weights({"--steps", "2"});
-  CHECK_THAT(told, ContainsSubstring("skipped update 2 on stage-1: the loss of micro-batch 0"));
+  CHECK_THAT(told, ContainsSubstring("skipped step 2 on stage-1: the loss of micro-batch 0"));
   for (std::size_t i = 0; i < one.size(); ++i) {
     INFO(one[i].name);
     CHECK(one[i].tensor.equal(two[i].tensor));  // weights and running statistics

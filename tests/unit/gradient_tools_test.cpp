@@ -12,7 +12,6 @@
 #include "optimizers/elementwise.hpp"
 #include "optimizers/gradients.hpp"
 #include "optimizers/groups.hpp"
-#include "optimizers/loss_scaler.hpp"
 #include "optimizers/options.hpp"
 #include "optimizers/schedule.hpp"
 #include "tests/unit/optimizer_cases.hpp"
@@ -43,28 +42,22 @@ std::string group_error(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("the global norm over shards is that of all gradients, and clips them to it") {
+TEST_CASE("the squares of gradients over shards add up to their norm, which scaling brings down") {
   gradient_list left = two(1, 2), right = two(-2, 0.5);
   CHECK(sum_of_squares(left) == 3 + 16);
   CHECK(sum_of_squares(right) == 12 + 1);
   CHECK(sum_of_squares({at::full({5}, 2, at::kHalf)}) == 20);
   CHECK(sum_of_squares({at::ones({2, 6}).slice(1, 0, 6, 2)}) == 6);
-  const double factor = clip_factor(32, 2).value();
-  CHECK_THAT(factor, WithinRel(2 / std::sqrt(32), 1e-15));
+  const double factor = 2 / std::sqrt(32);
   left = scaled(left, factor);
   right = scaled(right, factor);
   CHECK_THAT(sum_of_squares(left) + sum_of_squares(right), WithinRel(4, 1e-6));
-  CHECK(clip_factor(4, 2).value() == 1);
-  CHECK(clip_factor(0, 2).value() == 1);
-  CHECK(clip_factor(1, 0).value() == 0);
 }
 
-TEST_CASE("a norm that is not finite is an error, not an update") {
+TEST_CASE("squares of what is not finite are not either, and those of large numbers are") {
   const float huge = std::numeric_limits<float>::infinity();
-  CHECK_THAT(clip_factor(sum_of_squares(two(1, huge)), 1).error().text,
-             ContainsSubstring("the gradients' norm is inf"));
-  CHECK_THAT(clip_factor(sum_of_squares(two(1, std::nan(""))), 1).error().text,
-             ContainsSubstring("nan"));
+  CHECK(std::isinf(sum_of_squares(two(1, huge))));
+  CHECK(std::isnan(sum_of_squares(two(1, std::nan("")))));
   CHECK(std::isfinite(sum_of_squares(two(1, 3e38))));
 }
 
@@ -77,68 +70,35 @@ TEST_CASE("clipping by value bounds each element") {
 }
 
 TEST_CASE("an accumulator gives the mean of its steps, where any had a gradient") {
-  gradient_accumulator sums(2);
-  CHECK_FALSE(sums.add({at::full({3}, 1.0), std::nullopt, std::nullopt}).value());
-  const auto mean = sums.add({at::full({3}, 2.0), at::full({2}, 5.0), std::nullopt}).value();
-  REQUIRE(mean);
-  CHECK((*mean)[0]->equal(at::full({3}, 1.5)));
-  CHECK((*mean)[1]->equal(at::full({2}, 2.5)));
-  CHECK_FALSE((*mean)[2]);
-  CHECK_FALSE(sums.add({at::ones({3})}).value());
+  gradient_accumulator sums;
+  REQUIRE(sums.add({at::full({3}, 1.0), std::nullopt, std::nullopt}));
+  REQUIRE(sums.add({at::full({3}, 2.0), at::full({2}, 5.0), std::nullopt}));
+  const auto mean = sums.take_mean();
+  CHECK(mean[0]->equal(at::full({3}, 1.5)));
+  CHECK(mean[1]->equal(at::full({2}, 2.5)));
+  CHECK_FALSE(mean[2]);
+  REQUIRE(sums.add({at::ones({3})}));
   CHECK_THAT(sums.add({}).error().text, ContainsSubstring("0 gradients after steps with 1"));
-  gradient_accumulator shared(3);
+  gradient_accumulator shared;
   const at::Tensor same = at::ones({2});  // the gradient of both terms of a sum
-  CHECK_FALSE(shared.add({same, same}).value());
-  CHECK_FALSE(shared.add({same, same}).value());
-  const auto thirds = shared.add({same, std::nullopt}).value();
-  REQUIRE(thirds);
-  CHECK((*thirds)[0]->equal(at::ones({2})));
-  CHECK((*thirds)[1]->allclose(at::full({2}, 2.0 / 3)));
+  REQUIRE(shared.add({same, same}));
+  REQUIRE(shared.add({same, same}));
+  REQUIRE(shared.add({same, std::nullopt}));
+  const auto thirds = shared.take_mean();
+  CHECK(thirds[0]->equal(at::ones({2})));
+  CHECK(thirds[1]->allclose(at::full({2}, 2.0 / 3)));
   CHECK(same.equal(at::ones({2})));
-  gradient_accumulator none;
-  CHECK(none.add({at::ones({3})}).value());
 }
 
-TEST_CASE(
-    "an update with a step that is left out is left out whole, and the next one begins anew") {
-  const gradient_list ones{at::ones({2})};
-  for (std::uint32_t which = 0; which < 3; ++which) {
-    gradient_accumulator sums(3);
-    for (std::uint32_t i = 0; i < 3; ++i) {
-      if (i == which)
-        sums.leave_out();
-      else
-        CHECK_FALSE(sums.add(ones).value());
-    }
-    CHECK_FALSE(sums.add(ones).value());
-    CHECK_FALSE(sums.add(ones).value());
-    const auto mean = sums.add(ones).value();
-    REQUIRE(mean);
-    CHECK((*mean)[0]->equal(at::ones({2})));
-  }
-  gradient_accumulator none;
-  none.leave_out();
-  CHECK(none.add(ones).value());
-}
-
-TEST_CASE("a loss scale falls when a step overflows and rises after many that did not") {
-  loss_scaler scaler{.scale = 8, .most = 16, .interval = 2};
-  const auto after = [&scaler](bool finite) {
-    scaler.hear(finite);
-    return scaler.scale;
-  };
-  CHECK(after(true) == 8);
-  CHECK(after(true) == 16);
-  CHECK(after(true) == 16);
-  CHECK(after(true) == 16);  // its most
-  CHECK(after(false) == 8);
-  CHECK(after(true) == 8);
-  CHECK(after(false) == 4);
-  CHECK(after(true) == 4);  // a skipped step begins the count anew
-  CHECK(scaler.can_fall());
-  for (int i = 0; i < 9; ++i) scaler.hear(false);
-  CHECK(scaler.scale == 1);  // its least
-  CHECK_FALSE(scaler.can_fall());
+TEST_CASE("an accumulator of one step gives its gradients, and none of what it forgot") {
+  gradient_accumulator sums;
+  const at::Tensor only = at::ones({3});
+  REQUIRE(sums.add({at::full({3}, 7.0)}));
+  sums.clear();
+  REQUIRE(sums.add({only}));
+  CHECK(sums.take_mean().front()->is_same(only));
+  REQUIRE(sums.add({at::ones({2}), at::ones({2})}));
+  CHECK(sums.take_mean().size() == 2);
 }
 
 TEST_CASE("schedules begin at the full rate and end where they say") {

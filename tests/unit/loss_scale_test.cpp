@@ -15,19 +15,19 @@
 #include <limits>
 #include <memory>
 
-#include "actors/messages/judge.hpp"
+#include "actors/messages/step_end.hpp"
 #include "actors/pipeline/feed.hpp"
-#include "actors/pipeline/judge_core.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/stage/unscale.hpp"
+#include "engine/state/scaler_state.hpp"
 #include "optimizers/saved_state.hpp"
 
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
-using optimizers::loss_scaler;
+using engine::loss_scaler;
 
 namespace {
 
@@ -113,11 +113,6 @@ struct company {
   actors::pipeline pipeline;
 };
 
-actors::ask_verdict ask(std::uint64_t step, std::uint32_t place, const std::string& bad = "",
-                        bool of_loss = false) {
-  return {{epoch_id{0}, step_id{step}}, place, bad, of_loss};
-}
-
 }  // namespace
 
 TEST_CASE("A power of two as the loss scale gives the bits of none, wherever the model is cut") {
@@ -125,9 +120,10 @@ TEST_CASE("A power of two as the loss scale gives the bits of none, wherever the
                              std::vector<std::size_t>{1, 4});
   actors::stage_blueprint like{.optimizer = "adamw"};
   like.options.precision = GENERATE(engine::precision::fp32, engine::precision::bf16);
-  if (GENERATE(false, true)) like.rules = {.clip_value = 0.1, .clip_norm = 0.05, .accumulate = 2};
+  const bool clips = GENERATE(false, true);
+  if (clips) like.rules = {.clip_value = 0.1, .accumulate = 2};
   const auto train = [&](double scale) {
-    company with({.loss_scale = scale}, cuts, like);
+    company with({.loss_scale = scale, .clip_norm = clips ? 0.05 : 0}, cuts, like);
     for (int batch = 1; batch <= 4; ++batch) {
       const auto outcome = with.step(batch);
       REQUIRE(outcome);
@@ -158,7 +154,7 @@ TEST_CASE("An overflow on one stage has all leave the step out, and the scale fa
   const auto bad = scaled.step(2);
   REQUIRE(bad);
   CHECK(bad->loss_scale == 8);
-  CHECK_THAT(bad->skipped, ContainsSubstring("update 2 on stage-0: the gradient of one.weight") &&
+  CHECK_THAT(bad->skipped, ContainsSubstring("step 2 on stage-0: the gradient of one.weight") &&
                                ContainsSubstring("at loss scale 8; the loss scale falls to 4"));
   CHECK(same(scaled.trained(), plain.trained()));
   good(3, 4);
@@ -201,7 +197,7 @@ TEST_CASE("Gradients that stay infinite end the run once the scale can fall no m
   const auto last = scaled.step(1);
   REQUIRE(last.has_value() == skip);
   CHECK_THAT(skip ? last->skipped : last.error().text,
-             ContainsSubstring("update 3 on stage-0: the gradient of one.weight") &&
+             ContainsSubstring("step 3 on stage-0: the gradient of one.weight") &&
                  ContainsSubstring("; the loss scale is 1 already"));
 }
 
@@ -212,7 +208,7 @@ TEST_CASE("A loss that is not finite is nothing that a lower scale would heal") 
   const auto refused = stopping.pipeline.train(batch, microbatches, 0.05);
   REQUIRE_FALSE(refused);
   CHECK_THAT(refused.error().text,
-             ContainsSubstring("update 1 on stage-1: the loss of micro-batch 0 is NaN") &&
+             ContainsSubstring("step 1 on stage-1: the loss of micro-batch 0 is NaN") &&
                  ContainsSubstring("--on-nan skip"));
   company skipping({.skip_bad_steps = true, .scaler = loss_scaler{}});
   CHECK_FALSE(skipping.pipeline.train(batch, microbatches, 0.05)->skipped.empty());
@@ -225,7 +221,7 @@ TEST_CASE("A fixed scale that overflows is an error that names it, or is left ou
   const auto refused = stopping.step(1);
   REQUIRE_FALSE(refused);
   CHECK_THAT(refused.error().text,
-             ContainsSubstring("stage-0: update 1: the gradient of one.weight") &&
+             ContainsSubstring("stage-0: step 1: the gradient of one.weight") &&
                  ContainsSubstring("at loss scale 1024"));
   company skipping({.skip_bad_steps = true, .loss_scale = 1024});
   skipping.spoil(1);
@@ -248,14 +244,14 @@ TEST_CASE("A scaler goes on from saved state, to the bit") {
   company half({.scaler = rules});
   run(half, 1, 4, parted);
   const auto kept = half.pipeline.read_state().value();
-  REQUIRE(kept.back().name == optimizers::scaler_name);
-  company rest({.scaler = optimizers::from_tensor(kept.back().tensor, rules).value()});
+  REQUIRE(kept.back().name == engine::scaler_name);
+  company rest({.scaler = engine::from_tensor(kept.back().tensor, rules).value()});
   const auto trained = half.trained();
   REQUIRE(rest.pipeline.load_weights(0, {trained.begin(), trained.begin() + 2}));
   REQUIRE(rest.pipeline.load_weights(1, {trained.begin() + 2, trained.end()}));
   weights first, second;
   for (const auto& each : kept) {
-    if (each.name == optimizers::scaler_name) continue;
+    if (each.name == engine::scaler_name) continue;
     (optimizers::parameter_of(each.name).starts_with("one") ? first : second).push_back(each);
   }
   REQUIRE(rest.pipeline.load_state(0, first));
@@ -274,61 +270,6 @@ TEST_CASE("A pipeline refuses a loss scale that is none") {
     REQUIRE_FALSE(refused);
     CHECK_THAT(refused.error().text, ContainsSubstring("loss_scale"));
   }
-}
-
-TEST_CASE("A judge decides once all stages have asked, and names what is nearest to the loss") {
-  actors::judge_core judge({.stages = 3, .skip = true});
-  CHECK_FALSE(judge.hear(ask(1, 2, "far")).value());
-  CHECK_FALSE(judge.hear(ask(1, 0)).value());
-  const auto decided = judge.hear(ask(1, 1, "near")).value();
-  REQUIRE(decided);
-  CHECK(decided->bad == "near");
-  CHECK_FALSE(decided->ends_run);
-  CHECK_FALSE(judge.hear(ask(2, 0)).value());
-  CHECK_FALSE(judge.hear(ask(2, 1)).value());
-  CHECK(judge.hear(ask(2, 2)).value()->bad.empty());
-}
-
-TEST_CASE("A judge refuses who is no stage, asks twice or out of order, and keeps few steps open") {
-  actors::judge_core judge({.stages = 2});
-  const auto refused = [&](const actors::ask_verdict& asked, errc code, const std::string& words) {
-    const auto heard = judge.hear(asked);
-    REQUIRE_FALSE(heard);
-    CHECK(heard.error().code == code);
-    CHECK_THAT(heard.error().text, ContainsSubstring(words));
-  };
-  refused(ask(1, 2), errc::bad_frame, "there are 2 stages");
-  CHECK_FALSE(judge.hear(ask(1, 0)).value());
-  refused(ask(1, 0, "bad"), errc::stale, "step 1 of epoch 0 twice");
-  const auto decided = judge.hear(ask(1, 1)).value();
-  REQUIRE(decided);
-  CHECK(decided->bad.empty());  // what was refused counts for nothing
-  refused(ask(1, 0), errc::stale, "twice");
-  for (std::uint64_t step = 2; step < 2 + actors::judge_core::max_open; ++step)
-    CHECK_FALSE(judge.hear(ask(step, 0)).value());
-  refused(ask(1000, 0), errc::bad_frame, "too many steps");
-  CHECK(judge.hear(ask(2, 1)).value());  // those that are open go on
-}
-
-TEST_CASE("A judge lowers a scale that gradients overflowed with, and raises it again") {
-  actors::judge_core judge({.stages = 1, .scaler = loss_scaler{.scale = 4, .interval = 2}});
-  std::uint64_t step = 0;
-  const auto scale_after = [&](const std::string& bad) {
-    const auto decided = judge.hear(ask(++step, 0, bad)).value();
-    REQUIRE(decided);
-    CHECK(decided->bad.empty() == bad.empty());
-    CHECK_FALSE(decided->ends_run);
-    CHECK(decided->loss_scale == judge.scale().scale);
-    return decided->loss_scale;
-  };
-  CHECK(scale_after("") == 4);
-  CHECK(scale_after("infinite") == 2);
-  CHECK(scale_after("") == 2);
-  CHECK(judge.scale().applied == 1);
-  CHECK(scale_after("") == 4);
-  CHECK(scale_after("infinite") == 2);
-  CHECK(scale_after("infinite") == 1);
-  CHECK(judge.hear(ask(++step, 0, "infinite")).value()->ends_run);
 }
 
 TEST_CASE(
@@ -371,14 +312,14 @@ TEST_CASE("A scaler is kept in two numbers, and others are refused") {
   loss_scaler scaler = rules;
   scaler.scale = 512;
   scaler.applied = 3;
-  CHECK(optimizers::from_tensor(optimizers::to_tensor(scaler), rules).value() == scaler);
-  CHECK(optimizers::is_state_name(std::string(optimizers::scaler_name)));
+  CHECK(engine::from_tensor(engine::to_tensor(scaler), rules).value() == scaler);
+  CHECK(optimizers::is_state_name(std::string(engine::scaler_name)));
   for (const auto& bad :
        {at::tensor({512.0}, at::kDouble), at::tensor({512.0, 3.0}, at::kFloat),
         at::tensor({0.5, 3.0}, at::kDouble), at::tensor({2048.0, 3.0}, at::kDouble),
         at::tensor({512.0, -1.0}, at::kDouble), at::tensor({512.0, 0.5}, at::kDouble),
         at::tensor({std::nan(""), 0.0}, at::kDouble), at::tensor({512.0, 5e9}, at::kDouble)}) {
-    const auto refused = optimizers::from_tensor(bad, rules);
+    const auto refused = engine::from_tensor(bad, rules);
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == errc::bad_data);
     CHECK_THAT(refused.error().text, ContainsSubstring("optimizer.loss_scaler"));

@@ -60,7 +60,7 @@ step_result run_recomputing(model layers, const std::vector<std::string>& names,
   how.recompute = recomputed_layers(layer_names(layers), names).value();
   stage_module module(std::move(layers), how);
   const step_key step{{0}, {9}};
-  module.begin(step, {.update = 1});
+  module.begin(step, {.number = 1});
   step_result whole;
   for (std::uint32_t i = 0; i < microbatches.size(); ++i) {
     const auto& [inputs, labels] = microbatches[i];

@@ -10,7 +10,6 @@
 #include <memory>
 
 #include "actors/messages/pipeline.hpp"
-#include "actors/optimizer/norm_core.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
@@ -33,17 +32,24 @@ engine::model layers() {
   return made;
 }
 
+/// Of the stages, and of the pipeline.
+struct rules {
+  actors::update_rules of = {};
+  double clip_norm = 0;
+};
+
 /// The weights after `steps` steps of a pipeline that is cut there.
-result<weights> train(const std::vector<std::size_t>& cuts, const actors::update_rules& rules,
-                      int steps, double scale_images = 1) {
+result<weights> train(const std::vector<std::size_t>& cuts, const rules& with, int steps,
+                      double scale_images = 1) {
   actors::system_config config;
   caf::actor_system system(config);
   auto stages = actors::local_stages::spawn(
       system, layers(), cuts,
-      {.optimizer = "adamw", .optimizer_options = {{"weight_decay", 0.1}}, .rules = rules},
+      {.optimizer = "adamw", .optimizer_options = {{"weight_decay", 0.1}}, .rules = with.of},
       optimizers::built_in());
   if (!stages) return tl::unexpected(stages.error());
-  auto pipeline = actors::pipeline::compose(system, stages->handles(), "1f1b");
+  auto pipeline = actors::pipeline::compose(system, stages->handles(), "1f1b",
+                                            actors::pipeline_options{.clip_norm = with.clip_norm});
   if (!pipeline) return tl::unexpected(pipeline.error());
   const auto random = at::detail::createCPUGenerator(2);
   for (int step = 0; step < steps; ++step) {
@@ -65,23 +71,22 @@ bool same(const weights& left, const weights& right) {
 }  // namespace
 
 TEST_CASE("groups, clipping and accumulation give the same bits wherever the model is cut") {
-  const actors::update_rules rules{
-      .groups = {"*.bias weight_decay=0 lr_scale=0.5", "t* weight_decay=1"},
-      .clip_value = 0.1,
-      .clip_norm = 0.05,
-      .accumulate = 2};
-  const auto whole = train({}, rules, 6);
+  const rules all{{.groups = {"*.bias weight_decay=0 lr_scale=0.5", "t* weight_decay=1"},
+                   .clip_value = 0.1,
+                   .accumulate = 2},
+                  0.05};
+  const auto whole = train({}, all, 6);
   REQUIRE(whole);
   for (const std::vector<std::size_t>& cuts : {std::vector<std::size_t>{2}, {1, 2}, {1, 2, 3}}) {
-    const auto cut = train(cuts, rules, 6);
+    const auto cut = train(cuts, all, 6);
     REQUIRE(cut);
     CHECK(same(*cut, *whole));
   }
   for (const int which : {0, 1, 2}) {
-    actors::update_rules less = rules;
-    if (which == 0) less.groups.clear();
+    rules less = all;
+    if (which == 0) less.of.groups.clear();
     if (which == 1) less.clip_norm = 0;
-    if (which == 2) less.accumulate = 1;
+    if (which == 2) less.of.accumulate = 1;
     CHECK_FALSE(same(train({2}, less, 6).value(), *whole));
   }
 }
@@ -89,8 +94,8 @@ TEST_CASE("groups, clipping and accumulation give the same bits wherever the mod
 TEST_CASE("while gradients accumulate the weights stay") {
   const auto untrained = train({2}, {}, 0);
   REQUIRE(untrained);
-  CHECK(same(train({2}, {.accumulate = 3}, 2).value(), *untrained));
-  CHECK_FALSE(same(train({2}, {.accumulate = 3}, 3).value(), *untrained));
+  CHECK(same(train({2}, {{.accumulate = 3}}, 2).value(), *untrained));
+  CHECK_FALSE(same(train({2}, {{.accumulate = 3}}, 3).value(), *untrained));
 }
 
 TEST_CASE("inputs that are not finite end the run before their norm is asked for") {
@@ -98,40 +103,10 @@ TEST_CASE("inputs that are not finite end the run before their norm is asked for
   REQUIRE_FALSE(trained);
   CHECK(trained.error().code == errc::handler_failed);
   CHECK_THAT(trained.error().text,
-             ContainsSubstring("stage-1: update 1: the loss of micro-batch 0 is NaN"));
+             ContainsSubstring("stage-1: step 1: the loss of micro-batch 0 is NaN"));
 }
 
 TEST_CASE("a parameter group that its optimizer does not know is refused before the first step") {
-  CHECK_THAT(train({2}, {.groups = {"* nu=1"}}, 1).error().text,
+  CHECK_THAT(train({2}, {{.groups = {"* nu=1"}}}, 1).error().text,
              ContainsSubstring("parameter group '* nu=1': optimizer 'adamw' has no option 'nu'"));
-}
-
-TEST_CASE("a norm core adds up in order, whatever comes first") {
-  const double parts[] = {1e16, 1, 1};
-  actors::norm_core forwards(3), backwards(3);
-  std::optional<double> first, second;
-  for (std::uint32_t i = 0; i < 3; ++i) {
-    first = forwards.add(1, i, {parts[i]}).value();
-    second = backwards.add(1, 2 - i, {parts[2 - i]}).value();
-    CHECK(first.has_value() == (i == 2));
-    CHECK(second.has_value() == (i == 2));
-  }
-  CHECK(*first == *second);
-  CHECK(*first == (1e16 + 1) + 1);
-}
-
-TEST_CASE("a norm core keeps updates apart and refuses what cannot be") {
-  actors::norm_core core(2);
-  CHECK_FALSE(core.add(1, 0, {1, 2}).value());
-  CHECK_FALSE(core.add(2, 0, {5}).value());
-  CHECK_THAT(core.add(2, 0, {1}).error().text,
-             ContainsSubstring("stage 0's part of the norm of update 2 came twice"));
-  CHECK_THAT(core.add(1, 2, {1}).error().text, ContainsSubstring("there are 2 stages"));
-  CHECK(core.add(1, 1, {4}).value() == 7);
-  CHECK(core.add(1, 1, {4}).error().code == errc::stale);  // an update that is over opens no other
-  CHECK(core.add(2, 1, {}).value() == 5);
-  CHECK(core.add(1, 0, {4}).error().code == errc::stale);
-  for (std::uint64_t update = 3; update < 3 + actors::norm_core::max_open; ++update)
-    CHECK_FALSE(core.add(update, 0, {}).value());
-  CHECK_THAT(core.add(1000, 0, {}).error().text, ContainsSubstring("too many updates"));
 }

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace troupe::optimizers {
+namespace troupe::engine {
 
 /// Dynamic loss scaling for f16: Micikevicius et al., "Mixed precision training", 2018. The loss is
 /// multiplied by `scale` before the backward, the gradients by its inverse after it; a step whose
@@ -25,4 +25,4 @@ struct loss_scaler {
   bool operator==(const loss_scaler&) const = default;
 };
 
-}  // namespace troupe::optimizers
+}  // namespace troupe::engine

@@ -1,8 +1,8 @@
-#include "optimizers/loss_scaler.hpp"
+#include "engine/step/loss_scaler.hpp"
 
 #include <algorithm>
 
-namespace troupe::optimizers {
+namespace troupe::engine {
 
 void loss_scaler::hear(bool finite) noexcept {
   if (!finite) {
@@ -14,4 +14,4 @@ void loss_scaler::hear(bool finite) noexcept {
   }
 }
 
-}  // namespace troupe::optimizers
+}  // namespace troupe::engine

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "actors/messages/declaration.hpp"
+#include "engine/step/step_vote.hpp"
+
+/// What becomes of a training step on all stages, and what the next loss is multiplied by.
+namespace troupe::actors {
+
+/// From a stage to the run's coordinator, once a training step or repeated.
+struct step_vote : engine::step_vote {
+  static constexpr auto declared = travels("step_vote", messages::lane::control);
+
+  step_vote() = default;
+  step_vote(engine::step_vote vote) : engine::step_vote(std::move(vote)) {}
+};
+
+/// Its answer, the same for all stages.
+struct step_decision : engine::step_decision {
+  static constexpr auto declared = travels("step_decision", messages::lane::control);
+
+  step_decision() = default;
+  step_decision(engine::step_decision decision) : engine::step_decision(std::move(decision)) {}
+};
+
+/// What is the scale now, and since how many steps? From the pipeline, between steps; never between
+/// nodes.
+struct read_loss_scale {
+  static constexpr auto declared = stays_here;
+};
+
+struct loss_scale_now {
+  static constexpr auto declared = stays_here;
+
+  double scale = 1;
+  std::uint32_t applied = 0;  // see engine::loss_scaler
+};
+
+using step_end_messages = message_list<step_vote, step_decision, read_loss_scale, loss_scale_now>;
+
+}  // namespace troupe::actors

@@ -1,0 +1,54 @@
+#include "actors/pipeline/step_coordinator.hpp"
+
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
+#include <map>
+#include <vector>
+
+#include "actors/errors.hpp"
+#include "actors/failure.hpp"
+
+namespace troupe::actors {
+namespace {
+
+struct coordinator_state {
+  engine::step_coordinator_core core;
+  std::map<engine::step_key, std::vector<caf::typed_response_promise<step_decision>>> waiting;
+};
+
+using self_pointer = step_coordinator_actor::stateful_pointer<coordinator_state>;
+
+caf::result<step_decision> on_vote(self_pointer self, const step_vote& vote) {
+  auto& state = self->state;
+  const auto decision = state.core.hear(vote);
+  if (!decision) return to_caf(decision.error());
+  auto promise = self->make_response_promise<step_decision>();
+  state.waiting[vote.step].push_back(promise);
+  if (!*decision) return promise;
+  auto all = state.waiting.extract(vote.step);
+  for (auto& each : all.mapped()) each.deliver(**decision);
+  return promise;
+}
+
+step_coordinator_actor::behavior_type coordinator_behavior(
+    self_pointer self, const engine::step_coordinator_rules& rules) {
+  self->state.core = engine::step_coordinator_core(rules);
+  end_when_thrown(*self, "the coordinator of the steps");
+  return {
+      [self](const step_vote& vote) { return on_vote(self, vote); },
+      [self](const read_loss_scale&) {
+        const auto& scaler = self->state.core.scaler();
+        return scaler ? loss_scale_now{scaler->scale, scaler->applied} : loss_scale_now{};
+      },
+  };
+}
+
+}  // namespace
+
+step_coordinator_actor spawn_step_coordinator(caf::actor_system& system,
+                                              const engine::step_coordinator_rules& rules) {
+  return system.spawn(coordinator_behavior, rules);
+}
+
+}  // namespace troupe::actors

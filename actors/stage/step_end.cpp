@@ -1,0 +1,242 @@
+#include "actors/stage/step_end.hpp"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <iterator>
+#include <utility>
+#include <variant>
+
+#include "actors/errors.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/stage/unscale.hpp"
+#include "engine/verify/reference.hpp"
+#include "messages/base/log.hpp"
+#include "optimizers/options.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using engine::gradient_terms;
+using engine::gradient_use;
+using engine::step_key;
+
+/// How long an update may take before its stage gives up on its optimizer.
+constexpr std::chrono::minutes update_deadline{10};
+
+/// How long a stage waits for all others to vote.
+constexpr std::chrono::minutes decision_deadline{60};
+
+/// What every context of the step must have given back by now, or the step fails: memory that
+/// stays behind would grow from step to step.
+result<void> check_contexts(const stage_state& state, const step_key& key) {
+  for (const auto& module : state.modules) {
+    const bool settled = module->is_settled();  // before the count, which may be of before that
+    if (const auto bytes = module->contexts().bytes(key); bytes > 0 && settled)
+      return fail(errc::handler_failed, "the contexts of " + engine::to_string(key) +
+                                            " still hold " + std::to_string(bytes) +
+                                            " bytes at its end");
+  }
+  return {};
+}
+
+/// Divides gradients by the loss scale and checks that they are finite. Empty: all are.
+std::string unscale(const std::vector<engine::named_tensor>& parameters,
+                    engine::step_gradients& gradients, double scale) {
+  if (scale == 1) return engine::first_not_finite(parameters, gradients);
+  if (engine::unscale(gradients, scale)) return "";
+  return engine::first_not_finite(parameters, gradients) + " at loss scale " +
+         optimizers::to_text(scale);
+}
+
+/// What complete gradients are prepared with, on the work thread.
+struct preparation {
+  std::vector<engine::named_tensor> parameters;
+  double loss_scale = 1;
+  double clip_value = 0;
+  optimizers::gradient_accumulator* sums = nullptr;
+};
+
+/// Unscales complete gradients and makes the update's of them. Errors: those of adding them up.
+result<void> prepare(gradients_ready& message, const gradient_terms& terms, const preparation& by) {
+  auto& gradients = message.gradients;
+  auto& report = message.report;
+  report.not_finite = unscale(by.parameters, gradients, by.loss_scale);
+  if (!report.not_finite.empty() || terms.use == gradient_use::check) return {};
+  if (auto added = by.sums->add(gradients); !added) return added;
+  gradients.clear();
+  if (terms.use == gradient_use::add) return {};
+  gradients = by.sums->take_mean();
+  if (by.clip_value > 0) gradients = optimizers::clipped(gradients, by.clip_value);
+  if (terms.squares) report.squares = optimizers::squares_of_each(gradients);
+  return {};
+}
+
+/// Sums gradients on the work thread; with `terms` they are complete.
+template <class Compute>
+void post_sum(stage_pointer self, const step_key& key, const std::optional<gradient_terms>& terms,
+              Compute compute) {
+  auto& state = self->state;
+  const auto& step = state.steps.at(key);
+  post_work(state, {.kind = engine::work_kind::gradient_sum, .step = step.order.number},
+            [modules = modules_of(state), key, terms,
+             by = preparation{state.end.parameters, step.report.loss_scale, state.end.clip_value,
+                              &state.end.sums},
+             compute = std::move(compute), to = caf::actor_cast<stage_actor>(self)]() mutable {
+              const auto begin = std::chrono::steady_clock::now();
+              gradients_ready message{.step = key, .complete = terms.has_value()};
+              try {
+                const at::NoGradGuard no_grad;
+                message.gradients = compute(modules, by.parameters);
+                if (terms)
+                  if (auto done = prepare(message, *terms, by); !done)
+                    message.failure = done.error().text;
+              } catch (const std::exception& problem) {
+                message.failure = "summing the gradients failed: " + engine::reason_of(problem);
+              }
+              message.busy_s =
+                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+              caf::anon_send(to, std::move(message));
+            });
+}
+
+void post_end(const stage_state& state, const step_key& key, std::function<void()> task) {
+  post_work(state, {.kind = engine::work_kind::step_end, .step = state.steps.at(key).order.number},
+            std::move(task));
+}
+
+void perform(stage_pointer self, const engine::sum_own& what) {
+  auto& state = self->state;
+  auto& step = state.steps.at(what.key);
+  step.report.loss_scale = loss_scale_of(state, step);
+  if (const auto clean = check_contexts(state, what.key); !clean)
+    return fail_all(self, clean.error());
+  post_sum(self, what.key, what.complete, [](const module_list& modules, const auto&) {
+    engine::step_gradients all;
+    for (auto* const module : modules)
+      std::ranges::move(module->take_gradients(), std::back_inserter(all));
+    return all;
+  });
+}
+
+void perform(stage_pointer self, const engine::share_ties& what) {
+  const auto& end = self->state.end;
+  for (const auto& tie : end.ties) {
+    const auto own = std::ranges::find(end.parameters, tie.parameter, &engine::named_tensor::name);
+    const auto index = static_cast<std::size_t>(own - end.parameters.begin());
+    self->send(caf::actor_cast<stage_actor>(tie.other),
+               tied_gradient{what.key, tie.other_parameter, end.gradients.at(index)});
+  }
+}
+
+void perform(stage_pointer self, const engine::sum_ties& what) {
+  auto& end = self->state.end;
+  post_sum(self, what.key, what.terms,
+           [own = std::exchange(end.gradients, {}), others = end.tied.take(what.key)](
+               const module_list&, const auto& parameters) mutable {
+             return add_ties(std::move(own), others, parameters);
+           });
+}
+
+void perform(stage_pointer self, const engine::cast_vote& what) {
+  const auto refused = [self](const caf::error& why) { fail_all(self, from_caf(why)); };
+  self->request(self->state.end.coordinator, decision_deadline, what.vote)
+      .then(
+          [self](const step_decision& decision) {
+            if (!self->state.steps.contains(decision.step)) return;  // failed meanwhile
+            self->state.end.loss_scale = decision.loss_scale;
+            end_step(self, self->state.end.core.decided(decision));
+          },
+          refused);
+}
+
+void perform(stage_pointer self, const engine::keep_gradients&) {
+  auto& state = self->state;
+  rehearsal_outcome outcome;
+  outcome.gradients = engine::name_gradients(state.end.parameters, state.end.gradients);
+  for (const auto& module : state.modules)
+    std::ranges::move(engine::copy_buffers(module->layers()), std::back_inserter(outcome.buffers));
+  state.end.rehearsal = std::move(outcome);
+}
+
+void perform(stage_pointer self, const engine::apply_step& what) {
+  auto& state = self->state;
+  post_end(state, what.key, [modules = modules_of(state), key = what.key] {
+    for (auto* const module : modules) module->end(key, true);
+  });
+  if (!what.scale) return;
+  const auto& order = state.steps.at(what.key).order;
+  self->request(state.end.optimizer, update_deadline,
+                apply_gradients{order.number, order.learning_rate, *what.scale,
+                                std::exchange(state.end.gradients, {})})
+      .then(
+          [self, key = what.key](const applied& outcome) {
+            const auto found = self->state.steps.find(key);
+            if (found == self->state.steps.end()) return;  // failed meanwhile
+            found->second.report.busy_s += outcome.busy_s;
+            end_step(self, self->state.end.core.ended(key));
+          },
+          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
+/// Puts running statistics back.
+void perform(stage_pointer self, const engine::undo_step& what) {
+  auto& state = self->state;
+  post_end(state, what.key,
+           [modules = modules_of(state), what, sums = &state.end.sums,
+            to = caf::actor_cast<stage_actor>(self)] {
+             for (auto* const module : modules) module->end(what.key, false);
+             if (what.drops_sums) sums->clear();
+             caf::anon_send(to, step_undone{what.key});
+           });
+}
+
+void perform(stage_pointer self, const engine::finish_step& what) {
+  self->state.end.gradients.clear();
+  self->state.steps.at(what.key).report.skipped = what.left_out;
+  finish_step(self, what.key);
+}
+
+void perform(stage_pointer self, const engine::end_run& what) {
+  give_up(self, {errc::handler_failed, what.why});
+}
+
+}  // namespace
+
+void end_step(stage_pointer self, const result<engine::step_end_effects>& effects) {
+  if (!effects) return fail_all(self, effects.error());
+  for (const auto& effect : *effects)
+    std::visit([self](const auto& what) { perform(self, what); }, effect);
+}
+
+void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
+  auto& state = self->state;
+  const auto found = state.steps.find(from.step);
+  if (found == state.steps.end()) return;  // failed meanwhile
+  found->second.report.busy_s += from.busy_s;
+  if (from.failure) return fail_all(self, {errc::handler_failed, *from.failure});
+  state.end.gradients = from.gradients;
+  end_step(self, from.complete ? state.end.core.gradients_ready(from.step, from.report)
+                               : state.end.core.own_summed(from.step));
+}
+
+void on_tied_gradient(stage_pointer self, const tied_gradient& from) {
+  auto& state = self->state;
+  if (state.steps.empty()) return;  // failed meanwhile
+  const auto effects = state.end.core.tie_arrived(from.step, from.parameter);
+  if (!effects && effects.error().code == errc::stale)
+    return log::warning(state.name + ": refused " + effects.error().text);
+  if (effects)
+    if (const auto kept = state.end.tied.keep(from, state.end.parameters); !kept)
+      return fail_all(self, kept.error());
+  end_step(self, effects);
+}
+
+void on_step_undone(stage_pointer self, const step_undone& what) {
+  if (!self->state.steps.contains(what.step)) return;  // failed meanwhile
+  end_step(self, self->state.end.core.ended(what.step));
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,103 @@
+#include "engine/step/step_coordinator_core.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "messages/base/format.hpp"
+
+namespace troupe::engine {
+namespace {
+
+/// The same to the bit, NaN too.
+bool same(const step_vote& one, const step_vote& other) {
+  const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
+  return one.not_finite == other.not_finite && one.of_loss == other.of_loss &&
+         std::ranges::equal(one.squares, other.squares, {}, bits, bits);
+}
+
+std::string to_text(double value) {
+  return format("%.9g", value);
+}
+
+}  // namespace
+
+step_coordinator_core::step_coordinator_core(const step_coordinator_rules& rules)
+    : rules_(rules), last_(rules.stages) {}
+
+result<std::optional<step_decision>> step_coordinator_core::hear(const step_vote& vote) {
+  const auto what =
+      "stage-" + std::to_string(vote.stage.value) + "'s vote on " + to_string(vote.step);
+  if (vote.stage.value >= rules_.stages)
+    return fail(errc::bad_frame, what + ": there are " + std::to_string(rules_.stages) + " stages");
+  const bool is_decided = decision_ && decision_->step == vote.step;
+  auto found = open_.find(vote.step);
+  const ballot* const heard = is_decided             ? &closed_
+                              : found != open_.end() ? &found->second
+                                                     : nullptr;
+  if (heard != nullptr && heard->votes[vote.stage.value]) {
+    if (!same(vote, *heard->votes[vote.stage.value]))
+      return fail(errc::bad_frame, what + " contradicts its first one");
+    return is_decided ? decision_ : std::nullopt;
+  }
+  if (auto admitted = admit(vote, what); !admitted) return tl::unexpected(admitted.error());
+  if (found == open_.end())
+    found = open_.emplace(vote.step, ballot{{rules_.stages, std::nullopt}, rules_.stages}).first;
+  last_[vote.stage.value] = vote.step;
+  found->second.votes[vote.stage.value] = vote;
+  if (--found->second.missing > 0) return std::nullopt;
+  closed_ = std::move(open_.extract(found).mapped());
+  decision_ = decide(closed_);
+  decision_->step = vote.step;
+  if (rules_.scaler) decision_->loss_scale = rules_.scaler->scale;
+  return decision_;
+}
+
+result<void> step_coordinator_core::admit(const step_vote& vote, const std::string& what) const {
+  const auto& last = last_[vote.stage.value];
+  if (last && vote.step <= *last)
+    return fail(errc::stale, what + " comes after its vote on " + to_string(*last));
+  if (!open_.contains(vote.step) && open_.size() >= max_open)
+    return fail(errc::bad_frame, what + ": too many steps wait for other stages");
+  return {};
+}
+
+step_decision step_coordinator_core::decide(const ballot& of) {
+  const auto is_bad = [](const auto& vote) { return !vote->not_finite.empty(); };
+  const auto nearest = std::find_if(of.votes.rbegin(), of.votes.rend(), is_bad);
+  if (nearest != of.votes.rend()) return overflowed(of, **nearest);
+  step_decision decision;
+  if (rules_.clip_norm > 0) {
+    double squares = 0;
+    for (const auto& vote : of.votes)
+      for (const double each : vote->squares) squares += each;
+    const double norm = std::sqrt(squares);
+    if (!std::isfinite(norm))
+      return refuse("step " + std::to_string(of.votes.front()->number) +
+                    ": the norm of all gradients is " + to_text(norm) +
+                    ", though each is finite; a lower learning rate may help");
+    if (norm > rules_.clip_norm) decision.scale = rules_.clip_norm / norm;
+  }
+  if (rules_.scaler) rules_.scaler->hear(true);
+  return decision;
+}
+
+step_decision step_coordinator_core::overflowed(const ballot& of, const step_vote& nearest) {
+  const auto what = "step " + std::to_string(nearest.number) + " on stage-" +
+                    std::to_string(nearest.stage.value) + ": " + nearest.not_finite;
+  auto& scaler = rules_.scaler;
+  if (!scaler || std::ranges::any_of(of.votes, [](const auto& vote) { return vote->of_loss; }))
+    return refuse(what);
+  if (!scaler->can_fall())
+    return refuse(what + "; the loss scale is " + to_text(scaler->scale) + " already");
+  scaler->hear(false);
+  return {.step = {}, .left_out = what + "; the loss scale falls to " + to_text(scaler->scale)};
+}
+
+step_decision step_coordinator_core::refuse(std::string why) const {
+  if (!rules_.skip) why += "; nothing was applied (--on-nan skip leaves such steps out)";
+  return {.step = {}, .left_out = std::move(why), .ends_run = !rules_.skip};
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/step/loss_scaler.hpp"
+#include "engine/step/step_vote.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::engine {
+
+/// By what a coordinator decides.
+struct step_coordinator_rules {
+  std::uint32_t stages = 1;
+  bool skip = false;     ///< A step that is not finite is left out; else it ends the run.
+  double clip_norm = 0;  ///< Largest norm of all stages' gradients together; 0: any.
+  /// Where the loss scale follows the gradients: one that they may have overflowed with falls, and
+  /// the step is left out whatever `skip` says.
+  std::optional<loss_scaler> scaler = {};
+};
+
+/// Decides for all stages of a run alike what becomes of each training step: applied, with which
+/// scale, or left out. Each stage votes once a step. A pure state machine.
+class step_coordinator_core {
+ public:
+  static constexpr std::size_t max_open = 64;  ///< Steps that not all stages have voted on.
+
+  explicit step_coordinator_core(const step_coordinator_rules& rules = {});
+
+  /// The decision once all stages have voted, for all of them; nothing before. A repeated vote
+  /// changes nothing, and is answered again if its step is the last that was decided.
+  ///
+  /// Squares are added up in the order of stages, and of a stage's chunks and parameters: the norm
+  /// has the same bits whatever came first and, with one chunk a stage, wherever the model is cut.
+  /// Where several stages found something that is not finite, the one nearest to the loss is named.
+  /// Steps are decided in their order, since each stage votes in that order.
+  ///
+  /// Errors, which change nothing: bad_frame for a stage out of range, a vote that contradicts the
+  /// stage's first one, or too many open steps; stale for a step before the stage's last vote.
+  [[nodiscard]] result<std::optional<step_decision>> hear(const step_vote& vote);
+
+  /// As the last decision left it.
+  [[nodiscard]] const std::optional<loss_scaler>& scaler() const noexcept { return rules_.scaler; }
+
+ private:
+  struct ballot {
+    std::vector<std::optional<step_vote>> votes;  // by stage
+    std::size_t missing = 0;
+  };
+
+  [[nodiscard]] result<void> admit(const step_vote& vote, const std::string& what) const;
+  [[nodiscard]] step_decision decide(const ballot& of);
+  [[nodiscard]] step_decision overflowed(const ballot& of, const step_vote& nearest);
+  [[nodiscard]] step_decision refuse(std::string why) const;
+
+  step_coordinator_rules rules_;
+  std::vector<std::optional<step_key>> last_;  // that each stage voted on
+  std::map<step_key, ballot> open_;
+  // The last decided. No stage asks for an older one again: it has voted on this one since.
+  ballot closed_;
+  std::optional<step_decision> decision_;
+};
+
+}  // namespace troupe::engine

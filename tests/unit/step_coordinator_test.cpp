@@ -1,0 +1,174 @@
+// One vote a stage, one decision a step.
+#include "engine/step/step_coordinator_core.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <limits>
+
+using namespace troupe;
+using namespace troupe::engine;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::WithinRel;
+
+namespace {
+
+step_vote vote(std::uint64_t step, std::uint32_t stage, const std::string& not_finite = "",
+               bool of_loss = false) {
+  return {{epoch_id{0}, step_id{step}}, {stage}, step, not_finite, of_loss};
+}
+
+step_vote squares(std::uint64_t step, std::uint32_t stage, const std::vector<double>& of) {
+  auto made = vote(step, stage);
+  made.squares = of;
+  return made;
+}
+
+void check_refused(step_coordinator_core& core, const step_vote& what, errc code,
+                   const std::string& words) {
+  const auto heard = core.hear(what);
+  REQUIRE_FALSE(heard);
+  CHECK(heard.error().code == code);
+  CHECK_THAT(heard.error().text, ContainsSubstring(words));
+}
+
+}  // namespace
+
+TEST_CASE("a coordinator decides once all stages have voted, and names what is nearest the loss") {
+  step_coordinator_core core({.stages = 3, .skip = true});
+  CHECK_FALSE(core.hear(vote(1, 0, "far")).value());
+  CHECK_FALSE(core.hear(vote(1, 2)).value());
+  const auto decided = core.hear(vote(1, 1, "near")).value();
+  REQUIRE(decided);
+  CHECK(decided->step == step_key{epoch_id{0}, step_id{1}});
+  CHECK(decided->left_out == "step 1 on stage-1: near");
+  CHECK_FALSE(decided->ends_run);
+  CHECK_FALSE(core.hear(vote(2, 2)).value());
+  CHECK_FALSE(core.hear(vote(2, 1)).value());
+  CHECK(core.hear(vote(2, 0)).value()->left_out.empty());
+}
+
+TEST_CASE("without a wish to skip, what is not finite ends the run") {
+  step_coordinator_core core;
+  const auto decided = core.hear(vote(1, 0, "the loss is NaN", true)).value();
+  REQUIRE(decided);
+  CHECK(decided->ends_run);
+  CHECK_THAT(decided->left_out, ContainsSubstring("step 1 on stage-0: the loss is NaN; nothing was "
+                                                  "applied (--on-nan skip"));
+}
+
+TEST_CASE("a repeated vote changes nothing, and a contradicting one is refused") {
+  step_coordinator_core core({.stages = 2, .clip_norm = 1});
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK_FALSE(core.hear(squares(1, 0, {1, nan})).value());
+  CHECK_FALSE(core.hear(squares(1, 0, {1, nan})).value());
+  check_refused(core, squares(1, 0, {1}), errc::bad_frame, "contradicts its first one");
+  check_refused(core, vote(1, 0, "bad"), errc::bad_frame, "stage-0's vote on step 1 of epoch 0");
+  CHECK(core.hear(squares(1, 1, {1})).value());
+  CHECK_FALSE(core.hear(squares(2, 0, {9})).value());
+  const auto first = core.hear(squares(2, 1, {16})).value();
+  REQUIRE(first);
+  CHECK(first->scale == 1.0 / 5);
+  CHECK(core.hear(squares(2, 1, {16})).value() == first);
+  CHECK(core.hear(squares(2, 0, {9})).value() == first);
+  check_refused(core, squares(2, 0, {16}), errc::bad_frame, "contradicts");
+  check_refused(core, squares(1, 1, {1}), errc::stale, "after its vote on step 2");
+}
+
+TEST_CASE("a coordinator refuses who is no stage, and keeps few steps open") {
+  step_coordinator_core core({.stages = 2});
+  check_refused(core, vote(1, 2), errc::bad_frame, "there are 2 stages");
+  CHECK_FALSE(core.hear(vote(1, 0)).value());
+  CHECK(core.hear(vote(1, 1)).value()->left_out.empty());  // what was refused counts for nothing
+  for (std::uint64_t step = 2; step < 2 + step_coordinator_core::max_open; ++step)
+    CHECK_FALSE(core.hear(vote(step, 0)).value());
+  check_refused(core, vote(1000, 0), errc::bad_frame, "too many steps");
+  CHECK(core.hear(vote(2, 1)).value());  // those that are open go on
+}
+
+TEST_CASE("squares are added up in the order of stages and parameters, whatever comes first") {
+  const double parts[] = {1e16, 1, 1};
+  const auto scale_of = [&](bool backwards) {
+    step_coordinator_core core({.stages = 3, .clip_norm = 1});
+    std::optional<step_decision> last;
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      const std::uint32_t stage = backwards ? 2 - i : i;
+      last = core.hear(squares(1, stage, {parts[stage]})).value();
+      CHECK(last.has_value() == (i == 2));
+    }
+    return last->scale;
+  };
+  CHECK(scale_of(false) == scale_of(true));
+  CHECK(scale_of(false) == 1 / std::sqrt((1e16 + 1) + 1));
+}
+
+TEST_CASE("the scale brings the global norm to its bound, and leaves what is below it") {
+  const auto scale = [](double most, double of) {
+    step_coordinator_core core({.clip_norm = most});
+    return core.hear(squares(1, 0, {of})).value()->scale;
+  };
+  CHECK_THAT(scale(2, 32), WithinRel(2 / std::sqrt(32), 1e-15));
+  CHECK(scale(2, 4) == 1);
+  CHECK(scale(2, 0) == 1);
+  CHECK(scale(0, 32) == 1);  // no bound
+}
+
+TEST_CASE("a norm that is not finite is no update, though each gradient is") {
+  for (const bool skip : {false, true}) {
+    step_coordinator_core core({.skip = skip, .clip_norm = 1, .scaler = loss_scaler{.scale = 8}});
+    const double huge = std::numeric_limits<double>::infinity();
+    const auto decided = core.hear(squares(3, 0, {1, huge})).value();
+    REQUIRE(decided);
+    CHECK_THAT(decided->left_out, ContainsSubstring("step 3: the norm of all gradients is inf"));
+    CHECK(decided->ends_run != skip);
+    CHECK(decided->loss_scale == 8);  // which did not make it so
+  }
+}
+
+TEST_CASE("a scale that gradients overflowed with falls, and rises again") {
+  step_coordinator_core core({.scaler = loss_scaler{.scale = 4, .interval = 2}});
+  std::uint64_t step = 0;
+  const auto scale_after = [&](const std::string& bad) {
+    const auto decided = core.hear(vote(++step, 0, bad)).value();
+    REQUIRE(decided);
+    CHECK(decided->left_out.empty() == bad.empty());
+    CHECK_FALSE(decided->ends_run);
+    CHECK(decided->loss_scale == core.scaler()->scale);
+    return decided->loss_scale;
+  };
+  CHECK(scale_after("") == 4);
+  CHECK(scale_after("infinite") == 2);
+  CHECK(scale_after("") == 2);
+  CHECK(core.scaler()->applied == 1);
+  CHECK(scale_after("") == 4);
+  CHECK(scale_after("infinite") == 2);
+  CHECK(scale_after("infinite") == 1);
+  const auto last = core.hear(vote(++step, 0, "infinite")).value();
+  CHECK(last->ends_run);
+  CHECK_THAT(last->left_out, ContainsSubstring("; the loss scale is 1 already; nothing was"));
+  CHECK(step_coordinator_core({.scaler = loss_scaler{}})
+            .hear(vote(1, 0, "the loss", true))
+            .value()
+            ->ends_run);
+}
+
+TEST_CASE("a loss scale falls when a step overflows and rises after many that did not") {
+  loss_scaler scaler{.scale = 8, .most = 16, .interval = 2};
+  const auto after = [&scaler](bool finite) {
+    scaler.hear(finite);
+    return scaler.scale;
+  };
+  CHECK(after(true) == 8);
+  CHECK(after(true) == 16);
+  CHECK(after(true) == 16);
+  CHECK(after(true) == 16);  // its most
+  CHECK(after(false) == 8);
+  CHECK(after(true) == 8);
+  CHECK(after(false) == 4);
+  CHECK(after(true) == 4);  // a skipped step resets the count
+  CHECK(scaler.can_fall());
+  for (int i = 0; i < 9; ++i) scaler.hear(false);
+  CHECK(scaler.scale == 1);  // its least
+  CHECK_FALSE(scaler.can_fall());
+}
