@@ -10,14 +10,18 @@ namespace troupe::actors {
 /// One pipeline stage: a slice of the model or several, its chunks, and their places in the flow.
 /// Lives on any node.
 using stage_actor = caf::typed_actor<
-    // From whoever composes the pipeline, once, before the first `run`.
-    caf::replies_to<struct connect_stage>::with<struct done>,
+    // From whoever composes the pipeline, once, before the first `run_stage`.
+    caf::replies_to<struct connect_stage>::with<struct acknowledged>,
+    // From the trainer, before the first `run_stage` that names it. Errors: bad_config (a rule that
+    // the plan breaks, chunks that are not the stage's), bad_frame (its number or kind).
+    caf::replies_to<struct announce_plan>::with<struct acknowledged>,
     // From the trainer. The answer comes when the stage's part of the step is over and, if it is a
     // training step, applied or left out. Several may be outstanding; they run in order. Errors:
-    // handler_failed (the arithmetic threw), stale, bad_frame, bad_config (the plan).
-    caf::replies_to<struct run>::with<struct run_done>,
+    // handler_failed (the arithmetic threw), stale, bad_frame, bad_config (a plan that was not
+    // announced, or is of another kind of step).
+    caf::replies_to<struct run_stage>::with<struct stage_done>,
     // From the stage of the slice before (perhaps itself) or the feeder, in the order of
-    // micro-batches; may come before the `run` of its step.
+    // micro-batches; may come before the `run_stage` of its step.
     caf::reacts_to<struct activation>,
     // From the feeder, to the stage of the last slice.
     caf::reacts_to<struct target>,
@@ -35,11 +39,11 @@ using stage_actor = caf::typed_actor<
     // bad_data naming the tensor; bad_frame for a piece that is not due; bad_config for a chunk
     // that the stage does not have; stale where no rehearsal was run. After an error in the middle
     // of a load the stage runs no step until it has been loaded whole.
-    caf::replies_to<struct load_weights>::with<struct done>,
-    caf::replies_to<struct read_weights>::with<struct weights>,
+    caf::replies_to<struct load_weights>::with<struct acknowledged>,
+    caf::replies_to<struct read_weights>::with<struct weights_piece>,
     caf::replies_to<struct read_rehearsal>::with<struct rehearsed>,
     // The same of its optimizer's state, of all chunks, which the optimizer answers.
-    caf::replies_to<struct load_state>::with<struct done>,
+    caf::replies_to<struct load_state>::with<struct acknowledged>,
     caf::replies_to<struct read_state>::with<struct kept_state>>;
 
 /// Decides for all stages alike what becomes of a training step, and what the next loss is
@@ -58,7 +62,7 @@ using optimizer_actor = caf::typed_actor<
     // that do not match, stale for a step out of order.
     caf::replies_to<struct apply_gradients>::with<struct applied>,
     // From the trainer by way of the stage, between steps. Errors: bad_data naming the tensor.
-    caf::replies_to<struct load_state>::with<struct done>,
+    caf::replies_to<struct load_state>::with<struct acknowledged>,
     caf::replies_to<struct read_state>::with<struct kept_state>>;
 
 /// Hands batches to the pipeline's two ends as far as their credits allow; the rest waits with it.
@@ -88,7 +92,8 @@ using shard_actor = caf::typed_actor<
     caf::replies_to<struct connect_shard>::with<struct shard_directory>,
     // From that ledger, here and below; from others, or before it: not_admitted, and nothing is
     // done. A worker may push from now on; none of its pushes is decided any more.
-    caf::replies_to<struct admit_worker>::with<struct done>, caf::reacts_to<struct expel_worker>,
+    caf::replies_to<struct admit_worker>::with<struct acknowledged>,
+    caf::reacts_to<struct expel_worker>,
     // From the ledger: what becomes of pushes, in the same order at every shard.
     caf::reacts_to<struct apply_pushes>, caf::reacts_to<struct refuse_push>,
     // From a worker, one after another, perhaps in pieces; the same one again is applied once and
@@ -115,7 +120,7 @@ using ledger_actor = caf::typed_actor<
     caf::replies_to<struct join_server>::with<struct joined>,
     // From a worker's process while no push is under way. The worker is gone when the answer
     // comes; unknown: done. Errors: not_admitted for another process's worker.
-    caf::replies_to<struct leave_server>::with<struct done>,
+    caf::replies_to<struct leave_server>::with<struct acknowledged>,
     // From the shards, each of itself; others are not heard.
     caf::reacts_to<struct staged_push>,
     // From anybody. Answered once members are as few as it says.
@@ -128,7 +133,7 @@ using worker_actor = caf::typed_actor<
     caf::replies_to<struct run_share>::with<struct share_done>,
     // From the driver, between shares: the server's parameters and the worker's own buffers.
     // Errors: those of the parameter server.
-    caf::replies_to<struct read_weights>::with<struct weights>,
+    caf::replies_to<struct read_weights>::with<struct weights_piece>,
     // From the worker's own thread.
     caf::reacts_to<struct share_outcome>>;
 
@@ -136,7 +141,7 @@ using worker_actor = caf::typed_actor<
 using server_host_actor = caf::typed_actor<
     // From the driver. Errors: bad_config (unknown model or optimizer), bad_data, bad_frame for
     // values that are not due or not complete, and those of joining a parameter server.
-    caf::replies_to<struct shard_values>::with<struct done>,
+    caf::replies_to<struct shard_values>::with<struct acknowledged>,
     caf::replies_to<struct build_shard>::with<struct shard_built>,
     caf::replies_to<struct open_ledger>::with<struct ledger_opened>,
     caf::replies_to<struct build_worker>::with<struct worker_built>,

@@ -6,8 +6,8 @@
 namespace troupe::actors {
 
 /// Done, with nothing to say.
-struct done {
-  static constexpr auto declared = travels("done");
+struct acknowledged {
+  static constexpr auto declared = travels("acknowledged");
 
   template <class Self, class Fields>
   static void fields(Self&, Fields&) {}
@@ -21,6 +21,6 @@ struct shut_down {
   static void fields(Self&, Fields&) {}
 };
 
-using common_messages = message_list<done, shut_down>;
+using common_messages = message_list<acknowledged, shut_down>;
 
 }  // namespace troupe::actors

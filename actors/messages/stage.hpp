@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include "actors/messages/declaration.hpp"
 #include "engine/schedule/plan.hpp"
@@ -16,13 +18,49 @@
 /// the sums of weights that it shares with other stages.
 namespace troupe::actors {
 
+/// A stage's actions as a tensor: a message's header could not hold those of a long plan.
+struct packed_actions {
+  at::Tensor numbers;  // [n] i32, see engine::pack
+
+  [[nodiscard]] static packed_actions pack(const std::vector<engine::action>& actions);
+  /// What does not come from `pack` is a std::invalid_argument.
+  [[nodiscard]] std::vector<engine::action> unpack() const;
+
+  /// As a member of a message, instead of the list itself.
+  template <class List, class Fields>
+  static void fields_of(List& actions, Fields& f) {
+    packed_actions packed;
+    if constexpr (std::is_const_v<List>) packed = pack(actions);
+    f(packed.numbers);
+    if constexpr (!std::is_const_v<List>) actions = packed.unpack();
+  }
+};
+
+/// The stage's own plan for steps to come, told once and checked then. It replaces what had the
+/// same number.
+struct announce_plan {
+  static constexpr auto declared = travels("announce_plan");
+
+  std::uint32_t number = 0;  // below engine::plan_book::capacity
+  engine::step_kind kind = engine::step_kind::training;
+  std::uint32_t microbatches = 0;
+  std::uint32_t chunks = 1;
+  engine::stage_plan steps;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.number, self.kind, self.microbatches, self.chunks, self.steps.memory_cap);
+    packed_actions::fields_of(self.steps.actions, f);
+  }
+};
+
 /// A stage's part of one step.
-struct run {
-  static constexpr auto declared = travels("run");
+struct run_stage {
+  static constexpr auto declared = travels("run_stage");
 
   engine::step_key step;
   engine::step_kind kind = engine::step_kind::training;
-  std::string plan;             // this stage's plan alone, in text form (engine::to_text)
+  std::uint32_t plan = 0;       // which of the plans that were announced
   std::int64_t batch_size = 0;  // images in the whole batch
   std::uint64_t number = 0;     // which training step this is, from 1
   double learning_rate = 0;
@@ -37,8 +75,8 @@ struct run {
 };
 
 /// The step is over, and applied or left out.
-struct run_done {
-  static constexpr auto declared = travels("run_done");
+struct stage_done {
+  static constexpr auto declared = travels("stage_done");
 
   engine::step_key step;
   double loss = 0;                       // last stage: mean over the batch
@@ -112,7 +150,7 @@ struct tied_gradient {
   }
 };
 
-using stage_messages = message_list<run, run_done, output_ready, work_done, gradients_ready,
-                                    step_undone, tied_gradient>;
+using stage_messages = message_list<announce_plan, run_stage, stage_done, output_ready, work_done,
+                                    gradients_ready, step_undone, tied_gradient>;
 
 }  // namespace troupe::actors

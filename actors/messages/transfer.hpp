@@ -37,8 +37,8 @@ struct read_weights {
 };
 
 /// Of a chunk's parameters and buffers in the model's order, as they are after the last update.
-struct weights {
-  static constexpr auto declared = travels("weights");
+struct weights_piece {
+  static constexpr auto declared = travels("weights_piece");
 
   tensor_piece piece = {};
 
@@ -111,7 +111,7 @@ struct rehearsed {
   }
 };
 
-using transfer_messages = message_list<load_weights, read_weights, weights, load_state, read_state,
-                                       kept_state, read_rehearsal, rehearsed>;
+using transfer_messages = message_list<load_weights, read_weights, weights_piece, load_state,
+                                       read_state, kept_state, read_rehearsal, rehearsed>;
 
 }  // namespace troupe::actors

@@ -79,7 +79,7 @@ caf::result<applied> on_apply(self_pointer self, const apply_gradients& order) {
   return applied{state.version, std::chrono::duration<double>(steady_clock::now() - begin).count()};
 }
 
-caf::result<done> on_load(self_pointer self, const load_state& from) {
+caf::result<acknowledged> on_load(self_pointer self, const load_state& from) {
   auto& state = self->state;
   const auto refuse = [&](const error& why) {
     return to_caf({why.code, state.name + ": " + why.text});
@@ -90,11 +90,11 @@ caf::result<done> on_load(self_pointer self, const load_state& from) {
   }
   if (auto added = state.loading.add(from.piece); !added) return refuse(added.error());
   for (auto& [name, tensor] : state.loading.take()) state.loaded.emplace_back(name, tensor);
-  if (!state.loading.complete()) return done{};
+  if (!state.loading.complete()) return acknowledged{};
   auto slots = optimizers::from_named(std::exchange(state.loaded, {}), state.names);
   if (!slots) return refuse(slots.error());
   state.slots = std::move(*slots);
-  return done{};
+  return acknowledged{};
 }
 
 caf::result<kept_state> on_read(self_pointer self, const read_state& what) {

@@ -279,7 +279,7 @@ parameter_client::~parameter_client() {
 }
 
 result<void> parameter_client::leave() {
-  const auto left = ask_.request<done>(ledger_, leave_server{id_}, options_.deadline).get();
+  const auto left = ask_.request<acknowledged>(ledger_, leave_server{id_}, options_.deadline).get();
   return left ? result<void>() : tl::unexpected(left.error());
 }
 

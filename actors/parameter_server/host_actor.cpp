@@ -45,12 +45,12 @@ std::optional<caf::error> refuse_threads(std::int32_t threads) {
                                        " threads; from 1 to " + std::to_string(most_threads)});
 }
 
-caf::result<done> on_values(self_pointer self, const shard_values& given) {
+caf::result<acknowledged> on_values(self_pointer self, const shard_values& given) {
   auto& all = self->state.values[given.name];
   if (given.piece.begin == list_place{}) all = tensor_assembly();
   if (auto added = all.add(given.piece); !added)
     return to_caf({added.error().code, given.name + ": " + added.error().text});
-  return done{};
+  return acknowledged{};
 }
 
 caf::result<shard_built> on_shard(self_pointer self, const build_shard& order) {

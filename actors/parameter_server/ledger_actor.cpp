@@ -73,7 +73,8 @@ void answer_reports(self_pointer self) {
 void admit(self_pointer self, worker_id worker) {
   for (const auto& shard : self->state.shards) {
     self->request(shard, shard_deadline, admit_worker{worker})
-        .then([self, worker](const done&) { perform(self, self->state.core->admitted(worker)); },
+        .then([self,
+               worker](const acknowledged&) { perform(self, self->state.core->admitted(worker)); },
               [self](const caf::error& why) { give_up(self, from_caf(why)); });
   }
 }
@@ -176,11 +177,11 @@ caf::result<joined> on_join(self_pointer self, const join_server& order) {
 }
 
 /// Only a worker's own process takes it out.
-caf::result<done> on_leave(self_pointer self, const leave_server& order) {
+caf::result<acknowledged> on_leave(self_pointer self, const leave_server& order) {
   auto& present = self->state.present;
   const auto found =
       std::ranges::find_if(present, [&](const auto& each) { return each.second == order.worker; });
-  if (found == present.end()) return done{};
+  if (found == present.end()) return acknowledged{};
   const auto& sender = self->current_sender();
   if (!sender || sender->node() != found->first.node())
     return to_caf({errc::not_admitted, "worker " + std::to_string(order.worker.value) +
@@ -188,7 +189,7 @@ caf::result<done> on_leave(self_pointer self, const leave_server& order) {
   self->demonitor(found->first);
   present.erase(found);
   leave(self, order.worker);
-  return done{};
+  return acknowledged{};
 }
 
 caf::result<ledger_report> on_read(self_pointer self, const read_ledger& order) {

@@ -373,11 +373,11 @@ shard_actor::behavior_type shard_behavior(self_pointer self,
   });
   return {
       [self](const connect_shard& how) { return on_connect(self, how); },
-      [self](const admit_worker& who) -> caf::result<done> {
+      [self](const admit_worker& who) -> caf::result<acknowledged> {
         if (const auto from = check_ledger(self, "an admission"); !from)
           return to_caf(from.error());
         self->state.core->admit(who.worker);
-        return done{};
+        return acknowledged{};
       },
       [self](const expel_worker& who) {
         return from_ledger(self, "an expulsion", [&] {

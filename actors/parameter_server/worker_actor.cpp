@@ -171,8 +171,8 @@ class apprentice {
       std::make_shared<engine::activity>(std::vector<const engine::model*>{&module_.layers()});
 };
 
-using answer =
-    std::variant<caf::typed_response_promise<share_done>, caf::typed_response_promise<weights>>;
+using answer = std::variant<caf::typed_response_promise<share_done>,
+                            caf::typed_response_promise<weights_piece>>;
 
 struct worker_state {
   std::string name;
@@ -230,9 +230,9 @@ caf::result<share_done> on_share(self_pointer self, const run_share& order) {
   return promise;
 }
 
-caf::result<weights> on_read(self_pointer self, const read_weights& what) {
+caf::result<weights_piece> on_read(self_pointer self, const read_weights& what) {
   if (auto refused = refuse_more(self->state)) return *refused;
-  auto promise = self->make_response_promise<weights>();
+  auto promise = self->make_response_promise<weights_piece>();
   post(self, promise, [what](apprentice& who, share_outcome& outcome) -> result<void> {
     auto piece = who.weights(what);
     if (!piece) return tl::unexpected(piece.error());
@@ -249,9 +249,9 @@ void on_outcome(self_pointer self, const share_outcome& outcome) {
   if (!report.failure.empty()) report.failure = self->state.name + ": " + report.failure;
   if (auto* share = std::get_if<caf::typed_response_promise<share_done>>(&to.mapped()))
     share->deliver(report);
-  else if (auto& read = std::get<caf::typed_response_promise<weights>>(to.mapped());
+  else if (auto& read = std::get<caf::typed_response_promise<weights_piece>>(to.mapped());
            outcome.weights)
-    read.deliver(weights{*outcome.weights});
+    read.deliver(weights_piece{*outcome.weights});
   else
     read.deliver(to_caf({report.code, report.failure}));
 }

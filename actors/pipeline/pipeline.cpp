@@ -20,7 +20,6 @@
 #include "engine/model/model.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
-#include "engine/schedule/plan_text.hpp"
 #include "engine/state/scaler_state.hpp"
 #include "optimizers/options.hpp"
 
@@ -34,6 +33,20 @@ using std::chrono::steady_clock;
 constexpr std::chrono::minutes step_deadline{60};
 /// Of one request that no step waits for, and of one piece of weights or state.
 constexpr std::chrono::minutes transfer_deadline{5};
+
+/// How a pipeline's steps are planned; what it makes is checked.
+engine::plan_book::planner planner_of(engine::schedule_choice schedule,
+                                      const engine::model_layout& layout) {
+  return [schedule = std::move(schedule), layout](
+             engine::step_kind kind, std::uint32_t microbatches) -> result<engine::plan> {
+    result<engine::plan> plan = kind == engine::step_kind::evaluation
+                                    ? engine::forward_only(layout, microbatches)
+                                    : engine::plan_step(schedule, layout.stages, microbatches);
+    if (!plan) return plan;
+    if (auto sound = engine::check(*plan, kind); !sound) return tl::unexpected(sound.error());
+    return plan;
+  };
+}
 
 /// The stage of the layer that has a parameter of this name; nullopt: no layer has.
 std::optional<std::size_t> stage_of(const std::string& parameter, const engine::model& layers,
@@ -86,8 +99,8 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
     : ask_(std::make_unique<requester>(system)),
       open_(std::make_shared<open_steps>()),
       stages_(std::move(stages)),
-      schedule_(std::move(schedule)),
       layout_(layout),
+      plans_(planner_of(std::move(schedule), layout)),
       last_finish_(steady_clock::now()) {}
 
 pipeline::pipeline(pipeline&&) = default;
@@ -181,20 +194,10 @@ result<void> pipeline::connect(const pipeline_options& options) {
       around.after.push_back(last ? neighbour{} : slice_at(at + 1));
       if (first || last) around.feeder = caf::actor_cast<caf::strong_actor_ptr>(feeder_);
     }
-    const auto connected = ask<done>(stages_[s], std::move(around));
+    const auto connected = ask<acknowledged>(stages_[s], std::move(around));
     if (!connected) return tl::unexpected(connected.error());
   }
   return {};
-}
-
-result<engine::plan> pipeline::plan_for(const step_order& order) const {
-  if (order.kind == engine::step_kind::evaluation)
-    return engine::forward_only(layout_, order.microbatches);
-  auto plan = engine::plan_step(schedule_, layout_.stages, order.microbatches);
-  if (plan) {
-    if (auto sound = engine::check(*plan, order.kind); !sound) return tl::unexpected(sound.error());
-  }
-  return plan;
 }
 
 engine::step_key pipeline::next_step() {
@@ -207,21 +210,34 @@ double pipeline::loss_scale_of(const step_order& order) const {
   return has_scaler_ && updates_ > 0 ? 0 : loss_scale_;
 }
 
+result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, engine::plan plan) {
+  std::vector<future<acknowledged>> answers;
+  for (std::size_t i = 0; i < stages_.size(); ++i)
+    answers.push_back(ask_->request<acknowledged>(
+        stages_[i],
+        announce_plan{number, kind, plan.microbatches, plan.chunks, std::move(plan.stages[i])},
+        transfer_deadline));
+  const auto known = all(std::move(answers)).get();
+  if (!known) return tl::unexpected(known.error());
+  return {};
+}
+
 result<void> pipeline::begin(const engine::step_key& step, const step_order& order) {
-  auto plan = plan_for(order);
+  auto plan = plans_.plan_for(order.kind, order.microbatches);
   if (!plan) return tl::unexpected(plan.error());
+  if (plan->fresh)
+    if (auto known = announce(plan->number, order.kind, *std::move(plan->fresh)); !known)
+      return known;
   const auto update = updates_ + 1;
   const double loss_scale = loss_scale_of(order);
   if (order.kind == engine::step_kind::training && !order.rehearsal) updates_ = update;
-  std::vector<future<run_done>> answers;
+  std::vector<future<stage_done>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i) {
-    const engine::plan own{
-        plan->schedule, plan->microbatches, {plan->stages[i]}, plan->chunks, plan->order};
-    answers.push_back(
-        ask_->request<run_done>(stages_[i],
-                                run{step, order.kind, engine::to_text(own), order.images, update,
-                                    order.learning_rate, order.rehearsal, loss_scale},
-                                step_deadline));
+    answers.push_back(ask_->request<stage_done>(
+        stages_[i],
+        run_stage{step, order.kind, plan->number, order.images, update, order.learning_rate,
+                  order.rehearsal, loss_scale},
+        step_deadline));
   }
   under_way_.push_back({step, order.images, steady_clock::now(), all(std::move(answers))});
   open_->add(under_way_.back().answers);
@@ -290,7 +306,7 @@ result<std::vector<engine::named_tensor>> pipeline::read_weights() {
   std::vector<engine::named_tensor> all;
   for (std::uint32_t at = 0; at < layout_.positions(); ++at) {
     const auto [stage, chunk] = layout_.slice_at(at);
-    if (auto part = read<weights>(stage, actors::read_weights{chunk}, all); !part)
+    if (auto part = read<weights_piece>(stage, actors::read_weights{chunk}, all); !part)
       return tl::unexpected(part.error());
   }
   return all;
@@ -341,7 +357,7 @@ result<void> pipeline::load(std::size_t stage, Request message,
                             const std::vector<engine::named_tensor>& tensors) {
   return give_pieces(tensors, pieces_, [&](tensor_piece piece) -> result<void> {
     message.piece = std::move(piece);
-    auto loaded = ask<done>(stages_.at(stage), message);
+    auto loaded = ask<acknowledged>(stages_.at(stage), message);
     if (!loaded) return tl::unexpected(loaded.error());
     return {};
   });

@@ -19,6 +19,7 @@
 #include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
+#include "engine/schedule/plan_book.hpp"
 #include "engine/step/edge.hpp"
 #include "engine/step/loss_scaler.hpp"
 #include "engine/verify/reference.hpp"
@@ -164,7 +165,7 @@ class pipeline {
   [[nodiscard]] const feeder_actor& feeder() const noexcept { return feeder_; }
 
  private:
-  using step_answers = future<std::vector<run_done>>;  // one a stage, or the first error
+  using step_answers = future<std::vector<stage_done>>;  // one a stage, or the first error
   class open_steps;
   struct pending_step {
     engine::step_key key;
@@ -188,7 +189,9 @@ class pipeline {
   template <class Request>
   [[nodiscard]] result<void> load(std::size_t stage, Request message,
                                   const std::vector<engine::named_tensor>& tensors);
-  [[nodiscard]] result<engine::plan> plan_for(const step_order& order) const;
+  /// Tells all stages a plan that they do not know, and waits until they do.
+  [[nodiscard]] result<void> announce(std::uint32_t number, engine::step_kind kind,
+                                      engine::plan plan);
   [[nodiscard]] double loss_scale_of(const step_order& order) const;
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
@@ -200,8 +203,8 @@ class pipeline {
   step_coordinator_actor coordinator_;  // null: nothing couples the stages
   double loss_scale_ = 1;               // with a scaler: of the first training step
   bool has_scaler_ = false;
-  engine::schedule_choice schedule_;
   engine::model_layout layout_;
+  engine::plan_book plans_;
   std::deque<pending_step> under_way_;
   std::uint64_t last_step_ = 0;
   std::uint64_t updates_ = 0;

@@ -19,6 +19,7 @@
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/model/model.hpp"
+#include "engine/schedule/plan_book.hpp"
 #include "engine/schedule/plan_text.hpp"
 
 namespace troupe::actors {
@@ -76,7 +77,7 @@ at::Tensor seed_of(double loss_scale) {
   return loss_scale == 1 ? at::Tensor() : at::scalar_tensor(loss_scale, at::kFloat);  // [] f32
 }
 
-engine::work_item item_of(const engine::action& what, const run& order,
+engine::work_item item_of(const engine::action& what, const run_stage& order,
                           const microbatch_inbox& in) {
   using engine::work_kind;
   engine::work_item item{.evaluation = order.kind == engine::step_kind::evaluation,
@@ -184,30 +185,51 @@ void perform_effects(stage_pointer self, const result<engine::stage_effects>& ef
   if (self->state.core.is_idle()) self->state.work->open_gap();
 }
 
-caf::result<run_done> on_run(stage_pointer self, const run& order) {
+/// A plan comes from another process: it is checked here, and nowhere after.
+caf::result<acknowledged> on_announce_plan(stage_pointer self, const announce_plan& told) {
+  auto& state = self->state;
+  const auto refuse = [&](errc code, const std::string& why) {
+    return to_caf({code, state.name + ": " + why});
+  };
+  if (told.number >= engine::plan_book::capacity)
+    return refuse(errc::bad_frame, "plan " + std::to_string(told.number) +
+                                       " is out of range: below " +
+                                       std::to_string(engine::plan_book::capacity));
+  if (told.kind != engine::step_kind::training && told.kind != engine::step_kind::evaluation)
+    return refuse(errc::bad_frame, "a plan for no kind of step");
+  if (told.chunks != state.modules.size())
+    return refuse(errc::bad_config, "a plan for " + std::to_string(told.chunks) +
+                                        " chunks, but the stage has " +
+                                        std::to_string(state.modules.size()));
+  auto proved = engine::proved_plan::prove(told.steps, told.microbatches, told.chunks, told.kind);
+  if (!proved) return refuse(proved.error().code, "its plan is wrong: " + proved.error().text);
+  state.plans.insert_or_assign(told.number, std::move(*proved));
+  return acknowledged{};
+}
+
+caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
   auto& state = self->state;
   if (state.before.empty())
     return to_caf({errc::bad_config, state.name + ": a run before its neighbours are known"});
-  const auto plan = engine::parse(order.plan);
-  if (!plan) return to_caf(plan.error());
-  if (plan->stages.size() != 1)
-    return to_caf({errc::bad_config, state.name + ": a run needs the plan of one stage"});
-  if (plan->chunks != state.modules.size())
-    return to_caf({errc::bad_config, state.name + ": a plan for " + std::to_string(plan->chunks) +
-                                         " chunks, but the stage has " +
-                                         std::to_string(state.modules.size())});
+  const auto plan = state.plans.find(order.plan);
+  if (plan == state.plans.end())
+    return to_caf({errc::bad_config, state.name + ": a run of plan " + std::to_string(order.plan) +
+                                         ", which was not announced to it"});
+  if (plan->second->kind() != order.kind)
+    return to_caf({errc::bad_config, state.name + ": plan " + std::to_string(order.plan) +
+                                         " is of another kind of step than the run that names it"});
   if (!state.loading.empty())
     return to_caf({errc::bad_data, state.name + ": a run before all of its weights were loaded"});
-  auto effects = state.core.begin({order.step, order.kind, plan->stages.front(),
-                                   state.modules.front()->options().is_first,
-                                   state.modules.back()->options().is_last, plan->chunks});
+  auto effects =
+      state.core.begin({order.step, plan->second, state.modules.front()->options().is_first,
+                        state.modules.back()->options().is_last});
   if (!effects) return to_caf({effects.error().code, state.name + ": " + effects.error().text});
   const bool trains = order.kind == engine::step_kind::training;
   if (auto begun =
           trains ? state.end.core.begin(order.step, order.number, order.rehearsal) : result<void>();
       !begun)
     return to_caf(begun.error());
-  auto promise = self->make_response_promise<run_done>();
+  auto promise = self->make_response_promise<stage_done>();
   state.steps.emplace(order.step, announced_step{order, {}, promise});
   if (trains)
     state.work->post(
@@ -278,7 +300,7 @@ void couple(stage_state& state, const connect_stage& to) {
   end.core = engine::step_end_core(std::move(rules));
 }
 
-caf::result<done> on_connect(stage_pointer self, const connect_stage& to) {
+caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to) {
   auto& state = self->state;
   const auto refuse = [&](const char* why) {
     return to_caf({errc::bad_config, state.name + ": " + why});
@@ -298,11 +320,12 @@ caf::result<done> on_connect(stage_pointer self, const connect_stage& to) {
     return refuse("its steps are coupled with others', and nobody coordinates them");
   if (!state.steps.empty()) return refuse("it cannot be connected while a step is under way");
   state.core = engine::stage_core(to.credits);
+  state.plans.clear();
   state.before = to_links(to.before);
   state.after = to_links(to.after);
   state.feeder = caf::actor_cast<feeder_actor>(to.feeder);
   couple(state, to);
-  return done{};
+  return acknowledged{};
 }
 
 /// Null for a chunk that the stage does not have.
@@ -314,7 +337,7 @@ caf::error no_such_chunk(const stage_state& state, std::uint32_t chunk) {
   return to_caf({errc::bad_config, state.name + " has no chunk " + std::to_string(chunk)});
 }
 
-caf::result<done> on_load(stage_pointer self, const load_weights& from) {
+caf::result<acknowledged> on_load(stage_pointer self, const load_weights& from) {
   auto& state = self->state;
   const auto* module = module_of(state, from.chunk);
   if (!module) return no_such_chunk(state, from.chunk);
@@ -324,7 +347,7 @@ caf::result<done> on_load(stage_pointer self, const load_weights& from) {
   if (auto added = loader.add(from.piece); !added)
     return to_caf({added.error().code, state.name + ": " + added.error().text});
   if (loader.complete()) state.loading.erase(from.chunk);
-  return done{};
+  return acknowledged{};
 }
 
 /// The piece of a list that is asked for, as copies: the list may change when the answer is sent.
@@ -337,11 +360,11 @@ caf::result<Answer> piece_of(const stage_state& state,
   return Answer{std::move(*piece)};
 }
 
-caf::result<weights> on_read(stage_pointer self, const read_weights& what) {
+caf::result<weights_piece> on_read(stage_pointer self, const read_weights& what) {
   const auto* module = module_of(self->state, what.chunk);
   if (!module) return no_such_chunk(self->state, what.chunk);
-  return piece_of<weights>(self->state, engine::collect_weights(module->layers()), what.from,
-                           what.most);
+  return piece_of<weights_piece>(self->state, engine::collect_weights(module->layers()), what.from,
+                                 what.most);
 }
 
 caf::result<rehearsed> on_read_rehearsal(stage_pointer self, const read_rehearsal& what) {
@@ -385,7 +408,10 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const connect_stage& to) {
         return answering(self->state.name, [&] { return on_connect(self, to); });
       },
-      [self](const run& order) {
+      [self](const announce_plan& told) {
+        return answering(self->state.name, [&] { return on_announce_plan(self, told); });
+      },
+      [self](const run_stage& order) {
         return answering(self->state.name, [&] { return on_run(self, order); });
       },
       [self](const activation& in) {

@@ -29,7 +29,7 @@
 #include "optimizers/gradients.hpp"
 
 /// What a stage's shell is made of, for its own sources alone: stage_actor.cpp moves micro-batches,
-/// update.cpp ends training steps.
+/// step_end.cpp ends training steps.
 namespace troupe::actors {
 
 /// What has arrived for one micro-batch and not been used yet.
@@ -50,9 +50,9 @@ struct slice_link {
 
 /// A step that was announced and not answered.
 struct announced_step {
-  run order;
-  run_done report;
-  caf::typed_response_promise<run_done> answer;
+  run_stage order;
+  stage_done report;
+  caf::typed_response_promise<stage_done> answer;
 };
 
 /// What a rehearsal gave (see read_rehearsal).
@@ -81,6 +81,7 @@ struct step_end_state {
 struct stage_state {
   std::string name;
   engine::stage_core core;
+  std::map<std::uint32_t, engine::shared_plan> plans;  // by number, each checked
   // By chunk; used by the work thread while an action runs.
   std::vector<std::unique_ptr<engine::stage_module>> modules;
   std::vector<slice_link> before, after;  // by chunk

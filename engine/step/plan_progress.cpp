@@ -4,26 +4,14 @@
 #include <utility>
 
 namespace troupe::engine {
-namespace {
 
-/// What an action adds to the activations held, in a training step.
-int held_by(action_kind kind) {
-  if (kind == action_kind::forward) return 1;
-  return kind == action_kind::input_gradient ? 0 : -1;
-}
-
-}  // namespace
-
-plan_progress::plan_progress(stage_plan steps, std::uint32_t chunks, step_kind kind)
-    : steps_(std::move(steps)), kind_(kind), chunks_(chunks), started_(steps_.actions.size()) {
-  int held = 0;
-  int most = 0;
-  for (std::size_t place = 0; place < steps_.actions.size(); ++place) {
-    const action& what = steps_.actions[place];
-    lane_of(what).places.push_back(place);
-    most = std::max(most, held += held_by(what.kind));
+plan_progress::plan_progress(shared_plan steps)
+    : steps_(std::move(steps)), started_(steps_->actions().size()) {
+  chunks_.reserve(steps_->chunks());
+  for (std::uint32_t chunk = 0; chunk < steps_->chunks(); ++chunk) {
+    const auto& [forwards, gradients, weights] = steps_->places_of(chunk);
+    chunks_.push_back({{&forwards}, {&gradients}, {&weights}});
   }
-  if (kind_ == step_kind::training) spare_ = steps_.memory_cap - static_cast<std::uint32_t>(most);
 }
 
 plan_progress::lane& plan_progress::lane_of(const action& what) {
@@ -38,7 +26,7 @@ std::optional<action> plan_progress::best(const std::function<bool(const action&
   const auto consider = [&](const lane& of) {
     if (of.empty() || (how == execution::planned && of.front() != next_)) return;
     if (found && *found < of.front()) return;
-    const action& what = steps_.actions[of.front()];
+    const action& what = steps_->actions()[of.front()];
     if (in_turn(what, of.front()) && can_start(what) && has_room(of.front())) found = of.front();
   };
   for (const auto& chunk : chunks_) {
@@ -47,7 +35,7 @@ std::optional<action> plan_progress::best(const std::function<bool(const action&
     consider(chunk.weights);
   }
   if (!found) return std::nullopt;
-  return steps_.actions[*found];
+  return steps_->actions()[*found];
 }
 
 bool plan_progress::in_turn(const action& what, std::size_t place) const {
@@ -71,8 +59,8 @@ bool plan_progress::in_turn(const action& what, std::size_t place) const {
 }
 
 bool plan_progress::has_room(std::size_t place) const {
-  return steps_.actions[place].kind != action_kind::forward || place == next_ ||
-         kind_ == step_kind::evaluation || early_ < spare_;
+  return steps_->actions()[place].kind != action_kind::forward || place == next_ ||
+         steps_->kind() == step_kind::evaluation || early_ < steps_->spare();
 }
 
 void plan_progress::start(const action& what) {
@@ -80,7 +68,8 @@ void plan_progress::start(const action& what) {
   started_[own.front()] = true;
   ++own.started;
   if (what.kind == action_kind::forward) ++early_;
-  if (held_by(what.kind) < 0) ++chunks_[what.chunk].complete;
+  if (what.kind == action_kind::backward || what.kind == action_kind::weight_gradient)
+    ++chunks_[what.chunk].complete;
   for (; !complete() && started_[next_]; ++next_)
     if (next().kind == action_kind::forward) --early_;
 }

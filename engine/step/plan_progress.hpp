@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/schedule/plan.hpp"
+#include "engine/step/proved_plan.hpp"
 
 namespace troupe::engine {
 
@@ -17,7 +17,7 @@ enum class execution : std::uint8_t {
 };
 
 /// One stage's plan while it is carried out: which of its actions have started and which may be
-/// next. A pure value type; the plan is one that `check_stage` accepts.
+/// next. A pure value type.
 ///
 /// Of the actions that can start the plan's first is the best: a stage leaves the plan's order only
 /// for what it waits for. Four rules say what may come before its turn.
@@ -33,7 +33,8 @@ enum class execution : std::uint8_t {
 /// waits for ever.
 class plan_progress {
  public:
-  plan_progress(stage_plan steps, std::uint32_t chunks, step_kind kind);
+  /// `steps` is not null.
+  explicit plan_progress(shared_plan steps);
 
   /// The action to start now; nullopt if none can. `can_start`: what the plan does not know, that
   /// the inputs of an action are there.
@@ -45,17 +46,17 @@ class plan_progress {
 
   /// The plan's next action, which the stage waits for when it can start none. The plan must not be
   /// complete.
-  [[nodiscard]] const action& next() const { return steps_.actions[next_]; }
-  [[nodiscard]] bool complete() const noexcept { return next_ == steps_.actions.size(); }
+  [[nodiscard]] const action& next() const { return steps_->actions()[next_]; }
+  [[nodiscard]] bool complete() const noexcept { return next_ == steps_->actions().size(); }
 
  private:
-  /// The places in the plan of a chunk's actions of one kind, in the order of micro-batches.
+  /// How far a chunk's actions of one kind are.
   struct lane {
-    std::vector<std::size_t> places;
+    const std::vector<std::size_t>* places;  // of the shared plan
     std::size_t started = 0;
 
-    [[nodiscard]] bool empty() const noexcept { return started == places.size(); }
-    [[nodiscard]] std::size_t front() const { return places[started]; }
+    [[nodiscard]] bool empty() const noexcept { return started == places->size(); }
+    [[nodiscard]] std::size_t front() const { return (*places)[started]; }
   };
   struct chunk_lanes {
     lane forwards, gradients, weights;  // F; I and B; W
@@ -66,12 +67,10 @@ class plan_progress {
   [[nodiscard]] bool in_turn(const action& what, std::size_t place) const;
   [[nodiscard]] bool has_room(std::size_t place) const;
 
-  stage_plan steps_;
-  step_kind kind_;
+  shared_plan steps_;
   std::vector<chunk_lanes> chunks_;
   std::vector<bool> started_;  // by place in the plan
   std::size_t next_ = 0;       // the first that has not started
-  std::uint32_t spare_ = 0;    // activations that the cap allows and the plan never holds
   std::uint32_t early_ = 0;    // forwards that have started before their turn, which is to come
 };
 

@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "engine/schedule/plan_checker.hpp"
 #include "engine/schedule/plan_text.hpp"
 
 namespace troupe::engine {
@@ -18,12 +17,6 @@ tl::unexpected<error> stale(const step_key& key, const step_key& last, const std
 
 std::string number(microbatch_id microbatch) {
   return std::to_string(microbatch.value);
-}
-
-std::uint32_t count_microbatches(const stage_plan& steps) {
-  return static_cast<std::uint32_t>(std::ranges::count_if(steps.actions, [](const action& what) {
-    return what.kind == action_kind::forward && what.chunk == 0;
-  }));
 }
 
 }  // namespace
@@ -50,17 +43,13 @@ result<stage_effects> stage_core::begin(run_step step) {
   if (!new_epoch && queue_.size() == max_queued_steps)
     return fail(errc::bad_frame, to_string(step.key) + " is announced while " +
                                      std::to_string(max_queued_steps) + " steps are queued");
-  const std::uint32_t microbatches = count_microbatches(step.plan);
-  if (auto good = check_stage(step.plan, {}, microbatches, step.chunks, step.kind); !good)
-    return fail(errc::bad_config,
-                "the plan of " + to_string(step.key) + " is wrong: " + good.error().text);
   queued_step made{.key = step.key,
-                   .kind = step.kind,
+                   .kind = step.plan->kind(),
                    .is_first = step.is_first,
                    .is_last = step.is_last,
-                   .chunks = step.chunks,
-                   .microbatches = microbatches,
-                   .progress = {std::move(step.plan), step.chunks, step.kind}};
+                   .chunks = step.plan->chunks(),
+                   .microbatches = step.plan->microbatches(),
+                   .progress = plan_progress(std::move(step.plan))};
   auto here = take_early(made);
   if (!here) return tl::unexpected(here.error());
   made.here = std::move(*here);

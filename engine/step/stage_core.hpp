@@ -14,6 +14,7 @@
 #include "engine/schedule/plan.hpp"
 #include "engine/step/credits.hpp"
 #include "engine/step/plan_progress.hpp"
+#include "engine/step/proved_plan.hpp"
 #include "engine/step/step_key.hpp"
 
 namespace troupe::engine {
@@ -21,11 +22,9 @@ namespace troupe::engine {
 /// The announcement of one step to one stage.
 struct run_step {
   step_key key;
-  step_kind kind = step_kind::training;
-  stage_plan plan;
-  bool is_first = false;     ///< The inputs of its first chunk are the data.
-  bool is_last = false;      ///< Its last chunk needs targets for its forwards, and no gradients.
-  std::uint32_t chunks = 1;  ///< Slices of the model on this stage.
+  shared_plan plan;       ///< Not null; says which kind of step it is.
+  bool is_first = false;  ///< The inputs of its first chunk are the data.
+  bool is_last = false;   ///< Its last chunk needs targets for its forwards, and no gradients.
 };
 
 /// Effect: start this action now; answer with `action_done`.
@@ -95,9 +94,8 @@ class stage_core {
   explicit stage_core(std::uint32_t credits = default_credits, execution how = execution::ready)
       : credits_(credits), how_(how) {}
 
-  /// Errors: stale when a later or the same step was announced; bad_config when the plan breaks a
-  /// rule of `check_stage`; bad_frame when too many steps are queued, or when an early arrival for
-  /// this step does not fit it.
+  /// Errors: stale when a later or the same step was announced; bad_frame when too many steps are
+  /// queued, or when an early arrival for this step does not fit it.
   [[nodiscard]] result<stage_effects> begin(run_step step);
 
   /// The activation from the slice before `chunk`, or the data on the first one. Before its

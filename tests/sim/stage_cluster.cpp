@@ -30,6 +30,11 @@ stage_cluster::stage_cluster(cluster_options options, std::uint64_t seed)
   for (std::uint64_t step = 0; step <= options_.steps; ++step)
     trains_.push_back(below(3) >= options_.evaluations_of_3);
   for (auto& edge : feeder_) edge.start_epoch(epoch_);
+  for (const auto kind : {step_kind::training, step_kind::evaluation})
+    for (const stage_plan& steps :
+         (kind == step_kind::training ? options_.training : evaluation_).stages)
+      proved_[kind].push_back(
+          proved_plan::prove(steps, options_.training.microbatches, layout_.chunks, kind).value());
 }
 
 std::uint32_t stage_cluster::below(std::uint32_t bound) {
@@ -85,12 +90,9 @@ void stage_cluster::announce() {
 }
 
 void stage_cluster::begin(std::uint32_t s, std::uint64_t number) {
-  const run_step step{current(number),
-                      trains_[number] ? step_kind::training : step_kind::evaluation,
-                      plan_of(number, s),
-                      s == 0,
-                      layout_.slice_at(layout_.positions() - 1).stage == s,
-                      layout_.chunks};
+  const auto kind = trains_[number] ? step_kind::training : step_kind::evaluation;
+  const run_step step{current(number), proved_.at(kind)[s], s == 0,
+                      layout_.slice_at(layout_.positions() - 1).stage == s};
   began_[s] = std::max(began_[s] + 1, now_ + a_delay());  // announcements keep order
   at(began_[s], arrives, [this, s, step] {
     deliver(s, step.key, [step](stage_core& core) { return core.begin(step); });

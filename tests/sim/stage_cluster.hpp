@@ -104,6 +104,7 @@ class stage_cluster {
   const engine::model_layout layout_;
   const std::uint32_t stages_;
   engine::plan evaluation_;
+  std::map<engine::step_kind, std::vector<engine::shared_plan>> proved_;  // by stage
   std::mt19937_64 random_;
   std::vector<bool> trains_;  // by step
   std::vector<engine::stage_core> cores_;

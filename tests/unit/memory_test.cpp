@@ -136,7 +136,7 @@ engine::model wide_layers() {
   return made;
 }
 
-using behaviour = caf::typed_actor<caf::replies_to<done>::with<done>>;
+using behaviour = caf::typed_actor<caf::replies_to<acknowledged>::with<acknowledged>>;
 
 }  // namespace
 
@@ -243,19 +243,19 @@ TEST_CASE("an actor whose handler throws ends with an error that names it, and w
   requester ask(system);
   const auto thrower = system.spawn([](behaviour::pointer self) -> behaviour::behavior_type {
     end_when_thrown(*self, "thrower");
-    return {[](const done&) -> done { throw std::bad_alloc(); }};
+    return {[](const acknowledged&) -> acknowledged { throw std::bad_alloc(); }};
   });
-  const auto answer = ask.request<done>(thrower, done{}, patience).get(patience);
+  const auto answer = ask.request<acknowledged>(thrower, acknowledged{}, patience).get(patience);
   REQUIRE_FALSE(answer);
   CHECK(answer.error().code == errc::handler_failed);
   CHECK_THAT(answer.error().text, ContainsSubstring("thrower: there is no memory left"));
 
   const auto ended = system.spawn([](behaviour::pointer self) -> behaviour::behavior_type {
-    return {[self](const done&) -> caf::result<done> {
-      return self->make_response_promise<done>();  // never kept
+    return {[self](const acknowledged&) -> caf::result<acknowledged> {
+      return self->make_response_promise<acknowledged>();  // never kept
     }};
   });
-  const auto waits = ask.request<done>(ended, done{}, patience);
+  const auto waits = ask.request<acknowledged>(ended, acknowledged{}, patience);
   end_because(ended.address(), "worker", std::runtime_error("why"));
   CHECK_THAT(waits.get(patience).error().text, ContainsSubstring("worker: why"));
 }

@@ -2,10 +2,13 @@
 // declarations that are wrong.
 #include <caf/message.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <cstdint>
 #include <string>
 
 #include "actors/messages/checks.hpp"
+#include "actors/messages/stage.hpp"
 #include "actors/remote/message_registry.hpp"
+#include "engine/schedule/generators.hpp"
 
 namespace troupe::tests {
 
@@ -103,4 +106,30 @@ TEST_CASE("a list's messages travel under their names and on their lanes, those 
   const auto kept = types.encode(caf::make_message(at_home{}), none, nobody);
   REQUIRE(!kept);
   CHECK(kept.error().code == errc::unknown_message);
+}
+
+TEST_CASE("a stage's plan travels beside the header, and one that is malformed does not arrive") {
+  message_registry types;
+  types.add(stage_messages{});
+  no_directory nobody;
+  const announce_plan told{.number = 3,
+                           .kind = engine::step_kind::training,
+                           .microbatches = 4000,
+                           .chunks = 2,
+                           .steps = engine::interleaved_1f1b(2, 4000, 2).stages[1]};
+  messages::frame frame;
+  REQUIRE(types.encode(caf::make_message(told), frame, nobody));
+  REQUIRE(frame.tensors.size() == 1);
+  CHECK(frame.tensors.front().bytes.bytes == told.steps.actions.size() * sizeof(std::int32_t));
+  const auto arrived = types.decode(frame, nobody);
+  REQUIRE(arrived);
+  CHECK(arrived->get_as<announce_plan>(0).steps == told.steps);
+
+  auto* const numbers = reinterpret_cast<std::int32_t*>(frame.tensors.front().bytes.data);
+  numbers[7] = -1;
+  const auto refused = types.decode(frame, nobody);
+  REQUIRE(!refused);
+  CHECK(refused.error().text.find("action 7 of a stage's plan is none: -1") != std::string::npos);
+  frame.tensors.front().descriptor.type = messages::dtype::f32;
+  CHECK(!types.decode(frame, nobody));
 }

@@ -90,7 +90,7 @@ push_gradients push_of(engine::worker_id worker, std::uint64_t sequence) {
 TEST_CASE("a shard without a ledger refuses orders and pushes, and still answers pulls") {
   stage_set world;
   const auto shard = world.shard();
-  world.refused<done>(shard, admit_worker{first}, errc::not_admitted, "before its ledger");
+  world.refused<acknowledged>(shard, admit_worker{first}, errc::not_admitted, "before its ledger");
   world.refused<void>(shard, expel_worker{first}, errc::not_admitted, "before its ledger");
   world.refused<void>(shard, order_of(1), errc::not_admitted, "before its ledger");
   world.refused<void>(shard, refuse_push{{first, 1}, errc::stale, ""}, errc::not_admitted,
@@ -112,7 +112,7 @@ TEST_CASE("a shard obeys the ledger that connected it, and nobody else") {
   REQUIRE(client);
   const auto as_ledger = caf::actor_cast<caf::strong_actor_ptr>(ledger);
   world.refused<shard_directory>(shard, connect_shard{0, as_ledger}, errc::bad_config, "once");
-  world.refused<done>(shard, admit_worker{{7}}, errc::not_admitted, "not its ledger");
+  world.refused<acknowledged>(shard, admit_worker{{7}}, errc::not_admitted, "not its ledger");
   world.refused<void>(shard, expel_worker{first}, errc::not_admitted, "not its ledger");
   world.refused<void>(shard, order_of(1), errc::not_admitted, "not its ledger");
   world.refused<void>(shard, refuse_push{{first, 1}, errc::stale, ""}, errc::not_admitted,
@@ -178,7 +178,7 @@ TEST_CASE("a worker joins once, and a ledger's report waits until it has left") 
   const auto nobody = world.ask.request<ledger_report>(ledger, read_ledger{0}, patience);
   CHECK(world.answer<ledger_report>(ledger, read_ledger{1})->members == 1);
   CHECK_FALSE(nobody.ready());
-  REQUIRE(world.answer<done>(ledger, leave_server{in->worker}));
+  REQUIRE(world.answer<acknowledged>(ledger, leave_server{in->worker}));
   const auto report = nobody.get(patience);
   REQUIRE(report);
   CHECK(report->members == 0);
@@ -200,7 +200,7 @@ TEST_CASE("what a worker repeats or asks for is bounded") {
   for (const auto& each : same) CHECK_FALSE(each.ready());
   world.refused<pulled>(shard, pull_parameters{{0, 0}, std::nullopt}, errc::bad_data,
                         "2 parameters");
-  REQUIRE(world.answer<done>(ledger, leave_server{in->worker}));
+  REQUIRE(world.answer<acknowledged>(ledger, leave_server{in->worker}));
   for (const auto& each : same) CHECK(each.get(patience).error().code == errc::cancelled);
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("a host refuses orders for what cannot be, and builds what can") {
   world.refused<shard_built>(host, good, errc::bad_frame, "are not complete");
   const auto give = [&](const std::vector<engine::named_tensor>& values) {
     REQUIRE(give_pieces(values, {}, [&](tensor_piece piece) -> result<void> {
-      auto given = world.answer<done>(host, shard_values{"shard-0", std::move(piece)});
+      auto given = world.answer<acknowledged>(host, shard_values{"shard-0", std::move(piece)});
       if (!given) return tl::unexpected(given.error());
       return {};
     }));

@@ -190,7 +190,7 @@ TEST_CASE("a stage that was loaded in part runs nothing before it is loaded whol
   const auto refusal = [&](const tensor_piece& piece) {
     std::optional<error> why;
     self->request(run.actors[0], patience, load_weights{0, piece})
-        .receive([](const done&) {}, [&](const caf::error& what) { why = from_caf(what); });
+        .receive([](const acknowledged&) {}, [&](const caf::error& what) { why = from_caf(what); });
     return why;
   };
   std::vector<tensor_piece> pieces;

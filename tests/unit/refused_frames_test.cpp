@@ -123,9 +123,9 @@ TEST_CASE("an answer over a limit, or one that cannot be sent at all, is an erro
                                         ContainsSubstring("limit tensor_bytes is 4000"));
   }
   SECTION("of a type that was not added") {
-    const auto target =
-        nodes.far_actor([]() -> caf::behavior { return {[](int) { return actors::done{}; }}; });
-    const auto answer = ask.request<actors::done>(target, 1, patience).get();
+    const auto target = nodes.far_actor(
+        []() -> caf::behavior { return {[](int) { return actors::acknowledged{}; }}; });
+    const auto answer = ask.request<actors::acknowledged>(target, 1, patience).get();
     REQUIRE(!answer);
     CHECK(answer.error().code == errc::unknown_message);
   }

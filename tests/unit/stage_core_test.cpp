@@ -28,17 +28,28 @@ constexpr step_key at(std::uint64_t step, std::uint64_t epoch = 1) {
   return {{epoch}, {step}};
 }
 
+shared_plan proved(const stage_plan& steps, std::uint32_t microbatches, step_kind kind,
+                   std::uint32_t chunks = 1) {
+  return proved_plan::prove(steps, microbatches, chunks, kind).value();
+}
+
+shared_plan gpipe_of(std::uint32_t microbatches) {
+  return proved(gpipe(1, microbatches).stages[0], microbatches, step_kind::training);
+}
+
 /// A step of a gpipe plan for a stage in the middle of a pipeline.
 run_step middle(step_key key, std::uint32_t microbatches = 2) {
-  return {key, step_kind::training, gpipe(1, microbatches).stages[0], false, false};
+  return {key, gpipe_of(microbatches), false, false};
 }
 
 run_step last(step_key key, std::uint32_t microbatches = 2) {
-  return {key, step_kind::training, gpipe(1, microbatches).stages[0], false, true};
+  return {key, gpipe_of(microbatches), false, true};
 }
 
 run_step evaluation(step_key key, std::uint32_t microbatches = 2) {
-  return {key, step_kind::evaluation, forward_only({}, microbatches).stages[0], false, false};
+  return {key,
+          proved(forward_only({}, microbatches).stages[0], microbatches, step_kind::evaluation),
+          false, false};
 }
 
 /// A training step of a stage in the middle, with the plan given as text.
@@ -47,7 +58,8 @@ run_step planned(const std::string& actions, std::uint32_t cap, std::uint32_t mi
   const auto text = "schedule any microbatches " + std::to_string(microbatches) +
                     (chunks > 1 ? " chunks " + std::to_string(chunks) + " looped" : "") +
                     "\nstage 0 cap " + std::to_string(cap) + ": " + actions;
-  return {at(1), step_kind::training, parse(text).value().stages[0], false, false, chunks};
+  return {at(1), proved(parse(text).value().stages[0], microbatches, step_kind::training, chunks),
+          false, false};
 }
 
 /// A middle stage starts an action: it grants a credit for what the action uses.
@@ -205,14 +217,26 @@ TEST_CASE("an announcement that early arrivals contradict is refused") {
   CHECK(core.waiting_for() == "no step is announced");
 }
 
-TEST_CASE("a plan that breaks a rule is refused before it runs") {
+TEST_CASE("no plan that breaks a rule can be proved, so none reaches a core") {
+  auto steps = gpipe(1, 2).stages[0];
+  steps.actions.pop_back();
+  const auto prove = [&](std::uint32_t microbatches, std::uint32_t chunks, step_kind kind) {
+    return proved_plan::prove(steps, microbatches, chunks, kind).error();
+  };
+  CHECK(prove(2, 1, step_kind::training) == error{errc::bad_config, "stage 0: B1 is missing"});
+  CHECK(prove(2, 1, step_kind::evaluation).code == errc::bad_config);
+  CHECK(prove(2, 0, step_kind::training).code == errc::bad_config);
+  CHECK(prove(2, max_chunks + 1, step_kind::training).code == errc::bad_config);
+  CHECK(prove(0, 1, step_kind::training).code == errc::bad_config);
+}
+
+TEST_CASE("steps that follow one plan share it") {
   stage_core core;
-  run_step wrong = middle(at(1));
-  wrong.plan.actions.pop_back();
-  CHECK(core.begin(wrong).error() ==
-        error{errc::bad_config, "the plan of step 1 of epoch 1 is wrong: stage 0: B1 is missing"});
-  wrong.kind = step_kind::evaluation;
-  CHECK(core.begin(wrong).error().code == errc::bad_config);
+  const auto plan = gpipe_of(2);
+  for (std::uint64_t step = 1; step <= 3; ++step)
+    REQUIRE(core.begin({at(step), plan, false, false}));
+  CHECK(plan.use_count() > 3);
+  CHECK(plan->actions() == gpipe(1, 2).stages[0].actions);
 }
 
 TEST_CASE("the queue of steps is bounded") {

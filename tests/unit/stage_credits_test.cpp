@@ -14,8 +14,10 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "actors/errors.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
@@ -26,6 +28,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
 #include "engine/model/blocks.hpp"
+#include "engine/schedule/generators.hpp"
 
 namespace {
 
@@ -65,6 +68,9 @@ class inbox {
 };
 
 struct received {
+  bool answers = false;  // each run at once
+  inbox<actors::announce_plan> plans;
+  inbox<actors::run_stage> runs;
   inbox<actors::connect_stage> connections;
   inbox<actors::activation> activations;
   inbox<actors::target> targets;
@@ -76,23 +82,31 @@ actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
   return {
       [got](const actors::connect_stage& to) {
         got->connections.put(to);
-        return actors::done{};
+        return actors::acknowledged{};
       },
-      [self](const actors::run&) { return self->make_response_promise<actors::run_done>(); },
+      [got](const actors::announce_plan& told) {
+        got->plans.put(told);
+        return actors::acknowledged{};
+      },
+      [self, got](const actors::run_stage& order) -> caf::result<actors::stage_done> {
+        got->runs.put(order);
+        if (got->answers) return actors::stage_done{.step = order.step, .skipped = {}};
+        return self->make_response_promise<actors::stage_done>();
+      },
       [got](const actors::activation& in) { got->activations.put(in); },
       [got](const actors::target& in) { got->targets.put(in); },
       [](const actors::gradient&) {},
       [](const actors::credit&) {},
       [](const actors::output_ready&) {},
       [](const actors::work_done&) {},
-      [](const actors::load_weights&) { return actors::done{}; },
+      [](const actors::load_weights&) { return actors::acknowledged{}; },
       [](const actors::gradients_ready&) {},
       [](const actors::step_undone&) {},
       [](const actors::tied_gradient&) {},
       [](const actors::read_weights&) {
-        return actors::weights{{{}, {}, true}};
+        return actors::weights_piece{{{}, {}, true}};
       },
-      [](const actors::load_state&) { return actors::done{}; },
+      [](const actors::load_state&) { return actors::acknowledged{}; },
       [](const actors::read_state&) { return actors::kept_state{}; },
       [](const actors::read_rehearsal&) { return actors::rehearsed{}; },
   };
@@ -161,6 +175,17 @@ struct slow_pipeline {
   actors::connect_stage wiring;
 };
 
+/// Why a stage refuses a message; empty: it does not.
+template <class Answer, class Message>
+std::string refusal(caf::scoped_actor& self, const actors::stage_actor& stage,
+                    const Message& message) {
+  std::string text;
+  self->request(stage, 10s, message)
+      .receive([](const Answer&) {},
+               [&](const caf::error& why) { text = actors::from_caf(why).text; });
+  return text;
+}
+
 }  // namespace
 
 TEST_CASE("A slow last stage bounds what the first sends ahead of it") {
@@ -190,6 +215,71 @@ TEST_CASE("An edge that is full does not hold up another") {
     CHECK(slow.got->activations.next().key.microbatch == microbatch_id{i});
   slow.settle();
   CHECK(slow.got->activations.empty());
+}
+
+TEST_CASE("A pipeline announces each plan once, and every run names the one it follows") {
+  actors::system_config config;
+  caf::actor_system system(config);
+  const auto got = std::make_shared<received>();
+  got->answers = true;
+  const auto stage = system.spawn(idle_stage, got);
+  auto pipeline = actors::pipeline::compose(system, {stage}, "1f1b");
+  REQUIRE(pipeline);
+  using engine::step_kind;
+  const auto run = [&](step_kind kind, std::uint32_t count) {
+    REQUIRE(pipeline->begin(pipeline->next_step(), {kind, count, count, 0.1}));
+    REQUIRE(pipeline->finish());
+    const auto order = got->runs.next();
+    CHECK(order.kind == kind);
+    return order.plan;
+  };
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (int step = 0; step < 20; ++step) CHECK(run(step_kind::training, 4) == 0);
+    CHECK(run(step_kind::training, 3) == 1);
+    for (int step = 0; step < 5; ++step) CHECK(run(step_kind::evaluation, 4) == 2);
+  }
+  for (const auto& [kind, count] : {std::pair(step_kind::training, 4U),
+                                    {step_kind::training, 3U},
+                                    {step_kind::evaluation, 4U}}) {
+    const auto told = got->plans.next();
+    CHECK(told.kind == kind);
+    CHECK(told.microbatches == count);
+    CHECK(told.steps.actions.size() == (kind == step_kind::training ? 2 : 1) * count);
+  }
+  CHECK(got->plans.empty());
+  caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
+}
+
+TEST_CASE("A stage refuses plans that are wrong, and runs of plans that it was not told") {
+  slow_pipeline slow;
+  caf::scoped_actor self(slow.system);
+  const actors::announce_plan good{.number = 5,
+                                   .kind = engine::step_kind::training,
+                                   .microbatches = 2,
+                                   .chunks = 1,
+                                   .steps = engine::gpipe(1, 2).stages.front()};
+  const auto changed = [&](auto change) {
+    auto message = good;
+    change(message);
+    return refusal<actors::acknowledged>(self, slow.first, message);
+  };
+  CHECK(changed([](auto& told) { told.number = 8; }) == "stage-0: plan 8 is out of range: below 8");
+  CHECK(changed([](auto& told) { told.kind = engine::step_kind{2}; }) ==
+        "stage-0: a plan for no kind of step");
+  CHECK(changed([](auto& told) { told.chunks = 2; }) ==
+        "stage-0: a plan for 2 chunks, but the stage has 1");
+  CHECK(changed([](auto& told) { told.microbatches = 3; }) ==
+        "stage-0: its plan is wrong: stage 0: F2 is missing");
+  CHECK(changed([](auto& told) { told.steps.memory_cap = 1; }) ==
+        "stage-0: its plan is wrong: stage 0: F1 would hold 2 activations, over the memory cap of "
+        "1");
+  actors::run_stage order{.step = {epoch_id{0}, step_id{99}}, .plan = 5, .batch_size = 2};
+  CHECK(refusal<actors::stage_done>(self, slow.first, order) ==
+        "stage-0: a run of plan 5, which was not announced to it");
+  CHECK(refusal<actors::acknowledged>(self, slow.first, good).empty());
+  order.kind = engine::step_kind::evaluation;
+  CHECK(refusal<actors::stage_done>(self, slow.first, order) ==
+        "stage-0: plan 5 is of another kind of step than the run that names it");
 }
 
 TEST_CASE("A pipeline refuses credits out of range") {

@@ -335,8 +335,8 @@ void driver::report(std::uint64_t step, const std::vector<ended_share>& shares) 
 result<std::vector<engine::named_tensor>> driver::read_weights() {
   if (kept_) return *kept_;
   return actors::gather_pieces([&](const actors::list_place& from) -> result<actors::tensor_piece> {
-    auto part = ask_.request<actors::weights>(workers_.front().actor,
-                                              actors::read_weights{.from = from}, read_deadline)
+    auto part = ask_.request<actors::weights_piece>(
+                        workers_.front().actor, actors::read_weights{.from = from}, read_deadline)
                     .get();
     if (!part) return tl::unexpected(part.error());
     return std::move(part->piece);

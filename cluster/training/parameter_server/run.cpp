@@ -164,9 +164,9 @@ class server_builder {
     for (const auto& each : parameters) values.push_back({each.name, each.values});
     return actors::give_pieces(values, {}, [&](actors::tensor_piece piece) -> result<void> {
       auto given =
-          ask_.request<actors::done>(host(number),
-                                     actors::shard_values{name_of_shard(number), std::move(piece)},
-                                     build_deadline)
+          ask_.request<actors::acknowledged>(
+                  host(number), actors::shard_values{name_of_shard(number), std::move(piece)},
+                  build_deadline)
               .get();
       if (!given) return tl::unexpected(given.error());
       return {};
