@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/errors.hpp"
+#include "actors/messages/step_end.hpp"
 #include "actors/failure.hpp"
 
 namespace troupe::actors {

@@ -10,6 +10,8 @@
 #include <variant>
 
 #include "actors/errors.hpp"
+#include "actors/messages/optimizer.hpp"
+#include "actors/messages/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/stage/unscale.hpp"
 #include "engine/verify/reference.hpp"
@@ -131,7 +133,7 @@ void perform(stage_pointer self, const engine::share_ties& what) {
   }
 }
 
-void perform(stage_pointer self, const engine::sum_ties& what) {
+void perform(stage_pointer self, const engine::add_ties& what) {
   auto& end = self->state.end;
   post_sum(self, what.key, what.terms,
            [own = std::exchange(end.gradients, {}), others = end.tied.take(what.key)](

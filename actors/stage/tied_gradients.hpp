@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/protocol.hpp"
+#include "actors/messages/stage.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::actors {

@@ -61,11 +61,11 @@ struct share_ties {
 };
 
 /// Effect: add what came of tied weights to the own gradients; answer with `gradients_ready`.
-struct sum_ties {
+struct add_ties {
   step_key key;
   gradient_terms terms;
 
-  bool operator==(const sum_ties&) const = default;
+  bool operator==(const add_ties&) const = default;
 };
 
 /// Effect: to the coordinator; answer with `decided`.
@@ -112,7 +112,7 @@ struct end_run {
   bool operator==(const end_run&) const = default;
 };
 
-using step_end_effect = std::variant<sum_own, share_ties, sum_ties, cast_vote, keep_gradients,
+using step_end_effect = std::variant<sum_own, share_ties, add_ties, cast_vote, keep_gradients,
                                      apply_step, undo_step, finish_step, end_run>;
 using step_end_effects = std::vector<step_end_effect>;
 
