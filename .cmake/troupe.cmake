@@ -48,7 +48,9 @@ function(troupe_library name)
     PRIVATE $<BUILD_INTERFACE:troupe_options>)
 endfunction()
 
-# troupe_test(NAME SOURCES... LINK LIBRARIES...): one Catch2 program, each case a ctest test.
+# troupe_test(NAME SOURCES... LINK LIBRARIES... LABELS LABELS...): one Catch2 program, each case a
+# ctest test. Tests that start processes run one at a time, and first, since they take longest; those
+# labelled `timed` hold clocks to less than a second and run alone.
 function(troupe_test name)
   cmake_parse_arguments(TEST "" "" "LINK;LABELS" ${ARGN})
   if(NOT TARGET assertion_thread)
@@ -63,7 +65,13 @@ function(troupe_test name)
   if(NOT TEST_LABELS)
     set(TEST_LABELS unit)
   endif()
+  set(order "")
+  if("timed" IN_LIST TEST_LABELS)
+    set(order RUN_SERIAL TRUE)
+  elseif("multiprocess" IN_LIST TEST_LABELS OR "chaos" IN_LIST TEST_LABELS)
+    set(order RESOURCE_LOCK processes COST 1000)
+  endif()
   catch_discover_tests(${name}
     TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 4 LABELS ${TEST_LABELS})
+    PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 4 LABELS "${TEST_LABELS}" ${order})
 endfunction()

@@ -87,14 +87,14 @@ using host_actor = caf::typed_actor<
 
 /// One shard of a parameter server: the only one who writes its parameters. Lives on any node.
 using shard_actor = caf::typed_actor<
-    // From the ledger itself, once, before anything else. Errors: bad_config for a second ledger;
+    // From the coordinator itself, once, before anything else. Errors: bad_config for a second coordinator;
     // not_admitted from somebody else.
     caf::replies_to<struct connect_shard>::with<struct shard_directory>,
-    // From that ledger, here and below; from others, or before it: not_admitted, and nothing is
+    // From that coordinator, here and below; from others, or before it: not_admitted, and nothing is
     // done. A worker may push from now on; none of its pushes is decided any more.
     caf::replies_to<struct admit_worker>::with<struct acknowledged>,
     caf::reacts_to<struct expel_worker>,
-    // From the ledger: what becomes of pushes, in the same order at every shard.
+    // From the coordinator: what becomes of pushes, in the same order at every shard.
     caf::reacts_to<struct apply_pushes>, caf::reacts_to<struct refuse_push>,
     // From a worker, one after another, perhaps in pieces; the same one again is applied once and
     // answered again. The answer comes when the push's fate is known and, if it is applied, its
@@ -102,7 +102,7 @@ using shard_actor = caf::typed_actor<
     // bad_data naming the parameter (unknown, shape, dtype, rows); stale (too old); bad_frame (of a
     // version that does not exist, out of sequence, repeated too often); not_admitted (no member,
     // or from another process than its first push); cancelled (it left
-    // meanwhile); handler_failed (the arithmetic threw); peer_lost (the ledger is gone).
+    // meanwhile); handler_failed (the arithmetic threw); peer_lost (the coordinator is gone).
     caf::replies_to<struct push_gradients>::with<struct pushed>,
     // From anybody; more than one message holds from members alone. Errors: bad_data for an unknown
     // parameter; not_admitted; bad_frame for a piece that is not due; handler_failed, peer_lost as
@@ -113,7 +113,7 @@ using shard_actor = caf::typed_actor<
 
 /// Decides what becomes of every push to a parameter server, once for all shards. Watches its
 /// workers and shards. Lives on any node, best beside a shard.
-using ledger_actor = caf::typed_actor<
+using coordinator_actor = caf::typed_actor<
     // From a worker. The answer comes when every shard has admitted it. Errors: bad_config for a
     // rank that is taken, a presence that is a member, too many workers; cancelled if it left
     // meanwhile; peer_lost when a shard is gone.
@@ -124,7 +124,7 @@ using ledger_actor = caf::typed_actor<
     // From the shards, each of itself; others are not heard.
     caf::reacts_to<struct staged_push>,
     // From anybody. Answered once members are as few as it says.
-    caf::replies_to<struct read_ledger>::with<struct ledger_report>>;
+    caf::replies_to<struct read_coordinator>::with<struct coordinator_report>>;
 
 /// Trains its share of every step with a parameter server.
 using worker_actor = caf::typed_actor<
@@ -143,7 +143,7 @@ using server_host_actor = caf::typed_actor<
     // values that are not due or not complete, and those of joining a parameter server.
     caf::replies_to<struct shard_values>::with<struct acknowledged>,
     caf::replies_to<struct build_shard>::with<struct shard_built>,
-    caf::replies_to<struct open_ledger>::with<struct ledger_opened>,
+    caf::replies_to<struct open_coordinator>::with<struct coordinator_opened>,
     caf::replies_to<struct build_worker>::with<struct worker_built>,
     // From the driver: the process's actors end and its main function returns.
     caf::reacts_to<struct shut_down>>;

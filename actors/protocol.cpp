@@ -2,7 +2,7 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/messages/checks.hpp"
-#include "actors/remote/message_registry.hpp"
+#include "actors/wire/message_registry.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -10,11 +10,11 @@ namespace {
 using protocol =
     join_lists<common_messages, flow_messages, stage_messages, data_messages, optimizer_messages,
                step_end_messages, pipeline_messages, transfer_messages, server_worker_messages,
-               server_ledger_messages, server_share_messages, server_host_messages>;
+               server_coordinator_messages, server_share_messages, server_host_messages>;
 
 using actors =
     interface_list<stage_actor, step_coordinator_actor, optimizer_actor, feeder_actor, data_actor,
-                   host_actor, shard_actor, ledger_actor, worker_actor, server_host_actor>;
+                   host_actor, shard_actor, coordinator_actor, worker_actor, server_host_actor>;
 
 static_assert(are_distinct(protocol{}), "two messages have one name, or one is listed twice");
 static_assert(are_listed(actors{}, protocol{}),

@@ -5,7 +5,7 @@
 #include "actors/messages/flow.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/parameter_server/host.hpp"
-#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/share.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/messages/pipeline.hpp"

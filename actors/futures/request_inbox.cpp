@@ -6,7 +6,7 @@
 #include <caf/make_actor.hpp>
 #include <mutex>
 
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -13,7 +13,7 @@
 #include <typeinfo>
 #include <utility>
 
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 #include "actors/futures/future.hpp"
 #include "actors/futures/request_inbox.hpp"
 

@@ -11,15 +11,15 @@
 #include <utility>
 
 #include "actors/detached.hpp"
-#include "actors/errors.hpp"
-#include "actors/failure.hpp"
+#include "actors/base/errors.hpp"
+#include "actors/base/failure.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/base/torch_error.hpp"
-#include "optimizers/gradients.hpp"
-#include "optimizers/saved_state.hpp"
+#include "optimizers/training/gradients.hpp"
+#include "optimizers/training/saved_state.hpp"
 
 namespace troupe::actors {
 namespace {

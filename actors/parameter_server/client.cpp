@@ -18,7 +18,7 @@
 #include "actors/messages/parameter_server/tensors.hpp"
 #include "actors/parameter_server/batch_pieces.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
-#include "actors/remote/lendable.hpp"
+#include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
 
 namespace troupe::actors {
@@ -190,15 +190,15 @@ class rest_fetcher : public std::enable_shared_from_this<rest_fetcher<Answer>> {
   std::optional<promise<Answer>> outcome_;
 };
 
-/// Lives as long as the membership: the ledger watches it. Watches the ledger and the shards.
+/// Lives as long as the membership: the coordinator watches it. Watches the coordinator and the shards.
 caf::behavior presence(caf::event_based_actor* self, promise<void> gone) {
   const auto lost = std::make_shared<promise<void>>(std::move(gone));
   self->set_down_handler([lost](const caf::down_msg& down) {
     const auto why = down.reason ? ": " + from_caf(down.reason).text : std::string();
     lost->set_error({errc::peer_lost, "a part of the parameter server is gone" + why});
   });
-  return {[self](const joined& in, const caf::strong_actor_ptr& ledger) {
-    self->monitor(caf::actor_cast<caf::actor>(ledger));
+  return {[self](const joined& in, const caf::strong_actor_ptr& coordinator) {
+    self->monitor(caf::actor_cast<caf::actor>(coordinator));
     for (const auto& each : in.shards) self->monitor(caf::actor_cast<caf::actor>(each.shard));
   }};
 }
@@ -222,11 +222,11 @@ void parameter_client::shared::add_values(fresh_values& all, std::size_t shard,
   }
 }
 
-parameter_client::parameter_client(caf::actor_system& system, requester& ask, ledger_actor ledger,
+parameter_client::parameter_client(caf::actor_system& system, requester& ask, coordinator_actor coordinator,
                                    client_options options)
     : system_(system),
       ask_(ask),
-      ledger_(std::move(ledger)),
+      coordinator_(std::move(coordinator)),
       options_(options),
       shared_(std::make_shared<shared>()),
       presence_([&] {
@@ -237,12 +237,12 @@ parameter_client::parameter_client(caf::actor_system& system, requester& ask, le
 
 result<std::unique_ptr<parameter_client>> parameter_client::join(caf::actor_system& system,
                                                                  requester& ask,
-                                                                 const ledger_actor& ledger,
+                                                                 const coordinator_actor& coordinator,
                                                                  client_options options) {
-  std::unique_ptr<parameter_client> made(new parameter_client(system, ask, ledger, options));
+  std::unique_ptr<parameter_client> made(new parameter_client(system, ask, coordinator, options));
   const auto in =
       ask.request<joined>(
-             ledger,
+             coordinator,
              join_server{options.rank, caf::actor_cast<caf::strong_actor_ptr>(made->presence_)},
              options.deadline)
           .get();
@@ -253,7 +253,7 @@ result<std::unique_ptr<parameter_client>> parameter_client::join(caf::actor_syst
 
 result<void> parameter_client::enter(const joined& in) {
   id_ = in.worker;
-  caf::anon_send(presence_, in, caf::actor_cast<caf::strong_actor_ptr>(ledger_));
+  caf::anon_send(presence_, in, caf::actor_cast<caf::strong_actor_ptr>(coordinator_));
   shared_->have.resize(in.shards.size());
   for (std::uint32_t s = 0; s < in.shards.size(); ++s) {
     const auto& [actor, parameters] = in.shards[s];
@@ -279,7 +279,7 @@ parameter_client::~parameter_client() {
 }
 
 result<void> parameter_client::leave() {
-  const auto left = ask_.request<acknowledged>(ledger_, leave_server{id_}, options_.deadline).get();
+  const auto left = ask_.request<acknowledged>(coordinator_, leave_server{id_}, options_.deadline).get();
   return left ? result<void>() : tl::unexpected(left.error());
 }
 

@@ -49,7 +49,7 @@ struct fresh_values {
 /// Pushes and pulls go to all shards at once, each shard's tensors in one message, or in pieces one
 /// after another where they are more (see `client_options::most`).
 ///
-/// Futures fail with the first error of any shard; peer_lost when a shard or the ledger is gone,
+/// Futures fail with the first error of any shard; peer_lost when a shard or the coordinator is gone,
 /// within a second, also where the answer is another shard's. One push at a time. Used by one
 /// thread. A resource: ends before the requester and the actor system.
 ///
@@ -60,7 +60,7 @@ class parameter_client {
   /// timed_out.
   [[nodiscard]] static result<std::unique_ptr<parameter_client>> join(caf::actor_system& system,
                                                                       requester& ask,
-                                                                      const ledger_actor& ledger,
+                                                                      const coordinator_actor& coordinator,
                                                                       client_options options);
   parameter_client(const parameter_client&) = delete;
   parameter_client& operator=(const parameter_client&) = delete;
@@ -94,7 +94,7 @@ class parameter_client {
   /// The oldest version among the shards' as of the last `refresh` or `push_pull`.
   [[nodiscard]] param_version version() const;
 
-  /// Fails with peer_lost when a shard or the ledger is gone.
+  /// Fails with peer_lost when a shard or the coordinator is gone.
   [[nodiscard]] future<void> lost() const;
 
   /// Leaves, and waits for that. What is under way is cancelled.
@@ -116,7 +116,7 @@ class parameter_client {
     std::int64_t rows = 0;  // where it is by rows; else 0
   };
 
-  parameter_client(caf::actor_system& system, requester& ask, ledger_actor ledger,
+  parameter_client(caf::actor_system& system, requester& ask, coordinator_actor coordinator,
                    client_options options);
   [[nodiscard]] result<void> enter(const joined& in);
   [[nodiscard]] result<std::vector<tensor_batch>> split(
@@ -132,7 +132,7 @@ class parameter_client {
 
   caf::actor_system& system_;
   requester& ask_;
-  const ledger_actor ledger_;
+  const coordinator_actor coordinator_;
   const client_options options_;
   engine::worker_id id_;
   std::uint64_t sequence_ = 0;

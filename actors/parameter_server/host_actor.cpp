@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "actors/errors.hpp"
-#include "actors/failure.hpp"
+#include "actors/base/errors.hpp"
+#include "actors/base/failure.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/tensors.hpp"
-#include "actors/parameter_server/ledger_actor.hpp"
+#include "actors/parameter_server/coordinator_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/transfer/pieces.hpp"
 
@@ -66,20 +66,20 @@ caf::result<shard_built> on_shard(self_pointer self, const build_shard& order) {
   return shard_built{keep(self, *shard)};
 }
 
-caf::result<ledger_opened> on_ledger(self_pointer self, const open_ledger& order) {
+caf::result<coordinator_opened> on_coordinator(self_pointer self, const open_coordinator& order) {
   if (order.shards.empty() || std::ranges::count(order.shards, nullptr) > 0)
-    return to_caf({errc::bad_config, "a ledger needs shards, each of which is there"});
+    return to_caf({errc::bad_config, "a coordinator needs shards, each of which is there"});
   if (order.mode > engine::server_mode::asynchronous)
-    return to_caf({errc::bad_config, "an order for a ledger names no mode"});
-  ledger_parts parts{{}, order.mode, order.staleness, order.expected_workers};
+    return to_caf({errc::bad_config, "an order for a coordinator names no mode"});
+  coordinator_parts parts{{}, order.mode, order.staleness, order.expected_workers};
   for (const auto& shard : order.shards)
     parts.shards.push_back(caf::actor_cast<shard_actor>(shard));
-  return ledger_opened{keep(self, spawn_ledger(self->system(), std::move(parts)))};
+  return coordinator_opened{keep(self, spawn_coordinator(self->system(), std::move(parts)))};
 }
 
 caf::result<worker_built> on_worker(self_pointer self, const build_worker& order) {
   if (auto refused = refuse_threads(order.threads)) return *refused;
-  if (!order.ledger) return to_caf({errc::bad_config, "an order for a worker names no ledger"});
+  if (!order.coordinator) return to_caf({errc::bad_config, "an order for a worker names no coordinator"});
   const auto& parts = self->state.parts;
   return worker_built{keep(self, spawn_worker(self->system(), self->state.ask, parts.make_learner,
                                               order, parts.memory, parts.progress, parts.losses))};
@@ -105,8 +105,8 @@ server_host_actor::behavior_type host_behavior(self_pointer self,
       [self](const build_shard& order) {
         return answering(order.name, [&] { return on_shard(self, order); });
       },
-      [self](const open_ledger& order) {
-        return answering("the parameter server's ledger", [&] { return on_ledger(self, order); });
+      [self](const open_coordinator& order) {
+        return answering("the parameter server's coordinator", [&] { return on_coordinator(self, order); });
       },
       [self](const build_worker& order) {
         return answering("worker-" + std::to_string(order.rank),

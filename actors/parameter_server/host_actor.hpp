@@ -25,7 +25,7 @@ struct server_host_parts {
   engine::loss_registry losses = engine::built_in_losses();
 };
 
-/// Spawns the actor that builds shards, ledgers and workers on this node when the driver asks.
+/// Spawns the actor that builds shards, coordinators and workers on this node when the driver asks.
 [[nodiscard]] server_host_actor spawn_server_host(caf::actor_system& system,
                                                   server_host_parts parts);
 

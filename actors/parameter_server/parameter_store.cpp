@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "actors/parameter_server/mean.hpp"
-#include "actors/remote/lendable.hpp"
+#include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/parameter_server/placement.hpp"
 

@@ -12,10 +12,10 @@
 #include <variant>
 #include <vector>
 
-#include "actors/errors.hpp"
-#include "actors/failure.hpp"
+#include "actors/base/errors.hpp"
+#include "actors/base/failure.hpp"
 #include "actors/messages/common.hpp"
-#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/batch_pieces.hpp"
 #include "engine/parameter_server/shard_core.hpp"
@@ -57,8 +57,8 @@ struct shard_state {
   std::unique_ptr<parameter_store> store;  // its tensors are the work thread's
   std::optional<engine::shard_core> core;  // once connected
   std::uint32_t index = 0;
-  ledger_actor ledger;
-  std::optional<error> lost;  // why the ledger is gone
+  coordinator_actor coordinator;
+  std::optional<error> lost;  // why the coordinator is gone
   std::map<push_id, tensor_batch> parts;
   incoming_parts incoming;
   unfetched_values unfetched;
@@ -66,7 +66,7 @@ struct shard_state {
   std::map<engine::worker_id, caf::node_id> pushers;  // the process of each member's first push
   std::map<std::uint64_t, std::variant<unanswered_pull, unanswered_push>> reading;  // by ticket
   std::uint64_t last_ticket = 0;
-  std::uint64_t refusals = 0;                 // of messages that were not the ledger's
+  std::uint64_t refusals = 0;                 // of messages that were not the coordinator's
   std::vector<fresh_batch> fresh;             // of the update that is being settled
   std::shared_ptr<engine::activity> doing;    // the work thread's
   std::unique_ptr<engine::work_thread> work;  // last: its tasks use the store
@@ -78,24 +78,24 @@ error named(const shard_state& state, const error& why) {
   return {why.code, state.name + ": " + why.text};
 }
 
-/// Whether the message at hand is from the ledger that the shard is connected to.
-result<void> check_ledger(self_pointer self, const char* what) {
+/// Whether the message at hand is from the coordinator that the shard is connected to.
+result<void> check_coordinator(self_pointer self, const char* what) {
   const auto& state = self->state;
   if (!state.core)
-    return fail(errc::not_admitted, state.name + ": " + what + " came before its ledger");
+    return fail(errc::not_admitted, state.name + ": " + what + " came before its coordinator");
   const auto& sender = self->current_sender();
-  if (sender && caf::actor_cast<caf::actor_addr>(sender) == state.ledger.address()) return {};
+  if (sender && caf::actor_cast<caf::actor_addr>(sender) == state.coordinator.address()) return {};
   return fail(errc::not_admitted,
               state.name + ": " + what + " came from " +
                   (sender ? "actor " + std::to_string(sender->id()) : "nobody") +
-                  ", which is not its ledger");
+                  ", which is not its coordinator");
 }
 
-/// Runs a handler of the ledger's orders. To anybody else a request is answered with why not; an
+/// Runs a handler of the coordinator's orders. To anybody else a request is answered with why not; an
 /// order without an answer is dropped, and said in the log, less and less often.
 template <class Body>
-caf::result<void> from_ledger(self_pointer self, const char* what, const Body& body) {
-  const auto allowed = check_ledger(self, what);
+caf::result<void> from_coordinator(self_pointer self, const char* what, const Body& body) {
+  const auto allowed = check_coordinator(self, what);
   if (allowed) {
     body();
     return caf::unit;
@@ -141,7 +141,7 @@ void read_for(self_pointer self, std::variant<unanswered_pull, unanswered_push> 
 }
 
 void report(self_pointer self, const engine::report_staged& what) {
-  self->send(self->state.ledger,
+  self->send(self->state.coordinator,
              staged_push{self->state.index, what.what, what.fault ? what.fault->code : errc{},
                          what.fault ? what.fault->text : ""});
 }
@@ -227,23 +227,23 @@ void obey(self_pointer self, const result<engine::shard_effects>& effects) {
   if (effects) return perform(self, *effects);
   const auto why = named(self->state, effects.error());
   fail_all(self, why);
-  self->quit(to_caf(why));  // shard and ledger disagree: a bug
+  self->quit(to_caf(why));  // shard and coordinator disagree: a bug
 }
 
 caf::result<shard_directory> on_connect(self_pointer self, const connect_shard& how) {
   auto& state = self->state;
-  if (state.core || !how.ledger)
-    return to_caf(named(state, {errc::bad_config, "it takes one ledger, once"}));
+  if (state.core || !how.coordinator)
+    return to_caf(named(state, {errc::bad_config, "it takes one coordinator, once"}));
   const auto& sender = self->current_sender();
   if (!sender ||
-      caf::actor_cast<caf::actor_addr>(sender) != caf::actor_cast<caf::actor_addr>(how.ledger))
-    return to_caf(named(state, {errc::not_admitted, "a ledger connects it itself"}));
+      caf::actor_cast<caf::actor_addr>(sender) != caf::actor_cast<caf::actor_addr>(how.coordinator))
+    return to_caf(named(state, {errc::not_admitted, "a coordinator connects it itself"}));
   if (how.mode > engine::server_mode::asynchronous)
-    return to_caf(named(state, {errc::bad_config, "its ledger names no mode"}));
+    return to_caf(named(state, {errc::bad_config, "its coordinator names no mode"}));
   state.index = how.index;
-  state.ledger = caf::actor_cast<ledger_actor>(how.ledger);
+  state.coordinator = caf::actor_cast<coordinator_actor>(how.coordinator);
   state.core.emplace(engine::server_rules{.mode = how.mode, .staleness = how.staleness});
-  self->monitor(state.ledger);
+  self->monitor(state.coordinator);
   return shard_directory{state.store->directory()};
 }
 
@@ -251,7 +251,7 @@ caf::result<shard_directory> on_connect(self_pointer self, const connect_shard& 
 std::optional<error> reason_to_refuse(self_pointer self, const push_id& push) {
   const auto& state = self->state;
   if (state.lost) return named(state, *state.lost);
-  if (!state.core) return named(state, {errc::not_admitted, "no ledger has been opened"});
+  if (!state.core) return named(state, {errc::not_admitted, "no coordinator has been opened"});
   const auto known = state.pushers.find(push.worker);
   const auto& sender = self->current_sender();
   if (known != state.pushers.end() && (!sender || sender->node() != known->second))
@@ -368,19 +368,19 @@ shard_actor::behavior_type shard_behavior(self_pointer self,
         end_because(here, name, problem);
       });
   self->set_down_handler([self](const caf::down_msg&) {
-    self->state.lost = error{errc::peer_lost, "the parameter server's ledger is gone"};
+    self->state.lost = error{errc::peer_lost, "the parameter server's coordinator is gone"};
     fail_all(self, named(self->state, *self->state.lost));
   });
   return {
       [self](const connect_shard& how) { return on_connect(self, how); },
       [self](const admit_worker& who) -> caf::result<acknowledged> {
-        if (const auto from = check_ledger(self, "an admission"); !from)
+        if (const auto from = check_coordinator(self, "an admission"); !from)
           return to_caf(from.error());
         self->state.core->admit(who.worker);
         return acknowledged{};
       },
       [self](const expel_worker& who) {
-        return from_ledger(self, "an expulsion", [&] {
+        return from_coordinator(self, "an expulsion", [&] {
           self->state.incoming.forget(who.worker);
           self->state.unfetched.forget(who.worker);
           perform(self, self->state.core->expel(who.worker));
@@ -388,10 +388,10 @@ shard_actor::behavior_type shard_behavior(self_pointer self,
         });
       },
       [self](const apply_pushes& order) {
-        return from_ledger(self, "an update", [&] { on_apply(self, order); });
+        return from_coordinator(self, "an update", [&] { on_apply(self, order); });
       },
       [self](const refuse_push& order) {
-        return from_ledger(self, "a refusal", [&] {
+        return from_coordinator(self, "a refusal", [&] {
           perform(self, self->state.core->refuse(order.push, {order.code, order.text}));
         });
       },

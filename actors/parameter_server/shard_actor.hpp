@@ -20,7 +20,7 @@ struct shard_parts {
 };
 
 /// Spawns a shard with a work thread of its own, on which everything that reads or writes its
-/// parameters runs. When its ledger is gone it fails what waits, and whatever comes, with
+/// parameters runs. When its coordinator is gone it fails what waits, and whatever comes, with
 /// peer_lost.
 [[nodiscard]] shard_actor spawn_shard(caf::actor_system& system, shard_parts parts);
 

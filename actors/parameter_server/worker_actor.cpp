@@ -13,12 +13,12 @@
 #include <utility>
 #include <variant>
 
-#include "actors/errors.hpp"
-#include "actors/failure.hpp"
+#include "actors/base/errors.hpp"
+#include "actors/base/failure.hpp"
 #include "actors/messages/parameter_server/share.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/parameter_server/client.hpp"
-#include "actors/remote/lendable.hpp"
+#include "actors/wire/lendable.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/model/activity.hpp"
@@ -53,7 +53,7 @@ class apprentice {
     auto what = make(order);
     if (!what) return tl::unexpected(what.error());
     auto server = parameter_client::join(
-        system, *ask, caf::actor_cast<ledger_actor>(order.ledger),
+        system, *ask, caf::actor_cast<coordinator_actor>(order.coordinator),
         {.rank = order.rank, .bf16_gradients = order.bf16_gradients, .memory = memory});
     if (!server) return tl::unexpected(server.error());
     std::unique_ptr<apprentice> made(new apprentice(std::move(ask), std::move(*what), *loss,

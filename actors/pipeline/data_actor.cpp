@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "actors/detached.hpp"
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "engine/base/torch_error.hpp"

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "actors/errors.hpp"
-#include "actors/failure.hpp"
+#include "actors/base/errors.hpp"
+#include "actors/base/failure.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "engine/base/torch_error.hpp"

@@ -153,7 +153,7 @@ class pipeline {
   [[nodiscard]] result<void> load_weights(std::uint32_t position,
                                           const std::vector<engine::named_tensor>& tensors);
 
-  /// Every optimizer's state, under the names of optimizers/saved_state.hpp, and that of the scaler
+  /// Every optimizer's state, under the names of optimizers/training/saved_state.hpp, and that of the scaler
   /// if there is one. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_state();
 

@@ -6,9 +6,9 @@
 #include <map>
 #include <vector>
 
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 #include "actors/messages/step_end.hpp"
-#include "actors/failure.hpp"
+#include "actors/base/failure.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "actors/remote/process_identity.hpp"
+#include "actors/base/process_identity.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::actors {

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "actors/remote/process_identity.hpp"
+#include "actors/base/process_identity.hpp"
 #include "messages/base/error.hpp"
 #include "messages/base/ids.hpp"
 #include "messages/frame.hpp"

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <utility>
 
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 #include "actors/futures/request_inbox.hpp"
 #include "messages/base/log.hpp"
 

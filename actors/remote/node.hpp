@@ -17,8 +17,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "actors/remote/gate.hpp"
-#include "actors/remote/message_registry.hpp"
+#include "actors/wire/gate.hpp"
+#include "actors/wire/message_registry.hpp"
 #include "actors/remote/remote_actor.hpp"
 #include "actors/remote/remote_core.hpp"
 #include "actors/remote/ticker.hpp"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 #include "actors/futures/request_inbox.hpp"
 #include "actors/remote/node.hpp"
 #include "messages/base/log.hpp"

@@ -2,7 +2,7 @@
 
 #include <caf/message.hpp>
 
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 
 namespace troupe::actors {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "actors/remote/gate.hpp"
+#include "actors/wire/gate.hpp"
 #include "messages/frame.hpp"
 
 namespace troupe::actors {

@@ -10,8 +10,8 @@
 #include <iterator>
 #include <utility>
 
-#include "actors/errors.hpp"
-#include "actors/failure.hpp"
+#include "actors/base/errors.hpp"
+#include "actors/base/failure.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"

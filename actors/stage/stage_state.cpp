@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::actors {

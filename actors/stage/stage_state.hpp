@@ -26,7 +26,7 @@
 #include "engine/step/stage_core.hpp"
 #include "engine/step/step_end_core.hpp"
 #include "messages/base/error.hpp"
-#include "optimizers/gradients.hpp"
+#include "optimizers/training/gradients.hpp"
 
 /// What a stage's shell is made of, for its own sources alone: stage_actor.cpp moves micro-batches,
 /// step_end.cpp ends training steps.

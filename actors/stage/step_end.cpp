@@ -9,7 +9,7 @@
 #include <utility>
 #include <variant>
 
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/step_end.hpp"
 #include "engine/base/torch_error.hpp"

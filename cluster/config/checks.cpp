@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "cluster/config/outputs.hpp"
-#include "cluster/config/secret_file.hpp"
+#include "cluster/config/files/secret_file.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_file.hpp"
 #include "messages/base/near_miss.hpp"

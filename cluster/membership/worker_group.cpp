@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"

@@ -12,7 +12,7 @@
 
 #include "cluster/config/checks.hpp"
 #include "cluster/config/command_line.hpp"
-#include "cluster/config/secret_file.hpp"
+#include "cluster/config/files/secret_file.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/worker_group.hpp"

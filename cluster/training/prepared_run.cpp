@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "cluster/training/checkpoint.hpp"
+#include "cluster/training/saving/checkpoint.hpp"
 #include "cluster/training/one_class.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "engine/data/sampler.hpp"
@@ -14,7 +14,7 @@
 #include "engine/state/scaler_state.hpp"
 #include "messages/base/near_miss.hpp"
 #include "optimizers/groups.hpp"
-#include "optimizers/saved_state.hpp"
+#include "optimizers/training/saved_state.hpp"
 
 namespace troupe::cluster {
 namespace {

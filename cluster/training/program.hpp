@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "cluster/config/command_line.hpp"
-#include "cluster/training/exit_codes.hpp"
+#include "cluster/training/saving/exit_codes.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {

@@ -9,7 +9,7 @@
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/membership/worker_group.hpp"
-#include "cluster/training/saving.hpp"
+#include "cluster/training/saving/saving.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {

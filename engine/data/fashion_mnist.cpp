@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/data/idx_header.hpp"
-#include "engine/data/resample.hpp"
+#include "engine/data/image/resample.hpp"
 #include "engine/data/sources.hpp"
 
 namespace troupe::engine {

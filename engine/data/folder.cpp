@@ -11,8 +11,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "engine/data/image.hpp"
-#include "engine/data/resample.hpp"
+#include "engine/data/image/image.hpp"
+#include "engine/data/image/resample.hpp"
 #include "engine/data/sources.hpp"
 #include "engine/data/worker_pool.hpp"
 #include "messages/base/log.hpp"

@@ -9,7 +9,7 @@
 
 namespace troupe::engine {
 
-/// To the ledger: this shard has its part of a push, or has found it wrong.
+/// To the coordinator: this shard has its part of a push, or has found it wrong.
 struct report_staged {
   based_push what;
   std::optional<error> fault;
@@ -32,7 +32,7 @@ using shard_effect = std::variant<report_staged, start_update, settle_push, forg
 using shard_effects = std::vector<shard_effect>;
 
 /// One shard of a parameter server: who may push, which parts are here, and what becomes of them.
-/// Follows the ledger's decisions in their order. A worker has one push open at a time, so parts
+/// Follows the coordinator's decisions in their order. A worker has one push open at a time, so parts
 /// are at most as many as members.
 ///
 /// A core: told what happened, it returns what to do. It holds no tensors: the caller keeps a part
@@ -41,11 +41,11 @@ class shard_core {
  public:
   explicit shard_core(const server_rules& rules) : rules_(rules) {}
 
-  // From the ledger. Errors: bad_frame for what it cannot have decided; the shard is then of no
+  // From the coordinator. Errors: bad_frame for what it cannot have decided; the shard is then of no
   // use.
 
   void admit(worker_id worker) { members_.try_emplace(worker); }
-  /// Forgets what the worker has pushed and the ledger has not ordered; what was ordered goes on.
+  /// Forgets what the worker has pushed and the coordinator has not ordered; what was ordered goes on.
   [[nodiscard]] shard_effects expel(worker_id worker);
   [[nodiscard]] result<shard_effects> apply(const server_update& update);
   [[nodiscard]] shard_effects refuse(const push_id& push, const error& why);
@@ -81,7 +81,7 @@ class shard_core {
 
   const server_rules rules_;
   std::map<worker_id, member> members_;
-  param_version decided_;  // by the ledger
+  param_version decided_;  // by the coordinator
   param_version version_;
   std::deque<server_update> under_way_;
   std::optional<error> failure_;

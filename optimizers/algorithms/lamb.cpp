@@ -2,7 +2,7 @@
 
 #include "optimizers/algorithms.hpp"
 #include "optimizers/algorithms/moments.hpp"
-#include "optimizers/algorithms/squares.hpp"
+#include "optimizers/training/squares.hpp"
 
 namespace troupe::optimizers {
 namespace {

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "actors/futures/requester.hpp"
-#include "actors/remote/lendable.hpp"
+#include "actors/wire/lendable.hpp"
 #include "actors/system.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/ucx_node.hpp"

@@ -29,10 +29,10 @@
 
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/client.hpp"
-#include "actors/parameter_server/ledger_actor.hpp"
+#include "actors/parameter_server/coordinator_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/protocol.hpp"
-#include "actors/remote/lendable.hpp"
+#include "actors/wire/lendable.hpp"
 #include "actors/system.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/ucx_node.hpp"
@@ -166,7 +166,7 @@ shard_actor spawn_shard_of(process& here, const setting& what, std::uint32_t num
                                                         rate_of_update(), here.node->memory())});
 }
 
-/// Serves one shard of every setting until it is killed; the first one the ledgers too.
+/// Serves one shard of every setting until it is killed; the first one the coordinators too.
 [[noreturn]] void serve(messages::link_transport transport, std::uint32_t number,
                         const std::string& other, int out) {
   process here("shard-" + std::to_string(number), transport);
@@ -175,9 +175,9 @@ shard_actor spawn_shard_of(process& here, const setting& what, std::uint32_t num
     here.node->publish(each.name, caf::actor_cast<caf::strong_actor_ptr>(shard));
     if (number > 0) continue;
     const auto second = caf::actor_cast<shard_actor>(here.find(other, each.name));
-    const ledger_parts parts{{shard, second}, each.mode, 1'000'000, each.workers};
-    here.node->publish(each.name + ".ledger",
-                       caf::actor_cast<caf::strong_actor_ptr>(spawn_ledger(here.system, parts)));
+    const coordinator_parts parts{{shard, second}, each.mode, 1'000'000, each.workers};
+    here.node->publish(each.name + ".coordinator",
+                       caf::actor_cast<caf::strong_actor_ptr>(spawn_coordinator(here.system, parts)));
   }
   batch_builder half(at::kFloat);
   const auto& first = settings.front();
@@ -277,10 +277,10 @@ class worker {
   }
 
   std::unique_ptr<parameter_client> join(const setting& what) {
-    const auto ledger =
-        caf::actor_cast<ledger_actor>(here_.find(addresses_.front(), what.name + ".ledger"));
+    const auto coordinator =
+        caf::actor_cast<coordinator_actor>(here_.find(addresses_.front(), what.name + ".coordinator"));
     auto made = parameter_client::join(
-        here_.system, *here_.ask, ledger,
+        here_.system, *here_.ask, coordinator,
         {.rank = rank_, .deadline = patience, .memory = here_.node->memory()});
     if (!made) die(made.error().text);
     if (const auto first = (*made)->refresh().get(); !first) die(first.error().text);

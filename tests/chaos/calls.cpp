@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "tests/multiprocess/call_places.hpp"
+#include "tests/multiprocess/refusals/call_places.hpp"
 
 namespace troupe::chaos {
 namespace {

@@ -14,7 +14,7 @@
 #include "link_target.hpp"
 #include "said.hpp"
 #include "stranger.hpp"
-#include "tests/unit/own_view.hpp"
+#include "tests/unit/messages/own_view.hpp"
 
 namespace troupe::messages::testing {
 namespace {

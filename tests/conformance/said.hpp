@@ -7,7 +7,7 @@
 
 #include "link_fixture.hpp"
 #include "messages/codec/codec.hpp"
-#include "messages/link/wire/format.hpp"
+#include "messages/link/seal/format.hpp"
 
 namespace troupe::messages::testing {
 

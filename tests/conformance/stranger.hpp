@@ -16,9 +16,9 @@
 
 #include "link_fixture.hpp"
 #include "messages/codec/codec.hpp"
-#include "messages/link/wire/handshake.hpp"
-#include "messages/link/wire/records.hpp"
-#include "messages/link/wire/session.hpp"
+#include "messages/link/seal/handshake.hpp"
+#include "messages/link/seal/records.hpp"
+#include "messages/link/seal/session.hpp"
 #include "plain_socket.hpp"
 #include "ucx_side.hpp"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "messages/link/ucx/handles.hpp"
-#include "messages/link/wire/format.hpp"
+#include "messages/link/seal/format.hpp"
 
 namespace troupe::messages::testing {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "messages/frame.hpp"
-#include "messages/link/wire/handshake.hpp"
-#include "messages/link/wire/session.hpp"
+#include "messages/link/seal/handshake.hpp"
+#include "messages/link/seal/session.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace troupe::fuzz {

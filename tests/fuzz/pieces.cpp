@@ -7,11 +7,11 @@
 #include <optional>
 #include <vector>
 
-#include "messages/link/wire/bundle.hpp"
-#include "messages/link/wire/outbox.hpp"
-#include "messages/link/wire/reassembly.hpp"
+#include "messages/link/frames/bundle.hpp"
+#include "messages/link/frames/outbox.hpp"
+#include "messages/link/frames/reassembly.hpp"
 #include "tests/fuzz/target.hpp"
-#include "tests/unit/own_view.hpp"
+#include "tests/unit/messages/own_view.hpp"
 
 namespace troupe::fuzz {
 namespace {

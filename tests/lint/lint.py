@@ -20,6 +20,7 @@ MAY_INCLUDE = {
     "apps": {"messages", "optimizers", "engine", "actors", "cluster"},
 }
 FOLDERS = [*MAY_INCLUDE, "tests"]
+MOST_FILES = 20
 SUFFIXES = (".hpp", ".cpp", ".h", ".cc", ".cu", ".cuh", ".inc")
 
 
@@ -56,6 +57,18 @@ CONFINED = [
              "messages/ knows tensors as bytes, not torch"),
 ]
 
+# Cores: pure logic whose effects are values, so that it can be simulated. What is read from files or
+# measured stays outside them.
+CORES = re.compile(
+    r"(?!tests/).*_core\.(hpp|cpp)$"
+    r"|engine/(schedule|step|parameter_server|partition)/(?!plan_file|profile)"
+    r"|engine/data/(.*/)?(idx_header|resample|sampler|take_number|utf8)\."
+    r"|engine/model/usual_times\."
+    r"|messages/codec/|messages/link/wire/(?!loans|records)"
+    r"|optimizers/"
+    r"|actors/(remote/(liveness|neighbourhood)|stage/settlement|transfer/)"
+    r"|cluster/launch/line_splitter\.")
+
 BANNED = [
     Banned("torch-all", re.compile(r'#\s*include\s*[<"]torch/(torch|all|extension)\.h[>"]'),
            re.compile(r""), "include the narrow header: ATen/core/Tensor.h, ATen/ops/NAME.h"),
@@ -67,7 +80,7 @@ BANNED = [
            re.compile(r"optimizers/"), "an optimizer is a pure function and holds no lock"),
     Banned("core", re.compile(r"\b\w+_clock::now\b|#\s*include\s*<(thread|iostream|fstream|mutex"
                               r"|future|condition_variable|caf/[^>]*|random)>"),
-           re.compile(r"(?!tests/).*_core\.(hpp|cpp)$"),
+           CORES,
            "a core has no CAF, thread, clock, I/O or randomness of its own"),
 ]
 
@@ -144,15 +157,49 @@ def sources(root):
                     yield os.path.relpath(os.path.join(where, name), root).replace(os.sep, "/")
 
 
+def circles(folders):
+    """Sets of folders that include each other, directly or not. `folders`: of each, whom it
+    includes."""
+    def reached(start):
+        seen, waiting = set(), list(folders.get(start, ()))
+        while waiting:
+            if (folder := waiting.pop()) not in seen:
+                seen.add(folder)
+                waiting += folders.get(folder, ())
+        return seen
+    reach = {folder: reached(folder) for folder in folders}
+    return sorted({tuple(sorted({folder, *(other for other in reach[folder]
+                                           if folder in reach.get(other, ()))}))
+                   for folder in folders if folder in reach[folder]})
+
+
+def check_folders(files):
+    """Violations of whole folders, as lines of text. `files`: the sources by their paths."""
+    included, members = {}, {}
+    for path, source in files.items():
+        folder = os.path.dirname(path)
+        members.setdefault(folder, []).append(path)
+        if path.startswith("tests/"):
+            continue
+        bare, _ = code_of(source)
+        included.setdefault(folder, set()).update(
+            os.path.dirname(match[2]) for match in INCLUDE.finditer(bare)
+            if match[2] in files and os.path.dirname(match[2]) != folder)
+    return [*(f"{' '.join(circle)}: circle: folders include each other"
+              for circle in circles(included)),
+            *(f"{folder}: crowd: {len(paths)} files; {MOST_FILES} is the most of a folder"
+              for folder, paths in sorted(members.items()) if len(paths) > MOST_FILES)]
+
+
 def check_tree(root):
     """How many files were read, and their violations as lines of text."""
-    count, lines = 0, []
+    files, lines = {}, []
     for path in sources(root):
         with open(os.path.join(root, path), encoding="utf-8") as file:
-            found = check_file(path, file.read())
-        count += 1
-        lines += [f"{path}:{line}: {rule}: {advice}" for line, rule, advice in found]
-    return count, lines
+            files[path] = file.read()
+        lines += [f"{path}:{line}: {rule}: {advice}"
+                  for line, rule, advice in check_file(path, files[path])]
+    return len(files), lines + check_folders(files)
 
 
 def main():

@@ -37,11 +37,14 @@ BAD = [
     ("actors/a.cpp", "auto g = weight->grad( );", ["grad"]),
     ("optimizers/a.cpp", "weight.mutable_grad() = g;", ["grad"]),
     ("optimizers/a.cpp", "std::mutex all;", ["lock"]),
-    ("optimizers/a.cpp", "#include <mutex>", ["lock"]),
+    ("optimizers/a.cpp", "#include <mutex>", ["core", "lock"]),
     ("optimizers/a.cpp", "std::shared_mutex m; std::unique_lock hold(m);", ["lock", "lock"]),
     ("engine/step/stage_core.cpp", "auto t = std::chrono::steady_clock::now();", ["core"]),
     ("actors/stage/x_core.hpp", "#include <caf/actor.hpp>", ["core"]),
     ("actors/stage/x_core.hpp", "#include <thread>", ["core"]),
+    ("engine/step/stage_core.cpp", "#include <caf/actor.hpp>", ["caf", "core"]),
+    ("messages/link/wire/outbox.cpp", "auto t = std::chrono::steady_clock::now();", ["core"]),
+    ("optimizers/sweep.hpp", "#include <random>", ["core"]),
 ]
 
 GOOD = [
@@ -80,6 +83,22 @@ class Rules(unittest.TestCase):
     def test_a_violation_names_its_line(self):
         source = "/* one\ntwo */\n\n#include <torch/torch.h>\n"
         self.assertEqual(lint.check_file("engine/a.cpp", source)[0][0], 4)
+
+
+class Folders(unittest.TestCase):
+    def test_folders_that_include_each_other_are_named(self):
+        files = {"engine/a/x.hpp": '#include "engine/b/y.hpp"', "engine/b/y.hpp": "",
+                 "engine/b/z.cpp": '#include "engine/c/w.hpp"',
+                 "engine/c/w.hpp": '#include "engine/a/x.hpp"',
+                 "engine/d/v.cpp": '#include "engine/a/x.hpp"\n#include "engine/a/gone.hpp"'}
+        self.assertEqual(lint.check_folders(files),
+                         ["engine/a engine/b engine/c: circle: folders include each other"])
+
+    def test_a_crowded_folder_is_named(self):
+        files = {f"tests/unit/{name}.cpp": "" for name in range(lint.MOST_FILES + 1)}
+        self.assertEqual(lint.check_folders(files),
+                         ["tests/unit: crowd: 21 files; 20 is the most of a folder"])
+        self.assertEqual(lint.check_folders(dict([*files.items()][1:])), [])
 
 
 class Program(unittest.TestCase):

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/errors.hpp"
+#include "actors/base/errors.hpp"
 #include "tests/multiprocess/node_process.hpp"
 
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/remote/message_registry.hpp"
+#include "actors/wire/message_registry.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
 #include "messages/link/link_options.hpp"

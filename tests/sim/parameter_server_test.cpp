@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/parameter_server/ledger_core.hpp"
+#include "engine/parameter_server/coordinator_core.hpp"
 #include "engine/parameter_server/shard_core.hpp"
 #include "tests/sim/seeds.hpp"
 
@@ -21,13 +21,13 @@ using namespace troupe::engine;
 
 constexpr std::uint64_t pushes_each = 12;
 
-/// Where messages come from and go to: shards count from 0, then the ledger, then workers.
+/// Where messages come from and go to: shards count from 0, then the coordinator, then workers.
 using place = std::uint32_t;
 
 class world {
  public:
   world(const server_rules& rules, std::uint32_t workers, bool unruly, std::uint64_t seed)
-      : rules_(rules), unruly_(unruly), random_(seed), ledger_(rules) {
+      : rules_(rules), unruly_(unruly), random_(seed), coordinator_(rules) {
     for (std::uint32_t i = 0; i < rules.shards; ++i) {
       shards_.emplace_back(rules);
       logs_.emplace_back();
@@ -72,31 +72,31 @@ class world {
     last = std::max(last, now_ + 1 + below(below(4) == 0 ? 60 : 6));
     agenda_.emplace(last, std::move(what));
   }
-  [[nodiscard]] place ledger_place() const { return rules_.shards; }
+  [[nodiscard]] place coordinator_place() const { return rules_.shards; }
   [[nodiscard]] place place_of(std::uint32_t worker) const { return rules_.shards + 1 + worker; }
 
-  // The ledger's effects, and what shards hear of them.
-  void perform(const ledger_effects& effects) {
+  // The coordinator's effects, and what shards hear of them.
+  void perform(const coordinator_effects& effects) {
     for (const auto& effect : effects) {
       if (const auto* welcome = std::get_if<welcome_member>(&effect)) {
         for (std::uint32_t i = 0; i < workers_.size(); ++i)
           if (workers_[i].id == welcome->worker)
-            send(ledger_place(), place_of(i), [this, i, at = ledger_.version()] {
+            send(coordinator_place(), place_of(i), [this, i, at = coordinator_.version()] {
               workers_[i].base = at;
               push(i);
             });
         continue;
       }
       for (std::uint32_t s = 0; s < rules_.shards; ++s)
-        send(ledger_place(), s, [this, s, effect] { hear(s, effect); });
+        send(coordinator_place(), s, [this, s, effect] { hear(s, effect); });
     }
   }
 
-  void hear(std::uint32_t s, const ledger_effect& what) {
+  void hear(std::uint32_t s, const coordinator_effect& what) {
     auto& shard = shards_[s];
     if (const auto* in = std::get_if<admit_member>(&what)) {
       shard.admit(in->worker);
-      send(s, ledger_place(), [this, id = in->worker] { perform(ledger_.admitted(id)); });
+      send(s, coordinator_place(), [this, id = in->worker] { perform(coordinator_.admitted(id)); });
     } else if (const auto* out = std::get_if<expel_member>(&what)) {
       perform(s, shard.expel(out->worker));
     } else if (const auto* update = std::get_if<server_update>(&what)) {
@@ -112,8 +112,8 @@ class world {
       if (const auto* staged = std::get_if<report_staged>(&effect)) {
         kept_[s].insert(staged->what.push);
         for (int times = unruly_ && below(5) == 0 ? 2 : 1; times > 0; --times)
-          send(s, ledger_place(), [this, s, report = *staged] {
-            perform(ledger_.staged(s, report.what, report.fault));
+          send(s, coordinator_place(), [this, s, report = *staged] {
+            perform(coordinator_.staged(s, report.what, report.fault));
           });
       } else if (const auto* start = std::get_if<start_update>(&effect)) {
         for (const auto& each : start->update.pushes)
@@ -138,8 +138,8 @@ class world {
 
   // Workers.
   void join(std::uint32_t i) {
-    ledger_effects effects;
-    const auto id = ledger_.join(i, effects);
+    coordinator_effects effects;
+    const auto id = coordinator_.join(i, effects);
     if (!id) return wrong(id.error().text);
     workers_[i].id = *id;
     if (unruly_ && below(3) == 0) workers_[i].dies_after = 1 + below(pushes_each);
@@ -151,7 +151,7 @@ class world {
     if (!me.alive) return;
     if (me.sequence == pushes_each) {
       me.done = true;
-      send(place_of(i), ledger_place(), [this, id = me.id] { perform(ledger_.leave(id)); });
+      send(place_of(i), coordinator_place(), [this, id = me.id] { perform(coordinator_.leave(id)); });
       return;
     }
     ++me.sequence;
@@ -174,7 +174,7 @@ class world {
     }
     if (dying) {
       me.alive = false;
-      after(below(300), [this, id = me.id] { perform(ledger_.leave(id)); });
+      after(below(300), [this, id = me.id] { perform(coordinator_.leave(id)); });
       if (below(2)) after(400, [this] { newcomer(); });
     }
   }
@@ -232,7 +232,7 @@ class world {
       if (!applied.contains(push)) wrong("a push was lost");
     for (const auto& kept : kept_)
       if (!kept.second.empty()) wrong("a part is kept for ever");
-    if (ledger_.totals().applied != applied.size()) wrong("the ledger counts wrong");
+    if (coordinator_.totals().applied != applied.size()) wrong("the coordinator counts wrong");
     for (const auto& each : workers_)
       if (each.alive && !each.done) wrong("a worker waits for ever");
   }
@@ -240,7 +240,7 @@ class world {
   const server_rules rules_;
   const bool unruly_;
   std::mt19937_64 random_;
-  ledger_core ledger_;
+  coordinator_core coordinator_;
   std::vector<shard_core> shards_;
   std::vector<std::vector<server_update>> logs_;
   std::map<std::uint32_t, std::set<push_id>> kept_;

@@ -71,9 +71,9 @@ struct shard_built {
   }
 };
 
-/// Makes the ledger of these shards (shard_actors), wherever they live.
-struct open_ledger {
-  static constexpr auto declared = travels("open_ledger");
+/// Makes the coordinator of these shards (shard_actors), wherever they live.
+struct open_coordinator {
+  static constexpr auto declared = travels("open_coordinator");
 
   std::vector<caf::strong_actor_ptr> shards;
   engine::server_mode mode = engine::server_mode::synchronous;
@@ -86,14 +86,14 @@ struct open_ledger {
   }
 };
 
-struct ledger_opened {
-  static constexpr auto declared = travels("ledger_opened");
+struct coordinator_opened {
+  static constexpr auto declared = travels("coordinator_opened");
 
-  caf::strong_actor_ptr ledger;  // a ledger_actor
+  caf::strong_actor_ptr coordinator;  // a coordinator_actor
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.ledger);
+    f(self.coordinator);
   }
 };
 
@@ -102,7 +102,7 @@ struct build_worker {
   static constexpr auto declared = travels("build_worker");
 
   std::uint32_t rank = 0;
-  caf::strong_actor_ptr ledger;  // a ledger_actor
+  caf::strong_actor_ptr coordinator;  // a coordinator_actor
   bool bf16_gradients = false;
   std::string model;
   std::string data;  // a source that the node can open
@@ -115,7 +115,7 @@ struct build_worker {
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.rank, self.ledger, self.bf16_gradients, self.model, self.data, self.image_size,
+    f(self.rank, self.coordinator, self.bf16_gradients, self.model, self.data, self.image_size,
       self.classes, self.seed, self.loss, self.strict, self.threads);
   }
 };
@@ -131,7 +131,7 @@ struct worker_built {
   }
 };
 
-using server_host_messages = message_list<shard_values, build_shard, shard_built, open_ledger,
-                                          ledger_opened, build_worker, worker_built>;
+using server_host_messages = message_list<shard_values, build_shard, shard_built, open_coordinator,
+                                          coordinator_opened, build_worker, worker_built>;
 
 }  // namespace troupe::actors

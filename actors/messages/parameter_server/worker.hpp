@@ -10,7 +10,7 @@
 #include "engine/parameter_server/push.hpp"
 #include "messages/base/ids.hpp"
 
-/// Between a worker and the ledger and shards of its parameter server.
+/// Between a worker and the coordinator and shards of its parameter server.
 namespace troupe::actors {
 
 /// A worker wants in. `presence`: an actor of its process that lives as long as it is a member.

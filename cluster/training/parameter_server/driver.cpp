@@ -24,7 +24,7 @@ constexpr std::chrono::hours share_deadline{1};
 constexpr std::chrono::minutes read_deadline{10};
 
 /// By then a parameter server has noticed which of its workers are lost, even starved ones.
-constexpr std::chrono::seconds ledger_deadline{30};
+constexpr std::chrono::seconds coordinator_deadline{30};
 
 constexpr std::chrono::milliseconds look_every{20};  // whether an evaluation is to be abandoned
 
@@ -80,11 +80,11 @@ struct driver::mailbox {
   }
 };
 
-driver::driver(actors::requester& ask, actors::ledger_actor ledger,
+driver::driver(actors::requester& ask, actors::coordinator_actor coordinator,
                std::vector<actors::worker_actor> workers, const engine::dataset& data,
                drive_plan plan, drive_events events)
     : ask_(ask),
-      ledger_(std::move(ledger)),
+      coordinator_(std::move(coordinator)),
       data_(data),
       plan_(plan),
       events_(std::move(events)),
@@ -214,12 +214,12 @@ result<void> driver::run_asynchronously() {
   return {};
 }
 
-/// Of the shares that were lost since, which only the ledger knows: a push that had been applied is
+/// Of the shares that were lost since, which only the coordinator knows: a push that had been applied is
 /// not done again.
 void driver::find_missing() {
   again_.clear();
   if (lost_before_ == lost_.size()) return;
-  const auto now = ask_ledger();
+  const auto now = ask_coordinator();
   if (!now) return events_.on_note("what was lost is not done again: " + now.error().text);
   done_ = now->applied;
   for (auto i = lost_before_; i < lost_.size() && again_.size() + done_ < begun_; ++i)
@@ -227,16 +227,16 @@ void driver::find_missing() {
   lost_before_ = lost_.size();
 }
 
-/// What was decided, of the lost too: once the ledger has noticed that they are.
-result<actors::ledger_report> driver::ask_ledger() {
+/// What was decided, of the lost too: once the coordinator has noticed that they are.
+result<actors::coordinator_report> driver::ask_coordinator() {
   return ask_
-      .request<actors::ledger_report>(ledger_, actors::read_ledger{workers_.size()},
-                                      ledger_deadline)
+      .request<actors::coordinator_report>(coordinator_, actors::read_coordinator{workers_.size()},
+                                      coordinator_deadline)
       .get();
 }
 
 result<void> driver::close_accounts() {
-  const auto now = ask_ledger();
+  const auto now = ask_coordinator();
   if (!now) return tl::unexpected(now.error());
   const auto updates = "of " + std::to_string(plan_.steps) + " updates asked for " +
                        std::to_string(begun_) + " were begun and " +

@@ -14,7 +14,7 @@
 
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
-#include "actors/messages/parameter_server/ledger.hpp"
+#include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/share.hpp"
 #include "cluster/observe/report.hpp"
 #include "engine/base/named_tensor.hpp"
@@ -48,11 +48,11 @@ struct drive_events {
 /// Hands out shares to workers and collects what came of them. A synchronous step is a share of one
 /// batch for each worker; an asynchronous one a share for whoever is free. A worker whose process
 /// is lost is left out from then on. A synchronous step goes on without its share; an asynchronous
-/// one, and samples to evaluate, are another's, unless the ledger says that the push had been
+/// one, and samples to evaluate, are another's, unless the coordinator says that the push had been
 /// applied. Used by one thread.
 class driver {
  public:
-  driver(actors::requester& ask, actors::ledger_actor ledger,
+  driver(actors::requester& ask, actors::coordinator_actor coordinator,
          std::vector<actors::worker_actor> workers, const engine::dataset& data, drive_plan plan,
          drive_events events);
 
@@ -62,7 +62,7 @@ class driver {
 
   /// After `train`: if a worker was lost, a note says how many updates were asked for, begun and
   /// applied, and what was lost with whom. Errors: peer_lost when fewer updates were applied than
-  /// begun, and nobody stopped the run; those of asking the ledger.
+  /// begun, and nobody stopped the run; those of asking the coordinator.
   [[nodiscard]] result<void> close_accounts();
 
   /// Steps applied so far, as far as is known.
@@ -116,7 +116,7 @@ class driver {
   [[nodiscard]] result<void> step_together(std::uint64_t step);
   [[nodiscard]] result<void> run_shares();
   void find_missing();
-  [[nodiscard]] result<actors::ledger_report> ask_ledger();
+  [[nodiscard]] result<actors::coordinator_report> ask_coordinator();
   [[nodiscard]] result<void> evaluate_if_due(std::uint64_t step);
   [[nodiscard]] result<void> evaluate(std::uint64_t step);
   /// Whether something came in before the evaluation was abandoned.
@@ -126,7 +126,7 @@ class driver {
   [[nodiscard]] bool is_idle(const place& worker) const { return !open_.contains(worker.number); }
 
   actors::requester& ask_;
-  const actors::ledger_actor ledger_;
+  const actors::coordinator_actor coordinator_;
   std::vector<place> workers_;
   const engine::dataset& data_;
   const drive_plan plan_;

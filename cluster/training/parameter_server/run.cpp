@@ -16,7 +16,7 @@
 #include "cluster/training/one_class.hpp"
 #include "cluster/training/parameter_server/driver.hpp"
 #include "cluster/training/parameter_server/settings.hpp"
-#include "cluster/training/saving.hpp"
+#include "cluster/training/saving/saving.hpp"
 #include "cluster/training/worker_run.hpp"
 #include "engine/model/model.hpp"
 
@@ -39,7 +39,7 @@ actors::build_worker worker_order(const trainer_config& config, std::uint32_t ra
   const auto server = config.own.of<server_settings>();
   const int share = std::max(1, cores / static_cast<int>(server.workers));
   return {.rank = rank,
-          .ledger = {},
+          .coordinator = {},
           .bf16_gradients = server.bf16_gradients,
           .model = config.model.name,
           .data = config.data.source,
@@ -109,25 +109,25 @@ class server_builder {
         run_(run) {}
 
   struct built_server {
-    actors::ledger_actor ledger;
+    actors::coordinator_actor coordinator;
     std::vector<actors::worker_actor> workers;
   };
 
   result<built_server> build() {
     const auto shards = build_shards();
     if (!shards) return tl::unexpected(shards.error());
-    const auto ledger = build_ledger(*shards);
-    if (!ledger) return tl::unexpected(ledger.error());
+    const auto coordinator = build_coordinator(*shards);
+    if (!coordinator) return tl::unexpected(coordinator.error());
     std::vector<actors::future<actors::worker_built>> asked;
     for (std::uint32_t i = 0; i < server_.workers; ++i) {
       auto order = worker_order(config_, i);
-      order.ledger = *ledger;
+      order.coordinator = *coordinator;
       asked.push_back(
           ask_.request<actors::worker_built>(host(server_.shards + i), order, build_deadline));
     }
     const auto built = actors::all(asked).get();
     if (!built) return tl::unexpected(built.error());
-    built_server made{caf::actor_cast<actors::ledger_actor>(*ledger), {}};
+    built_server made{caf::actor_cast<actors::coordinator_actor>(*coordinator), {}};
     for (const auto& each : *built)
       made.workers.push_back(caf::actor_cast<actors::worker_actor>(each.worker));
     return made;
@@ -191,15 +191,15 @@ class server_builder {
             .threads = server_.threads_per_shard};
   }
 
-  result<caf::strong_actor_ptr> build_ledger(const std::vector<caf::strong_actor_ptr>& shards) {
+  result<caf::strong_actor_ptr> build_coordinator(const std::vector<caf::strong_actor_ptr>& shards) {
     const auto opened =
-        ask_.request<actors::ledger_opened>(
+        ask_.request<actors::coordinator_opened>(
                 host(0),
-                actors::open_ledger{shards, server_.mode, server_.staleness, server_.workers},
+                actors::open_coordinator{shards, server_.mode, server_.staleness, server_.workers},
                 build_deadline)
             .get();
     if (!opened) return tl::unexpected(opened.error());
-    return opened->ledger;
+    return opened->coordinator;
   }
 
   worker_group& group_;
@@ -224,12 +224,12 @@ result<void> drive(worker_group& group, const trainer_config& config, const prep
 
   const auto stopped = [&] { return control.stop.wanted(); };
   const auto print = [&](const std::string& line) { (*report)->print(line); };
-  driver drives(ask, server->ledger, std::move(server->workers), *run.data, run.plan,
+  driver drives(ask, server->coordinator, std::move(server->workers), *run.data, run.plan,
                 {[&](const auto& step) { (*report)->step(step); },
                  [&](const auto& outcome) { (*report)->evaluation(outcome); }, print, stopped});
   const saved_parts parts{.weights = [&] { return drives.read_weights(); }};
   auto done = drives.train();
-  // The ledger decides about the pushes of lost workers; the weights are read after that.
+  // The coordinator decides about the pushes of lost workers; the weights are read after that.
   const auto accounts = done ? drives.close_accounts() : result<void>();
   if (done) done = control.saver.save(drives.steps_done(), drives.steps_done() > 0, parts, print);
   if (done) done = drives.finish();

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cluster/config/command_line.hpp"
-#include "cluster/training/exit_codes.hpp"
+#include "cluster/training/saving/exit_codes.hpp"
 #include "cluster/training/parameter_server/application.hpp"
 #include "messages/base/error.hpp"
 

@@ -12,7 +12,7 @@
 #include "messages/link/door/stream.hpp"
 #include "messages/link/wire/carrier.hpp"
 #include "messages/link/wire/connection.hpp"
-#include "messages/link/wire/records.hpp"
+#include "messages/link/seal/records.hpp"
 
 namespace troupe::messages::door {
 

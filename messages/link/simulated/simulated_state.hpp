@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "messages/link/simulated/simulated.hpp"
-#include "messages/link/wire/format.hpp"
-#include "messages/link/wire/outbox.hpp"
+#include "messages/link/seal/format.hpp"
+#include "messages/link/frames/outbox.hpp"
 
 namespace troupe::messages {
 

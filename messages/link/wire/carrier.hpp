@@ -10,8 +10,8 @@
 
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
-#include "messages/link/wire/format.hpp"
-#include "messages/link/wire/outbox.hpp"
+#include "messages/link/seal/format.hpp"
+#include "messages/link/frames/outbox.hpp"
 
 namespace troupe::messages {
 

@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "messages/link/link_options.hpp"
-#include "messages/link/wire/bundle.hpp"
+#include "messages/link/frames/bundle.hpp"
 #include "messages/link/wire/carrier.hpp"
 #include "messages/link/wire/event_queue.hpp"
-#include "messages/link/wire/handshake.hpp"
-#include "messages/link/wire/loans.hpp"
-#include "messages/link/wire/outbox.hpp"
-#include "messages/link/wire/reassembly.hpp"
-#include "messages/link/wire/session.hpp"
+#include "messages/link/seal/handshake.hpp"
+#include "messages/link/frames/loans.hpp"
+#include "messages/link/frames/outbox.hpp"
+#include "messages/link/frames/reassembly.hpp"
+#include "messages/link/seal/session.hpp"
 
 namespace troupe::messages {
 

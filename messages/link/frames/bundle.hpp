@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "messages/link/seal/format.hpp"
+#include "messages/link/frames/outbox.hpp"
+
+namespace troupe::messages {
+
+/// Gathers small whole frames of one lane that are ready to go at the same time, so that they share
+/// one message's price on the wire, in its seal and in wake-ups. Pure logic; one thread.
+class bundle {
+ public:
+  /// A frame of more bytes goes by itself: it would not be dearer.
+  static constexpr std::size_t most_of_frame = 1024;
+
+  /// Whether the next piece of the outbox fits in behind the ones that are here.
+  [[nodiscard]] bool takes(const outbox::piece& next) const;
+  void add(outbox::piece next);
+
+  [[nodiscard]] std::size_t size() const { return pieces_.size(); }
+  /// The prefix, not sealed, of these frames as one message, and its data.
+  [[nodiscard]] wire::bundle_prefix prefix() const;
+  [[nodiscard]] std::vector<std::byte> data() const;
+  /// The pieces; the bundle is empty afterwards.
+  [[nodiscard]] std::vector<outbox::piece> take();
+
+ private:
+  std::vector<outbox::piece> pieces_;
+  std::size_t bytes_ = 0;  // of `data`
+};
+
+/// A frame of a bundle, as if it had come alone.
+struct bundled_frame {
+  wire::frame_prefix prefix;
+  std::span<const std::byte> data;  ///< Of the bundle's.
+};
+
+/// The frames of a bundle, in order. Errors: bad_frame when they do not add up to the whole.
+[[nodiscard]] result<std::vector<bundled_frame>> unbundle(const wire::bundle_prefix& prefix,
+                                                          std::span<const std::byte> data);
+
+}  // namespace troupe::messages

@@ -1,0 +1,49 @@
+#include "messages/link/seal/session.hpp"
+
+#include <sodium.h>
+
+#include <algorithm>
+
+#include "messages/link/cluster_secret.hpp"
+
+namespace troupe::messages {
+namespace {
+
+static_assert(std::tuple_size_v<session::key> == crypto_shorthash_siphashx24_KEYBYTES);
+static_assert(sizeof(wire::prefix_seal::mac) == crypto_shorthash_siphashx24_BYTES);
+
+const unsigned char* raw(std::span<const std::byte> bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes.data());
+}
+
+bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && sodium_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+}  // namespace
+
+session::session(std::uint64_t id, const key& sending, const key& receiving)
+    : id_(id), sending_(sending), receiving_(receiving) {}
+
+session::~session() {
+  wipe(sending_);
+  wipe(receiving_);
+}
+
+void session::compute(const key& with, std::span<const std::byte> prefix,
+                      std::span<const std::byte> data, std::span<std::uint8_t, 16> out) {
+  // libsodium takes the bytes in one piece.
+  scratch_.resize(prefix.size() + data.size());
+  std::ranges::copy(prefix, scratch_.begin());
+  std::ranges::copy(data, scratch_.begin() + static_cast<std::ptrdiff_t>(prefix.size()));
+  crypto_shorthash_siphashx24(out.data(), raw(scratch_), scratch_.size(), raw(with));
+}
+
+bool session::matches(std::span<const std::byte> prefix, std::span<const std::byte> data,
+                      std::span<const std::uint8_t, 16> mac) {
+  std::array<std::uint8_t, 16> expected;
+  compute(receiving_, prefix, data, expected);
+  return same(std::as_bytes(std::span(expected)), std::as_bytes(mac));
+}
+
+}  // namespace troupe::messages

@@ -1,0 +1,329 @@
+#include "messages/link/threaded/engine.hpp"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "messages/link/ucx/carrier.hpp"
+#include "messages/link/ucx/handles.hpp"
+
+namespace troupe::messages {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Strangers taken in, in one turn.
+constexpr int most_accepted = 32;
+/// While frames pass through UCX, the doors are looked at so often.
+constexpr auto door_pause = 100us;
+constexpr std::uint64_t listener_tag = 0;  // peers are numbered from 1
+
+}  // namespace
+
+result<std::unique_ptr<engine>> engine::make(const link_options& options, link_events events,
+                                             link_counters& counters,
+                                             std::shared_ptr<shared_memory> memory,
+                                             std::shared_ptr<return_desk> desk) {
+  std::unique_ptr<engine> out(
+      new engine(options, std::move(events), counters, std::move(memory), std::move(desk)));
+  if (auto started = out->start(); !started) return tl::unexpected(std::move(started.error()));
+  return out;
+}
+
+engine::engine(const link_options& options, link_events events, link_counters& counters,
+               std::shared_ptr<shared_memory> memory, std::shared_ptr<return_desk> desk)
+    : options_(options),
+      counters_(counters),
+      events_(std::move(events)),
+      pool_(options.pool_bytes),
+      shared_{options_,
+              pool_,
+              counters_,
+              events_,
+              attention_,
+              std::move(memory),
+              std::move(desk),
+              [this] { return make_share(); },
+              record::faster_cipher()} {}
+
+engine::~engine() {
+  listener_.reset();
+  for (auto& [id, each] : peers_) each.core->cancel();
+  events_.tell();
+  peers_.clear();
+  events_.tell();
+}
+
+result<void> engine::start() {
+  epoll_ = descriptor(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) {
+    return fail(errc::io_failed, fmt::format("cannot make an epoll: {}", std::strerror(errno)));
+  }
+  if (options_.transport == link_transport::tcp) return {};
+  auto made = ucx::library::open(options_);
+  if (!made) return tl::unexpected(std::move(made.error()));
+  ucx_ = std::move(*made);
+  return {};
+}
+
+key_share engine::make_share() const {
+  std::array<std::byte, 64> random;
+  fill_random(random);
+  const key_share out = key_share::make(options_.secret.bytes(), random);
+  wipe(random);
+  return out;
+}
+
+key_share engine::share_to_show(clock::time_point now) {
+  key_share out = shown_.at(now, [this] { return make_share(); });
+  fill_random(out.salt);
+  return out;
+}
+
+result<std::string> engine::listen(const std::optional<door::address>& where,
+                                   const std::string& text) {
+  if (listener_) return fail(errc::address_unavailable, "the link listens already");
+  auto made = where ? door::listener::open(*where, text) : door::listener::open_private();
+  if (!made) return tl::unexpected(std::move(made.error()));
+  listener_.emplace(std::move(*made));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = listener_tag;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_->fd(), &event) != 0) {
+    return fail(errc::io_failed, fmt::format("cannot wait for peers: {}", std::strerror(errno)));
+  }
+  return listener_->text();
+}
+
+template <class From>
+engine::peer& engine::add_peer(std::string name, connection::role mine, From from) {
+  const peer_id id{next_peer_++};
+  const door::door_carrier::waiting_room where{epoll_.get(), id.value};
+  peer& out = peers_[id.value];
+  if (ucx_) {
+    auto made =
+        std::make_unique<ucx::ucx_carrier>(where, options_, std::move(from), ucx_->context());
+    out.over_ucx = made.get();
+    out.by = std::move(made);
+  } else {
+    out.by = std::make_unique<door::door_carrier>(where, options_.bounds, std::move(from));
+  }
+  out.core = std::make_unique<connection>(id, std::move(name), mine, *out.by, shared_);
+  out.by->serve(*out.core);
+  ++living_;
+  return out;
+}
+
+void engine::accept_waiting(clock::time_point now) {
+  for (int taken = 0; listener_ && taken < most_accepted; ++taken) {
+    auto who = listener_->accept();
+    if (!who) return;
+    take_in(std::move(*who), now);
+  }
+}
+
+void engine::take_in(door::visitor who, clock::time_point now) {
+  if (who.is_other_user) {
+    ++counters_.refused(refusal::other_user);
+    return;
+  }
+  if (living_ - strangers_ >= options_.peers) {
+    ++counters_.refused(refusal::too_many);
+    return;
+  }
+  if (strangers_ >= options_.handshakes) push_out_stranger();
+  peer& added = add_peer(std::string(who.name), connection::role::accepts, std::move(who));
+  added.core->accept(now + options_.handshake_timeout, share_to_show(now));
+  ++strangers_;
+  added.is_stranger = true;
+  deadline_ = std::min(deadline_, added.core->deadline());
+}
+
+/// The oldest of whoever has the most handshakes open makes room.
+void engine::push_out_stranger() {
+  std::map<std::string_view, std::pair<std::uint64_t, peer*>> by_host;
+  for (auto& [id, each] : peers_) {
+    if (!each.core->is_stranger()) continue;
+    auto& [count, oldest] = by_host[each.by->host()];
+    ++count;
+    if (oldest == nullptr || each.core->id() < oldest->core->id()) oldest = &each;
+  }
+  const auto most =
+      std::ranges::max_element(by_host, {}, [](const auto& entry) { return entry.second.first; });
+  if (most != by_host.end()) most->second.second->core->make_room();
+}
+
+void engine::connect(const door::address& where, std::string name,
+                     std::chrono::milliseconds timeout, link::connected done) {
+  if (living_ - strangers_ >= options_.peers) {
+    return refuse(std::move(done),
+                  {errc::address_unavailable,
+                   fmt::format("cannot connect to {}: limit peers is {}", name, options_.peers)});
+  }
+  peer& added = add_peer(std::move(name), connection::role::connects, where);
+  added.core->connect(clock::now() + timeout, std::move(done));
+  deadline_ = std::min(deadline_, added.core->deadline());
+}
+
+void engine::send(peer_id to, std::shared_ptr<outgoing> frame) {
+  const auto found = peers_.find(to.value);
+  if (found != peers_.end() && found->second.core->is_up()) {
+    return found->second.core->send(std::move(frame));
+  }
+  counters_.bytes_in_flight -= frame->tensor_bytes;
+  refuse(std::move(frame->done), {errc::peer_lost, fmt::format("no peer {} any more", to.value)});
+}
+
+void engine::refuse(link::completion done, error why) {
+  events_.completed(std::move(done), tl::unexpected(std::move(why)));
+}
+
+void engine::refuse(link::connected done, error why) {
+  events_.connected(std::move(done), tl::unexpected(std::move(why)));
+}
+
+void engine::close(peer_id which, error reason) {
+  const auto found = peers_.find(which.value);
+  if (found == peers_.end()) return;
+  connection& core = *found->second.core;
+  core.close(std::move(reason), clock::now());
+  core.want_attention();
+  deadline_ = std::min(deadline_, core.deadline());
+}
+
+void engine::give_back(peer_id to, std::uint64_t loan) {
+  const auto found = peers_.find(to.value);
+  if (found != peers_.end()) found->second.core->give_back(loan);
+}
+
+bool engine::poll(clock::time_point now, bool news) {
+  bool worked = settle_all(now);  // what was commanded goes out before we look for what came in
+  worked |= events_.tell();       // buffers that come back now are still in the cache
+  if (ucx_) worked |= progress_ucx();
+  if (!by_ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
+  shown_.expire(now);
+  if (now >= sweep_at_) sweep(now);
+  if (now >= deadline_) settle_expired(now);
+  worked |= settle_all(now);
+  worked |= events_.tell();
+  return worked;
+}
+
+bool engine::look_at_doors(clock::time_point now) {
+  look_at_ = now + door_pause;
+  std::array<epoll_event, 64> ready;
+  const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& one = ready[static_cast<std::size_t>(i)];
+    if (one.data.u64 == listener_tag) {
+      accept_waiting(now);
+      continue;
+    }
+    if ((one.data.u64 & ucx::ucx_carrier::worker_tag) != 0) continue;  // UCX is looked at anyway
+    const auto found = peers_.find(one.data.u64);
+    if (found == peers_.end()) continue;
+    tell_carrier(found->second, one.events);
+  }
+  return count > 0;
+}
+
+/// `events`: what epoll says of its socket.
+void engine::tell_carrier(peer& which, std::uint32_t events) {
+  const bool readable = (events & ~std::uint32_t{EPOLLOUT}) != 0;
+  try {
+    static_cast<void>(which.by->progress(readable, (events & EPOLLOUT) != 0,
+                                         (events & (EPOLLHUP | EPOLLERR)) != 0));
+  } catch (const std::bad_alloc&) {
+    which.core->break_off({errc::io_failed, "no memory for a message"});
+  }
+  if (which.by->is_pending()) which.core->want_attention();
+}
+
+bool engine::settle_all(clock::time_point now) {
+  // A peer that wants more attention waits for its next turn: others and the wire come first.
+  due_.swap(attention_);
+  for (connection* const each : due_) settle(*each, now);
+  const bool any = !due_.empty();
+  due_.clear();
+  return any;
+}
+
+void engine::settle(connection& core, clock::time_point now) {
+  const auto entry = peers_.find(core.id().value);
+  peer& which = entry->second;
+  try {
+    core.settle(now);
+  } catch (const std::bad_alloc&) {
+    core.break_off({errc::io_failed, "no memory for a tensor that came"});
+  }
+  if (!core.is_gone()) tell_carrier(which, 0);
+  deadline_ = std::min(deadline_, core.deadline());
+  if (which.is_stranger && !core.is_stranger()) {
+    which.is_stranger = false;
+    --strangers_;
+  }
+  if (!core.is_gone()) return;
+  if (!std::exchange(which.is_counted_out, true)) --living_;
+  if (is_released(which)) {
+    peers_.erase(entry);
+  } else if (sweep_at_ == clock::time_point::max()) {
+    sweep_pause_ = 1ms;
+    sweep_at_ = now + sweep_pause_;
+  }
+}
+
+bool engine::is_released(peer& which) {
+  return which.core->is_released() && (which.over_ucx == nullptr || which.over_ucx->is_released());
+}
+
+/// Peers that are gone may keep tensors of ours until their process has ended: which is soon, or
+/// perhaps never, so we look ever less often.
+void engine::sweep(clock::time_point now) {
+  bool keeps = false;
+  for (auto next = peers_.begin(); next != peers_.end();) {
+    const auto current = next++;
+    peer& which = current->second;
+    if (!which.core->is_gone()) continue;
+    if (is_released(which)) {
+      peers_.erase(current);
+    } else {
+      keeps = true;
+    }
+  }
+  sweep_pause_ = std::min<clock::duration>(2 * sweep_pause_, 1s);
+  sweep_at_ = keeps ? now + sweep_pause_ : clock::time_point::max();
+}
+
+bool engine::progress_ucx() {
+  bool worked = false;
+  by_ucx_ = false;
+  for (auto& [id, each] : peers_) {
+    worked |= each.over_ucx->progress_ucx();
+    by_ucx_ |= each.over_ucx->uses_ucx();
+  }
+  return worked;
+}
+
+void engine::settle_expired(clock::time_point now) {
+  deadline_ = clock::time_point::max();
+  for (auto& [id, each] : peers_) {
+    if (now >= each.core->deadline())
+      each.core->want_attention();
+    else
+      deadline_ = std::min(deadline_, each.core->deadline());
+  }
+}
+
+bool engine::arm() {
+  if (!attention_.empty()) return false;
+  return !ucx_ ||
+         std::ranges::all_of(peers_, [](auto& each) { return each.second.over_ucx->arm(); });
+}
+
+}  // namespace troupe::messages

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "messages/link/buffer_pool.hpp"
+#include "messages/link/door/door_carrier.hpp"
+#include "messages/link/door/listener.hpp"
+#include "messages/link/link_options.hpp"
+#include "messages/link/wire/connection.hpp"
+#include "messages/link/wire/event_queue.hpp"
+#include "messages/link/seal/shown_share.hpp"
+
+namespace troupe::messages {
+
+namespace ucx {
+class ucx_carrier;
+class library;
+}  // namespace ucx
+
+/// What the link's thread runs: the sockets at which peers are met, UCX where frames pass through
+/// it, and the connections. Everything happens on one thread, the one that made it.
+class engine {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  /// `counters` outlives the engine; `memory` (null: none) is what it lends, and `desk` is told of
+  /// what was borrowed and is over. Errors: transport_missing, io_failed.
+  [[nodiscard]] static result<std::unique_ptr<engine>> make(const link_options& options,
+                                                            link_events events,
+                                                            link_counters& counters,
+                                                            std::shared_ptr<shared_memory> memory,
+                                                            std::shared_ptr<return_desk> desk);
+  engine(const engine&) = delete;
+  engine& operator=(const engine&) = delete;
+  /// Completes what is in flight with errc::cancelled and closes every connection.
+  ~engine();
+
+  /// nullopt: at a fresh private name.
+  [[nodiscard]] result<std::string> listen(const std::optional<door::address>& where,
+                                           const std::string& text);
+  void connect(const door::address& where, std::string name, std::chrono::milliseconds timeout,
+               link::connected done);
+  void send(peer_id to, std::shared_ptr<outgoing> frame);
+  void close(peer_id which, error reason);
+  void give_back(peer_id to, std::uint64_t loan);
+  /// Reports a send or connect that never started.
+  void refuse(link::completion done, error why);
+  void refuse(link::connected done, error why);
+
+  /// Does what there is to do and tells the owner. Returns whether there was anything. `news`: a
+  /// socket may be ready; else they are looked at only now and then.
+  bool poll(clock::time_point now, bool news);
+
+  /// Readable when `poll` has something to do, once `arm` has returned true.
+  [[nodiscard]] int door_fd() const { return epoll_.get(); }
+  /// False when there is something to do at once.
+  [[nodiscard]] bool arm();
+  /// When `poll` has something to do at the latest.
+  [[nodiscard]] clock::time_point deadline() const {
+    return std::min({deadline_, sweep_at_, shown_.deadline()});
+  }
+
+ private:
+  struct peer {
+    std::unique_ptr<door::door_carrier> by;
+    ucx::ucx_carrier* over_ucx = nullptr;  // the same, where frames pass through UCX
+    std::unique_ptr<connection> core;
+    bool is_stranger = false;     // is one of `strangers_`
+    bool is_counted_out = false;  // is none of `living_`
+  };
+  using peer_map = std::unordered_map<std::uint64_t, peer>;
+
+  engine(const link_options& options, link_events events, link_counters& counters,
+         std::shared_ptr<shared_memory> memory, std::shared_ptr<return_desk> desk);
+
+  result<void> start();
+  template <class From>
+  peer& add_peer(std::string name, connection::role mine, From from);
+  bool look_at_doors(clock::time_point now);
+  void accept_waiting(clock::time_point now);
+  void take_in(door::visitor who, clock::time_point now);
+  void push_out_stranger();
+  void settle(connection& which, clock::time_point now);
+  bool settle_all(clock::time_point now);
+  void settle_expired(clock::time_point now);
+  void tell_carrier(peer& which, std::uint32_t events);
+  [[nodiscard]] key_share share_to_show(clock::time_point now);
+  [[nodiscard]] key_share make_share() const;
+  [[nodiscard]] static bool is_released(peer& which);
+  bool progress_ucx();
+  void sweep(clock::time_point now);
+
+  const link_options options_;
+  link_counters& counters_;
+  event_queue events_;
+  buffer_pool pool_;
+  std::vector<connection*> attention_;
+  std::vector<connection*> due_;  // empty but in `settle_all`
+  clock::time_point deadline_ = clock::time_point::max();
+  clock::time_point sweep_at_ = clock::time_point::max();
+  clock::duration sweep_pause_ = {};
+  clock::time_point look_at_ = {};  // at the doors, though nothing was told of them
+  bool by_ucx_ = false;             // frames of some peer pass through UCX
+  std::uint64_t next_peer_ = 1;
+  std::uint64_t strangers_ = 0;  // came in and are not up
+  std::uint64_t living_ = 0;     // peers that are not gone
+  shown_share shown_;
+  connection_shared shared_;
+
+  descriptor epoll_;
+  std::optional<door::listener> listener_;
+  std::unique_ptr<ucx::library> ucx_;  // null: the door carries everything
+  peer_map peers_;
+};
+
+}  // namespace troupe::messages

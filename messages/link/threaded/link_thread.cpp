@@ -1,0 +1,344 @@
+#include "messages/link/link_options.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <future>
+#include <system_error>
+#include <thread>
+#include <variant>
+
+#include "messages/base/log.hpp"
+#include "messages/link/threaded/engine.hpp"
+#include "messages/link/mpsc_queue.hpp"
+
+namespace troupe::messages {
+namespace {
+
+using namespace std::chrono_literals;
+using clock = std::chrono::steady_clock;
+
+/// How long to poll, without giving way, where it is not worth more: answers that somebody makes
+/// one after another would else each pay for a sleep and a wake.
+constexpr auto glance = 3us;
+
+/// The thread-safe shell: hands commands to the one thread that owns the engine, and puts that
+/// thread to sleep when there is nothing to do.
+class threaded_link final : public link {
+ public:
+  threaded_link(link_options options, int wake_fd, std::shared_ptr<shared_memory> memory)
+      : options_(std::move(options)), wake_fd_(wake_fd), memory_(std::move(memory)) {}
+
+  ~threaded_link() override {
+    desk_->close();
+    stop_.store(true);
+    wake();
+    if (thread_.joinable()) thread_.join();
+    ::close(wake_fd_);
+  }
+
+  result<void> start(link_events events) {
+    std::promise<result<void>> started;
+    std::future<result<void>> outcome = started.get_future();
+    try {
+      thread_ = std::thread([this, events = std::move(events), &started]() mutable noexcept {
+        pthread_setname_np(pthread_self(), "troupe-link");
+        run(std::move(events), started);
+      });
+    } catch (const std::system_error& problem) {
+      return fail(errc::io_failed,
+                  fmt::format("the link cannot start its thread: {}; see ulimit -u",
+                              problem.code().message()));
+    }
+    return outcome.get();
+  }
+
+  result<std::string> listen(const std::string& address) override {
+    std::optional<door::address> where;
+    if (!address.empty() || !is_shm()) {
+      auto resolved = door::resolve(address.empty() ? ":0" : address, true);
+      if (resolved) resolved = within_reach(*resolved, address);
+      if (!resolved) return tl::unexpected(std::move(resolved.error()));
+      where = *resolved;
+    }
+    if (std::this_thread::get_id() == thread_.get_id()) return engine_->listen(where, address);
+    std::promise<result<std::string>> answer;
+    std::future<result<std::string>> outcome = answer.get_future();
+    push(listen_command{where, address, &answer});
+    return outcome.get();
+  }
+
+  void connect(const std::string& address, std::chrono::milliseconds timeout,
+               connected done) override {
+    result<door::address> where = door::resolve(address, false);
+    if (where) where = within_reach(*where, address);
+    push(connect_command{std::move(where), address, timeout, std::move(done)});
+  }
+
+  void send(peer_id peer, frame message, completion done) override {
+    auto cut_up =
+        cut(std::move(message), options_.bounds, options_.inline_bytes, options_.chunk_bytes);
+    if (!cut_up) return push(refuse_command{std::move(cut_up.error()), std::move(done)});
+    (*cut_up)->done = std::move(done);
+    counters_.bytes_in_flight += (*cut_up)->tensor_bytes;
+    push(send_command{peer, std::move(*cut_up)});
+  }
+
+  void close(peer_id peer, error reason) override { push(close_command{peer, std::move(reason)}); }
+
+  void post(std::function<void()> what) override { push(post_command{std::move(what)}); }
+
+  link_stats stats() const override { return counters_.read(); }
+
+  std::shared_ptr<shared_memory> memory() const override { return memory_; }
+
+ private:
+  struct listen_command {
+    std::optional<door::address> where;
+    std::string text;
+    std::promise<result<std::string>>* answer;
+  };
+  struct connect_command {
+    result<door::address> where;
+    std::string text;
+    std::chrono::milliseconds timeout;
+    connected done;
+  };
+  struct send_command {
+    peer_id peer;
+    std::shared_ptr<outgoing> frame;
+  };
+  struct refuse_command {
+    error why;
+    completion done;
+  };
+  struct close_command {
+    peer_id peer;
+    error reason;
+  };
+  struct post_command {
+    std::function<void()> what;
+  };
+  struct return_command {
+    peer_id peer;
+    std::uint64_t loan;
+  };
+  using command = std::variant<send_command, return_command, refuse_command, close_command,
+                               connect_command, listen_command, post_command>;
+
+  [[nodiscard]] bool is_shm() const { return options_.transport == link_transport::shm; }
+
+  /// `where`, unless this link must not go there.
+  [[nodiscard]] result<door::address> within_reach(door::address where,
+                                                   const std::string& text) const {
+    if (is_shm() && !where.is_unix()) {
+      return fail(errc::address_unavailable,
+                  fmt::format("{} is a port, and a link within one machine opens none: name no "
+                              "address, or choose the tcp transport",
+                              text));
+    }
+    if (!is_shm() && where.is_unix()) {
+      return fail(errc::address_unavailable,
+                  fmt::format("{} is within one machine, and this link is not: write host:port, or "
+                              "choose the shm transport",
+                              text));
+    }
+    if (options_.beyond_loopback || where.is_local()) return where;
+    return fail(errc::address_unavailable,
+                fmt::format("{} is no loopback address, and this link is bound to those", text));
+  }
+
+  void push(command what) {
+    commands_.push(std::move(what));
+    // Pairs with `sleep`: either we see that it sleeps, or it sees what we pushed.
+    if (sleeping_.load(std::memory_order_seq_cst) && sleeping_.exchange(false)) wake();
+  }
+
+  void wake() {
+    const std::uint64_t one = 1;
+    while (::write(wake_fd_, &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+  }
+
+  void run(link_events events, std::promise<result<void>>& started) {
+    auto made = engine::make(options_, std::move(events), counters_, memory_, desk_);
+    if (!made) return started.set_value(tl::unexpected(std::move(made.error())));
+    engine_ = std::move(*made);
+    started.set_value({});
+    auto last_work = clock::now();
+    while (!stop_.load(std::memory_order_relaxed)) {
+      bool worked = drain();
+      const auto now = clock::now();
+      worked |= engine_->poll(now, std::exchange(door_news_, false));
+      if (worked) {
+        last_work = now;
+        fruitless_ = 0;
+      } else if (now - last_work >= patience_to_spin(now)) {
+        sleep(now);
+      } else if (now >= no_spin_until_) {
+        yield(now);
+      }
+    }
+    while (drain()) {
+    }
+    engine_.reset();
+  }
+
+  /// How long to poll in vain. While tensors leave, news of them is near, and a peer that has to
+  /// wake us for it pays with the time in which it would copy the next ones.
+  [[nodiscard]] clock::duration patience_to_spin(clock::time_point now) const {
+    if (now < no_spin_until_) return glance;
+    return counters_.bytes_in_flight.load(std::memory_order_relaxed) > 0 ? 4 * options_.spin
+                                                                         : options_.spin;
+  }
+
+  /// Takes at most so many commands that the wire is served in between.
+  bool drain() {
+    for (int taken = 0; taken < 256; ++taken) {
+      std::optional<command> next = commands_.pop();
+      if (!next) return taken > 0;
+      std::visit([this](auto& what) { execute(what); }, *next);
+    }
+    return true;
+  }
+
+  void execute(send_command& what) { engine_->send(what.peer, std::move(what.frame)); }
+  void execute(refuse_command& what) { engine_->refuse(std::move(what.done), std::move(what.why)); }
+  void execute(return_command& what) { engine_->give_back(what.peer, what.loan); }
+  void execute(post_command& posted) {
+    if (!stop_.load(std::memory_order_relaxed)) posted.what();
+  }
+  void execute(close_command& what) { engine_->close(what.peer, std::move(what.reason)); }
+  void execute(connect_command& what) {
+    if (!what.where) return engine_->refuse(std::move(what.done), std::move(what.where.error()));
+    engine_->connect(*what.where, std::move(what.text), what.timeout, std::move(what.done));
+  }
+  void execute(listen_command& what) {
+    what.answer->set_value(engine_->listen(what.where, what.text));
+  }
+
+  /// Between two looks at the wire. A core that somebody else waits for is not ours to poll on, and
+  /// the peer may need it to answer. When arithmetic takes the core for a whole time slice,
+  /// sleeping is better: a thread that wakes up gets its core at once, one that yielded waits its
+  /// turn (1-3 ms against 30 us, measured). So polling is given up for a while, for longer each
+  /// time.
+  void yield(clock::time_point now) {
+    std::this_thread::yield();
+    const auto back = clock::now();
+    if (back - now < 200us) return;
+    const bool again = now - no_spin_until_ < pause_;
+    pause_ = again ? std::min<clock::duration>(2 * pause_, 1s) : clock::duration(10ms);
+    no_spin_until_ = back + pause_;
+  }
+
+  void sleep(clock::time_point now) {
+    sleeping_.store(true, std::memory_order_seq_cst);
+    const bool idle = commands_.empty() && !stop_.load();
+    if (idle) {
+      auto longest = engine_->deadline() == clock::time_point::max()
+                         ? clock::duration::max()
+                         : std::max(engine_->deadline() - now, clock::duration::zero());
+      const bool armed = engine_->arm();
+      if (!armed) longest = std::min(longest, patience());
+      if (longest > clock::duration::zero()) wait(longest);
+    }
+    sleeping_.store(false, std::memory_order_seq_cst);
+  }
+
+  /// UCX refuses to be waited for while it has work of its own, for which it may need the peer: a
+  /// peer that is stopped would keep us spinning. So poll it ever less often, down to 1 kHz.
+  clock::duration patience() {
+    if (fruitless_ < 8) return ++fruitless_, clock::duration::zero();
+    return std::min<clock::duration>(10us * (++fruitless_ - 8), 1ms);
+  }
+
+  /// Waits for commands, for sockets and, where it can be waited for, for UCX.
+  void wait(clock::duration longest) {
+    std::array<pollfd, 2> ready = {{{wake_fd_, POLLIN, 0}, {engine_->door_fd(), POLLIN, 0}}};
+    timespec limit{};
+    const bool bounded = longest != clock::duration::max();
+    if (bounded) {
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
+      limit.tv_sec = seconds.count();
+      limit.tv_nsec = std::chrono::nanoseconds(longest - seconds).count();
+    }
+    ppoll(ready.data(), ready.size(), bounded ? &limit : nullptr, nullptr);
+    door_news_ = ready[1].revents != 0;
+    if (ready[0].revents != 0) {
+      std::uint64_t count = 0;
+      [[maybe_unused]] const auto read_bytes = ::read(wake_fd_, &count, sizeof(count));
+    }
+  }
+
+  const link_options options_;
+  const int wake_fd_;
+  const std::shared_ptr<shared_memory> memory_;  // null: everything is copied
+  const std::shared_ptr<return_desk> desk_ =
+      std::make_shared<return_desk>([this](peer_id peer, std::uint64_t loan) {
+        push(return_command{peer, loan});
+      });
+  link_counters counters_;
+  mpsc_queue<command> commands_;
+  std::atomic<bool> sleeping_ = false;
+  std::atomic<bool> stop_ = false;
+
+  // The owner thread's:
+  std::unique_ptr<engine> engine_;
+  clock::time_point no_spin_until_;
+  clock::duration pause_ = 10ms;  // of polling, the next time the core is taken
+  bool door_news_ = true;         // a socket may be ready
+  int fruitless_ = 0;             // times UCX would not be waited for since something happened
+
+  std::thread thread_;
+};
+
+/// Null, and a warning, where the system has no memory that can be shared.
+std::shared_ptr<shared_memory> memory_to_lend() {
+  auto made = shared_memory::make();
+  if (made) return std::move(*made);
+  log::warning("tensors between processes of this machine are copied: " + made.error().text);
+  return nullptr;
+}
+
+}  // namespace
+
+std::string_view name_of(link_transport transport) noexcept {
+  switch (transport) {
+    case link_transport::shm:
+      return "shm";
+    case link_transport::tcp:
+      return "sealed tcp";
+    case link_transport::trusted:
+      return "trusted";
+  }
+  return "unknown";
+}
+
+result<std::unique_ptr<link>> make_link(link_options options, link_events events) {
+  if (options.beyond_loopback && options.secret.empty()) {
+    return fail(errc::bad_config, "a link beyond loopback addresses needs a secret");
+  }
+  const bool is_shm = options.transport == link_transport::shm;
+  if (options.in_flight_bytes == 0) options.in_flight_bytes = std::uint64_t{is_shm ? 4U : 1U} << 20;
+  if (options.chunk_bytes == 0) options.chunk_bytes = options.in_flight_bytes / 2;
+  options.chunk_bytes = std::max(options.chunk_bytes, wire::least_chunk_bytes);
+  const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd < 0) {
+    return fail(errc::io_failed, fmt::format("cannot make an eventfd: {}", std::strerror(errno)));
+  }
+  auto out = std::make_unique<threaded_link>(std::move(options), wake_fd,
+                                             is_shm ? memory_to_lend() : nullptr);
+  if (auto started = out->start(std::move(events)); !started) {
+    return tl::unexpected(std::move(started.error()));
+  }
+  return out;
+}
+
+}  // namespace troupe::messages

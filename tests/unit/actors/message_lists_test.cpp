@@ -1,0 +1,135 @@
+// What a program finds out about its messages when it compiles: each predicate is also asked of
+// declarations that are wrong.
+#include <caf/message.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <cstdint>
+#include <string>
+
+#include "actors/messages/checks.hpp"
+#include "actors/messages/stage.hpp"
+#include "actors/wire/message_registry.hpp"
+#include "engine/schedule/generators.hpp"
+
+namespace troupe::tests {
+
+struct asked {
+  static constexpr auto declared = actors::travels("asked", messages::lane::control);
+  std::string text;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.text);
+  }
+};
+
+struct answered {
+  static constexpr auto declared = actors::travels("answered");
+
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+struct namesake {
+  static constexpr auto declared = actors::travels("asked");
+};
+
+struct at_home {
+  static constexpr auto declared = actors::stays_here;
+};
+
+struct also_at_home {
+  static constexpr auto declared = actors::stays_here;
+};
+
+struct undeclared {};
+
+}  // namespace troupe::tests
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::actors;
+using namespace troupe::tests;
+
+using answering = caf::typed_actor<caf::replies_to<asked>::with<answered>, caf::reacts_to<at_home>>;
+using listening = caf::typed_actor<caf::reacts_to<also_at_home>>;
+using both = interface_list<answering, listening>;
+
+using asking = message_list<asked, answered>;
+using staying = message_list<at_home, also_at_home>;
+using all = join_lists<asking, staying>;
+
+static_assert(declared_message<asked> && declared_message<at_home> &&
+              !declared_message<undeclared>);
+static_assert(caf::allowed_unsafe_message_type<asked>::value);
+static_assert(!caf::allowed_unsafe_message_type<undeclared>::value);
+
+static_assert(are_distinct(all{}), "two that stay may both be without a name");
+static_assert(!are_distinct(message_list<asked, answered, asked>{}));
+static_assert(!are_distinct(message_list<asked, namesake>{}));
+
+static_assert(are_listed(both{}, all{}));
+static_assert(!are_listed(both{}, message_list<answered, at_home, also_at_home>{}), "not taken");
+static_assert(!are_listed(both{}, message_list<asked, at_home, also_at_home>{}), "not answered");
+static_assert(!are_listed(both{}, message_list<asked, answered, at_home>{}), "the second actor's");
+
+static_assert(are_used(both{}, all{}));
+static_assert(!are_used(both{}, join_lists<all, message_list<namesake>>{}));
+static_assert(!are_used(interface_list<answering>{}, all{}));
+
+/// Nobody's.
+struct no_directory final : actor_directory {
+  messages::actor_ref address_of(const caf::strong_actor_ptr&) override { return {}; }
+  caf::strong_actor_ptr resolve(const messages::actor_ref&) override { return {}; }
+};
+
+}  // namespace
+
+TEST_CASE("a list's messages travel under their names and on their lanes, those that stay do not") {
+  message_registry types;
+  types.add(all{});
+  no_directory nobody;
+  messages::frame frame;
+  REQUIRE(types.encode(caf::make_message(asked{"who"}), frame, nobody));
+  REQUIRE(frame.body.size() == 1);
+  CHECK(frame.body.front().type == "asked");
+  CHECK(frame.lane == messages::lane::control);
+  const auto arrived = types.decode(frame, nobody);
+  REQUIRE(arrived);
+  CHECK(arrived->get_as<asked>(0).text == "who");
+
+  messages::frame another;
+  REQUIRE(types.encode(caf::make_message(answered{}), another, nobody));
+  CHECK(another.lane == messages::lane::data);
+
+  messages::frame none;
+  const auto kept = types.encode(caf::make_message(at_home{}), none, nobody);
+  REQUIRE(!kept);
+  CHECK(kept.error().code == errc::unknown_message);
+}
+
+TEST_CASE("a stage's plan travels beside the header, and one that is malformed does not arrive") {
+  message_registry types;
+  types.add(stage_messages{});
+  no_directory nobody;
+  const announce_plan told{.number = 3,
+                           .kind = engine::step_kind::training,
+                           .microbatches = 4000,
+                           .chunks = 2,
+                           .steps = engine::interleaved_1f1b(2, 4000, 2).stages[1]};
+  messages::frame frame;
+  REQUIRE(types.encode(caf::make_message(told), frame, nobody));
+  REQUIRE(frame.tensors.size() == 1);
+  CHECK(frame.tensors.front().bytes.bytes == told.steps.actions.size() * sizeof(std::int32_t));
+  const auto arrived = types.decode(frame, nobody);
+  REQUIRE(arrived);
+  CHECK(arrived->get_as<announce_plan>(0).steps == told.steps);
+
+  auto* const numbers = reinterpret_cast<std::int32_t*>(frame.tensors.front().bytes.data);
+  numbers[7] = -1;
+  const auto refused = types.decode(frame, nobody);
+  REQUIRE(!refused);
+  CHECK(refused.error().text.find("action 7 of a stage's plan is none: -1") != std::string::npos);
+  frame.tensors.front().descriptor.type = messages::dtype::f32;
+  CHECK(!types.decode(frame, nobody));
+}
