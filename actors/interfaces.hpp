@@ -87,11 +87,11 @@ using host_actor = caf::typed_actor<
 
 /// One shard of a parameter server: the only one who writes its parameters. Lives on any node.
 using shard_actor = caf::typed_actor<
-    // From the coordinator itself, once, before anything else. Errors: bad_config for a second coordinator;
-    // not_admitted from somebody else.
+    // From the coordinator itself, once, before anything else. Errors: bad_config for a second
+    // coordinator; not_admitted from somebody else.
     caf::replies_to<struct connect_shard>::with<struct shard_directory>,
-    // From that coordinator, here and below; from others, or before it: not_admitted, and nothing is
-    // done. A worker may push from now on; none of its pushes is decided any more.
+    // From that coordinator, here and below; from others, or before it: not_admitted, and nothing
+    // is done. A worker may push from now on; none of its pushes is decided any more.
     caf::replies_to<struct admit_worker>::with<struct acknowledged>,
     caf::reacts_to<struct expel_worker>,
     // From the coordinator: what becomes of pushes, in the same order at every shard.

@@ -48,8 +48,8 @@ struct weights_piece {
   }
 };
 
-/// A stage's optimizer state under the names of optimizers/training/saved_state.hpp, to take over, piece
-/// after piece. It replaces the state when the last one is there.
+/// A stage's optimizer state under the names of optimizers/training/saved_state.hpp, to take over,
+/// piece after piece. It replaces the state when the last one is there.
 struct load_state {
   static constexpr auto declared = travels("load_state");
 

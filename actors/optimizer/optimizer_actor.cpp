@@ -10,9 +10,9 @@
 #include <memory>
 #include <utility>
 
-#include "actors/detached.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
+#include "actors/detached.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"

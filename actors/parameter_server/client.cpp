@@ -190,7 +190,8 @@ class rest_fetcher : public std::enable_shared_from_this<rest_fetcher<Answer>> {
   std::optional<promise<Answer>> outcome_;
 };
 
-/// Lives as long as the membership: the coordinator watches it. Watches the coordinator and the shards.
+/// Lives as long as the membership: the coordinator watches it. Watches the coordinator and the
+/// shards.
 caf::behavior presence(caf::event_based_actor* self, promise<void> gone) {
   const auto lost = std::make_shared<promise<void>>(std::move(gone));
   self->set_down_handler([lost](const caf::down_msg& down) {
@@ -222,8 +223,8 @@ void parameter_client::shared::add_values(fresh_values& all, std::size_t shard,
   }
 }
 
-parameter_client::parameter_client(caf::actor_system& system, requester& ask, coordinator_actor coordinator,
-                                   client_options options)
+parameter_client::parameter_client(caf::actor_system& system, requester& ask,
+                                   coordinator_actor coordinator, client_options options)
     : system_(system),
       ask_(ask),
       coordinator_(std::move(coordinator)),
@@ -235,10 +236,9 @@ parameter_client::parameter_client(caf::actor_system& system, requester& ask, co
         return system.spawn(presence, std::move(gone));
       }()) {}
 
-result<std::unique_ptr<parameter_client>> parameter_client::join(caf::actor_system& system,
-                                                                 requester& ask,
-                                                                 const coordinator_actor& coordinator,
-                                                                 client_options options) {
+result<std::unique_ptr<parameter_client>> parameter_client::join(
+    caf::actor_system& system, requester& ask, const coordinator_actor& coordinator,
+    client_options options) {
   std::unique_ptr<parameter_client> made(new parameter_client(system, ask, coordinator, options));
   const auto in =
       ask.request<joined>(
@@ -279,7 +279,8 @@ parameter_client::~parameter_client() {
 }
 
 result<void> parameter_client::leave() {
-  const auto left = ask_.request<acknowledged>(coordinator_, leave_server{id_}, options_.deadline).get();
+  const auto left =
+      ask_.request<acknowledged>(coordinator_, leave_server{id_}, options_.deadline).get();
   return left ? result<void>() : tl::unexpected(left.error());
 }
 

@@ -49,8 +49,8 @@ struct fresh_values {
 /// Pushes and pulls go to all shards at once, each shard's tensors in one message, or in pieces one
 /// after another where they are more (see `client_options::most`).
 ///
-/// Futures fail with the first error of any shard; peer_lost when a shard or the coordinator is gone,
-/// within a second, also where the answer is another shard's. One push at a time. Used by one
+/// Futures fail with the first error of any shard; peer_lost when a shard or the coordinator is
+/// gone, within a second, also where the answer is another shard's. One push at a time. Used by one
 /// thread. A resource: ends before the requester and the actor system.
 ///
 /// Gradients are shared with the shards until their future is settled: not to be written meanwhile.
@@ -58,10 +58,9 @@ class parameter_client {
  public:
   /// Waits until every shard has admitted it. Errors: bad_config (a rank that is taken), peer_lost,
   /// timed_out.
-  [[nodiscard]] static result<std::unique_ptr<parameter_client>> join(caf::actor_system& system,
-                                                                      requester& ask,
-                                                                      const coordinator_actor& coordinator,
-                                                                      client_options options);
+  [[nodiscard]] static result<std::unique_ptr<parameter_client>> join(
+      caf::actor_system& system, requester& ask, const coordinator_actor& coordinator,
+      client_options options);
   parameter_client(const parameter_client&) = delete;
   parameter_client& operator=(const parameter_client&) = delete;
   /// Leaves.

@@ -218,8 +218,8 @@ void on_staged(self_pointer self, const staged_push& what) {
   perform(self, state.core->staged(what.shard, what.what, fault));
 }
 
-coordinator_actor::behavior_type coordinator_behavior(self_pointer self,
-                                            const std::shared_ptr<coordinator_parts>& given) {
+coordinator_actor::behavior_type coordinator_behavior(
+    self_pointer self, const std::shared_ptr<coordinator_parts>& given) {
   auto& state = self->state;
   state.shards = given->shards;
   state.unconnected = state.shards.size();

@@ -17,9 +17,10 @@ struct coordinator_parts {
   std::uint32_t expected_workers = 1;  ///< As above.
 };
 
-/// Spawns the coordinator of these shards and connects them to it; workers that join wait for that. A
-/// worker whose presence ends leaves. When a shard is gone, so is the parameter server: whoever
+/// Spawns the coordinator of these shards and connects them to it; workers that join wait for that.
+/// A worker whose presence ends leaves. When a shard is gone, so is the parameter server: whoever
 /// joins hears peer_lost, and members have requests and a monitor of their own at every shard.
-[[nodiscard]] coordinator_actor spawn_coordinator(caf::actor_system& system, coordinator_parts parts);
+[[nodiscard]] coordinator_actor spawn_coordinator(caf::actor_system& system,
+                                                  coordinator_parts parts);
 
 }  // namespace troupe::actors

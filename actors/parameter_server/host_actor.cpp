@@ -79,7 +79,8 @@ caf::result<coordinator_opened> on_coordinator(self_pointer self, const open_coo
 
 caf::result<worker_built> on_worker(self_pointer self, const build_worker& order) {
   if (auto refused = refuse_threads(order.threads)) return *refused;
-  if (!order.coordinator) return to_caf({errc::bad_config, "an order for a worker names no coordinator"});
+  if (!order.coordinator)
+    return to_caf({errc::bad_config, "an order for a worker names no coordinator"});
   const auto& parts = self->state.parts;
   return worker_built{keep(self, spawn_worker(self->system(), self->state.ask, parts.make_learner,
                                               order, parts.memory, parts.progress, parts.losses))};
@@ -106,7 +107,8 @@ server_host_actor::behavior_type host_behavior(self_pointer self,
         return answering(order.name, [&] { return on_shard(self, order); });
       },
       [self](const open_coordinator& order) {
-        return answering("the parameter server's coordinator", [&] { return on_coordinator(self, order); });
+        return answering("the parameter server's coordinator",
+                         [&] { return on_coordinator(self, order); });
       },
       [self](const build_worker& order) {
         return answering("worker-" + std::to_string(order.rank),

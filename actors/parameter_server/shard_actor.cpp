@@ -91,8 +91,8 @@ result<void> check_coordinator(self_pointer self, const char* what) {
                   ", which is not its coordinator");
 }
 
-/// Runs a handler of the coordinator's orders. To anybody else a request is answered with why not; an
-/// order without an answer is dropped, and said in the log, less and less often.
+/// Runs a handler of the coordinator's orders. To anybody else a request is answered with why not;
+/// an order without an answer is dropped, and said in the log, less and less often.
 template <class Body>
 caf::result<void> from_coordinator(self_pointer self, const char* what, const Body& body) {
   const auto allowed = check_coordinator(self, what);

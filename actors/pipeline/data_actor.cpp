@@ -8,8 +8,8 @@
 #include <span>
 #include <utility>
 
-#include "actors/detached.hpp"
 #include "actors/base/errors.hpp"
+#include "actors/detached.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "engine/base/torch_error.hpp"

@@ -233,11 +233,11 @@ result<void> pipeline::begin(const engine::step_key& step, const step_order& ord
   if (order.kind == engine::step_kind::training && !order.rehearsal) updates_ = update;
   std::vector<future<stage_done>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i) {
-    answers.push_back(ask_->request<stage_done>(
-        stages_[i],
-        run_stage{step, order.kind, plan->number, order.images, update, order.learning_rate,
-                  order.rehearsal, loss_scale},
-        step_deadline));
+    answers.push_back(
+        ask_->request<stage_done>(stages_[i],
+                                  run_stage{step, order.kind, plan->number, order.images, update,
+                                            order.learning_rate, order.rehearsal, loss_scale},
+                                  step_deadline));
   }
   under_way_.push_back({step, order.images, steady_clock::now(), all(std::move(answers))});
   open_->add(under_way_.back().answers);

@@ -153,8 +153,8 @@ class pipeline {
   [[nodiscard]] result<void> load_weights(std::uint32_t position,
                                           const std::vector<engine::named_tensor>& tensors);
 
-  /// Every optimizer's state, under the names of optimizers/training/saved_state.hpp, and that of the scaler
-  /// if there is one. Errors: peer_lost.
+  /// Every optimizer's state, under the names of optimizers/training/saved_state.hpp, and that of
+  /// the scaler if there is one. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_state();
 
   /// Gives one stage's optimizer the state that belongs to it. Errors: bad_data, peer_lost.

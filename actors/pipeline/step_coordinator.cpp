@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "actors/base/errors.hpp"
-#include "actors/messages/step_end.hpp"
 #include "actors/base/failure.hpp"
+#include "actors/messages/step_end.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -17,11 +17,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "actors/wire/gate.hpp"
-#include "actors/wire/message_registry.hpp"
 #include "actors/remote/remote_actor.hpp"
 #include "actors/remote/remote_core.hpp"
 #include "actors/remote/ticker.hpp"
+#include "actors/wire/gate.hpp"
+#include "actors/wire/message_registry.hpp"
 #include "messages/link/link.hpp"
 
 namespace troupe::actors {

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "cluster/config/outputs.hpp"
 #include "cluster/config/files/secret_file.hpp"
+#include "cluster/config/outputs.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_file.hpp"
 #include "messages/base/near_miss.hpp"

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <utility>
 
-#include "cluster/training/saving/checkpoint.hpp"
 #include "cluster/training/one_class.hpp"
 #include "cluster/training/partitioning.hpp"
+#include "cluster/training/saving/checkpoint.hpp"
 #include "engine/data/sampler.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"

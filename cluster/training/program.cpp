@@ -42,9 +42,9 @@ int run_program(const program_info& info, const program_actions& actions, int ar
                 const char* const* argv) try {
   prepare_process();
   const auto arguments = std::span<const char* const>(argv, static_cast<std::size_t>(argc));
-  const auto command = read_command_line(info, arguments.subspan(1));
-  if (!command) return report(info.name.c_str(), command.error());
-  return std::visit(performer{info.name.c_str(), actions}, *command);
+  const auto asked = read_command_line(info, arguments.subspan(1));
+  if (!asked) return report(info.name.c_str(), asked.error());
+  return std::visit(performer{info.name.c_str(), actions}, *asked);
 } catch (const std::exception& problem) {
   return report(info.name.c_str(), {errc::handler_failed, engine::reason_of(problem)});
 }

@@ -40,7 +40,7 @@ coordinator_effects coordinator_core::leave(worker_id worker) {
 }
 
 coordinator_effects coordinator_core::staged(std::uint32_t shard, const based_push& what,
-                                   const std::optional<error>& fault) {
+                                             const std::optional<error>& fault) {
   const auto found = members_.find(what.push.worker);
   if (found == members_.end() || shard >= rules_.shards) return {};
   auto& of = found->second;

@@ -39,8 +39,9 @@ struct coordinator_totals {
 };
 
 /// The one place where a parameter server's pushes are decided. Shards keep the parts of a push
-/// until all of them have theirs; then the coordinator gives it a place in the order of updates, which
-/// all shards follow, or refuses it at all of them. So a push counts everywhere, once, or nowhere.
+/// until all of them have theirs; then the coordinator gives it a place in the order of updates,
+/// which all shards follow, or refuses it at all of them. So a push counts everywhere, once, or
+/// nowhere.
 ///
 /// A core: told what happened, it returns what to do.
 class coordinator_core {
@@ -64,7 +65,7 @@ class coordinator_core {
   /// A shard holds its part of a push, or has found it wrong (`fault`). Repeated reports, and those
   /// of workers that have left, change nothing.
   [[nodiscard]] coordinator_effects staged(std::uint32_t shard, const based_push& what,
-                                      const std::optional<error>& fault = {});
+                                           const std::optional<error>& fault = {});
 
   /// Updates decided.
   [[nodiscard]] param_version version() const noexcept { return version_; }

@@ -32,8 +32,8 @@ using shard_effect = std::variant<report_staged, start_update, settle_push, forg
 using shard_effects = std::vector<shard_effect>;
 
 /// One shard of a parameter server: who may push, which parts are here, and what becomes of them.
-/// Follows the coordinator's decisions in their order. A worker has one push open at a time, so parts
-/// are at most as many as members.
+/// Follows the coordinator's decisions in their order. A worker has one push open at a time, so
+/// parts are at most as many as members.
 ///
 /// A core: told what happened, it returns what to do. It holds no tensors: the caller keeps a part
 /// from an accepted push to its start_update or forget_part.
@@ -41,11 +41,12 @@ class shard_core {
  public:
   explicit shard_core(const server_rules& rules) : rules_(rules) {}
 
-  // From the coordinator. Errors: bad_frame for what it cannot have decided; the shard is then of no
-  // use.
+  // From the coordinator. Errors: bad_frame for what it cannot have decided; the shard is then of
+  // no use.
 
   void admit(worker_id worker) { members_.try_emplace(worker); }
-  /// Forgets what the worker has pushed and the coordinator has not ordered; what was ordered goes on.
+  /// Forgets what the worker has pushed and the coordinator has not ordered; what was ordered goes
+  /// on.
   [[nodiscard]] shard_effects expel(worker_id worker);
   [[nodiscard]] result<shard_effects> apply(const server_update& update);
   [[nodiscard]] shard_effects refuse(const push_id& push, const error& why);

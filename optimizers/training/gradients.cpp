@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "optimizers/training/squares.hpp"
 #include "optimizers/arguments.hpp"
 #include "optimizers/layout.hpp"
+#include "optimizers/training/squares.hpp"
 
 namespace troupe::optimizers {
 namespace {

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "actors/futures/requester.hpp"
-#include "actors/wire/lendable.hpp"
 #include "actors/system.hpp"
+#include "actors/wire/lendable.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/ucx_node.hpp"
 

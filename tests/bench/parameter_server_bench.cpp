@@ -32,8 +32,8 @@
 #include "actors/parameter_server/coordinator_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/protocol.hpp"
-#include "actors/wire/lendable.hpp"
 #include "actors/system.hpp"
+#include "actors/wire/lendable.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/bench/ucx_node.hpp"
 
@@ -176,8 +176,8 @@ shard_actor spawn_shard_of(process& here, const setting& what, std::uint32_t num
     if (number > 0) continue;
     const auto second = caf::actor_cast<shard_actor>(here.find(other, each.name));
     const coordinator_parts parts{{shard, second}, each.mode, 1'000'000, each.workers};
-    here.node->publish(each.name + ".coordinator",
-                       caf::actor_cast<caf::strong_actor_ptr>(spawn_coordinator(here.system, parts)));
+    here.node->publish(each.name + ".coordinator", caf::actor_cast<caf::strong_actor_ptr>(
+                                                       spawn_coordinator(here.system, parts)));
   }
   batch_builder half(at::kFloat);
   const auto& first = settings.front();
@@ -277,8 +277,8 @@ class worker {
   }
 
   std::unique_ptr<parameter_client> join(const setting& what) {
-    const auto coordinator =
-        caf::actor_cast<coordinator_actor>(here_.find(addresses_.front(), what.name + ".coordinator"));
+    const auto coordinator = caf::actor_cast<coordinator_actor>(
+        here_.find(addresses_.front(), what.name + ".coordinator"));
     auto made = parameter_client::join(
         here_.system, *here_.ask, coordinator,
         {.rank = rank_, .deadline = patience, .memory = here_.node->memory()});

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "messages/link/ucx/handles.hpp"
 #include "messages/link/seal/format.hpp"
+#include "messages/link/ucx/handles.hpp"
 
 namespace troupe::messages::testing {
 

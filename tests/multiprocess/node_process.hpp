@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "actors/wire/message_registry.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
+#include "actors/wire/message_registry.hpp"
 #include "messages/link/link_options.hpp"
 
 namespace troupe::tests {

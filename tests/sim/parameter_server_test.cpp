@@ -151,7 +151,8 @@ class world {
     if (!me.alive) return;
     if (me.sequence == pushes_each) {
       me.done = true;
-      send(place_of(i), coordinator_place(), [this, id = me.id] { perform(coordinator_.leave(id)); });
+      send(place_of(i), coordinator_place(),
+           [this, id = me.id] { perform(coordinator_.leave(id)); });
       return;
     }
     ++me.sequence;

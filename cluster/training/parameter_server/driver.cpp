@@ -214,8 +214,8 @@ result<void> driver::run_asynchronously() {
   return {};
 }
 
-/// Of the shares that were lost since, which only the coordinator knows: a push that had been applied is
-/// not done again.
+/// Of the shares that were lost since, which only the coordinator knows: a push that had been
+/// applied is not done again.
 void driver::find_missing() {
   again_.clear();
   if (lost_before_ == lost_.size()) return;
@@ -231,7 +231,7 @@ void driver::find_missing() {
 result<actors::coordinator_report> driver::ask_coordinator() {
   return ask_
       .request<actors::coordinator_report>(coordinator_, actors::read_coordinator{workers_.size()},
-                                      coordinator_deadline)
+                                           coordinator_deadline)
       .get();
 }
 

@@ -191,7 +191,8 @@ class server_builder {
             .threads = server_.threads_per_shard};
   }
 
-  result<caf::strong_actor_ptr> build_coordinator(const std::vector<caf::strong_actor_ptr>& shards) {
+  result<caf::strong_actor_ptr> build_coordinator(
+      const std::vector<caf::strong_actor_ptr>& shards) {
     const auto opened =
         ask_.request<actors::coordinator_opened>(
                 host(0),

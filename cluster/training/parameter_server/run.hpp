@@ -1,8 +1,8 @@
 #pragma once
 
 #include "cluster/config/command_line.hpp"
-#include "cluster/training/saving/exit_codes.hpp"
 #include "cluster/training/parameter_server/application.hpp"
+#include "cluster/training/saving/exit_codes.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {

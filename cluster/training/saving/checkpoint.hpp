@@ -12,8 +12,8 @@ namespace troupe::cluster {
 
 // A saved run is a file of weights, which holds the model's tensors and nothing else, and where it
 // was asked for a file of the optimizers' state beside it (state_file_of), under the names
-// of optimizers/training/saved_state.hpp. The second one says of which weights it is, so that it is never
-// taken for that of others which were saved under the same name.
+// of optimizers/training/saved_state.hpp. The second one says of which weights it is, so that it is
+// never taken for that of others which were saved under the same name.
 
 /// What a saved run has of its own.
 struct checkpoint {

@@ -10,9 +10,9 @@
 #include "messages/link/door/address.hpp"
 #include "messages/link/door/listener.hpp"
 #include "messages/link/door/stream.hpp"
+#include "messages/link/seal/records.hpp"
 #include "messages/link/wire/carrier.hpp"
 #include "messages/link/wire/connection.hpp"
-#include "messages/link/seal/records.hpp"
 
 namespace troupe::messages::door {
 

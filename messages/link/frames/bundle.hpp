@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "messages/link/seal/format.hpp"
 #include "messages/link/frames/outbox.hpp"
+#include "messages/link/seal/format.hpp"
 
 namespace troupe::messages {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "messages/base/ids.hpp"
-#include "messages/link/shared_memory.hpp"
 #include "messages/link/seal/format.hpp"
+#include "messages/link/shared_memory.hpp"
 
 namespace troupe::messages {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "messages/codec/codec.hpp"
+#include "messages/link/frames/loans.hpp"
 #include "messages/link/link.hpp"
 #include "messages/link/seal/format.hpp"
-#include "messages/link/frames/loans.hpp"
 
 namespace troupe::messages {
 

@@ -11,8 +11,8 @@
 
 #include "messages/codec/codec.hpp"
 #include "messages/link/buffer_pool.hpp"
-#include "messages/link/seal/format.hpp"
 #include "messages/link/frames/loans.hpp"
+#include "messages/link/seal/format.hpp"
 
 namespace troupe::messages {
 

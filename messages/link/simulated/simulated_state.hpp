@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "messages/link/simulated/simulated.hpp"
-#include "messages/link/seal/format.hpp"
 #include "messages/link/frames/outbox.hpp"
+#include "messages/link/seal/format.hpp"
+#include "messages/link/simulated/simulated.hpp"
 
 namespace troupe::messages {
 

@@ -12,9 +12,9 @@
 #include "messages/link/door/door_carrier.hpp"
 #include "messages/link/door/listener.hpp"
 #include "messages/link/link_options.hpp"
+#include "messages/link/seal/shown_share.hpp"
 #include "messages/link/wire/connection.hpp"
 #include "messages/link/wire/event_queue.hpp"
-#include "messages/link/seal/shown_share.hpp"
 
 namespace troupe::messages {
 

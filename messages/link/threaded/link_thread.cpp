@@ -16,8 +16,8 @@
 #include <variant>
 
 #include "messages/base/log.hpp"
-#include "messages/link/threaded/engine.hpp"
 #include "messages/link/mpsc_queue.hpp"
+#include "messages/link/threaded/engine.hpp"
 
 namespace troupe::messages {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
-#include "messages/link/seal/format.hpp"
 #include "messages/link/frames/outbox.hpp"
+#include "messages/link/seal/format.hpp"
 
 namespace troupe::messages {
 

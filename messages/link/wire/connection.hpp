@@ -10,15 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "messages/link/link_options.hpp"
 #include "messages/link/frames/bundle.hpp"
-#include "messages/link/wire/carrier.hpp"
-#include "messages/link/wire/event_queue.hpp"
-#include "messages/link/seal/handshake.hpp"
 #include "messages/link/frames/loans.hpp"
 #include "messages/link/frames/outbox.hpp"
 #include "messages/link/frames/reassembly.hpp"
+#include "messages/link/link_options.hpp"
+#include "messages/link/seal/handshake.hpp"
 #include "messages/link/seal/session.hpp"
+#include "messages/link/wire/carrier.hpp"
+#include "messages/link/wire/event_queue.hpp"
 
 namespace troupe::messages {
 

@@ -29,8 +29,8 @@
 #include "actors/parameter_server/coordinator_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/protocol.hpp"
-#include "actors/wire/lendable.hpp"
 #include "actors/system.hpp"
+#include "actors/wire/lendable.hpp"
 #include "tests/bench/ucx_node.hpp"
 
 namespace {
@@ -153,9 +153,10 @@ std::vector<engine::named_tensor> push_of(double value,
 /// answer and says what it was.
 void be_worker(link_transport transport, bool dies, int in, int out) {
   member here("far-worker", transport);
-  const auto coordinator = caf::actor_cast<coordinator_actor>(here.find(child::read_text(in), "coordinator"));
-  auto client =
-      parameter_client::join(here.system, *here.ask, coordinator, {.rank = 1, .deadline = patience});
+  const auto coordinator =
+      caf::actor_cast<coordinator_actor>(here.find(child::read_text(in), "coordinator"));
+  auto client = parameter_client::join(here.system, *here.ask, coordinator,
+                                       {.rank = 1, .deadline = patience});
   if (!client || !(*client)->refresh().get()) std::_Exit(5);
   child::say(out, "joined");
   if (!(*client)->push_pull(push_of(2, here.node->memory())).get()) std::_Exit(4);
@@ -180,7 +181,8 @@ struct company {
         here("near", transport),
         near(make_shard(here, "near")) {
     const auto far = caf::actor_cast<shard_actor>(here.find(shard.hear(), "shard"));
-    coordinator = spawn_coordinator(here.system, {{near, far}, engine::server_mode::synchronous, 0, 2});
+    coordinator =
+        spawn_coordinator(here.system, {{near, far}, engine::server_mode::synchronous, 0, 2});
     here.node->publish("coordinator", caf::actor_cast<caf::strong_actor_ptr>(coordinator));
   }
   company(const company&) = delete;
@@ -194,8 +196,8 @@ struct company {
   /// Has both workers join.
   void gather() {
     worker.tell(here.node->address());
-    auto joined =
-        parameter_client::join(here.system, *here.ask, coordinator, {.rank = 0, .deadline = patience});
+    auto joined = parameter_client::join(here.system, *here.ask, coordinator,
+                                         {.rank = 0, .deadline = patience});
     REQUIRE(joined);
     client = std::move(*joined);
     REQUIRE(client->refresh().get());
@@ -239,7 +241,8 @@ TEST_CASE("a worker killed in the middle of a push leaves nothing of it, and the
   }
   REQUIRE(all.client->push_pull(push_of(1)).get());
   const auto report =
-      all.here.ask->request<coordinator_report>(all.coordinator, read_coordinator{}, patience).get();
+      all.here.ask->request<coordinator_report>(all.coordinator, read_coordinator{}, patience)
+          .get();
   REQUIRE(report);
   CHECK(report->applied == 4);
   CHECK(report->members == 1);

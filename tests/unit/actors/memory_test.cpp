@@ -181,7 +181,8 @@ TEST_CASE("a shard that has no memory for an update says so to its pushers and t
                   "400000");
   }
   check_refused(here.worker->push({}, {0}).get(patience), "shard-0", "400000");
-  CHECK(here.ask.request<coordinator_report>(here.coordinator, read_coordinator{}, patience).get(patience));
+  CHECK(here.ask.request<coordinator_report>(here.coordinator, read_coordinator{}, patience)
+            .get(patience));
 }
 
 TEST_CASE("a stage without memory fails its step, and what reads it, with the bytes") {

@@ -288,7 +288,8 @@ class remote_server {
       shards.push_back(here_.find<shard_actor>(*nodes_.back(), "shard"));
     }
     shards_ = shards;
-    coordinator_ = spawn_coordinator(here_.system, {shards, engine::server_mode::synchronous, 0, workers});
+    coordinator_ =
+        spawn_coordinator(here_.system, {shards, engine::server_mode::synchronous, 0, workers});
   }
   ~remote_server() {
     caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "messages/link/cluster_secret.hpp"
-#include "messages/link/threaded/engine.hpp"
 #include "messages/link/seal/shown_share.hpp"
+#include "messages/link/threaded/engine.hpp"
 
 namespace troupe::messages {
 namespace {

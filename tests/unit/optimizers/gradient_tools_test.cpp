@@ -10,10 +10,10 @@
 #include <numeric>
 
 #include "optimizers/elementwise.hpp"
-#include "optimizers/training/gradients.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/options.hpp"
 #include "optimizers/schedule.hpp"
+#include "optimizers/training/gradients.hpp"
 #include "tests/unit/optimizers/optimizer_cases.hpp"
 
 using namespace troupe;

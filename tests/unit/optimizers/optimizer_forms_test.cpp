@@ -3,8 +3,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <thread>
 
-#include "optimizers/training/squares.hpp"
 #include "optimizers/sweep.hpp"
+#include "optimizers/training/squares.hpp"
 #include "tests/unit/optimizers/optimizer_cases.hpp"
 
 using namespace troupe;

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "actors/futures/combine.hpp"
-#include "actors/remote/functions.hpp"
 #include "actors/futures/requester.hpp"
+#include "actors/remote/functions.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
 #include "messages/link/loopback/loopback.hpp"

@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "actors/messages/parameter_server/host.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
+#include "actors/messages/parameter_server/host.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/client.hpp"
-#include "actors/parameter_server/host_actor.hpp"
 #include "actors/parameter_server/coordinator_actor.hpp"
+#include "actors/parameter_server/host_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
 #include "actors/system.hpp"
 #include "actors/transfer/pieces.hpp"
@@ -90,7 +90,8 @@ push_gradients push_of(engine::worker_id worker, std::uint64_t sequence) {
 TEST_CASE("a shard without a coordinator refuses orders and pushes, and still answers pulls") {
   stage_set world;
   const auto shard = world.shard();
-  world.refused<acknowledged>(shard, admit_worker{first}, errc::not_admitted, "before its coordinator");
+  world.refused<acknowledged>(shard, admit_worker{first}, errc::not_admitted,
+                              "before its coordinator");
   world.refused<void>(shard, expel_worker{first}, errc::not_admitted, "before its coordinator");
   world.refused<void>(shard, order_of(1), errc::not_admitted, "before its coordinator");
   world.refused<void>(shard, refuse_push{{first, 1}, errc::stale, ""}, errc::not_admitted,
@@ -108,7 +109,8 @@ TEST_CASE("a shard obeys the coordinator that connected it, and nobody else") {
   stage_set world;
   const auto shard = world.shard();
   const auto coordinator = world.coordinator(shard);
-  auto client = parameter_client::join(world.system, world.ask, coordinator, {.deadline = patience});
+  auto client =
+      parameter_client::join(world.system, world.ask, coordinator, {.deadline = patience});
   REQUIRE(client);
   const auto as_coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator);
   world.refused<shard_directory>(shard, connect_shard{0, as_coordinator}, errc::bad_config, "once");
@@ -142,7 +144,9 @@ TEST_CASE(
   stage_set world;
   const auto shard = world.shard();
   caf::scoped_actor coordinator(world.system);
-  coordinator->request(shard, patience, connect_shard{0, caf::actor_cast<caf::strong_actor_ptr>(coordinator)})
+  coordinator
+      ->request(shard, patience,
+                connect_shard{0, caf::actor_cast<caf::strong_actor_ptr>(coordinator)})
       .receive([](const shard_directory&) {}, [](const caf::error&) { FAIL(); });
   coordinator->monitor(shard);
   coordinator->send(shard, apply_pushes{{1}, {first}, {}, {}});
@@ -156,10 +160,12 @@ TEST_CASE("a coordinator hears of a shard from that shard alone") {
   stage_set world;
   const auto shard = world.shard();
   const auto coordinator = world.coordinator(shard, 2);
-  auto client = parameter_client::join(world.system, world.ask, coordinator, {.deadline = patience});
+  auto client =
+      parameter_client::join(world.system, world.ask, coordinator, {.deadline = patience});
   REQUIRE(client);
   for (const std::uint32_t which : {0U, 1U, ~0U})
-    CHECK(world.answer<void>(coordinator, staged_push{which, {{first, 1}, {0}}, errc::bad_data, ""}));
+    CHECK(
+        world.answer<void>(coordinator, staged_push{which, {{first, 1}, {0}}, errc::bad_data, ""}));
   const auto report = world.answer<coordinator_report>(coordinator, read_coordinator{});
   REQUIRE(report);
   CHECK(report->applied + report->refused + report->discarded == 0);
@@ -175,7 +181,8 @@ TEST_CASE("a worker joins once, and a coordinator's report waits until it has le
   REQUIRE(in);
   world.refused<joined>(coordinator, join_server{1, as_worker}, errc::bad_config, "already");
   world.refused<joined>(coordinator, join_server{1, {}}, errc::bad_config, "presence");
-  const auto nobody = world.ask.request<coordinator_report>(coordinator, read_coordinator{0}, patience);
+  const auto nobody =
+      world.ask.request<coordinator_report>(coordinator, read_coordinator{0}, patience);
   CHECK(world.answer<coordinator_report>(coordinator, read_coordinator{1})->members == 1);
   CHECK_FALSE(nobody.ready());
   REQUIRE(world.answer<acknowledged>(coordinator, leave_server{in->worker}));
@@ -240,11 +247,12 @@ TEST_CASE("a host refuses orders for what cannot be, and builds what can") {
   give({{"a", at::zeros({3})}});
   world.refused<worker_built>(host, build_worker{}, errc::bad_config, "names no coordinator");
   world.refused<coordinator_opened>(host, open_coordinator{}, errc::bad_config, "needs shards");
-  world.refused<coordinator_opened>(host, open_coordinator{{nullptr}}, errc::bad_config, "needs shards");
+  world.refused<coordinator_opened>(host, open_coordinator{{nullptr}}, errc::bad_config,
+                                    "needs shards");
   const auto shard = world.answer<shard_built>(host, good);
   REQUIRE(shard);
-  world.refused<coordinator_opened>(host,
-                               open_coordinator{{shard->shard}, static_cast<engine::server_mode>(9)},
-                               errc::bad_config, "no mode");
+  world.refused<coordinator_opened>(
+      host, open_coordinator{{shard->shard}, static_cast<engine::server_mode>(9)}, errc::bad_config,
+      "no mode");
   CHECK(world.answer<coordinator_opened>(host, open_coordinator{{shard->shard}}));
 }
