@@ -28,7 +28,7 @@ caf::result<step_decision> on_vote(self_pointer self, const step_vote& vote) {
   state.waiting[vote.step].push_back(promise);
   if (!*decision) return promise;
   auto all = state.waiting.extract(vote.step);
-  for (auto& each : all.mapped()) each.deliver(**decision);
+  for (auto& each : all.mapped()) each.deliver(step_decision(**decision));
   return promise;
 }
 

@@ -144,7 +144,7 @@ void perform(stage_pointer self, const engine::add_ties& what) {
 
 void perform(stage_pointer self, const engine::cast_vote& what) {
   const auto refused = [self](const caf::error& why) { fail_all(self, from_caf(why)); };
-  self->request(self->state.end.coordinator, decision_deadline, what.vote)
+  self->request(self->state.end.coordinator, decision_deadline, step_vote(what.vote))
       .then(
           [self](const step_decision& decision) {
             if (!self->state.steps.contains(decision.step)) return;  // failed meanwhile
