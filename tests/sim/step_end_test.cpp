@@ -43,12 +43,12 @@ struct scenario {
   std::size_t parameters = 1;  // of each stage
   std::uint64_t steps = 1;
   std::uint32_t accumulate = 1;
-  step_coordinator_rules rules;
-  double most = 1e9;                            // clipping by value
-  std::map<tie_end, tie_end> ties;              // each both ways
-  std::vector<std::vector<numbers>> gradients;  // by step, stage: of this stage alone
-  std::vector<std::string> bad_loss;            // by step, of the last stage
-  std::vector<bool> is_dry;                     // by step
+  step_coordinator_rules rules = {};
+  double most = 1e9;                                 // clipping by value
+  std::map<tie_end, tie_end> ties = {};              // each both ways
+  std::vector<std::vector<numbers>> gradients = {};  // by step, stage: of this stage alone
+  std::vector<std::string> bad_loss = {};            // by step, of the last stage
+  std::vector<bool> is_dry = {};                     // by step
 
   [[nodiscard]] bool may_leave_out() const { return rules.skip || rules.scaler; }
 
@@ -305,9 +305,9 @@ class world {
 
   /// A second copy is refused, whenever it comes.
   void hand_over(const tie_end& to, const step_key& key, double value) {
-    auto& stage = here_[to.stage];
-    const auto effects = stage.core.tie_arrived(key, std::to_string(to.parameter));
-    const bool is_new = stage.tied.emplace(std::pair(key, to.parameter), value).second;
+    auto& at = here_[to.stage];
+    const auto effects = at.core.tie_arrived(key, std::to_string(to.parameter));
+    const bool is_new = at.tied.emplace(std::pair(key, to.parameter), value).second;
     if (is_new) return perform(to.stage, effects);
     if (effects || (effects.error().code != errc::bad_frame && effects.error().code != errc::stale))
       wrong("a tied gradient was taken twice");

@@ -26,6 +26,7 @@
 #include <system_error>
 
 #include "actors/base/failure.hpp"
+#include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/client.hpp"

@@ -14,7 +14,7 @@
 #include "cluster/config/option.hpp"
 #include "cluster/config/option_fields.hpp"
 #include "cluster/training/parameter_server/settings.hpp"
-#include "config_fixture.hpp"
+#include "tests/unit/cluster/config_fixture.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "config_fixture.hpp"
+#include "tests/unit/cluster/config_fixture.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;

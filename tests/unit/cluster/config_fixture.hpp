@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cluster/config/command_line.hpp"
-#include "scratch_folder.hpp"
+#include "tests/unit/scratch_folder.hpp"
 
 namespace troupe::cluster::testing {
 

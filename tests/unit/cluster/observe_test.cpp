@@ -19,7 +19,7 @@
 #include "cluster/observe/progress.hpp"
 #include "cluster/observe/report.hpp"
 #include "cluster/observe/run_reporter.hpp"
-#include "scratch_folder.hpp"
+#include "tests/unit/scratch_folder.hpp"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cluster/config/files/secret_file.hpp"
-#include "config_fixture.hpp"
+#include "tests/unit/cluster/config_fixture.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;

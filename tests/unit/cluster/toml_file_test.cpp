@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cluster/config/toml_file.hpp"
-#include "config_fixture.hpp"
+#include "tests/unit/cluster/config_fixture.hpp"
 
 namespace {
 

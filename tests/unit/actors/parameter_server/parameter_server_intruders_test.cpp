@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/host.hpp"
 #include "actors/messages/parameter_server/worker.hpp"

@@ -16,7 +16,7 @@
 
 #include "engine/data/sampler.hpp"
 #include "engine/state/safetensors.hpp"
-#include "scratch_folder.hpp"
+#include "tests/unit/scratch_folder.hpp"
 
 namespace {
 

@@ -18,8 +18,8 @@
 #include "engine/base/random.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/data/image/image.hpp"
-#include "image_writer.hpp"
-#include "scratch_folder.hpp"
+#include "tests/unit/engine/data/image_writer.hpp"
+#include "tests/unit/scratch_folder.hpp"
 
 namespace {
 

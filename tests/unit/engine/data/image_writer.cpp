@@ -1,4 +1,4 @@
-#include "image_writer.hpp"
+#include "tests/unit/engine/data/image_writer.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -20,7 +20,7 @@
 #include "engine/state/safetensors.hpp"
 #include "engine/state/save_anywhere.hpp"
 #include "messages/descriptor.hpp"
-#include "scratch_folder.hpp"
+#include "tests/unit/scratch_folder.hpp"
 
 namespace {
 

@@ -20,7 +20,7 @@
 
 #include "engine/base/random.hpp"
 #include "engine/state/safetensors_header.hpp"
-#include "scratch_folder.hpp"
+#include "tests/unit/scratch_folder.hpp"
 
 namespace {
 
