@@ -26,7 +26,7 @@ struct declaration {
   messages::lane lane = messages::lane::data;
 };
 
-/// May go to other processes; its type lists its members to the wire (see remote/fields.hpp).
+/// May go to other processes; its type lists its members to the wire (see wire/fields.hpp).
 constexpr declaration travels(std::string_view name, messages::lane lane = messages::lane::data) {
   return {name, lane};
 }

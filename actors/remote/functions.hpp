@@ -39,7 +39,7 @@ struct signature<R (C::*)(Args...) const> : signature<R (*)(Args...)> {};
 }  // namespace detail
 
 /// The functions that other nodes may fork here, by name. A value that `main` builds and passes in.
-/// Arguments and results are types of the message registry (see remote/message_registry.hpp);
+/// Arguments and results are types of the message registry (see wire/message_registry.hpp);
 /// tensors are among them.
 class function_registry {
  public:

@@ -170,7 +170,7 @@ TEST_CASE("a stage that cannot send its weights says so at once") {
   const auto weights = run.stages->read_weights();
   REQUIRE(!weights);
   CHECK(weights.error().code == errc::bad_frame);
-  CHECK_THAT(weights.error().text, ContainsSubstring("the answer 'weights' to actor ") &&
+  CHECK_THAT(weights.error().text, ContainsSubstring("the answer 'weights_piece' to actor ") &&
                                        ContainsSubstring("limit tensor_bytes is 2000"));
 }
 
