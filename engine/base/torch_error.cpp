@@ -27,9 +27,11 @@ std::optional<std::string> bytes_refused(const std::string& text) {
 std::string reason_of(const std::exception& problem) {
   if (dynamic_cast<const std::bad_alloc*>(&problem)) return "there is no memory left";
   if (const auto* refused = dynamic_cast<const std::system_error*>(&problem);
-      refused && refused->code() == std::errc::resource_unavailable_try_again)
-    return "no thread can be started (ulimit -u, or the machine's limit): " +
-           refused->code().message();
+      refused && refused->code() == std::errc::resource_unavailable_try_again) {
+    const std::string said = refused->what(), words = "no thread can be started";
+    const std::string what = said.starts_with(words) ? said : words + ": " + said;
+    return what + " (ulimit -u, or the machine's limit)";
+  }
   const auto* torch = dynamic_cast<const c10::Error*>(&problem);
   const std::string text = torch ? torch->what_without_backtrace() : problem.what();
   if (const auto bytes = torch ? bytes_refused(text) : std::nullopt)

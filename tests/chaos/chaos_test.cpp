@@ -99,6 +99,7 @@ TEST_CASE(
 
 TEST_CASE("A thread of its own that an actor is refused ends the run, which says what it was for") {
   bool is_said = false;
+  std::string last_lines;
   for (const auto& each : chaos::count_calls(chaos::subject_of("pipeline-shm"), bound)) {
     const bool is_of_caf = each.frames.find(" libcaf_core") != std::string::npos;
     if (each.call != "pthread_create" || each.process != "program" || !is_of_caf) continue;
@@ -107,10 +108,12 @@ TEST_CASE("A thread of its own that an actor is refused ends the run, which says
     const auto verdict = chaos::try_call(one, bound);
     INFO(verdict.log);
     CHECK(text_of(verdict.complaints) == "");
+    last_lines += verdict.last_line + '\n';
     is_said =
         is_said || verdict.last_line.find("no thread can be started for the reading of data") !=
                        std::string::npos;
   }
+  INFO(last_lines);
   CHECK(is_said);
 }
 
