@@ -2,7 +2,6 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -157,32 +156,23 @@ run_folder::run_folder(bool in_place) {
   for (const auto* each : {"out", "run", "tmp", "calls"}) fs::create_directory(folder_ / each);
   fs::permissions(folder_ / "run", fs::perms::owner_all);
   if (in_place) return;
-  // Where nobody who looks at /dev/shm takes it for something that a run has left.
-  std::string name = "/dev/shm/troupe-" + std::to_string(::geteuid());
-  ::mkdir(name.c_str(), 0700);
-  name += "/chaos-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder in /dev/shm");
-  segments_ = name;
-}
-
-run_folder::~run_folder() {
-  if (!segments_.empty()) fs::remove_all(segments_);
+  segments_.emplace(tests::shared_memory_folder());
 }
 
 std::map<std::string, std::string> run_folder::environment() const {
-  if (segments_.empty()) return {{"TMPDIR", folder_ / "tmp"}};
+  if (!segments_) return {{"TMPDIR", folder_ / "tmp"}};
   return {{"XDG_RUNTIME_DIR", folder_ / "run"},
           {"TMPDIR", folder_ / "tmp"},
-          {"UCX_POSIX_DIR", segments_}};
+          {"UCX_POSIX_DIR", segments_->path()}};
 }
 
 std::vector<std::string> run_folder::left_behind() const {
   std::vector<std::string> found;
-  for (const auto& where : {folder_ / "run", folder_ / "tmp", folder_ / "out", segments_}) {
-    if (where.empty()) continue;
+  std::vector<fs::path> places{folder_ / "run", folder_ / "tmp", folder_ / "out"};
+  if (segments_) places.push_back(segments_->path());
+  for (const auto& where : places)
     for (const auto& entry : fs::recursive_directory_iterator(where))
       if (!entry.is_directory() && entry.path() != weights()) found.push_back(entry.path());
-  }
   return found;
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -39,7 +40,6 @@ class run_folder {
   explicit run_folder(bool in_place = false);
   run_folder(const run_folder&) = delete;
   run_folder& operator=(const run_folder&) = delete;
-  ~run_folder();
 
   [[nodiscard]] std::filesystem::path weights() const { return folder_ / "out/weights"; }
   /// Variables for the run: XDG_RUNTIME_DIR, TMPDIR, UCX_POSIX_DIR.
@@ -52,7 +52,7 @@ class run_folder {
 
  private:
   tests::scratch_folder folder_;
-  std::filesystem::path segments_;  // empty: in place
+  std::optional<tests::scratch_folder> segments_;  // none: in place
 };
 
 struct log_line {

@@ -15,6 +15,7 @@
 
 #include "another_self.hpp"
 #include "link_fixture.hpp"
+#include "tests/scratch_memory.hpp"
 
 namespace troupe::messages::testing {
 namespace {
@@ -302,11 +303,13 @@ TEMPLATE_TEST_CASE("a link leaves no file, socket or segment behind", "[link]", 
     nodes.server.frames.next();
   };
   use();  // what UCX opens once for the process
+  const tests::scratch_memory memory;
   const std::size_t files = open_files();
   const std::set<std::string> shared = shared_files();
   for (int i = 0; i < 3; ++i) use();
   CHECK(open_files() == files);
   CHECK(segments_of({getpid()}) == 0);
+  CHECK(memory.left().empty());
   // Other programs of this machine may come and go meanwhile: look for what stays.
   const auto leftovers = [&] {
     std::set<std::string> now = shared_files();

@@ -238,33 +238,4 @@ stopped_thread::stopped_thread(pid_t process, const std::string& name, bool comp
   });
 }
 
-scratch_folder::scratch_folder() {
-  std::string name = std::filesystem::temp_directory_path() / "troupe-test-XXXXXX";
-  if (!mkdtemp(name.data())) throw std::runtime_error("no scratch folder");
-  path_ = name;
-}
-
-scratch_folder::~scratch_folder() {
-  std::filesystem::remove_all(path_);
-}
-
-scratch_memory::scratch_memory() {
-  std::string name = "/dev/shm/troupe-test-XXXXXX";
-  if (!mkdtemp(name.data())) throw std::runtime_error("no scratch folder in shared memory");
-  path_ = name;
-  setenv("UCX_POSIX_DIR", name.c_str(), 1);
-}
-
-scratch_memory::~scratch_memory() {
-  unsetenv("UCX_POSIX_DIR");
-  std::filesystem::remove_all(path_);
-}
-
-std::vector<std::string> scratch_memory::left() const {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(path_))
-    names.push_back(entry.path().filename());
-  return names;
-}
-
 }  // namespace troupe::tests

@@ -10,6 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "tests/scratch_folder.hpp"
+#include "tests/scratch_memory.hpp"
+
 namespace troupe::tests {
 
 /// How a run of the program under test ended and what it wrote.
@@ -78,37 +81,5 @@ class stopped_thread {
 
 /// The process among `among` that has a thread of this name; fails the test where none has.
 pid_t process_with_thread(const std::vector<pid_t>& among, const std::string& name);
-
-/// A folder that goes with the object.
-class scratch_folder {
- public:
-  scratch_folder();
-  scratch_folder(const scratch_folder&) = delete;
-  scratch_folder& operator=(const scratch_folder&) = delete;
-  ~scratch_folder();
-
-  [[nodiscard]] std::filesystem::path operator/(std::string_view name) const {
-    return path_ / name;
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-/// A folder in shared memory where the programs that are started while it lives make their
-/// segments, so that what they leave is told from what others on this machine do.
-class scratch_memory {
- public:
-  scratch_memory();
-  scratch_memory(const scratch_memory&) = delete;
-  scratch_memory& operator=(const scratch_memory&) = delete;
-  ~scratch_memory();
-
-  /// The names of what is in it.
-  [[nodiscard]] std::vector<std::string> left() const;
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace troupe::tests
