@@ -2,6 +2,18 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/messages/checks.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/data.hpp"
+#include "actors/messages/flow.hpp"
+#include "actors/messages/optimizer.hpp"
+#include "actors/messages/parameter_server/coordinator.hpp"
+#include "actors/messages/parameter_server/host.hpp"
+#include "actors/messages/parameter_server/share.hpp"
+#include "actors/messages/parameter_server/worker.hpp"
+#include "actors/messages/pipeline.hpp"
+#include "actors/messages/stage.hpp"
+#include "actors/messages/step_end.hpp"
+#include "actors/messages/transfer.hpp"
 #include "actors/wire/message_registry.hpp"
 
 namespace troupe::actors {

@@ -26,4 +26,8 @@ bool is_floating(dtype type) noexcept {
   return type == dtype::f32 || type == dtype::f64 || type == dtype::f16 || type == dtype::bf16;
 }
 
+std::string to_string(const device_ref& device) {
+  return device.is_host() ? "cpu" : "cuda:" + std::to_string(device.index);
+}
+
 }  // namespace troupe::messages

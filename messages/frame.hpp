@@ -17,14 +17,18 @@ enum class dtype : std::uint8_t { f32, f64, f16, bf16, i64, i32, i16, i8, u8, bo
 [[nodiscard]] std::size_t item_bytes(dtype type) noexcept;
 [[nodiscard]] bool is_floating(dtype type) noexcept;
 
-/// Where a tensor's bytes lay at the sender; the receiver decides where they arrive.
+/// A device of one process: its host's memory, or a card by its number.
 struct device_ref {
   enum class kind : std::uint8_t { cpu, cuda };
   kind type = kind::cpu;
   std::int8_t index = -1;
 
+  [[nodiscard]] bool is_host() const noexcept { return type == kind::cpu; }
   bool operator==(const device_ref&) const = default;
 };
+
+/// "cpu", "cuda:1".
+[[nodiscard]] std::string to_string(const device_ref& device);
 
 /// Shape and layout of a tensor. `strides` are in elements; the layout is dense (no gaps, no
 /// overlaps), so the byte count is the product of `shape` times the item size.
@@ -32,17 +36,19 @@ struct tensor_descriptor {
   dtype type = dtype::f32;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;
-  device_ref device;
+  device_ref device;  ///< Of the tensor at its sender, though its bytes may travel from the host.
 
   bool operator==(const tensor_descriptor&) const = default;
 };
 
 /// Tensor bytes by reference. `owner` keeps `data` alive; nobody writes them once they are sent.
+/// `device`: whose memory they lie in; a link that does not move it refuses them.
 struct payload {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
   std::shared_ptr<void> owner;
   bool read_only = false;  ///< It is another process's memory, and a write ends in SIGSEGV.
+  device_ref device = {};
 };
 
 struct wire_tensor {
@@ -65,12 +71,9 @@ struct value {
     std::uint32_t index = 0;
     bool operator==(const tensor_index&) const = default;
   };
-  using bytes = std::vector<std::byte>;
   using list = std::vector<value>;
 
-  std::variant<std::monostate, std::int64_t, double, std::string, bytes, tensor_index, actor_ref,
-               list>
-      of;
+  std::variant<std::monostate, std::int64_t, double, std::string, tensor_index, actor_ref, list> of;
 
   bool operator==(const value&) const = default;
 };

@@ -1,6 +1,7 @@
 #include "actors/base/process_identity.hpp"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -55,6 +56,12 @@ process_identity own_identity() {
   out.network = namespace_of_ours("net");
   out.started = stat->started;
   return out;
+}
+
+std::uint64_t peak_memory_bytes() noexcept {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 process_state state_of(const process_identity& process) {

@@ -28,6 +28,9 @@ enum class process_state : std::uint8_t {
 /// Ours. What the system does not tell stays empty.
 [[nodiscard]] process_identity own_identity();
 
+/// The most memory that this process has held at once, in bytes.
+[[nodiscard]] std::uint64_t peak_memory_bytes() noexcept;
+
 /// The state of a process of our own host. Any thread; a few microseconds.
 [[nodiscard]] process_state state_of(const process_identity& process);
 

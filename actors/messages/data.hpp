@@ -16,7 +16,7 @@ struct feed_batch {
   static constexpr auto declared = stays_here;
 
   engine::step_key step;
-  std::vector<at::Tensor> images;  // [n, C, H, W] f32 each, or [n, T] i64
+  std::vector<at::Tensor> inputs;  // [n, C, H, W] f32 each, or [n, T] i64
   std::vector<at::Tensor> labels;  // [n] i64 each, or [n, T] i64
 };
 
@@ -41,13 +41,13 @@ struct batch_delivered {
   static constexpr auto declared = travels("batch_delivered");
 
   engine::step_key step;
-  std::int64_t images = 0;
-  std::uint32_t microbatches = 0;  // never more than images
+  std::int64_t samples = 0;
+  std::uint32_t microbatches = 0;  // never more than samples
   std::uint64_t skipped = 0;       // unreadable samples since the start
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.images, self.microbatches, self.skipped);
+    f(self.step.epoch, self.step.step, self.samples, self.microbatches, self.skipped);
   }
 };
 

@@ -30,7 +30,7 @@ struct microbatch_key {
   }
 };
 
-/// The output of a slice of the model for the slice after it; or images, for the first.
+/// The output of a slice of the model for the slice after it; or the inputs, for the first.
 struct activation {
   static constexpr auto declared = travels("activation");
 

@@ -11,8 +11,8 @@
 #include "actors/messages/declaration.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"
-#include "engine/step/step_end_core.hpp"
 #include "engine/step/step_key.hpp"
+#include "engine/step/step_vote.hpp"
 
 /// A stage's part of a step: its order, its answer, what its own work thread tells it, and
 /// the sums of weights that it shares with other stages.
@@ -61,16 +61,16 @@ struct run_stage {
   engine::step_key step;
   engine::step_kind kind = engine::step_kind::training;
   std::uint32_t plan = 0;       // which of the plans that were announced
-  std::int64_t batch_size = 0;  // images in the whole batch
+  std::int64_t batch_size = 0;  // samples in the whole batch
   std::uint64_t number = 0;     // which training step this is, from 1
   double learning_rate = 0;
-  bool rehearsal = false;  // no update: the stage keeps the gradients for `read_rehearsal`
-  double loss_scale = 1;   // what the loss is multiplied by; 0: as the last decision says
+  bool dry_run = false;   // no update: the stage keeps the gradients for `read_dry_run`
+  double loss_scale = 1;  // what the loss is multiplied by; 0: as the last decision says
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.number,
-      self.learning_rate, self.rehearsal, self.loss_scale);
+      self.learning_rate, self.dry_run, self.loss_scale);
   }
 };
 

@@ -5,7 +5,7 @@
 #include "actors/messages/declaration.hpp"
 #include "actors/transfer/piece.hpp"
 
-/// Weights, optimizer state and what a rehearsal gave, from and to a stage, piece after
+/// Weights, optimizer state and what a dry run gave, from and to a stage, piece after
 /// piece (see transfer/pieces.hpp).
 namespace troupe::actors {
 
@@ -85,10 +85,10 @@ struct kept_state {
   }
 };
 
-/// What the last rehearsal gave: the stage's gradients, one a parameter and undefined where there
+/// What the last dry run gave: the stage's gradients, one a parameter and undefined where there
 /// is none, or its buffers as they were after it: they have been put back since.
-struct read_rehearsal {
-  static constexpr auto declared = travels("read_rehearsal");
+struct read_dry_run {
+  static constexpr auto declared = travels("read_dry_run");
 
   bool buffers = false;
   list_place from = {};
@@ -100,8 +100,8 @@ struct read_rehearsal {
   }
 };
 
-struct rehearsed {
-  static constexpr auto declared = travels("rehearsed");
+struct dry_run_part {
+  static constexpr auto declared = travels("dry_run_part");
 
   tensor_piece piece = {};
 
@@ -112,6 +112,6 @@ struct rehearsed {
 };
 
 using transfer_messages = message_list<load_weights, read_weights, weights_piece, load_state,
-                                       read_state, kept_state, read_rehearsal, rehearsed>;
+                                       read_state, kept_state, read_dry_run, dry_run_part>;
 
 }  // namespace troupe::actors

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/tensors.hpp"
@@ -102,9 +103,6 @@ future<std::vector<T>> all_of(const std::vector<future<T>>& parts) {
   return answers->outcome();
 }
 
-/// How long a shard may take to keep or hand out a piece.
-constexpr std::chrono::minutes piece_deadline{5};
-
 /// Sends a shard its part of a push in pieces, each when the one before has been kept.
 class part_sender : public std::enable_shared_from_this<part_sender> {
  public:
@@ -125,7 +123,8 @@ class part_sender : public std::enable_shared_from_this<part_sender> {
   void send_next() try {
     order_.gradients = pieces_.next();
     order_.last = pieces_.done();
-    auto asked = ask_.request<pushed>(to_, order_, order_.last ? deadline_ : piece_deadline);
+    auto asked =
+        ask_.request<pushed>(to_, order_, order_.last ? deadline_ : usual_deadlines.transfer);
     ++order_.piece;
     asked.when_settled([self = shared_from_this(), last = order_.last](const auto& answer) {
       if (!answer || last)
@@ -175,7 +174,7 @@ class rest_fetcher : public std::enable_shared_from_this<rest_fetcher<Answer>> {
   }
   void ask_next() {
     ++order_.piece;
-    ask_.request<pulled>(from_, order_, piece_deadline)
+    ask_.request<pulled>(from_, order_, usual_deadlines.transfer)
         .when_settled([self = this->shared_from_this()](const result<pulled>& answer) {
           if (!answer) return void(self->outcome_->set_error(answer.error()));
           self->take(answer->values, answer->more);

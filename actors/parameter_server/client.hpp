@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
@@ -25,7 +26,7 @@ class batch_builder;
 struct client_options {
   std::uint32_t rank = 0;       ///< Its place in the order of adding up; unique among members.
   bool bf16_gradients = false;  ///< Gradients travel in half the bytes, rounded.
-  std::chrono::nanoseconds deadline = std::chrono::hours(1);  ///< Of a push or pull.
+  std::chrono::nanoseconds deadline = usual_deadlines.step;  ///< Of a push or pull.
   /// Where to put gradients that have to be copied before they are sent: the node's, if it lends.
   std::shared_ptr<messages::shared_memory> memory = {};
   batch_limits most = {};  ///< Of a message; a shard's part beyond that is cut, and so its answers.

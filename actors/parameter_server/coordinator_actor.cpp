@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
 #include "actors/messages/common.hpp"
@@ -25,8 +26,6 @@ namespace {
 
 using engine::worker_id;
 using join_answer = caf::typed_response_promise<joined>;
-
-constexpr std::chrono::minutes shard_deadline{10};
 
 /// Workers that may wait for the shards to be connected.
 constexpr std::size_t max_early = engine::coordinator_core::max_members;
@@ -72,7 +71,7 @@ void answer_reports(self_pointer self) {
 
 void admit(self_pointer self, worker_id worker) {
   for (const auto& shard : self->state.shards) {
-    self->request(shard, shard_deadline, admit_worker{worker})
+    self->request(shard, usual_deadlines.update, admit_worker{worker})
         .then([self,
                worker](const acknowledged&) { perform(self, self->state.core->admitted(worker)); },
               [self](const caf::error& why) { give_up(self, from_caf(why)); });
@@ -139,7 +138,7 @@ void connect(self_pointer self, const coordinator_parts& given) {
     self->monitor(shard);
     const connect_shard order{i, caf::actor_cast<caf::strong_actor_ptr>(self), given.mode,
                               given.staleness};
-    self->request(shard, shard_deadline, order)
+    self->request(shard, usual_deadlines.update, order)
         .then(
             [self, i](const shard_directory& of) {
               self->state.directory[i].parameters = of.parameters;

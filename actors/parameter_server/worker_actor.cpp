@@ -1,7 +1,5 @@
 #include "actors/parameter_server/worker_actor.hpp"
 
-#include <sys/resource.h>
-
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
@@ -15,6 +13,7 @@
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
+#include "actors/base/process_identity.hpp"
 #include "actors/messages/parameter_server/share.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/parameter_server/client.hpp"
@@ -34,12 +33,6 @@ using engine::work_kind;
 
 /// Shares and reads that a worker keeps until their turn.
 constexpr std::size_t max_waiting = 64;
-
-std::uint64_t peak_memory_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
-}
 
 /// What a worker's thread works with: the whole model as one stage, and a place at the server.
 class apprentice {
@@ -104,7 +97,7 @@ class apprentice {
     return {.kind = work_kind::forward,
             .evaluation = evaluation,
             .step = report.step,
-            .size = static_cast<std::uint64_t>(batch.images.numel())};
+            .size = static_cast<std::uint64_t>(batch.inputs.numel())};
   }
 
   result<void> take(const result<fresh_values>& fresh) {
@@ -119,7 +112,7 @@ class apprentice {
     const auto begin = clock::now();
     const engine::activity_scope scope(*doing_, forward_of(batch, report, true));
     const auto outcome = module_.forward({{}, {report.step}}, engine::step_kind::evaluation, {},
-                                         batch.images, batch.labels, report.samples);
+                                         batch.inputs, batch.labels, report.samples);
     report.loss = outcome.loss;
     report.correct = outcome.correct;
     report.busy_s += std::chrono::duration<double>(clock::now() - begin).count();
@@ -145,7 +138,7 @@ class apprentice {
     {
       const engine::activity_scope scope(*doing_, forward_of(batch, report, false));
       report.loss = module_
-                        .forward(key, engine::step_kind::training, {}, batch.images, batch.labels,
+                        .forward(key, engine::step_kind::training, {}, batch.inputs, batch.labels,
                                  report.samples)
                         .loss;
     }

@@ -30,10 +30,10 @@ result<batch_delivered> deliver(const data_state& state, const deliver_batch& or
       order.test ? engine::split::test : engine::split::train,
       std::span(indices.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(indices.numel())));
   if (!batch) return tl::unexpected(batch.error());
-  if (batch->images.size(0) == 0)
-    return fail(errc::bad_data, "no image of a whole batch could be read");
+  if (batch->inputs.size(0) == 0)
+    return fail(errc::bad_data, "no sample of a whole batch could be read");
   const auto sent = feed(*batch, order.step, order.microbatches, state.feeder);
-  return batch_delivered{order.step, batch->images.size(0), sent, state.source->skipped()};
+  return batch_delivered{order.step, batch->inputs.size(0), sent, state.source->skipped()};
 } catch (const std::exception& problem) {
   return fail(errc::handler_failed,
               std::string("reading a batch failed: ") + engine::reason_of(problem));

@@ -28,7 +28,7 @@ struct feed_edge {
 };
 
 struct feeder_state {
-  feed_edge images{engine::default_credits};
+  feed_edge inputs{engine::default_credits};
   feed_edge labels{engine::default_credits};
   epoch_id epoch;
   stage_actor first;
@@ -38,10 +38,10 @@ struct feeder_state {
 
 using self_pointer = feeder_actor::stateful_pointer<feeder_state>;
 
-void send_images(self_pointer self, const std::vector<edge_place>& due) {
+void send_inputs(self_pointer self, const std::vector<edge_place>& due) {
   for (const auto& what : due)
     self->send(self->state.first, activation{{what.key, what.microbatch},
-                                             self->state.images.waiting.extract(what).mapped()});
+                                             self->state.inputs.waiting.extract(what).mapped()});
 }
 
 void send_labels(self_pointer self, const std::vector<edge_place>& due) {
@@ -59,29 +59,29 @@ void on_batch(self_pointer self, const feed_batch& batch) {
   auto& state = self->state;
   if (batch.step.epoch > state.epoch) {
     state.epoch = batch.step.epoch;
-    start_epoch(state.images, state.epoch);
+    start_epoch(state.inputs, state.epoch);
     start_epoch(state.labels, state.epoch);
   }
-  for (std::uint32_t i = 0; i < batch.images.size(); ++i) {
+  for (std::uint32_t i = 0; i < batch.inputs.size(); ++i) {
     const edge_place what{batch.step, {i}};
-    state.images.waiting.emplace(what, batch.images[i]);
+    state.inputs.waiting.emplace(what, batch.inputs[i]);
     state.labels.waiting.emplace(what, batch.labels[i]);
-    send_images(self, state.images.order.offer(what));
+    send_inputs(self, state.inputs.order.offer(what));
     send_labels(self, state.labels.order.offer(what));
   }
 }
 
 void on_credit(self_pointer self, const credit& granted) {
   const bool of_labels = granted.on == edge::target;
-  auto& from = of_labels ? self->state.labels : self->state.images;
+  auto& from = of_labels ? self->state.labels : self->state.inputs;
   const auto due = from.order.credited({granted.key.step, granted.key.microbatch});
   if (!due) return log::warning("feeder: " + due.error().text);
-  of_labels ? send_labels(self, *due) : send_images(self, *due);
+  of_labels ? send_labels(self, *due) : send_inputs(self, *due);
 }
 
 feeder_actor::behavior_type feeder_behavior(self_pointer self, stage_actor first, stage_actor last,
                                             std::uint32_t last_chunk, std::uint32_t credits) {
-  self->state.images = feed_edge(credits);
+  self->state.inputs = feed_edge(credits);
   self->state.labels = feed_edge(credits);
   self->state.first = std::move(first);
   self->state.last = std::move(last);
@@ -102,11 +102,11 @@ feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first, stage_ac
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
                    std::uint32_t microbatches, const feeder_actor& feeder) {
   const auto parts =
-      engine::split_batch(batch, std::min<std::int64_t>(batch.images.size(0), microbatches));
+      engine::split_batch(batch, std::min<std::int64_t>(batch.inputs.size(0), microbatches));
   if (!parts) return 0;
   feed_batch message{step, {}, {}};
   for (const auto& part : *parts) {
-    message.images.push_back(part.images);
+    message.inputs.push_back(part.inputs);
     message.labels.push_back(part.labels);
   }
   caf::anon_send(feeder, std::move(message));

@@ -9,7 +9,7 @@
 
 namespace troupe::actors {
 
-/// Spawns the actor that hands images to the stage of the model's first slice, its chunk 0, and
+/// Spawns the actor that hands inputs to the stage of the model's first slice, its chunk 0, and
 /// labels to that of its last slice, `last_chunk` (perhaps the same stage), at most `credits` of
 /// each ahead of their use.
 [[nodiscard]] feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first,
@@ -17,7 +17,7 @@ namespace troupe::actors {
                                         std::uint32_t credits);
 
 /// Cuts a batch into `microbatches` as even as can be, the larger ones first, for `feeder`. At most
-/// one micro-batch an image. Returns how many they are: 0 for an empty batch.
+/// one micro-batch a sample. Returns how many they are: 0 for an empty batch.
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
                    std::uint32_t microbatches, const feeder_actor& feeder);
 

@@ -106,7 +106,7 @@ result<local_stages> local_stages::spawn(caf::actor_system& system, engine::mode
                           .threads = like.threads,
                           .rules = like.rules};
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk)
-      stage.slices.push_back(std::move((*slices)[layout->position_of({s, chunk})]));
+      stage.slices.push_back(std::move((*slices)[layout->virtual_stage_of({s, chunk})]));
     auto handle = spawn_stage_with_optimizer(system, std::move(stage), known);
     if (!handle) return tl::unexpected(handle.error());
     spawned.stages_.push_back(*handle);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/futures/requester.hpp"
@@ -28,11 +29,6 @@ namespace troupe::actors {
 namespace {
 
 using std::chrono::steady_clock;
-
-/// A stage that has not finished its step by then is given up on.
-constexpr std::chrono::minutes step_deadline{60};
-/// Of one request that no step waits for, and of one piece of weights or state.
-constexpr std::chrono::minutes transfer_deadline{5};
 
 /// How a pipeline's steps are planned; what it makes is checked.
 engine::plan_book::planner planner_of(engine::schedule_choice schedule,
@@ -135,7 +131,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
     return fail(errc::bad_config,
                 "loss_scale = " + optimizers::to_text(loss_scale) + " is out of range: above 0");
   pipeline made(system, std::move(stages), schedule, *layout);
-  const auto last = layout->slice_at(layout->positions() - 1);
+  const auto last = layout->slice_at(layout->virtual_stages() - 1);
   made.feeder_ =
       spawn_feeder(system, made.stages_.front(), made.stages_[last.stage], last.chunk, credits);
   caf::actor_cast<caf::abstract_actor*>(made.feeder_)
@@ -152,8 +148,8 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   return made;
 }
 
-neighbour pipeline::slice_at(std::uint32_t position) const {
-  const auto [stage, chunk] = layout_.slice_at(position);
+neighbour pipeline::slice_at(std::uint32_t virtual_stage) const {
+  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
   return {caf::actor_cast<caf::strong_actor_ptr>(stages_[stage]), chunk};
 }
 
@@ -172,11 +168,11 @@ std::vector<tied_parameter> pipeline::ties_of(std::size_t stage,
 
 template <class Answer, class Actor, class Request>
 result<Answer> pipeline::ask(const Actor& whom, Request request) {
-  return ask_->request<Answer>(whom, std::move(request), transfer_deadline).get();
+  return ask_->request<Answer>(whom, std::move(request), usual_deadlines.transfer).get();
 }
 
 result<void> pipeline::connect(const pipeline_options& options) {
-  const std::uint32_t positions = layout_.positions();
+  const std::uint32_t virtual_stages = layout_.virtual_stages();
   for (std::uint32_t s = 0; s < layout_.stages; ++s) {
     connect_stage around{.before = {},
                          .after = {},
@@ -188,8 +184,8 @@ result<void> pipeline::connect(const pipeline_options& options) {
                          .clips_norm = options.clip_norm > 0};
     if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);
     for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
-      const std::uint32_t at = layout_.position_of({s, chunk});
-      const bool first = at == 0, last = at + 1 == positions;
+      const std::uint32_t at = layout_.virtual_stage_of({s, chunk});
+      const bool first = at == 0, last = at + 1 == virtual_stages;
       around.before.push_back(first ? neighbour{} : slice_at(at - 1));
       around.after.push_back(last ? neighbour{} : slice_at(at + 1));
       if (first || last) around.feeder = caf::actor_cast<caf::strong_actor_ptr>(feeder_);
@@ -206,8 +202,8 @@ engine::step_key pipeline::next_step() {
 
 // Steps are begun before the decision on the one before, which says what a scaler makes of it.
 double pipeline::loss_scale_of(const step_order& order) const {
-  if (order.rehearsal) return order.loss_scale;
-  return has_scaler_ && updates_ > 0 ? 0 : loss_scale_;
+  if (order.dry_run) return order.loss_scale;
+  return has_scaler_ && training_steps_ > 0 ? 0 : loss_scale_;
 }
 
 result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, engine::plan plan) {
@@ -216,7 +212,7 @@ result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, en
     answers.push_back(ask_->request<acknowledged>(
         stages_[i],
         announce_plan{number, kind, plan.microbatches, plan.chunks, std::move(plan.stages[i])},
-        transfer_deadline));
+        usual_deadlines.transfer));
   const auto known = all(std::move(answers)).get();
   if (!known) return tl::unexpected(known.error());
   return {};
@@ -228,18 +224,18 @@ result<void> pipeline::begin(const engine::step_key& step, const step_order& ord
   if (plan->fresh)
     if (auto known = announce(plan->number, order.kind, *std::move(plan->fresh)); !known)
       return known;
-  const auto update = updates_ + 1;
+  const auto number = training_steps_ + 1;
   const double loss_scale = loss_scale_of(order);
-  if (order.kind == engine::step_kind::training && !order.rehearsal) updates_ = update;
+  if (order.kind == engine::step_kind::training && !order.dry_run) training_steps_ = number;
   std::vector<future<stage_done>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     answers.push_back(
         ask_->request<stage_done>(stages_[i],
-                                  run_stage{step, order.kind, plan->number, order.images, update,
-                                            order.learning_rate, order.rehearsal, loss_scale},
-                                  step_deadline));
+                                  run_stage{step, order.kind, plan->number, order.samples, number,
+                                            order.learning_rate, order.dry_run, loss_scale},
+                                  usual_deadlines.step));
   }
-  under_way_.push_back({step, order.images, steady_clock::now(), all(std::move(answers))});
+  under_way_.push_back({step, order.samples, steady_clock::now(), all(std::move(answers))});
   open_->add(under_way_.back().answers);
   return {};
 }
@@ -255,7 +251,7 @@ result<step_outcome> pipeline::finish() {
   under_way_.pop_front();
   const auto reports = pending.answers.get();
   if (!reports) return tl::unexpected(reports.error());
-  step_outcome outcome{.key = pending.key, .images = pending.images, .stages = {}};
+  step_outcome outcome{.key = pending.key, .samples = pending.samples, .stages = {}};
   for (const auto& report : *reports) {
     outcome.loss += report.loss;
     outcome.correct += report.correct;
@@ -272,7 +268,7 @@ result<step_outcome> pipeline::finish() {
 
 result<step_outcome> pipeline::run_alone(const engine::batch& batch, step_order order) {
   const auto step = next_step();
-  order.images = batch.images.size(0);
+  order.samples = batch.inputs.size(0);
   order.microbatches = feed(batch, step, order.microbatches, feeder_);
   if (auto begun = begin(step, order); !begun) return tl::unexpected(begun.error());
   return finish();
@@ -287,15 +283,15 @@ result<step_outcome> pipeline::evaluate(const engine::batch& batch, std::uint32_
   return run_alone(batch, {engine::step_kind::evaluation, microbatches, 0, 0});
 }
 
-result<engine::step_result> pipeline::rehearse(const engine::batch& batch,
-                                               std::uint32_t microbatches, double loss_scale) {
+result<engine::step_result> pipeline::dry_run(const engine::batch& batch,
+                                              std::uint32_t microbatches, double loss_scale) {
   const auto outcome =
       run_alone(batch, {engine::step_kind::training, microbatches, 0, 0, true, loss_scale});
   if (!outcome) return tl::unexpected(outcome.error());
   engine::step_result whole{.loss = outcome->loss};
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-    auto part = read<rehearsed>(stage, read_rehearsal{false}, whole.gradients).and_then([&] {
-      return read<rehearsed>(stage, read_rehearsal{true}, whole.buffers);
+    auto part = read<dry_run_part>(stage, read_dry_run{false}, whole.gradients).and_then([&] {
+      return read<dry_run_part>(stage, read_dry_run{true}, whole.buffers);
     });
     if (!part) return tl::unexpected(part.error());
   }
@@ -304,7 +300,7 @@ result<engine::step_result> pipeline::rehearse(const engine::batch& batch,
 
 result<std::vector<engine::named_tensor>> pipeline::read_weights() {
   std::vector<engine::named_tensor> all;
-  for (std::uint32_t at = 0; at < layout_.positions(); ++at) {
+  for (std::uint32_t at = 0; at < layout_.virtual_stages(); ++at) {
     const auto [stage, chunk] = layout_.slice_at(at);
     if (auto part = read<weights_piece>(stage, actors::read_weights{chunk}, all); !part)
       return tl::unexpected(part.error());
@@ -326,9 +322,9 @@ result<std::vector<engine::named_tensor>> pipeline::read_state() {
   return all;
 }
 
-result<void> pipeline::load_weights(std::uint32_t position,
+result<void> pipeline::load_weights(std::uint32_t virtual_stage,
                                     const std::vector<engine::named_tensor>& tensors) {
-  const auto [stage, chunk] = layout_.slice_at(position);
+  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
   return load(stage, actors::load_weights{chunk, {}}, tensors);
 }
 

@@ -39,8 +39,8 @@ struct stage_share {
 struct step_outcome {
   engine::step_key key;
   double loss = 0;           ///< Mean over the batch.
-  std::int64_t correct = 0;  ///< Evaluation: images classified right.
-  std::int64_t images = 0;
+  std::int64_t correct = 0;  ///< Evaluation: samples classified right.
+  std::int64_t samples = 0;
   std::string skipped = {};  ///< Why it was left out; empty: it was not.
   double loss_scale = 1;     ///< Training: what its loss was multiplied by.
   double seconds = 0;  ///< Since the step before ended, or since it began if the pipeline was idle.
@@ -51,10 +51,10 @@ struct step_outcome {
 struct step_order {
   engine::step_kind kind = engine::step_kind::training;
   std::uint32_t microbatches = 1;  ///< As fed; at least 1.
-  std::int64_t images = 0;         ///< In the whole batch.
+  std::int64_t samples = 0;        ///< In the whole batch.
   double learning_rate = 0;
-  bool rehearsal = false;  ///< No update; the stages keep the gradients for `rehearse`.
-  double loss_scale = 1;   ///< Of a rehearsal.
+  bool dry_run = false;   ///< No update; the stages keep the gradients for `dry_run`.
+  double loss_scale = 1;  ///< Of a dry run.
 };
 
 /// A weight that two stages hold, each under its own parameter's name.
@@ -140,17 +140,17 @@ class pipeline {
                                               std::uint32_t microbatches);
 
   /// Runs a training step that leaves no trace: no update, and running statistics as they were
-  /// before. Returns what it gave; layers draw as in the next update. Errors: as `finish`.
-  [[nodiscard]] result<engine::step_result> rehearse(const engine::batch& batch,
-                                                     std::uint32_t microbatches,
-                                                     double loss_scale = 1);
+  /// before. Returns what it gave; layers draw as in the next step. Errors: as `finish`.
+  [[nodiscard]] result<engine::step_result> dry_run(const engine::batch& batch,
+                                                    std::uint32_t microbatches,
+                                                    double loss_scale = 1);
 
   /// Every slice's parameters and buffers, in the model's order. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
 
-  /// Gives one slice of the model, by its position, the weights that belong to it. Errors:
+  /// Gives one slice of the model, by its virtual stage, the weights that belong to it. Errors:
   /// bad_data, peer_lost.
-  [[nodiscard]] result<void> load_weights(std::uint32_t position,
+  [[nodiscard]] result<void> load_weights(std::uint32_t virtual_stage,
                                           const std::vector<engine::named_tensor>& tensors);
 
   /// Every optimizer's state, under the names of optimizers/training/saved_state.hpp, and that of
@@ -169,14 +169,14 @@ class pipeline {
   class open_steps;
   struct pending_step {
     engine::step_key key;
-    std::int64_t images = 0;
+    std::int64_t samples = 0;
     std::chrono::steady_clock::time_point begun;
     step_answers answers;
   };
 
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
            engine::schedule_choice schedule, const engine::model_layout& layout);
-  [[nodiscard]] neighbour slice_at(std::uint32_t position) const;
+  [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage) const;
   [[nodiscard]] result<void> connect(const pipeline_options& options);
   [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage,
                                                     const std::vector<stage_tie>& all) const;
@@ -207,7 +207,7 @@ class pipeline {
   engine::plan_book plans_;
   std::deque<pending_step> under_way_;
   std::uint64_t last_step_ = 0;
-  std::uint64_t updates_ = 0;
+  std::uint64_t training_steps_ = 0;
   std::chrono::steady_clock::time_point last_finish_;
 };
 

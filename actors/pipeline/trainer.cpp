@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/pipeline/data_actor.hpp"
@@ -18,7 +19,6 @@
 namespace troupe::actors {
 namespace {
 
-constexpr std::chrono::minutes read_deadline{30};
 constexpr std::size_t steps_under_way = 2;
 constexpr std::chrono::milliseconds look_every{20};  // whether an evaluation is to be abandoned
 
@@ -61,13 +61,13 @@ class run_state {
 
  private:
   result<void> train_steps() {
-    for (std::uint64_t update = 1; update <= run_.updates; ++update) {
+    for (std::uint64_t step = 1; step <= run_.steps; ++step) {
       if (events_.should_stop()) break;
-      if (auto begun = begin(update); !begun) return begun;
+      if (auto begun = begin(step); !begun) return begun;
       if (stages_.under_way() >= steps_under_way) {
         if (auto done = finish(); !done) return done;
       }
-      if (update < run_.updates && evaluation_due(update)) {
+      if (step < run_.steps && evaluation_due(step)) {
         if (auto done = evaluate(); !done || abandoned_) return done;
       }
     }
@@ -77,25 +77,26 @@ class run_state {
   /// Whether nobody waits for evaluations any more.
   bool leaves() { return abandoned_ = abandoned_ || events_.should_stop(); }
 
-  result<void> begin(std::uint64_t update) {
+  result<void> begin(std::uint64_t step) {
     const auto per_epoch =
         static_cast<std::uint64_t>(engine::batch_count(train_size_, run_.batch_size));
-    const auto epoch = (update - 1) / per_epoch;
+    const auto epoch = (step - 1) / per_epoch;
     if (order_.empty() || epoch != order_epoch_) {
       order_ = engine::epoch_order(train_size_, run_.seed, epoch, run_.shuffle);
       order_epoch_ = epoch;
     }
-    const auto index = static_cast<std::int64_t>((update - 1) % per_epoch);
+    const auto index = static_cast<std::int64_t>((step - 1) % per_epoch);
     return order_step(engine::batch_of(order_, run_.batch_size, index), false,
-                      run_.learning_rate(update));
+                      run_.learning_rate(step));
   }
 
   /// Has a batch read and its step begun, unless it is one of an evaluation that is abandoned
   /// meanwhile.
   result<void> order_step(std::span<const std::int64_t> indices, bool test, double learning_rate) {
-    const auto step = stages_.next_step();
+    const auto key = stages_.next_step();
     const auto asked = ask_.request<batch_delivered>(
-        data_, deliver_batch{step, test, to_tensor(indices), run_.microbatches}, read_deadline);
+        data_, deliver_batch{key, test, to_tensor(indices), run_.microbatches},
+        usual_deadlines.read);
     while (test && !asked.ready()) {
       if (leaves()) return {};
       static_cast<void>(asked.get(look_every));
@@ -103,7 +104,7 @@ class run_state {
     const auto batch = asked.get();
     if (!batch) return tl::unexpected(batch.error());
     const auto kind = test ? engine::step_kind::evaluation : engine::step_kind::training;
-    return stages_.begin(step, {kind, batch->microbatches, batch->images, learning_rate});
+    return stages_.begin(key, {kind, batch->microbatches, batch->samples, learning_rate});
   }
 
   result<void> finish() {
@@ -120,13 +121,13 @@ class run_state {
     return {};
   }
 
-  [[nodiscard]] bool evaluation_due(std::uint64_t update) const {
+  [[nodiscard]] bool evaluation_due(std::uint64_t step) const {
     if (!run_.evaluate) return false;
     const auto period =
         run_.evaluate_every > 0
             ? run_.evaluate_every
             : static_cast<std::uint64_t>(engine::batch_count(train_size_, run_.batch_size));
-    return update % period == 0;
+    return step % period == 0;
   }
 
   result<void> evaluate() {
@@ -144,10 +145,10 @@ class run_state {
       }
     }
     if (abandoned_) return {};
-    const auto images = static_cast<double>(totals_.images);
-    const auto labels = images * static_cast<double>(run_.labels);
+    const auto samples = static_cast<double>(totals_.samples);
+    const auto labels = samples * static_cast<double>(run_.labels);
     events_.on_evaluation(
-        {finished_, static_cast<double>(totals_.correct) / labels, totals_.loss / images});
+        {finished_, static_cast<double>(totals_.correct) / labels, totals_.loss / samples});
     return {};
   }
 
@@ -156,16 +157,16 @@ class run_state {
       if (leaves()) return {};
     const auto outcome = stages_.finish();
     if (!outcome) return tl::unexpected(outcome.error());
-    totals_.images += outcome->images;
+    totals_.samples += outcome->samples;
     totals_.correct += outcome->correct;
-    totals_.loss += outcome->loss * static_cast<double>(outcome->images);
+    totals_.loss += outcome->loss * static_cast<double>(outcome->samples);
     return {};
   }
 
   struct evaluation_totals {
-    std::int64_t images = 0;
+    std::int64_t samples = 0;
     std::int64_t correct = 0;
-    double loss = 0;  // summed over images
+    double loss = 0;  // summed over samples
   };
 
   requester ask_;

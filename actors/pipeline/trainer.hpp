@@ -12,38 +12,38 @@ namespace troupe::actors {
 
 /// One run of training, as `train` wants it.
 struct training {
-  std::uint64_t updates = 1;  ///< Optimizer steps in all.
+  std::uint64_t steps = 1;  ///< Batches in all.
   std::int64_t batch_size = 1;
   std::uint32_t microbatches = 1;
   bool shuffle = true;
   std::uint64_t seed = 0;            ///< Of the order of samples.
-  bool evaluate = true;              ///< After `evaluate_every` updates and at the end.
+  bool evaluate = true;              ///< After `evaluate_every` steps and at the end.
   std::uint64_t evaluate_every = 0;  ///< 0: after each pass over the data.
   std::int64_t labels = 1;           ///< Of a sample: tokens of a sequence.
-  std::function<double(std::uint64_t update)> learning_rate;
+  std::function<double(std::uint64_t step)> learning_rate;
 };
 
 struct evaluation {
-  std::uint64_t updates = 0;  ///< Optimizer steps before it.
-  double accuracy = 0;        ///< 0 to 1
-  double loss = 0;            ///< Mean over the test split.
+  std::uint64_t steps = 0;  ///< Before it.
+  double accuracy = 0;      ///< 0 to 1
+  double loss = 0;          ///< Mean over the test split.
 };
 
 /// What a run tells its owner, in the calling thread.
 struct training_events {
-  std::function<void(std::uint64_t update, const step_outcome&)> on_step;
+  std::function<void(std::uint64_t step, const step_outcome&)> on_step;
   std::function<void(const evaluation&)> on_evaluation;
   /// Asked before each step: true ends the run after the steps under way. Asked all the time in an
   /// evaluation, which is abandoned at once. From then on it stays true.
   std::function<bool()> should_stop;
-  /// No update follows, after so many: the weights are what the run has made of them, and may be
+  /// No step follows, after so many: the weights are what the run has made of them, and may be
   /// read. Called once, before the last evaluation. May be left out. Errors end the run.
-  std::function<result<void>(std::uint64_t updates)> on_trained = {};
+  std::function<result<void>(std::uint64_t steps)> on_trained = {};
 };
 
 /// Trains: orders batches from a data actor of its own and steps from the pipeline, keeping two
 /// steps under way so that the next batch is read while the last one is computed. Stopped, it does
-/// not evaluate any more. Returns the number of updates applied. Errors: what a stage answered, or
+/// not evaluate any more. Returns the number of steps made. Errors: what a stage answered, or
 /// the data (bad_data); peer_lost.
 [[nodiscard]] result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
                                           std::shared_ptr<const engine::dataset> data,

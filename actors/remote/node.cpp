@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/futures/request_inbox.hpp"
 #include "messages/base/log.hpp"
@@ -19,9 +20,6 @@ using messages::frame;
 using messages::frame_kind;
 using std::chrono::milliseconds;
 using clock = std::chrono::steady_clock;
-
-constexpr milliseconds connect_timeout{5000};
-constexpr milliseconds goodbye_timeout{1000};
 
 /// A node id that is the same wherever it is made from the same name.
 caf::node_id make_id(const std::string& name, std::uint32_t number) {
@@ -79,7 +77,7 @@ void node::say_goodbye() {
   if (!core_) return;
   auto effects = core_->leave();
   perform_locked(effects);
-  changed_.wait_for(lock, goodbye_timeout, [this] { return core_->alone(); });
+  changed_.wait_for(lock, usual_deadlines.leave, [this] { return core_->alone(); });
 }
 
 messages::link_events node::link_events() {
@@ -181,11 +179,12 @@ void node::perform(remote_core::effect& effect) {
 }
 
 void node::connect(const remote_core::connect& to) {
-  link_->connect(to.address, connect_timeout, [this, name = to.node](const result<peer_id>& peer) {
-    step([&](auto& core) {
-      return peer ? core.connected_to(name, *peer) : core.connect_failed(name, peer.error());
-    });
-  });
+  link_->connect(
+      to.address, usual_deadlines.connect, [this, name = to.node](const result<peer_id>& peer) {
+        step([&](auto& core) {
+          return peer ? core.connected_to(name, *peer) : core.connect_failed(name, peer.error());
+        });
+      });
 }
 
 void node::send(const std::string& to, frame out) {

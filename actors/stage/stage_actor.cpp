@@ -1,7 +1,6 @@
 #include "actors/stage/stage_actor.hpp"
 
 #include <ATen/ops/scalar_tensor.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +11,7 @@
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
+#include "actors/base/process_identity.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"
@@ -27,12 +27,6 @@ namespace {
 
 using engine::action_kind;
 using engine::step_key;
-
-std::uint64_t peak_memory_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
-}
 
 /// Runs on the work thread. Torch's exceptions end here. The output goes to the stage actor `to` as
 /// soon as it is there: the neighbour need not wait for the weights' gradients.
@@ -226,7 +220,7 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
   if (!effects) return to_caf({effects.error().code, state.name + ": " + effects.error().text});
   const bool trains = order.kind == engine::step_kind::training;
   if (auto begun =
-          trains ? state.end.core.begin(order.step, order.number, order.rehearsal) : result<void>();
+          trains ? state.end.core.begin(order.step, order.number, order.dry_run) : result<void>();
       !begun)
     return to_caf(begun.error());
   auto promise = self->make_response_promise<stage_done>();
@@ -234,7 +228,7 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
   if (trains)
     state.work->post(
         [modules = modules_of(state), key = order.step,
-         terms = engine::step_terms{order.number, order.rehearsal || state.end.may_leave_out}] {
+         terms = engine::step_terms{order.number, order.dry_run || state.end.may_leave_out}] {
           for (auto* const module : modules) module->begin(key, terms);
         });
   perform_effects(self, effects);
@@ -367,11 +361,11 @@ caf::result<weights_piece> on_read(stage_pointer self, const read_weights& what)
                                  what.most);
 }
 
-caf::result<rehearsed> on_read_rehearsal(stage_pointer self, const read_rehearsal& what) {
-  const auto& outcome = self->state.end.rehearsal;
-  if (!outcome) return to_caf({errc::stale, self->state.name + ": no step was rehearsed"});
-  return piece_of<rehearsed>(self->state, what.buffers ? outcome->buffers : outcome->gradients,
-                             what.from, what.most);
+caf::result<dry_run_part> on_read_dry_run(stage_pointer self, const read_dry_run& what) {
+  const auto& outcome = self->state.end.dry_run;
+  if (!outcome) return to_caf({errc::stale, self->state.name + ": there was no dry run"});
+  return piece_of<dry_run_part>(self->state, what.buffers ? outcome->buffers : outcome->gradients,
+                                what.from, what.most);
 }
 
 stage_actor::behavior_type stage_behavior(stage_pointer self,
@@ -446,7 +440,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       },
       [self](const load_state& from) { return self->delegate(self->state.end.optimizer, from); },
       [self](const read_state& order) { return self->delegate(self->state.end.optimizer, order); },
-      [self](const read_rehearsal& what) { return on_read_rehearsal(self, what); },
+      [self](const read_dry_run& what) { return on_read_dry_run(self, what); },
   };
 }
 

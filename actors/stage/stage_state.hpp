@@ -55,8 +55,8 @@ struct announced_step {
   caf::typed_response_promise<stage_done> answer;
 };
 
-/// What a rehearsal gave (see read_rehearsal).
-struct rehearsal_outcome {
+/// What a dry run gave (see read_dry_run).
+struct dry_run_outcome {
   std::vector<engine::named_tensor> gradients;
   std::vector<engine::named_tensor> buffers;
 };
@@ -72,10 +72,10 @@ struct step_end_state {
   std::vector<tied_parameter> ties;
   step_coordinator_actor coordinator;  // null: nothing couples the stages
   bool may_leave_out = false;
-  double loss_scale = 1;                       // that the last decision named
-  engine::step_gradients gradients;            // of the step that ends
-  tied_gradients tied;                         // from other stages
-  std::optional<rehearsal_outcome> rehearsal;  // the last one
+  double loss_scale = 1;                   // that the last decision named
+  engine::step_gradients gradients;        // of the step that ends
+  tied_gradients tied;                     // from other stages
+  std::optional<dry_run_outcome> dry_run;  // the last one
 };
 
 struct stage_state {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/step_end.hpp"
@@ -24,12 +25,6 @@ namespace {
 using engine::gradient_terms;
 using engine::gradient_use;
 using engine::step_key;
-
-/// How long an update may take before its stage gives up on its optimizer.
-constexpr std::chrono::minutes update_deadline{10};
-
-/// How long a stage waits for all others to vote.
-constexpr std::chrono::minutes decision_deadline{60};
 
 /// What every context of the step must have given back by now, or the step fails: memory that
 /// stays behind would grow from step to step.
@@ -133,7 +128,7 @@ void perform(stage_pointer self, const engine::share_ties& what) {
   }
 }
 
-void perform(stage_pointer self, const engine::add_ties& what) {
+void perform(stage_pointer self, const engine::sum_with_ties& what) {
   auto& end = self->state.end;
   post_sum(self, what.key, what.terms,
            [own = std::exchange(end.gradients, {}), others = end.tied.take(what.key)](
@@ -144,7 +139,7 @@ void perform(stage_pointer self, const engine::add_ties& what) {
 
 void perform(stage_pointer self, const engine::cast_vote& what) {
   const auto refused = [self](const caf::error& why) { fail_all(self, from_caf(why)); };
-  self->request(self->state.end.coordinator, decision_deadline, step_vote(what.vote))
+  self->request(self->state.end.coordinator, usual_deadlines.step, step_vote(what.vote))
       .then(
           [self](const step_decision& decision) {
             if (!self->state.steps.contains(decision.step)) return;  // failed meanwhile
@@ -156,11 +151,11 @@ void perform(stage_pointer self, const engine::cast_vote& what) {
 
 void perform(stage_pointer self, const engine::keep_gradients&) {
   auto& state = self->state;
-  rehearsal_outcome outcome;
+  dry_run_outcome outcome;
   outcome.gradients = engine::name_gradients(state.end.parameters, state.end.gradients);
   for (const auto& module : state.modules)
     std::ranges::move(engine::copy_buffers(module->layers()), std::back_inserter(outcome.buffers));
-  state.end.rehearsal = std::move(outcome);
+  state.end.dry_run = std::move(outcome);
 }
 
 void perform(stage_pointer self, const engine::apply_step& what) {
@@ -170,7 +165,7 @@ void perform(stage_pointer self, const engine::apply_step& what) {
   });
   if (!what.scale) return;
   const auto& order = state.steps.at(what.key).order;
-  self->request(state.end.optimizer, update_deadline,
+  self->request(state.end.optimizer, usual_deadlines.update,
                 apply_gradients{order.number, order.learning_rate, *what.scale,
                                 std::exchange(state.end.gradients, {})})
       .then(

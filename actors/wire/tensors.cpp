@@ -43,25 +43,39 @@ at::ScalarType scalar_type(dtype type) {
   throw std::invalid_argument("unknown element type on the wire");
 }
 
+messages::device_ref device_ref_of(const at::Tensor& tensor) {
+  const at::Device device = tensor.device();
+  if (device.is_cpu()) return {};
+  if (device.is_cuda()) return {messages::device_ref::kind::cuda, device.index()};
+  throw std::invalid_argument("tensors on " + device.str() + " cannot be sent");
+}
+
+at::Device torch_device(const messages::device_ref& device) {
+  return device.is_host() ? at::Device(at::kCPU) : at::Device(at::kCUDA, device.index);
+}
+
 }  // namespace
 
 messages::wire_tensor to_wire(const at::Tensor& tensor) {
-  auto dense = tensor.detach().to(at::kCPU);
+  auto dense = tensor.detach();
+  const auto device = device_ref_of(dense);
   if (!dense.is_non_overlapping_and_dense()) dense = dense.contiguous();
   auto owner = std::make_shared<at::Tensor>(dense);
   return {
       .descriptor = {.type = wire_type(dense.scalar_type()),
                      .shape = dense.sizes().vec(),
                      .strides = dense.strides().vec(),
-                     .device = {}},
+                     .device = device},
       .bytes = {.data = static_cast<std::byte*>(dense.data_ptr()),
                 .bytes = static_cast<std::size_t>(dense.nbytes()),
-                .owner = std::move(owner)},
+                .owner = std::move(owner),
+                .device = device},
   };
 }
 
 at::Tensor from_wire(const messages::wire_tensor& arrived, lent how) {
-  const auto options = at::TensorOptions(scalar_type(arrived.descriptor.type));
+  const auto options = at::TensorOptions(scalar_type(arrived.descriptor.type))
+                           .device(torch_device(arrived.bytes.device));
   const auto& [type, shape, strides, device] = arrived.descriptor;
   if (arrived.bytes.bytes == 0) return at::empty_strided(shape, strides, options);
   auto release = [owner = arrived.bytes.owner](void*) {};

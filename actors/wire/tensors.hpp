@@ -6,9 +6,10 @@
 
 namespace troupe::actors {
 
-/// A tensor as it leaves: its own storage by reference, held until the link is done with it. Memory
-/// format is kept; a tensor with gaps or on another device than the CPU is copied first. An element
-/// type that has no place on the wire is a std::invalid_argument.
+/// A tensor as it leaves: its own storage by reference, held until the link is done with it, on the
+/// device where it lies: a link that does not move that device's memory refuses it. Memory format
+/// is kept; a tensor with gaps is copied first. An element type or a device that has no place on
+/// the wire is a std::invalid_argument.
 [[nodiscard]] messages::wire_tensor to_wire(const at::Tensor& tensor);
 
 /// What to do with a tensor that lies in another process's memory, where a write ends in SIGSEGV.

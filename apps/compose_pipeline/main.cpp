@@ -36,7 +36,7 @@ int main() {
     const auto points = at::randn({256, 2}, random);                      // [N, 2] f32
     const auto right = at::gt(points, 0).to(at::kLong);                   // [N, 2] i64
     const auto quadrant = right.select(1, 0).add(right.select(1, 1), 2);  // [N] i64
-    const auto outcome = pipeline->train({.images = points, .labels = quadrant},
+    const auto outcome = pipeline->train({.inputs = points, .labels = quadrant},
                                          /*microbatches=*/8, /*learning_rate=*/0.1);
     if (!outcome) return std::puts(outcome.error().text.c_str()), 1;
     if (step % 50 == 0) std::printf("step %d: loss %.4f\n", step, outcome->loss);

@@ -41,7 +41,7 @@ class clicks final : public engine::dataset {
                                            std::span<const std::int64_t> indices) const override {
     const auto count = static_cast<std::int64_t>(indices.size());
     engine::batch out{at::empty({count, shape_.fields}, at::kLong), at::empty({count}, at::kLong)};
-    auto* words = out.images.mutable_data_ptr<std::int64_t>();
+    auto* words = out.inputs.mutable_data_ptr<std::int64_t>();
     auto* labels = out.labels.mutable_data_ptr<std::int64_t>();
     for (const auto index : indices) {
       if (index < 0 || index >= size(part))

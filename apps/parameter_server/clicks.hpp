@@ -14,7 +14,7 @@ namespace troupe::apps {
 
 /// "clicks:FIELDS:ROWS[:COUNT]": COUNT (default 100,000) samples of FIELDS words each, word i out
 /// of ROWS of its own, low numbers far more often than high ones, and a tenth as many for testing.
-/// A sample's label (of 2) follows from hidden weights of its words. `images` of a batch are [N,
+/// A sample's label (of 2) follows from hidden weights of its words. `inputs` of a batch are [N,
 /// FIELDS] i64. A sample depends on (seed, split, index) alone. Errors: bad_config.
 struct clicks_shape {
   std::int64_t fields = 0;

@@ -51,7 +51,7 @@ result<std::optional<cut_list>> set_cuts(const plan_request& request,
     return tl::unexpected(fits.error());
   std::vector<double> costs;
   for (const auto& layer : layers) costs.push_back(layer.macs);
-  return engine::even_cuts(costs, layout->positions()).map(some);
+  return engine::even_cuts(costs, layout->virtual_stages()).map(some);
 }
 
 result<std::vector<std::uint32_t>> numbers_of(const plan_request& request,
@@ -67,7 +67,7 @@ result<std::vector<std::uint32_t>> numbers_of(const plan_request& request,
 std::string sizes_of(const engine::saved_profile& profile) {
   std::string text;
   for (const auto& size : profile.sizes)
-    text += (text.empty() ? "" : " and ") + std::to_string(size.images);
+    text += (text.empty() ? "" : " and ") + std::to_string(size.samples);
   return text;
 }
 
@@ -104,7 +104,7 @@ result<predicted_plan> plan_measured(const plan_request& request) {
   if (!costs) return tl::unexpected(costs.error());
   const auto made = engine::plan_microbatches(*costs, how, *numbers, *cuts ? &**cuts : nullptr);
   if (!made) return tl::unexpected(made.error());
-  auto played = engine::rehearse(*costs, how, made->microbatches, made->cuts);
+  auto played = engine::simulate_step(*costs, how, made->microbatches, made->cuts);
   if (!played) return tl::unexpected(played.error());
   return predicted_plan{std::move(played->steps), std::move(played->costs), std::move(played->run),
                         lines_of(*profile, how, *made)};

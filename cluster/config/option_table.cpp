@@ -72,53 +72,57 @@ text_field schedule_name(const engine::schedule_registry& known) {
 
 std::vector<option> pipeline_options(const engine::schedule_registry& schedules) {
   return {
-      {"pipeline", "stages", "--stages", "", "N", "Stages the model is cut into",
+      {"pipeline", "stages", "--stages", "", "N", "Pipeline stages",
        integer(
            [](auto& c) -> auto& { return c.pipeline.stages; }, 1, most_stages),
        ""},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
-       "First layer of each slice after the first; empty: balanced by cost", cuts(),
-       "pipeline.partition"},
+       "Cuts of the model: the first layer of each slice but the first; empty: balanced by cost",
+       cuts(), "pipeline.partition"},
       {"pipeline", "partition", "--partition", "", "HOW",
-       "auto: profile the layers and cut for the fastest step; even: by multiply-adds; or the "
-       "first layer of each slice after the first",
+       "How the model is cut; auto: the layers are profiled, and cut for the fastest step; even: "
+       "by "
+       "multiply-accumulates; or the first layer of each slice but the first",
        partitions(), "pipeline.cut"},
       {"pipeline", "memory_mib", "--memory-mib", "", "MIB",
-       "Memory of a stage that --partition auto keeps to; 0: no cap",
+       "Memory limit of a stage for --partition auto; 0: none",
        integer(
            [](auto& c) -> auto& { return c.pipeline.memory_mib; }, 0, any),
        ""},
       {"pipeline", "recompute", "--recompute", "", "LAYER,..",
-       "Layers (or groups: layer3) whose activations are computed again instead of kept",
+       "Activation checkpointing: layers (or groups, as layer3) whose activations are recomputed "
+       "in "
+       "the backward instead of kept",
        list([](auto& c) -> auto& { return c.pipeline.recompute; }), ""},
-      {"pipeline", "schedule", "--schedule", "", "NAME", "Order of forwards and backwards",
-       schedule_name(schedules), "pipeline.schedule_file"},
+      {"pipeline", "schedule", "--schedule", "", "NAME",
+       "Pipeline schedule: the order of forwards and backwards", schedule_name(schedules),
+       "pipeline.schedule_file"},
       {"pipeline", "schedule_file", "--schedule-file", "", "PLAN",
-       "Follow the plan in this file, as `troupe plan --text` writes one",
+       "Pipeline schedule from a file, as `troupe plan --text` writes it",
        text([](auto& c) -> auto& { return c.pipeline.schedule_file; }), "pipeline.schedule"},
       {"pipeline", "chunks", "--chunks", "", "N",
-       "Slices of the model on each stage; 0: the least that the schedule takes",
+       "Slices of the model (virtual stages) on each stage; 0: as few as the schedule allows",
        integer(
            [](auto& c) -> auto& { return c.pipeline.chunks; }, 0, engine::max_chunks),
        ""},
       {"pipeline", "micro_batches", "--micro-batches", "", "N",
-       "Micro-batches of a step; auto: as many as are predicted to be the fastest",
+       "Micro-batches of a step; auto: the number that is predicted to be the fastest",
        or_word("auto", integer(
                            [](auto& c) -> auto& { return c.pipeline.micro_batches; }, 1,
                            most_micro_batches)),
        ""},
       {"pipeline", "credits", "--credits", "", "N",
-       "Micro-batches that may wait between two stages; bounds memory, changes no result",
+       "Most micro-batches in flight between two stages; bounds memory and changes no result",
        integer(
            [](auto& c) -> auto& { return c.pipeline.credits; }, 1, most_credits),
        ""},
       {"pipeline", "threads_per_stage", "--threads-per-stage", "", "N",
-       "Arithmetic threads of each stage; 0: cores / stages, at least 1",
+       "Compute threads of each stage; 0: cores / stages, at least 1",
        integer(
            [](auto& c) -> auto& { return c.pipeline.threads_per_stage; }, 0, most_threads),
        ""},
       {"pipeline", "idle_cores", "--idle-cores", "--no-idle-cores", "",
-       "Compute weight gradients that wait on cores that would idle, where a stage has one thread",
+       "Weight gradients may run on idle cores, where a stage has one compute thread",
        on_off([](auto& c) -> auto& { return c.pipeline.idle_cores; }), ""},
       {"pipeline", "stages_in", "--stages-in", "", "KIND", "Where the stages live",
        choice([](auto& c) -> auto& { return c.pipeline.stages_in; }), ""},
@@ -129,20 +133,20 @@ std::vector<option> model_options() {
   return {
       {"model", "name", "--model", "", "NAME", "Network to train",
        text([](auto& c) -> auto& { return c.model.name; }), ""},
-      {"model", "classes", "--classes", "", "N", "Classes to tell apart; 0: as the data has",
+      {"model", "classes", "--classes", "", "N", "Number of classes; 0: as the data has",
        integer(
            [](auto& c) -> auto& { return c.model.classes; }, 0, any),
        ""},
-      of_stages({"model", "init", "--init", "", "FILE", "Start from these weights (safetensors)",
+      of_stages({"model", "init", "--init", "", "FILE", "Initial weights (safetensors)",
                  text([](auto& c) -> auto& { return c.model.init; }), ""}),
       of_stages({"model", "init_skip", "--init-skip", "", "GLOB,..",
-                 "Tensors that begin from the seed instead of --init's file, as \"fc.*\"",
+                 "Tensors not taken from --init but drawn anew from the seed, as \"fc.*\"",
                  list([](auto& c) -> auto& { return c.model.init_skip; }), ""}),
       of_stages({"model", "memory_format", "--memory-format", "", "KIND",
                  "Layout of images and weights",
                  choice([](auto& c) -> auto& { return c.model.memory_format; }), ""}),
       of_stages({"model", "precision", "--precision", "", "KIND",
-                 "Arithmetic; bf16 and fp16 are autocast",
+                 "Precision of the arithmetic; bf16 and fp16 use autocast",
                  choice([](auto& c) -> auto& { return c.model.precision; }), ""}),
   };
 }
@@ -164,18 +168,19 @@ std::vector<option> data_options(const engine::data_registry& sources) {
       {"data", "source", "--data", "", "SOURCE", forms_of(sources),
        text([](auto& c) -> auto& { return c.data.source; }), ""},
       {"data", "image_size", "--image-size", "", "PIXELS",
-       "Side of the images; 0: as the source has them",
+       "Height and width of the images in pixels; 0: as in the source",
        integer(
            [](auto& c) -> auto& { return c.data.image_size; }, 0, 1 << 16),
        ""},
       of_stages({"data", "threads", "--data-threads", "", "N",
-                 "Threads that read and decode images",
+                 "Threads that read and decode samples",
                  integer(
                      [](auto& c) -> auto& { return c.data.threads; }, 1, most_threads),
                  ""}),
       {"data", "strict", "--strict", "--no-strict", "", "An unreadable sample ends the run",
        on_off([](auto& c) -> auto& { return c.data.strict; }), ""},
-      {"data", "shuffle", "--shuffle", "--no-shuffle", "", "A new order of the samples each epoch",
+      {"data", "shuffle", "--shuffle", "--no-shuffle", "",
+       "Samples in a new random order each epoch",
        on_off([](auto& c) -> auto& { return c.data.shuffle; }), ""},
   };
 }
@@ -201,79 +206,88 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
                  integer(
                      [](auto& c) -> auto& { return c.train.accumulate; }, 1, most_micro_batches),
                  ""}),
-      {"train", "loss", "--loss", "", "KIND", "What the run makes small",
+      {"train", "loss", "--loss", "", "KIND", "Loss function",
        text(
            [](auto& c) -> auto& { return c.train.loss; }, one_of(losses.names())),
        ""},
-      {"train", "seed", "--seed", "", "N", "Of weights, order of samples and synthetic data",
+      {"train", "seed", "--seed", "", "N",
+       "Random seed of the weights, of the order of samples and of synthetic data",
        integer(
            [](auto& c) -> auto& { return c.train.seed; }, 0, any),
        ""},
-      {"train", "eval", "--eval", "--no-eval", "", "Measure accuracy on the test data",
+      {"train", "eval", "--eval", "--no-eval", "", "Evaluation on the test data",
        on_off([](auto& c) -> auto& { return c.train.eval; }), ""},
       {"train", "eval_every", "--eval-every", "", "STEPS",
        "Steps between evaluations; 0: after each epoch and at the end",
        integer(
            [](auto& c) -> auto& { return c.train.eval_every; }, 0, any),
        ""},
+      {"train", "hang_timeout", "--hang-timeout", "", "SECONDS",
+       "Longest time of one forward, backward or update; a stage that takes longer counts as lost, "
+       "and the run ends; 0: no limit",
+       number(
+           [](auto& c) -> auto& { return c.train.hang_timeout; }, 0, unbounded),
+       ""},
+      {"train", "save", "--save", "", "FILE",
+       "File for the weights (safetensors) after the last step, also of an interrupted run",
+       text([](auto& c) -> auto& { return c.train.save; }), ""},
+      of_stages({"train", "save_state", "--save-state", "--no-save-state", "",
+                 "The optimizer's state is saved too, as FILE.state.safetensors beside the "
+                 "weights; --init "
+                 "continues from it",
+                 on_off([](auto& c) -> auto& { return c.train.save_state; }), ""}),
+  };
+}
+
+// What is checked and done about a step's numbers.
+std::vector<option> step_options() {
+  return {
       of_stages({"train", "verify", "--verify", "--no-verify", "",
-                 "Before the first step compare one with plain autograd in one process",
+                 "Comparison of one step with plain autograd in one process, before training",
                  on_off([](auto& c) -> auto& { return c.train.verify; }), ""}),
-      of_stages({"train", "verify_tolerance", "--verify-tolerance", "", "X",
-                 "Largest difference, as a share of a tensor's largest entry; 0: every bit must be "
-                 "the same",
-                 number(
-                     [](auto& c) -> auto& { return c.train.verify_tolerance; }, 0, 1),
-                 ""}),
+      of_stages(
+          {"train", "verify_tolerance", "--verify-tolerance", "", "X",
+           "Largest difference that --verify accepts, relative to a tensor's largest entry; 0: "
+           "none, to the bit",
+           number(
+               [](auto& c) -> auto& { return c.train.verify_tolerance; }, 0, 1),
+           ""}),
       of_stages({"train", "on_nan", "--on-nan", "", "KIND",
-                 "A step whose loss or gradients are not finite ends the run, or is left out",
+                 "What a loss or gradients that are not finite do: end the run, or skip the step",
                  choice([](auto& c) -> auto& { return c.train.on_nan; }), ""}),
-      of_stages({"train", "loss_scale", "--loss-scale", "", "X",
-                 "What the loss is multiplied by and the gradients are divided by; dynamic: as "
-                 "much as they "
-                 "bear; by default dynamic for fp16, else 1",
-                 or_word("dynamic", number(
-                                        [](auto& c) -> auto& { return c.train.loss_scale; }, 1,
-                                        engine::loss_scaler().most)),
-                 ""}),
+      of_stages(
+          {"train", "loss_scale", "--loss-scale", "", "X",
+           "Factor of the loss in the backward, divided out of the gradients; dynamic: as large as "
+           "they allow; by default dynamic for fp16, else 1",
+           or_word("dynamic", number(
+                                  [](auto& c) -> auto& { return c.train.loss_scale; }, 1,
+                                  engine::loss_scaler().most)),
+           ""}),
       of_stages({"train", "loss_scale_interval", "--loss-scale-interval", "", "STEPS",
                  "Steps in a row without an overflow after which a dynamic loss scale doubles",
                  integer(
                      [](auto& c) -> auto& { return c.train.loss_scale_interval; }, 1, 1 << 30),
                  ""}),
-      {"train", "hang_timeout", "--hang-timeout", "", "SECONDS",
-       "A stage that is at one forward, backward or update for so long counts as lost, and the run "
-       "ends; 0: never",
-       number(
-           [](auto& c) -> auto& { return c.train.hang_timeout; }, 0, unbounded),
-       ""},
-      {"train", "save", "--save", "", "FILE",
-       "Write the weights there (safetensors) after the last step, also of an interrupted run",
-       text([](auto& c) -> auto& { return c.train.save; }), ""},
-      of_stages(
-          {"train", "save_state", "--save-state", "--no-save-state", "",
-           "Write the optimizer's state too, to FILE.state.safetensors beside the weights' file; "
-           "--init "
-           "goes on from it",
-           on_off([](auto& c) -> auto& { return c.train.save_state; }), ""}),
   };
 }
 
 std::vector<option> link_options() {
   return {
       {"link", "transport", "--link", "", "KIND",
-       "Between stages; auto: shared memory, tcp where --listen names a port, loopback for stages "
-       "in threads",
+       "Transport between stages; auto: shared memory, tcp where --listen names a port, loopback "
+       "for "
+       "stages in threads",
        choice([](auto& c) -> auto& { return c.link.transport; }), ""},
       {"link", "listen", "--listen", "", "HOST:PORT",
-       "Where stage processes reach this one, over tcp; port 0: any free",
+       "Address where stage processes reach this one over tcp; port 0: any free one",
        text([](auto& c) -> auto& { return c.link.listen; }), ""},
       {"link", "network", "--network", "", "KIND",
-       "What tcp runs on; sealed: every byte is encrypted and authenticated; trusted: UCX's own "
+       "Trust in the network under tcp; sealed: every byte is encrypted and authenticated; "
+       "trusted: UCX's own "
        "transports, for a network that strangers do not reach",
        choice([](auto& c) -> auto& { return c.link.network; }), ""},
       {"link", "secret_file", "--secret-file", "", "FILE",
-       "The cluster's secret, for processes on other machines; only you may read the file",
+       "File with the cluster's secret, for processes on other machines; readable by you alone",
        text([](auto& c) -> auto& { return c.link.secret_file; }), ""},
   };
 }
@@ -281,26 +295,27 @@ std::vector<option> link_options() {
 std::vector<option> observe_options() {
   return {
       {"observe", "json", "--json", "", "FILE",
-       "Write a JSON object per step and evaluation there; what it holds is kept in FILE.old",
+       "File for one JSON object a step and evaluation; an older one is kept as FILE.old",
        text([](auto& c) -> auto& { return c.observe.json; }), ""},
       of_stages({"observe", "predict", "--predict", "--no-predict", "",
-                 "Profile the layers, predict the steps and compare at the end",
+                 "Prediction of the step time from a profile of the layers, compared at the end",
                  on_off([](auto& c) -> auto& { return c.observe.predict; }), ""}),
       of_stages({"observe", "save_profile", "--save-profile", "", "FILE",
-                 "Profile the layers and write that there, for `troupe plan --profile`",
+                 "File for a profile of the layers, for `troupe plan --profile`",
                  text([](auto& c) -> auto& { return c.observe.save_profile; }), ""}),
       of_stages({"observe", "profile_only", "--profile-only", "--no-profile-only", "",
-                 "Save the profile and train nothing",
+                 "The run ends after --save-profile, without training",
                  on_off([](auto& c) -> auto& { return c.observe.profile_only; }), ""}),
       {"observe", "slow_after", "--slow-after", "", "SECONDS",
-       "Least time after which a forward, backward or update that takes far longer than usual is "
-       "said; 0: never",
+       "Time after which a forward, backward or update is reported as slow, if it is far beyond "
+       "its "
+       "usual time; 0: never",
        number(
            [](auto& c) -> auto& { return c.observe.slow_after; }, 0, unbounded),
        ""},
-      {"observe", "progress", "--progress", "--no-progress", "", "Show how the run goes",
+      {"observe", "progress", "--progress", "--no-progress", "", "Progress display",
        on_off([](auto& c) -> auto& { return c.observe.progress; }), ""},
-      {"observe", "verbose", "--verbose", "--no-verbose", "", "Write a detailed log",
+      {"observe", "verbose", "--verbose", "--no-verbose", "", "Detailed log",
        on_off([](auto& c) -> auto& { return c.observe.verbose; }), ""},
   };
 }
@@ -309,9 +324,10 @@ std::vector<option> observe_options() {
 
 std::vector<option> option_table(const program_info& program) {
   std::vector<option> all = program.own;
-  for (auto part : {pipeline_options(program.known.schedules), model_options(),
-                    optimizer_options(program.known.optimizers), data_options(program.known.data),
-                    train_options(program.known.losses), link_options(), observe_options()})
+  for (auto part :
+       {pipeline_options(program.known.schedules), model_options(),
+        optimizer_options(program.known.optimizers), data_options(program.known.data),
+        train_options(program.known.losses), step_options(), link_options(), observe_options()})
     for (auto& entry : part)
       if (program.has_stages || (!entry.of_stages && entry.table != "pipeline"))
         all.push_back(std::move(entry));

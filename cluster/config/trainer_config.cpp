@@ -31,7 +31,7 @@ engine::schedule_choice schedule_of(const pipeline_config& config,
 
 std::uint32_t slices_of(const pipeline_config& config, const engine::schedule_registry& known) {
   const auto layout = engine::layout_of(schedule_of(config, known), config.stages);
-  return layout ? layout->positions() : config.stages;
+  return layout ? layout->virtual_stages() : config.stages;
 }
 
 int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {

@@ -6,7 +6,7 @@
 
 namespace troupe::cluster {
 
-result<interrupt_guard> guard_run(interruption& stop, const std::shared_ptr<workers>& all) {
+result<interrupt_guard> guard_run(interruption& stop, const std::shared_ptr<node_launcher>& all) {
   const auto on_stop = [&stop](int number) {
     stop.signal = number;
     log::info("stopping after the steps under way; interrupt again to end at once");

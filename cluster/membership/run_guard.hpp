@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "cluster/launch/interrupt.hpp"
-#include "cluster/membership/worker_group.hpp"
+#include "cluster/membership/node_launcher.hpp"
 
 namespace troupe::cluster {
 
@@ -16,11 +16,11 @@ struct interruption {
   [[nodiscard]] bool wanted() const noexcept { return signal.load() != 0; }
 };
 
-/// What interrupts mean to a trainer: the first is noted in `stop`, the second kills the workers,
+/// What interrupts mean to a trainer: the first is noted in `stop`, the second kills the nodes,
 /// Ctrl-Z stops them with it. While weights are being saved one more is needed. `stop` outlives the
-/// guard; the workers are shared, so that a signal finds them as long as it is handled. Errors: as
+/// guard; the nodes are shared, so that a signal finds them as long as it is handled. Errors: as
 /// interrupt_guard::install.
 [[nodiscard]] result<interrupt_guard> guard_run(interruption& stop,
-                                                const std::shared_ptr<workers>& all);
+                                                const std::shared_ptr<node_launcher>& all);
 
 }  // namespace troupe::cluster

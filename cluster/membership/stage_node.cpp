@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/pipeline/host_actor.hpp"
 #include "actors/protocol.hpp"
@@ -22,8 +23,6 @@
 
 namespace troupe::cluster {
 namespace {
-
-constexpr std::chrono::seconds join_timeout{10};
 
 /// How a stage node's life ends: the first reason counts.
 class ending {
@@ -40,7 +39,7 @@ class ending {
 
 }  // namespace
 
-result<void> run_node(const worker_node_settings& settings, const host_spawner& spawn) try {
+result<void> run_node(const joined_node_settings& settings, const host_spawner& spawn) try {
   if (auto enough = actors::check_threads(); !enough)
     return fail(enough.error().code, settings.name + ": " + enough.error().text);
   actors::message_registry types;
@@ -66,7 +65,7 @@ result<void> run_node(const worker_node_settings& settings, const host_spawner& 
   if (!node) return tl::unexpected(node.error());
   const auto host = spawn(system, {**node, progress}, [end] { end->decide({}); });
   (*node)->publish("host", host);
-  const auto joined = (*node)->join(settings.trainer, join_timeout);
+  const auto joined = (*node)->join(settings.trainer, actors::usual_deadlines.greet);
   if (joined)
     log::debug(settings.name + ": process " + std::to_string(getpid()) + " has joined " +
                settings.trainer);
@@ -79,7 +78,7 @@ result<void> run_node(const worker_node_settings& settings, const host_spawner& 
 }
 
 host_spawner stage_host(registries known) {
-  return [known = std::move(known)](caf::actor_system& system, const worker_node& here,
+  return [known = std::move(known)](caf::actor_system& system, const joined_node& here,
                                     std::function<void()> on_shut_down) {
     return caf::actor_cast<caf::strong_actor_ptr>(
         actors::spawn_host(system, {.models = known.models,

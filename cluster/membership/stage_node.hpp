@@ -15,7 +15,7 @@ namespace troupe::cluster {
 
 /// A node that joins a trainer's: of a stage, or of a parameter server's shard or worker. It has a
 /// process, or a thread of the trainer's process.
-struct worker_node_settings {
+struct joined_node_settings {
   std::string name;         ///< "stage-1", unique in the run.
   std::string trainer;      ///< Where the trainer's node listens, "host:port".
   std::string listen = "";  ///< Empty: whatever suits the link.
@@ -23,20 +23,20 @@ struct worker_node_settings {
 };
 
 /// The node that has joined, and where its threads say what they are at.
-struct worker_node {
+struct joined_node {
   const actors::node& node;
   std::shared_ptr<actors::progress_board> progress;
 };
 
 /// Spawns a node's first actor, which calls `on_shut_down` once when it has been told `shut_down`.
-using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, const worker_node&,
+using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, const joined_node&,
                                                          std::function<void()> on_shut_down)>;
 
 /// Joins the trainer, publishes the host that `spawn` makes, and returns when it is told to shut
 /// down. Errors: those of the link; address_unavailable or timed_out when the trainer cannot be
 /// joined; peer_lost when it is gone before it said goodbye; io_failed where threads or memory for
 /// the node are refused.
-[[nodiscard]] result<void> run_node(const worker_node_settings& settings,
+[[nodiscard]] result<void> run_node(const joined_node_settings& settings,
                                     const host_spawner& spawn);
 
 /// A host that builds the stages that the trainer asks for.

@@ -169,7 +169,7 @@ result<std::vector<engine::model_profile>> measure(
   for (const auto size : sizes_to_profile(config)) {
     const auto samples = first_samples(data, size);
     if (!samples) return tl::unexpected(samples.error());
-    if (samples->images.size(0) == 0)
+    if (samples->inputs.size(0) == 0)
       return fail(errc::bad_data, "no sample to profile the layers with could be read");
     auto profile = profiler->measure(*samples);
     if (!profile) return tl::unexpected(profile.error());

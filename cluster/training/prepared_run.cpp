@@ -77,7 +77,7 @@ result<void> check_micro_batches(const application& program, const trainer_confi
             (batch >= least ? ", at most --micro-batches " + std::to_string(batch / least) : "") +
             ", or a larger --image-size where the data has one");
   const auto rest = samples % batch;
-  const bool is_reached = run.updates >= static_cast<std::uint64_t>(samples / batch + 1);
+  const bool is_reached = run.steps >= static_cast<std::uint64_t>(samples / batch + 1);
   if (rest == 0 || !is_reached || config.observe.profile_only || suffices(rest, parts, least))
     return {};
   return fail(
@@ -189,9 +189,9 @@ result<void> count_steps(prepared_run& run, const trainer_config& config) {
   const auto samples = run.data->size(engine::split::train);
   const auto per_epoch =
       static_cast<std::uint64_t>(engine::batch_count(samples, config.train.batch_size));
-  run.updates = config.train.steps ? *config.train.steps : *config.train.epochs * per_epoch;
-  run.updates -= run.updates % config.train.accumulate;  // whole updates only
-  if (run.updates > 0) return {};
+  run.steps = config.train.steps ? *config.train.steps : *config.train.epochs * per_epoch;
+  run.steps -= run.steps % config.train.accumulate;  // whole updates only
+  if (run.steps > 0) return {};
   return fail(errc::bad_config, "--accumulate " + std::to_string(config.train.accumulate) +
                                     ": the run has fewer steps than one update needs");
 }

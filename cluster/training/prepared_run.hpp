@@ -11,7 +11,7 @@
 
 namespace troupe::cluster {
 
-/// What is known of a run before any worker starts.
+/// What is known of a run before any node starts.
 struct prepared_run {
   std::shared_ptr<const engine::dataset> data;
   engine::model_order model;
@@ -23,7 +23,7 @@ struct prepared_run {
   std::vector<std::vector<engine::named_tensor>> weights;  // of each slice; empty: from the seed
   std::vector<std::vector<engine::named_tensor>> states;   // of its optimizer, like the weights
   std::optional<engine::loss_scaler> scaler;               // where the loss scale is dynamic
-  std::uint64_t updates = 0;  // steps; several may make one optimizer step (--accumulate)
+  std::uint64_t steps = 0;  // several may make one update (--accumulate)
 };
 
 /// Opens the data, builds the model once to cut it, and reads --init. Errors: bad_config, bad_data.

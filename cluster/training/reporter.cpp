@@ -10,7 +10,7 @@ namespace {
 
 progress_options progress_options_of(const trainer_config& config, const prepared_run& run) {
   auto options = progress_options_for(stderr);
-  options.total_steps = run.updates;
+  options.total_steps = run.steps;
   options.steps_per_epoch = static_cast<std::uint64_t>(
       engine::batch_count(run.data->size(engine::split::train), config.train.batch_size));
   return options;
@@ -38,11 +38,11 @@ reporter::reporter(std::unique_ptr<run_reporter> out, const trainer_config& conf
       scales_(loss_scale_of(config) != 1),
       accumulate_(config.train.accumulate) {}
 
-void reporter::step(std::uint64_t update, const actors::step_outcome& outcome) {
-  step_report report{.step = update,
+void reporter::step(std::uint64_t step, const actors::step_outcome& outcome) {
+  step_report report{.step = step,
                      .loss = outcome.loss,
                      .seconds = outcome.seconds,
-                     .samples_per_s = static_cast<double>(outcome.images) / outcome.seconds,
+                     .samples_per_s = static_cast<double>(outcome.samples) / outcome.seconds,
                      .stages = {}};
   if (scales_) report.loss_scale = outcome.loss_scale;
   for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
@@ -59,7 +59,7 @@ void reporter::step(std::uint64_t update, const actors::step_outcome& outcome) {
     why_left_out_ = outcome.skipped;
     is_left_out_ = true;
   }
-  if (update % accumulate_ != 0) return;
+  if (step % accumulate_ != 0) return;
   if (!is_left_out_) ++applied_;
   is_left_out_ = false;
 }

@@ -18,7 +18,7 @@ class reporter {
   [[nodiscard]] static result<std::unique_ptr<reporter>> open(const trainer_config& config,
                                                               const prepared_run& run);
 
-  void step(std::uint64_t update, const actors::step_outcome& outcome);
+  void step(std::uint64_t step, const actors::step_outcome& outcome);
   void evaluation(const evaluation_report& outcome) { out_->evaluation(outcome); }
   void print(const std::string& line) { out_->print(line); }
   void print(const std::vector<std::string>& lines);

@@ -11,14 +11,14 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
+#include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
-#include "cluster/membership/worker_group.hpp"
+#include "cluster/training/node_run.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "cluster/training/reporter.hpp"
 #include "cluster/training/saving/checkpoint.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/verify.hpp"
-#include "cluster/training/worker_run.hpp"
 #include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
 #include "messages/base/log.hpp"
@@ -26,11 +26,11 @@
 namespace troupe::cluster {
 namespace {
 
-result<std::unique_ptr<workers>> place_workers(const application& program,
-                                               const trainer_config& config) {
+result<std::unique_ptr<node_launcher>> place_nodes(const application& program,
+                                                   const trainer_config& config) {
   if (config.pipeline.stages_in == placement::threads)
-    return make_worker_threads(program.info.known);
-  return worker_processes_of(config);
+    return make_thread_launcher(program.info.known);
+  return process_launcher_of(config);
 }
 
 std::vector<std::string> node_names(std::uint32_t stages) {
@@ -44,7 +44,7 @@ actors::build_stage order_for(const trainer_config& config, const prepared_run& 
   const auto& optimizer = config.optimizer;
   std::vector<engine::layer_range> slices;
   for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
-    slices.push_back(run.ranges[layout.position_of({stage, chunk})]);
+    slices.push_back(run.ranges[layout.virtual_stage_of({stage, chunk})]);
   return {.stage = {stage},
           .model = config.model.name,
           .classes = run.model.classes,
@@ -91,12 +91,12 @@ void tell(const prepared_run& run, const std::vector<actors::build_stage>& order
                  " in " + order.precision + (order.channels_last ? " channels_last" : "") +
                  ", intra-op threads: " + std::to_string(order.threads) +
                  (order.idle_cores ? ", idle cores help" : "") + "; " + link);
-  log::debug(std::to_string(run.updates) + " steps of " + std::to_string(run.microbatches) +
+  log::debug(std::to_string(run.steps) + " steps of " + std::to_string(run.microbatches) +
              " micro-batches; optimizer " + orders.front().optimizer);
 }
 
 actors::training training_of(const trainer_config& config, const prepared_run& run) {
-  return {.updates = run.updates,
+  return {.steps = run.steps,
           .batch_size = config.train.batch_size,
           .microbatches = run.microbatches,
           .shuffle = config.data.shuffle,
@@ -104,7 +104,7 @@ actors::training training_of(const trainer_config& config, const prepared_run& r
           .evaluate = config.train.eval,
           .evaluate_every = config.train.eval_every,
           .labels = run.data->labels_per_sample(),
-          .learning_rate = [optimizer = config.optimizer, total = run.updates](std::uint64_t u) {
+          .learning_rate = [optimizer = config.optimizer, total = run.steps](std::uint64_t u) {
             return learning_rate(optimizer, u, total);
           }};
 }
@@ -139,7 +139,8 @@ result<void> load_states(actors::pipeline& stages, const prepared_run& run,
   for (std::uint32_t stage = 0; stage < layout.stages && !run.states.empty(); ++stage) {
     std::vector<engine::named_tensor> kept;
     for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
-      std::ranges::copy(run.states[layout.position_of({stage, chunk})], std::back_inserter(kept));
+      std::ranges::copy(run.states[layout.virtual_stage_of({stage, chunk})],
+                        std::back_inserter(kept));
     if (kept.empty()) continue;
     if (auto loaded = stages.load_state(stage, kept); !loaded) return loaded;
   }
@@ -147,7 +148,7 @@ result<void> load_states(actors::pipeline& stages, const prepared_run& run,
 }
 
 /// Drives the composed stages through the run. The weights are saved before the last evaluation.
-result<void> train(worker_group& group, actors::pipeline& stages, const application& program,
+result<void> train(node_group& group, actors::pipeline& stages, const application& program,
                    const trainer_config& config, const prepared_run& run, run_control& control) {
   auto report = reporter::open(config, run);
   if (!report) return tl::unexpected(report.error());
@@ -159,16 +160,16 @@ result<void> train(worker_group& group, actors::pipeline& stages, const applicat
   }
   const auto parts = parts_of(stages, config.train);
   const actors::training_events events{
-      [&](std::uint64_t update, const auto& outcome) { (*report)->step(update, outcome); },
+      [&](std::uint64_t step, const auto& outcome) { (*report)->step(step, outcome); },
       [&](const auto& outcome) {
-        const evaluation_report told{outcome.updates, outcome.accuracy, outcome.loss};
+        const evaluation_report told{outcome.steps, outcome.accuracy, outcome.loss};
         (*report)->evaluation(told);
         if (program.describe) (*report)->print(program.describe(told));
       },
       [&] { return control.stop.wanted(); },
-      [&](std::uint64_t updates) -> result<void> {
+      [&](std::uint64_t steps) -> result<void> {
         if (auto some = (*report)->check_applied(); !some && !control.stop.wanted()) return some;
-        return control.saver.save(updates, (*report)->any_applied(), parts,
+        return control.saver.save(steps, (*report)->any_applied(), parts,
                                   [&](const std::string& line) { (*report)->print(line); });
       }};
   const auto trained =
@@ -181,8 +182,8 @@ result<void> train(worker_group& group, actors::pipeline& stages, const applicat
   return control.stop.wanted() ? result<void>() : show(program, config, run, stages, **report);
 }
 
-/// Builds the stages on their workers and trains with them.
-result<void> drive(worker_group& group, const application& program, const trainer_config& config,
+/// Builds the stages on their nodes and trains with them.
+result<void> drive(node_group& group, const application& program, const trainer_config& config,
                    const prepared_run& run, run_control& control) {
   const auto schedule = schedule_of(config.pipeline, program.info.known.schedules);
   const auto layout = engine::layout_of(schedule, config.pipeline.stages);
@@ -223,18 +224,18 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
       for (const auto& line : engine::to_lines(*run->predicted, run->layer_names)) log::info(line);
     return run_end{};
   }
-  auto where = place_workers(program, config);
+  auto where = place_nodes(program, config);
   if (!where) return tl::unexpected(where.error());
-  return run_workers(
+  return run_nodes(
       {.where = std::move(*where),
        .names = node_names(config.pipeline.stages),
        .progress = stage_progress_of(config, *run),
-       .drive = [&](worker_group& group) { return drive(group, program, config, *run, control); }},
+       .drive = [&](node_group& group) { return drive(group, program, config, *run, control); }},
       config, control);
 }
 
 result<void> run_stage_process(const application& program, const node_options& options) {
-  return serve_as_worker(options, stage_host(program.info.known));
+  return serve_as_node(options, stage_host(program.info.known));
 }
 
 }  // namespace troupe::cluster

@@ -7,7 +7,7 @@
 
 namespace troupe::cluster {
 
-/// Trains as the config says: opens the data, cuts the model, starts the workers, and drives them
+/// Trains as the config says: opens the data, cuts the model, starts the nodes, and drives them
 /// until all steps are done or the user interrupts; or only profiles the model, where the config
 /// says so. Leaves no process behind, whatever happens.
 [[nodiscard]] result<run_end> run_trainer(const application& program, const trainer_config& config);

@@ -22,7 +22,7 @@ result<engine::batch> first_batch(const trainer_config& config, const prepared_r
                                          config.data.shuffle);
   auto batch =
       run.data->read(engine::split::train, engine::batch_of(order, config.train.batch_size, 0));
-  if (batch && batch->images.size(0) == 0)
+  if (batch && batch->inputs.size(0) == 0)
     return fail(errc::bad_data, "no sample of the first batch could be read");
   return batch;
 }
@@ -59,22 +59,22 @@ bool all_finite(const std::vector<engine::named_tensor>& tensors) {
 }
 
 /// What a step gives in the pipeline, and the loss scale it was run with.
-struct rehearsed_step {
+struct dry_run_step {
   engine::step_result result;
   double loss_scale = 1;
 };
 
 /// At the loss scale that the run begins with; a dynamic one falls first as it would in the run.
-result<rehearsed_step> rehearse(actors::pipeline& stages, const engine::batch& batch,
-                                const trainer_config& config, const prepared_run& run) {
+result<dry_run_step> dry_run(actors::pipeline& stages, const engine::batch& batch,
+                             const trainer_config& config, const prepared_run& run) {
   auto scaler = run.scaler;
   while (true) {
     const double scale = scaler ? scaler->scale : loss_scale_of(config);
-    auto outcome = stages.rehearse(batch, run.microbatches, scale);
+    auto outcome = stages.dry_run(batch, run.microbatches, scale);
     if (!outcome) return tl::unexpected(outcome.error());
     if (!scaler || !scaler->can_fall() || !std::isfinite(outcome->loss) ||
         all_finite(outcome->gradients))
-      return rehearsed_step{std::move(*outcome), scale};
+      return dry_run_step{std::move(*outcome), scale};
     scaler->hear(false);
   }
 }
@@ -96,7 +96,7 @@ result<void> verify(actors::pipeline& stages, const application& program,
   const auto batch = first_batch(config, run);
   if (!batch) return tl::unexpected(batch.error());
   const auto parts =
-      engine::split_batch(*batch, std::min<std::int64_t>(batch->images.size(0), run.microbatches));
+      engine::split_batch(*batch, std::min<std::int64_t>(batch->inputs.size(0), run.microbatches));
   if (!parts) return tl::unexpected(parts.error());
 
   const auto before = stages.read_weights();
@@ -105,7 +105,7 @@ result<void> verify(actors::pipeline& stages, const application& program,
                                "a stage does not begin with the weights it should: ");
       !same)
     return same;
-  const auto piped = rehearse(stages, *batch, config, run);
+  const auto piped = dry_run(stages, *batch, config, run);
   if (!piped) return tl::unexpected(piped.error());
   const auto after = stages.read_weights();
   if (!after) return tl::unexpected(after.error());

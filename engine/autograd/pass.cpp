@@ -20,8 +20,8 @@ std::uint64_t hash_of(std::string_view text) {
 
 }  // namespace
 
-std::uint64_t random_of(std::uint64_t seed, std::uint64_t update, std::uint32_t microbatch) {
-  return splitmix64::combine(splitmix64::combine(seed, update), microbatch);
+std::uint64_t random_of(std::uint64_t seed, std::uint64_t step, std::uint32_t microbatch) {
+  return splitmix64::combine(splitmix64::combine(seed, step), microbatch);
 }
 
 pass_scope::pass_scope(const forward_pass& pass) : before_(std::exchange(pass_of_thread, pass)) {}

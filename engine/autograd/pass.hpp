@@ -13,9 +13,9 @@ struct forward_pass {
   bool again = false;        ///< Repeated for its backward: running statistics have seen it.
 };
 
-/// The seed of one micro-batch of one optimizer step: the same numbers whatever the stages, the
+/// The seed of one micro-batch of one step: the same numbers whatever the stages, the
 /// schedule and the steps in between.
-[[nodiscard]] std::uint64_t random_of(std::uint64_t seed, std::uint64_t update,
+[[nodiscard]] std::uint64_t random_of(std::uint64_t seed, std::uint64_t step,
                                       std::uint32_t microbatch);
 
 /// While one lives, layers on this thread run in `pass`. Scopes nest; without any, the pass is a

@@ -143,13 +143,13 @@ result<void> check_fixed_size(const dataset_options& options, std::int64_t heigh
 }
 
 result<std::vector<batch>> split_batch(const batch& whole, std::int64_t microbatches) {
-  const auto sizes = microbatch_sizes(whole.images.size(0), microbatches);
+  const auto sizes = microbatch_sizes(whole.inputs.size(0), microbatches);
   if (!sizes) return tl::unexpected(sizes.error());
   return guarded("micro-batches", [&]() -> result<std::vector<batch>> {
     std::vector<batch> parts;
     std::int64_t begin = 0;
     for (const auto size : *sizes) {
-      parts.push_back({whole.images.narrow(0, begin, size), whole.labels.narrow(0, begin, size)});
+      parts.push_back({whole.inputs.narrow(0, begin, size), whole.labels.narrow(0, begin, size)});
       begin += size;
     }
     return parts;

@@ -18,12 +18,12 @@ enum class split : std::uint8_t { train, test };
 
 /// Samples with their labels, side by side.
 struct batch {
-  at::Tensor images;  // [N, C, H, W] f32, or tokens [N, T] i64
+  at::Tensor inputs;  // [N, C, H, W] f32, or tokens [N, T] i64
   at::Tensor labels;  // [N] i64, or [N, T] i64
 };
 
 /// Cuts a batch into micro-batches of the sizes that `microbatch_sizes` (sampler.hpp) gives. Views:
-/// nothing is copied. Errors: bad_config naming both numbers where there are too few images.
+/// nothing is copied. Errors: bad_config naming both numbers where there are too few samples.
 [[nodiscard]] result<std::vector<batch>> split_batch(const batch& whole, std::int64_t microbatches);
 
 /// A source of labelled images or of text that can be read at any index. Immutable once opened, so

@@ -152,7 +152,7 @@ class fashion_mnist_dataset final : public dataset {
     const auto& from = of(part);
     auto converted = empty_batch(static_cast<std::int64_t>(indices.size()), sample_shape());
     const auto plane = static_cast<std::size_t>(image_size_ * image_size_);
-    auto* to = converted.images.mutable_data_ptr<float>();
+    auto* to = converted.inputs.mutable_data_ptr<float>();
     auto* labels = converted.labels.mutable_data_ptr<std::int64_t>();
     for (const auto index : indices) {
       const auto at = static_cast<std::size_t>(index);

@@ -201,7 +201,7 @@ class folder_dataset final : public dataset {
                                      std::span<const std::int64_t> indices) const {
     auto whole = empty_batch(static_cast<std::int64_t>(indices.size()), sample_shape());
     const auto values = static_cast<std::size_t>(channels * image_size_ * image_size_);
-    auto* images = whole.images.mutable_data_ptr<float>();
+    auto* images = whole.inputs.mutable_data_ptr<float>();
     std::vector<std::optional<std::string>> problems(indices.size());
     pool_.for_each(indices.size(), [&](std::size_t i) {
       problems[i] = decode_into(list, indices[i], {images + i * values, values});
@@ -220,7 +220,7 @@ class folder_dataset final : public dataset {
       ++kept;
     }
     const auto count = static_cast<std::int64_t>(kept);
-    return batch{whole.images.narrow(0, 0, count), whole.labels.narrow(0, 0, count)};
+    return batch{whole.inputs.narrow(0, 0, count), whole.labels.narrow(0, 0, count)};
   }
 
   // Counts each time, warns the first time.

@@ -94,7 +94,7 @@ class safetensors_dataset final : public dataset {
     const auto values = from.images.numel() / from.images.size(0);
     const auto* images = from.images.const_data_ptr<float>();
     const auto* labels = from.labels.const_data_ptr<std::int64_t>();
-    auto* to_image = copied.images.mutable_data_ptr<float>();
+    auto* to_image = copied.inputs.mutable_data_ptr<float>();
     auto* to_label = copied.labels.mutable_data_ptr<std::int64_t>();
     for (const auto index : indices) {
       to_image = std::copy_n(images + index * values, values, to_image);

@@ -37,13 +37,14 @@ std::span<const std::int64_t> batch_of(std::span<const std::int64_t> order, std:
   return order.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
 }
 
-result<std::vector<std::int64_t>> microbatch_sizes(std::int64_t images, std::int64_t microbatches) {
-  if (microbatches < 1 || microbatches > images)
-    return fail(errc::bad_config, "cannot cut a batch of " + std::to_string(images) +
-                                      " images into " + std::to_string(microbatches) +
-                                      " micro-batches: choose 1 to as many as it has images");
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(microbatches), images / microbatches);
-  for (std::int64_t i = 0; i < images % microbatches; ++i) ++sizes[static_cast<std::size_t>(i)];
+result<std::vector<std::int64_t>> microbatch_sizes(std::int64_t samples,
+                                                   std::int64_t microbatches) {
+  if (microbatches < 1 || microbatches > samples)
+    return fail(errc::bad_config, "cannot cut a batch of " + std::to_string(samples) +
+                                      " samples into " + std::to_string(microbatches) +
+                                      " micro-batches: choose 1 to as many as it has samples");
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(microbatches), samples / microbatches);
+  for (std::int64_t i = 0; i < samples % microbatches; ++i) ++sizes[static_cast<std::size_t>(i)];
   return sizes;
 }
 

@@ -25,8 +25,8 @@ namespace troupe::engine {
 
 /// How a batch is cut into micro-batches: sizes as even as can be, the larger ones first, as
 /// torch.tensor_split does. Errors: bad_config naming both numbers, where there are more
-/// micro-batches than images or fewer than one.
-[[nodiscard]] result<std::vector<std::int64_t>> microbatch_sizes(std::int64_t images,
+/// micro-batches than samples or fewer than one.
+[[nodiscard]] result<std::vector<std::int64_t>> microbatch_sizes(std::int64_t samples,
                                                                  std::int64_t microbatches);
 
 }  // namespace troupe::engine

@@ -87,7 +87,7 @@ class synthetic_dataset final : public dataset {
  private:
   [[nodiscard]] batch fill(split part, std::span<const std::int64_t> indices) const {
     auto filled = empty_batch(static_cast<std::int64_t>(indices.size()), shape_.sample);
-    auto* images = filled.images.mutable_data_ptr<float>();
+    auto* images = filled.inputs.mutable_data_ptr<float>();
     auto* labels = filled.labels.mutable_data_ptr<std::int64_t>();
     const auto values = values_of(shape_);
     const auto split_seed = splitmix64::combine(seed_, static_cast<std::uint64_t>(part));

@@ -93,7 +93,7 @@ class text_dataset final : public dataset {
   [[nodiscard]] batch fill(split part, std::span<const std::int64_t> indices) const {
     const auto shape = {static_cast<std::int64_t>(indices.size()), context_};
     batch filled{at::empty(shape, at::kLong), at::empty(shape, at::kLong)};
-    auto* tokens = filled.images.mutable_data_ptr<std::int64_t>();
+    auto* tokens = filled.inputs.mutable_data_ptr<std::int64_t>();
     auto* labels = filled.labels.mutable_data_ptr<std::int64_t>();
     for (const auto index : indices) {
       const auto first = (index + (part == split::test ? train_ : 0)) * context_;

@@ -25,16 +25,16 @@ struct extension {
 class searcher {
  public:
   searcher(const slicing& of, std::size_t width) : of_(of), width_(width) {
-    share_ = of.load(0, {0, of.layers}) / of.layout.positions();
+    share_ = of.load(0, {0, of.layers}) / of.layout.virtual_stages();
   }
 
   std::vector<std::vector<std::size_t>> search() const {
-    const auto positions = of_.layout.positions();
+    const auto virtual_stages = of_.layout.virtual_stages();
     std::vector<beam> beams(of_.layers + 1);  // by the number of layers cut off
     beams[0].push_back({{}, std::vector<double>(of_.layout.stages), 0});
-    for (std::uint32_t at = 0; at < positions; ++at) {
+    for (std::uint32_t at = 0; at < virtual_stages; ++at) {
       std::vector<beam> next(beams.size());
-      const std::size_t after = positions - at - 1;  // slices, each of a layer or more
+      const std::size_t after = virtual_stages - at - 1;  // slices, each of a layer or more
       for (std::size_t end = after == 0 ? of_.layers : at + 1; end + after <= of_.layers; ++end)
         next[end] = extend(beams, at, end);
       beams = std::move(next);
@@ -84,7 +84,7 @@ class searcher {
     if (!of_.fits) return true;
     std::vector<layer_range> slices;
     for (std::uint32_t c = 0; c <= chunk; ++c) {
-      const auto at = of_.layout.position_of({stage, c});
+      const auto at = of_.layout.virtual_stage_of({stage, c});
       slices.push_back({at == 0 ? 0 : so_far.ends[at - 1], so_far.ends[at]});
     }
     return of_.fits(stage, slices);

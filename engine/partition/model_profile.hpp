@@ -24,7 +24,7 @@ struct layer_cost {
 /// The layers of a model, measured with micro-batches of one size. The last layer includes the
 /// loss.
 struct model_profile {
-  std::int64_t images = 0;  ///< In the micro-batch.
+  std::int64_t samples = 0;  ///< In the micro-batch.
   std::vector<layer_cost> layers;
 
   bool operator==(const model_profile&) const = default;

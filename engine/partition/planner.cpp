@@ -79,10 +79,10 @@ result<void> check_cuts(const cut_list& cuts, const stage_costs& costs) {
     before = cut;
   }
   const auto& layout = costs.layout();
-  if (cuts.size() + 1 == layout.positions()) return {};
+  if (cuts.size() + 1 == layout.virtual_stages()) return {};
   return fail(errc::bad_config, std::to_string(cuts.size()) + " cuts make " +
                                     std::to_string(cuts.size() + 1) + " slices, not " +
-                                    std::to_string(layout.positions()) + " for " +
+                                    std::to_string(layout.virtual_stages()) + " for " +
                                     std::to_string(layout.stages) + " stages");
 }
 
@@ -94,7 +94,7 @@ std::vector<layer_range> slices_of(std::uint32_t stage, const model_layout& layo
                                    const std::vector<layer_range>& all) {
   std::vector<layer_range> slices;
   for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
-    slices.push_back(all[layout.position_of({stage, chunk})]);
+    slices.push_back(all[layout.virtual_stage_of({stage, chunk})]);
   return slices;
 }
 
@@ -124,7 +124,7 @@ stage_prediction predict_stage(std::uint32_t stage, const step_model& step,
   const auto& layout = costs.layout();
   stage_prediction made{.slices = slices_of(stage, layout, all)};
   for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk) {
-    const auto at = layout.position_of({stage, chunk});
+    const auto at = layout.virtual_stage_of({stage, chunk});
     const auto seconds = costs.seconds(at, all[at]);
     made.forward_s += seconds.forward;
     made.backward_s += seconds.of(action_kind::backward);
@@ -170,9 +170,9 @@ std::optional<cut_list> cuts_of_stages(const stage_costs& costs, double cap) {
 /// As small a largest memory as is found: exact with one slice a stage.
 std::vector<cut_list> small_cuts(const stage_costs& costs) {
   const auto& layout = costs.layout();
-  const auto memory = [&](std::uint32_t position, layer_range slice) {
+  const auto memory = [&](std::uint32_t virtual_stage, layer_range slice) {
     std::vector<layer_range> slices(layout.chunks);
-    const auto [stage, chunk] = layout.slice_at(position);
+    const auto [stage, chunk] = layout.slice_at(virtual_stage);
     slices[chunk] = slice;
     return costs.memory_bytes(stage, slices);
   };
@@ -186,8 +186,9 @@ std::vector<cut_list> small_cuts(const stage_costs& costs) {
 
 /// Several slices a stage: the cuts to compare, all within the cap.
 std::vector<cut_list> cuts_of_slices(const stage_costs& costs, double cap) {
-  slicing of{costs.layers(), costs.layout(), [&costs](std::uint32_t position, layer_range slice) {
-               const auto seconds = costs.seconds(position, slice);
+  slicing of{costs.layers(), costs.layout(),
+             [&costs](std::uint32_t virtual_stage, layer_range slice) {
+               const auto seconds = costs.seconds(virtual_stage, slice);
                return seconds.forward + seconds.of(action_kind::backward);
              }};
   if (cap > 0)
@@ -232,15 +233,16 @@ error no_cut_fits(const step_model& step, double cap) {
 
 }  // namespace
 
-result<rehearsal> rehearse(const cost_model& costs, const planning& how, std::uint32_t microbatches,
-                           const std::vector<std::size_t>& cuts) {
+result<simulated_step> simulate_step(const cost_model& costs, const planning& how,
+                                     std::uint32_t microbatches,
+                                     const std::vector<std::size_t>& cuts) {
   auto step = model_step(costs, how, microbatches);
   if (!step) return tl::unexpected(step.error());
   if (auto sound = check_cuts(cuts, step->costs); !sound) return tl::unexpected(sound.error());
   auto seconds = seconds_of(step->costs, cuts);
   auto run = simulate(step->steps, seconds);
   if (!run) return tl::unexpected(run.error());
-  return rehearsal{std::move(step->steps), std::move(seconds), std::move(*run)};
+  return simulated_step{std::move(step->steps), std::move(seconds), std::move(*run)};
 }
 
 result<prediction> predict(const cost_model& costs, const planning& how, std::uint32_t microbatches,

@@ -56,16 +56,16 @@ struct prediction {
 
 /// The plan of a step, what its slices cost in seconds, and what it does with that: arithmetic and
 /// sending, without the update, with a core for each stage. `predict` goes by it.
-struct rehearsal {
+struct simulated_step {
   plan steps;
-  std::vector<slice_cost> costs;  ///< One a position of the model.
+  std::vector<slice_cost> costs;  ///< One a virtual stage of the model.
   simulation run;
 };
 
 /// Errors: as `predict`.
-[[nodiscard]] result<rehearsal> rehearse(const cost_model& costs, const planning& how,
-                                         std::uint32_t microbatches,
-                                         const std::vector<std::size_t>& cuts);
+[[nodiscard]] result<simulated_step> simulate_step(const cost_model& costs, const planning& how,
+                                                   std::uint32_t microbatches,
+                                                   const std::vector<std::size_t>& cuts);
 
 /// Cuts for a fast step, among those that keep each stage's memory within the cap. One slice a
 /// stage: the fastest slowest stage, where a stage is as slow as its arithmetic or its sending

@@ -62,7 +62,7 @@ class profiler {
         how_(how),
         labels_(samples.labels.to(how.device)),
         sum_(parameters(layers).size()) {
-    input_ = samples.images.detach().to(how.device);
+    input_ = samples.inputs.detach().to(how.device);
     if (how.channels_last && input_.dim() == 4)
       input_ = input_.contiguous(at::MemoryFormat::ChannelsLast);
     for (const auto& [name, tensor] : parameters(layers))
@@ -158,8 +158,8 @@ class profiler {
 model_profile profile_model(const model& layers, const stage_options& how, const batch& samples,
                             int repeats) {
   const at::AutoGradMode recording(true);
-  model_profile measured{samples.images.size(0), std::vector<layer_cost>(layers.size())};
-  auto sample_shape = samples.images.sizes().slice(1).vec();
+  model_profile measured{samples.inputs.size(0), std::vector<layer_cost>(layers.size())};
+  auto sample_shape = samples.inputs.sizes().slice(1).vec();
   for (std::size_t i = 0; i < layers.size(); ++i) {
     measured.layers[i].name = layers[i]->name();
     measured.layers[i].macs = layers[i]->macs(sample_shape);

@@ -182,7 +182,7 @@ class reader {
     for (const auto& each : *sizes)
       made.sizes.push_back({integer(each, "samples", 1, most_samples), {}});
     const bool rising = made.sizes.size() == 1 ||
-                        (made.sizes.size() == 2 && made.sizes[0].images < made.sizes[1].images);
+                        (made.sizes.size() == 2 && made.sizes[0].samples < made.sizes[1].samples);
     if (!rising) expected(*sizes, "samples", what);
   }
 
@@ -244,7 +244,7 @@ std::string to_text(const saved_profile& profile) {
   made +=
       "\n# Of micro-batches of so many samples; each layer's lists have a number for each.\n"
       "samples = " +
-      list_of(profile, [](const model_profile& size) { return std::to_string(size.images); }) +
+      list_of(profile, [](const model_profile& size) { return std::to_string(size.samples); }) +
       "\nlayers = [\n";
   for (std::size_t i = 0; i < profile.sizes.front().layers.size(); ++i) made += line_of(profile, i);
   return made + "]\n";

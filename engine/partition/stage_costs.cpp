@@ -49,20 +49,20 @@ void stage_costs::note_held(const plan& steps, std::uint32_t stage) {
   }
 }
 
-double stage_costs::edge_bytes(std::uint32_t position, std::size_t layer) const {
-  if (position == 0 || position == layout_.positions()) return 0;
-  if (layout_.slice_at(position - 1).stage == layout_.slice_at(position).stage) return 0;
+double stage_costs::edge_bytes(std::uint32_t virtual_stage, std::size_t layer) const {
+  if (virtual_stage == 0 || virtual_stage == layout_.virtual_stages()) return 0;
+  if (layout_.slice_at(virtual_stage - 1).stage == layout_.slice_at(virtual_stage).stage) return 0;
   return at_.layers[layer - 1].output_bytes;
 }
 
-double stage_costs::edge_s(std::uint32_t position, std::size_t layer) const {
-  return bytes_per_s_ > 0 ? edge_bytes(position, layer) / bytes_per_s_ : 0;
+double stage_costs::edge_s(std::uint32_t virtual_stage, std::size_t layer) const {
+  return bytes_per_s_ > 0 ? edge_bytes(virtual_stage, layer) / bytes_per_s_ : 0;
 }
 
-slice_cost stage_costs::seconds(std::uint32_t position, layer_range slice) const {
+slice_cost stage_costs::seconds(std::uint32_t virtual_stage, layer_range slice) const {
   const auto &before = sums_[slice.first], &after = sums_[slice.last];
-  return {.forward = after.forward_s - before.forward_s + edge_s(position + 1, slice.last),
-          .input_gradient = after.input_s - before.input_s + edge_s(position, slice.first),
+  return {.forward = after.forward_s - before.forward_s + edge_s(virtual_stage + 1, slice.last),
+          .input_gradient = after.input_s - before.input_s + edge_s(virtual_stage, slice.first),
           .weight_gradient = after.weight_s - before.weight_s};
 }
 
@@ -70,11 +70,12 @@ double stage_costs::update_s(layer_range slice) const {
   return sums_[slice.last].update_s - sums_[slice.first].update_s;
 }
 
-double stage_costs::slowness(std::uint32_t position, layer_range slice) const {
+double stage_costs::slowness(std::uint32_t virtual_stage, layer_range slice) const {
   const auto &before = sums_[slice.first], &after = sums_[slice.last];
   const double work = after.forward_s - before.forward_s + after.input_s - before.input_s +
                       after.weight_s - before.weight_s;
-  return std::max({work, 2 * edge_s(position, slice.first), 2 * edge_s(position + 1, slice.last)});
+  return std::max(
+      {work, 2 * edge_s(virtual_stage, slice.first), 2 * edge_s(virtual_stage + 1, slice.last)});
 }
 
 stage_costs::kept stage_costs::kept_bytes(layer_range slice) const {
@@ -98,12 +99,12 @@ double stage_costs::memory_bytes(std::uint32_t stage, std::span<const layer_rang
   for (std::uint32_t chunk = 0; chunk < slices.size(); ++chunk) {
     const auto [first, last] = slices[chunk];
     if (first == last) continue;
-    const auto position = layout_.position_of({stage, chunk});
+    const auto virtual_stage = layout_.virtual_stage_of({stage, chunk});
     const auto micro_batch = kept_bytes(slices[chunk]);
     parameters += sums_[last].parameter_bytes - sums_[first].parameter_bytes;
-    waiting += (edge_bytes(position, first) + edge_bytes(position + 1, last)) * credits_;
+    waiting += (edge_bytes(virtual_stage, first) + edge_bytes(virtual_stage + 1, last)) * credits_;
     again = std::max(again, micro_batch.again);
-    each[chunk] = micro_batch.always + edge_bytes(position, first);
+    each[chunk] = micro_batch.always + edge_bytes(virtual_stage, first);
   }
   double most = 0;
   for (const auto& counts : held_[stage]) {

@@ -19,16 +19,16 @@ class stage_costs {
   [[nodiscard]] std::size_t layers() const noexcept { return at_.layers.size(); }
   [[nodiscard]] const model_layout& layout() const noexcept { return layout_; }
 
-  /// A micro-batch through the slice at this position, with sending to other stages.
-  [[nodiscard]] slice_cost seconds(std::uint32_t position, layer_range slice) const;
+  /// A micro-batch through the slice at this virtual stage, with sending to other stages.
+  [[nodiscard]] slice_cost seconds(std::uint32_t virtual_stage, layer_range slice) const;
   [[nodiscard]] double update_s(layer_range slice) const;
   /// The slice's arithmetic with a micro-batch, or one of its edges both ways, whichever takes
   /// longer.
-  [[nodiscard]] double slowness(std::uint32_t position, layer_range slice) const;
+  [[nodiscard]] double slowness(std::uint32_t virtual_stage, layer_range slice) const;
 
-  /// Bytes of a micro-batch that cross into `position` when it begins with this layer: none at
+  /// Bytes of a micro-batch that cross into `virtual_stage` when it begins with this layer: none at
   /// either end of the model, or where the slice before is on the same stage.
-  [[nodiscard]] double edge_bytes(std::uint32_t position, std::size_t layer) const;
+  [[nodiscard]] double edge_bytes(std::uint32_t virtual_stage, std::size_t layer) const;
 
   /// Of a stage with these slices, its chunks in order; those left out or empty weigh nothing:
   /// weights, their gradients (the sum and the micro-batch's own), the optimizer's state, the most
@@ -51,7 +51,7 @@ class stage_costs {
   [[nodiscard]] bool is_recomputed(std::size_t layer) const {
     return layer < recompute_.size() && recompute_[layer];
   }
-  [[nodiscard]] double edge_s(std::uint32_t position, std::size_t layer) const;
+  [[nodiscard]] double edge_s(std::uint32_t virtual_stage, std::size_t layer) const;
   [[nodiscard]] kept kept_bytes(layer_range slice) const;
   void note_held(const plan& steps, std::uint32_t stage);
 

@@ -38,7 +38,7 @@ void each_action(const plan& steps, const std::vector<slice_cost>& costs, const 
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const double start = run.starts[stage][i];
     const double cost =
-        costs[steps.layout().position_of({stage, actions[i].chunk})].of(actions[i].kind);
+        costs[steps.layout().virtual_stage_of({stage, actions[i].chunk})].of(actions[i].kind);
     draw(actions[i], start, start + cost);
   }
 }

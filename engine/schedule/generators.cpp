@@ -220,18 +220,18 @@ plan zb_v(std::uint32_t stages, std::uint32_t microbatches) {
 }
 
 // A stage does its forwards in the order of the time at which each could run, were all of one
-// length: position k gets a micro-batch k after it has entered the model.
+// length: virtual stage k gets a micro-batch k after it has entered the model.
 plan forward_only(const model_layout& layout, std::uint32_t microbatches) {
   plan made{"forward_only", microbatches, {}, layout.chunks, layout.order};
   const auto entered = [&](std::uint32_t i) -> std::uint64_t {
     if (layout.order == chunk_order::v_shaped) return std::uint64_t{layout.chunks} * i;
-    return std::uint64_t{i / layout.stages} * layout.positions() + i % layout.stages;
+    return std::uint64_t{i / layout.stages} * layout.virtual_stages() + i % layout.stages;
   };
   for (std::uint32_t s = 0; s < layout.stages; ++s) {
     std::vector<std::pair<std::uint64_t, action>> timed;
     for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
       for (std::uint32_t i = 0; i < microbatches; ++i)
-        timed.emplace_back(entered(i) + layout.position_of({s, chunk}),
+        timed.emplace_back(entered(i) + layout.virtual_stage_of({s, chunk}),
                            action{action_kind::forward, {i}, chunk});
     std::ranges::stable_sort(timed, {}, [](const auto& each) { return each.first; });
     stage_plan stage{{}, 1};

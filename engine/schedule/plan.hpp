@@ -37,9 +37,9 @@ enum class step_kind : std::uint8_t {
 };
 
 /// Where the slices of a model lie when each stage has several of them, its chunks. A slice's
-/// number in the model is its position.
+/// number in the model is its virtual stage.
 enum class chunk_order : std::uint8_t {
-  looped,    ///< Chunk c of stage s is at position c * stages + s.
+  looped,    ///< Chunk c of stage s is at virtual stage c * stages + s.
   v_shaped,  ///< The same, but odd chunks run from the last stage to the first.
 };
 
@@ -59,13 +59,13 @@ struct model_layout {
 
   bool operator==(const model_layout&) const = default;
 
-  [[nodiscard]] std::uint32_t positions() const noexcept { return stages * chunks; }
-  [[nodiscard]] std::uint32_t position_of(slice at) const noexcept {
+  [[nodiscard]] std::uint32_t virtual_stages() const noexcept { return stages * chunks; }
+  [[nodiscard]] std::uint32_t virtual_stage_of(slice at) const noexcept {
     const bool back = order == chunk_order::v_shaped && at.chunk % 2 == 1;
     return at.chunk * stages + (back ? stages - 1 - at.stage : at.stage);
   }
-  [[nodiscard]] slice slice_at(std::uint32_t position) const noexcept {
-    const slice there{position % stages, position / stages};
+  [[nodiscard]] slice slice_at(std::uint32_t virtual_stage) const noexcept {
+    const slice there{virtual_stage % stages, virtual_stage / stages};
     const bool back = order == chunk_order::v_shaped && there.chunk % 2 == 1;
     return {back ? stages - 1 - there.stage : there.stage, there.chunk};
   }

@@ -23,7 +23,7 @@ class player {
         costs_(costs),
         latency_(latency),
         gradients_(gradients),
-        slices_(layout_.positions()),
+        slices_(layout_.virtual_stages()),
         stages_(layout_.stages) {
     for (auto& slice : slices_) {
       slice.forward_end.assign(steps.microbatches, never);
@@ -78,12 +78,12 @@ class player {
     bool awake = false;
   };
 
-  [[nodiscard]] std::uint32_t position(std::size_t s, const action& what) const {
-    return layout_.position_of({static_cast<std::uint32_t>(s), what.chunk});
+  [[nodiscard]] std::uint32_t virtual_stage(std::size_t s, const action& what) const {
+    return layout_.virtual_stage_of({static_cast<std::uint32_t>(s), what.chunk});
   }
 
   [[nodiscard]] double cost(std::size_t s, const action& what) const {
-    return costs_[position(s, what)].of(what.kind);
+    return costs_[virtual_stage(s, what)].of(what.kind);
   }
 
   void wake(std::uint32_t s) {
@@ -99,7 +99,7 @@ class player {
   [[nodiscard]] double ready_at(std::size_t s, const action& what) const {
     const std::uint32_t i = what.microbatch.value;
     if (i >= plan_.microbatches || what.chunk >= layout_.chunks) return never;
-    const std::uint32_t at = position(s, what);
+    const std::uint32_t at = virtual_stage(s, what);
     const auto& own = slices_[at];
     switch (what.kind) {
       case action_kind::forward:
@@ -121,7 +121,7 @@ class player {
     const double start = std::max(stage.free_at, ready);
     stage.free_at = start + cost(s, what);
     stage.starts.push_back(start);
-    const std::uint32_t at = position(s, what);
+    const std::uint32_t at = virtual_stage(s, what);
     const bool is_early = what.kind == action_kind::backward && gradients_ == hand_over::early;
     pass_on(at, what, is_early ? start + costs_[at].input_gradient : stage.free_at);
     return true;
@@ -155,7 +155,7 @@ class player {
              to_string({kind, what.microbatch, chunk}, layout_.chunks) +
              (stage == s ? "" : " of stage " + std::to_string(stage));
     };
-    const std::uint32_t at = position(s, what);
+    const std::uint32_t at = virtual_stage(s, what);
     if (what.kind == action_kind::forward) return waits_for(action_kind::forward, at - 1);
     if (slices_[at].forward_end[i] == never) return waits_for(action_kind::forward, at);
     if (what.kind == action_kind::weight_gradient)
@@ -182,7 +182,7 @@ class player {
   const std::vector<slice_cost>& costs_;
   const double latency_;
   const hand_over gradients_;
-  std::vector<slice_progress> slices_;  // by position
+  std::vector<slice_progress> slices_;  // by virtual stage
   std::vector<stage_progress> stages_;
   std::vector<std::uint32_t> awake_;
 };
@@ -193,12 +193,12 @@ bool usable(double number) {
 
 result<void> check_input(const plan& steps, const std::vector<slice_cost>& costs, double latency) {
   const auto wrong = [](const std::string& text) { return fail(errc::bad_config, text); };
-  const std::uint32_t positions = steps.layout().positions();
+  const std::uint32_t virtual_stages = steps.layout().virtual_stages();
   if (steps.microbatches > max_microbatches)
     return wrong(std::to_string(steps.microbatches) + " micro-batches are more than " +
                  std::to_string(max_microbatches));
-  if (costs.size() != positions)
-    return wrong(std::to_string(costs.size()) + " costs for " + std::to_string(positions) +
+  if (costs.size() != virtual_stages)
+    return wrong(std::to_string(costs.size()) + " costs for " + std::to_string(virtual_stages) +
                  " slices of the model");
   for (std::size_t at = 0; at < costs.size(); ++at) {
     const auto& [forward, input, weight] = costs[at];
@@ -239,13 +239,13 @@ result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& co
 
 std::vector<slice_cost> even_costs(const model_layout& layout, const slice_cost& of_stage) {
   const double parts = layout.chunks;
-  return std::vector<slice_cost>(layout.positions(),
+  return std::vector<slice_cost>(layout.virtual_stages(),
                                  {of_stage.forward / parts, of_stage.input_gradient / parts,
                                   of_stage.weight_gradient / parts});
 }
 
 std::optional<deadlock> find_deadlock(const plan& steps) {
-  const std::vector<slice_cost> costs(steps.layout().positions());
+  const std::vector<slice_cost> costs(steps.layout().virtual_stages());
   player play(steps, costs, 0, hand_over::early);
   play.play();
   return play.stuck();

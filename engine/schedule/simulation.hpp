@@ -41,10 +41,10 @@ struct simulation {
 };
 
 /// Runs a plan against a clock of its own. An action starts when its stage is free and its input is
-/// there; stages follow their plan's order. `costs`: one a position of the model. `latency`: of a
-/// message between two stages. `gradients`: of B. Time and memory are linear in the plan's size.
-/// Errors: bad_config when there is not one cost for each position, a number is not finite and at
-/// least 0, or an action waits for ever (names it).
+/// there; stages follow their plan's order. `costs`: one a virtual stage of the model. `latency`:
+/// of a message between two stages. `gradients`: of B. Time and memory are linear in the plan's
+/// size. Errors: bad_config when there is not one cost for each virtual stage, a number is not
+/// finite and at least 0, or an action waits for ever (names it).
 [[nodiscard]] result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs,
                                           double latency = 0,
                                           hand_over gradients = hand_over::early);

@@ -46,7 +46,7 @@ struct step_terms {
 struct forward_outcome {
   at::Tensor activation;     // for the next stage; undefined on the last
   double loss = 0;           // last stage: this micro-batch's share of the batch's mean loss
-  std::int64_t correct = 0;  // last stage, evaluation: images classified right
+  std::int64_t correct = 0;  // last stage, evaluation: samples classified right
 };
 
 /// The arithmetic of one pipeline stage: a slice of the model with its autograd contexts and
@@ -65,8 +65,8 @@ class stage_module {
   /// back to what they were before it.
   void end(const step_key& step, bool keep);
 
-  /// `input`: activation of the previous stage or images, [n, ...]; not written. `labels` [n]
-  /// i64, or [n, T] i64, on the last stage. `batch_size`: images in the whole batch, for this
+  /// `input`: activation of the previous stage or inputs, [n, ...]; not written. `labels` [n]
+  /// i64, or [n, T] i64, on the last stage. `batch_size`: samples in the whole batch, for this
   /// micro-batch's weight n / batch_size. A training forward keeps a context for `backward`.
   forward_outcome forward(const step_key& step, step_kind kind, microbatch_id microbatch,
                           const at::Tensor& input, const at::Tensor& labels,

@@ -8,8 +8,13 @@ std::string to_string(const step_key& key) {
   return "step " + std::to_string(key.step.value) + " of epoch " + std::to_string(key.epoch.value);
 }
 
-result<void> credit_window::credited(const edge_place& what) {
-  if (spent_.erase(what) == 1) return {};
+std::vector<edge_place> credited_queue::offer(const edge_place& what) {
+  held_.push_back(what);
+  return release();
+}
+
+result<std::vector<edge_place>> credited_queue::credited(const edge_place& what) {
+  if (sent_.erase(what) == 1) return release();
   const auto text = "a credit for micro-batch " + std::to_string(what.microbatch.value) + " of " +
                     to_string(what.key);
   if (what.key.epoch < epoch_)
@@ -18,30 +23,16 @@ result<void> credit_window::credited(const edge_place& what) {
   return fail(errc::bad_frame, text + ", which is not under way");
 }
 
-void credit_window::start_epoch(epoch_id epoch) {
-  epoch_ = epoch;
-  spent_.clear();
-}
-
-std::vector<edge_place> credited_queue::offer(const edge_place& what) {
-  held_.push_back(what);
-  return release();
-}
-
-result<std::vector<edge_place>> credited_queue::credited(const edge_place& what) {
-  if (auto good = window_.credited(what); !good) return tl::unexpected(good.error());
-  return release();
-}
-
 void credited_queue::start_epoch(epoch_id epoch) {
-  window_.start_epoch(epoch);
+  epoch_ = epoch;
+  sent_.clear();
   held_.clear();
 }
 
 std::vector<edge_place> credited_queue::release() {
   std::vector<edge_place> due;
-  for (; !held_.empty() && window_.open(); held_.pop_front()) {
-    window_.spend(held_.front());
+  for (; !held_.empty() && sent_.size() < credits_; held_.pop_front()) {
+    sent_.insert(held_.front());
     due.push_back(held_.front());
   }
   return due;

@@ -8,7 +8,7 @@ namespace troupe::engine {
 
 /// What flows along an edge of the pipeline. Each edge has credits of its own.
 enum class edge : std::uint8_t {
-  input,     ///< Activations to the next slice of the model; images to the first.
+  input,     ///< Activations to the next slice of the model; inputs to the first.
   target,    ///< Labels to the last slice.
   gradient,  ///< Gradients to the slice before.
 };

@@ -81,7 +81,7 @@ result<step_end_effects> step_end_core::tie_arrived(const step_key& key,
 step_end_effects step_end_core::complete(const step_key& key, open_step& step) {
   if (step.at != phase::gathering || step.ties_here.size() < rules_.ties.size()) return {};
   step.at = phase::completing;
-  return {add_ties{key, step.terms}};
+  return {sum_with_ties{key, step.terms}};
 }
 
 result<step_end_effects> step_end_core::gradients_ready(const step_key& key,

@@ -38,12 +38,6 @@ struct gradient_terms {
   bool operator==(const gradient_terms&) const = default;
 };
 
-/// What was found in a step's gradients.
-struct gradient_report {
-  std::string not_finite = {};  ///< The first that is not, in words. Then they were added nowhere.
-  std::vector<double> squares = {};  ///< See step_vote.
-};
-
 /// Effect: sum the step's own gradients. With `complete` they are all there is: answer with
 /// `gradients_ready`; else with `own_summed`.
 struct sum_own {
@@ -61,11 +55,11 @@ struct share_ties {
 };
 
 /// Effect: add what came of tied weights to the own gradients; answer with `gradients_ready`.
-struct add_ties {
+struct sum_with_ties {
   step_key key;
   gradient_terms terms;
 
-  bool operator==(const add_ties&) const = default;
+  bool operator==(const sum_with_ties&) const = default;
 };
 
 /// Effect: to the coordinator; answer with `decided`.
@@ -112,7 +106,7 @@ struct end_run {
   bool operator==(const end_run&) const = default;
 };
 
-using step_end_effect = std::variant<sum_own, share_ties, add_ties, cast_vote, keep_gradients,
+using step_end_effect = std::variant<sum_own, share_ties, sum_with_ties, cast_vote, keep_gradients,
                                      apply_step, undo_step, finish_step, end_run>;
 using step_end_effects = std::vector<step_end_effect>;
 

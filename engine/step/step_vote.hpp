@@ -8,6 +8,12 @@
 
 namespace troupe::engine {
 
+/// What was found in a step's gradients.
+struct gradient_report {
+  std::string not_finite = {};  ///< The first that is not, in words. Then they were added nowhere.
+  std::vector<double> squares = {};  ///< See step_vote.
+};
+
 /// What one stage says of one training step, once its gradients are there.
 struct step_vote {
   step_key step;

@@ -11,18 +11,18 @@
 namespace troupe::engine {
 namespace {
 
-at::Tensor forward(const model& layers, const stage_options& how, const at::Tensor& images) {
-  auto x = images.detach().to(how.device);
+at::Tensor forward(const model& layers, const stage_options& how, const at::Tensor& inputs) {
+  auto x = inputs.detach().to(how.device);
   if (how.channels_last && x.dim() == 4) x = x.contiguous(at::MemoryFormat::ChannelsLast);
   const autocast_guard autocast(autocast_type(how.precision), how.device.type());
   for (const auto& each : layers) x = run_layer(*each, x, /*training=*/true);
   return x;
 }
 
-std::int64_t images_in(const std::vector<batch>& microbatches) {
-  std::int64_t images = 0;
-  for (const auto& each : microbatches) images += each.images.size(0);
-  return images;
+std::int64_t samples_in(const std::vector<batch>& microbatches) {
+  std::int64_t samples = 0;
+  for (const auto& each : microbatches) samples += each.inputs.size(0);
+  return samples;
 }
 
 }  // namespace
@@ -41,14 +41,14 @@ std::vector<named_tensor> copy_buffers(const model& layers) {
   return all;
 }
 
-step_result run_in_one_piece(const model& layers, const stage_options& how, std::uint64_t update,
+step_result run_in_one_piece(const model& layers, const stage_options& how, std::uint64_t step,
                              const std::vector<batch>& microbatches, double loss_scale) {
   const at::AutoGradMode recording(true);
   const auto all = parameters(layers);
   std::vector<at::Tensor> wanted;
   wanted.reserve(all.size());
   for (const auto& each : all) wanted.push_back(each.tensor);
-  const auto images = static_cast<double>(images_in(microbatches));
+  const auto samples = static_cast<double>(samples_in(microbatches));
 
   std::vector<at::Tensor> seeds;
   if (loss_scale != 1)
@@ -57,11 +57,11 @@ step_result run_in_one_piece(const model& layers, const stage_options& how, std:
   step_result whole;
   gradient_sum sum(wanted.size());
   for (std::uint32_t i = 0; i < microbatches.size(); ++i) {
-    const pass_scope pass({random_of(how.seed, update, i)});
+    const pass_scope pass({random_of(how.seed, step, i)});
     const auto& [inputs, labels] = microbatches[i];
     const auto output = forward(layers, how, inputs);
     const auto loss =
-        how.loss(output, labels.to(how.device)) * (static_cast<double>(inputs.size(0)) / images);
+        how.loss(output, labels.to(how.device)) * (static_cast<double>(inputs.size(0)) / samples);
     whole.loss += loss.item<double>();
     sum.add(torch::autograd::grad({loss}, wanted, seeds, /*retain_graph=*/false,
                                   /*create_graph=*/false, /*allow_unused=*/true));

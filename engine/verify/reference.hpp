@@ -28,7 +28,7 @@ struct step_result {
 /// model's buffers. `how`: its place in a pipeline and `recompute` do not count. `loss_scale`: see
 /// `unscale`. Runs in the calling thread; torch's exceptions pass through.
 [[nodiscard]] step_result run_in_one_piece(const model& layers, const stage_options& how,
-                                           std::uint64_t update,
+                                           std::uint64_t step,
                                            const std::vector<batch>& microbatches,
                                            double loss_scale = 1);
 

@@ -72,7 +72,7 @@ class body_reader {
       case wire::Value::TEXT:
         return {read_text(in.getText())};
       case wire::Value::BYTES:
-        return {read_bytes(in.getBytes())};
+        refuse("a byte string, which no message holds");
       case wire::Value::TENSOR:
         return {read_index(in.getTensor())};
       case wire::Value::ACTOR:
@@ -91,12 +91,6 @@ class body_reader {
   std::string read_text(capnp::Text::Reader in) const {
     check(in.size(), bounds_.text_bytes, "bytes of text", "text_bytes");
     return {in.cStr(), in.size()};
-  }
-
-  value::bytes read_bytes(capnp::Data::Reader in) const {
-    check(in.size(), bounds_.text_bytes, "bytes of data", "text_bytes");
-    const auto* first = reinterpret_cast<const std::byte*>(in.begin());
-    return {first, first + in.size()};
   }
 
   actor_ref read_actor(wire::ActorRef::Reader in) const {

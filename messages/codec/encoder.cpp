@@ -49,8 +49,6 @@ class measure {
   void add_value(const value& item, std::size_t tensors, std::uint32_t depth) {
     if (const auto* text = std::get_if<std::string>(&item.of)) {
       add_text(text->size());
-    } else if (const auto* data = std::get_if<value::bytes>(&item.of)) {
-      add_bytes(data->size());
     } else if (const auto* actor = std::get_if<actor_ref>(&item.of)) {
       words_ += struct_words<wire::ActorRef>;
       add_text(actor->node.size());
@@ -64,16 +62,10 @@ class measure {
   }
 
   void add_text(std::size_t bytes) {
-    add_bytes(bytes);
-    // The terminating zero.
-    if (bytes % sizeof(capnp::word) == 0) ++words_;
-  }
-
-  void add_bytes(std::size_t bytes) {
     if (bytes > bounds_.text_bytes) {
       return refuse("bytes of text", bytes, "text_bytes", bounds_.text_bytes);
     }
-    words_ += (bytes + sizeof(capnp::word) - 1) / sizeof(capnp::word);
+    words_ += bytes / sizeof(capnp::word) + 1;  // with the terminating zero
   }
 
   void add_tensors(const frame& message) {
@@ -85,6 +77,12 @@ class measure {
     for (const wire_tensor& tensor : message.tensors) {
       const result<std::uint64_t> bytes = checked_bytes(tensor.descriptor, bounds_);
       if (!bytes) return refuse(bytes.error().text);
+      if (!tensor.bytes.device.is_host() && !bounds_.device_memory) {
+        return refuse(
+            fmt::format("a tensor lies in the memory of {}, which this link does not move; "
+                        "send a copy in the host's memory",
+                        to_string(tensor.bytes.device)));
+      }
       if (*bytes != tensor.bytes.bytes || (*bytes > 0 && tensor.bytes.data == nullptr)) {
         return refuse(fmt::format("a tensor of {} bytes was given {} bytes", *bytes,
                                   tensor.bytes.data == nullptr ? 0 : tensor.bytes.bytes));
@@ -130,9 +128,6 @@ struct value_writer {
   void operator()(std::int64_t number) { out.setInteger(number); }
   void operator()(double number) { out.setReal(number); }
   void operator()(const std::string& text) { out.setText(text_of(text)); }
-  void operator()(const value::bytes& data) {
-    out.setBytes({reinterpret_cast<const capnp::byte*>(data.data()), data.size()});
-  }
   void operator()(value::tensor_index tensor) { out.setTensor(tensor.index); }
   void operator()(const actor_ref& actor) { write_actor(actor, out.initActor()); }
   void operator()(const value::list& items) {

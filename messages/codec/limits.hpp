@@ -15,7 +15,9 @@ struct limits {
   std::uint32_t elements = 1024;                        ///< Elements of one frame's body.
   std::uint32_t values = 65536;                         ///< Fields and list items of one frame.
   std::uint32_t depth = 8;                              ///< Lists within lists within fields.
-  std::size_t text_bytes = std::size_t{1} << 20;        ///< One string or byte string.
+  std::size_t text_bytes = std::size_t{1} << 20;        ///< One string.
+  /// Whether tensors may lie in a device's memory: of a link that moves it itself.
+  bool device_memory = false;
   /// Of a peer's frames, without large tensors, that came before their tensors or out of order. An
   /// honest one sends so much only while the last chunks of a large tensor are on their way.
   std::uint64_t held_bytes = std::uint64_t{256} << 20;

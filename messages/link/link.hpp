@@ -75,7 +75,8 @@ class link {
 
   /// Sends a frame. Tensor bytes are read where they lie; their owners are held until `done`
   /// (which may be empty) is called on the link's thread. Errors: peer_lost, bad_frame (the frame
-  /// exceeds a limit and nothing was sent), cancelled.
+  /// exceeds a limit, or a tensor is not where the link `moves` it from, and nothing was sent),
+  /// cancelled.
   virtual void send(peer_id peer, frame message, completion done) = 0;
 
   /// Ends the connection after what was sent before is delivered. The peer sees `on_peer_down` with
@@ -89,6 +90,10 @@ class link {
   virtual void post(std::function<void()> what) = 0;
 
   [[nodiscard]] virtual link_stats stats() const = 0;
+
+  /// Whether tensors may be sent from where they lie in that device's memory. Else whoever sends
+  /// them brings them to the host first. A transport that moves such memory itself says so here.
+  [[nodiscard]] virtual bool moves(const device_ref& from) const { return from.is_host(); }
 
   /// Memory whose floating-point tensors this link lends to peers on the same machine instead of
   /// copying them; null: it copies all. What has been sent must not be written while the payload's

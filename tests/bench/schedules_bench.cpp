@@ -132,8 +132,8 @@ using part_list = std::vector<std::uint64_t>;
 part_list parts_of(const pacing& of, const engine::model_layout& layout, std::uint64_t step,
                    std::uint32_t stage, const engine::action& what) {
   using engine::action_kind;
-  const std::uint32_t count = of.layers / layout.positions();
-  const std::uint32_t first = count * layout.position_of({stage, what.chunk});
+  const std::uint32_t count = of.layers / layout.virtual_stages();
+  const std::uint32_t first = count * layout.virtual_stage_of({stage, what.chunk});
   const std::uint64_t turn = step * of.microbatches + what.microbatch.value;
   part_list parts;
   const auto add = [&](action_kind kind) {

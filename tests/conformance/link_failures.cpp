@@ -21,6 +21,7 @@ LINK_TEST("close delivers what was sent before, then both sides are told") {
   CHECK(there == nodes.to_client);
   CHECK(why.code == errc::peer_lost);
   CHECK(why.text.find("enough said") != std::string::npos);
+  CHECK(why.text.find("peer  ") == std::string::npos);  // it has a name
   const auto [here, reason] = nodes.client.downs.next();
   CHECK(here == nodes.to_server);
   CHECK(reason == error{errc::cancelled, "enough said"});

@@ -49,8 +49,7 @@ LINK_TEST("a frame's fields, body and layouts are kept") {
   message.deadline_us = 7;
   message.body.push_back(
       {"mixed",
-       {value{}, value{2.5}, value{std::string("text\0more", 9)},
-        value{value::bytes{std::byte{1}, std::byte{2}}}, value{value::tensor_index{2}},
+       {value{}, value{2.5}, value{std::string("text\0more", 9)}, value{value::tensor_index{2}},
         value{actor_ref{"node", "host:1", 77}}, value{value::list{value{std::int64_t{-1}}}}}});
   message.tensors = {byte_tensor(64 << 10, 1), byte_tensor(3, 2), byte_tensor(0, 3)};
   wire_tensor channels_last = byte_tensor(480, 4);
@@ -72,6 +71,35 @@ LINK_TEST("a frame's fields, body and layouts are kept") {
   CHECK(holds(got.tensors[2], 0, 3));
   CHECK(got.tensors[3].descriptor == channels_last.descriptor);
   CHECK(std::memcmp(got.tensors[3].bytes.data, channels_last.bytes.data, 480) == 0);
+}
+
+LINK_TEST("a tensor in a device's memory goes by reference, or is refused where the link cannot") {
+  pair_of_nodes<TestType> nodes;
+  const device_ref card{device_ref::kind::cuda, 1};
+  frame message = numbered(3);
+  message.tensors.push_back(byte_tensor(64 << 10, 1));
+  message.tensors.back().bytes.device = card;
+  const std::byte* const there = message.tensors.back().bytes.data;
+  completions sent(1);
+  nodes.client.wire->send(nodes.to_server, std::move(message), sent.at(0));
+  if (nodes.client.wire->moves(card)) {
+    const frame got = nodes.server.frames.next();
+    CHECK(got.tensors.at(0).bytes.device == card);
+    CHECK(got.tensors.at(0).bytes.data == there);
+    CHECK(sent.all_once());
+  } else {
+    REQUIRE(sent.all_once());
+    CHECK(sent.failed() == 1);
+    CHECK(sent.failed_only_with(errc::bad_frame));
+    // A copy on the host keeps the name of the device that it came from.
+    message = numbered(4);
+    message.tensors.push_back(byte_tensor(64 << 10, 1));
+    message.tensors.back().descriptor.device = card;
+    nodes.client.wire->send(nodes.to_server, std::move(message), {});
+    const frame got = nodes.server.frames.next();
+    CHECK(got.tensors.at(0).descriptor.device == card);
+    CHECK(got.tensors.at(0).bytes.device == device_ref{});
+  }
 }
 
 LINK_TEST("a frame may hold hundreds of tensors, small and large") {

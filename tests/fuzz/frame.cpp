@@ -15,7 +15,7 @@ frame rich() {
   for (int i = 0; i < 6; ++i) nested = {value{nested}, value{std::int64_t{i}}};
   out.body.push_back({"everything",
                       {value{}, value{std::int64_t{-7}}, value{2.5}, value{std::string("text")},
-                       value{value::bytes(20, std::byte{9})}, value{value::tensor_index{1}},
+                       value{value::tensor_index{1}},
                        value{actor_ref{"stage-1", "127.0.0.1:80", 12}}, value{nested}}});
   out.tensors.push_back({{dtype::f32, {2, 3, 4}, {12, 4, 1}, {}}, {nullptr, 96, nullptr}});
   out.tensors.push_back({{dtype::bf16, {2, 8, 2, 2}, {32, 1, 16, 8}, {}}, {nullptr, 128, nullptr}});

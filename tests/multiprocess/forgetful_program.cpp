@@ -1,4 +1,4 @@
-// A program of somebody's own that starts worker processes and forgets that these are started with
+// A program of somebody's own that starts node processes and forgets that these are started with
 // --join: each would start more of them. Every process of it writes a line to the file that
 // TROUPE_CENSUS names; should nobody stop them, they stop at the tenth.
 
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "cluster/membership/worker_group.hpp"
+#include "cluster/membership/node_group.hpp"
 
 namespace {
 
@@ -31,10 +31,10 @@ off_t count_oneself() {
 result<void> start() {
   auto link = cluster::process_link_of(cluster::link_config{});
   if (!link) return tl::unexpected(link.error());
-  auto made = cluster::make_worker_processes(std::move(*link), /*verbose=*/false);
+  auto made = cluster::make_process_launcher(std::move(*link), /*verbose=*/false);
   if (!made) return tl::unexpected(made.error());
-  const std::shared_ptr<cluster::workers> workers = std::move(*made);
-  const auto group = cluster::worker_group::start(workers, {"stage-0", "stage-1"}, "");
+  const std::shared_ptr<cluster::node_launcher> nodes = std::move(*made);
+  const auto group = cluster::node_group::start(nodes, {"stage-0", "stage-1"}, "");
   return group ? result<void>() : tl::unexpected(group.error());
 }
 

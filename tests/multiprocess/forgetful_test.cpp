@@ -1,4 +1,4 @@
-// A program that does not serve as the worker it was started as must not start workers of its own.
+// A program that does not serve as the node it was started as must not start nodes of its own.
 
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ using tests::scratch_folder;
 
 }  // namespace
 
-TEST_CASE("A program that does not handle --join starts its workers once, and is told why") {
+TEST_CASE("A program that does not handle --join starts its nodes once, and is told why") {
   const scratch_folder folder;
   const auto census = folder / "census";
   std::ofstream(census).close();
@@ -28,7 +28,7 @@ TEST_CASE("A program that does not handle --join starts its workers once, and is
   unsetenv("TROUPE_CENSUS");
   INFO(outcome.err);
   CHECK(outcome.code == 1);
-  CHECK_THAT(outcome.err, ContainsSubstring("this process was started as a worker, with --join") &&
+  CHECK_THAT(outcome.err, ContainsSubstring("this process was started as a node, with --join") &&
                               ContainsSubstring("run_node"));
   CHECK_THAT(outcome.last_line(), ContainsSubstring("exited with code 1"));
   const auto processes = std::filesystem::file_size(census);  // a byte each

@@ -75,7 +75,7 @@ class rings final : public engine::dataset {
                                            std::span<const std::int64_t> indices) const override {
     const auto count = static_cast<std::int64_t>(indices.size());
     engine::batch made{at::empty({count, 2}), at::empty({count}, at::kLong)};
-    auto* point = made.images.mutable_data_ptr<float>();
+    auto* point = made.inputs.mutable_data_ptr<float>();
     auto* label = made.labels.mutable_data_ptr<std::int64_t>();
     for (const auto index : indices) {
       if (index < 0 || index >= size(part)) return fail(errc::bad_data, "rings: no such sample");

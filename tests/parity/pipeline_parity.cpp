@@ -93,7 +93,7 @@ trained train_plainly(const engine::batch& batch, const variant& how) {
     double total = 0;
     std::int64_t begin = 0;
     for (const std::int64_t size : {3, 2, 2}) {
-      const auto logits = forward(layers, batch.images.narrow(0, begin, size), how);
+      const auto logits = forward(layers, batch.inputs.narrow(0, begin, size), how);
       const auto loss = mean_loss(logits, batch.labels.narrow(0, begin, size), how) *
                         (static_cast<double>(size) / 7.0);
       loss.backward();
@@ -134,7 +134,7 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
         .optimizer_options = {
             {"lr", rate}, {"momentum", momentum}, {"weight_decay", weight_decay}}};
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
-      const auto at = layout->position_of({i, chunk});
+      const auto at = layout->virtual_stage_of({i, chunk});
       order.slices.push_back({cuts[at], cuts[at + 1]});
     }
     const auto stage = actors::build(system, order, parts);

@@ -150,7 +150,7 @@ TEST_CASE("The summed gradient of a tied weight is that of one shared weight") {
   const auto parameters = engine::parameters(layers);
   const auto shared = tensor_of(parameters, "embed.tokens");
   const auto positions = tensor_of(parameters, "embed.positions");
-  at::Tensor x = at::embedding(shared, batch.images) + positions;
+  at::Tensor x = at::embedding(shared, batch.inputs) + positions;
   for (std::size_t i = 1; i + 1 < layers.size(); ++i) x = layers[i]->forward(x, true);
   const auto loss = engine::cross_entropy_loss(x.matmul(shared.t()), batch.labels);
   const auto expected = torch::autograd::grad({loss}, {shared}).front();

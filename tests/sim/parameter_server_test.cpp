@@ -32,7 +32,7 @@ class world {
       shards_.emplace_back(rules);
       logs_.emplace_back();
     }
-    workers_.resize(workers);
+    launcher_.resize(workers);
     for (std::uint32_t i = 0; i < workers; ++i) after(below(50), [this, i] { join(i); });
   }
 
@@ -79,10 +79,10 @@ class world {
   void perform(const coordinator_effects& effects) {
     for (const auto& effect : effects) {
       if (const auto* welcome = std::get_if<welcome_member>(&effect)) {
-        for (std::uint32_t i = 0; i < workers_.size(); ++i)
-          if (workers_[i].id == welcome->worker)
+        for (std::uint32_t i = 0; i < launcher_.size(); ++i)
+          if (launcher_[i].id == welcome->worker)
             send(coordinator_place(), place_of(i), [this, i, at = coordinator_.version()] {
-              workers_[i].base = at;
+              launcher_[i].base = at;
               push(i);
             });
         continue;
@@ -131,8 +131,8 @@ class world {
   }
 
   void answer(std::uint32_t s, const settle_push& settled) {
-    for (std::uint32_t i = 0; i < workers_.size(); ++i)
-      if (workers_[i].id == settled.push.worker)
+    for (std::uint32_t i = 0; i < launcher_.size(); ++i)
+      if (launcher_[i].id == settled.push.worker)
         send(s, place_of(i), [this, s, i, settled] { answered(i, s, settled); });
   }
 
@@ -141,13 +141,13 @@ class world {
     coordinator_effects effects;
     const auto id = coordinator_.join(i, effects);
     if (!id) return wrong(id.error().text);
-    workers_[i].id = *id;
-    if (unruly_ && below(3) == 0) workers_[i].dies_after = 1 + below(pushes_each);
+    launcher_[i].id = *id;
+    if (unruly_ && below(3) == 0) launcher_[i].dies_after = 1 + below(pushes_each);
     perform(effects);
   }
 
   void push(std::uint32_t i) {
-    auto& me = workers_[i];
+    auto& me = launcher_[i];
     if (!me.alive) return;
     if (me.sequence == pushes_each) {
       me.done = true;
@@ -181,12 +181,12 @@ class world {
   }
 
   void newcomer() {
-    workers_.emplace_back();
-    join(static_cast<std::uint32_t>(workers_.size() - 1));
+    launcher_.emplace_back();
+    join(static_cast<std::uint32_t>(launcher_.size() - 1));
   }
 
   void answered(std::uint32_t i, std::uint32_t s, const settle_push& settled) {
-    auto& me = workers_[i];
+    auto& me = launcher_[i];
     if (!me.alive || !me.waits || settled.push.sequence != me.sequence) return;
     me.answers.insert_or_assign(s, settled.outcome);
     if (me.answers.size() < rules_.shards) return;
@@ -234,7 +234,7 @@ class world {
     for (const auto& kept : kept_)
       if (!kept.second.empty()) wrong("a part is kept for ever");
     if (coordinator_.totals().applied != applied.size()) wrong("the coordinator counts wrong");
-    for (const auto& each : workers_)
+    for (const auto& each : launcher_)
       if (each.alive && !each.done) wrong("a worker waits for ever");
   }
 
@@ -246,7 +246,7 @@ class world {
   std::vector<std::vector<server_update>> logs_;
   std::map<std::uint32_t, std::set<push_id>> kept_;
   std::map<std::uint32_t, std::uint64_t> busy_until_;
-  std::vector<worker_state> workers_;
+  std::vector<worker_state> launcher_;
   std::map<push_id, param_version> told_applied_;
   std::set<push_id> told_refused_;
   std::map<std::pair<place, place>, std::uint64_t> channels_;

@@ -92,7 +92,7 @@ void stage_cluster::announce() {
 void stage_cluster::begin(std::uint32_t s, std::uint64_t number) {
   const auto kind = trains_[number] ? step_kind::training : step_kind::evaluation;
   const run_step step{current(number), proved_.at(kind)[s], s == 0,
-                      layout_.slice_at(layout_.positions() - 1).stage == s};
+                      layout_.slice_at(layout_.virtual_stages() - 1).stage == s};
   began_[s] = std::max(began_[s] + 1, now_ + a_delay());  // announcements keep order
   at(began_[s], arrives, [this, s, step] {
     deliver(s, step.key, [step](stage_core& core) { return core.begin(step); });
@@ -117,9 +117,9 @@ void stage_cluster::hand(std::uint32_t to, step_key key, const event& what) {
   });
 }
 
-void stage_cluster::send(std::uint32_t position, edge on, const edge_place& what) {
-  const auto [to, chunk] = layout_.slice_at(position);
-  if (++unused_[{what.key.epoch, {position, on}}] > options_.credits)
+void stage_cluster::send(std::uint32_t virtual_stage, edge on, const edge_place& what) {
+  const auto [to, chunk] = layout_.slice_at(virtual_stage);
+  if (++unused_[{what.key.epoch, {virtual_stage, on}}] > options_.credits)
     fault_ = "more is sent to stage " + std::to_string(to) + " than it gave credits for";
   hand(to, what.key, [on, what, chunk = chunk](stage_core& core) {
     if (on == edge::input) return core.input_arrived(what.key, what.microbatch, chunk);
@@ -129,7 +129,7 @@ void stage_cluster::send(std::uint32_t position, edge on, const edge_place& what
 }
 
 void stage_cluster::feed(edge on, const std::vector<edge_place>& due) {
-  for (const auto& what : due) send(on == edge::input ? 0 : layout_.positions() - 1, on, what);
+  for (const auto& what : due) send(on == edge::input ? 0 : layout_.virtual_stages() - 1, on, what);
 }
 
 void stage_cluster::credit_feeder(edge on, const edge_place& what) {
@@ -142,19 +142,20 @@ void stage_cluster::credit_feeder(edge on, const edge_place& what) {
 void stage_cluster::grant(std::uint32_t s, const grant_credit& granted) {
   const edge_place what{granted.key, granted.microbatch};
   const edge on = granted.from;
-  const std::uint32_t position = layout_.position_of({s, granted.chunk});
-  --unused_[{what.key.epoch, {position, on}}];
-  if (on == edge::target || (on == edge::input && position == 0))
+  const std::uint32_t virtual_stage = layout_.virtual_stage_of({s, granted.chunk});
+  --unused_[{what.key.epoch, {virtual_stage, on}}];
+  if (on == edge::target || (on == edge::input && virtual_stage == 0))
     return after(a_delay(), [this, on, what] { credit_feeder(on, what); });
-  const auto [sender, chunk] = layout_.slice_at(on == edge::input ? position - 1 : position + 1);
+  const auto [sender, chunk] =
+      layout_.slice_at(on == edge::input ? virtual_stage - 1 : virtual_stage + 1);
   hand(sender, what.key, [on, what, chunk = chunk](stage_core& core) {
     return core.credit_arrived(on, what.key, what.microbatch, chunk);
   });
 }
 
 void stage_cluster::pass_on(std::uint32_t s, const send_output& output) {
-  const std::uint32_t position = layout_.position_of({s, output.chunk});
-  send(output.on == edge::input ? position + 1 : position - 1, output.on,
+  const std::uint32_t virtual_stage = layout_.virtual_stage_of({s, output.chunk});
+  send(output.on == edge::input ? virtual_stage + 1 : virtual_stage - 1, output.on,
        {output.key, output.microbatch});
 }
 
@@ -332,7 +333,7 @@ class plan_writer {
         random_(random),
         made_{"random", microbatches, std::vector<stage_plan>(layout.stages), layout.chunks,
               layout.order},
-        slices_(layout.positions()),
+        slices_(layout.virtual_stages()),
         held_(layout.stages),
         eagerness_(layout.stages) {
     // How eager a stage is to go backward; some never are while they can go forward.
@@ -340,8 +341,8 @@ class plan_writer {
   }
 
   plan write() {
-    const std::size_t all = std::size_t{layout_.positions()} * made_.microbatches;
-    while (complete_ < all) add(static_cast<std::uint32_t>(random_() % layout_.positions()));
+    const std::size_t all = std::size_t{layout_.virtual_stages()} * made_.microbatches;
+    while (complete_ < all) add(static_cast<std::uint32_t>(random_() % layout_.virtual_stages()));
     for (auto& stage : made_.stages)
       if (random_() % 2 == 0) stage.memory_cap += static_cast<std::uint32_t>(random_() % 3);
     return std::move(made_);
@@ -352,14 +353,14 @@ class plan_writer {
     std::uint32_t forwards = 0, gradients = 0, weights = 0;
   };
 
-  void add(std::uint32_t position) {
-    auto& [forwards, gradients, weights] = slices_[position];
-    const auto [stage, chunk] = layout_.slice_at(position);
-    const bool ends_model = position + 1 == slices_.size();
+  void add(std::uint32_t virtual_stage) {
+    auto& [forwards, gradients, weights] = slices_[virtual_stage];
+    const auto [stage, chunk] = layout_.slice_at(virtual_stage);
+    const bool ends_model = virtual_stage + 1 == slices_.size();
     const bool may_forward = forwards < made_.microbatches &&
-                             (position == 0 || forwards < slices_[position - 1].forwards);
+                             (virtual_stage == 0 || forwards < slices_[virtual_stage - 1].forwards);
     const bool may_backward =
-        gradients < forwards && (ends_model || gradients < slices_[position + 1].gradients);
+        gradients < forwards && (ends_model || gradients < slices_[virtual_stage + 1].gradients);
     const bool back = may_backward && (!may_forward || random_() % 4 < eagerness_[stage]);
     if (weights < gradients && (random_() % 3 == 0 || (!may_forward && !may_backward)))
       return finish({action_kind::weight_gradient, {weights++}, chunk}, stage);

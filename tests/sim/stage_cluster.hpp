@@ -55,7 +55,8 @@ class stage_cluster {
 
  private:
   using event = std::function<result<engine::stage_effects>(engine::stage_core&)>;
-  using place = std::pair<std::uint32_t, engine::edge>;  // a receiver's position and what it gets
+  using place =
+      std::pair<std::uint32_t, engine::edge>;  // a receiver's virtual stage and what it gets
 
   /// Of what happens at one time: a stage looks for its next action after all else, so that what
   /// its neighbours have at that time is there.
@@ -71,7 +72,7 @@ class stage_cluster {
   void begin(std::uint32_t stage, std::uint64_t step);
   void restart();
   void hand(std::uint32_t to, engine::step_key key, const event& what);
-  void send(std::uint32_t position, engine::edge on, const engine::edge_place& what);
+  void send(std::uint32_t virtual_stage, engine::edge on, const engine::edge_place& what);
   void feed(engine::edge on, const std::vector<engine::edge_place>& due);
   void credit_feeder(engine::edge on, const engine::edge_place& what);
   void grant(std::uint32_t stage, const engine::grant_credit& granted);

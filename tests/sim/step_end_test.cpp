@@ -313,7 +313,7 @@ class world {
       wrong("a tied gradient was taken twice");
   }
 
-  void perform(std::uint32_t s, const add_ties& what) {
+  void perform(std::uint32_t s, const sum_with_ties& what) {
     auto& me = here_[s];
     for (const auto& [own, other] : of_.ties)
       if (own.stage == s) me.whole[own.parameter] += me.tied.at({what.key, own.parameter});

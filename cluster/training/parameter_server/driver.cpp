@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/data/sampler.hpp"
@@ -18,13 +19,6 @@ namespace troupe::cluster {
 namespace {
 
 using clock = std::chrono::steady_clock;
-
-constexpr std::chrono::hours share_deadline{1};
-/// Of one piece of the weights. The first waits for the newest parameters.
-constexpr std::chrono::minutes read_deadline{10};
-
-/// By then a parameter server has noticed which of its workers are lost, even starved ones.
-constexpr std::chrono::seconds coordinator_deadline{30};
 
 constexpr std::chrono::milliseconds look_every{20};  // whether an evaluation is to be abandoned
 
@@ -119,8 +113,9 @@ void driver::start(const place& worker, const share& what) {
                                                   static_cast<std::size_t>(what.end - what.begin)));
   }
   open_.emplace(worker.number, what);
-  ask_.request<actors::share_done>(
-          worker.actor, actors::run_share{what.step, what.evaluate, samples}, share_deadline)
+  ask_.request<actors::share_done>(worker.actor,
+                                   actors::run_share{what.step, what.evaluate, samples},
+                                   actors::usual_deadlines.step)
       .when_settled([mail = mail_, number = worker.number](const auto& outcome) {
         mail->put({number, outcome});
       });
@@ -231,7 +226,7 @@ void driver::find_missing() {
 result<actors::coordinator_report> driver::ask_coordinator() {
   return ask_
       .request<actors::coordinator_report>(coordinator_, actors::read_coordinator{workers_.size()},
-                                           coordinator_deadline)
+                                           actors::usual_deadlines.count_workers)
       .get();
 }
 
@@ -335,8 +330,9 @@ void driver::report(std::uint64_t step, const std::vector<ended_share>& shares) 
 result<std::vector<engine::named_tensor>> driver::read_weights() {
   if (kept_) return *kept_;
   return actors::gather_pieces([&](const actors::list_place& from) -> result<actors::tensor_piece> {
-    auto part = ask_.request<actors::weights_piece>(
-                        workers_.front().actor, actors::read_weights{.from = from}, read_deadline)
+    auto part = ask_.request<actors::weights_piece>(workers_.front().actor,
+                                                    actors::read_weights{.from = from},
+                                                    actors::usual_deadlines.update)
                     .get();
     if (!part) return tl::unexpected(part.error());
     return std::move(part->piece);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/host.hpp"
@@ -13,17 +14,15 @@
 #include "actors/parameter_server/parameter_store.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "cluster/observe/run_reporter.hpp"
+#include "cluster/training/node_run.hpp"
 #include "cluster/training/one_class.hpp"
 #include "cluster/training/parameter_server/driver.hpp"
 #include "cluster/training/parameter_server/settings.hpp"
 #include "cluster/training/saving/saving.hpp"
-#include "cluster/training/worker_run.hpp"
 #include "engine/model/model.hpp"
 
 namespace troupe::cluster {
 namespace {
-
-constexpr std::chrono::minutes build_deadline{10};
 
 /// What is known of a run before any process starts.
 struct prepared_server {
@@ -100,7 +99,7 @@ std::vector<std::string> node_names(const server_settings& config) {
 /// Builds a parameter server and its workers on the processes of a group, shards first.
 class server_builder {
  public:
-  server_builder(worker_group& group, actors::requester& ask, const trainer_config& config,
+  server_builder(node_group& group, actors::requester& ask, const trainer_config& config,
                  const prepared_server& run)
       : group_(group),
         ask_(ask),
@@ -122,8 +121,8 @@ class server_builder {
     for (std::uint32_t i = 0; i < server_.workers; ++i) {
       auto order = worker_order(config_, i);
       order.coordinator = *coordinator;
-      asked.push_back(
-          ask_.request<actors::worker_built>(host(server_.shards + i), order, build_deadline));
+      asked.push_back(ask_.request<actors::worker_built>(host(server_.shards + i), order,
+                                                         actors::usual_deadlines.build));
     }
     const auto built = actors::all(asked).get();
     if (!built) return tl::unexpected(built.error());
@@ -148,8 +147,8 @@ class server_builder {
     }
     std::vector<actors::future<actors::shard_built>> asked;
     for (std::size_t i = 0; i < parts.size(); ++i)
-      asked.push_back(
-          ask_.request<actors::shard_built>(host(i), shard_order(i, parts[i]), build_deadline));
+      asked.push_back(ask_.request<actors::shard_built>(host(i), shard_order(i, parts[i]),
+                                                        actors::usual_deadlines.build));
     const auto built = actors::all(asked).get();
     if (!built) return tl::unexpected(built.error());
     std::vector<caf::strong_actor_ptr> shards;
@@ -166,7 +165,7 @@ class server_builder {
       auto given =
           ask_.request<actors::acknowledged>(
                   host(number), actors::shard_values{name_of_shard(number), std::move(piece)},
-                  build_deadline)
+                  actors::usual_deadlines.build)
               .get();
       if (!given) return tl::unexpected(given.error());
       return {};
@@ -197,13 +196,13 @@ class server_builder {
         ask_.request<actors::coordinator_opened>(
                 host(0),
                 actors::open_coordinator{shards, server_.mode, server_.staleness, server_.workers},
-                build_deadline)
+                actors::usual_deadlines.build)
             .get();
     if (!opened) return tl::unexpected(opened.error());
     return opened->coordinator;
   }
 
-  worker_group& group_;
+  node_group& group_;
   actors::requester& ask_;
   const trainer_config& config_;
   const server_settings server_;
@@ -211,7 +210,7 @@ class server_builder {
 };
 
 /// Drives the workers through the run. The weights are saved before the last evaluation.
-result<void> drive(worker_group& group, const trainer_config& config, const prepared_server& run,
+result<void> drive(node_group& group, const trainer_config& config, const prepared_server& run,
                    run_control& control) {
   actors::requester ask(group.system(),
                         [&](const caf::node_id& id) { return group.node().name_of(id); });
@@ -246,19 +245,19 @@ result<run_end> run_server_trainer(const server_application& program,
   run_control control(config);
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
-  auto where = worker_processes_of(config);
+  auto where = process_launcher_of(config);
   if (!where) return tl::unexpected(where.error());
-  return run_workers(
+  return run_nodes(
       {.where = std::move(*where),
        .names = node_names(config.own.of<server_settings>()),
        .progress = progress_of(config),
-       .drive = [&](worker_group& group) { return drive(group, config, *run, control); }},
+       .drive = [&](node_group& group) { return drive(group, config, *run, control); }},
       config, control);
 }
 
 result<void> run_server_node(const server_application& program, const node_options& options) {
-  return serve_as_worker(options, [&program](caf::actor_system& system, const worker_node& here,
-                                             std::function<void()> on_shut_down) {
+  return serve_as_node(options, [&program](caf::actor_system& system, const joined_node& here,
+                                           std::function<void()> on_shut_down) {
     return caf::actor_cast<caf::strong_actor_ptr>(
         actors::spawn_server_host(system, {.make_learner = program.make_learner,
                                            .optimizers = program.info.known.optimizers,

@@ -152,6 +152,10 @@ bool door_carrier::dialled() {
   if (::getpeername(stream_.fd(), reinterpret_cast<sockaddr*>(&name), &length) != 0) return true;
   if (to_.is_unix()) {
     const neighbour who = identify(stream_.fd());
+    if (!who.unknown.empty()) {
+      fail_dial({errc::io_failed, "the system does not say who listens there: " + who.unknown});
+      return false;
+    }
     if (who.is_other_user) {
       fail_dial({errc::address_unavailable, "another user of this machine listens there"});
       return false;

@@ -175,8 +175,11 @@ result<void> check_dialled(int socket) {
 neighbour identify(int unix_socket) {
   ucred other{};
   socklen_t length = sizeof(other);
-  if (::getsockopt(unix_socket, SOL_SOCKET, SO_PEERCRED, &other, &length) != 0) return {};
   neighbour out;
+  if (::getsockopt(unix_socket, SOL_SOCKET, SO_PEERCRED, &other, &length) != 0) {
+    out.unknown = std::strerror(errno);
+    return out;
+  }
   out.process = other.pid > 0 ? static_cast<std::uint64_t>(other.pid) : 0;
   out.is_other_user = other.uid != ::geteuid() || other.uid == overflow_user();
   return out;

@@ -59,6 +59,7 @@ class listener {
 
 /// What the system knows of the other end of a connection within this machine.
 struct neighbour {
+  std::string unknown = {};   ///< Why the system does not tell.
   std::uint64_t process = 0;  ///< 0: not known here.
   /// Another user, or one that this namespace has no number for and who may be anybody.
   bool is_other_user = true;

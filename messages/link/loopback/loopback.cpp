@@ -82,6 +82,8 @@ class loopback_link final : public link {
 
   link_stats stats() const override { return engine_->counters().read(); }
 
+  bool moves(const device_ref&) const override { return true; }  // by reference, in one process
+
  private:
   const std::shared_ptr<loopback_network::state> network_;
   const std::shared_ptr<loopback_engine> engine_;
@@ -93,6 +95,7 @@ class loopback_link final : public link {
 
 result<std::unique_ptr<link>> make_loopback_link(const loopback_network& network,
                                                  link_events events, limits bounds) try {
+  bounds.device_memory = true;
   return std::make_unique<loopback_link>(network.state_, std::move(events), bounds);
 } catch (const std::system_error& problem) {
   return fail(errc::io_failed, fmt::format("the link cannot start its thread: {}; see ulimit -u",

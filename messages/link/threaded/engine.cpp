@@ -138,7 +138,8 @@ void engine::take_in(door::visitor who, clock::time_point now) {
     return;
   }
   if (strangers_ >= options_.handshakes) push_out_stranger();
-  peer& added = add_peer(std::string(who.name), connection::role::accepts, std::move(who));
+  std::string name = who.name;
+  peer& added = add_peer(std::move(name), connection::role::accepts, std::move(who));
   added.core->accept(now + options_.handshake_timeout, share_to_show(now));
   ++strangers_;
   added.is_stranger = true;

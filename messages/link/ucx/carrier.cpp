@@ -61,7 +61,10 @@ result<void> read_from(std::uint64_t process, std::uint64_t at, std::span<std::b
     const iovec here{into.data(), into.size()};
     const iovec there{reinterpret_cast<void*>(at), into.size()};
     const auto got = ::process_vm_readv(static_cast<pid_t>(process), &here, 1, &there, 1, 0);
-    if (got <= 0) return tl::unexpected(error{errc::io_failed, std::strerror(errno)});
+    if (got <= 0)
+      return fail(errc::io_failed,
+                  fmt::format("its memory cannot be read: {}",
+                              got < 0 ? std::strerror(errno) : "nothing is there"));
     into = into.subspan(static_cast<std::size_t>(got));
     at += static_cast<std::uint64_t>(got);
   }

@@ -3,11 +3,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 
 #include "actors/protocol.hpp"
@@ -160,4 +162,11 @@ TEST_CASE("a lent tensor is copied, unless its message says that nobody writes")
   CHECK(!written.is_alias_of(tensor));
   CHECK(written.const_data_ptr() != tensor.const_data_ptr());
   CHECK(travel(tests::only_reads{tensor}).tensor->const_data_ptr() == tensor.const_data_ptr());
+}
+
+TEST_CASE("A tensor is sent from the device where it lies, or not at all") {
+  const auto sent = to_wire(at::ones({2, 3}));
+  CHECK(sent.bytes.device == messages::device_ref{});
+  CHECK(from_wire(sent, lent::kept).device() == at::Device(at::kCPU));
+  CHECK_THROWS_AS(to_wire(at::empty({2, 3}, at::kMeta)), std::invalid_argument);
 }

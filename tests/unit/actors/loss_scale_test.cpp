@@ -167,7 +167,7 @@ TEST_CASE("A step that was ordered before the overflow runs with the scale after
   scaled.spoil(1);
   for (int batch = 1; batch <= 2; ++batch) {
     const auto key = scaled.pipeline.next_step();
-    actors::step_order order{.microbatches = microbatches, .images = 6, .learning_rate = 0.05};
+    actors::step_order order{.microbatches = microbatches, .samples = 6, .learning_rate = 0.05};
     REQUIRE(scaled.pipeline.begin(key, order));
     CHECK(actors::feed(batch_of(batch), key, microbatches, scaled.pipeline.feeder()) ==
           microbatches);
@@ -203,7 +203,7 @@ TEST_CASE("Gradients that stay infinite end the run once the scale can fall no m
 
 TEST_CASE("A loss that is not finite is nothing that a lower scale would heal") {
   auto batch = batch_of(1);
-  batch.images.fill_(infinity);
+  batch.inputs.fill_(infinity);
   company stopping({.scaler = loss_scaler{}});
   const auto refused = stopping.pipeline.train(batch, microbatches, 0.05);
   REQUIRE_FALSE(refused);

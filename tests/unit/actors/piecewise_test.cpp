@@ -157,9 +157,9 @@ TEST_CASE("a pipeline saves, loads and resumes in pieces to the bits of one piec
   REQUIRE(resumed.stages->load_state(1, part_of(*state, {"two", "three"})));
   CHECK(same(*resumed.stages->read_weights(), *weights));
   CHECK(same(*resumed.stages->read_state(), *state));
-  // A rehearsal's gradients travel in pieces as well.
-  const auto one = whole.stages->rehearse(batch_of(9), 2);
-  const auto other = resumed.stages->rehearse(batch_of(9), 2);
+  // A dry run's gradients travel in pieces as well.
+  const auto one = whole.stages->dry_run(batch_of(9), 2);
+  const auto other = resumed.stages->dry_run(batch_of(9), 2);
   REQUIRE(one);
   REQUIRE(other);
   CHECK(same(one->gradients, other->gradients));

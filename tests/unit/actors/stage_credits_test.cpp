@@ -108,7 +108,7 @@ actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
       },
       [](const actors::load_state&) { return actors::acknowledged{}; },
       [](const actors::read_state&) { return actors::kept_state{}; },
-      [](const actors::read_rehearsal&) { return actors::rehearsed{}; },
+      [](const actors::read_dry_run&) { return actors::dry_run_part{}; },
   };
 }
 

@@ -55,7 +55,7 @@ result<weights> train(const std::vector<std::size_t>& cuts, const rules& with, i
   for (int step = 0; step < steps; ++step) {
     const auto images = at::randn({6, 3}, random).mul_(scale_images);
     const auto labels = at::randint(4, {6}, random, at::kLong);
-    const auto outcome = pipeline->train({.images = images, .labels = labels}, 2, 0.05);
+    const auto outcome = pipeline->train({.inputs = images, .labels = labels}, 2, 0.05);
     if (!outcome) return tl::unexpected(outcome.error());
   }
   return pipeline->read_weights();

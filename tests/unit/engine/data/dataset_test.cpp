@@ -119,12 +119,12 @@ TEST_CASE("Fashion-MNIST is read from Debian's package") {
   CHECK(data->classes() == 10);
   CHECK(data->sample_shape() == numbers{3, 32, 32});
   const auto train = data->read(split::train, first(16)).value();
-  CHECK(train.images.sizes() == numbers{16, 3, 32, 32});
-  CHECK(train.images.scalar_type() == at::kFloat);
+  CHECK(train.inputs.sizes() == numbers{16, 3, 32, 32});
+  CHECK(train.inputs.scalar_type() == at::kFloat);
   CHECK(labels_of(train) == numbers{9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9});
   CHECK(labels_of(data->read(split::test, first(8)).value()) == numbers{9, 2, 1, 1, 6, 1, 4, 6});
   for (std::int64_t channel = 1; channel < 3; ++channel)
-    CHECK(at::equal(train.images.select(1, 0), train.images.select(1, channel)));
+    CHECK(at::equal(train.inputs.select(1, 0), train.inputs.select(1, channel)));
 }
 
 TEST_CASE("Fashion-MNIST's training images have mean 0 and deviation 1") {
@@ -132,7 +132,7 @@ TEST_CASE("Fashion-MNIST's training images have mean 0 and deviation 1") {
   auto options = source("fashion-mnist");
   options.image_size = 28;  // the pixels themselves
   const auto data = open_dataset(options).value();
-  const auto all = data->read(split::train, first(60000)).value().images.select(1, 0);
+  const auto all = data->read(split::train, first(60000)).value().inputs.select(1, 0);
   CHECK(std::abs(all.mean().item<double>()) < 1e-3);
   CHECK(std::abs(all.std().item<double>() - 1) < 1e-3);
   const auto pixels = (all[0].to(at::kDouble) * 0.3530 + 0.2860) * 255;
@@ -144,9 +144,9 @@ TEST_CASE("a batch is read in the order of its indices, again and again alike") 
   const auto data = open_dataset(source("fashion-mnist")).value();
   const auto both = data->read(split::train, numbers{3, 59999, 3}).value();
   const auto last = data->read(split::train, numbers{59999}).value();
-  CHECK(at::equal(both.images[1], last.images[0]));
-  CHECK(at::equal(both.images[0], both.images[2]));
-  CHECK(data->read(split::train, {}).value().images.sizes() == numbers{0, 3, 32, 32});
+  CHECK(at::equal(both.inputs[1], last.inputs[0]));
+  CHECK(at::equal(both.inputs[0], both.inputs[2]));
+  CHECK(data->read(split::train, {}).value().inputs.sizes() == numbers{0, 3, 32, 32});
   for (const std::int64_t outside : {-1L, 60000L}) {
     const auto read = data->read(split::train, numbers{0, outside});
     REQUIRE_FALSE(read);
@@ -179,7 +179,7 @@ TEST_CASE("IDX files are read gzipped and plain") {
   const auto read = data->read(split::train, first(2)).value();
   CHECK(labels_of(read) == numbers{3, 9});
   const auto expected = (128 / 255.0 - 0.2860) / 0.3530;
-  CHECK((read.images - expected).abs().max().item<double>() < 1e-5);
+  CHECK((read.inputs - expected).abs().max().item<double>() < 1e-5);
 }
 
 TEST_CASE("damaged IDX files are refused by name") {
@@ -224,24 +224,24 @@ TEST_CASE("synthetic images depend on seed, split and index alone") {
   CHECK(data->sample_shape() == numbers{3, 8, 6});
   const auto all = data->read(split::train, first(50)).value();
   const auto some = open_dataset(options).value()->read(split::train, numbers{49, 7}).value();
-  CHECK(at::equal(some.images[0], all.images[49]));
-  CHECK(at::equal(some.images[1], all.images[7]));
+  CHECK(at::equal(some.inputs[0], all.inputs[49]));
+  CHECK(at::equal(some.inputs[1], all.inputs[7]));
   CHECK(labels_of(some) == numbers{labels_of(all)[49], labels_of(all)[7]});
   CHECK_FALSE(
-      at::equal(data->read(split::test, first(5)).value().images, all.images.narrow(0, 0, 5)));
+      at::equal(data->read(split::test, first(5)).value().inputs, all.inputs.narrow(0, 0, 5)));
   options.seed = 6;
-  CHECK_FALSE(at::equal(open_dataset(options).value()->read(split::train, first(50)).value().images,
-                        all.images));
+  CHECK_FALSE(at::equal(open_dataset(options).value()->read(split::train, first(50)).value().inputs,
+                        all.inputs));
 }
 
 TEST_CASE("synthetic images are normal, their labels uniform") {
   const auto data = open_dataset(source("synthetic:3x32x33:4")).value();
   CHECK(data->size(split::train) == 1000);
   const auto all = data->read(split::train, first(1000)).value();
-  CHECK(std::abs(all.images.mean().item<double>()) < 3e-3);
-  CHECK(std::abs(all.images.std().item<double>() - 1) < 3e-3);
-  CHECK(std::abs((all.images < -1).to(at::kDouble).mean().item<double>() - 0.1587) < 2e-3);
-  CHECK(std::abs((all.images > 2).to(at::kDouble).mean().item<double>() - 0.02275) < 1e-3);
+  CHECK(std::abs(all.inputs.mean().item<double>()) < 3e-3);
+  CHECK(std::abs(all.inputs.std().item<double>() - 1) < 3e-3);
+  CHECK(std::abs((all.inputs < -1).to(at::kDouble).mean().item<double>() - 0.1587) < 2e-3);
+  CHECK(std::abs((all.inputs > 2).to(at::kDouble).mean().item<double>() - 0.02275) < 1e-3);
   for (int label = 0; label < 4; ++label) {
     const auto count = (all.labels == label).sum().item<int>();
     CHECK((count > 190 && count < 310));
@@ -328,11 +328,11 @@ TEST_CASE("tensors of a safetensors file are read as they are") {
   CHECK(data->classes() == 9);
   CHECK(data->sample_shape() == numbers{2, 3, 4});
   auto read = data->read(split::train, numbers{4, 0}).value();
-  CHECK(at::equal(read.images[0], images[4]));
-  CHECK(at::equal(read.images[1], images[0]));
+  CHECK(at::equal(read.inputs[0], images[4]));
+  CHECK(at::equal(read.inputs[1], images[0]));
   CHECK(labels_of(read) == numbers{8, 0});
-  read.images.zero_();  // the batch's own memory
-  CHECK(at::equal(data->read(split::train, numbers{4}).value().images[0], images[4]));
+  read.inputs.zero_();  // the batch's own memory
+  CHECK(at::equal(data->read(split::train, numbers{4}).value().inputs[0], images[4]));
   CHECK_FALSE(data->read(split::test, numbers{0}));
   save({{"images", images},
         {"labels", labels},
@@ -387,10 +387,10 @@ TEST_CASE("a batch is cut into views of tensor_split's sizes") {
   const batch whole{at::arange(10 * 3).to(at::kFloat).reshape({10, 1, 3, 1}), at::arange(10)};
   const auto parts = split_batch(whole, 3).value();
   REQUIRE(parts.size() == 3);
-  CHECK(parts[0].images.size(0) == 4);
+  CHECK(parts[0].inputs.size(0) == 4);
   CHECK(parts[2].labels.size(0) == 3);
-  CHECK(at::equal(parts[1].images, whole.images.narrow(0, 4, 3)));
-  CHECK(parts[1].images.data_ptr() == whole.images[4].data_ptr());
+  CHECK(at::equal(parts[1].inputs, whole.inputs.narrow(0, 4, 3)));
+  CHECK(parts[1].inputs.data_ptr() == whole.inputs[4].data_ptr());
   CHECK(parts[2].labels[0].item<int>() == 7);
   const auto too_many = split_batch(whole, 11);
   REQUIRE_FALSE(too_many);

@@ -183,7 +183,7 @@ TEST_CASE("a tree with splits gives its classes sorted, and normalised images") 
   CHECK(data->classes() == 2);
   CHECK(data->sample_shape() == numbers{3, 16, 16});
   const auto read = data->read(split::train, numbers{2, 0, 1}).value();
-  CHECK(read.images.sizes() == numbers{3, 3, 16, 16});
+  CHECK(read.inputs.sizes() == numbers{3, 3, 16, 16});
   CHECK(read.labels[0].item<int>() == 1);
   CHECK(read.labels[1].item<int>() == 0);
   CHECK(read.labels[2].item<int>() == 0);
@@ -191,7 +191,7 @@ TEST_CASE("a tree with splits gives its classes sorted, and normalised images") 
   constexpr std::array deviation{0.229, 0.224, 0.225};
   for (std::size_t channel = 0; channel < 3; ++channel) {
     const auto expected = (teal[channel] / 255.0 - mean[channel]) / deviation[channel];
-    const auto plane = read.images.select(1, static_cast<std::int64_t>(channel));
+    const auto plane = read.inputs.select(1, static_cast<std::int64_t>(channel));
     CHECK((plane - expected).abs().max().item<double>() < 0.06);
   }
   CHECK(data->read(split::test, first(1)).value().labels[0].item<int>() == 1);
@@ -211,7 +211,7 @@ TEST_CASE("without splits every tenth file of a class is a test image") {
   const auto test = data->read(split::test, first(2)).value();
   for (std::int64_t i = 0; i < 2; ++i) {
     CHECK(test.labels[i].item<int>() == 1);
-    const auto red = test.images[i][0][8][8].item<double>() * 0.229 + 0.485;
+    const auto red = test.inputs[i][0][8][8].item<double>() * 0.229 + 0.485;
     CHECK(std::abs(red * 255 - static_cast<double>(i == 0 ? 19 : 29)) < 1e-3);
   }
 }
@@ -229,16 +229,16 @@ TEST_CASE("an unreadable image is named once, left out and counted each time") {
   const auto data = open_dataset(options).value();
   for (std::uint64_t epoch = 1; epoch <= 2; ++epoch) {
     const auto read = data->read(split::train, first(4)).value();
-    CHECK(read.images.sizes() == numbers{2, 3, 16, 16});
+    CHECK(read.inputs.sizes() == numbers{2, 3, 16, 16});
     CHECK(read.labels[0].item<int>() == 0);
     CHECK(read.labels[1].item<int>() == 1);
-    CHECK((read.images[0] - read.images[1]).abs().max().item<double>() < 0.06);
+    CHECK((read.inputs[0] - read.inputs[1]).abs().max().item<double>() < 0.06);
     CHECK(data->skipped() == 2 * epoch);
   }
   REQUIRE(warnings.size() == 2);
   CHECK_THAT(warnings[0], ContainsSubstring("train/a/0.jpg"));
   CHECK_THAT(warnings[1], ContainsSubstring("train/a/2.jpg") && ContainsSubstring("empty"));
-  CHECK(data->read(split::train, numbers{0, 2}).value().images.size(0) == 0);
+  CHECK(data->read(split::train, numbers{0, 2}).value().inputs.size(0) == 0);
 }
 
 TEST_CASE("in strict mode an unreadable image is an error that names it") {
@@ -275,7 +275,7 @@ TEST_CASE("several threads may read a folder at once") {
         start.arrive_and_wait();
         for (int round = 0; round < 5; ++round) {
           const auto read = data->read(split::train, first(12));
-          difference += read ? (read->images - alone.images).abs().max().item<double>() : 1;
+          difference += read ? (read->inputs - alone.inputs).abs().max().item<double>() : 1;
         }
       });
   }

@@ -52,10 +52,10 @@ TEST_CASE("Text is cut into samples whose labels are the bytes behind") {
   const std::vector<std::int64_t> indices{2, 0};
   const auto batch = data.read(split::train, indices);
   REQUIRE(batch);
-  CHECK(bytes_of(batch->images) == "ijklabcd");
+  CHECK(bytes_of(batch->inputs) == "ijklabcd");
   CHECK(bytes_of(batch->labels) == "jklmbcde");
   const std::vector<std::int64_t> first{0};
-  CHECK(bytes_of(data.read(split::test, first)->images) == "EFGH");
+  CHECK(bytes_of(data.read(split::test, first)->inputs) == "EFGH");
   const std::vector<std::int64_t> beyond{10};
   CHECK_FALSE(data.read(split::train, beyond));
 }

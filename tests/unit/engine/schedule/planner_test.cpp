@@ -344,7 +344,7 @@ TEST_CASE("Layers are profiled: seconds, bytes kept, bytes passed on, bytes of p
   layers.push_back(std::make_unique<linear>("narrow", 512, 4, random));
   const batch samples{at::randn({32, 64}), at::randint(0, 4, {32}, at::kLong)};
   const auto measured = profile_model(layers, {}, samples, 2);
-  REQUIRE(measured.images == 32);
+  REQUIRE(measured.samples == 32);
   REQUIRE(measured.layers.size() == 3);
   const auto& [wide, relu_cost, narrow] =
       std::tie(measured.layers[0], measured.layers[1], measured.layers[2]);

@@ -93,7 +93,7 @@ TEST_CASE("a profile is read back from its text with every digit") {
 TEST_CASE("a profile that a person wrote is read, integers as numbers too") {
   const auto read = parse_profile(small, "p.toml");
   REQUIRE(read);
-  CHECK(read->sizes[1].images == 4);
+  CHECK(read->sizes[1].samples == 4);
   CHECK(read->sizes[1].layers[0].weight_s == 2.5);
   CHECK(read->sizes[0].layers[0].kept_bytes == 8);
   CHECK(read->bytes_per_s == 5e9);

@@ -110,23 +110,23 @@ class oracle {
  private:
   enum event { went_forward, has_gradient, has_weights };
 
-  std::size_t cell(std::size_t position, event what, std::uint32_t microbatch) const {
-    return (position * 3 + what) * m_ + microbatch;
+  std::size_t cell(std::size_t virtual_stage, event what, std::uint32_t microbatch) const {
+    return (virtual_stage * 3 + what) * m_ + microbatch;
   }
-  bool has(std::size_t position, event what, std::uint32_t microbatch) const {
-    return done_[cell(position, what, microbatch)] != 0;
+  bool has(std::size_t virtual_stage, event what, std::uint32_t microbatch) const {
+    return done_[cell(virtual_stage, what, microbatch)] != 0;
   }
 
-  std::size_t position_of(std::size_t stage, std::uint32_t chunk) const {
+  std::size_t virtual_stage_of(std::size_t stage, std::uint32_t chunk) const {
     const bool back = plan_.order == chunk_order::v_shaped && chunk % 2 == 1;
     return chunk * at_.size() + (back ? at_.size() - 1 - stage : stage);
   }
 
   /// Each event once, micro-batches in order. `how`: a half of a backward only completes its like.
-  void happen(std::size_t position, event what, std::uint32_t microbatch, char how) {
-    good_ = good_ && !has(position, what, microbatch) &&
-            (microbatch == 0 || has(position, what, microbatch - 1));
-    done_[cell(position, what, microbatch)] = how;
+  void happen(std::size_t virtual_stage, event what, std::uint32_t microbatch, char how) {
+    good_ = good_ && !has(virtual_stage, what, microbatch) &&
+            (microbatch == 0 || has(virtual_stage, what, microbatch - 1));
+    done_[cell(virtual_stage, what, microbatch)] = how;
     ++count_;
   }
 
@@ -136,7 +136,7 @@ class oracle {
     const std::uint32_t n = microbatch.value;
     if (n >= m_ || chunk >= plan_.chunks || (!training_ && kind != action_kind::forward))
       return good_ = false;
-    const std::size_t at = position_of(s, chunk), positions = at_.size() * plan_.chunks;
+    const std::size_t at = virtual_stage_of(s, chunk), virtual_stages = at_.size() * plan_.chunks;
     if (kind == action_kind::forward) {
       if (at > 0 && !has(at - 1, went_forward, n)) return false;
       happen(at, went_forward, n, 'F');
@@ -149,7 +149,7 @@ class oracle {
       --held_[s];
     } else {
       if (!has(at, went_forward, n)) return false;
-      if (at + 1 < positions && !has(at + 1, has_gradient, n)) return false;
+      if (at + 1 < virtual_stages && !has(at + 1, has_gradient, n)) return false;
       const bool whole = kind == action_kind::backward;
       happen(at, has_gradient, n, whole ? 'B' : 'I');
       if (whole) happen(at, has_weights, n, 'B');

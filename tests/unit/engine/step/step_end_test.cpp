@@ -187,7 +187,7 @@ TEST_CASE("gradients are complete once those of all tied weights came, whichever
       CHECK(effects.size() == 1);
       effects = core.tie_arrived(key(1), "head").value();
     }
-    CHECK(std::get<add_ties>(effects.back()).terms == gradient_terms{});
+    CHECK(std::get<sum_with_ties>(effects.back()).terms == gradient_terms{});
     only<apply_step>(core.gradients_ready(key(1), {}));
     only<finish_step>(core.ended(key(1)));
   }

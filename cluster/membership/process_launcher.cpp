@@ -10,22 +10,21 @@
 #include <string>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "cluster/config/checks.hpp"
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/files/secret_file.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
-#include "cluster/membership/worker_group.hpp"
+#include "cluster/membership/node_launcher.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/link_options.hpp"
 
 namespace troupe::cluster {
 namespace {
 
-constexpr std::chrono::seconds end_in_order{10};
-constexpr std::chrono::seconds grace{2};
 constexpr std::uint64_t own_files = 48;     // descriptors of a process and its link
-constexpr std::uint64_t worker_files = 12;  // more for each worker: pipes, connections, segments
+constexpr std::uint64_t files_a_node = 12;  // more for each node: pipes, connections, segments
 
 /// What the children's ends were, shared with the process group's thread.
 struct ends {
@@ -58,18 +57,18 @@ result<descriptor> pipe_with(const messages::cluster_secret& secret) {
   return read;
 }
 
-constexpr const char* mark = "TROUPE_STARTED_BY";  // in a worker's environment: its parent's number
+constexpr const char* mark = "TROUPE_STARTED_BY";  // in a node's environment: its parent's number
 
-/// Whether this process is a worker that another process of the program started. What a worker
+/// Whether this process is a node that another process of the program started. What a node
 /// starts in turn has another parent than the mark says.
-bool is_worker() {
+bool was_launched() {
   const char* parent = std::getenv(mark);
   return parent != nullptr && parent == std::to_string(::getppid());
 }
 
-class worker_processes final : public workers {
+class process_launcher final : public node_launcher {
  public:
-  worker_processes(process_link link, bool verbose, std::shared_ptr<ends> ended,
+  process_launcher(process_link link, bool verbose, std::shared_ptr<ends> ended,
                    process_group group)
       : link_(std::move(link)),
         verbose_(verbose),
@@ -79,7 +78,7 @@ class worker_processes final : public workers {
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
 
   result<void> start(const std::string& name, const std::string& trainer) override {
-    if (auto room = allow_open_files(own_files + ++started_ * worker_files); !room) return room;
+    if (auto room = allow_open_files(own_files + ++started_ * files_a_node); !room) return room;
     const auto secret = pipe_with(link_.secret);
     if (!secret) return tl::unexpected(secret.error());
     child_spec child{
@@ -105,8 +104,9 @@ class worker_processes final : public workers {
       const std::scoped_lock lock(ends_->mutex);
       ends_->expected = true;
     }
-    const auto patience = in_order && !failure() ? end_in_order : std::chrono::seconds{0};
-    if (!group_.wait(patience)) group_.terminate_all(grace);
+    const auto patience =
+        in_order && !failure() ? actors::usual_deadlines.end : std::chrono::seconds{0};
+    if (!group_.wait(patience)) group_.terminate_all(actors::usual_deadlines.terminate);
   }
 
   void kill() override { group_.kill(); }
@@ -158,19 +158,19 @@ result<process_link> process_link_of(const node_options& options) {
                       .beyond_loopback = !is_loopback(options.join)};
 }
 
-result<std::unique_ptr<workers>> make_worker_processes(process_link link, bool verbose) {
-  if (is_worker())
+result<std::unique_ptr<node_launcher>> make_process_launcher(process_link link, bool verbose) {
+  if (was_launched())
     return fail(errc::bad_config,
-                "this process was started as a worker, with --join, and would start workers of its "
+                "this process was started as a node, with --join, and would start nodes of its "
                 "own without end: where read_command_line gives node_options, main must serve with "
                 "them (run_node, as troupe::main does) before it starts any");
-  if (auto room = allow_open_files(own_files + worker_files); !room)
+  if (auto room = allow_open_files(own_files + files_a_node); !room)
     return tl::unexpected(room.error());
   auto ended = std::make_shared<ends>();
   auto group = process_group::create(
       {.on_exit = [ended](const child_exit& child) { ended->note(child); }, .on_line = {}});
   if (!group) return tl::unexpected(group.error());
-  return std::make_unique<worker_processes>(std::move(link), verbose, std::move(ended),
+  return std::make_unique<process_launcher>(std::move(link), verbose, std::move(ended),
                                             std::move(*group));
 }
 

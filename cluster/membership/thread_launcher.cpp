@@ -3,17 +3,17 @@
 #include <thread>
 #include <utility>
 
+#include "cluster/membership/node_launcher.hpp"
 #include "cluster/membership/stage_node.hpp"
-#include "cluster/membership/worker_group.hpp"
 #include "messages/link/loopback/loopback.hpp"
 
 namespace troupe::cluster {
 namespace {
 
-class worker_threads final : public workers {
+class thread_launcher final : public node_launcher {
  public:
-  explicit worker_threads(registries known) : spawn_(stage_host(std::move(known))) {}
-  ~worker_threads() override { join(true); }
+  explicit thread_launcher(registries known) : spawn_(stage_host(std::move(known))) {}
+  ~thread_launcher() override { join(true); }
 
   actors::link_factory trainer_link() override {
     return [network = network_](messages::link_events events) {
@@ -23,7 +23,7 @@ class worker_threads final : public workers {
 
   result<void> start(const std::string& name, const std::string& trainer) override try {
     threads_.emplace_back(
-        [this, settings = worker_node_settings{
+        [this, settings = joined_node_settings{
                    .name = name, .trainer = trainer, .make_link = trainer_link()}] {
           const auto ended = run_node(settings, spawn_);
           const std::scoped_lock lock(mutex_);
@@ -58,8 +58,8 @@ class worker_threads final : public workers {
 
 }  // namespace
 
-std::unique_ptr<workers> make_worker_threads(registries known) {
-  return std::make_unique<worker_threads>(std::move(known));
+std::unique_ptr<node_launcher> make_thread_launcher(registries known) {
+  return std::make_unique<thread_launcher>(std::move(known));
 }
 
 }  // namespace troupe::cluster

@@ -1,4 +1,4 @@
-#include "cluster/training/worker_run.hpp"
+#include "cluster/training/node_run.hpp"
 
 #include <chrono>
 #include <utility>
@@ -7,10 +7,10 @@
 
 namespace troupe::cluster {
 
-result<std::unique_ptr<workers>> worker_processes_of(const trainer_config& config) {
+result<std::unique_ptr<node_launcher>> process_launcher_of(const trainer_config& config) {
   auto link = process_link_of(config.link);
   if (!link) return tl::unexpected(link.error());
-  return make_worker_processes(std::move(*link), config.observe.verbose);
+  return make_process_launcher(std::move(*link), config.observe.verbose);
 }
 
 actors::progress_settings progress_of(const trainer_config& config) {
@@ -18,18 +18,18 @@ actors::progress_settings progress_of(const trainer_config& config) {
           .hang_timeout = std::chrono::duration<double>(config.train.hang_timeout)};
 }
 
-result<run_end> run_workers(worker_run run, const trainer_config& config, run_control& control) {
-  const std::shared_ptr<workers> all = std::move(run.where);
+result<run_end> run_nodes(node_run run, const trainer_config& config, run_control& control) {
+  const std::shared_ptr<node_launcher> all = std::move(run.where);
   auto guard = guard_run(control.stop, all);
   if (!guard) return tl::unexpected(guard.error());
-  auto group = worker_group::start(all, run.names, config.link.listen, std::move(run.progress));
+  auto group = node_group::start(all, run.names, config.link.listen, std::move(run.progress));
   if (!group) return tl::unexpected(group.error());
   if (auto driven = run.drive(**group); !driven)
     return tl::unexpected((*group)->explain(driven.error()));
   return control.saver.end();
 }
 
-result<void> serve_as_worker(const node_options& options, const host_spawner& spawn) {
+result<void> serve_as_node(const node_options& options, const host_spawner& spawn) {
   const auto link = process_link_of(options);
   if (!link) return tl::unexpected(link.error());
   return run_node(

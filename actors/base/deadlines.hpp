@@ -1,0 +1,31 @@
+#pragma once
+
+#include <chrono>
+
+namespace troupe::actors {
+
+/// How long a run waits for an answer before whoever owes it counts as hung. Deaths are noticed
+/// within seconds without these (see liveness): they are for what lives and never answers.
+struct deadlines {
+  std::chrono::seconds connect{5};  ///< A connection to another node.
+  std::chrono::seconds greet{10};   ///< The trainer's answer to a node that joins.
+  std::chrono::seconds join{30};    ///< All nodes of a run.
+  std::chrono::minutes build{10};   ///< A stage, shard or worker, with its part of the model.
+
+  std::chrono::minutes read{30};  ///< A batch of the data.
+  std::chrono::minutes step{
+      60};  ///< A stage's part of a step, the decision on it, or a share of it.
+  std::chrono::minutes update{10};   ///< An optimizer's update; a shard's.
+  std::chrono::minutes transfer{5};  ///< What no step waits for; a piece of weights or of state.
+  /// A coordinator's count of its workers: by then it knows which are lost, even starved ones.
+  std::chrono::seconds count_workers{30};
+
+  std::chrono::seconds leave{1};      ///< The answers to a node that leaves in order.
+  std::chrono::seconds last_word{1};  ///< The system's word on a process that was lost.
+  std::chrono::seconds end{10};       ///< Processes that were told to end.
+  std::chrono::seconds terminate{2};  ///< From SIGTERM to SIGKILL.
+};
+
+inline constexpr deadlines usual_deadlines;
+
+}  // namespace troupe::actors

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <atomic>
+#include <caf/actor_system.hpp>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/interfaces.hpp"
+#include "actors/messages/pipeline.hpp"
+#include "actors/pipeline/host_actor.hpp"
+#include "actors/protocol.hpp"
+#include "actors/remote/node.hpp"
+#include "actors/remote/progress_core.hpp"
+#include "actors/system.hpp"
+#include "cluster/membership/node_launcher.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// The trainer's node and those that have joined it. They live and die with this
+/// object; whatever way this process ends, no node outlives it. Used by one thread.
+class node_group {
+ public:
+  /// Starts nodes of these names and waits until all have joined. `where` may be shared with
+  /// whoever kills or suspends them; its nodes end with this object. `listen`: of the trainer's
+  /// node. `progress`: what counts as slow work, which is said in the log, and as
+  /// hung: such a node is lost. Errors: those of the link; io_failed when a node cannot be
+  /// started; peer_lost when one ends before it has joined, with its reason; timed_out.
+  [[nodiscard]] static result<std::unique_ptr<node_group>> start(
+      std::shared_ptr<node_launcher> where, const std::vector<std::string>& names,
+      const std::string& listen, actors::progress_settings progress = {});
+  node_group(const node_group&) = delete;
+  node_group& operator=(const node_group&) = delete;
+  /// Ends the nodes in order and waits for them.
+  ~node_group();
+
+  [[nodiscard]] caf::actor_system& system() noexcept { return system_; }
+  [[nodiscard]] actors::node& node() noexcept { return *node_; }
+  /// Each node's host, in the order of their names.
+  [[nodiscard]] const std::vector<caf::strong_actor_ptr>& hosts() const noexcept { return hosts_; }
+
+  /// Has each node build its stage, all at once: `orders[i]` goes to node i. Errors:
+  /// bad_config; peer_lost with the reason.
+  [[nodiscard]] result<std::vector<actors::stage_actor>> build(
+      const std::vector<actors::build_stage>& orders);
+
+  /// `why`, or where it is peer_lost what a node hangs in, or the system's word on the node
+  /// that ended: "stage-1 was killed by signal 9 (SIGKILL)". Waits a moment for that word. Where
+  /// this process itself has stood still, nodes may have ended for that, and both are told.
+  [[nodiscard]] error explain(const error& why) const;
+
+ private:
+  node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress);
+  [[nodiscard]] result<void> open(const std::vector<std::string>& names, const std::string& listen);
+  [[nodiscard]] result<void> await(const std::string& name);
+  void on_told(const std::string& name, const std::vector<messages::element>& told);
+  void perform(const actors::progress_core::effects& what);
+
+  actors::message_registry types_;
+  actors::system_config config_;
+  caf::actor_system system_;
+  std::shared_ptr<node_launcher> launcher_;
+  std::atomic<bool> lost_ = false;  // some node, so not all will end in order
+  actors::progress_core progress_;  // the link's thread's
+  mutable std::mutex mutex_;
+  std::optional<error> hung_;  // the first node that was; guarded
+  std::unique_ptr<actors::node> node_;
+  std::size_t count_ = 0;
+  std::vector<caf::strong_actor_ptr> hosts_;
+};
+
+}  // namespace troupe::cluster

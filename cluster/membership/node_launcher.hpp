@@ -1,0 +1,75 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "actors/remote/node.hpp"
+#include "cluster/config/command_line.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "messages/base/error.hpp"
+#include "messages/link/cluster_secret.hpp"
+#include "messages/link/link_options.hpp"
+
+namespace troupe::cluster {
+
+/// Where nodes run: the port behind a node_group, with one implementation for processes and one
+/// for threads. Used by one thread, but for `kill`, `suspend` and `resume`.
+class node_launcher {
+ public:
+  virtual ~node_launcher() = default;
+
+  /// The link of the trainer's node.
+  [[nodiscard]] virtual actors::link_factory trainer_link() = 0;
+
+  /// Starts one node that will join the trainer. Errors: io_failed.
+  [[nodiscard]] virtual result<void> start(const std::string& name,
+                                           const std::string& trainer_address) = 0;
+
+  /// How a node ended that was not told to, if one has.
+  [[nodiscard]] virtual std::optional<std::string> failure() const = 0;
+
+  /// Waits for nodes that were told to end, and ends those that take too long; at once, when not
+  /// all of them can end in order.
+  virtual void join(bool in_order) = 0;
+
+  /// Ends node processes at once, all or the one of this name. From any thread.
+  virtual void kill() = 0;
+  virtual void kill(const std::string& name) = 0;
+
+  /// Node processes stop and go on with the trainer. From any thread.
+  virtual void suspend() = 0;
+  virtual void resume() = 0;
+};
+
+/// How the processes of a run find and trust each other.
+struct process_link {
+  cluster::transport transport = cluster::transport::automatic;
+  cluster::network network = cluster::network::sealed;
+  messages::cluster_secret secret = {};
+  bool beyond_loopback = false;  ///< Other machines reach the trainer.
+};
+
+/// What a config says of it; without a secret of the user's, a random one. Errors: bad_config.
+[[nodiscard]] result<process_link> process_link_of(const link_config& config);
+
+/// What a child was told of it. Errors: bad_config.
+[[nodiscard]] result<process_link> process_link_of(const node_options& options);
+
+/// Processes of this program, started with --join, over UCX. They are handed the secret through a
+/// pipe: it is in no argument, environment or file. Each is marked in its environment as a node
+/// of this process. Errors: bad_config in a node, which has not served as its command line says
+/// and would start nodes without end; io_failed.
+[[nodiscard]] result<std::unique_ptr<node_launcher>> make_process_launcher(process_link link,
+                                                                           bool verbose);
+
+/// Threads of this process over the loopback link, which build stages.
+[[nodiscard]] std::unique_ptr<node_launcher> make_thread_launcher(registries known);
+
+/// What frames between processes really pass through: `automatic` is shared memory, for all nodes
+/// run on one machine.
+[[nodiscard]] messages::link_transport transport_of(const process_link& link) noexcept;
+[[nodiscard]] messages::link_transport transport_of(const link_config& config) noexcept;
+[[nodiscard]] actors::link_factory process_link_factory(const process_link& link);
+
+}  // namespace troupe::cluster

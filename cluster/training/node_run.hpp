@@ -1,0 +1,42 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/config/command_line.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "cluster/membership/node_group.hpp"
+#include "cluster/membership/stage_node.hpp"
+#include "cluster/training/saving/saving.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// The nodes of a run, and what is done with them once they have joined.
+struct node_run {
+  std::unique_ptr<node_launcher> where;
+  std::vector<std::string> names;
+  actors::progress_settings progress;
+  std::function<result<void>(node_group&)> drive;
+};
+
+/// Worker processes of this program, linked as the config says. Errors: bad_config, io_failed.
+[[nodiscard]] result<std::unique_ptr<node_launcher>> process_launcher_of(
+    const trainer_config& config);
+
+/// What work counts as slow or hung.
+[[nodiscard]] actors::progress_settings progress_of(const trainer_config& config);
+
+/// Starts the nodes and drives them until the run is over or the user interrupts it. Leaves no
+/// process behind, whatever happens. Errors: those of starting and driving, with what became of a
+/// node that is lost.
+[[nodiscard]] result<run_end> run_nodes(node_run run, const trainer_config& config,
+                                        run_control& control);
+
+/// Serves as a node of another process's run, with the host that `spawn` makes. Errors:
+/// as run_node.
+[[nodiscard]] result<void> serve_as_node(const node_options& options, const host_spawner& spawn);
+
+}  // namespace troupe::cluster
