@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "actors/base/errors.hpp"
+#include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/messages/transfer.hpp"
