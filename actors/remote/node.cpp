@@ -70,6 +70,7 @@ node::~node() {
   delete link_.get();
   static_cast<void>(link_.release());
   proxies_.clear();
+  for (const auto id : held_) system_.registry().erase(id);
 }
 
 void node::say_goodbye() {
@@ -278,7 +279,16 @@ caf::actor_id node::make_reachable(const caf::strong_actor_ptr& actor) {
   const auto id = actor->id();
   auto& known = reachable_[id % reachable_.size()];
   if (known.load(std::memory_order_acquire) == id) return id;
-  if (!system_.registry().get<caf::strong_actor_ptr>(id)) system_.registry().put(id, actor);
+  const std::scoped_lock lock(mutex_);
+  auto& registry = system_.registry();
+  if (!registry.get<caf::strong_actor_ptr>(id)) {
+    if (held_.size() == held_.capacity())  // before it grows: without those that have ended
+      std::erase_if(held_, [&registry](auto each) {
+        return !registry.get<caf::strong_actor_ptr>(each);
+      });
+    registry.put(id, actor);
+    held_.push_back(id);
+  }
   known.store(id, std::memory_order_release);
   return id;
 }

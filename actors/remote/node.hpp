@@ -86,7 +86,8 @@ class node final : public actor_directory,
   /// text of `why`. From any thread; does not wait.
   void lose(const std::string& other, const error& why);
 
-  /// Lets other nodes find `actor` by a name.
+  /// Lets other nodes find `actor` by a name. Like any actor whose handle goes to another node it is
+  /// kept alive until it ends by itself or this node does.
   void publish(const std::string& name, caf::strong_actor_ptr actor);
 
   /// Connects to the node at `address` and waits for its name. Errors: address_unavailable,
@@ -188,6 +189,7 @@ class node final : public actor_directory,
   std::condition_variable changed_;
   std::unique_ptr<remote_core> core_;
   std::map<std::string, known_node> nodes_;
+  std::vector<caf::actor_id> held_;  // local actors that other nodes may reach: kept alive
 
   // The link's thread's, so that what comes in takes no lock.
   std::map<std::string, correspondent> correspondents_;
