@@ -37,10 +37,13 @@ using stage_actor = caf::typed_actor<
     caf::reacts_to<struct tied_gradient>,
     // From the trainer, between steps, piece after piece (see transfer/pieces.hpp). Errors:
     // bad_data naming the tensor; bad_frame for a piece that is not due; bad_config for a chunk
-    // that the stage does not have; stale where there was no dry run. After an error in the middle
-    // of a load the stage runs no step until it has been loaded whole.
+    // that the stage does not have; stale where there was no dry run, or no evaluation without
+    // labels. After an error in the middle of a load the stage runs no step until it has been
+    // loaded whole.
     caf::replies_to<struct load_weights>::with<struct acknowledged>,
     caf::replies_to<struct read_weights>::with<struct weights_piece>,
+    caf::replies_to<struct load_file>::with<struct file_loaded>,
+    caf::replies_to<struct read_outputs>::with<struct outputs_piece>,
     caf::replies_to<struct read_dry_run>::with<struct dry_run_part>,
     // The same of its optimizer's state, of all chunks, which the optimizer answers.
     caf::replies_to<struct load_state>::with<struct acknowledged>,

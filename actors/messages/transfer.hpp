@@ -1,25 +1,57 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "actors/messages/declaration.hpp"
 #include "actors/transfer/piece.hpp"
+#include "engine/state/file_identity.hpp"
 
 /// Weights, optimizer state and what a dry run gave, from and to a stage, piece after
 /// piece (see transfer/pieces.hpp).
 namespace troupe::actors {
 
-/// Weights and buffers to take over, piece after piece: exactly those of the chunk. A piece from
-/// the beginning on starts anew.
+/// Weights and buffers to take over, piece after piece: exactly those of the chunk, or `partly`
+/// some of them, and the others stay as they are. A piece from the beginning on starts anew.
 struct load_weights {
   static constexpr auto declared = travels("load_weights");
 
   std::uint32_t chunk = 0;
   tensor_piece piece = {};
+  bool partly = false;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.chunk, self.piece);
+    f(self.chunk, self.piece, self.partly);
+  }
+};
+
+/// A safetensors file out of which the stage is to take over what belongs to it, if its process
+/// sees the same file under this name: the weights and buffers of all its chunks, or its
+/// optimizer's state.
+struct load_file {
+  static constexpr auto declared = travels("load_file");
+
+  std::string file = {};
+  engine::file_identity identity = {};
+  bool state = false;
+  std::vector<std::string> except = {};  // weights that stay as they are, and have no state
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.file, self.identity, self.state, self.except);
+  }
+};
+
+struct file_loaded {
+  static constexpr auto declared = travels("file_loaded");
+
+  bool seen = false;  // false: nothing was loaded
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.seen);
   }
 };
 
@@ -66,10 +98,11 @@ struct read_state {
 
   list_place from = {};
   piece_limits most = {};
+  bool forms = false;  // no values: each part is an empty run of its tensor
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.from, self.most);
+    f(self.from, self.most, self.forms);
   }
 };
 
@@ -111,7 +144,33 @@ struct dry_run_part {
   }
 };
 
-using transfer_messages = message_list<load_weights, read_weights, weights_piece, load_state,
-                                       read_state, kept_state, read_dry_run, dry_run_part>;
+/// What the model gave in the last evaluation without labels, a tensor a micro-batch, from the
+/// stage of the last slice.
+struct read_outputs {
+  static constexpr auto declared = travels("read_outputs");
+
+  list_place from = {};
+  piece_limits most = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.from, self.most);
+  }
+};
+
+struct outputs_piece {
+  static constexpr auto declared = travels("outputs_piece");
+
+  tensor_piece piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.piece);
+  }
+};
+
+using transfer_messages =
+    message_list<load_file, file_loaded, read_outputs, outputs_piece, load_weights, read_weights,
+                 weights_piece, load_state, read_state, kept_state, read_dry_run, dry_run_part>;
 
 }  // namespace troupe::actors

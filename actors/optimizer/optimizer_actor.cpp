@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -97,10 +98,25 @@ caf::result<acknowledged> on_load(self_pointer self, const load_state& from) {
   return acknowledged{};
 }
 
+/// Names, types and shapes of a list's tensors, from one of them on.
+tensor_piece forms_of(const std::vector<engine::named_tensor>& list, const list_place& from,
+                      const piece_limits& most) {
+  tensor_piece piece{.begin = from};
+  for (auto i = from.tensor; i < list.size() && piece.parts.size() < most.tensors; ++i) {
+    const auto& [name, tensor] = list[i];
+    piece.parts.push_back({name, at::empty({0}, tensor.options()),
+                           storage_range{tensor.sizes().vec(), tensor.strides().vec(),
+                                         static_cast<std::uint64_t>(tensor.numel())}});
+  }
+  piece.last = from.tensor + piece.parts.size() >= list.size();
+  return piece;
+}
+
 caf::result<kept_state> on_read(self_pointer self, const read_state& what) {
   std::vector<engine::named_tensor> all;
   for (auto& [name, tensor] : optimizers::to_named(self->state.slots, self->state.names))
     all.push_back({name, tensor});
+  if (what.forms) return kept_state{forms_of(all, what.from, what.most)};
   auto piece = cut_piece(all, what.from, what.most, piece_tensors::copied);
   if (!piece) return to_caf({piece.error().code, self->state.name + ": " + piece.error().text});
   return kept_state{std::move(*piece)};

@@ -15,6 +15,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "engine/base/torch_error.hpp"
+#include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -29,19 +30,33 @@ struct host_state {
 
 using self_pointer = host_actor::stateful_pointer<host_state>;
 
+/// `recompute`: of the whole model.
+model_slice slice_of(engine::model layers, engine::layer_range which,
+                     const std::vector<bool>& recompute) {
+  model_slice slice{.layers = std::move(layers),
+                    .is_first = which.first == 0,
+                    .is_last = which.last == recompute.size()};
+  for (auto i = which.first; i < which.last; ++i) slice.recompute.push_back(recompute[i]);
+  return slice;
+}
+
 result<std::vector<model_slice>> build_slices(const build_stage& order,
                                               const engine::model_registry& models) {
-  auto whole =
-      engine::build_model(models, order.model, {order.classes, order.seed, order.model_options});
-  if (!whole) return tl::unexpected(whole.error());
-  auto recompute = engine::recomputed_layers(engine::layer_names(*whole), order.recompute);
+  const auto blueprint =
+      engine::find_model(models, order.model, {order.classes, order.seed, order.model_options});
+  if (!blueprint) return tl::unexpected(blueprint.error());
+  const auto described = engine::describe(*blueprint);
+  if (!described) return tl::unexpected(described.error());
+  const auto recompute =
+      engine::recomputed_layers(engine::layer_names(*described), order.recompute);
   if (!recompute) return tl::unexpected(recompute.error());
+  engine::initial_weights weights(*blueprint, order.seed);
   std::vector<model_slice> slices;
   for (const auto range : order.slices) {
-    auto slice = take_slice(*whole, range, *recompute);
-    if (!slice) return tl::unexpected(slice.error());
-    engine::to_memory_format(slice->layers, order.channels_last);
-    slices.push_back(std::move(*slice));
+    auto layers = weights.make(range);
+    if (!layers) return tl::unexpected(layers.error());
+    engine::to_memory_format(*layers, order.channels_last);
+    slices.push_back(slice_of(std::move(*layers), range, *recompute));
   }
   return slices;
 }

@@ -7,8 +7,8 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/remote/progress_board.hpp"
+#include "engine/blueprint/model_registry.hpp"
 #include "engine/model/loss.hpp"
-#include "engine/model/model_registry.hpp"
 #include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
 

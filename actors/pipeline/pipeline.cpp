@@ -4,6 +4,7 @@
 #include <caf/send.hpp>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -29,6 +30,8 @@ namespace troupe::actors {
 namespace {
 
 using std::chrono::steady_clock;
+
+constexpr auto all_tensors = std::numeric_limits<std::uint64_t>::max();
 
 /// How a pipeline's steps are planned; what it makes is checked.
 engine::plan_book::planner planner_of(engine::schedule_choice schedule,
@@ -285,10 +288,9 @@ result<step_outcome> pipeline::evaluate(const engine::batch& batch, std::uint32_
 
 result<engine::step_result> pipeline::dry_run(const engine::batch& batch,
                                               std::uint32_t microbatches, double loss_scale) {
-  const auto outcome =
-      run_alone(batch, {engine::step_kind::training, microbatches, 0, 0, true, loss_scale});
-  if (!outcome) return tl::unexpected(outcome.error());
-  engine::step_result whole{.loss = outcome->loss};
+  const auto loss = dry_run_unread(batch, microbatches, loss_scale);
+  if (!loss) return tl::unexpected(loss.error());
+  engine::step_result whole{.loss = *loss};
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
     auto part = read<dry_run_part>(stage, read_dry_run{false}, whole.gradients).and_then([&] {
       return read<dry_run_part>(stage, read_dry_run{true}, whole.buffers);
@@ -296,6 +298,88 @@ result<engine::step_result> pipeline::dry_run(const engine::batch& batch,
     if (!part) return tl::unexpected(part.error());
   }
   return whole;
+}
+
+result<double> pipeline::dry_run_unread(const engine::batch& batch, std::uint32_t microbatches,
+                                        double loss_scale) {
+  return run_alone(batch, {engine::step_kind::training, microbatches, 0, 0, true, loss_scale})
+      .map([](const step_outcome& outcome) { return outcome.loss; });
+}
+
+result<at::Tensor> pipeline::predict(const at::Tensor& inputs) {
+  const auto outcome =
+      run_alone({inputs, {}}, {.kind = engine::step_kind::evaluation, .microbatches = 1});
+  if (!outcome) return tl::unexpected(outcome.error());
+  std::vector<engine::named_tensor> outputs;
+  const auto last = layout_.slice_at(layout_.virtual_stages() - 1).stage;
+  if (auto part = read<outputs_piece>(last, read_outputs{}, outputs); !part)
+    return tl::unexpected(part.error());
+  return outputs.front().tensor;
+}
+
+result<void> pipeline::visit_weights(std::uint32_t virtual_stage, const part_taker& take) {
+  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
+  return visit<weights_piece>(stage, actors::read_weights{chunk}, 0, all_tensors, take);
+}
+
+result<void> pipeline::visit_state(const part_taker& take) {
+  for (std::size_t stage = 0; stage < stages_.size(); ++stage)
+    if (auto done = visit<kept_state>(stage, actors::read_state{}, 0, all_tensors, take); !done)
+      return done;
+  if (!has_scaler_) return {};
+  return read_scaler().and_then([&](const engine::named_tensor& kept) {
+    return take({kept.name, kept.tensor});
+  });
+}
+
+result<std::vector<engine::tensor_form>> pipeline::list_state() {
+  std::vector<engine::tensor_form> forms;
+  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+    actors::read_state request;
+    request.forms = true;
+    auto listed = visit<kept_state>(
+        stage, request, 0, all_tensors, [&](const tensor_part& part) -> result<void> {
+          if (!part.range)
+            return fail(errc::bad_frame, "a form of '" + part.name + "' came without its shape");
+          forms.push_back({part.name, part.tensor.scalar_type(), part.range->shape});
+          return {};
+        });
+    if (!listed) return tl::unexpected(listed.error());
+  }
+  if (!has_scaler_) return forms;
+  const auto scaler = read_scaler();
+  if (!scaler) return tl::unexpected(scaler.error());
+  const auto& [name, tensor] = *scaler;
+  forms.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  return forms;
+}
+
+result<engine::named_tensor> pipeline::read_scaler() {
+  const auto scaler = ask<loss_scale_now>(coordinator_, read_loss_scale{});
+  if (!scaler) return tl::unexpected(scaler.error());
+  return engine::named_tensor{
+      std::string(engine::scaler_name),
+      engine::to_tensor({.scale = scaler->scale, .applied = scaler->applied})};
+}
+
+result<void> pipeline::visit_dry_run(std::size_t stage, bool buffers, std::uint64_t first,
+                                     std::uint64_t count, const part_taker& take) {
+  return visit<dry_run_part>(stage, read_dry_run{buffers}, first, count, take);
+}
+
+result<void> pipeline::load_weights(std::uint32_t virtual_stage, const piece_source& next) {
+  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
+  return give(stage, actors::load_weights{chunk, {}, /*partly=*/true}, next);
+}
+
+result<void> pipeline::load_state(std::size_t stage, const piece_source& next) {
+  return give(stage, actors::load_state{}, next);
+}
+
+result<bool> pipeline::load_file(std::size_t stage, const actors::load_file& which) {
+  return ask<file_loaded>(stages_.at(stage), which).map([](const file_loaded& how) {
+    return how.seen;
+  });
 }
 
 result<std::vector<engine::named_tensor>> pipeline::read_weights() {
@@ -315,10 +399,9 @@ result<std::vector<engine::named_tensor>> pipeline::read_state() {
       return tl::unexpected(part.error());
   }
   if (!has_scaler_) return all;
-  const auto scaler = ask<loss_scale_now>(coordinator_, read_loss_scale{});
+  auto scaler = read_scaler();
   if (!scaler) return tl::unexpected(scaler.error());
-  all.push_back({std::string(engine::scaler_name),
-                 engine::to_tensor({.scale = scaler->scale, .applied = scaler->applied})});
+  all.push_back(std::move(*scaler));
   return all;
 }
 
@@ -346,6 +429,32 @@ result<void> pipeline::read(std::size_t stage, Request request,
   if (!all) return tl::unexpected(all.error());
   std::ranges::move(*all, std::back_inserter(into));
   return {};
+}
+
+template <class Answer, class Request>
+result<void> pipeline::visit(std::size_t stage, Request request, std::uint64_t first,
+                             std::uint64_t count, const part_taker& take) {
+  const auto piece_at = [&](const list_place& from) -> result<tensor_piece> {
+    request.from = from;
+    request.most = pieces_;
+    auto part = ask<Answer>(stages_.at(stage), request);
+    if (!part) return tl::unexpected(part.error());
+    return std::move(part->piece);
+  };
+  return visit_pieces(first, count, piece_at, take);
+}
+
+template <class Request>
+result<void> pipeline::give(std::size_t stage, Request message, const piece_source& next) {
+  while (true) {
+    auto piece = next();
+    if (!piece) return tl::unexpected(piece.error());
+    const bool last = piece->last;
+    message.piece = std::move(*piece);
+    auto taken = ask<acknowledged>(stages_.at(stage), message);
+    if (!taken) return tl::unexpected(taken.error());
+    if (last) return {};
+  }
 }
 
 template <class Request>

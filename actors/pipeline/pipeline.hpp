@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,12 +15,14 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/stage.hpp"
+#include "actors/messages/transfer.hpp"
 #include "actors/transfer/piece.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/schedule/plan_book.hpp"
+#include "engine/state/tensor_stream.hpp"
 #include "engine/step/edge.hpp"
 #include "engine/step/loss_scaler.hpp"
 #include "engine/verify/reference.hpp"
@@ -145,6 +148,46 @@ class pipeline {
                                                     std::uint32_t microbatches,
                                                     double loss_scale = 1);
 
+  /// The same without reading what it gave, but its loss: see visit_dry_run.
+  [[nodiscard]] result<double> dry_run_unread(const engine::batch& batch,
+                                              std::uint32_t microbatches, double loss_scale = 1);
+
+  /// What the model gives for these inputs, evaluated as one micro-batch. Errors: as `finish`.
+  [[nodiscard]] result<at::Tensor> predict(const at::Tensor& inputs);
+
+  /// Takes tensors part by part as they come from a stage, so that nobody holds a list of them.
+  using part_taker = std::function<result<void>(const tensor_part&)>;
+  /// Gives pieces when they are to be sent, up to the last.
+  using piece_source = std::function<result<tensor_piece>()>;
+
+  /// One slice's parameters and buffers, in the model's order. Errors: peer_lost, and those of
+  /// `take`, here and below.
+  [[nodiscard]] result<void> visit_weights(std::uint32_t virtual_stage, const part_taker& take);
+
+  /// Every optimizer's state, as read_state gives it.
+  [[nodiscard]] result<void> visit_state(const part_taker& take);
+
+  /// What visit_state will give.
+  [[nodiscard]] result<std::vector<engine::tensor_form>> list_state();
+
+  /// Of what the last dry run left on a stage, `count` gradients or buffers from `first` on: in the
+  /// order of the stage's chunks.
+  [[nodiscard]] result<void> visit_dry_run(std::size_t stage, bool buffers, std::uint64_t first,
+                                           std::uint64_t count, const part_taker& take);
+
+  /// Gives one slice of the model some of its weights; the others stay.
+  [[nodiscard]] result<void> load_weights(std::uint32_t virtual_stage, const piece_source& next);
+  [[nodiscard]] result<void> load_state(std::size_t stage, const piece_source& next);
+
+  /// Has a stage take over what belongs to it out of a file; false where it does not see the file.
+  /// Errors: bad_data, peer_lost.
+  [[nodiscard]] result<bool> load_file(std::size_t stage, const actors::load_file& which);
+
+  [[nodiscard]] const engine::model_layout& layout() const noexcept { return layout_; }
+
+  /// What one message of these holds at most.
+  [[nodiscard]] const piece_limits& pieces() const noexcept { return pieces_; }
+
   /// Every slice's parameters and buffers, in the model's order. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
 
@@ -183,9 +226,15 @@ class pipeline {
   /// Sends one request and waits for its answer.
   template <class Answer, class Actor, class Request>
   [[nodiscard]] result<Answer> ask(const Actor& whom, Request request);
+  [[nodiscard]] result<engine::named_tensor> read_scaler();
   template <class Answer, class Request>
   [[nodiscard]] result<void> read(std::size_t stage, Request request,
                                   std::vector<engine::named_tensor>& into);
+  template <class Answer, class Request>
+  [[nodiscard]] result<void> visit(std::size_t stage, Request request, std::uint64_t first,
+                                   std::uint64_t count, const part_taker& take);
+  template <class Request>
+  [[nodiscard]] result<void> give(std::size_t stage, Request message, const piece_source& next);
   template <class Request>
   [[nodiscard]] result<void> load(std::size_t stage, Request message,
                                   const std::vector<engine::named_tensor>& tensors);

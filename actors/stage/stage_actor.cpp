@@ -15,6 +15,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"
+#include "actors/stage/load_file.hpp"
 #include "actors/stage/stage_state.hpp"
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
@@ -223,6 +224,7 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
           trains ? state.end.core.begin(order.step, order.number, order.dry_run) : result<void>();
       !begun)
     return to_caf(begun.error());
+  state.predicted.clear();
   auto promise = self->make_response_promise<stage_done>();
   state.steps.emplace(order.step, announced_step{order, {}, promise});
   if (trains)
@@ -242,6 +244,8 @@ void on_output_ready(stage_pointer self, const output_ready& output) {
   const auto& [kind, microbatch, chunk] = output.action;
   const auto on = kind == action_kind::forward ? engine::edge::input : engine::edge::gradient;
   const auto& receiver = on == engine::edge::input ? state.after[chunk] : state.before[chunk];
+  if (!receiver.stage && on == engine::edge::input && output.tensor.defined())
+    state.predicted.push_back({std::to_string(microbatch.value), output.tensor});
   if (receiver.stage)
     state.outputs[{microbatch_key{output.step, microbatch, chunk}, on}] = output.tensor;
   perform_effects(self, state.core.output_ready(output.step, output.action));
@@ -336,8 +340,9 @@ caf::result<acknowledged> on_load(stage_pointer self, const load_weights& from) 
   const auto* module = module_of(state, from.chunk);
   if (!module) return no_such_chunk(state, from.chunk);
   if (from.piece.begin == list_place{}) state.loading.erase(from.chunk);
-  auto& loader = state.loading.try_emplace(from.chunk, engine::collect_weights(module->layers()))
-                     .first->second;
+  auto& loader =
+      state.loading.try_emplace(from.chunk, engine::collect_weights(module->layers()), from.partly)
+          .first->second;
   if (auto added = loader.add(from.piece); !added)
     return to_caf({added.error().code, state.name + ": " + added.error().text});
   if (loader.complete()) state.loading.erase(from.chunk);
@@ -366,6 +371,13 @@ caf::result<dry_run_part> on_read_dry_run(stage_pointer self, const read_dry_run
   if (!outcome) return to_caf({errc::stale, self->state.name + ": there was no dry run"});
   return piece_of<dry_run_part>(self->state, what.buffers ? outcome->buffers : outcome->gradients,
                                 what.from, what.most);
+}
+
+caf::result<outputs_piece> on_read_outputs(stage_pointer self, const read_outputs& what) {
+  const auto& outputs = self->state.predicted;
+  if (outputs.empty())
+    return to_caf({errc::stale, self->state.name + ": there was no evaluation without labels"});
+  return piece_of<outputs_piece>(self->state, outputs, what.from, what.most);
 }
 
 stage_actor::behavior_type stage_behavior(stage_pointer self,
@@ -438,6 +450,10 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const read_weights& what) {
         return answering(self->state.name, [&] { return on_read(self, what); });
       },
+      [self](const load_file& from) {
+        return answering(self->state.name, [&] { return on_load_file(self, from); });
+      },
+      [self](const read_outputs& what) { return on_read_outputs(self, what); },
       [self](const load_state& from) { return self->delegate(self->state.end.optimizer, from); },
       [self](const read_state& order) { return self->delegate(self->state.end.optimizer, order); },
       [self](const read_dry_run& what) { return on_read_dry_run(self, what); },

@@ -90,6 +90,7 @@ struct stage_state {
   std::map<output_key, at::Tensor> outputs;  // computed, and not sent
   std::map<engine::step_key, announced_step> steps;
   step_end_state end;
+  std::vector<engine::named_tensor> predicted;     // by the last slice, of the last evaluation
   std::map<std::uint32_t, weight_loader> loading;  // by chunk: its weights are partly there
   std::shared_ptr<engine::activity> doing;         // the work thread's
   std::unique_ptr<engine::work_thread> work;       // last: its tasks use the module

@@ -225,8 +225,10 @@ result<void> tensor_assembly::open(const tensor_part& part) {
   return {};
 }
 
-weight_loader::weight_loader(std::vector<engine::named_tensor> own)
-    : own_(std::move(own)), assembly_([this](const auto& first) { return place_of(first); }) {
+weight_loader::weight_loader(std::vector<engine::named_tensor> own, bool partly)
+    : own_(std::move(own)),
+      partly_(partly),
+      assembly_([this](const auto& first) { return place_of(first); }) {
   for (std::size_t i = 0; i < own_.size(); ++i) places_.emplace(own_[i].name, i);
 }
 
@@ -271,7 +273,7 @@ result<void> weight_loader::add(const tensor_piece& piece) try {
   for (const auto& each : assembly_.take()) {
     if (auto taken = put(each); !taken) return taken;
   }
-  if (!complete()) return {};
+  if (!complete() || partly_) return {};
   for (const auto& [name, tensor] : own_) {
     if (!given_.contains(name))
       return fail(errc::bad_data, "weight '" + name + "' of the model is missing");

@@ -77,8 +77,8 @@ class tensor_assembly {
 /// an error the weights are partly the new ones. Used by one thread.
 class weight_loader {
  public:
-  /// `own`: the model's tensors, which are written.
-  explicit weight_loader(std::vector<engine::named_tensor> own);
+  /// `own`: the model's tensors, which are written. `partly`: those that do not come stay.
+  explicit weight_loader(std::vector<engine::named_tensor> own, bool partly = false);
   weight_loader(const weight_loader&) = delete;
   weight_loader& operator=(const weight_loader&) = delete;
 
@@ -93,6 +93,7 @@ class weight_loader {
   [[nodiscard]] result<void> put(const engine::named_tensor& given);
 
   std::vector<engine::named_tensor> own_;
+  bool partly_;
   std::unordered_map<std::string, std::size_t> places_;
   std::unordered_set<std::string> given_;
   tensor_assembly assembly_;
@@ -109,6 +110,28 @@ template <class Ask>
     if (auto added = all.add(*piece); !added) return tl::unexpected(added.error());
   }
   return all.take();
+}
+
+/// Asks for a list piece after piece, from one of its tensors on, and hands each part of the
+/// `count` tensors from there to `take` as it comes: `ask(place)` gives a result<tensor_piece>,
+/// `take(part)` a result<void>. Errors: theirs; bad_frame for a piece that was not asked for.
+template <class Ask, class Take>
+[[nodiscard]] result<void> visit_pieces(std::uint64_t first, std::uint64_t count, Ask ask,
+                                        Take take) {
+  list_place at{first, 0};
+  while (at.tensor - first < count) {
+    auto piece = ask(at);
+    if (!piece) return tl::unexpected(piece.error());
+    if (piece->begin != at || (piece->parts.empty() && !piece->last))
+      return fail(errc::bad_frame, "a piece came that was not asked for");
+    for (const auto& part : piece->parts) {
+      if (at.tensor - first >= count) return {};
+      if (auto taken = take(part); !taken) return taken;
+      at = end_of({at, {part}});
+    }
+    if (piece->last) return {};
+  }
+  return {};
 }
 
 /// Hands a list out piece after piece, until one is refused: `give(piece)` gives a result<void>.

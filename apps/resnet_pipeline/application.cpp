@@ -13,7 +13,7 @@ application resnet_application() {
           "Trains a residual network as a pipeline of stage actors in processes of their own."};
   for (const auto& name : resnet_names()) {
     made.info.known.models[name] = [name](const engine::model_order& order) {
-      return build_resnet(name, order.classes, order.seed);
+      return resnet_blueprint(name, order.classes);
     };
   }
   made.check_data = [](const cluster::trainer_config& config,

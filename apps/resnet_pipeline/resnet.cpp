@@ -1,21 +1,18 @@
 #include "apps/resnet_pipeline/resnet.hpp"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/flatten.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <exception>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include "engine/base/torch_error.hpp"
+#include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/blocks.hpp"
-#include "engine/model/model.hpp"
 
 namespace troupe::apps {
 
@@ -163,18 +160,17 @@ std::vector<convolution_options> body_options(const variant& network, std::int64
           {.in_channels = width, .out_channels = out}};
 }
 
-void add_stem(engine::model& layers, const at::Generator& random) {
+void add_stem(engine::model_blueprint& to) {
   const convolution_options options{
       .in_channels = 3, .out_channels = 64, .kernel = 7, .stride = 2, .padding = 3};
-  layers.push_back(std::make_unique<engine::convolution>("conv1", options, random));
-  layers.push_back(std::make_unique<engine::batch_norm>("bn1", options.out_channels));
-  layers.push_back(std::make_unique<engine::relu>("relu"));
-  layers.push_back(std::make_unique<engine::max_pool>("maxpool", 3, 2, 1));
+  to.add<engine::convolution>("conv1", options);
+  to.add<engine::batch_norm>("bn1", options.out_channels);
+  to.add<engine::relu>("relu");
+  to.add<engine::max_pool>("maxpool", 3, 2, 1);
 }
 
 // Returns the channels of the last block's output.
-std::int64_t add_blocks(engine::model& layers, const variant& network,
-                        const at::Generator& random) {
+std::int64_t add_blocks(engine::model_blueprint& to, const variant& network) {
   std::int64_t in = 64;
   std::int64_t planes = 64;
   for (std::size_t group = 0; group < network.blocks.size(); ++group, planes *= 2) {
@@ -185,9 +181,8 @@ std::int64_t add_blocks(engine::model& layers, const variant& network,
       std::optional<convolution_options> downsample;
       if (stride != 1 || in != out)
         downsample = {.in_channels = in, .out_channels = out, .stride = stride};
-      layers.push_back(std::make_unique<residual_block>(prefix + std::to_string(i),
-                                                        body_options(network, in, planes, stride),
-                                                        downsample, random));
+      to.add<residual_block>(prefix + std::to_string(i), body_options(network, in, planes, stride),
+                             downsample);
       in = out;
     }
   }
@@ -195,24 +190,13 @@ std::int64_t add_blocks(engine::model& layers, const variant& network,
 }
 
 // torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") over every convolution.
-void draw_convolutions(const engine::model& layers, const at::Generator& random) {
+void draw_convolutions(engine::layer& which, const at::Generator& random) {
   const c10::NoGradGuard no_grad;
-  for (const auto& [name, weight] : engine::parameters(layers)) {
+  for (const auto& [name, weight] : which.parameters()) {
     if (weight.dim() != 4) continue;
     const std::int64_t fan_out = weight.numel() / weight.size(1);
     weight.normal_(0, std::sqrt(2.0) / std::sqrt(static_cast<double>(fan_out)), random);
   }
-}
-
-engine::model build(const variant& network, std::int64_t classes, std::uint64_t seed) {
-  const at::Generator random = at::make_generator<at::CPUGeneratorImpl>(seed);
-  engine::model layers;
-  add_stem(layers, random);
-  const auto channels = add_blocks(layers, network, random);
-  layers.push_back(std::make_unique<engine::adaptive_average_pool>("avgpool", 1));
-  layers.push_back(std::make_unique<classifier>("fc", channels, classes, random));
-  draw_convolutions(layers, random);
-  return layers;
 }
 
 }  // namespace
@@ -224,8 +208,7 @@ std::vector<std::string> resnet_names() {
   return names;
 }
 
-result<engine::model> build_resnet(const std::string& name, std::int64_t classes,
-                                   std::uint64_t seed) {
+result<engine::model_blueprint> resnet_blueprint(const std::string& name, std::int64_t classes) {
   const auto* const found = std::ranges::find(variants, name, &variant::name);
   if (found == variants.end()) {
     std::string known;
@@ -235,11 +218,19 @@ result<engine::model> build_resnet(const std::string& name, std::int64_t classes
   if (classes < 1) {
     return fail(errc::bad_config, name + " needs at least 1 class, not " + std::to_string(classes));
   }
-  try {
-    return build(*found, classes, seed);
-  } catch (const std::exception& caught) {
-    return fail(errc::handler_failed, "building " + name + " failed: " + engine::reason_of(caught));
-  }
+  engine::model_blueprint made{.layers = {}, .redraw = draw_convolutions};
+  add_stem(made);
+  const auto channels = add_blocks(made, *found);
+  made.add<engine::adaptive_average_pool>("avgpool", 1);
+  made.add<classifier>("fc", channels, classes);
+  return made;
+}
+
+result<engine::model> build_resnet(const std::string& name, std::int64_t classes,
+                                   std::uint64_t seed) {
+  const auto blueprint = resnet_blueprint(name, classes);
+  if (!blueprint) return tl::unexpected(blueprint.error());
+  return engine::make_whole(*blueprint, seed);
 }
 
 std::int64_t least_resnet_samples(const std::vector<std::int64_t>& sample_shape) {

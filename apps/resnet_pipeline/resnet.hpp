@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/layer.hpp"
+#include "engine/blueprint/model_blueprint.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::apps {
@@ -15,11 +15,14 @@ namespace troupe::apps {
 /// A residual network as a list of layers `conv1, bn1, relu, maxpool, layer1.0, ..., layer4.k,
 /// avgpool, fc` over images [N, 3, H, W] f32, giving logits [N, classes] f32. Names, order and
 /// shapes of its tensors are torchvision's, and so is the initialisation: seed S gives, to the bit,
-/// the weights of torch.manual_seed(S); torchvision.models.NAME(num_classes=classes). A stage
-/// builds the whole and keeps its own layers, so all stages agree.
+/// the weights of torch.manual_seed(S); torchvision.models.NAME(num_classes=classes).
 /// He et al., "Deep Residual Learning for Image Recognition", 2016; torchvision's variant puts a
 /// bottleneck's stride on its 3x3 convolution. ResNeXt: Xie et al., 2017.
 /// Errors: bad_config for an unknown name (listing the known ones) or less than one class.
+[[nodiscard]] result<engine::model_blueprint> resnet_blueprint(const std::string& name,
+                                                               std::int64_t classes);
+
+/// The whole network with its weights. Errors: as there.
 [[nodiscard]] result<engine::model> build_resnet(const std::string& name, std::int64_t classes,
                                                  std::uint64_t seed);
 

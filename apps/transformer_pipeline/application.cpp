@@ -30,13 +30,14 @@ std::string perplexity(const cluster::evaluation_report& of) {
                 std::exp(of.eval_loss));
 }
 
-std::string sample(const engine::model& layers, const cluster::trainer_config& config) {
+result<std::string> sample(const application::predictor& predict,
+                           const cluster::trainer_config& config) {
   const auto model = config.own.of<transformer_settings>();
   if (model.sample_bytes == 0 || model.prompt.empty()) return "";
-  return "a sample:\n" +
-         printable(generate(
-             layers, model.prompt,
-             {.context = model.context, .bytes = model.sample_bytes, .seed = config.train.seed}));
+  return generate(
+             predict, model.prompt,
+             {.context = model.context, .bytes = model.sample_bytes, .seed = config.train.seed})
+      .map([](const std::string& text) { return "a sample:\n" + printable(text); });
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ application transformer_application() {
                .own = transformer_options(),
                .check = check_transformer};
   made.info.known.models["gpt"] = [](const engine::model_order& order) {
-    return build_gpt(order.classes, order.seed, gpt_options_of(order.options));
+    return gpt_blueprint(order.classes, gpt_options_of(order.options));
   };
   made.model_options = [](const cluster::trainer_config& config) {
     return to_map(options_of(config));

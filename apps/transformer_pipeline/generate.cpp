@@ -8,7 +8,6 @@
 
 #include "engine/base/random.hpp"
 #include "engine/data/utf8.hpp"
-#include "engine/model/model.hpp"
 #include "messages/base/format.hpp"
 
 namespace troupe::apps {
@@ -22,11 +21,10 @@ at::Tensor tokens_of(std::string_view text) {
   return tokens;
 }
 
-/// [tokens] f32, of what comes behind the last one
-at::Tensor chances_after(const engine::model& layers, std::string_view text, double temperature) {
-  at::Tensor x = tokens_of(text);
-  for (const auto& each : layers) x = engine::run_layer(*each, x, /*training=*/false);
-  return at::softmax(x.select(0, 0).select(0, -1).to(at::kFloat).div(temperature), 0).contiguous();
+/// [tokens] f32, of what comes behind the last one of those that were scored
+at::Tensor chances(const at::Tensor& scores, double temperature) {
+  return at::softmax(scores.select(0, 0).select(0, -1).to(at::kFloat).div(temperature), 0)
+      .contiguous();
 }
 
 /// Whether a terminal might act on a character instead of showing it: C0 but for line end and tab,
@@ -48,15 +46,17 @@ char draw(const at::Tensor& chances, engine::splitmix64& random) {
 
 }  // namespace
 
-std::string generate(const engine::model& layers, const std::string& prompt,
-                     const generation& how) {
+result<std::string> generate(const token_predictor& predict, const std::string& prompt,
+                             const generation& how) {
   const c10::NoGradGuard no_grad;
   engine::splitmix64 random(how.seed);
   std::string text = prompt;
   for (std::int64_t i = 0; i < how.bytes; ++i) {
     std::string_view seen = text;
     seen.remove_prefix(seen.size() - std::min(seen.size(), static_cast<std::size_t>(how.context)));
-    text += draw(chances_after(layers, seen, how.temperature), random);
+    const auto scores = predict(tokens_of(seen));
+    if (!scores) return tl::unexpected(scores.error());
+    text += draw(chances(*scores, how.temperature), random);
   }
   return text;
 }

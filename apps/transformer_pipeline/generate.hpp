@@ -1,10 +1,13 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
-#include "engine/model/layer.hpp"
+#include "messages/base/error.hpp"
 
 namespace troupe::apps {
 
@@ -16,10 +19,13 @@ struct generation {
   std::uint64_t seed = 0;
 };
 
-/// Goes on from `prompt` (at least one byte), byte by byte, and returns both. One process, no
-/// pipeline; torch's exceptions pass through.
-[[nodiscard]] std::string generate(const engine::model& layers, const std::string& prompt,
-                                   const generation& how);
+/// What a model gives for tokens [1, T] i64: scores [1, T, tokens].
+using token_predictor = std::function<result<at::Tensor>(const at::Tensor& tokens)>;
+
+/// Goes on from `prompt` (at least one byte), byte by byte, and returns both. Errors: those of
+/// `predict`; torch's exceptions pass through.
+[[nodiscard]] result<std::string> generate(const token_predictor& predict,
+                                           const std::string& prompt, const generation& how);
 
 /// A text for a terminal: UTF-8 as it is; bytes that are none, and controls other than tab and line
 /// end, as "\xc3".

@@ -1,13 +1,9 @@
 #include "apps/transformer_pipeline/gpt.hpp"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <c10/core/GradMode.h>
-
 #include <cmath>
-#include <exception>
-#include <memory>
+#include <type_traits>
 
-#include "engine/base/torch_error.hpp"
+#include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/transformer_layers.hpp"
 
 namespace troupe::apps {
@@ -15,28 +11,19 @@ namespace {
 
 constexpr double deviation = 0.02;
 
-engine::model build(std::int64_t tokens, std::uint64_t seed, const gpt_options& o) {
-  const at::Generator random = at::make_generator<at::CPUGeneratorImpl>(seed);
+engine::model_blueprint blueprint(std::int64_t tokens, const gpt_options& o) {
   const double residual = deviation / std::sqrt(2.0 * static_cast<double>(o.layers));
-  engine::model layers;
-  layers.push_back(std::make_unique<engine::token_embedding>("embed", tokens, o.context, o.width,
-                                                             o.dropout, random));
+  engine::model_blueprint made;
+  made.add<engine::token_embedding>("embed", tokens, o.context, o.width, o.dropout);
   for (std::int64_t i = 0; i < o.layers; ++i) {
     const auto name = "h" + std::to_string(i);
-    layers.push_back(std::make_unique<engine::causal_attention>(
-        name + ".attention", o.width, o.heads, residual, o.dropout, random));
-    layers.push_back(std::make_unique<engine::feed_forward>(name + ".mlp", o.width, residual,
-                                                            o.dropout, random));
+    made.add<engine::causal_attention>(name + ".attention", o.width, o.heads, residual, o.dropout);
+    made.add<engine::feed_forward>(name + ".mlp", o.width, residual, o.dropout);
   }
-  layers.push_back(std::make_unique<engine::layer_norm>("norm", o.width));
-  const std::string tied_to = o.tied ? "embed.tokens" : "";
-  layers.push_back(
-      std::make_unique<engine::token_scores>("head", o.width, tokens, tied_to, random));
-  if (o.tied) {
-    const c10::NoGradGuard no_grad;
-    layers.back()->parameters().front().tensor.copy_(layers.front()->parameters().front().tensor);
-  }
-  return layers;
+  made.add<engine::layer_norm>("norm", o.width);
+  made.add<engine::token_scores>("head", o.width, tokens,
+                                 std::string(o.tied ? "embed.tokens" : ""));
+  return made;
 }
 
 }  // namespace
@@ -66,8 +53,7 @@ gpt_options gpt_options_of(const std::map<std::string, double>& map) {
   return o;
 }
 
-result<engine::model> build_gpt(std::int64_t tokens, std::uint64_t seed,
-                                const gpt_options& options) {
+result<engine::model_blueprint> gpt_blueprint(std::int64_t tokens, const gpt_options& options) {
   const auto& o = options;
   if (tokens < 1 || o.layers < 1 || o.width < 1 || o.heads < 1 || o.context < 1)
     return fail(errc::bad_config,
@@ -77,11 +63,14 @@ result<engine::model> build_gpt(std::int64_t tokens, std::uint64_t seed,
                                       std::to_string(o.width));
   if (!(o.dropout >= 0 && o.dropout < 1))
     return fail(errc::bad_config, "dropout must be from 0 to below 1");
-  try {
-    return build(tokens, seed, o);
-  } catch (const std::exception& problem) {
-    return fail(errc::handler_failed, "building the decoder failed: " + engine::reason_of(problem));
-  }
+  return blueprint(tokens, o);
+}
+
+result<engine::model> build_gpt(std::int64_t tokens, std::uint64_t seed,
+                                const gpt_options& options) {
+  const auto made = gpt_blueprint(tokens, options);
+  if (!made) return tl::unexpected(made.error());
+  return engine::make_whole(*made, seed);
 }
 
 }  // namespace troupe::apps

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "engine/model/layer.hpp"
+#include "engine/blueprint/model_blueprint.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::apps {
@@ -26,9 +26,13 @@ struct gpt_options {
 /// A decoder as a list of layers `embed, h0.attention, h0.mlp, h1.attention, .., norm, head` over
 /// tokens [N, T] i64, giving scores [N, T, tokens]. Radford et al., "Language Models are
 /// Unsupervised Multitask Learners", 2019: norms before the blocks, weights drawn from N(0, 0.02),
-/// those that lead back into the residual divided by the root of their number. The same seed gives
-/// the same weights, cut or whole. Tied, `head.weight` starts as `embed.tokens`, and the layer
-/// declares the tie. Errors: bad_config for sizes below 1 and heads that do not divide the width.
+/// those that lead back into the residual divided by the root of their number. Tied, `head.weight`
+/// starts as `embed.tokens`, and the layer declares the tie. Errors: bad_config for sizes below 1
+/// and heads that do not divide the width.
+[[nodiscard]] result<engine::model_blueprint> gpt_blueprint(std::int64_t tokens,
+                                                            const gpt_options& options);
+
+/// The whole decoder with its weights. Errors: as there.
 [[nodiscard]] result<engine::model> build_gpt(std::int64_t tokens, std::uint64_t seed,
                                               const gpt_options& options);
 

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "apps/troupe/launch_command.hpp"
 #include "apps/troupe/plan_command.hpp"
 
 namespace {
@@ -109,22 +111,89 @@ int run_plan(apps::plan_request request, const std::vector<double>& costs) {
   return exit_refused;
 }
 
+int run_launch(const char* name, const apps::launch_request& request) {
+  std::fprintf(stderr, "troupe %s: %s\n", name, apps::become_program(request).text.c_str());
+  return exit_refused;
+}
+
+/// What `troupe join` is told.
+struct join_request {
+  std::string address;
+  std::string name;
+  std::string secret_file;
+  std::string network = "sealed";
+  std::string listen;
+};
+
+CLI::App* add_file_command(CLI::App& app, const char* name, const char* help,
+                           apps::launch_request& request) {
+  auto* const command = app.add_subcommand(name, help);
+  command->add_option("FILE", request.file, "The run's TOML file")->required();
+  command->footer("What stands behind -- goes to the program, whose flags win over the file.");
+  return command;
+}
+
+CLI::App* add_join(CLI::App& app, join_request& join, apps::launch_request& request) {
+  auto* const command =
+      app.add_subcommand("join", "Serves as a stage of a run whose config says launch = \"none\"");
+  command->add_option("ADDRESS", join.address, "Where the trainer listens, HOST:PORT")->required();
+  command->add_option("--name", join.name, "Which of its stages to be: stage-0, ..")->required();
+  command->add_option("--secret-file", join.secret_file, "The cluster's secret")->required();
+  command->add_option("--network", join.network, "As in the run's [link]")->capture_default_str();
+  command->add_option(
+      "--listen", join.listen,
+      "Where to listen for other stages: HOST, HOST:PORT or a network as 10.0.0.0/8; "
+      "left out: at the address from which it reaches the trainer");
+  auto* const program = command->add_option("--program", request.program, "The run's program");
+  command->add_option("--config", request.file, "The file whose [cluster] names the program")
+      ->excludes(program);
+  return command;
+}
+
+int run_join(const join_request& join, apps::launch_request request) {
+  if (request.program.empty() && request.file.empty()) {
+    std::fputs("troupe join: name the run's program with --program, or its file with --config\n",
+               stderr);
+    return exit_refused;
+  }
+  request.before = {"--join", join.address, "--node-name", join.name,       "--link",
+                    "tcp",    "--network",  join.network,  "--secret-file", join.secret_file};
+  if (!join.listen.empty())
+    request.before.insert(request.before.end(), {"--node-listen", join.listen});
+  return run_launch("join", request);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Plans runs of Troupe.", "troupe");
+  CLI::App app("Launches and plans runs of Troupe.", "troupe");
   app.require_subcommand(1);
+  // What stands behind -- is the program's.
+  char** const split = std::find(argv, argv + argc, std::string("--"));
+  apps::launch_request launched;
+  if (split != argv + argc) launched.flags.assign(split + 1, argv + argc);
+  auto* const launch = add_file_command(
+      app, "launch", "Runs the program of a config file on the nodes that it names", launched);
+  auto* const check = add_file_command(
+      app, "check", "Says what is wrong with a config file, and which stage would run where",
+      launched);
+  join_request joined;
+  auto* const join = add_join(app, joined, launched);
   apps::plan_request request;
   std::vector<double> costs{1, 1, 1};
   auto* const plan = app.add_subcommand(
       "plan", "Makes or checks a plan, and shows its chart, time, bubble and memory");
   add_plan_options(*plan, request, costs);
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(split - argv), argv);
   } catch (const CLI::ParseError& wrong) {
     if (wrong.get_exit_code() == 0) return app.exit(wrong);
     std::fprintf(stderr, "troupe: %s\n", wrong.what());
     return exit_refused;
   }
-  return run_plan(std::move(request), costs);
+  if (plan->parsed()) return run_plan(std::move(request), costs);
+  if (join->parsed()) return run_join(joined, std::move(launched));
+  launched.before = {"--config", launched.file.string()};
+  if (check->parsed()) launched.before.insert(launched.before.begin(), "--check");
+  return run_launch(launch->parsed() ? "launch" : "check", launched);
 }

@@ -7,10 +7,14 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "cluster/config/files/secret_file.hpp"
 #include "cluster/config/outputs.hpp"
+#include "cluster/config/words.hpp"
+#include "cluster/hosts/network_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_file.hpp"
 #include "messages/base/near_miss.hpp"
@@ -125,6 +129,107 @@ result<void> check_link(draft& whole, const registries&) {
                   (where == placement::threads ? "auto, loopback" : "auto, tcp, shm"));
 }
 
+// Where something about a node stands: "run.toml:12: node.host", or the node where it is left out.
+std::string at_node(const draft& whole, std::size_t node, const std::string& key) {
+  const auto* const set = given(whole, "node[" + std::to_string(node) + "]." + key);
+  if (set != nullptr) return set->where() + ": ";
+  const auto* const name = given(whole, "node[" + std::to_string(node) + "].name");
+  return (name != nullptr ? name->file_line : "[[node]] " + std::to_string(node + 1)) + ": node." +
+         key + ": ";
+}
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name.find_first_not_of(
+                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"
+                              "XYZ0123456789._-") == std::string::npos;
+}
+
+// Why a network cannot be one; empty: it can, or is left out.
+std::string wrong_network(const std::string& text) {
+  if (text.empty() || (text.find('/') != std::string::npos && network_range::parse(text)))
+    return "";
+  return '"' + text +
+         "\" is not a network; write an address whose host bits are 0 and its prefix, "
+         "as 10.0.0.0/8 or fd00::/64";
+}
+
+// What is wrong with one node, by itself: a key and why; nothing: it is fine.
+std::optional<std::pair<std::string, std::string>> fault_of(const node_entry& node,
+                                                            launch_way launch) {
+  using fault = std::pair<std::string, std::string>;
+  if (!is_plain_name(node.name))
+    return fault("name", '"' + node.name +
+                             "\" is no name of a node; use letters, digits, '.', '_' "
+                             "and '-'");
+  if (launch == launch_way::ssh && node.host.empty())
+    return fault("host", "is left out; name what ssh is to be told");
+  if (node.host.starts_with('-') || node.host.find_first_of(" \t\"'") != std::string::npos)
+    return fault("host", '"' + node.host + "\" is no host; write HOST or USER@HOST");
+  if (!node.address.empty() && !node.network.empty())
+    return fault("network", "says where its processes listen, and so does address; leave one out");
+  if (const auto why = wrong_network(node.network); !why.empty()) return fault("network", why);
+  for (const auto& entry : node.environment)
+    if (entry.find('=') == std::string::npos || entry.starts_with('='))
+      return fault("environment", '"' + entry + "\" is not NAME=VALUE");
+  return std::nullopt;
+}
+
+result<void> check_nodes(const draft& whole) {
+  const auto& config = whole.config.cluster;
+  const auto refuse = [&](std::size_t node, const std::string& key, const std::string& why) {
+    return fail(errc::bad_config, at_node(whole, node, key) + why);
+  };
+  for (std::size_t i = 0; i < config.nodes.size(); ++i) {
+    const auto& node = config.nodes[i];
+    if (const auto wrong = fault_of(node, config.launch))
+      return refuse(i, wrong->first, wrong->second);
+    for (std::size_t j = 0; j < i; ++j)
+      if (config.nodes[j].name == node.name)
+        return refuse(i, "name",
+                      "two nodes are named \"" + node.name + "\"; give each its own name");
+  }
+  const auto places = node_of_stages(whole.config, std::thread::hardware_concurrency());
+  if (places) return {};
+  for (std::size_t i = 0; i < config.nodes.size(); ++i)
+    if (places.error().text.starts_with("node \"" + config.nodes[i].name + "\""))
+      return refuse(i, "stages", places.error().text);
+  return tl::unexpected(places.error());
+}
+
+// How the stage processes are started fits the nodes and the link.
+result<void> check_cluster(draft& whole, const registries&) {
+  const auto& config = whole.config.cluster;
+  const link_config& link = whole.config.link;
+  const auto refuse = [&whole](const std::string& first, const std::string& second,
+                               const std::string& why) {
+    return fail(errc::bad_config, blame(whole, first, second) + why);
+  };
+  const std::string way(word_of(config.launch));
+  if (const auto why = wrong_network(config.network); !why.empty())
+    return refuse("cluster.network", "cluster.network", why);
+  const bool by_others = config.launch != launch_way::local || !config.nodes.empty();
+  if (by_others && whole.config.pipeline.stages_in == placement::threads)
+    return refuse("pipeline.stages_in", "cluster.launch",
+                  "stages in threads live in the trainer's process, and are launched nowhere; put "
+                  "them in processes, or leave [cluster] and [[node]] out");
+  if (config.launch == launch_way::ssh && config.nodes.empty())
+    return refuse("cluster.launch", "cluster.launch",
+                  "ssh needs hosts; name them in [[node]] tables");
+  if (config.launch == launch_way::none && !config.nodes.empty())
+    return refuse("cluster.launch", "cluster.launch",
+                  "\"none\" starts nothing on nodes; leave the [[node]] tables out, or choose ssh");
+  if (config.launch == launch_way::ssh && link.transport == transport::shm)
+    return refuse("link.transport", "cluster.launch",
+                  "shared memory does not reach other hosts, on which \"" + way +
+                      "\" starts the stages; choose auto or tcp");
+  if (config.launch == launch_way::none && link.listen.empty())
+    return refuse("cluster.launch", "link.listen",
+                  "where others start the processes, they must know where to join: name an address "
+                  "with --listen ([link] listen)");
+  if (config.launch == launch_way::ssh) whole.config.link.transport = transport::tcp;
+  return config.nodes.empty() ? result<void>() : check_nodes(whole);
+}
+
 result<void> check_hang(draft& whole, const registries&) {
   const trainer_config& config = whole.config;
   if (config.train.hang_timeout == 0 || config.pipeline.stages_in == placement::processes)
@@ -224,7 +329,9 @@ result<void> check_listen(draft& whole, const registries&) {
     return fail(errc::bad_config, given(whole, "link.listen")->where() +
                                       ": shared memory opens no port to listen at: choose --link "
                                       "tcp, or leave --listen out");
-  if (link.transport != transport::tcp && link.listen.empty() && link.network == network::trusted)
+  const bool is_tcp =
+      link.transport == transport::tcp || whole.config.cluster.launch == launch_way::ssh;
+  if (!is_tcp && link.listen.empty() && link.network == network::trusted)
     return fail(errc::bad_config, given(whole, "link.network")->where() +
                                       ": says what tcp runs on: choose --link tcp with it");
   return {};
@@ -239,7 +346,9 @@ result<void> check_secret(draft& whole, const registries&) {
       return why;
     });
   }
-  if (is_loopback(link.listen)) return {};
+  // Processes that we start get a random secret from us.
+  const bool ours_alone = !whole.config.cluster.nodes.empty();
+  if (is_loopback(link.listen) || ours_alone) return {};
   return fail(errc::bad_config,
               given(whole, "link.listen")->where() + ": other machines reach " + link.listen +
                   ", so only who knows a secret may connect: name its file with --secret-file, or "
@@ -291,7 +400,7 @@ bool is_loopback(const std::string& address) {
 result<trainer_config> check_together(draft whole, const registries& known) {
   for (auto check : {check_plan, check_chunks, check_cut, check_memory, check_micro_batches,
                      check_optimizer, check_accumulation, check_loss_scale, check_link, check_hang,
-                     check_texts, check_listen, check_secret, check_files})
+                     check_cluster, check_texts, check_listen, check_secret, check_files})
     if (auto fine = check(whole, known); !fine) return tl::unexpected(fine.error());
   return whole.config;
 }

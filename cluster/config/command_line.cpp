@@ -62,7 +62,8 @@ class flag_reader {
     app_.set_help_flag("-h,--help", "Print this text and exit");
     version_ = app_.add_flag("--version")->description("Print the version and exit");
     config_ = add_text(config_flag, "FILE", "Read settings from this TOML file; flags win over it");
-    for (const option& entry : table_) options_.push_back(add(entry));
+    for (const option& entry : table_)
+      options_.push_back(entry.flag.empty() ? nullptr : add(entry));
   }
 
   // The text that was asked for instead of a run, or nothing.
@@ -98,7 +99,7 @@ class flag_reader {
   result<std::vector<setting>> settings() const {
     std::vector<setting> out;
     for (std::size_t i = 0; i < options_.size(); ++i) {
-      if (options_[i]->count() == 0) continue;
+      if (options_[i] == nullptr || options_[i]->count() == 0) continue;
       auto value = value_of(table_[i], *options_[i]);
       if (!value) return tl::unexpected(value.error());
       out.push_back({&table_[i], std::move(*value), ""});
@@ -151,7 +152,7 @@ class flag_reader {
   std::vector<std::string_view> known_flags() const {
     std::vector<std::string_view> flags{config_flag, "--help", "--version"};
     for (const option& entry : table_) {
-      flags.push_back(entry.flag);
+      if (!entry.flag.empty()) flags.push_back(entry.flag);
       if (!entry.off_flag.empty()) flags.push_back(entry.off_flag);
     }
     return flags;
@@ -222,6 +223,7 @@ result<command> read_node(std::span<const char* const> arguments) {
   app.add_option("--node-name", out.name)->required();
   app.add_option("--link", link);
   app.add_option("--network", network_word);
+  app.add_option("--node-listen", out.listen);
   app.add_flag("--verbose", out.verbose);
   app.add_option("--secret-fd", out.secret_descriptor)->check(CLI::Range(3, 1 << 20));
   app.add_option("--secret-file", out.secret_file);
@@ -232,7 +234,8 @@ result<command> read_node(std::span<const char* const> arguments) {
   } catch (const CLI::Error& wrong) {
     return fail(errc::bad_config,
                 "--join: a stage process takes --join ADDRESS, --node-name NAME, "
-                "--link KIND, --network KIND, --secret-file FILE and --verbose: " +
+                "--link KIND, --network KIND, --node-listen WHERE, --secret-file FILE and "
+                "--verbose: " +
                     std::string(wrong.what()));
   }
   if (!is_address(out.join) && !is_unix_socket(out.join))
@@ -290,12 +293,22 @@ std::vector<std::string> to_arguments(const node_options& options) {
   std::vector<std::string> out{"--join",     options.join, "--node-name",
                                options.name, "--link",     std::string(name_of(options.transport))};
   if (options.network == network::trusted) out.insert(out.end(), {"--network", "trusted"});
+  if (!options.listen.empty()) out.insert(out.end(), {"--node-listen", options.listen});
   if (options.verbose) out.emplace_back("--verbose");
   if (options.secret_descriptor >= 0)
     out.insert(out.end(), {"--secret-fd", std::to_string(options.secret_descriptor)});
   if (!options.secret_file.empty())
     out.insert(out.end(), {"--secret-file", options.secret_file.string()});
   return out;
+}
+
+std::vector<std::string> errors_in_file(const program_info& program,
+                                        std::span<const char* const> arguments) {
+  const std::vector<option> table = option_table(program);
+  flag_reader flags(program, table);
+  if (const auto text = flags.parse(arguments); !text || *text) return {};
+  const auto file = flags.config_file();
+  return !file || file->empty() ? std::vector<std::string>() : toml_errors(*file, table);
 }
 
 result<command> read_command_line(const program_info& program,

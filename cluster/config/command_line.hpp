@@ -19,6 +19,9 @@ struct node_options {
   std::string name;  ///< "stage-1".
   cluster::transport transport = cluster::transport::automatic;
   cluster::network network = cluster::network::sealed;
+  /// Where it listens itself over tcp: HOST, HOST:PORT or a network as 10.0.0.0/8; empty: at the
+  /// address from which it reaches the parent. See listen_address.
+  std::string listen = "";
   bool verbose = false;
   int secret_descriptor = -1;  ///< Where its parent left it the cluster's secret; -1: nowhere.
   std::filesystem::path secret_file;  ///< Or the user, in a file; empty: nowhere.
@@ -38,6 +41,11 @@ struct message_text {
 
 /// What a command line asks the program to do: train, serve as a node (--join was given), or talk.
 using command = std::variant<trainer_config, node_options, message_text>;
+
+/// Everything that is wrong with the file that --config names, a line for each, in the order of the
+/// file's lines; empty also where there is no such file, which read_command_line says.
+[[nodiscard]] std::vector<std::string> errors_in_file(const program_info& program,
+                                                      std::span<const char* const> arguments);
 
 /// Reads flags (without the program's own name) and the file that --config names. Flags win over
 /// the file, the file over the defaults; paths are relative to the working directory. Everything

@@ -205,7 +205,9 @@ std::string_view kind_name(const option& entry) {
                         [](const integer_field&) { return "an integer"; },
                         [](const number_field&) { return "a number"; },
                         [](const text_field&) { return "a text"; },
-                        [](const list_field&) { return "a list of texts"; },
+                        [](const list_field& field) {
+                          return field.numbers ? "a list of integers" : "a list of texts";
+                        },
                     },
                     entry.field);
 }
@@ -276,6 +278,11 @@ std::string setting::where() const {
   return file_line.empty() ? entry->flag : file_line + ": " + entry->name();
 }
 
+std::string setting::path() const {
+  if (!element) return entry->name();
+  return entry->table + "[" + std::to_string(*element) + "]." + entry->key;
+}
+
 const setting* draft::find(const std::string& name) const {
   const auto found = given.find(name);
   return found == given.end() ? nullptr : &found->second;
@@ -288,10 +295,13 @@ result<void> draft::apply(const std::vector<setting>& layer) {
       return fail(errc::bad_config, above.where() + ": given together with " +
                                         rival->second->where() + "; give one of them");
     }
+    // The elements of a repeated table come in their order, and its fields set the last one.
+    if (above.element && config.cluster.nodes.size() <= *above.element)
+      config.cluster.nodes.resize(*above.element + 1);
     assign(*above.entry, above.value, config);
     given.erase(above.entry->rival);
-    given.insert_or_assign(above.entry->name(), above);
-    seen.emplace(above.entry->name(), &above);
+    given.insert_or_assign(above.path(), above);
+    seen.emplace(above.path(), &above);
   }
   return {};
 }

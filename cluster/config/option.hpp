@@ -45,13 +45,14 @@ struct text_field {
 struct list_field {
   std::function<void(trainer_config&, const std::vector<std::string>&)> set;
   std::function<std::vector<std::string>(const trainer_config&)> get;
+  bool numbers = false;  ///< In a file its elements are whole numbers, not texts.
 };
 
 /// What a user may set, said once: the flags, the TOML reader and the help come from it.
 struct option {
   std::string table;       ///< "pipeline"
   std::string key;         ///< "micro_batches"
-  std::string flag;        ///< "--micro-batches"
+  std::string flag;        ///< "--micro-batches"; empty: it is set in a file alone.
   std::string off_flag;    ///< "--no-eval": the switch's opposite; empty: none.
   std::string value_name;  ///< What --help calls the value; empty for a switch.
   std::string help;
@@ -59,6 +60,7 @@ struct option {
   std::string rival;  ///< "train.epochs": setting this unsets that; empty: none.
 
   bool of_stages = false;  ///< Asks for what only a pipeline of stages does.
+  bool repeated = false;   ///< Of a table that may come more than once: [[node]].
 
   /// "pipeline.micro_batches"
   [[nodiscard]] std::string name() const;
@@ -93,16 +95,20 @@ using accepted = tl::expected<T, std::string>;
 struct setting {
   const option* entry = nullptr;
   option_value value;
-  std::string file_line;  ///< "run.toml:4"; empty: a flag.
+  std::string file_line;                    ///< "run.toml:4"; empty: a flag.
+  std::optional<std::size_t> element = {};  ///< Which of its repeated tables, from 0.
 
   /// How an error about it begins: "run.toml:4: pipeline.stages", "--stages".
   [[nodiscard]] std::string where() const;
+  /// "pipeline.stages", "node[1].host": unlike that of any other setting of a file.
+  [[nodiscard]] std::string path() const;
 };
 
 /// A configuration in the making: the values and who set them.
 struct draft {
   trainer_config config;
-  std::map<std::string, setting> given;  ///< By option name; the highest layer only.
+  /// By option name ("node[1].host" of repeated tables); the highest layer only.
+  std::map<std::string, setting> given;
 
   /// The setting of that name, if a user gave it.
   [[nodiscard]] const setting* find(const std::string& name) const;

@@ -94,6 +94,14 @@ list_field list(Access at) {
           [at](const trainer_config& c) { return at(c); }};
 }
 
+/// Of whole numbers from 0, in a file; their digits are kept.
+template <class Access>
+list_field numbers(Access at) {
+  list_field field = list(at);
+  field.numbers = true;
+  return field;
+}
+
 /// `zero_word` may stand there for 0.
 template <class Field>
 Field or_word(std::string zero_word, Field field) {

@@ -320,17 +320,95 @@ std::vector<option> observe_options() {
   };
 }
 
+std::vector<option> cluster_options() {
+  return {
+      {"cluster", "launch", "--launch", "", "HOW",
+       "Who starts the stage processes; local: this process, on its machine; ssh: it, on the hosts "
+       "of "
+       "[[node]]; none: somebody else, with `troupe join`",
+       choice([](auto& c) -> auto& { return c.cluster.launch; }), ""},
+      {"cluster", "program", "", "", "", "What `troupe launch` runs: a path, or a name in PATH",
+       text([](auto& c) -> auto& { return c.cluster.program; }), ""},
+      {"cluster", "network", "", "", "",
+       "Use the interface in this network, as 10.0.0.0/8; empty: the one on the way to the peer",
+       text([](auto& c) -> auto& { return c.cluster.network; }), ""},
+      {"cluster", "ssh_options", "", "", "", "Words that ssh gets before the host",
+       list([](auto& c) -> auto& { return c.cluster.ssh_options; }), ""},
+      {"cluster", "silence", "", "", "",
+       "Seconds without a word after which a node ends its processes, and counts as lost",
+       number(
+           [](auto& c) -> auto& { return c.cluster.silence; }, 1, 3600),
+       ""},
+      {"cluster", "join_timeout", "--join-timeout", "", "SECONDS",
+       "Time within which all stage processes must have joined",
+       number(
+           [](auto& c) -> auto& { return c.cluster.join_timeout; }, 1, 86400),
+       ""},
+  };
+}
+
+bool of_stages_alone(const std::string& table) {
+  return table == "pipeline" || table == "cluster" || table == "node";
+}
+
+// There is no node by default of which a value could be read.
+void without_default(option& entry) {
+  if (auto* words = std::get_if<text_field>(&entry.field))
+    words->get = [](const trainer_config&) { return std::string(); };
+  if (auto* some = std::get_if<list_field>(&entry.field))
+    some->get = [](const trainer_config&) { return std::vector<std::string>(); };
+  if (auto* whole = std::get_if<integer_field>(&entry.field))
+    whole->get = [](const trainer_config&) { return std::nullopt; };
+}
+
+// Each field is of the node that is being read: see draft::apply.
+std::vector<option> node_table() {
+  std::vector<option> all{
+      {"node", "name", "", "", "", "What its lines are marked with; unique",
+       text([](auto& c) -> auto& { return c.cluster.nodes.back().name; }), ""},
+      {"node", "host", "", "", "", "What ssh is told: HOST or USER@HOST",
+       text([](auto& c) -> auto& { return c.cluster.nodes.back().host; }), ""},
+      {"node", "address", "", "", "", "The address or name at which its processes listen",
+       text([](auto& c) -> auto& { return c.cluster.nodes.back().address; }), ""},
+      {"node", "network", "", "", "", "They listen on the interface in this network",
+       text([](auto& c) -> auto& { return c.cluster.nodes.back().network; }), ""},
+      {"node", "stages", "", "", "", "The stages there, from 0; left out: placed by cores",
+       numbers([](auto& c) -> auto& { return c.cluster.nodes.back().stages; }), ""},
+      {"node", "cores", "", "", "", "Cores for its stages; 0: as many as the trainer's machine has",
+       integer(
+           [](auto& c) -> auto& { return c.cluster.nodes.back().cores; }, 0, most_threads),
+       ""},
+      {"node", "threads", "", "", "", "Arithmetic threads of each of its stages; 0: cores / stages",
+       integer(
+           [](auto& c) -> auto& { return c.cluster.nodes.back().threads; }, 0, most_threads),
+       ""},
+      {"node", "environment", "", "", "", "NAME=VALUE of its stage processes",
+       list([](auto& c) -> auto& { return c.cluster.nodes.back().environment; }), ""},
+      {"node", "working_folder", "", "", "", "Where its stage processes run",
+       text([](auto& c) -> auto& { return c.cluster.nodes.back().working_folder; }), ""},
+      {"node", "program", "", "", "", "The program's path there, where it is another",
+       text([](auto& c) -> auto& { return c.cluster.nodes.back().program; }), ""},
+  };
+  for (auto& entry : all) {
+    entry.repeated = true;
+    without_default(entry);
+  }
+  return all;
+}
+
 }  // namespace
 
 std::vector<option> option_table(const program_info& program) {
   std::vector<option> all = program.own;
-  for (auto part :
-       {pipeline_options(program.known.schedules), model_options(),
-        optimizer_options(program.known.optimizers), data_options(program.known.data),
-        train_options(program.known.losses), step_options(), link_options(), observe_options()})
+  for (auto part : {pipeline_options(program.known.schedules), model_options(),
+                    optimizer_options(program.known.optimizers), data_options(program.known.data),
+                    train_options(program.known.losses), step_options(), link_options(),
+                    observe_options(), cluster_options(), node_table()}) {
+    const bool stages_alone = of_stages_alone(part.front().table);
     for (auto& entry : part)
-      if (program.has_stages || (!entry.of_stages && entry.table != "pipeline"))
+      if (program.has_stages || (!entry.of_stages && !stages_alone))
         all.push_back(std::move(entry));
+  }
   return all;
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "engine/blueprint/model_registry.hpp"
 #include "engine/data/data_registry.hpp"
 #include "engine/model/loss.hpp"
-#include "engine/model/model_registry.hpp"
 #include "engine/schedule/generators.hpp"
 #include "optimizers/optimizer.hpp"
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -88,8 +89,14 @@ accepted<option_value> value_of(const option& entry, const toml::node& node) {
                           allowed);
   }
   std::vector<std::string> words;
+  const bool numbers = std::get<list_field>(entry.field).numbers;
   for (const toml::node& element : *array) {
-    if (!element.is_string())
+    const auto* number = numbers ? element.as_integer() : nullptr;
+    if (number != nullptr && number->get() >= 0 && number->get() < 1'000'000) {
+      words.push_back(std::to_string(number->get()));
+      continue;
+    }
+    if (numbers || !element.is_string())
       return tl::unexpected(expected + kind_of(element) + " as element " +
                             std::to_string(words.size() + 1));
     words.push_back(element.as_string()->get());
@@ -107,12 +114,20 @@ class reader {
       const std::vector<std::string_view> tables = table_names(known_);
       if (std::find(tables.begin(), tables.end(), key.str()) == tables.end()) {
         unknown_table(key, node);
+      } else if (is_repeated(key.str())) {
+        read_repeated(key, node);
       } else if (const toml::table* table = node.as_table()) {
         read_table(key.str(), *table);
       } else {
         complain(key, std::string(key.str()) + ": expected a table, got " + kind_of(node));
       }
     }
+  }
+
+  std::vector<std::string> complaints() const {
+    std::vector<std::string> lines;
+    for (const auto& [line, text] : complaints_) lines.push_back(text);
+    return lines;
   }
 
   result<std::vector<setting>> finish() && {
@@ -144,7 +159,28 @@ class reader {
     complain(key, why + "; allowed: " + join(tables));
   }
 
-  void read_table(std::string_view table, const toml::table& content) {
+  bool is_repeated(std::string_view table) const {
+    return std::any_of(known_.begin(), known_.end(),
+                       [&](const option& entry) { return entry.repeated && entry.table == table; });
+  }
+
+  // [[node]]: one table for each.
+  void read_repeated(const toml::key& key, const toml::node& node) {
+    const std::string word(key.str());
+    const toml::array* const all = node.as_array();
+    if (all == nullptr || !node.is_array_of_tables())
+      return complain(key, "[" + word + "]: write [[" + word + "]], once for each " + word);
+    for (std::size_t i = 0; i < all->size(); ++i) {
+      const toml::table& content = *all->get(i)->as_table();
+      if (content.empty())
+        complain(key, "[[" + word + "]]: table " + std::to_string(i + 1) +
+                          " of them is empty; name at least its name");
+      read_table(word, content, i);
+    }
+  }
+
+  void read_table(std::string_view table, const toml::table& content,
+                  std::optional<std::size_t> element = {}) {
     for (auto&& [key, node] : content) {
       const std::string name = std::string(table) + "." + std::string(key.str());
       const option* entry = find_option(known_, table, key.str());
@@ -155,7 +191,8 @@ class reader {
       auto value = value_of(*entry, node);
       if (value) value = check_value(*entry, *value);
       if (value) {
-        settings_.emplace(key.source().begin.line, setting{entry, std::move(*value), at(key)});
+        settings_.emplace(key.source().begin.line,
+                          setting{entry, std::move(*value), at(key), element});
       } else {
         complain(key, name + ": " + value.error());
       }
@@ -199,8 +236,10 @@ result<std::string> read_text(const std::filesystem::path& file) {
 
 }  // namespace
 
-result<std::vector<setting>> parse_toml(std::string_view text, std::string_view name,
-                                        const std::vector<option>& known) {
+namespace {
+
+result<reader> read_all(std::string_view text, std::string_view name,
+                        const std::vector<option>& known) {
   reader settings(name, known);
   try {
     settings.read_file(toml::parse(text, name));
@@ -211,7 +250,24 @@ result<std::vector<setting>> parse_toml(std::string_view text, std::string_view 
                                       std::to_string(wrong.source().begin.line) +
                                       ": not valid TOML: " + why);
   }
-  return std::move(settings).finish();
+  return settings;
+}
+
+}  // namespace
+
+result<std::vector<setting>> parse_toml(std::string_view text, std::string_view name,
+                                        const std::vector<option>& known) {
+  return read_all(text, name, known).and_then([](reader settings) {
+    return std::move(settings).finish();
+  });
+}
+
+std::vector<std::string> toml_errors(const std::filesystem::path& file,
+                                     const std::vector<option>& known) {
+  const auto text = read_text(file);
+  if (!text) return {};
+  const auto settings = read_all(*text, file.string(), known);
+  return settings ? settings->complaints() : std::vector<std::string>{settings.error().text};
 }
 
 result<std::vector<setting>> read_toml(const std::filesystem::path& file,

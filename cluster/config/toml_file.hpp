@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,5 +19,9 @@ namespace troupe::cluster {
 /// The same for a file. Errors: also bad_config when the file cannot be read.
 [[nodiscard]] result<std::vector<setting>> read_toml(const std::filesystem::path& file,
                                                      const std::vector<option>& known);
+
+/// Everything that is wrong with a file, a line for each; one that cannot be read has none.
+[[nodiscard]] std::vector<std::string> toml_errors(const std::filesystem::path& file,
+                                                   const std::vector<option>& known);
 
 }  // namespace troupe::cluster

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cluster/config/words.hpp"
+#include "cluster/hosts/placement_core.hpp"
 
 namespace troupe::cluster {
 
@@ -37,6 +38,32 @@ std::uint32_t slices_of(const pipeline_config& config, const engine::schedule_re
 int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {
   if (config.threads_per_stage > 0) return config.threads_per_stage;
   return std::max(1, static_cast<int>(cores / std::max(1U, config.stages)));
+}
+
+result<std::vector<std::size_t>> node_of_stages(const trainer_config& config, unsigned cores) {
+  std::vector<node_room> rooms;
+  for (const auto& node : config.cluster.nodes) {
+    node_room room{.name = node.name, .cores = node.cores > 0 ? node.cores : std::max(1U, cores)};
+    for (const auto& number : node.stages)
+      room.stages.push_back(static_cast<std::uint32_t>(std::stoul(number)));
+    rooms.push_back(std::move(room));
+  }
+  return place_stages(config.pipeline.stages, rooms);
+}
+
+std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores) {
+  const auto& nodes = config.cluster.nodes;
+  const auto places = node_of_stages(config, cores);
+  if (nodes.empty() || !places)
+    return std::vector<int>(config.pipeline.stages, threads_per_stage(config.pipeline, cores));
+  std::vector<int> threads;
+  for (const auto place : *places) {
+    const auto& node = nodes[place];
+    const auto here = static_cast<std::size_t>(std::ranges::count(*places, place));
+    const int wanted = node.threads > 0 ? node.threads : config.pipeline.threads_per_stage;
+    threads.push_back(threads_on(node.cores > 0 ? node.cores : cores, here, wanted));
+  }
+  return threads;
 }
 
 double learning_rate(const optimizer_config& config, std::uint64_t step,

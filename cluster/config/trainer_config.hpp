@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "cluster/config/own_settings.hpp"
+#include "cluster/hosts/cluster_config.hpp"
 #include "engine/autograd/precision.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/step/edge.hpp"
 #include "engine/step/loss_scaler.hpp"
+#include "messages/base/error.hpp"
 #include "optimizers/schedule.hpp"
 
 namespace troupe::cluster {
@@ -147,6 +149,7 @@ struct trainer_config {
   train_config train;
   link_config link;
   observe_config observe;
+  cluster_config cluster;                  ///< Tables [cluster] and [[node]].
   own_settings own;                        ///< Of the program's own tables.
   std::filesystem::path config_file = {};  ///< What --config named; empty: nothing.
 
@@ -172,6 +175,15 @@ struct trainer_config {
 /// Intra-op threads of each stage on a machine with `cores`: what the config says, or where it says
 /// 0 an equal share, so that the stages together never exceed the cores; at least 1.
 [[nodiscard]] int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept;
+
+/// The index in `config.cluster.nodes` of each stage's node; `cores`: of a node that names none.
+/// Errors: bad_config where the stages do not fit the nodes, and where there is no node.
+[[nodiscard]] result<std::vector<std::size_t>> node_of_stages(const trainer_config& config,
+                                                              unsigned cores);
+
+/// Intra-op threads of each stage: as above, or where there are nodes what each stage's says, or an
+/// equal share of its cores. The config is checked.
+[[nodiscard]] std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores);
 
 /// The learning rate of a step (the first is 1) in a run of `total_steps`: see
 /// optimizers::rate_share. `config` is checked.

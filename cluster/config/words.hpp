@@ -21,6 +21,7 @@ inline constexpr std::array<std::string_view, 6> lr_schedule{"constant", "linear
 inline constexpr std::array<std::string_view, 4> transport{"auto", "tcp", "shm", "loopback"};
 inline constexpr std::array<std::string_view, 2> network{"sealed", "trusted"};
 inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
+inline constexpr std::array<std::string_view, 3> launch_way{"local", "ssh", "none"};
 }  // namespace words
 
 template <>
@@ -38,6 +39,9 @@ template <>
 inline constexpr std::span<const std::string_view> words_of<network>{words::network};
 template <>
 inline constexpr std::span<const std::string_view> words_of<nan_policy>{words::nan_policy};
+
+template <>
+inline constexpr std::span<const std::string_view> words_of<launch_way>{words::launch_way};
 
 template <class Enum>
 [[nodiscard]] constexpr std::string_view word_of(Enum value) noexcept {

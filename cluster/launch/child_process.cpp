@@ -86,6 +86,7 @@ struct plan_of_start {
   const char* program;
   char* const* arguments;
   char* const* environment;
+  const char* working_folder;  // null: ours
   int in, out, err, failure, handed_over;
   pid_t parent;
 };
@@ -103,6 +104,7 @@ struct plan_of_start {
   for (int number = 1; number < NSIG; ++number) ::sigaction(number, &usual, nullptr);
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan);
   if (::getppid() != plan.parent) ::_exit(127);  // it died before the line above took effect
+  if (plan.working_folder != nullptr && ::chdir(plan.working_folder) != 0) give_up(plan);
   if (::dup2(plan.in, 0) < 0 || ::dup2(plan.out, 1) < 0 || ::dup2(plan.err, 2) < 0) give_up(plan);
   int first_closed = handed_over_as;
   if (plan.handed_over >= 0) {
@@ -157,7 +159,9 @@ int reason_of_failure(int fd) {
 }
 
 tl::unexpected<error> cannot_start(const child_spec& spec, int reason) {
-  return fail(errc::io_failed, spec.name + " cannot be started (" + spec.program.string() +
+  const std::string where =
+      spec.working_folder.empty() ? "" : " in " + spec.working_folder.string();
+  return fail(errc::io_failed, spec.name + " cannot be started (" + spec.program.string() + where +
                                    "): " + std::strerror(reason));
 }
 
@@ -188,9 +192,11 @@ result<child_process> child_process::start(const child_spec& spec) {
   keep_exit_codes();
   child_process child;
   child.name_ = spec.name;
-  const pid_t pid = fork_and_become(
-      {program.c_str(), argument_pointers.data(), environment_pointers.data(), in.get(),
-       out.write.get(), err.write.get(), failure.write.get(), spec.handed_over, ::getpid()});
+  const pid_t pid =
+      fork_and_become({program.c_str(), argument_pointers.data(), environment_pointers.data(),
+                       spec.working_folder.empty() ? nullptr : spec.working_folder.c_str(),
+                       spec.standard_input < 0 ? in.get() : spec.standard_input, out.write.get(),
+                       err.write.get(), failure.write.get(), spec.handed_over, ::getpid()});
   if (pid < 0) return cannot_start(spec, errno);
   child.pid_ = pid;  // from here on it is killed and reaped if anything fails
   failure.write.reset();

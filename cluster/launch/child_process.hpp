@@ -24,6 +24,8 @@ struct child_spec {
   std::filesystem::path program = "/proc/self/exe";  ///< This very program, unless told otherwise.
   int handed_over =
       -1;  ///< A descriptor of ours that the child gets as `handed_over_as`; -1: none.
+  int standard_input = -1;                    ///< One that it gets as that; -1: an empty one.
+  std::filesystem::path working_folder = {};  ///< Empty: ours.
 };
 
 /// How a child ended.
@@ -45,9 +47,9 @@ struct child_exit {
 /// started in its process group. The kernel kills the child (SIGKILL) as soon as the thread that
 /// started it ends, so start children from a thread that outlives them; `process_group` does.
 ///
-/// The child has its own process group, so a Ctrl-C at the terminal reaches only the parent, an
-/// empty standard input, no inherited descriptors but the standard three and the one that it is
-/// handed, and default signal handling.
+/// The child has its own process group, so a Ctrl-C at the terminal reaches only the parent, no
+/// inherited descriptors but the standard three and the one that it is handed, and default signal
+/// handling.
 class child_process {
  public:
   /// The read ends of the child's standard output and error, non-blocking.

@@ -14,6 +14,7 @@
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/protocol.hpp"
+#include "cluster/membership/countdown_core.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 
@@ -31,10 +32,12 @@ constexpr milliseconds look_every{50};  // for a node that ended while it was wa
 result<std::unique_ptr<node_group>> node_group::start(std::shared_ptr<node_launcher> where,
                                                       const std::vector<std::string>& names,
                                                       const std::string& listen,
-                                                      actors::progress_settings progress) try {
+                                                      actors::progress_settings progress,
+                                                      milliseconds patience) try {
   if (auto enough = actors::check_threads(); !enough) return tl::unexpected(enough.error());
   std::unique_ptr<node_group> group(new node_group(std::move(where), std::move(progress)));
-  if (auto opened = group->open(names, listen); !opened) return tl::unexpected(opened.error());
+  if (auto opened = group->open(names, listen, patience); !opened)
+    return tl::unexpected(opened.error());
   return group;
 } catch (const std::exception& problem) {
   return fail(errc::io_failed, "the run's own node cannot start: " + engine::reason_of(problem));
@@ -45,7 +48,8 @@ node_group::node_group(std::shared_ptr<node_launcher> where, actors::progress_se
   actors::add_protocol(types_);
 }
 
-result<void> node_group::open(const std::vector<std::string>& names, const std::string& listen) {
+result<void> node_group::open(const std::vector<std::string>& names, const std::string& listen,
+                              milliseconds patience) {
   const auto on_node_down = [this](const std::string&, const error& why) {
     if (why.code != errc::cancelled) lost_ = true;
   };
@@ -62,8 +66,8 @@ result<void> node_group::open(const std::vector<std::string>& names, const std::
   for (const auto& name : names) {
     if (auto started = launcher_->start(name, node_->address()); !started) return started;
   }
+  if (auto here = await(names, patience); !here) return here;
   for (const auto& name : names) {
-    if (auto here = await(name); !here) return here;
     const auto host = node_->find(name, "host", waits.join);
     if (!host) return tl::unexpected(explain(host.error()));
     hosts_.push_back(*host);
@@ -71,15 +75,23 @@ result<void> node_group::open(const std::vector<std::string>& names, const std::
   return {};
 }
 
-result<void> node_group::await(const std::string& name) {
-  const auto deadline = steady_clock::now() + waits.join;
-  while (!node_->wait_for(name, look_every)) {
+result<void> node_group::await(const std::vector<std::string>& names, milliseconds patience) {
+  const auto begin = steady_clock::now();
+  countdown_core countdown(patience);
+  auto missing = names;
+  for (;;) {
+    while (!missing.empty() && node_->wait_for(missing.front(), look_every))
+      missing.erase(missing.begin());
+    if (missing.empty()) return {};
     if (auto ended = launcher_->failure()) return fail(errc::peer_lost, *ended);
-    if (steady_clock::now() > deadline)
-      return fail(errc::timed_out, name + " has not joined the run within " +
-                                       std::to_string(waits.join.count()) + " s");
+    const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - begin);
+    if (waited > patience) {
+      std::erase_if(missing, [&](const auto& name) { return node_->wait_for(name, {}); });
+      if (missing.empty()) return {};
+      return fail(errc::timed_out, countdown.failure(missing));
+    }
+    if (const auto line = countdown.tick(waited, missing)) log::info(*line);
   }
-  return {};
 }
 
 result<std::vector<actors::stage_actor>> node_group::build(

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <caf/actor_system.hpp>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/host_actor.hpp"
@@ -28,11 +30,13 @@ class node_group {
   /// Starts nodes of these names and waits until all have joined. `where` may be shared with
   /// whoever kills or suspends them; its nodes end with this object. `listen`: of the trainer's
   /// node. `progress`: what counts as slow work, which is said in the log, and as
-  /// hung: such a node is lost. Errors: those of the link; io_failed when a node cannot be
+  /// hung: such a node is lost. `patience`: for all to join; who is missing is said meanwhile.
+  /// Errors: those of the link; io_failed when a node cannot be
   /// started; peer_lost when one ends before it has joined, with its reason; timed_out.
   [[nodiscard]] static result<std::unique_ptr<node_group>> start(
       std::shared_ptr<node_launcher> where, const std::vector<std::string>& names,
-      const std::string& listen, actors::progress_settings progress = {});
+      const std::string& listen, actors::progress_settings progress = {},
+      std::chrono::milliseconds patience = actors::usual_deadlines.join);
   node_group(const node_group&) = delete;
   node_group& operator=(const node_group&) = delete;
   /// Ends the nodes in order and waits for them.
@@ -55,8 +59,10 @@ class node_group {
 
  private:
   node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress);
-  [[nodiscard]] result<void> open(const std::vector<std::string>& names, const std::string& listen);
-  [[nodiscard]] result<void> await(const std::string& name);
+  [[nodiscard]] result<void> open(const std::vector<std::string>& names, const std::string& listen,
+                                  std::chrono::milliseconds patience);
+  [[nodiscard]] result<void> await(const std::vector<std::string>& names,
+                                   std::chrono::milliseconds patience);
   void on_told(const std::string& name, const std::vector<messages::element>& told);
   void perform(const actors::progress_core::effects& what);
 

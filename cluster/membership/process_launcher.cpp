@@ -14,6 +14,7 @@
 #include "cluster/config/checks.hpp"
 #include "cluster/config/command_line.hpp"
 #include "cluster/config/files/secret_file.hpp"
+#include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/node_launcher.hpp"
@@ -44,19 +45,6 @@ struct ends {
   }
 };
 
-/// A pipe that holds the secret and nothing else, to be read once to its end.
-result<descriptor> pipe_with(const messages::cluster_secret& secret) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return fail(errc::io_failed, std::string("no pipe can be opened: ") + std::strerror(errno));
-  descriptor read(ends[0]);
-  const descriptor write(ends[1]);
-  const auto bytes = secret.bytes();  // far less than a pipe takes without waiting
-  if (::write(write.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
-    return fail(errc::io_failed, "the secret cannot be handed to a stage process");
-  return read;
-}
-
 constexpr const char* mark = "TROUPE_STARTED_BY";  // in a node's environment: its parent's number
 
 /// Whether this process is a node that another process of the program started. What a node
@@ -79,7 +67,7 @@ class process_launcher final : public node_launcher {
 
   result<void> start(const std::string& name, const std::string& trainer) override {
     if (auto room = allow_open_files(own_files + ++started_ * files_a_node); !room) return room;
-    const auto secret = pipe_with(link_.secret);
+    const auto secret = secret_pipe(link_.secret);
     if (!secret) return tl::unexpected(secret.error());
     child_spec child{
         .name = name, .arguments = {}, .environment = {{mark, std::to_string(::getpid())}}};

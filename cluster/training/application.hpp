@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -10,7 +12,6 @@
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/observe/report.hpp"
 #include "engine/data/dataset.hpp"
-#include "engine/model/layer.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe {
@@ -31,8 +32,11 @@ struct application {
   std::function<std::int64_t(const std::vector<std::int64_t>& sample_shape)> least_samples = {};
   /// A line about an evaluation, beside its accuracy and loss.
   std::function<std::string(const cluster::evaluation_report&)> describe = {};
-  /// What to show of a trained model, in one process, at the end of a complete run.
-  std::function<std::string(const engine::model&, const cluster::trainer_config&)> show = {};
+  /// What a trained model gives for inputs [n, ...]: they go through the stages. Errors: peer_lost,
+  /// handler_failed.
+  using predictor = std::function<result<at::Tensor>(const at::Tensor& inputs)>;
+  /// What to show of a trained model at the end of a complete run.
+  std::function<result<std::string>(const predictor&, const cluster::trainer_config&)> show = {};
 };
 
 /// A program's main function: reads its command line, and trains the model as a pipeline of stages,

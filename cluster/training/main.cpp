@@ -1,4 +1,5 @@
 #include "cluster/training/application.hpp"
+#include "cluster/training/placement_table.hpp"
 #include "cluster/training/program.hpp"
 #include "cluster/training/run.hpp"
 
@@ -13,6 +14,10 @@ int main(int argc, const char* const* argv, const application& program) {
                                .serve =
                                    [&program](const cluster::node_options& options) {
                                      return cluster::run_stage_process(program, options);
+                                   },
+                               .check =
+                                   [&program](const cluster::trainer_config& config) {
+                                     return cluster::placement_table(program, config);
                                    }},
                               argc, argv);
 }

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "cluster/config/checks.hpp"
+#include "cluster/hosts/host_addresses.hpp"
 #include "cluster/membership/run_guard.hpp"
 
 namespace troupe::cluster {
@@ -22,7 +24,9 @@ result<run_end> run_nodes(node_run run, const trainer_config& config, run_contro
   const std::shared_ptr<node_launcher> all = std::move(run.where);
   auto guard = guard_run(control.stop, all);
   if (!guard) return tl::unexpected(guard.error());
-  auto group = node_group::start(all, run.names, config.link.listen, std::move(run.progress));
+  const std::chrono::duration<double> patience(config.cluster.join_timeout);
+  auto group = node_group::start(all, run.names, run.listen, std::move(run.progress),
+                                 std::chrono::duration_cast<std::chrono::milliseconds>(patience));
   if (!group) return tl::unexpected(group.error());
   if (auto driven = run.drive(**group); !driven)
     return tl::unexpected((*group)->explain(driven.error()));
@@ -32,9 +36,15 @@ result<run_end> run_nodes(node_run run, const trainer_config& config, run_contro
 result<void> serve_as_node(const node_options& options, const host_spawner& spawn) {
   const auto link = process_link_of(options);
   if (!link) return tl::unexpected(link.error());
-  return run_node(
-      {.name = options.name, .trainer = options.join, .make_link = process_link_factory(*link)},
-      spawn);
+  joined_node_settings settings{
+      .name = options.name, .trainer = options.join, .make_link = process_link_factory(*link)};
+  // Other nodes reach this one where it listens, which may be another host than theirs.
+  if (link->transport == transport::tcp && !is_loopback(options.join)) {
+    auto listen = listen_address(options.listen, host_of(options.join));
+    if (!listen) return fail(listen.error().code, options.name + ": " + listen.error().text);
+    settings.listen = std::move(*listen);
+  }
+  return run_node(settings, spawn);
 }
 
 }  // namespace troupe::cluster

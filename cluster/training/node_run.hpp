@@ -17,6 +17,7 @@ namespace troupe::cluster {
 /// The nodes of a run, and what is done with them once they have joined.
 struct node_run {
   std::unique_ptr<node_launcher> where;
+  std::string listen;  ///< Of the trainer's node, as of node_settings::listen.
   std::vector<std::string> names;
   actors::progress_settings progress;
   std::function<result<void>(node_group&)> drive;

@@ -89,57 +89,40 @@ result<engine::batch> first_samples(const engine::dataset& data, std::int64_t co
 }
 
 /// Profiles on as many threads at once as stages will run at once, for they share the memory.
-class side_by_side {
- public:
-  static result<side_by_side> build(const std::function<result<engine::model>()>& make,
-                                    const engine::stage_options& options,
-                                    const engine::planning& how) {
-    side_by_side made(options, how);
-    const auto at_once =
-        std::clamp(how.cores / std::max(1U, how.threads_per_stage), 1U, std::max(1U, how.stages));
-    for (std::uint32_t i = 0; i < at_once; ++i) {
-      auto layers = make();
-      if (!layers) return tl::unexpected(layers.error());
-      engine::to_memory_format(*layers, made.options_.channels_last);
-      made.models_.push_back(std::move(*layers));
+result<engine::model_profile> measure_side_by_side(const engine::model_blueprint& blueprint,
+                                                   const engine::stage_options& options,
+                                                   const engine::planning& how,
+                                                   const engine::batch& samples) {
+  using outcome = result<engine::model_profile>;
+  const auto at_once =
+      std::clamp(how.cores / std::max(1U, how.threads_per_stage), 1U, std::max(1U, how.stages));
+  std::vector<std::promise<outcome>> promises(at_once);
+  std::vector<engine::model_profile> profiles;
+  try {
+    std::vector<std::unique_ptr<engine::work_thread>> threads;
+    for (std::size_t i = 0; i < promises.size(); ++i) {
+      threads.push_back(std::make_unique<engine::work_thread>(
+          "profile-" + std::to_string(i), static_cast<int>(how.threads_per_stage)));
+      threads.back()->post([&blueprint, &options, &samples, &promise = promises[i]] {
+        try {
+          promise.set_value(engine::profile_model(blueprint, options, samples, profile_repeats));
+        } catch (...) {
+          promise.set_exception(std::current_exception());
+        }
+      });
     }
-    return made;
-  }
-
-  result<engine::model_profile> measure(const engine::batch& samples) {
-    std::vector<std::promise<engine::model_profile>> promises(models_.size());
-    std::vector<engine::model_profile> profiles;
-    try {
-      std::vector<std::unique_ptr<engine::work_thread>> threads;
-      for (std::size_t i = 0; i < models_.size(); ++i) {
-        threads.push_back(
-            std::make_unique<engine::work_thread>("profile-" + std::to_string(i), intra_op_));
-        threads.back()->post([this, i, &samples, &promises] {
-          try {
-            promises[i].set_value(
-                engine::profile_model(models_[i], options_, samples, profile_repeats));
-          } catch (...) {
-            promises[i].set_exception(std::current_exception());
-          }
-        });
-      }
-      threads.clear();  // waits
-      for (auto& each : promises) profiles.push_back(each.get_future().get());
-    } catch (const std::exception& problem) {
-      return fail(errc::handler_failed,
-                  "the layers cannot be profiled: " + engine::reason_of(problem));
+    threads.clear();  // waits
+    for (auto& each : promises) {
+      auto profile = each.get_future().get();
+      if (!profile) return profile;
+      profiles.push_back(std::move(*profile));
     }
-    return engine::mean_of(profiles);
+  } catch (const std::exception& problem) {
+    return fail(errc::handler_failed,
+                "the layers cannot be profiled: " + engine::reason_of(problem));
   }
-
- private:
-  side_by_side(const engine::stage_options& options, const engine::planning& how)
-      : options_(options), intra_op_(static_cast<int>(how.threads_per_stage)) {}
-
-  engine::stage_options options_;
-  int intra_op_;
-  std::vector<engine::model> models_;
-};
+  return engine::mean_of(profiles);
+}
 
 /// Sizes of micro-batch to profile, rising: the one that is set, or two to draw a line through. A
 /// profile that is saved serves other sizes too, so it has two: the one that is set, and of the
@@ -158,20 +141,20 @@ std::vector<std::int64_t> sizes_to_profile(const trainer_config& config) {
   return sizes;
 }
 
-result<std::vector<engine::model_profile>> measure(
-    const std::function<result<engine::model>()>& build, const trainer_config& config,
-    const registries& known, const engine::planning& how, const engine::dataset& data) {
+result<std::vector<engine::model_profile>> measure(const engine::model_blueprint& blueprint,
+                                                   const trainer_config& config,
+                                                   const registries& known,
+                                                   const engine::planning& how,
+                                                   const engine::dataset& data) {
   const auto options = stage_options_of(config, known);
   if (!options) return tl::unexpected(options.error());
-  auto profiler = side_by_side::build(build, *options, how);
-  if (!profiler) return tl::unexpected(profiler.error());
   std::vector<engine::model_profile> profiles;
   for (const auto size : sizes_to_profile(config)) {
     const auto samples = first_samples(data, size);
     if (!samples) return tl::unexpected(samples.error());
     if (samples->inputs.size(0) == 0)
       return fail(errc::bad_data, "no sample to profile the layers with could be read");
-    auto profile = profiler->measure(*samples);
+    auto profile = measure_side_by_side(blueprint, *options, how, *samples);
     if (!profile) return tl::unexpected(profile.error());
     profiles.push_back(std::move(*profile));
   }
@@ -198,7 +181,7 @@ result<void> save(const std::vector<engine::model_profile>& profiles, const trai
 }  // namespace
 
 result<chosen_partition> choose_partition(const engine::model& layers,
-                                          const std::function<result<engine::model>()>& build,
+                                          const engine::model_blueprint& blueprint,
                                           const trainer_config& config, const registries& known,
                                           const engine::dataset& data) {
   std::optional<cut_list> cuts;
@@ -218,7 +201,7 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   const auto how = planning_of(config, known, std::move(*recompute));
   if (auto fits = check_slices(layers, config.pipeline, known); !fits)
     return tl::unexpected(fits.error());
-  const auto profiles = measure(build, config, known, how, data);
+  const auto profiles = measure(blueprint, config, known, how, data);
   if (!profiles) return tl::unexpected(profiles.error());
   if (auto saved = save(*profiles, config, how); !saved) return tl::unexpected(saved.error());
   if (!predicts)

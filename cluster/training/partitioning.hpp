@@ -1,14 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
 #include "cluster/config/registries.hpp"
 #include "cluster/config/trainer_config.hpp"
+#include "engine/blueprint/model_blueprint.hpp"
 #include "engine/data/dataset.hpp"
-#include "engine/model/layer.hpp"
 #include "engine/partition/planner.hpp"
 #include "messages/base/error.hpp"
 
@@ -23,11 +22,13 @@ struct chosen_partition {
 
 /// Cuts where the config says, evenly by multiply-adds, or by what the layers cost here, and
 /// chooses the number of micro-batches where the config leaves it open. Layers are profiled only
-/// where that is needed or asked for (observe.predict, observe.save_profile, which it then writes):
-/// `build` makes models to profile, as many at once as stages will run at once. Errors: bad_config;
-/// handler_failed when a profile fails; io_failed when it cannot be written.
-[[nodiscard]] result<chosen_partition> choose_partition(
-    const engine::model& layers, const std::function<result<engine::model>()>& build,
-    const trainer_config& config, const registries& known, const engine::dataset& data);
+/// where that is needed or asked for (observe.predict, observe.save_profile, which it then writes),
+/// as many at once as stages will run at once. `layers`: the blueprint's, described. Errors:
+/// bad_config; handler_failed when a profile fails; io_failed when it cannot be written.
+[[nodiscard]] result<chosen_partition> choose_partition(const engine::model& layers,
+                                                        const engine::model_blueprint& blueprint,
+                                                        const trainer_config& config,
+                                                        const registries& known,
+                                                        const engine::dataset& data);
 
 }  // namespace troupe::cluster

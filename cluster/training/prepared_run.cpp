@@ -1,20 +1,19 @@
 #include "cluster/training/prepared_run.hpp"
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <string_view>
 #include <utility>
 
-#include "cluster/training/one_class.hpp"
+#include "cluster/observe/one_class.hpp"
 #include "cluster/training/partitioning.hpp"
-#include "cluster/training/saving/checkpoint.hpp"
 #include "engine/data/sampler.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 #include "engine/state/scaler_state.hpp"
 #include "messages/base/near_miss.hpp"
 #include "optimizers/groups.hpp"
-#include "optimizers/training/saved_state.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -88,16 +87,6 @@ result<void> check_micro_batches(const application& program, const trainer_confi
           (rest >= least ? ", or at most --micro-batches " + std::to_string(rest / least) : ""));
 }
 
-/// What of an optimizer's state belongs to these parameters.
-std::vector<engine::named_tensor> state_of(const std::vector<engine::named_tensor>& states,
-                                           const std::vector<engine::named_tensor>& parameters) {
-  std::vector<engine::named_tensor> found;
-  for (const auto& state : states)
-    for (const auto& parameter : parameters)
-      if (optimizers::parameter_of(state.name) == parameter.name) found.push_back(state);
-  return found;
-}
-
 /// A run with a fixed loss scale, or none, leaves a saved one.
 result<void> take_scaler(prepared_run& run, const at::Tensor& kept,
                          const std::filesystem::path& file) {
@@ -108,28 +97,30 @@ result<void> take_scaler(prepared_run& run, const at::Tensor& kept,
   return {};
 }
 
-/// Puts the weights of --init, and the state if it has any, into the run, cut like the model.
-result<void> read_init(prepared_run& run, engine::model layers, const model_config& config) {
+/// Opens what the run begins from, and checks all of it.
+result<void> read_init(prepared_run& run, const model_config& config) {
   if (config.init.empty()) return {};
   auto from = read_checkpoint(config.init);
   if (!from) return tl::unexpected(from.error());
-  if (auto skipped = skip_tensors(*from, layers, config.init_skip); !skipped) return skipped;
+  if (auto skipped = skip_tensors(*from, run.layers, config.init_skip); !skipped) return skipped;
   if (auto finite = check_finite(*from); !finite) return finite;
-  if (auto loaded = load_weights(*from, layers); !loaded) return loaded;
+  if (auto fits = check_fits(*from, run.layers); !fits) return fits;
   if (from->scaler.defined()) {
-    if (auto taken = take_scaler(run, from->scaler, from->state_file); !taken) return taken;
+    if (auto taken = take_scaler(run, from->scaler, from->state_file->file()); !taken) return taken;
   }
-  std::size_t used = 0;
-  for (const auto range : run.ranges) {
-    const auto part = engine::take_layers(layers, range);
-    if (!part) return tl::unexpected(part.error());
-    run.weights.push_back(engine::collect_weights(*part));
-    run.states.push_back(state_of(from->states, engine::parameters(*part)));
-    used += run.states.back().size();
-  }
-  if (used == from->states.size()) return {};
-  return fail(errc::bad_data, from->state_file.string() +
-                                  ": holds optimizer state of parameters that the model lacks");
+  run.init = std::move(*from);
+  return {};
+}
+
+/// Those of some layers, in their order.
+std::vector<engine::named_tensor> gather(
+    const prepared_run& run, engine::layer_range which,
+    std::initializer_list<std::vector<engine::named_tensor> (engine::layer::*)() const> parts) {
+  std::vector<engine::named_tensor> all;
+  for (auto i = which.first; i < which.last; ++i)
+    for (const auto part : parts)
+      std::ranges::move((run.layers.at(i).get()->*part)(), std::back_inserter(all));
+  return all;
 }
 
 /// Whether each parameter group is for some parameter.
@@ -166,23 +157,24 @@ result<void> check_ties(const prepared_run& run, const pipeline_config& config,
 result<void> cut_model(prepared_run& run, const application& program,
                        const trainer_config& config) {
   const auto& known = program.info.known;
-  const auto build = [&] {
-    return engine::build_model(known.models, config.model.name, run.model);
-  };
-  auto layers = build();
+  auto blueprint = engine::find_model(known.models, config.model.name, run.model);
+  if (!blueprint) return tl::unexpected(blueprint.error());
+  run.blueprint = std::move(*blueprint);
+  auto layers = engine::describe(run.blueprint);
   if (!layers) return tl::unexpected(layers.error());
-  run.layer_names = engine::layer_names(*layers);
+  run.layers = std::move(*layers);
+  run.layer_names = engine::layer_names(run.layers);
   const auto recomputed = engine::recomputed_layers(run.layer_names, config.pipeline.recompute);
   if (!recomputed) return tl::unexpected(recomputed.error());
-  if (auto fine = check_groups(*layers, config.optimizer, known.optimizers); !fine) return fine;
-  auto partition = choose_partition(*layers, build, config, known, *run.data);
+  if (auto fine = check_groups(run.layers, config.optimizer, known.optimizers); !fine) return fine;
+  auto partition = choose_partition(run.layers, run.blueprint, config, known, *run.data);
   if (!partition) return tl::unexpected(partition.error());
   run.ranges = std::move(partition->ranges);
   run.microbatches = partition->microbatches;
   run.predicted = std::move(partition->predicted);
-  run.ties = actors::ties_between(*layers, run.ranges);
+  run.ties = actors::ties_between(run.layers, run.ranges);
   if (auto fine = check_ties(run, config.pipeline, known.schedules); !fine) return fine;
-  return read_init(run, std::move(*layers), config.model);
+  return read_init(run, config.model);
 }
 
 result<void> count_steps(prepared_run& run, const trainer_config& config) {
@@ -229,17 +221,13 @@ result<prepared_run> prepare(const application& program, const trainer_config& c
   return run;
 }
 
-result<engine::model> build_whole(const application& program, const trainer_config& config,
-                                  const prepared_run& run) {
-  auto layers = engine::build_model(program.info.known.models, config.model.name, run.model);
-  if (!layers) return layers;
-  engine::to_memory_format(*layers, config.model.memory_format == memory_format::channels_last);
-  if (run.weights.empty()) return layers;
-  std::vector<engine::named_tensor> all;
-  for (const auto& part : run.weights) std::ranges::copy(part, std::back_inserter(all));
-  if (auto loaded = engine::load_weights(*layers, all); !loaded)
-    return tl::unexpected(loaded.error());
-  return layers;
+std::vector<engine::named_tensor> tensors_of(const prepared_run& run, engine::layer_range which) {
+  return gather(run, which, {&engine::layer::parameters, &engine::layer::buffers});
+}
+
+std::vector<engine::named_tensor> parameters_of(const prepared_run& run,
+                                                engine::layer_range which) {
+  return gather(run, which, {&engine::layer::parameters});
 }
 
 result<engine::stage_options> stage_options_of(const trainer_config& config,

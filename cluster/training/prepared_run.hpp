@@ -7,6 +7,7 @@
 
 #include "actors/pipeline/pipeline.hpp"
 #include "cluster/training/application.hpp"
+#include "cluster/training/saving/checkpoint.hpp"
 #include "engine/partition/planner.hpp"
 
 namespace troupe::cluster {
@@ -15,25 +16,28 @@ namespace troupe::cluster {
 struct prepared_run {
   std::shared_ptr<const engine::dataset> data;
   engine::model_order model;
+  engine::model_blueprint blueprint;
+  engine::model layers;  // described: without memory
   std::vector<std::string> layer_names;
   std::vector<engine::layer_range> ranges;  // of each slice
   std::uint32_t microbatches = 1;
-  std::optional<engine::prediction> predicted;             // where the layers were profiled
-  std::vector<actors::stage_tie> ties;                     // between stages
-  std::vector<std::vector<engine::named_tensor>> weights;  // of each slice; empty: from the seed
-  std::vector<std::vector<engine::named_tensor>> states;   // of its optimizer, like the weights
-  std::optional<engine::loss_scaler> scaler;               // where the loss scale is dynamic
-  std::uint64_t steps = 0;  // several may make one update (--accumulate)
+  std::optional<engine::prediction> predicted;  // where the layers were profiled
+  std::vector<actors::stage_tie> ties;          // between stages
+  std::optional<checkpoint> init;               // what it begins from; none: weights of the seed
+  std::optional<engine::loss_scaler> scaler;    // where the loss scale is dynamic
+  std::uint64_t steps = 0;                      // several may make one update (--accumulate)
 };
 
-/// Opens the data, builds the model once to cut it, and reads --init. Errors: bad_config, bad_data.
+/// Opens the data, cuts the model, and checks what --init holds. No weights are in memory. Errors:
+/// bad_config, bad_data.
 [[nodiscard]] result<prepared_run> prepare(const application& program,
                                            const trainer_config& config);
 
-/// The whole model as it is before the run, laid out as the config says. Errors: as `prepare`.
-[[nodiscard]] result<engine::model> build_whole(const application& program,
-                                                const trainer_config& config,
-                                                const prepared_run& run);
+/// Parameters and buffers of some layers, without memory.
+[[nodiscard]] std::vector<engine::named_tensor> tensors_of(const prepared_run& run,
+                                                           engine::layer_range which);
+[[nodiscard]] std::vector<engine::named_tensor> parameters_of(const prepared_run& run,
+                                                              engine::layer_range which);
 
 /// How the config has the model computed, as if by one stage. Errors: bad_config for an unknown
 /// loss.

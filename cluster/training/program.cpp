@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <exception>
 #include <span>
+#include <string_view>
 #include <variant>
 
+#include "cluster/launch/agents/agent.hpp"
 #include "cluster/launch/process_start.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
@@ -36,12 +38,32 @@ struct performer {
   }
 };
 
+// `PROGRAM --check FLAGS`: every error of the settings, or what they would have run where.
+int run_check(const program_info& info, const program_actions& actions,
+              std::span<const char* const> arguments) {
+  const char* const name = info.name.c_str();
+  const auto errors = errors_in_file(info, arguments);
+  for (const auto& each : errors) std::fprintf(stderr, "%s: %s\n", name, each.c_str());
+  if (!errors.empty()) return exit_refused;
+  const auto asked = read_command_line(info, arguments);
+  if (!asked) return report(name, asked.error());
+  const auto* const config = std::get_if<trainer_config>(&*asked);
+  if (config == nullptr || !actions.check) return std::visit(performer{name, actions}, *asked);
+  const auto text = actions.check(*config);
+  if (!text) return report(name, text.error());
+  std::fputs(text->c_str(), stdout);
+  return 0;
+}
+
 }  // namespace
 
 int run_program(const program_info& info, const program_actions& actions, int argc,
                 const char* const* argv) try {
   prepare_process();
   const auto arguments = std::span<const char* const>(argv, static_cast<std::size_t>(argc));
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  if (first == agent_word) return run_agent();
+  if (first == "--check") return run_check(info, actions, arguments.subspan(2));
   const auto asked = read_command_line(info, arguments.subspan(1));
   if (!asked) return report(info.name.c_str(), asked.error());
   return std::visit(performer{info.name.c_str(), actions}, *asked);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "cluster/config/command_line.hpp"
 #include "cluster/training/saving/exit_codes.hpp"
@@ -13,6 +14,8 @@ struct program_actions {
   std::function<result<run_end>(const trainer_config&)> train;
   /// As a node of another process's run of the same program.
   std::function<result<void>(const node_options&)> serve;
+  /// What `--check` shows instead of training; left out: it shows nothing but errors.
+  std::function<result<std::string>(const trainer_config&)> check = {};
 };
 
 /// Reads the command line, acts, and says on stderr what went wrong. Returns the exit code: see

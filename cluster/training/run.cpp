@@ -11,27 +11,24 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
+#include "cluster/membership/launch_choice.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
+#include "cluster/training/initial_state.hpp"
 #include "cluster/training/node_run.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "cluster/training/reporter.hpp"
-#include "cluster/training/saving/checkpoint.hpp"
 #include "cluster/training/saving/saving.hpp"
+#include "cluster/training/saving/streams.hpp"
 #include "cluster/training/verify.hpp"
-#include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
 namespace {
 
-result<std::unique_ptr<node_launcher>> place_nodes(const application& program,
-                                                   const trainer_config& config) {
-  if (config.pipeline.stages_in == placement::threads)
-    return make_thread_launcher(program.info.known);
-  return process_launcher_of(config);
-}
+/// Of weights and state that pass through the trainer, in one message.
+constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
 
 std::vector<std::string> node_names(std::uint32_t stages) {
   std::vector<std::string> names;
@@ -39,8 +36,15 @@ std::vector<std::string> node_names(std::uint32_t stages) {
   return names;
 }
 
+result<launch_choice> place_nodes(const application& program, const trainer_config& config) {
+  if (config.pipeline.stages_in == placement::threads)
+    return launch_choice{make_thread_launcher(program.info.known), config.link.listen};
+  return choose_launcher(config, node_names(config.pipeline.stages));
+}
+
 actors::build_stage order_for(const trainer_config& config, const prepared_run& run,
-                              const engine::model_layout& layout, std::uint32_t stage) {
+                              const engine::model_layout& layout, std::uint32_t stage,
+                              int threads) {
   const auto& optimizer = config.optimizer;
   std::vector<engine::layer_range> slices;
   for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
@@ -54,7 +58,7 @@ actors::build_stage order_for(const trainer_config& config, const prepared_run& 
           .loss = config.train.loss,
           .precision = std::string(name_of(config.model.precision)),
           .channels_last = config.model.memory_format == memory_format::channels_last,
-          .threads = threads_per_stage(config.pipeline, std::thread::hardware_concurrency()),
+          .threads = threads,
           .idle_cores = config.pipeline.idle_cores,
           .recompute = config.pipeline.recompute,
           .optimizer = optimizer.name,
@@ -95,6 +99,19 @@ void tell(const prepared_run& run, const std::vector<actors::build_stage>& order
              " micro-batches; optimizer " + orders.front().optimizer);
 }
 
+/// Which nodes the stages are on, and what carries what they send each other.
+void tell_edges(node_group& group, const trainer_config& config) {
+  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  if (!places) return;  // there are no nodes
+  const auto stage = [&](std::size_t i) {
+    return "stage-" + std::to_string(i) + " (" + config.cluster.nodes[places->at(i)].name + ", " +
+           group.node().address_of(group.hosts().at(i)).address + ")";
+  };
+  const auto carrier = std::string(messages::name_of(transport_of(config.link)));
+  for (std::size_t i = 0; i + 1 < places->size(); ++i)
+    log::info(stage(i) + " -> " + stage(i + 1) + ": " + carrier);
+}
+
 actors::training training_of(const trainer_config& config, const prepared_run& run) {
   return {.steps = run.steps,
           .batch_size = config.train.batch_size,
@@ -110,41 +127,25 @@ actors::training training_of(const trainer_config& config, const prepared_run& r
 }
 
 /// What the program shows of its model, trained by the stages.
-result<void> show(const application& program, const trainer_config& config, const prepared_run& run,
+result<void> show(const application& program, const trainer_config& config,
                   actors::pipeline& stages, reporter& report) {
   if (!program.show) return {};
-  const auto layers = build_whole(program, config, run);
-  if (!layers) return tl::unexpected(layers.error());
-  const auto weights = stages.read_weights();
-  if (!weights) return tl::unexpected(weights.error());
-  if (auto loaded = engine::load_weights(*layers, *weights); !loaded) return loaded;
-  if (const auto text = program.show(*layers, config); !text.empty()) report.print(text);
+  const auto text =
+      program.show([&stages](const at::Tensor& inputs) { return stages.predict(inputs); }, config);
+  if (!text) return tl::unexpected(text.error());
+  if (!text->empty()) report.print(*text);
   return {};
 }
 
 /// What --save asks for.
-saved_parts parts_of(actors::pipeline& stages, const train_config& config) {
-  saved_parts parts{.weights = [&stages] { return stages.read_weights(); }, .state = {}};
-  if (!config.save_state) return parts;
-  parts.state = [&stages](const auto& weights) {
-    return stages.read_state().map(
-        [&weights](auto states) { return state_of(weights, std::move(states)); });
-  };
+saved_parts parts_of(actors::pipeline& stages, const train_config& config,
+                     const prepared_run& run) {
+  saved_parts parts{
+      .weights = [&stages,
+                  &run] { return result<engine::tensor_stream>(weights_of(stages, run.layers)); },
+      .state = {}};
+  if (config.save_state) parts.state = [&stages] { return state_of(stages); };
   return parts;
-}
-
-/// Gives each stage's optimizer the state of all its chunks, if there is any.
-result<void> load_states(actors::pipeline& stages, const prepared_run& run,
-                         const engine::model_layout& layout) {
-  for (std::uint32_t stage = 0; stage < layout.stages && !run.states.empty(); ++stage) {
-    std::vector<engine::named_tensor> kept;
-    for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
-      std::ranges::copy(run.states[layout.virtual_stage_of({stage, chunk})],
-                        std::back_inserter(kept));
-    if (kept.empty()) continue;
-    if (auto loaded = stages.load_state(stage, kept); !loaded) return loaded;
-  }
-  return {};
 }
 
 /// Drives the composed stages through the run. The weights are saved before the last evaluation.
@@ -158,7 +159,7 @@ result<void> train(node_group& group, actors::pipeline& stages, const applicatio
     const auto print = [&](const std::vector<std::string>& lines) { (*report)->print(lines); };
     if (auto same = verify(stages, program, config, run, print); !same) return same;
   }
-  const auto parts = parts_of(stages, config.train);
+  const auto parts = parts_of(stages, config.train, run);
   const actors::training_events events{
       [&](std::uint64_t step, const auto& outcome) { (*report)->step(step, outcome); },
       [&](const auto& outcome) {
@@ -179,7 +180,7 @@ result<void> train(node_group& group, actors::pipeline& stages, const applicatio
   if (run.data->skipped() > 0)
     log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
   if (auto saved = control.saver.save_if_lost(parts); !saved) return saved;
-  return control.stop.wanted() ? result<void>() : show(program, config, run, stages, **report);
+  return control.stop.wanted() ? result<void>() : show(program, config, stages, **report);
 }
 
 /// Builds the stages on their nodes and trains with them.
@@ -188,15 +189,17 @@ result<void> drive(node_group& group, const application& program, const trainer_
   const auto schedule = schedule_of(config.pipeline, program.info.known.schedules);
   const auto layout = engine::layout_of(schedule, config.pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
+  const auto threads = threads_of_stages(config, std::thread::hardware_concurrency());
   std::vector<actors::build_stage> orders;
   for (std::uint32_t i = 0; i < layout->stages; ++i)
-    orders.push_back(order_for(config, run, *layout, i));
+    orders.push_back(order_for(config, run, *layout, i, threads.at(i)));
   tell(run, orders,
        config.pipeline.stages_in == placement::threads
            ? "threads of this process"
            : "link " + std::string(name_of(transport_of(config.link))));
   auto stages = group.build(orders);
   if (!stages) return tl::unexpected(stages.error());
+  tell_edges(group, config);
   auto pipeline = actors::pipeline::compose(
       group.system(), *stages, schedule,
       actors::pipeline_options{.credits = config.pipeline.credits,
@@ -204,12 +207,10 @@ result<void> drive(node_group& group, const application& program, const trainer_
                                .skip_bad_steps = config.train.on_nan == nan_policy::skip,
                                .loss_scale = run.scaler ? 1 : loss_scale_of(config),
                                .scaler = run.scaler,
-                               .clip_norm = config.optimizer.clip_norm});
+                               .clip_norm = config.optimizer.clip_norm,
+                               .pieces = {.bytes = bytes_at_once}});
   if (!pipeline) return tl::unexpected(pipeline.error());
-  for (std::uint32_t i = 0; i < run.weights.size(); ++i) {
-    if (auto loaded = pipeline->load_weights(i, run.weights[i]); !loaded) return loaded;
-  }
-  if (auto loaded = load_states(*pipeline, run, *layout); !loaded) return loaded;
+  if (auto loaded = load_init(*pipeline, run); !loaded) return loaded;
   return train(group, *pipeline, program, config, run, control);
 }
 
@@ -224,10 +225,11 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
       for (const auto& line : engine::to_lines(*run->predicted, run->layer_names)) log::info(line);
     return run_end{};
   }
-  auto where = place_nodes(program, config);
-  if (!where) return tl::unexpected(where.error());
+  auto placed = place_nodes(program, config);
+  if (!placed) return tl::unexpected(placed.error());
   return run_nodes(
-      {.where = std::move(*where),
+      {.where = std::move(placed->where),
+       .listen = std::move(placed->listen),
        .names = node_names(config.pipeline.stages),
        .progress = stage_progress_of(config, *run),
        .drive = [&](node_group& group) { return drive(group, program, config, *run, control); }},

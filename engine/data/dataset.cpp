@@ -149,7 +149,9 @@ result<std::vector<batch>> split_batch(const batch& whole, std::int64_t microbat
     std::vector<batch> parts;
     std::int64_t begin = 0;
     for (const auto size : *sizes) {
-      parts.push_back({whole.inputs.narrow(0, begin, size), whole.labels.narrow(0, begin, size)});
+      parts.push_back(
+          {whole.inputs.narrow(0, begin, size),
+           whole.labels.defined() ? whole.labels.narrow(0, begin, size) : at::Tensor()});
       begin += size;
     }
     return parts;

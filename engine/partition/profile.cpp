@@ -10,8 +10,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <memory>
-#include <unordered_map>
 
 #include "engine/autograd/autocast.hpp"
 #include "engine/model/model.hpp"
@@ -54,129 +54,149 @@ class stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-/// One measured pass after another over the same micro-batch.
-class profiler {
+constexpr std::size_t most_cached = std::size_t{32} << 20;
+
+/// Other memory that passes through the caches between two measurements.
+class cache_sweep {
  public:
-  profiler(const model& layers, const stage_options& how, const batch& samples)
-      : layers_(layers),
-        how_(how),
-        labels_(samples.labels.to(how.device)),
-        sum_(parameters(layers).size()) {
-    input_ = samples.inputs.detach().to(how.device);
-    if (how.channels_last && input_.dim() == 4)
-      input_ = input_.contiguous(at::MemoryFormat::ChannelsLast);
-    for (const auto& [name, tensor] : parameters(layers))
-      index_of_.emplace(tensor.unsafeGetTensorImpl(), index_of_.size());
-  }
+  explicit cache_sweep(std::size_t model_bytes)
+      : memory_(std::min(model_bytes, most_cached) / sizeof(std::uint64_t), 1) {}
 
-  /// Bytes kept and passed on: what each layer leaves alive while the graph is held by its end.
-  void measure_bytes(std::vector<layer_cost>& costs) const {
-    const byte_counter bytes;
-    at::Tensor x = input_;
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const double before = bytes.live();
-      x = forward(i, x);
-      costs[i].kept_bytes = std::max(0.0, bytes.live() - before);
-      costs[i].output_bytes = static_cast<double>(x.nbytes());
-      for (const auto& [name, tensor] : layers_[i]->parameters())
-        costs[i].parameter_bytes += tensor.nbytes();
-    }
-  }
-
-  /// Seconds of each layer's forward, backward and deferred weights.
-  std::vector<layer_cost> measure_times() {
-    std::vector<layer_cost> costs(layers_.size());
-    std::vector<at::Tensor> ends{input_};  // ends[i]: what goes into layer i
-    stopwatch watch;
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      ends.push_back(forward(i, ends.back()));
-      costs[i].forward_s = watch.lap();
-    }
-    auto loss = how_.loss(ends.back(), labels_) * 1.0;
-    costs.back().forward_s += watch.lap();
-
-    at::Tensor gradient = at::ones_like(loss);
-    at::Tensor end = loss;
-    for (std::size_t i = layers_.size(); i-- > 0;) {
-      watch.lap();
-      gradient = backward(i, ends[i], end, gradient, costs[i]);
-      end = ends[i];
-      ends[i + 1].reset();
-    }
-    return costs;
-  }
-
-  /// What an optimizer with one buffer a parameter costs: a few passes over its memory.
-  void measure_update(std::vector<layer_cost>& costs) const {
-    const at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      stopwatch watch;
-      for (const auto& [name, tensor] : layers_[i]->parameters())
-        at::mul(tensor, 0.9).add_(tensor, 0.1).add_(tensor, 0.1);
-      costs[i].update_s = watch.lap();
-    }
+  void operator()() {
+    for (auto& each : memory_) each += total_;
+    total_ = memory_.empty() ? 0 : memory_.back();
   }
 
  private:
-  at::Tensor forward(std::size_t i, const at::Tensor& x) const {
-    const autocast_guard autocast(autocast_type(how_.precision), how_.device.type());
-    return run_layer(*layers_[i], x, /*training=*/true);
+  std::vector<std::uint64_t> memory_;
+  std::uint64_t total_ = 1;
+};
+
+/// Where autograd records, another tensor of the same values that is no leaf: what a layer is given
+/// in a model, and may write.
+at::Tensor as_in_a_model(const at::Tensor& input) {
+  return input.requires_grad() ? input.clone() : input;
+}
+
+/// Measures one layer after another. Each gives its output to the next.
+class profiler {
+ public:
+  profiler(const stage_options& how, const batch& samples, std::size_t model_bytes)
+      : how_(how), labels_(samples.labels.to(how.device)), sweep_(model_bytes) {
+    input_ = samples.inputs.detach().to(how.device);
+    if (how.channels_last && input_.dim() == 4)
+      input_ = input_.contiguous(at::MemoryFormat::ChannelsLast);
   }
 
-  at::Tensor backward(std::size_t i, const at::Tensor& begin, const at::Tensor& end,
-                      const at::Tensor& gradient, layer_cost& cost) {
+  /// `is_last`: the loss is behind it.
+  void measure(layer& which, bool is_last, int repeats, layer_cost& cost) {
+    const auto parameters = which.parameters();
+    gradient_sum sum(parameters.size());  // lives from pass to pass, as a step's sum does
+    const auto output = measure_bytes(which, cost);
+    measure_update(parameters, cost);
+    static_cast<void>(measure_times(which, parameters, is_last, sum));  // warms up
+    for (int i = 0; i < repeats; ++i) {
+      const auto pass = measure_times(which, parameters, is_last, sum);
+      for (const auto part : {&layer_cost::forward_s, &layer_cost::input_s, &layer_cost::weight_s})
+        cost.*part = i == 0 ? pass.*part : std::min(cost.*part, pass.*part);
+    }
+    input_ = output.detach();
+    if (output.requires_grad()) input_.requires_grad_();
+  }
+
+ private:
+  /// Bytes kept and passed on: what the layer leaves alive while its output is there.
+  at::Tensor measure_bytes(layer& which, layer_cost& cost) const {
+    const auto input = as_in_a_model(input_);
+    const byte_counter bytes;
+    const auto output = forward(which, input);
+    cost.kept_bytes = std::max(0.0, bytes.live());
+    cost.output_bytes = static_cast<double>(output.nbytes());
+    for (const auto& [name, tensor] : which.parameters()) cost.parameter_bytes += tensor.nbytes();
+    return output;
+  }
+
+  /// What an optimizer with one buffer a parameter costs: a few passes over its memory.
+  static void measure_update(const std::vector<named_tensor>& parameters, layer_cost& cost) {
+    const at::NoGradGuard no_grad;
     stopwatch watch;
+    for (const auto& [name, tensor] : parameters)
+      at::mul(tensor, 0.9).add_(tensor, 0.1).add_(tensor, 0.1);
+    cost.update_s = watch.lap();
+  }
+
+  /// Seconds of forward, backward and deferred weights.
+  layer_cost measure_times(layer& which, const std::vector<named_tensor>& parameters, bool is_last,
+                           gradient_sum& sum) {
+    layer_cost cost;
+    sweep_();
+    const auto input = input_.requires_grad() ? input_.clone().detach().requires_grad_() : input_;
+    stopwatch watch;
+    auto end = forward(which, input);
+    if (is_last) end = how_.loss(end, labels_) * 1.0;
+    cost.forward_s = watch.lap();
+    sweep_();
     std::vector<at::Tensor> wanted;
-    for (const auto& [name, tensor] : layers_[i]->parameters()) wanted.push_back(tensor);
-    const auto parameters = wanted.size();
-    if (begin.requires_grad()) wanted.push_back(begin);
-    if (wanted.empty() || !end.requires_grad()) return {};
+    for (const auto& [name, tensor] : parameters) wanted.push_back(tensor);
+    if (input.requires_grad()) wanted.push_back(input);
+    if (wanted.empty() || !end.requires_grad()) return cost;
+    const auto gradient = at::ones_like(end);
+    watch.lap();
     weight_gradient_collector later;
     const auto found = torch::autograd::grad({end}, wanted, {gradient}, /*retain_graph=*/false,
                                              /*create_graph=*/false, /*allow_unused=*/true);
     cost.input_s = watch.lap();
-    for (std::size_t p = 0; p < parameters; ++p) sum_.add(index_of(wanted[p]), found[p]);
-    for (auto& task : later.take()) sum_.add(index_of(task.weight), task.gradient());
+    for (std::size_t p = 0; p < parameters.size(); ++p) sum.add(p, found[p]);
+    for (auto& task : later.take()) sum.add(index_of(task.weight, parameters), task.gradient());
     cost.weight_s = watch.lap();
-    return begin.requires_grad() ? found.back() : at::Tensor();
+    return cost;
   }
 
-  [[nodiscard]] std::size_t index_of(const at::Tensor& parameter) const {
-    return index_of_.at(parameter.unsafeGetTensorImpl());
+  [[nodiscard]] at::Tensor forward(layer& which, const at::Tensor& x) const {
+    const autocast_guard autocast(autocast_type(how_.precision), how_.device.type());
+    return run_layer(which, x, /*training=*/true);
   }
 
-  const model& layers_;
+  static std::size_t index_of(const at::Tensor& weight,
+                              const std::vector<named_tensor>& parameters) {
+    const auto found = std::ranges::find_if(
+        parameters, [&](const auto& each) { return each.tensor.is_same(weight); });
+    return static_cast<std::size_t>(found - parameters.begin());
+  }
+
   const stage_options& how_;
   at::Tensor input_;   // [n, ...]
   at::Tensor labels_;  // [n, ...] i64
-  std::unordered_map<const at::TensorImpl*, std::size_t> index_of_;
-  gradient_sum sum_;  // lives from pass to pass, as a step's sum does
+  cache_sweep sweep_;
 };
+
+std::size_t bytes_of(const model& layers) {
+  std::size_t bytes = 0;
+  for (const auto& [name, tensor] : parameters(layers)) bytes += tensor.nbytes();
+  return bytes;
+}
 
 }  // namespace
 
-model_profile profile_model(const model& layers, const stage_options& how, const batch& samples,
-                            int repeats) {
+result<model_profile> profile_model(const model_blueprint& of, const stage_options& how,
+                                    const batch& samples, int repeats) {
   const at::AutoGradMode recording(true);
-  model_profile measured{samples.inputs.size(0), std::vector<layer_cost>(layers.size())};
+  const auto described = describe(of);
+  if (!described) return tl::unexpected(described.error());
+  const auto count = described->size();
+  model_profile measured{samples.inputs.size(0), std::vector<layer_cost>(count)};
   auto sample_shape = samples.inputs.sizes().slice(1).vec();
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    measured.layers[i].name = layers[i]->name();
-    measured.layers[i].macs = layers[i]->macs(sample_shape);
-  }
-  profiler run(layers, how, samples);
-  run.measure_bytes(measured.layers);
-  run.measure_update(measured.layers);
-  static_cast<void>(run.measure_times());  // warms up
-  std::vector<std::vector<layer_cost>> passes;
-  passes.reserve(static_cast<std::size_t>(repeats));
-  for (int i = 0; i < repeats; ++i) passes.push_back(run.measure_times());
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    for (const auto part : {&layer_cost::forward_s, &layer_cost::input_s, &layer_cost::weight_s}) {
-      const auto fastest = std::ranges::min_element(
-          passes, {}, [&](const std::vector<layer_cost>& pass) { return pass[i].*part; });
-      measured.layers[i].*part = (*fastest)[i].*part;
-    }
+  profiler run(how, samples, bytes_of(*described));
+  for (std::size_t i = 0; i < count; ++i) {
+    auto& cost = measured.layers[i];
+    cost.name = described->at(i)->name();
+    cost.macs = described->at(i)->macs(sample_shape);
+    model one;
+    auto made = make_any(of, i);
+    if (!made) return tl::unexpected(made.error());
+    one.push_back(std::move(*made));
+    to_memory_format(one, how.channels_last);
+    run.measure(*one.front(), i + 1 == count, repeats, cost);
   }
   return measured;
 }

@@ -94,7 +94,9 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
   auto output = run_layers(leaf, training);
 
   forward_outcome outcome;
-  if (options_.is_last) {
+  if (options_.is_last && !training && !labels.defined()) {
+    outcome.activation = output;
+  } else if (options_.is_last) {
     const auto targets = labels.to(options_.device);
     const double weight = static_cast<double>(input.size(0)) / static_cast<double>(batch_size);
     if (!training) outcome.correct = count_correct(output, targets);

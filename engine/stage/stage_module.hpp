@@ -44,7 +44,7 @@ struct step_terms {
 
 /// What one micro-batch's forward gives.
 struct forward_outcome {
-  at::Tensor activation;     // for the next stage; undefined on the last
+  at::Tensor activation;     // for the next stage; on the last only without labels
   double loss = 0;           // last stage: this micro-batch's share of the batch's mean loss
   std::int64_t correct = 0;  // last stage, evaluation: samples classified right
 };
@@ -66,8 +66,9 @@ class stage_module {
   void end(const step_key& step, bool keep);
 
   /// `input`: activation of the previous stage or inputs, [n, ...]; not written. `labels` [n]
-  /// i64, or [n, T] i64, on the last stage. `batch_size`: samples in the whole batch, for this
-  /// micro-batch's weight n / batch_size. A training forward keeps a context for `backward`.
+  /// i64, or [n, T] i64, on the last stage; an evaluation may have none. `batch_size`: samples in
+  /// the whole batch, for this micro-batch's weight n / batch_size. A training forward keeps a
+  /// context for `backward`.
   forward_outcome forward(const step_key& step, step_kind kind, microbatch_id microbatch,
                           const at::Tensor& input, const at::Tensor& labels,
                           std::int64_t batch_size);

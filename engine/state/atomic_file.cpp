@@ -90,12 +90,20 @@ result<void> atomic_file::open() {
   }
 }
 
+result<void> atomic_file::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (offset != position_ && ::lseek(descriptor_, static_cast<off_t>(offset), SEEK_SET) < 0)
+    return failed("the write failed: " + reason_now());
+  position_ = offset;
+  return write(bytes);
+}
+
 result<void> atomic_file::write(std::span<const std::byte> bytes) {
   constexpr std::size_t most = std::size_t{1} << 30;  // Linux writes at most 2 GiB a call
   while (!bytes.empty()) {
     const auto written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), most));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return failed("the write failed: " + reason_now());
+    position_ += static_cast<std::uint64_t>(written);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
   return {};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -23,7 +24,11 @@ class atomic_file {
   atomic_file& operator=(const atomic_file&) = delete;
   ~atomic_file();
 
+  /// Behind what was written last.
   [[nodiscard]] result<void> write(std::span<const std::byte> bytes);
+  /// From the byte `offset` of the file on; what is between written places and written nowhere is
+  /// zero.
+  [[nodiscard]] result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   /// Syncs the bytes, renames, syncs the folder. Nothing may be written afterwards.
   [[nodiscard]] result<void> commit();
 
@@ -36,6 +41,7 @@ class atomic_file {
   std::filesystem::path target_;     // what is replaced
   std::filesystem::path temporary_;  // empty: there is none
   int descriptor_ = -1;
+  std::uint64_t position_ = 0;  // where the next write goes
 };
 
 }  // namespace troupe::engine

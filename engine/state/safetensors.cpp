@@ -3,23 +3,20 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
-#include <system_error>
+#include <unordered_map>
 #include <utility>
 
 #include "engine/state/atomic_file.hpp"
+#include "engine/state/mapped_file.hpp"
 #include "engine/state/safetensors_header.hpp"
 
 namespace troupe::engine {
@@ -29,54 +26,15 @@ tl::unexpected<error> bad_file(const std::filesystem::path& file, const std::str
   return fail(errc::bad_data, file.string() + " " + what);
 }
 
-// A whole file in memory. Private and writable: a parameter loaded from it may be updated in place.
-class mapping {
- public:
-  mapping(void* bytes, std::size_t size) : bytes_(bytes), size_(size) {}
-  mapping(const mapping&) = delete;
-  mapping& operator=(const mapping&) = delete;
-  ~mapping() {
-    if (size_ > 0) ::munmap(bytes_, size_);
-  }
-
-  [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(bytes_); }
-  [[nodiscard]] std::span<const std::byte> bytes() const { return {data(), size_}; }
-
- private:
-  void* bytes_;
-  std::size_t size_;
-};
-
-result<std::shared_ptr<mapping>> map_descriptor(const std::filesystem::path& file, int descriptor) {
-  struct stat about {};
-  if (::fstat(descriptor, &about) != 0)
-    return bad_file(file, "cannot be read: " + std::generic_category().message(errno));
-  if (!S_ISREG(about.st_mode)) return bad_file(file, "is not a file");
-  const auto size = static_cast<std::size_t>(about.st_size);
-  if (size == 0) return std::make_shared<mapping>(nullptr, 0);
-  void* bytes =
-      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
-  if (bytes == MAP_FAILED)
-    return bad_file(file, "cannot be mapped: " + std::generic_category().message(errno));
-  return std::make_shared<mapping>(bytes, size);
-}
-
-result<std::shared_ptr<mapping>> map_file(const std::filesystem::path& file) {
-  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0)
-    return bad_file(file, "cannot be opened: " + std::generic_category().message(errno));
-  auto mapped = map_descriptor(file, descriptor);
-  ::close(descriptor);
-  return mapped;
-}
-
 struct opened_file {
-  std::shared_ptr<mapping> mapped;
+  std::shared_ptr<mapped_file> mapped;
   safetensors_header header;
 };
 
 result<opened_file> open_safetensors(const std::filesystem::path& file) {
-  auto mapped = map_file(file);
+  const auto opened = open_to_read(file);
+  if (!opened) return tl::unexpected(opened.error());
+  auto mapped = mapped_file::map(file, *opened);
   if (!mapped) return tl::unexpected(mapped.error());
   auto header = parse_safetensors_header((*mapped)->bytes());
   if (!header) return bad_file(file, header.error().text);
@@ -115,60 +73,103 @@ result<std::vector<named_tensor>> tensors_of(const std::filesystem::path& file,
   return tensors;
 }
 
-std::optional<std::string> unfit(const named_tensor& item, std::set<std::string>& names) {
-  const auto& [name, tensor] = item;
-  if (name == "__metadata__") return "has the one name that the format keeps for itself";
-  if (!names.insert(name).second) return "is given twice";
-  if (!tensor.defined()) return "is undefined";
-  if (tensor.layout() != at::kStrided || tensor.is_quantized()) return "is sparse or quantised";
-  if (!safetensors_type_name(tensor.scalar_type()))
-    return std::string("has the type ") + c10::toString(tensor.scalar_type()) +
+std::optional<std::string> unfit(const tensor_form& item, std::set<std::string>& names) {
+  if (item.name == "__metadata__") return "has the one name that the format keeps for itself";
+  if (!names.insert(item.name).second) return "is given twice";
+  if (!safetensors_type_name(item.type))
+    return std::string("has the type ") + c10::toString(item.type) +
            ", which safetensors files cannot hold here";
   return std::nullopt;
 }
 
-// The order of the bytes: wide types first, so that every tensor is aligned without padding.
-std::vector<std::size_t> byte_order(const std::vector<named_tensor>& tensors) {
-  std::vector<std::size_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&tensors](std::size_t left, std::size_t right) {
-    return tensors[left].tensor.element_size() > tensors[right].tensor.element_size();
-  });
-  return order;
-}
-
-safetensors_header header_for(const std::vector<named_tensor>& tensors,
-                              const std::vector<std::size_t>& order) {
+// The bytes of wide types first, so that every tensor is aligned without padding.
+safetensors_header header_for(const std::vector<tensor_form>& forms) {
   safetensors_header header;
-  for (const auto& [name, tensor] : tensors)
-    header.tensors.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), 0, 0});
+  std::vector<std::size_t> order(forms.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater(),
+                           [&](std::size_t i) { return c10::elementSize(forms[i].type); });
+  for (const auto& [name, type, shape] : forms) header.tensors.push_back({name, type, shape, 0, 0});
   std::uint64_t at = 0;
   for (const auto index : order) {
-    header.tensors[index].begin = at;
-    at += tensors[index].tensor.nbytes();
-    header.tensors[index].end = at;
+    auto& entry = header.tensors[index];
+    entry.begin = at;
+    at += static_cast<std::uint64_t>(c10::multiply_integers(entry.shape)) *
+          c10::elementSize(entry.type);
+    entry.end = at;
   }
   return header;
 }
 
-result<void> save(const std::filesystem::path& file, const std::vector<named_tensor>& tensors) {
+// Puts tensors where the header says, in whatever order they come.
+class data_writer {
+ public:
+  data_writer(atomic_file& out, const safetensors_header& header, std::uint64_t data_begin)
+      : out_(out), data_begin_(data_begin) {
+    for (const auto& entry : header.tensors)
+      open_.emplace(entry.name, open_tensor{.entry = &entry});
+  }
+
+  result<void> put(const std::string& name, std::uint64_t first, const at::Tensor& run) {
+    const auto found = open_.find(name);
+    if (found == open_.end()) return wrong(name, "was not announced");
+    auto& [entry, next] = found->second;
+    const auto bytes = run.detach().cpu().resolve_neg().contiguous();
+    const auto begin = entry->begin + first * bytes.element_size();
+    if (bytes.scalar_type() != entry->type || begin != entry->begin + next ||
+        begin + bytes.nbytes() > entry->end)
+      return wrong(name, "is not what was announced");
+    next += bytes.nbytes();
+    return out_.write_at(data_begin_ + begin,
+                         {static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()});
+  }
+
+  [[nodiscard]] result<void> check_complete() const {
+    for (const auto& [name, tensor] : open_)
+      if (tensor.next != tensor.entry->end - tensor.entry->begin)
+        return wrong(name, "did not come whole");
+    return {};
+  }
+
+ private:
+  struct open_tensor {
+    const safetensors_entry* entry;
+    std::uint64_t next = 0;  // byte
+  };
+
+  static tl::unexpected<error> wrong(const std::string& name, const std::string& why) {
+    return fail(errc::bad_data, "tensor \"" + name + "\" " + why);
+  }
+
+  atomic_file& out_;
+  std::uint64_t data_begin_;
+  std::unordered_map<std::string, open_tensor> open_;
+};
+
+result<void> save(const std::filesystem::path& file, const tensor_stream& tensors) {
   std::set<std::string> names;
-  for (const auto& item : tensors)
+  for (const auto& item : tensors.forms)
     if (auto problem = unfit(item, names))
       return fail(errc::bad_data,
                   "cannot save " + file.string() + ": tensor \"" + item.name + "\" " + *problem);
-  const auto order = byte_order(tensors);
-  const auto header = format_safetensors_header(header_for(tensors, order));
+  const auto header = header_for(tensors.forms);
+  const auto text = format_safetensors_header(header);
   auto out = atomic_file::create(file);
   if (!out) return tl::unexpected(out.error());
-  auto written = (*out)->write(std::as_bytes(std::span(header)));
-  for (std::size_t i = 0; written && i < order.size(); ++i) {
-    // One tensor at a time: a model on a device never needs a second copy of itself here.
-    const auto bytes = tensors[order[i]].tensor.detach().cpu().resolve_neg().contiguous();
-    written =
-        (*out)->write({static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()});
-  }
-  return written ? (*out)->commit() : written;
+  if (auto begun = (*out)->write_at(0, std::as_bytes(std::span(text))); !begun) return begun;
+  data_writer data(**out, header, text.size());
+  const auto sent = tensors.send([&](const auto& name, std::uint64_t first, const auto& run) {
+    return data.put(name, first, run);
+  });
+  if (!sent) return sent;
+  if (auto complete = data.check_complete(); !complete) return complete;
+  return (*out)->commit();
+}
+
+std::optional<std::string> unreadable(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "is undefined";
+  if (tensor.layout() != at::kStrided || tensor.is_quantized()) return "is sparse or quantised";
+  return std::nullopt;
 }
 
 }  // namespace
@@ -183,13 +184,33 @@ result<std::vector<named_tensor>> load_safetensors(const std::filesystem::path& 
   }
 }
 
-result<void> save_safetensors(const std::filesystem::path& file,
-                              const std::vector<named_tensor>& tensors) {
+result<void> save_safetensors(const std::filesystem::path& file, const tensor_stream& tensors) {
   try {
     return save(file, tensors);
   } catch (const std::exception& problem) {
     return fail(errc::bad_data, "cannot save " + file.string() + ": " + problem.what());
   }
+}
+
+result<void> save_safetensors(const std::filesystem::path& file,
+                              const std::vector<named_tensor>& tensors) {
+  for (const auto& [name, tensor] : tensors)
+    if (const auto problem = unreadable(tensor))
+      return fail(errc::bad_data,
+                  "cannot save " + file.string() + ": tensor \"" + name + "\" " + *problem);
+  return save_safetensors(file, stream_of(tensors));
+}
+
+tensor_stream stream_of(std::vector<named_tensor> tensors) {
+  tensor_stream made;
+  for (const auto& [name, tensor] : tensors)
+    made.forms.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  made.send = [held = std::move(tensors)](const tensor_stream::taker& take) -> result<void> {
+    for (const auto& [name, tensor] : held)
+      if (auto taken = take(name, 0, tensor); !taken) return taken;
+    return {};
+  };
+  return made;
 }
 
 }  // namespace troupe::engine

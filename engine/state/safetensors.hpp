@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/base/named_tensor.hpp"
+#include "engine/state/tensor_stream.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::engine {
@@ -19,10 +20,14 @@ namespace troupe::engine {
 /// and, where there is one, the tensor.
 [[nodiscard]] result<std::vector<named_tensor>> load_safetensors(const std::filesystem::path& file);
 
-/// Writes tensors (any device and dense layout; stored contiguous) beside `file`, syncs, then
-/// renames over it, so that a reader never sees half a file. The same content gives the same bytes.
-/// Errors: io_failed naming the file, which is then as it was before; bad_data naming a tensor that
-/// the format cannot hold (its type, a name given twice, text that is not UTF-8).
+/// Writes tensors as they come beside `file`, syncs, then renames over it, so that a reader never
+/// sees half a file. The same content gives the same bytes. Errors: io_failed naming the file,
+/// which is then as it was before; bad_data naming a tensor that the format cannot hold (its type,
+/// a name given twice, text that is not UTF-8) or that came in part; those of the stream.
+[[nodiscard]] result<void> save_safetensors(const std::filesystem::path& file,
+                                            const tensor_stream& tensors);
+
+/// The same for tensors in memory (any device and dense layout; stored contiguous).
 [[nodiscard]] result<void> save_safetensors(const std::filesystem::path& file,
                                             const std::vector<named_tensor>& tensors);
 

@@ -80,12 +80,12 @@ result<fs::path> anywhere_saver::save_in(const fs::path& folder, const order& wh
   return file;
 }
 
-result<saved_file> anywhere_saver::save(const std::vector<named_tensor>& tensors) {
+result<saved_file> anywhere_saver::save(const tensor_stream& tensors) {
   return write({file_, usual_name, tensors});
 }
 
 result<saved_file> anywhere_saver::save_companion(const fs::path& first,
-                                                  const std::vector<named_tensor>& tensors) {
+                                                  const tensor_stream& tensors) {
   return write({companion_(first), companion_(usual_name).string(), tensors});
 }
 

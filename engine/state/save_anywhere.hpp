@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/named_tensor.hpp"
+#include "engine/state/tensor_stream.hpp"
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
 
@@ -42,21 +42,21 @@ class anywhere_saver {
                  companion_name companion = {});
 
   /// Tries `file`, and once more with the spare descriptors given up; then the other folders, where
-  /// no file is replaced. Errors: io_failed, with the reason of each place; bad_data as
-  /// save_safetensors.
-  [[nodiscard]] result<saved_file> save(const std::vector<named_tensor>& tensors);
+  /// no file is replaced: the tensors are asked for each time. Errors: io_failed, with the reason
+  /// of each place; others as save_safetensors.
+  [[nodiscard]] result<saved_file> save(const tensor_stream& tensors);
 
   /// Saves the companion of a file that `save` has written, beside it, or else elsewhere as there.
   /// Needs the name of companions. Errors: as there.
   [[nodiscard]] result<saved_file> save_companion(const std::filesystem::path& first,
-                                                  const std::vector<named_tensor>& tensors);
+                                                  const tensor_stream& tensors);
 
  private:
   /// What is to be written: where, and under which name where that one is too long.
   struct order {
     std::filesystem::path file;
     std::string short_name;
-    const std::vector<named_tensor>& tensors;
+    const tensor_stream& tensors;
   };
 
   [[nodiscard]] result<saved_file> write(const order& what);

@@ -30,25 +30,6 @@ bool within(double difference, double scale, double tolerance) {
   return difference <= tolerance * scale;
 }
 
-tensor_difference compare_tensors(const named_tensor& here, const at::Tensor& there,
-                                  double tolerance) {
-  tensor_difference out{.name = here.name};
-  if (!here.tensor.defined() && !there.defined()) {
-    out.same_bits = out.passed = true;
-  } else if (!here.tensor.defined() || !there.defined()) {
-    out.problem = here.tensor.defined() ? "missing in one process" : "missing in the pipeline";
-  } else if (here.tensor.sizes() != there.sizes()) {
-    out.problem = "of another shape";
-  } else {
-    out.same_bits = same_bits(here.tensor, there);
-    out.scale = largest_entry(there);
-    out.largest = largest_entry(here.tensor.to(at::kDouble).sub(there.to(at::kDouble)));
-    const bool close = tolerance > 0 && within(out.largest, out.scale, tolerance);
-    out.passed = std::isfinite(out.scale) && (out.same_bits || close);
-  }
-  return out;
-}
-
 std::vector<tensor_difference> compare_all(const std::vector<named_tensor>& pipeline,
                                            const std::vector<named_tensor>& one_process,
                                            double tolerance) {
@@ -71,10 +52,7 @@ std::string number(double value) {
 }
 
 std::string line_of(const char* what, const tensor_difference& of) {
-  std::string line = std::string(of.passed ? "  pass  " : "  FAIL  ") + what + " " + of.name + ": ";
-  if (!of.problem.empty()) return line + of.problem;
-  if (of.same_bits) return line + "same bits, largest " + number(of.scale);
-  return line + "differs by " + number(of.largest) + ", largest " + number(of.scale);
+  return std::string(of.passed ? "  pass  " : "  FAIL  ") + what + " " + in_words(of);
 }
 
 std::string loss_line(const verification& of) {
@@ -85,9 +63,35 @@ std::string loss_line(const verification& of) {
 
 }  // namespace
 
+std::string in_words(const tensor_difference& of) {
+  if (!of.problem.empty()) return of.name + ": " + of.problem;
+  if (of.same_bits) return of.name + ": same bits, largest " + number(of.scale);
+  return of.name + ": differs by " + number(of.largest) + ", largest " + number(of.scale);
+}
+
 bool verification::passed() const {
   const auto fine = [](const tensor_difference& each) { return each.passed; };
   return loss_passed && std::ranges::all_of(gradients, fine) && std::ranges::all_of(buffers, fine);
+}
+
+tensor_difference compare_tensors(const named_tensor& here, const at::Tensor& there,
+                                  double tolerance) {
+  const at::NoGradGuard no_grad;
+  tensor_difference out{.name = here.name};
+  if (!here.tensor.defined() && !there.defined()) {
+    out.same_bits = out.passed = true;
+  } else if (!here.tensor.defined() || !there.defined()) {
+    out.problem = here.tensor.defined() ? "missing in one process" : "missing in the pipeline";
+  } else if (here.tensor.sizes() != there.sizes()) {
+    out.problem = "of another shape";
+  } else {
+    out.same_bits = same_bits(here.tensor, there);
+    out.scale = largest_entry(there);
+    out.largest = largest_entry(here.tensor.to(at::kDouble).sub(there.to(at::kDouble)));
+    const bool close = tolerance > 0 && within(out.largest, out.scale, tolerance);
+    out.passed = std::isfinite(out.scale) && (out.same_bits || close);
+  }
+  return out;
 }
 
 verification compare(const step_result& pipeline, const step_result& one_process,
@@ -100,14 +104,6 @@ verification compare(const step_result& pipeline, const step_result& one_process
           .loss_passed = within(apart, std::abs(one_process.loss), tolerance),
           .gradients = compare_all(pipeline.gradients, one_process.gradients, tolerance),
           .buffers = compare_all(pipeline.buffers, one_process.buffers, tolerance)};
-}
-
-std::string first_difference(const std::vector<named_tensor>& one,
-                             const std::vector<named_tensor>& other) {
-  const at::NoGradGuard no_grad;
-  for (const auto& each : compare_all(one, other, 0))
-    if (!each.passed) return line_of("", each).substr(std::strlen("  FAIL   "));
-  return "";
 }
 
 std::vector<std::string> to_lines(const verification& outcome) {

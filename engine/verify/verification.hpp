@@ -29,13 +29,16 @@ struct verification {
   [[nodiscard]] bool passed() const;
 };
 
+/// How one tensor came out both ways; undefined is no tensor at all.
+[[nodiscard]] tensor_difference compare_tensors(const named_tensor& pipeline,
+                                                const at::Tensor& one_process, double tolerance);
+
+/// The same in words, without whether it passed.
+[[nodiscard]] std::string in_words(const tensor_difference& of);
+
 /// Compares by name: a tensor that only one side has does not pass, a NaN neither.
 [[nodiscard]] verification compare(const step_result& pipeline, const step_result& one_process,
                                    double tolerance);
-
-/// The first tensor whose bits or shape differ, in words; empty: all are the same.
-[[nodiscard]] std::string first_difference(const std::vector<named_tensor>& one,
-                                           const std::vector<named_tensor>& other);
 
 /// One line a tensor, one for the loss, and the verdict with the tolerance last.
 [[nodiscard]] std::vector<std::string> to_lines(const verification& outcome);

@@ -131,11 +131,11 @@ class paced_layer final : public engine::layer {
   at::Tensor weight_;
 };
 
-result<engine::model> build(const engine::model_order&) {
-  engine::model layers;
+result<engine::model_blueprint> build(const engine::model_order&) {
+  engine::model_blueprint made;
   const auto count = static_cast<std::uint32_t>(number("TROUPE_PACE_LAYERS", 8));
-  for (std::uint32_t i = 0; i < count; ++i) layers.push_back(std::make_unique<paced_layer>(i));
-  return layers;
+  for (std::uint32_t i = 0; i < count; ++i) made.add<paced_layer>(i);
+  return made;
 }
 
 }  // namespace

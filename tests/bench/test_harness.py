@@ -25,6 +25,7 @@ import messaging
 import optimizers
 import resnet
 import schedules
+import strangers
 from harness import Contender, Failure, Figure, Missing, Result, Run
 
 PYTHON = sys.executable
@@ -108,6 +109,16 @@ class Comparisons(unittest.TestCase):
                 for row in bench.comparisons():
                     self.assertIn(row.contender, names)
                     self.assertIn(row.peer, names | {""})
+
+
+class Strangers(unittest.TestCase):
+    def test_the_remark_says_whether_the_limit_was_kept(self) -> None:
+        found = result("mixed")
+        self.assertIn("Nothing was measured", strangers.remark(found))
+        found.readings.append({"more": 1.9})
+        self.assertIn("within the limit of 2 %", strangers.remark(found))
+        found.readings = [{"more": 2.1}]
+        self.assertIn("OVER the limit", strangers.remark(found))
 
 
 class Tables(unittest.TestCase):

@@ -253,8 +253,9 @@ std::vector<std::string> complaints(const subject& what, const outcome& ended,
       found.push_back(line.text);
     if (std::regex_search(line.text, match, exited) && std::stoi(match[2]) > 2)
       found.push_back(line.text);
-    for (const auto* bad : {"terminate called", "Assertion", "Caught signal", "pure virtual",
-                            "==== backtrace", "*** stack", "free(): ", "corrupted"})
+    for (const auto* bad :
+         {"terminate called", "Assertion", "Caught signal", "pure virtual", "==== backtrace",
+          "*** stack", "free(): ", "corrupted", "Sanitizer", "runtime error: "})
       if (line.text.find(bad) != std::string::npos) found.push_back(line.text);
   }
   if (ended.signal != 0 || ended.is_late) return found;

@@ -72,12 +72,14 @@ class troubled final : public engine::layer {
 void add(application& program, const std::string& name, trouble kind) {
   program.info.known.models[name] = [right = program.info.known.models.at("resnet18"),
                                      kind](const engine::model_order& order) {
-    auto layers = right(order);
-    if (layers) {
-      auto& last_block = layers->at(layers->size() - 3);
-      last_block = std::make_unique<troubled>(std::move(last_block), kind);
+    auto made = right(order);
+    if (made) {
+      auto& last_block = made->layers.at(made->layers.size() - 3);
+      last_block = [block = last_block, kind](const at::Generator& random) {
+        return std::make_unique<troubled>(block(random), kind);
+      };
     }
-    return layers;
+    return made;
   };
 }
 

@@ -47,9 +47,12 @@ int main(int argc, char** argv) {
   if (is_stage) {
     const auto right = program.info.known.models.at("resnet18");
     program.info.known.models["resnet18"] = [right](const engine::model_order& order) {
-      auto layers = right(order);
-      if (layers) layers->back() = std::make_unique<mistaken>(std::move(layers->back()));
-      return layers;
+      auto made = right(order);
+      if (made)
+        made->layers.back() = [last = made->layers.back()](const at::Generator& random) {
+          return std::make_unique<mistaken>(last(random));
+        };
+      return made;
     };
   }
   return troupe::main(argc, argv, program);

@@ -2,7 +2,6 @@
 // schedule, optimizer and options, trained as a pipeline of processes. docs/own_program.md explains
 // it.
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
@@ -49,16 +48,15 @@ class wave final : public engine::layer {
   at::Tensor scale_;  // [K] f32
 };
 
-result<engine::model> build_waves(const engine::model_order& order) {
-  const auto random = at::detail::createCPUGenerator(order.seed);
+result<engine::model_blueprint> waves(const engine::model_order& order) {
   const auto width = static_cast<std::int64_t>(order.options.at("width"));
-  engine::model layers;
-  layers.push_back(std::make_unique<engine::linear>("in", 2, width, random));
-  layers.push_back(std::make_unique<wave>("wave", width));
-  layers.push_back(std::make_unique<engine::linear>("hidden", width, width, random));
-  layers.push_back(std::make_unique<engine::relu>("relu"));
-  layers.push_back(std::make_unique<engine::linear>("scores", width, order.classes, random));
-  return layers;
+  engine::model_blueprint made;
+  made.add<engine::linear>("in", 2, width);
+  made.add<wave>("wave", width);
+  made.add<engine::linear>("hidden", width, width);
+  made.add<engine::relu>("relu");
+  made.add<engine::linear>("scores", width, order.classes);
+  return made;
 }
 
 /// Points of three rings around the origin: a sample depends on (seed, split, index) alone.
@@ -135,7 +133,7 @@ int main(int argc, char** argv) {
   program.info.own = {{"rings", "width", "--width", "", "N", "Width of the hidden layers",
                        integer(own(&ring_settings::width), 1, 1024), ""}};
   auto& known = program.info.known;
-  known.models["waves"] = build_waves;
+  known.models["waves"] = waves;
   known.data.add("rings", {"rings:COUNT", open_rings});
   known.losses.add("smooth", smooth);
   known.optimizers.add(heavy_ball());

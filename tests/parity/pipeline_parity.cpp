@@ -114,7 +114,7 @@ trained train_in_stages(const engine::batch& batch, const variant& how,
   caf::actor_system system(config);
   actors::host_parts parts;
   parts.models["resnet18"] = [](const engine::model_order& order) {
-    return apps::build_resnet("resnet18", order.classes, order.seed);
+    return apps::resnet_blueprint("resnet18", order.classes);
   };
   parts.optimizers = optimizers::built_in();
   const auto layout = engine::layout_for(schedule, static_cast<std::uint32_t>(cuts.size() - 1));

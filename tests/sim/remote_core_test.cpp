@@ -7,7 +7,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <random>
 #include <set>
@@ -15,7 +14,7 @@
 #include <vector>
 
 #include "actors/futures/request_table.hpp"
-#include "messages/link/simulated/simulated.hpp"
+#include "tests/sim/company.hpp"
 #include "tests/sim/seeds.hpp"
 
 namespace {
@@ -40,15 +39,12 @@ struct lookup {
   bool second = false;                      // it was an answer that came twice
 };
 
-/// A shell around a core and a table of requests, as node.cpp is one.
-class member {
+/// A node with a table of its requests.
+class member : public tests::shell<member, remote_core> {
  public:
   member(std::string name, simulated_network& network, std::mt19937_64& random)
-      : name_(std::move(name)),
-        network_(network),
-        random_(random),
-        link_(std::move(messages::make_simulated_link(network, events()).value())),
-        core_(name_, link_->listen(name_ + ":1").value(), {}, {}) {}
+      : shell(std::move(name), network, actors::process_identity{}, actors::liveness_settings{}),
+        random_(random) {}
 
   void publish() {
     published = true;
@@ -82,33 +78,17 @@ class member {
     if (active()) perform(core_.tick(now, {}, {}));
   }
 
-  void leave() {
-    if (!active()) return;
-    left = true;
-    perform(core_.leave());
-    end_if_alone();
-    network_.after(1s, [this] { link_.reset(); });
-  }
-
-  void crash() {
-    if (!active()) return;
-    crashed = true;
-    network_.crash(*link_);
-  }
-
-  [[nodiscard]] bool active() const { return !left && !crashed; }
-  [[nodiscard]] const remote_core& core() const { return core_; }
   [[nodiscard]] std::size_t outstanding() const { return requests_.outstanding(); }
-  [[nodiscard]] messages::link* wire() { return link_.get(); }
-  void heard_of(const std::string& node) { core_.heard_of(node, node + ":1"); }
 
-  bool published = false, left = false, crashed = false;
+  bool published = false;
   std::map<std::uint64_t, lookup> lookups;
   std::deque<question> questions;
   std::set<std::string> downs;
-  std::string fault;
 
  private:
+  friend shell;
+  using shell::perform_one;
+
   static constexpr auto never = std::chrono::steady_clock::time_point::max();
 
   [[nodiscard]] bool chance(std::uint64_t one_in) { return random_() % one_in == 0; }
@@ -119,23 +99,6 @@ class member {
   }
   std::uintptr_t tag_of(const std::string& node) {
     return tags_.try_emplace(node, tags_.size() + 1).first->second;
-  }
-
-  messages::link_events events() {
-    return {.on_peer_up = [this](peer_id peer) { perform(core_.peer_up(peer)); },
-            .on_frame = [this](peer_id peer,
-                               frame in) { perform(core_.frame_arrived(peer, std::move(in))); },
-            .on_peer_down =
-                [this](peer_id peer, const error& why) {
-                  perform(core_.peer_down(peer, why, now()));
-                  end_if_alone();
-                }};
-  }
-  [[nodiscard]] remote_core::clock::time_point now() const {
-    return remote_core::clock::time_point(network_.now());
-  }
-  void end_if_alone() {
-    if (left && core_.alone()) network_.after({}, [this] { link_.reset(); });
   }
 
   /// As a proxy's message goes: past the core while there is a route.
@@ -159,7 +122,7 @@ class member {
   }
 
   void perform(remote_core::effects effects) {
-    for (auto& effect : effects) std::visit([this](auto& one) { perform_one(one); }, effect);
+    shell::perform(std::move(effects));
     for (auto& [number, asked] : lookups) {
       const auto outcome = core_.outcome_of(number);
       if (!outcome) continue;
@@ -169,16 +132,10 @@ class member {
       if (asked.outcome != text || asked.second != second) fault = "a lookup has two outcomes";
     }
   }
-  void perform_one(remote_core::connect& to) {
-    link_->connect(to.address, 5s, [this, node = to.node](const result<peer_id>& peer) {
-      perform(peer ? core_.connected_to(node, *peer) : core_.connect_failed(node, peer.error()));
-    });
-  }
   void perform_one(remote_core::transmit& out) {
     if (out.what.kind == frame_kind::response) return reply(out.peer, std::move(out.what));
     link_->send(out.peer, std::move(out.what), {});
   }
-  void perform_one(remote_core::close& which) { link_->close(which.peer, which.why); }
   void perform_one(remote_core::examine&) { fault = "asks the system about a stranger"; }
   void perform_one(remote_core::route_changed& to) {
     auto& route = routes_[to.node];
@@ -218,67 +175,36 @@ class member {
     requests_.take_tagged(tag_of(down.node), [](question* asked) { ++asked->outcomes; });
   }
 
-  const std::string name_;
-  simulated_network& network_;
   std::mt19937_64& random_;
-  std::unique_ptr<messages::link> link_;
-  remote_core core_;
   actors::request_table<question> requests_{[](question*) {}};
   std::map<std::string, std::uintptr_t> tags_;
   std::map<std::string, peer_id> routes_;
   std::map<std::string, std::set<remote_core::remote_link>> links_;
 };
 
-/// What befalls the nodes of one run.
-struct troubles {
-  bool crashes = false, leaves = false, partitions = false, losses = false;
-  [[nodiscard]] bool none() const { return !crashes && !leaves && !partitions && !losses; }
-};
-
-class company {
+class company : public tests::company<member> {
  public:
-  company(std::uint64_t seed, troubles what)
-      : random_(seed),
-        what_(what),
-        network_({.seed = seed,
-                  .most_delay = std::chrono::microseconds{below(2) ? 50 : 5000},
-                  .losses = what.losses ? 0.005 : 0}) {
-    const std::uint64_t count = 2 + below(3);
-    for (std::uint64_t i = 0; i < count; ++i) {
-      names_.push_back("node-" + std::to_string(i));
-      nodes_.emplace(names_.back(), std::make_unique<member>(names_.back(), network_, random_));
-    }
-    for (auto& [name, node] : nodes_)
-      for (const auto& other : names_)
-        if (other != name) node->heard_of(other);
-  }
+  company(std::uint64_t seed, tests::troubles what)
+      : tests::company<member>(seed, what, /*most_nodes=*/4) {}
 
   std::string run() {
     for (auto& [name, node] : nodes_) at_some_time([&node] { node->publish(); });
     for (std::uint64_t number = 0; number < 60; ++number) plan(number);
     for (int i = 1; i <= 20; ++i) network_.after(i * 100ms, [this] { tick(); });
-    if (what_.crashes) at_some_time([this] { someone().crash(); });
-    if (what_.leaves) at_some_time([this] { someone().leave(); });
-    if (what_.partitions) at_some_time([this] { part(); });
-    network_.run_until_idle();
+    run_in_trouble();
     for (const auto& [name, node] : nodes_)
       if (std::string fault = judge(name, *node); !fault.empty()) return name + ": " + fault;
     return "";
   }
 
  private:
-  std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
-  member& someone() { return *nodes_.at(names_[below(names_.size())]); }
-  void at_some_time(std::function<void()> what) {
-    network_.after(std::chrono::microseconds{below(20'000)}, std::move(what));
-  }
   void tick() {
     for (auto& [name, node] : nodes_) node->tick(remote_core::clock::time_point(network_.now()));
   }
 
   void plan(std::uint64_t number) {
-    const auto from = names_[below(names_.size())];
-    const auto to = names_[below(names_.size())];
+    const auto from = somebody();
+    const auto to = somebody();
     if (from == to) return;
     at_some_time([this, from, to, number, gives_up = below(4) == 0] {
       auto& node = *nodes_.at(from);
@@ -286,14 +212,6 @@ class company {
       if (number % 3 == 1) node.ask(to);
       if (number % 3 == 2) node.link(to, number);
     });
-  }
-
-  void part() {
-    std::vector<const messages::link*> side;
-    for (const auto& name : names_)
-      if (below(2) && nodes_.at(name)->wire()) side.push_back(nodes_.at(name)->wire());
-    network_.partition(side);
-    network_.after(below(2) ? 1s : 20s, [this] { network_.heal(); });
   }
 
   [[nodiscard]] std::string judge(const std::string& name, const member& here) const {
@@ -321,12 +239,6 @@ class company {
     if (*asked.outcome == "error") return asked.published ? which + " missed what was there" : "";
     return here.downs.contains(asked.node) || here.core().lost(asked.node) ? "" : which + " failed";
   }
-
-  std::mt19937_64 random_;
-  const troubles what_;
-  simulated_network network_;
-  std::vector<std::string> names_;
-  std::map<std::string, std::unique_ptr<member>> nodes_;
 };
 
 }  // namespace
@@ -336,11 +248,6 @@ TEST_CASE("actors of nodes in peace are found once published, and every request 
 }
 
 TEST_CASE("whatever befalls nodes, every lookup and request has one outcome and links break") {
-  tests::for_each_seed(500, [](std::uint64_t seed) {
-    return company(seed, {.crashes = (seed & 1) != 0,
-                          .leaves = (seed & 2) != 0,
-                          .partitions = (seed & 4) != 0,
-                          .losses = (seed & 8) != 0})
-        .run();
-  });
+  tests::for_each_seed(
+      500, [](std::uint64_t seed) { return company(seed, tests::troubles_of(seed)).run(); });
 }

@@ -13,9 +13,9 @@
 #include "actors/parameter_server/host_actor.hpp"
 #include "actors/parameter_server/parameter_store.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "cluster/observe/one_class.hpp"
 #include "cluster/observe/run_reporter.hpp"
 #include "cluster/training/node_run.hpp"
-#include "cluster/training/one_class.hpp"
 #include "cluster/training/parameter_server/driver.hpp"
 #include "cluster/training/parameter_server/settings.hpp"
 #include "cluster/training/saving/saving.hpp"
@@ -227,7 +227,7 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
   driver drives(ask, server->coordinator, std::move(server->workers), *run.data, run.plan,
                 {[&](const auto& step) { (*report)->step(step); },
                  [&](const auto& outcome) { (*report)->evaluation(outcome); }, print, stopped});
-  const saved_parts parts{.weights = [&] { return drives.read_weights(); }};
+  const saved_parts parts{.weights = [&] { return drives.read_weights().map(engine::stream_of); }};
   auto done = drives.train();
   // The coordinator decides about the pushes of lost workers; the weights are read after that.
   const auto accounts = done ? drives.close_accounts() : result<void>();
@@ -249,6 +249,7 @@ result<run_end> run_server_trainer(const server_application& program,
   if (!where) return tl::unexpected(where.error());
   return run_nodes(
       {.where = std::move(*where),
+       .listen = config.link.listen,
        .names = node_names(config.own.of<server_settings>()),
        .progress = progress_of(config),
        .drive = [&](node_group& group) { return drive(group, config, *run, control); }},

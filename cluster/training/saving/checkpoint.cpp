@@ -1,23 +1,17 @@
 #include "cluster/training/saving/checkpoint.hpp"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isnan.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstdint>
-#include <cstring>
-#include <functional>
 #include <iterator>
-#include <map>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "cluster/config/trainer_config.hpp"
+#include "cluster/training/saving/weights_digest.hpp"
 #include "engine/model/model.hpp"
-#include "engine/state/safetensors.hpp"
 #include "engine/state/scaler_state.hpp"
 #include "messages/base/log.hpp"
 #include "optimizers/groups.hpp"
@@ -27,82 +21,94 @@ namespace troupe::cluster {
 namespace {
 
 using engine::named_tensor;
+using engine::safetensors_entry;
+using engine::tensor_reader;
 
-constexpr std::string_view digest_name = "optimizer.weights_digest";  // [] i64
-
-/// Tells tensors apart that somebody trained, not those that somebody forged.
-std::uint64_t digest_of(std::string_view bytes, std::uint64_t seed) {
-  constexpr std::uint64_t factor = 0x9e3779b97f4a7c15;
-  std::uint64_t digest = seed;
-  const auto take = [&](std::uint64_t word) { digest = (std::rotl(digest, 5) ^ word) * factor; };
-  for (; bytes.size() >= sizeof(std::uint64_t); bytes.remove_prefix(sizeof(std::uint64_t))) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data(), sizeof word);
-    take(word);
+/// The digest of a file's weights as they are now.
+result<at::Tensor> digest_of(const checkpoint& from) {
+  weights_digest digest;
+  for (const auto& name : from.weights) {
+    const auto& entry = *from.weights_file->find(name);
+    digest.add(name, 0, at::empty({0}, at::TensorOptions().dtype(entry.type)));
+    std::uint64_t first = 0;
+    const auto added = from.weights_file->for_each_run(entry, [&](const at::Tensor& run) {
+      digest.add(name, first, run);
+      first += static_cast<std::uint64_t>(run.numel());
+      return result<void>();
+    });
+    if (!added) return tl::unexpected(added.error());
   }
-  for (const char byte : bytes) take(static_cast<unsigned char>(byte));
-  return digest;
+  return digest.value();
 }
 
-/// In whatever order they stand.
-at::Tensor digest_of(const std::vector<named_tensor>& tensors) {
-  std::uint64_t sum = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const auto dense = tensor.detach().cpu().contiguous();
-    const std::string_view bytes(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
-    sum += digest_of(bytes, digest_of(name, 0));
+/// Notes what of a file belongs to an optimizer.
+result<void> take_states(checkpoint& into, const std::shared_ptr<const tensor_reader>& file) {
+  for (const auto& entry : file->tensors()) {
+    if (!optimizers::is_state_name(entry.name) || entry.name == weights_digest::name) continue;
+    into.state_file = file;
+    if (entry.name != engine::scaler_name) {
+      into.states.push_back(entry.name);
+      continue;
+    }
+    auto scaler = file->read(entry);
+    if (!scaler) return tl::unexpected(scaler.error());
+    into.scaler = std::move(*scaler);
   }
-  return at::scalar_tensor(static_cast<std::int64_t>(sum), at::kLong);
-}
-
-/// Moves what belongs to an optimizer out of the weights.
-void take_states(checkpoint& into, std::vector<named_tensor> tensors) {
-  for (auto& each : tensors) {
-    if (each.name == engine::scaler_name)
-      into.scaler = each.tensor;
-    else if (each.name != digest_name)
-      into.states.push_back(std::move(each));
-  }
-}
-
-result<void> read_state_file(checkpoint& into) {
-  auto file = state_file_of(into.file);
-  std::error_code absent;
-  if (!std::filesystem::exists(file, absent)) return {};
-  auto tensors = engine::load_safetensors(file);
-  if (!tensors) return tl::unexpected(tensors.error());
-  const auto of = std::ranges::find(*tensors, digest_name, &named_tensor::name);
-  if (of == tensors->end())
-    return fail(errc::bad_data, file.string() + " lacks " + std::string(digest_name) +
-                                    ", so it is no file of --save-state; move it elsewhere");
-  if (!of->tensor.equal(digest_of(into.weights))) {
-    log::warning(file.string() + " is the optimizer's state of other weights than " +
-                 into.file.string() + " has now; it is passed over");
-    return {};
-  }
-  into.state_file = std::move(file);
-  take_states(into, std::move(*tensors));
   return {};
 }
 
-bool is_finite(const at::Tensor& tensor) {
-  return !tensor.is_floating_point() || at::isfinite(tensor).all().item<bool>();
+result<void> read_state_file(checkpoint& into) {
+  const auto file = state_file_of(into.weights_file->file());
+  std::error_code absent;
+  if (!std::filesystem::exists(file, absent)) return {};
+  const auto opened = tensor_reader::open(file);
+  if (!opened) return tl::unexpected(opened.error());
+  const auto* const of = (*opened)->find(std::string(weights_digest::name));
+  if (of == nullptr)
+    return fail(errc::bad_data, file.string() + " lacks " + std::string(weights_digest::name) +
+                                    ", so it is no file of --save-state; move it elsewhere");
+  const auto wanted = (*opened)->read(*of);
+  if (!wanted) return tl::unexpected(wanted.error());
+  const auto found = digest_of(into);
+  if (!found) return tl::unexpected(found.error());
+  if (!wanted->equal(*found)) {
+    log::warning(file.string() + " is the optimizer's state of other weights than " +
+                 into.weights_file->file().string() + " has now; it is passed over");
+    return {};
+  }
+  return take_states(into, *opened);
+}
+
+result<void> check_finite(const tensor_reader& file, const std::string& name) {
+  const auto& entry = *file.find(name);
+  if (!c10::isFloatingType(entry.type)) return {};
+  bool finite = true, has_nan = false;
+  const auto read = file.for_each_run(entry, [&](const at::Tensor& run) {
+    if (!at::isfinite(run).all().item<bool>()) {
+      finite = false;
+      has_nan = has_nan || at::isnan(run).any().item<bool>();
+    }
+    return result<void>();
+  });
+  if (!read || finite) return read;
+  return fail(errc::bad_data, file.file().string() + ": tensor \"" + name + "\" holds " +
+                                  (has_nan ? "NaN" : "infinity") +
+                                  ", which training would only spread; begin from another file");
 }
 
 /// Where two tensors of the model and the file do not fit, or one has none: "fc.*" for "fc.weight".
-std::set<std::string> misfits(const checkpoint& from, const engine::model& layers) {
-  std::map<std::string, at::Tensor> given;
-  for (const auto& each : from.weights) given.emplace(each.name, each.tensor);
-  std::set<std::string> globs;
+std::set<std::string> misfits(const checkpoint& from, const std::vector<named_tensor>& own) {
+  std::set<std::string> given(from.weights.begin(), from.weights.end()), globs;
   const auto note = [&](const std::string& name) {
     globs.insert(name.substr(0, name.rfind('.')) + ".*");
   };
-  for (const auto& [name, tensor] : engine::collect_weights(layers)) {
-    const auto found = given.find(name);
-    if (found == given.end() || found->second.sizes() != tensor.sizes()) note(name);
-    if (found != given.end()) given.erase(found);
+  for (const auto& [name, tensor] : own) {
+    if (from.skipped.contains(name)) continue;
+    const bool is_given = given.erase(name) > 0;
+    if (!is_given || tensor.sizes() != at::IntArrayRef(from.weights_file->find(name)->shape))
+      note(name);
   }
-  for (const auto& [name, tensor] : given) note(name);
+  for (const auto& name : given) note(name);
   return globs;
 }
 
@@ -114,28 +120,42 @@ std::string skip_hint(const std::set<std::string>& globs) {
   return "; --init-skip \"" + list + "\" leaves that as it begins from the seed";
 }
 
-}  // namespace
-
-std::vector<named_tensor> state_of(const std::vector<named_tensor>& weights,
-                                   std::vector<named_tensor> states) {
-  states.push_back({std::string(digest_name), digest_of(weights)});
-  return states;
+result<void> fits(const checkpoint& from, const std::vector<named_tensor>& own) {
+  std::set<std::string> known;
+  for (const auto& each : own) known.insert(each.name);
+  for (const auto& name : from.weights)
+    if (!known.contains(name))
+      return fail(errc::bad_data, "weight '" + name + "' belongs to no layer of the model");
+  const std::set<std::string> given(from.weights.begin(), from.weights.end());
+  for (const auto& each : own) {
+    if (from.skipped.contains(each.name)) continue;
+    if (!given.contains(each.name))
+      return fail(errc::bad_data, "weight '" + each.name +
+                                      "' of the model is missing; expected shape " +
+                                      c10::str(each.tensor.sizes()));
+    const auto& entry = *from.weights_file->find(each.name);
+    if (auto checked = engine::check_weight(each, entry.shape, entry.type); !checked)
+      return checked;
+  }
+  return {};
 }
 
+}  // namespace
+
 result<checkpoint> read_checkpoint(const std::filesystem::path& file) {
-  auto tensors = engine::load_safetensors(file);
-  if (!tensors) return tl::unexpected(tensors.error());
-  checkpoint read{.file = file, .state_file = file, .weights = {}, .states = {}, .scaler = {}};
-  const auto states = std::ranges::stable_partition(
-      *tensors, [](const auto& each) { return !optimizers::is_state_name(each.name); });
-  read.weights.assign(std::move_iterator(tensors->begin()), std::move_iterator(states.begin()));
-  take_states(read, {std::move_iterator(states.begin()), std::move_iterator(states.end())});
+  const auto opened = tensor_reader::open(file);
+  if (!opened) return tl::unexpected(opened.error());
+  checkpoint read{
+      .weights_file = *opened, .state_file = {}, .weights = {}, .states = {}, .scaler = {}};
+  for (const auto& entry : (*opened)->tensors())
+    if (!optimizers::is_state_name(entry.name)) read.weights.push_back(entry.name);
+  const bool has_states = read.weights.size() < (*opened)->tensors().size();
   if (read.weights.empty())
     return fail(errc::bad_data, file.string() + " holds no weights" +
-                                    (states.empty() ? "" : ", but an optimizer's state only") +
+                                    (has_states ? ", but an optimizer's state only" : "") +
                                     "; name the file that --save wrote");
-  if (!states.empty()) return read;
-  if (auto beside = read_state_file(read); !beside) return tl::unexpected(beside.error());
+  auto states = has_states ? take_states(read, *opened) : read_state_file(read);
+  if (!states) return tl::unexpected(states.error());
   return read;
 }
 
@@ -146,47 +166,54 @@ result<void> skip_tensors(checkpoint& from, const engine::model& layers,
   };
   const auto own = engine::collect_weights(layers);
   for (const auto& glob : globs) {
-    const auto is_meant = [&](const named_tensor& each) {
-      return optimizers::matches({.text = {}, .patterns = {glob}, .changed = {}}, each.name);
+    const auto is_meant = [&](const std::string& name) {
+      return optimizers::matches({.text = {}, .patterns = {glob}, .changed = {}}, name);
     };
-    if (std::ranges::none_of(own, is_meant) && std::ranges::none_of(from.weights, is_meant))
-      return fail(
-          errc::bad_config,
-          "--init-skip: '" + glob + "' matches no tensor of the model or of " + from.file.string());
+    if (std::ranges::none_of(own, is_meant, &named_tensor::name) &&
+        std::ranges::none_of(from.weights, is_meant))
+      return fail(errc::bad_config, "--init-skip: '" + glob +
+                                        "' matches no tensor of the model or of " +
+                                        from.weights_file->file().string());
   }
   for (const auto& [one, other] : engine::ties(layers))
     if (skips(one) != skips(other))
       return fail(errc::bad_config, "--init-skip: '" + one + "' and '" + other +
                                         "' are one weight: skip both or none");
-  std::erase_if(from.weights, [&](const auto& each) { return skips(each.name); });
+  std::erase_if(from.weights, skips);
   std::erase_if(from.states,
-                [&](const auto& each) { return skips(optimizers::parameter_of(each.name)); });
-  std::ranges::copy_if(own, std::back_inserter(from.weights),
-                       [&](const auto& each) { return skips(each.name); });
+                [&](const auto& name) { return skips(optimizers::parameter_of(name)); });
+  for (const auto& each : own)
+    if (skips(each.name)) from.skipped.insert(each.name);
   return {};
 }
 
 result<void> check_finite(const checkpoint& from) {
-  const auto check = [](const std::filesystem::path& file,
-                        const std::vector<named_tensor>& tensors) -> result<void> {
-    const auto bad =
-        std::ranges::find_if_not(tensors, [](const auto& each) { return is_finite(each.tensor); });
-    if (bad == tensors.end()) return {};
-    const bool has_nan = at::isnan(bad->tensor).any().item<bool>();
-    return fail(errc::bad_data, file.string() + ": tensor \"" + bad->name + "\" holds " +
-                                    (has_nan ? "NaN" : "infinity") +
-                                    ", which training would only spread; begin from another file");
-  };
-  return check(from.file, from.weights).and_then([&] {
-    return check(from.state_file, from.states);
-  });
+  for (const auto& name : from.weights)
+    if (auto fine = check_finite(*from.weights_file, name); !fine) return fine;
+  for (const auto& name : from.states)
+    if (auto fine = check_finite(*from.state_file, name); !fine) return fine;
+  return {};
 }
 
-result<void> load_weights(const checkpoint& from, const engine::model& layers) {
-  return engine::load_weights(layers, from.weights).map_error([&](error why) {
-    why.text = from.file.string() + ": " + why.text + skip_hint(misfits(from, layers));
-    return why;
+result<void> check_fits(const checkpoint& from, const engine::model& layers) {
+  const auto own = engine::collect_weights(layers);
+  if (auto fine = fits(from, own); !fine)
+    return fail(fine.error().code, from.weights_file->file().string() + ": " + fine.error().text +
+                                       skip_hint(misfits(from, own)));
+  if (states_of(from, engine::parameters(layers)).size() == from.states.size()) return {};
+  return fail(errc::bad_data, from.state_file->file().string() +
+                                  ": holds optimizer state of parameters that the model lacks");
+}
+
+std::vector<std::string> states_of(const checkpoint& from,
+                                   const std::vector<named_tensor>& parameters) {
+  std::set<std::string> names;
+  for (const auto& each : parameters) names.insert(each.name);
+  std::vector<std::string> found;
+  std::ranges::copy_if(from.states, std::back_inserter(found), [&](const std::string& name) {
+    return names.contains(optimizers::parameter_of(name));
   });
+  return found;
 }
 
 }  // namespace troupe::cluster

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <filesystem>
-#include <optional>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "engine/model/layer.hpp"
+#include "engine/state/tensor_reader.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -15,36 +19,38 @@ namespace troupe::cluster {
 // of optimizers/training/saved_state.hpp. The second one says of which weights it is, so that it is
 // never taken for that of others which were saved under the same name.
 
-/// What a saved run has of its own.
+/// What a run begins from: tensors of files that stay open, and none in memory.
 struct checkpoint {
-  std::filesystem::path file;
-  std::filesystem::path state_file;  ///< Equal to `file` where one file holds both.
-  std::vector<engine::named_tensor> weights;
-  std::vector<engine::named_tensor> states;  ///< Of parameters.
-  at::Tensor scaler;                         ///< Undefined: none was saved.
+  std::shared_ptr<const engine::tensor_reader> weights_file;
+  std::shared_ptr<const engine::tensor_reader> state_file;  ///< May be the same; null: no state.
+  std::vector<std::string> weights;                         ///< In the file of weights.
+  std::vector<std::string> states;                          ///< Of parameters.
+  at::Tensor scaler;                                        ///< Undefined: none was saved.
+  std::set<std::string> skipped = {};  ///< Of the model, which begin as they do without a file.
 };
 
-/// What the file of the state that goes with these weights holds.
-[[nodiscard]] std::vector<engine::named_tensor> state_of(
-    const std::vector<engine::named_tensor>& weights, std::vector<engine::named_tensor> states);
-
-/// Reads the weights and, if there is any, their state: from the file beside, or from the same
-/// file, as runs before had it. A state file of other weights is passed over with a warning.
-/// Errors: bad_data.
+/// Opens the weights and, if there is any, their state: in the file beside, or in the same file, as
+/// runs before had it. A state file of other weights is passed over with a warning. Errors:
+/// bad_data.
 [[nodiscard]] result<checkpoint> read_checkpoint(const std::filesystem::path& file);
 
-/// Leaves out of a checkpoint what the globs match (* for any text, ? for one character), and gives
-/// it the model's own tensors of these names instead. Errors: bad_config for a glob that matches
-/// nothing, or one of two tied weights only.
+/// Leaves out of a checkpoint what the globs match (* for any text, ? for one character). `layers`:
+/// the model, described. Errors: bad_config for a glob that matches nothing, or one of two tied
+/// weights only.
 [[nodiscard]] result<void> skip_tensors(checkpoint& from, const engine::model& layers,
                                         const std::vector<std::string>& globs);
 
-/// Refuses NaN and infinity, which training would only spread. Errors: bad_data naming the file and
-/// the tensor.
+/// Refuses NaN and infinity, which training would only spread. Reads all that is not skipped.
+/// Errors: bad_data naming the file and the tensor.
 [[nodiscard]] result<void> check_finite(const checkpoint& from);
 
-/// Copies the weights into the model. Errors: bad_data, as engine::load_weights, naming the file
-/// and, where one or two layers alone do not fit, the --init-skip that leaves them out.
-[[nodiscard]] result<void> load_weights(const checkpoint& from, const engine::model& layers);
+/// Whether the model has all that is not skipped, and nothing else. `layers`: the model, described.
+/// Errors: bad_data, naming the file, the tensor and, where one or two layers alone do not fit, the
+/// --init-skip that leaves them out.
+[[nodiscard]] result<void> check_fits(const checkpoint& from, const engine::model& layers);
+
+/// The names of the state that belongs to these parameters.
+[[nodiscard]] std::vector<std::string> states_of(
+    const checkpoint& from, const std::vector<engine::named_tensor>& parameters);
 
 }  // namespace troupe::cluster

@@ -55,20 +55,20 @@ result<void> run_saver::save_if_lost(const saved_parts& parts) {
 
 result<void> run_saver::write(const saved_parts& parts) {
   const saving now(stop_);
-  const auto weights = parts.weights();
-  if (!weights) return tl::unexpected(weights.error());
   if (!weights_) {
-    if (auto written = write_weights(*weights); !written) return written;
+    if (auto written = write_weights(parts); !written) return written;
   }
   if (parts.state && weights_ && !state_) {
-    if (auto written = write_state(parts, *weights); !written) return written;
+    if (auto written = write_state(parts); !written) return written;
   }
   sum_up(parts.state != nullptr);
   return {};
 }
 
-result<void> run_saver::write_weights(const saved_parts::tensors& weights) {
-  auto saved = saver_.save(weights);
+result<void> run_saver::write_weights(const saved_parts& parts) {
+  const auto weights = parts.weights();
+  if (!weights) return tl::unexpected(weights.error());
+  auto saved = saver_.save(digested(*weights, digest_));
   if (saved)
     weights_ = std::move(*saved);
   else if (saved.error().code == errc::io_failed)
@@ -78,15 +78,15 @@ result<void> run_saver::write_weights(const saved_parts::tensors& weights) {
   return {};
 }
 
-result<void> run_saver::write_state(const saved_parts& parts, const saved_parts::tensors& weights) {
+result<void> run_saver::write_state(const saved_parts& parts) {
   const auto add_weights = [this](error why) {
     why.text +=
         "; the optimizer's state is not saved, the weights are in " + weights_->file.string();
     return why;
   };
-  const auto state = parts.state(weights);
+  auto state = parts.state();
   if (!state) return tl::unexpected(add_weights(state.error()));
-  auto saved = saver_.save_companion(weights_->file, *state);
+  auto saved = saver_.save_companion(weights_->file, with_digest(std::move(*state), digest_));
   if (saved)
     state_ = std::move(*saved);
   else if (saved.error().code == errc::io_failed)

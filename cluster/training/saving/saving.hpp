@@ -9,6 +9,7 @@
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/run_guard.hpp"
 #include "cluster/training/saving/exit_codes.hpp"
+#include "cluster/training/saving/weights_digest.hpp"
 #include "engine/state/save_anywhere.hpp"
 #include "messages/base/error.hpp"
 
@@ -16,11 +17,9 @@ namespace troupe::cluster {
 
 /// What is saved of a run, and how it is read.
 struct saved_parts {
-  using tensors = std::vector<engine::named_tensor>;
-
-  std::function<result<tensors>()> weights;
-  /// What stands in the file beside these weights: the optimizers' state. Left out: there is none.
-  std::function<result<tensors>(const tensors& weights)> state = {};
+  std::function<result<engine::tensor_stream>()> weights;
+  /// What stands in the file beside them: the optimizers' state. Left out: there is none.
+  std::function<result<engine::tensor_stream>()> state = {};
 };
 
 /// Saves the weights of a run, as soon as no step follows: in the file of --save, or else beside
@@ -35,8 +34,8 @@ class run_saver {
 
   using printer = std::function<void(const std::string& line)>;
 
-  /// Reads the weights and saves them, and then the state, unless a run was interrupted before any
-  /// step was applied to them; the files stay as they are then. `steps`: that are done. That no
+  /// Saves the weights as they are read, and then the state, unless a run was interrupted before
+  /// any step was applied to them; the files stay as they are then. `steps`: that are done. That no
   /// file can be written is no error, but told by `end`. Errors: those of reading, and bad_data.
   [[nodiscard]] result<void> save(std::uint64_t steps, bool any_applied, const saved_parts& parts,
                                   const printer& print);
@@ -49,9 +48,8 @@ class run_saver {
 
  private:
   [[nodiscard]] result<void> write(const saved_parts& parts);
-  [[nodiscard]] result<void> write_weights(const saved_parts::tensors& weights);
-  [[nodiscard]] result<void> write_state(const saved_parts& parts,
-                                         const saved_parts::tensors& weights);
+  [[nodiscard]] result<void> write_weights(const saved_parts& parts);
+  [[nodiscard]] result<void> write_state(const saved_parts& parts);
   /// Sums up what became of both.
   void sum_up(bool has_state);
 
@@ -60,6 +58,7 @@ class run_saver {
   engine::anywhere_saver saver_;
   std::optional<engine::saved_file> weights_;  // none: they are nowhere
   std::optional<engine::saved_file> state_;
+  weights_digest digest_;    // of the weights that are saved
   std::string why_nowhere_;  // of the one of both that is
   int not_saved_ = 0;
   std::string why_not_saved_;

@@ -38,7 +38,6 @@ door_carrier::door_carrier(waiting_room where, const limits& bounds, visitor fro
       is_local_(from.is_local),
       process_(from.process),
       stream_(std::move(from.socket)) {
-  tune();
   watch();
 }
 
@@ -218,7 +217,14 @@ bool door_carrier::parse_handshake() {
   whom().take({wire::handshake_id, header, {}});
   if (!stream_.is_open()) return false;
   stream_.used(header.size());
+  if (whom().keys() != nullptr) settle_in();
   return true;
+}
+
+/// The other side has proved itself; for a stranger none of this would be worth its time.
+void door_carrier::settle_in() {
+  if (to_.length == 0) tune();  // whoever dialled has done so
+  stream_.expect_much();
 }
 
 bool door_carrier::parse_record() {

@@ -3,6 +3,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -18,6 +21,7 @@
 
 #include "messages/link/cluster_secret.hpp"
 #include "messages/link/private_folder.hpp"
+#include "messages/link/seal/format.hpp"
 
 namespace troupe::messages::door {
 namespace {
@@ -51,6 +55,27 @@ result<std::string> private_folder() {
                   "set XDG_RUNTIME_DIR",
                   folder));
 }
+
+/// Looks at a segment from its TCP header on, before there is a socket for its sender. The bare end
+/// of TCP's own handshake is dropped too: a peer's hello carries it as well.
+constexpr std::array<sock_filter, 13> only_hellos = {{
+    BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 13),                       // flags
+    BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, TH_SYN | TH_RST, 9, 0),  // pass
+    BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 12),                       // the header's length
+    BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 2),                       // in bytes
+    BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0x3C),                    //
+    BPF_STMT(BPF_MISC | BPF_TAX, 0),                              //
+    BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),                        // what follows it
+    BPF_STMT(BPF_ALU | BPF_SUB | BPF_X, 0),                       //
+    BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, sizeof(wire::handshake_message), 0, 3),
+    BPF_STMT(BPF_LD | BPF_W | BPF_IND, 0),  // in the network's order
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __builtin_bswap32(wire::wire_magic), 0, 1),
+    BPF_STMT(BPF_RET | BPF_K, 0xFFFFFFFF),
+    BPF_STMT(BPF_RET | BPF_K, 0),
+}};
+
+/// Requests whose hello does not come are forgotten after 3 s, not 63.
+constexpr int answers_again = 1;
 
 bool is_deserted(const address& where) {
   const descriptor probe = open_socket(AF_UNIX);
@@ -122,11 +147,25 @@ listener& listener::operator=(listener&& other) noexcept {
   std::swap(spare_, other.spare_);
   std::swap(text_, other.text_);
   std::swap(path_, other.path_);
+  std::swap(has_screened_, other.has_screened_);
   return *this;
 }
 
 listener::~listener() {
   if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+bool listener::screen(bool on) {
+  if (!path_.empty()) return false;
+  const int unused = 0;
+  sock_fprog program{only_hellos.size(), const_cast<sock_filter*>(only_hellos.data())};
+  if (on) {
+    has_screened_ = true;
+    ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_SYNCNT, &answers_again, sizeof(answers_again));
+    return ::setsockopt(socket_.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) ==
+           0;
+  }
+  return ::setsockopt(socket_.get(), SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof(unused)) == 0;
 }
 
 std::optional<visitor> listener::accept() {
@@ -144,6 +183,11 @@ std::optional<visitor> listener::accept() {
     spare_ = descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   }
   if (!out.socket) return std::nullopt;
+  if (has_screened_) {
+    // A socket that was made meanwhile has the filter too.
+    const int unused = 0;
+    ::setsockopt(out.socket.get(), SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof(unused));
+  }
   const bool is_unix = from.storage.ss_family == AF_UNIX;
   if (is_unix) {
     const neighbour who = identify(out.socket.get());

@@ -41,6 +41,10 @@ class listener {
   /// The next that waits; nullopt: nobody does. Without a free descriptor it is turned away.
   [[nodiscard]] std::optional<visitor> accept();
 
+  /// Over TCP: while it is on, the system drops what strangers send and makes no socket for them,
+  /// unless the first that they say begins as a hello does and has its size. False: it cannot.
+  bool screen(bool on);
+
  private:
   listener() = default;
 
@@ -48,6 +52,7 @@ class listener {
   descriptor spare_;  // given up for a moment, to turn visitors away when no descriptor is left
   std::string text_;
   std::string path_;  // to be removed
+  bool has_screened_ = false;
 };
 
 /// Starts to connect. Errors: address_unavailable, with the system's words alone; `io_failed`

@@ -100,18 +100,28 @@ std::ptrdiff_t stream::read_some(std::span<std::byte> into) {
   return got;
 }
 
+void stream::expect_much() {
+  if (room_ == full_room) return;
+  room_ = full_room;
+  if (!in_) return;
+  auto larger = std::make_unique_for_overwrite<std::byte[]>(room_);
+  in_end_ -= in_begin_;
+  std::memcpy(larger.get(), in_.get() + std::exchange(in_begin_, 0), in_end_);
+  in_ = std::move(larger);
+}
+
 stream::news stream::fill() {
-  if (!in_) in_ = std::make_unique_for_overwrite<std::byte[]>(input_bytes);
+  if (!in_) in_ = std::make_unique_for_overwrite<std::byte[]>(room_);
   if (in_begin_ == in_end_) in_begin_ = in_end_ = 0;
   took_all_ = false;
-  if (in_end_ == input_bytes) {
+  if (in_end_ == room_) {
     if (in_begin_ == 0) return news::some;  // it is full: the owner has something to do
     std::memmove(in_.get(), in_.get() + in_begin_, in_end_ - in_begin_);
     in_end_ -= std::exchange(in_begin_, 0);
   }
   std::ptrdiff_t got = 0;
   do {
-    got = read_some({in_.get() + in_end_, input_bytes - in_end_});
+    got = read_some({in_.get() + in_end_, room_ - in_end_});
   } while (got < 0 && errno == EINTR);
   if (got > 0) {
     in_end_ += static_cast<std::size_t>(got);

@@ -54,7 +54,8 @@ class stream {
 
   [[nodiscard]] const std::string& problem() const { return problem_; }
 
-  static constexpr std::size_t input_bytes = 256 << 10;
+  /// From here on much may come: makes room for it. What `input` showed lies elsewhere then.
+  void expect_much();
 
  private:
   struct handed {
@@ -74,7 +75,11 @@ class stream {
   std::uint64_t written_ = 0;
   std::deque<handed> handed_;
 
-  std::unique_ptr<std::byte[]> in_;  // of `input_bytes`; pages that nothing reached cost nothing
+  // Strangers come and go, so until much is expected this is small.
+  static constexpr std::size_t first_room = 4 << 10;
+  static constexpr std::size_t full_room = 256 << 10;
+  std::unique_ptr<std::byte[]> in_;  // of `room_`
+  std::size_t room_ = first_room;
   std::size_t in_begin_ = 0;
   std::size_t in_end_ = 0;
   bool took_all_ = false;

@@ -246,6 +246,10 @@ std::chrono::nanoseconds simulated_network::now() const {
   return state_->now();
 }
 
+std::optional<std::chrono::nanoseconds> simulated_network::due() const {
+  return state_->due();
+}
+
 void simulated_network::after(std::chrono::nanoseconds delay, std::function<void()> what) {
   state_->after(delay, std::move(what));
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "messages/codec/limits.hpp"
@@ -49,6 +50,9 @@ class simulated_network {
   std::size_t run_until_idle(std::size_t most = std::size_t{1} << 32);
 
   [[nodiscard]] std::chrono::nanoseconds now() const;
+
+  /// When the next step happens; nullopt if nothing is left to happen.
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> due() const;
 
   /// Has something happen in `step`, like what the network itself does.
   void after(std::chrono::nanoseconds delay, std::function<void()> what);

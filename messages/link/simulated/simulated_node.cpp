@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -124,7 +125,13 @@ void simulated_node::accept(const std::shared_ptr<simulated_connection>& connect
 
 void simulated_node::deliver(peer_id to, const simulated_connection* by,
                              const std::shared_ptr<const simulated_message>& what) {
-  if (peer* const found = find(to, by)) found->by->arrive(what);
+  if (peer* const found = find(to, by)) {
+    try {
+      found->by->arrive(what);
+    } catch (const std::bad_alloc&) {
+      found->core->break_off({errc::io_failed, "no memory for a message"});
+    }
+  }
   act();
 }
 
@@ -179,7 +186,11 @@ void simulated_node::act() {
 void simulated_node::settle(connection& core) {
   const peer_id id = core.id();
   peer& which = peers_.at(id);
-  core.settle(clock_now());
+  try {
+    core.settle(clock_now());
+  } catch (const std::bad_alloc&) {
+    core.break_off({errc::io_failed, "no memory for a tensor that came"});
+  }
   const auto due = core.deadline();
   if (due != std::exchange(which.due, due) && due != connection::clock::time_point::max()) {
     network_->at(due.time_since_epoch(), [weak = weak_from_this(), id] {

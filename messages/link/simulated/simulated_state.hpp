@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <span>
@@ -32,6 +33,9 @@ class simulated_network::state : public std::enable_shared_from_this<simulated_n
   void at(time when, std::function<void()> what);
   void after(time delay, std::function<void()> what) { at(now_ + delay, std::move(what)); }
   [[nodiscard]] time now() const { return now_; }
+  [[nodiscard]] std::optional<time> due() const {
+    return agenda_.empty() ? std::nullopt : std::optional(agenda_.begin()->first.first);
+  }
 
   [[nodiscard]] time a_delay() { return between(options_.least_delay, options_.most_delay); }
   [[nodiscard]] time between(time least, time most);

@@ -7,9 +7,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <map>
 #include <utility>
 
+#include "messages/base/log.hpp"
 #include "messages/link/ucx/carrier.hpp"
 #include "messages/link/ucx/handles.hpp"
 
@@ -135,7 +135,7 @@ void engine::take_in(door::visitor who, clock::time_point now) {
   }
   if (living_ - strangers_ >= options_.peers) {
     ++counters_.refused(refusal::too_many);
-    return;
+    return alarm_.refused(now);
   }
   if (strangers_ >= options_.handshakes) push_out_stranger();
   std::string name = who.name;
@@ -143,21 +143,27 @@ void engine::take_in(door::visitor who, clock::time_point now) {
   added.core->accept(now + options_.handshake_timeout, share_to_show(now));
   ++strangers_;
   added.is_stranger = true;
+  lobby_.enter(added.core->id(), added.by->host());
   deadline_ = std::min(deadline_, added.core->deadline());
 }
 
-/// The oldest of whoever has the most handshakes open makes room.
 void engine::push_out_stranger() {
-  std::map<std::string_view, std::pair<std::uint64_t, peer*>> by_host;
-  for (auto& [id, each] : peers_) {
-    if (!each.core->is_stranger()) continue;
-    auto& [count, oldest] = by_host[each.by->host()];
-    ++count;
-    if (oldest == nullptr || each.core->id() < oldest->core->id()) oldest = &each;
-  }
-  const auto most =
-      std::ranges::max_element(by_host, {}, [](const auto& entry) { return entry.second.first; });
-  if (most != by_host.end()) most->second.second->core->make_room();
+  const auto who = lobby_.next_out();
+  if (!who) return;
+  lobby_.leave(*who);
+  peers_.at(who->value).core->make_room();
+}
+
+void engine::mind_strangers(clock::time_point now) {
+  alarm_.expire(now);
+  if (alarm_.is_raised() == is_screened_ || !listener_) return;
+  is_screened_ = alarm_.is_raised();
+  const bool works = listener_->screen(is_screened_);
+  if (!works || std::exchange(has_warned_, true)) return;
+  log::warning(
+      fmt::format("many strangers come to {}: from now on the system drops what does not "
+                  "begin as a peer does, for {} s each time",
+                  listener_->text(), door::alarm::life.count()));
 }
 
 void engine::connect(const door::address& where, std::string name,
@@ -212,6 +218,7 @@ bool engine::poll(clock::time_point now, bool news) {
   if (now >= sweep_at_) sweep(now);
   if (now >= deadline_) settle_expired(now);
   worked |= settle_all(now);
+  mind_strangers(now);
   worked |= events_.tell();
   return worked;
 }
@@ -220,18 +227,23 @@ bool engine::look_at_doors(clock::time_point now) {
   look_at_ = now + door_pause;
   std::array<epoll_event, 64> ready;
   const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+  bool worked = false;
   for (int i = 0; i < count; ++i) {
     const epoll_event& one = ready[static_cast<std::size_t>(i)];
     if (one.data.u64 == listener_tag) {
       accept_waiting(now);
       continue;
     }
-    if ((one.data.u64 & ucx::ucx_carrier::worker_tag) != 0) continue;  // UCX is looked at anyway
+    if ((one.data.u64 & ucx::ucx_carrier::worker_tag) != 0) {
+      worked = true;  // UCX is looked at anyway
+      continue;
+    }
     const auto found = peers_.find(one.data.u64);
     if (found == peers_.end()) continue;
+    worked |= !found->second.is_stranger;  // nobody polls for what a stranger says next
     tell_carrier(found->second, one.events);
   }
-  return count > 0;
+  return worked;
 }
 
 /// `events`: what epoll says of its socket.
@@ -249,15 +261,17 @@ void engine::tell_carrier(peer& which, std::uint32_t events) {
 bool engine::settle_all(clock::time_point now) {
   // A peer that wants more attention waits for its next turn: others and the wire come first.
   due_.swap(attention_);
-  for (connection* const each : due_) settle(*each, now);
-  const bool any = !due_.empty();
+  bool worked = false;
+  for (connection* const each : due_) worked |= settle(*each, now);
   due_.clear();
-  return any;
+  return worked;
 }
 
-void engine::settle(connection& core, clock::time_point now) {
+/// Returns whether it was a peer's, and no stranger's.
+bool engine::settle(connection& core, clock::time_point now) {
   const auto entry = peers_.find(core.id().value);
   peer& which = entry->second;
+  const bool is_known = !which.is_stranger;
   try {
     core.settle(now);
   } catch (const std::bad_alloc&) {
@@ -268,8 +282,10 @@ void engine::settle(connection& core, clock::time_point now) {
   if (which.is_stranger && !core.is_stranger()) {
     which.is_stranger = false;
     --strangers_;
+    lobby_.leave(core.id());
+    if (core.keys() == nullptr) alarm_.refused(now);
   }
-  if (!core.is_gone()) return;
+  if (!core.is_gone()) return is_known;
   if (!std::exchange(which.is_counted_out, true)) --living_;
   if (is_released(which)) {
     peers_.erase(entry);
@@ -277,6 +293,7 @@ void engine::settle(connection& core, clock::time_point now) {
     sweep_pause_ = 1ms;
     sweep_at_ = now + sweep_pause_;
   }
+  return is_known;
 }
 
 bool engine::is_released(peer& which) {

@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "messages/link/buffer_pool.hpp"
+#include "messages/link/door/alarm.hpp"
 #include "messages/link/door/door_carrier.hpp"
 #include "messages/link/door/listener.hpp"
 #include "messages/link/link_options.hpp"
 #include "messages/link/seal/shown_share.hpp"
+#include "messages/link/threaded/lobby.hpp"
 #include "messages/link/wire/connection.hpp"
 #include "messages/link/wire/event_queue.hpp"
 
@@ -63,7 +65,7 @@ class engine {
   [[nodiscard]] bool arm();
   /// When `poll` has something to do at the latest.
   [[nodiscard]] clock::time_point deadline() const {
-    return std::min({deadline_, sweep_at_, shown_.deadline()});
+    return std::min({deadline_, sweep_at_, shown_.deadline(), alarm_.deadline()});
   }
 
  private:
@@ -86,7 +88,8 @@ class engine {
   void accept_waiting(clock::time_point now);
   void take_in(door::visitor who, clock::time_point now);
   void push_out_stranger();
-  void settle(connection& which, clock::time_point now);
+  void mind_strangers(clock::time_point now);
+  bool settle(connection& which, clock::time_point now);
   bool settle_all(clock::time_point now);
   void settle_expired(clock::time_point now);
   void tell_carrier(peer& which, std::uint32_t events);
@@ -110,6 +113,10 @@ class engine {
   std::uint64_t next_peer_ = 1;
   std::uint64_t strangers_ = 0;  // came in and are not up
   std::uint64_t living_ = 0;     // peers that are not gone
+  lobby lobby_;
+  door::alarm alarm_;
+  bool is_screened_ = false;  // by the listener
+  bool has_warned_ = false;   // of strangers
   shown_share shown_;
   connection_shared shared_;
 

@@ -61,7 +61,9 @@ void connection::close(error reason, clock::time_point now) {
 }
 
 void connection::make_room() {
+  if (violation_) return;
   refuse(refusal::too_many);
+  violation_->is_told = handshake_->answered();  // it may belong here, and come again
 }
 
 void connection::break_off(error why) {
@@ -74,7 +76,7 @@ void connection::break_seal(const std::string& what) {
 }
 
 void connection::break_off(error why, std::atomic<std::uint64_t>& counter) {
-  if (!violation_) violation_ = {std::move(why), &counter, std::nullopt};
+  if (!violation_) violation_ = {std::move(why), &counter, std::nullopt, true};
   want_attention();
 }
 
@@ -90,7 +92,7 @@ void connection::refuse(refusal why) {
   if (told == refusal::too_many && role_ == role::connects) {
     return broken({code, std::move(text)}, true);
   }
-  violation_ = {{code, std::move(text)}, &shared_.counters.refused(why), why};
+  violation_ = {{code, std::move(text)}, &shared_.counters.refused(why), why, true};
   want_attention();
 }
 
@@ -115,7 +117,9 @@ void connection::settle(clock::time_point now) {
     if (!dial_later(now)) return end(broken_->why);
   } else if (violation_) {
     ++*violation_->counter;
-    if (violation_->refused == refusal::by_peer) return lose(violation_->why);
+    if (violation_->refused == refusal::by_peer || !violation_->is_told) {
+      return lose(violation_->why);
+    }
     return leave(violation_->why, false, now);
   } else {
     receive_held();

@@ -125,6 +125,7 @@ class connection {
     error why;
     std::atomic<std::uint64_t>* counter = nullptr;
     std::optional<refusal> refused;  // before the handshake was done
+    bool is_told = true;             // to the other side
   };
 
   // connection.cpp: the life of a connection

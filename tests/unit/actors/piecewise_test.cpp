@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/base/errors.hpp"
@@ -35,8 +36,11 @@
 #include "actors/transfer/pieces.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
+#include "engine/state/safetensors.hpp"
+#include "engine/state/tensor_reader.hpp"
 #include "optimizers/training/saved_state.hpp"
 #include "tests/unit/actors/limited_nodes.hpp"
+#include "tests/unit/scratch_folder.hpp"
 
 namespace {
 
@@ -164,6 +168,123 @@ TEST_CASE("a pipeline saves, loads and resumes in pieces to the bits of one piec
   REQUIRE(one);
   REQUIRE(other);
   CHECK(same(one->gradients, other->gradients));
+}
+
+/// What a visit hands over, put together.
+template <class Visit>
+tensors visited(Visit visit) {
+  tensor_assembly all;
+  const auto done = visit(
+      [&](const tensor_part& part) { return all.add({.begin = all.next(), .parts = {part}}); });
+  REQUIRE(done);
+  return all.take();
+}
+
+TEST_CASE("a pipeline's weights, state and gradients are visited part by part") {
+  remote_pipeline run(layers(1), 2, {}, {GENERATE(100U, 100000U), GENERATE(1U, 100U)});
+  auto& stages = *run.stages;
+  train(stages, 1, 3);
+  const auto weights = stages.read_weights(), state = stages.read_state();
+  REQUIRE(weights);
+  REQUIRE(state);
+  tensors all;
+  for (const std::uint32_t at : {0U, 1U})
+    for (auto& each : visited([&](const auto& take) { return stages.visit_weights(at, take); }))
+      all.push_back(std::move(each));
+  CHECK(same(all, *weights));
+  CHECK(same(visited([&](const auto& take) { return stages.visit_state(take); }), *state));
+  const auto forms = stages.list_state();
+  REQUIRE(forms);
+  REQUIRE(forms->size() == state->size());
+  for (std::size_t i = 0; i < forms->size(); ++i) {
+    CHECK(forms->at(i).name == state->at(i).name);
+    CHECK(forms->at(i).type == state->at(i).tensor.scalar_type());
+    CHECK(at::IntArrayRef(forms->at(i).shape) == state->at(i).tensor.sizes());
+  }
+  const auto step = stages.dry_run(batch_of(9), 2);
+  REQUIRE(step);
+  const auto some =
+      visited([&](const auto& take) { return stages.visit_dry_run(1, false, 1, 2, take); });
+  CHECK(same(some, {step->gradients.begin() + 3, step->gradients.begin() + 5}));
+  // Who takes them may stop at any part.
+  const auto stopped =
+      stages.visit_weights(0, [](const tensor_part&) { return fail(errc::io_failed, "no place"); });
+  REQUIRE(!stopped);
+  CHECK(stopped.error().text == "no place");
+}
+
+TEST_CASE("a pipeline gives what its model gives for inputs without labels") {
+  remote_pipeline run(layers(1), 2, {}, {.bytes = 64});
+  const auto whole = layers(1);
+  for (const std::int64_t samples : {1, 6}) {
+    const auto inputs = at::randn({samples, 3});
+    at::Tensor x = inputs;
+    for (const auto& each : whole) x = each->forward(x, false);
+    const auto given = run.stages->predict(inputs);
+    REQUIRE(given);
+    CHECK(at::equal(*given, x));
+  }
+  REQUIRE(run.stages->evaluate(batch_of(1), 2));
+  caf::scoped_actor self(run.second.system);
+  std::string refusal;
+  self->request(run.actors[1], patience, read_outputs{})
+      .receive([](const outputs_piece&) {},
+               [&](const caf::error& why) { refusal = from_caf(why).text; });
+  CHECK_THAT(refusal, ContainsSubstring("no evaluation without labels"));
+}
+
+TEST_CASE("a stage takes its part out of a file that it sees, and not out of another") {
+  const testing::scratch_folder folder;
+  remote_pipeline trained(layers(1), 2, {}, {}), other(layers(2), 2, {}, {});
+  train(*trained.stages, 1, 2);
+  const auto weights = *trained.stages->read_weights(), state = *trained.stages->read_state();
+  auto both = weights;
+  both.insert(both.end(), state.begin(), state.end());
+  REQUIRE(engine::save_safetensors(folder / "w", both));
+  load_file order{.file = (folder / "w").string(),
+                  .identity = engine::tensor_reader::open(folder / "w").value()->identity()};
+  auto elsewhere = order;
+  ++elsewhere.identity.modified_ns;
+  CHECK(other.stages->load_file(0, elsewhere) == false);
+  elsewhere.file = (folder / "none").string();
+  CHECK(other.stages->load_file(0, elsewhere) == false);
+  CHECK(same(*other.stages->read_weights(), engine::collect_weights(layers(2))));
+
+  order.except = {"three.weight"};
+  for (const std::size_t stage : {0U, 1U}) {
+    order.state = false;
+    CHECK(other.stages->load_file(stage, order) == true);
+    order.state = true;
+    CHECK(other.stages->load_file(stage, order) == true);
+  }
+  auto expected = weights, kept = state;
+  const auto fresh = engine::collect_weights(layers(2));
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    if (expected[i].name == "three.weight") expected[i] = fresh[i];
+  std::erase_if(kept, [](const auto& each) { return each.name.ends_with(".three.weight"); });
+  CHECK(same(*other.stages->read_weights(), expected));
+  CHECK(same(*other.stages->read_state(), kept));
+
+  REQUIRE(engine::save_safetensors(folder / "lacks", {{"one.weight", weights[0].tensor}}));
+  const auto lacks = engine::tensor_reader::open(folder / "lacks").value();
+  const auto refused = other.stages->load_file(
+      0, {.file = (folder / "lacks").string(), .identity = lacks->identity()});
+  REQUIRE(!refused);
+  CHECK_THAT(refused.error().text,
+             ContainsSubstring("stage-0: ") && ContainsSubstring("'one.bias' of the model"));
+}
+
+TEST_CASE("a stage that is sent some of its weights keeps the others") {
+  remote_pipeline run(layers(2), 2, {}, {});
+  const auto weights = engine::collect_weights(layers(1)), before = *run.stages->read_weights();
+  bool sent = false;
+  REQUIRE(run.stages->load_weights(1, [&]() -> result<tensor_piece> {
+    CHECK(!std::exchange(sent, true));
+    return tensor_piece{.begin = {}, .parts = {{"two.bias", weights[3].tensor}}, .last = true};
+  }));
+  auto expected = before;
+  expected[3] = weights[3];
+  CHECK(same(*run.stages->read_weights(), expected));
 }
 
 TEST_CASE("a stage that cannot send its weights says so at once") {

@@ -106,6 +106,8 @@ actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
       [](const actors::read_weights&) {
         return actors::weights_piece{{{}, {}, true}};
       },
+      [](const actors::load_file&) { return actors::file_loaded{}; },
+      [](const actors::read_outputs&) { return actors::outputs_piece{}; },
       [](const actors::load_state&) { return actors::acknowledged{}; },
       [](const actors::read_state&) { return actors::kept_state{}; },
       [](const actors::read_dry_run&) { return actors::dry_run_part{}; },

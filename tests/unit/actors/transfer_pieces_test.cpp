@@ -1,8 +1,10 @@
 // Lists of tensors in pieces: the same bits whatever the pieces, and every wrong piece by name.
 
 #include "actors/transfer/pieces.hpp"
+#include "actors/transfer/row_major.hpp"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -15,6 +17,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -265,4 +268,32 @@ TEST_CASE("weights that are not the model's are refused by name, cut or whole") 
   CHECK(refused({{"a", at::ones({100}, at::kLong)}}) ==
         "weight 'a' is of type Long, but the model expects Float");
   CHECK(refused({{"a", {}}}) == "weight 'a' has no values");
+}
+
+TEST_CASE("Parts of tensors in any layout are handed on in row-major order") {
+  auto list = mixed();
+  std::erase_if(list, [](const auto& each) { return !each.tensor.defined(); });
+  for (const piece_limits most : {piece_limits{1, 1}, piece_limits{100, 3}, piece_limits{}}) {
+    row_major_runs runs;
+    std::map<std::string, std::vector<at::Tensor>> got;
+    for (const auto& piece : pieces_of(list, most))
+      for (const auto& part : piece.parts)
+        REQUIRE(runs.add(part,
+                         [&](const std::string& name, std::uint64_t first,
+                             const at::Tensor& run) -> result<void> {
+                           std::int64_t before = 0;
+                           for (const auto& each : got[name]) before += each.numel();
+                           CHECK(first == static_cast<std::uint64_t>(before));
+                           got[name].push_back(run.flatten());
+                           return {};
+                         }));
+    for (const auto& [name, tensor] : list) {
+      INFO(name);
+      CHECK(at::equal(at::cat(got[name]), tensor.contiguous().flatten()));
+    }
+  }
+  row_major_runs runs;
+  const auto take = [](const auto&...) { return result<void>(); };
+  CHECK_FALSE(runs.add({"undefined", {}}, take));
+  CHECK_FALSE(runs.add({"odd", at::ones({1}), storage_range{{2, 2}, {1}, 0}}, take));
 }

@@ -129,10 +129,10 @@ TEST_CASE("a wrong file gives one line with file, line, key and what is allowed"
        "listen, network, secret_file"},
       {"\n[pipline]\nstages = 2\n",
        "run.toml:2: [pipline]: unknown table; did you mean [pipeline]?; allowed: pipeline, model, "
-       "optimizer, data, train, link, observe"},
+       "optimizer, data, train, link, observe, cluster, node"},
       {"[[nodes]]\nhost = 'a'\n",
-       "run.toml:1: [nodes]: unknown table; allowed: pipeline, model, optimizer, data, train, "
-       "link, observe"},
+       "run.toml:1: [nodes]: unknown table; did you mean [node]?; allowed: pipeline, model, "
+       "optimizer, data, train, link, observe, cluster, node"},
       {"lr = 0.1\n",
        "run.toml:1: lr: unknown key outside of a table; did you mean lr in [optimizer]?"},
       {"zzz = 0.1\n", "run.toml:1: zzz: unknown key outside of a table"},

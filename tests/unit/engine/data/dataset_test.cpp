@@ -394,5 +394,5 @@ TEST_CASE("a batch is cut into views of tensor_split's sizes") {
   CHECK(parts[2].labels[0].item<int>() == 7);
   const auto too_many = split_batch(whole, 11);
   REQUIRE_FALSE(too_many);
-  CHECK_THAT(too_many.error().text, ContainsSubstring("10 images") && ContainsSubstring("11"));
+  CHECK_THAT(too_many.error().text, ContainsSubstring("10 samples") && ContainsSubstring("11"));
 }

@@ -93,12 +93,12 @@ TEST_CASE("micro-batches have the sizes that torch.tensor_split gives") {
   CHECK(microbatch_sizes(1, 1).value() == numbers{1});
 }
 
-TEST_CASE("more micro-batches than images is an error that names both numbers") {
+TEST_CASE("more micro-batches than samples is an error that names both numbers") {
   const auto sizes = microbatch_sizes(3, 4);
   REQUIRE_FALSE(sizes);
   CHECK(sizes.error().code == errc::bad_config);
   CHECK_THAT(sizes.error().text,
-             ContainsSubstring("3 images") && ContainsSubstring("4 micro-batches"));
+             ContainsSubstring("3 samples") && ContainsSubstring("4 micro-batches"));
   CHECK_FALSE(microbatch_sizes(0, 1));
   CHECK_FALSE(microbatch_sizes(5, 0));
   CHECK_FALSE(microbatch_sizes(5, -1));

@@ -8,7 +8,6 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <limits>
 #include <map>
-#include <memory>
 #include <random>
 
 #include "engine/model/blocks.hpp"
@@ -337,17 +336,17 @@ TEST_CASE("A prediction says its stages, and how far it was off") {
 
 TEST_CASE("Layers are profiled: seconds, bytes kept, bytes passed on, bytes of parameters") {
   at::set_num_threads(1);
-  const auto random = at::Generator();
-  model layers;
-  layers.push_back(std::make_unique<linear>("wide", 64, 512, random));
-  layers.push_back(std::make_unique<relu>("relu"));
-  layers.push_back(std::make_unique<linear>("narrow", 512, 4, random));
+  model_blueprint layers;
+  layers.add<linear>("wide", 64, 512);
+  layers.add<relu>("relu");
+  layers.add<linear>("narrow", 512, 4);
   const batch samples{at::randn({32, 64}), at::randint(0, 4, {32}, at::kLong)};
   const auto measured = profile_model(layers, {}, samples, 2);
-  REQUIRE(measured.samples == 32);
-  REQUIRE(measured.layers.size() == 3);
+  REQUIRE(measured);
+  REQUIRE(measured->samples == 32);
+  REQUIRE(measured->layers.size() == 3);
   const auto& [wide, relu_cost, narrow] =
-      std::tie(measured.layers[0], measured.layers[1], measured.layers[2]);
+      std::tie(measured->layers[0], measured->layers[1], measured->layers[2]);
   CHECK(wide.name == "wide");
   CHECK(wide.output_bytes == 32 * 512 * 4);
   CHECK(wide.kept_bytes == 32 * 512 * 4);
@@ -358,6 +357,6 @@ TEST_CASE("Layers are profiled: seconds, bytes kept, bytes passed on, bytes of p
     CHECK(each->weight_s > 0);
   }
   CHECK(narrow.input_s > 0);
-  CHECK(slowest(predict(cost_model::fit({measured}).value(), {.batch_size = 32, .cores = 1}, 1, {})
+  CHECK(slowest(predict(cost_model::fit({*measured}).value(), {.batch_size = 32, .cores = 1}, 1, {})
                     .value()) > 0);
 }

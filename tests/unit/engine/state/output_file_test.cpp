@@ -222,7 +222,7 @@ TEST_CASE("weights go beside, where their file cannot be written, and replace no
   const scratch_folder folder;
   write_bytes(folder / "weights.safetensors", "of another run");
   anywhere_saver saver(folder / "gone" / "weights.safetensors", {folder.path()});
-  const auto saved = saver.save(tensors());
+  const auto saved = saver.save(stream_of(tensors()));
   REQUIRE(saved);
   CHECK(saved->file == folder / "weights-2.safetensors");
   CHECK_THAT(saved->refusal, ContainsSubstring((folder / "gone").string()));
@@ -233,7 +233,7 @@ TEST_CASE("weights go beside, where their file cannot be written, and replace no
 TEST_CASE("weights whose name is too long get another one") {
   const scratch_folder folder;
   anywhere_saver saver(folder / std::string(300, 'n'), {folder.path()});
-  const auto saved = saver.save(tensors());
+  const auto saved = saver.save(stream_of(tensors()));
   REQUIRE(saved);
   CHECK(saved->file == folder / "weights.safetensors");
   CHECK_THAT(saved->refusal, ContainsSubstring("too long"));
@@ -243,7 +243,7 @@ TEST_CASE("weights go to a folder of their own in the temporary one at last") {
   const scratch_folder folder;
   const temporary_folder there(folder.path());
   anywhere_saver saver(folder / "gone" / "w", {folder / "gone"});
-  const auto saved = saver.save(tensors());
+  const auto saved = saver.save(stream_of(tensors()));
   REQUIRE(saved);
   CHECK(saved->file.filename() == "w");
   CHECK(saved->file.parent_path().parent_path() == folder.path());
@@ -255,7 +255,7 @@ TEST_CASE("weights that fit nowhere are an error with every place's reason") {
   const scratch_folder folder;
   const temporary_folder nowhere(folder / "neither");
   anywhere_saver saver(folder / "gone" / "w", {folder / "lost"});
-  const auto saved = saver.save(tensors());
+  const auto saved = saver.save(stream_of(tensors()));
   REQUIRE_FALSE(saved);
   CHECK(saved.error().code == errc::io_failed);
   CHECK_THAT(saved.error().text, ContainsSubstring((folder / "gone" / "w").string()) &&
@@ -273,10 +273,10 @@ TEST_CASE("a companion goes beside the file that was written, and its name is fr
   const scratch_folder folder;
   write_bytes(folder / "w.state", "of another run");
   anywhere_saver saver(folder / "gone" / "w.safetensors", {folder.path()}, state_beside);
-  const auto first = saver.save(tensors());
+  const auto first = saver.save(stream_of(tensors()));
   REQUIRE(first);
   CHECK(first->file == folder / "w-2.safetensors");
-  const auto second = saver.save_companion(first->file, tensors());
+  const auto second = saver.save_companion(first->file, stream_of(tensors()));
   REQUIRE(second);
   CHECK(second->file == folder / "w-2.state");
   CHECK(second->refusal.empty());
@@ -289,10 +289,10 @@ TEST_CASE("a companion that cannot be beside goes elsewhere on its own") {
   fs::create_directory(folder / "here");
   fs::create_directory(folder / "here" / "w.state");
   anywhere_saver saver(folder / "here" / "w", {folder.path()}, state_beside);
-  const auto first = saver.save(tensors());
+  const auto first = saver.save(stream_of(tensors()));
   REQUIRE(first);
   CHECK(first->refusal.empty());
-  const auto second = saver.save_companion(first->file, tensors());
+  const auto second = saver.save_companion(first->file, stream_of(tensors()));
   REQUIRE(second);
   CHECK(second->file == folder / "w.state");
   CHECK_THAT(second->refusal, ContainsSubstring((folder / "here" / "w.state").string()));
@@ -304,7 +304,7 @@ TEST_CASE("a save finds a descriptor when the process has none left") {
   const auto saved = [&] {
     const no_descriptors now;
     CHECK_FALSE(save_safetensors(folder / "other", tensors()));
-    return saver.save(tensors());
+    return saver.save(stream_of(tensors()));
   }();
   REQUIRE(saved);
   CHECK(saved->refusal.empty());

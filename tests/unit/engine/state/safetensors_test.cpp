@@ -146,7 +146,7 @@ TEST_CASE("the header and every tensor are aligned, and equal content gives equa
 
 TEST_CASE("a file may hold no tensor, and metadata that are passed over") {
   const scratch_folder folder;
-  REQUIRE(save_safetensors(folder / "nothing", {}));
+  REQUIRE(save_safetensors(folder / "nothing", std::vector<named_tensor>{}));
   CHECK(load_safetensors(folder / "nothing").value().empty());
   write_bytes(folder / "metadata", file_of(R"({"__metadata__":{"step":"12"}})", ""));
   CHECK(load_safetensors(folder / "metadata").value().empty());

@@ -1,9 +1,9 @@
-#include "engine/model/model_registry.hpp"
+#include "engine/blueprint/model_registry.hpp"
 
 namespace troupe::engine {
 
-result<model> build_model(const model_registry& models, const std::string& name,
-                          const model_order& order) {
+result<model_blueprint> find_model(const model_registry& models, const std::string& name,
+                                   const model_order& order) {
   const auto found = models.find(name);
   if (found != models.end()) return found->second(order);
   std::string known;

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace troupe::cluster {
+
+/// Who starts the stage processes.
+enum class launch_way : std::uint8_t {
+  local,  ///< The trainer, on its own machine; where there are nodes, through an agent for each.
+  ssh,    ///< An agent on each node's host, which ssh starts.
+  none,   ///< Somebody else: each process is started with `troupe join`.
+};
+
+/// One TOML table [[node]]: a host that runs stage processes.
+struct node_entry {
+  std::string name;     ///< Unique in the run; what its lines are marked with.
+  std::string host;     ///< What ssh is told: "HOST" or "USER@HOST".
+  std::string address;  ///< Where its processes listen; empty: see `network`.
+  std::string network;  ///< "10.0.0.0/8": listen on the interface in it; empty: the cluster's.
+  std::vector<std::string> stages;       ///< Their numbers; empty: placed by cores.
+  std::uint32_t cores = 0;               ///< 0: as many as the trainer's machine has.
+  int threads = 0;                       ///< Of each stage; 0: cores divided by its stages.
+  std::vector<std::string> environment;  ///< "NAME=VALUE", for its stage processes.
+  std::filesystem::path working_folder;  ///< Of its stage processes; empty: the agent's own.
+  std::filesystem::path program;         ///< The program's path there; empty: the same as here.
+
+  bool operator==(const node_entry&) const = default;
+};
+
+/// TOML table [cluster], and the nodes.
+struct cluster_config {
+  launch_way launch = launch_way::local;
+  std::string program;                   ///< What `troupe launch` runs.
+  std::string network;                   ///< Of the trainer, and of nodes that name none.
+  std::vector<std::string> ssh_options;  ///< Words that ssh gets before the host.
+  double silence = 10;       ///< Seconds without a word after which agent or launcher is lost.
+  double join_timeout = 30;  ///< Seconds within which all stage processes must have joined.
+  std::vector<node_entry> nodes;
+
+  bool operator==(const cluster_config&) const = default;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,136 @@
+#include "cluster/hosts/host_addresses.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "cluster/hosts/network_range.hpp"
+#include "messages/descriptor.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+using address_list = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+std::string numeric(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* bytes =
+      address->sa_family == AF_INET
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
+          : &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  return ::inet_ntop(address->sa_family, bytes, text.data(), text.size()) != nullptr ? text.data()
+                                                                                     : "";
+}
+
+std::string without_brackets(const std::string& host) {
+  return host.size() > 2 && host.front() == '[' && host.back() == ']'
+             ? host.substr(1, host.size() - 2)
+             : host;
+}
+
+result<address_list> resolve(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const int code = ::getaddrinfo(without_brackets(host).c_str(), "9", &hints, &found);
+  address_list list(found, &::freeaddrinfo);
+  if (code != 0)
+    return fail(errc::address_unavailable,
+                "\"" + host + "\" stands for no address here: " + ::gai_strerror(code));
+  return list;
+}
+
+const addrinfo* preferred(const address_list& list) {
+  for (const auto* each = list.get(); each != nullptr; each = each->ai_next)
+    if (each->ai_family == AF_INET) return each;
+  return list.get();
+}
+
+/// Our address on the way to a peer: nothing is sent.
+result<std::string> address_towards(const std::string& peer) {
+  const auto list = resolve(peer);
+  if (!list) return tl::unexpected(list.error());
+  const auto* to = preferred(*list);
+  const descriptor socket(::socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  if (!socket || ::connect(socket.get(), to->ai_addr, to->ai_addrlen) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0)
+    return fail(errc::address_unavailable, "there is no way from here to " + peer + " (" +
+                                               numeric(to->ai_addr) + "): " + std::strerror(errno) +
+                                               "; see the routes of this machine");
+  return numeric(reinterpret_cast<const sockaddr*>(&own));
+}
+
+result<std::string> address_in(const network_range& range, const std::string& text) {
+  ifaddrs* found = nullptr;
+  if (::getifaddrs(&found) != 0)
+    return fail(errc::address_unavailable,
+                std::string("this machine's addresses cannot be read: ") + std::strerror(errno));
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(found, &::freeifaddrs);
+  std::string others;
+  for (const auto* each = list.get(); each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr) continue;
+    const auto family = each->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const auto own = numeric(each->ifa_addr);
+    if (range.contains(own)) return own;
+    if (!is_loopback_address(own)) others += (others.empty() ? "" : ", ") + own;
+  }
+  return fail(errc::address_unavailable, "no interface here has an address in the network " + text +
+                                             "; there is " + (others.empty() ? "none" : others));
+}
+
+/// Whether a text ends in a port, and is no bare address of IP version 6.
+bool has_port(const std::string& text) {
+  const auto colon = text.rfind(':');
+  return colon != std::string::npos && (text.find(':') == colon || text[colon - 1] == ']');
+}
+
+result<std::string> named_address(const std::string& wanted, const std::string& peer) {
+  const std::string host = has_port(wanted) ? host_of(wanted) : without_brackets(wanted);
+  const auto own = address_of_host(host);
+  if (!own) return own;
+  const auto other = address_of_host(peer);
+  if (other && is_loopback_address(*own) && !is_loopback_address(*other))
+    return fail(errc::address_unavailable, "\"" + host + "\" stands for " + *own +
+                                               " here, which no other host reaches (see "
+                                               "/etc/hosts), but " +
+                                               peer +
+                                               " is another one; name an address of the network");
+  if (has_port(wanted))
+    return (own->find(':') == std::string::npos ? *own : "[" + *own + "]") +
+           wanted.substr(wanted.rfind(':'));
+  return with_port(*own, 0);
+}
+
+}  // namespace
+
+std::string host_of(const std::string& address) {
+  return without_brackets(address.substr(0, address.rfind(':')));
+}
+
+result<std::string> address_of_host(const std::string& host) {
+  return resolve(host).map(
+      [](const address_list& list) { return numeric(preferred(list)->ai_addr); });
+}
+
+result<std::string> listen_address(const std::string& wanted, const std::string& peer) {
+  const auto any_port = [](const std::string& host) { return with_port(host, 0); };
+  if (wanted.empty()) return address_towards(peer).map(any_port);
+  if (wanted.find('/') == std::string::npos) return named_address(wanted, peer);
+  const auto range = network_range::parse(wanted);
+  if (!range) return fail(errc::address_unavailable, "\"" + wanted + "\" is no network");
+  return address_in(*range, wanted).map(any_port);
+}
+
+}  // namespace troupe::cluster

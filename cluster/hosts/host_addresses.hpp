@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// The numeric address that a host's name stands for here; IP version 4 where there is one. `host`
+/// may be an address itself, in brackets or not. May block. Errors: address_unavailable.
+[[nodiscard]] result<std::string> address_of_host(const std::string& host);
+
+/// Where this process is to listen so that `peer` (a host, without port) reaches it, as
+/// "HOST:PORT". `wanted`: "HOST" or "HOST:PORT", a network ("10.0.0.0/8", for the interface in it),
+/// or empty for the address from which this machine reaches the peer; the port is any free one
+/// where none is named. Errors: address_unavailable with what to do, also where a name stands for
+/// an address of this machine alone (127.0.1.1 in /etc/hosts) and the peer is elsewhere.
+[[nodiscard]] result<std::string> listen_address(const std::string& wanted,
+                                                 const std::string& peer);
+
+/// "HOST" of "HOST:PORT", without brackets.
+[[nodiscard]] std::string host_of(const std::string& address);
+
+}  // namespace troupe::cluster

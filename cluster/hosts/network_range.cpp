@@ -1,0 +1,72 @@
+#include "cluster/hosts/network_range.hpp"
+
+#include <arpa/inet.h>
+
+#include <charconv>
+
+namespace troupe::cluster {
+namespace {
+
+struct numeric_address {
+  bool is_version_6 = false;
+  std::array<std::uint8_t, 16> bytes{};
+};
+
+std::optional<numeric_address> read_address(const std::string& text) {
+  numeric_address out;
+  if (::inet_pton(AF_INET, text.c_str(), out.bytes.data()) == 1) return out;
+  out.is_version_6 = true;
+  if (::inet_pton(AF_INET6, text.c_str(), out.bytes.data()) == 1) return out;
+  return std::nullopt;
+}
+
+bool bit_of(const std::array<std::uint8_t, 16>& bytes, unsigned bit) {
+  return (bytes[bit / 8] >> (7 - bit % 8) & 1) != 0;
+}
+
+}  // namespace
+
+std::optional<network_range> network_range::parse(const std::string& text) {
+  const auto slash = text.find('/');
+  const auto address = read_address(text.substr(0, slash));
+  if (!address) return std::nullopt;
+  network_range out;
+  out.is_version_6_ = address->is_version_6;
+  out.bytes_ = address->bytes;
+  const unsigned most = out.is_version_6_ ? 128 : 32;
+  out.bits_ = most;
+  if (slash != std::string::npos) {
+    const char* const begin = text.data() + slash + 1;
+    const char* const end = text.data() + text.size();
+    const auto [stop, status] = std::from_chars(begin, end, out.bits_);
+    if (begin == end || stop != end || status != std::errc() || out.bits_ > most)
+      return std::nullopt;
+  }
+  for (unsigned bit = out.bits_; bit < most; ++bit)
+    if (bit_of(out.bytes_, bit)) return std::nullopt;
+  return out;
+}
+
+bool network_range::contains(const std::string& address) const {
+  const auto other = read_address(address);
+  if (!other || other->is_version_6 != is_version_6_) return false;
+  for (unsigned bit = 0; bit < bits_; ++bit)
+    if (bit_of(bytes_, bit) != bit_of(other->bytes, bit)) return false;
+  return true;
+}
+
+bool is_loopback_address(const std::string& address) {
+  const auto read = read_address(address);
+  if (!read) return false;
+  if (!read->is_version_6) return read->bytes[0] == 127;
+  for (std::size_t i = 0; i < 15; ++i)
+    if (read->bytes[i] != 0) return false;
+  return read->bytes[15] == 1;
+}
+
+std::string with_port(const std::string& host, unsigned port) {
+  const bool is_version_6 = host.find(':') != std::string::npos;
+  return (is_version_6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+}  // namespace troupe::cluster

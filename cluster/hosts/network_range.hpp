@@ -1,0 +1,32 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace troupe::cluster {
+
+/// The addresses that begin with the same bits: "10.0.0.0/8", "fd00::/64", or one address alone. A
+/// value type.
+class network_range {
+ public:
+  /// Nothing where the text is no range, or has bits behind its prefix.
+  [[nodiscard]] static std::optional<network_range> parse(const std::string& text);
+
+  /// Whether a numeric address, without port or brackets, is in it.
+  [[nodiscard]] bool contains(const std::string& address) const;
+
+ private:
+  bool is_version_6_ = false;
+  std::array<std::uint8_t, 16> bytes_{};
+  unsigned bits_ = 0;
+};
+
+/// Whether a numeric address, without port or brackets, is one that only its own machine reaches.
+[[nodiscard]] bool is_loopback_address(const std::string& address);
+
+/// "HOST:PORT", with brackets around an address of IP version 6.
+[[nodiscard]] std::string with_port(const std::string& host, unsigned port);
+
+}  // namespace troupe::cluster

@@ -1,0 +1,78 @@
+#include "cluster/hosts/placement_core.hpp"
+
+#include <algorithm>
+
+namespace troupe::cluster {
+namespace {
+
+constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+/// The stages that a node names.
+result<std::vector<std::size_t>> place_named(std::uint32_t stages,
+                                             const std::vector<node_room>& nodes) {
+  std::vector<std::size_t> places(stages, nowhere);
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    for (const auto stage : nodes[node].stages) {
+      const std::string who = "node \"" + nodes[node].name + "\": stage " + std::to_string(stage);
+      if (stage >= stages)
+        return fail(errc::bad_config, who + " does not exist; the pipeline has " +
+                                          std::to_string(stages) + ", from 0");
+      if (places[stage] != nowhere)
+        return fail(errc::bad_config,
+                    who + " is on node \"" + nodes[places[stage]].name + "\" already");
+      places[stage] = node;
+    }
+  }
+  return places;
+}
+
+/// Where one more stage shares its cores with the fewest.
+std::size_t roomiest(const std::vector<node_room>& nodes, const std::vector<std::size_t>& counts) {
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < nodes.size(); ++i) {
+    const auto here = (counts[i] + 1) * nodes[best].cores;
+    const auto there = (counts[best] + 1) * nodes[i].cores;
+    if (here < there) best = i;
+  }
+  return best;
+}
+
+}  // namespace
+
+result<std::vector<std::size_t>> place_stages(std::uint32_t stages,
+                                              const std::vector<node_room>& nodes) {
+  if (nodes.empty()) return fail(errc::bad_config, "there is no node to put stages on");
+  auto places = place_named(stages, nodes);
+  if (!places) return places;
+  std::vector<std::size_t> counts(nodes.size(), 0);
+  for (const auto node : *places)
+    if (node != nowhere) ++counts[node];
+  auto free = static_cast<std::size_t>(std::ranges::count(*places, nowhere));
+  std::vector<std::size_t> seats(nodes.size(), 0);  // of stages that no node names
+  for (; free > 0; --free) {
+    const auto node = roomiest(nodes, counts);
+    ++counts[node];
+    ++seats[node];
+  }
+  std::size_t node = 0;
+  for (auto& place : *places) {
+    if (place != nowhere) continue;
+    while (seats[node] == 0) ++node;
+    place = node;
+    --seats[node];
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    if (counts[i] == 0)
+      return fail(errc::bad_config, "node \"" + nodes[i].name +
+                                        "\" is left without a stage: " + std::to_string(stages) +
+                                        " for " + std::to_string(nodes.size()) +
+                                        " nodes; take more stages, or leave the node out");
+  return places;
+}
+
+int threads_on(std::uint32_t cores, std::size_t stages, int wanted) noexcept {
+  if (wanted > 0) return wanted;
+  return std::max(1, static_cast<int>(cores / std::max<std::size_t>(1, stages)));
+}
+
+}  // namespace troupe::cluster

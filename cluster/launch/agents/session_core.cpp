@@ -1,0 +1,163 @@
+#include "cluster/launch/agents/session_core.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::cluster {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds longest_interval{1000};
+constexpr int words_in_a_silence = 4;   // so that one that is late does no harm
+constexpr std::size_t most_lines = 20;  // that are kept to explain an end
+constexpr std::size_t most_quoted = 120;
+
+void keep(std::deque<std::string>& lines, std::string_view line) {
+  if (line.empty()) return;
+  lines.emplace_back(line.substr(0, line.find('\r')));
+  if (lines.size() > most_lines) lines.pop_front();
+}
+
+std::string seconds_of(milliseconds time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
+}
+
+}  // namespace
+
+std::string agent_place::text() const {
+  return "node " + node + (host.empty() ? "" : " (" + host + ")");
+}
+
+session_core::session_core(agent_place place, milliseconds silence, milliseconds patience,
+                           time_point now)
+    : place_(std::move(place)),
+      silence_(silence),
+      patience_(patience),
+      last_heard_(now),
+      last_told_(now),
+      last_tick_(now) {}
+
+session_core::effects session_core::lose(errc code, std::string why) {
+  if (state_ == state::over) return {};
+  state_ = state::over;
+  processes_.clear();
+  return {lost{{code, std::move(why)}}};
+}
+
+session_core::effects session_core::heard(output_stream stream, std::string_view line,
+                                          time_point now) {
+  if (state_ == state::over) return {};
+  if (stream == output_stream::out) {
+    last_heard_ = now;
+    return state_ == state::silent ? heard_before(stream, line) : heard_event(line);
+  }
+  if (state_ != state::ready) return heard_before(stream, line);
+  return {show{"", stream, std::string(line)}};
+}
+
+session_core::effects session_core::heard_before(output_stream stream, std::string_view line) {
+  keep(stream == output_stream::out ? shell_out_ : errors_, line);
+  if (stream != output_stream::out) return {};
+  const auto begin = line.find(agent_magic);
+  if (begin == std::string_view::npos) return {};
+  state_ = state::spoken;
+  if (begin == 0) shell_out_.pop_back();
+  if (shell_out_.empty()) return {};
+  const auto quoted = shell_out_.front().substr(0, begin == 0 ? most_quoted : begin);
+  return {warn{place_.text() + ": its login shell prints (\"" + quoted.substr(0, most_quoted) +
+               "\"), also where nobody logs in; have its start-up file print in interactive shells "
+               "alone"}};
+}
+
+session_core::effects session_core::heard_event(std::string_view line) {
+  const auto event = decode_event(line);
+  if (!event)
+    return lose(errc::bad_frame, place_.text() + ": its agent wrote " + event.error().text);
+  if (state_ == state::spoken) return heard_first(*event);
+  if (const auto* text = std::get_if<events::line>(&*event))
+    return {show{text->name, text->stream, text->text}};
+  if (const auto* no = std::get_if<events::refused>(&*event)) {
+    processes_.erase(no->name);
+    return lose(errc::io_failed, place_.text() + ": " + no->name + " was not started: " + no->why);
+  }
+  if (const auto* end = std::get_if<events::ended>(&*event)) {
+    processes_.erase(end->name);
+    return {process_ended{{end->name, static_cast<pid_t>(end->pid), end->code, end->signal}}};
+  }
+  return {};
+}
+
+session_core::effects session_core::heard_first(const agent_event& first) {
+  const auto* who = std::get_if<events::hello>(&first);
+  if (who == nullptr)
+    return lose(errc::bad_frame, place_.text() + ": its agent did not say who it is");
+  const auto refuse = [&](const std::string& what) {
+    return lose(errc::bad_config, place_.text() + ": the program there (" + place_.program +
+                                      ") is " + what +
+                                      "; copy the one that runs here to that host");
+  };
+  if (who->protocol != agent_protocol_version)
+    return refuse("another version, with protocol " + std::to_string(who->protocol) +
+                  " of the agent and not " + std::to_string(agent_protocol_version));
+  if (who->build != place_.build)
+    return refuse("another build, " + who->build + " and not " + place_.build);
+  state_ = state::ready;
+  const auto silence = static_cast<std::uint64_t>(silence_.count());
+  return {send{orders::begin{silence}}, ready{*who}};
+}
+
+session_core::effects session_core::ended(const child_exit& how) {
+  if (state_ == state::over) return {};
+  if (ending_ && processes_.empty()) {
+    state_ = state::over;
+    return {};
+  }
+  if (state_ != state::ready)
+    return lose(errc::address_unavailable, explain_start(place_, how, errors_, shell_out_));
+  const std::string carrier = place_.host.empty() ? "its agent" : "its agent, or the ssh to it,";
+  child_exit named = how;
+  named.name = carrier;
+  return lose(errc::peer_lost,
+              place_.text() + ": " + describe(named) + "; its processes are ended with it");
+}
+
+session_core::effects session_core::tick(time_point now) {
+  if (state_ == state::over) return {};
+  // Where we ourselves stood still, what the agent said meanwhile is yet to be read.
+  if (now - std::exchange(last_tick_, now) > silence_ / 2) last_heard_ = now;
+  const auto quiet = std::chrono::duration_cast<milliseconds>(now - last_heard_);
+  if (state_ != state::ready) {
+    if (quiet <= patience_) return {};
+    return lose(errc::address_unavailable,
+                place_.text() + ": no agent has answered within " + seconds_of(patience_) +
+                    (errors_.empty() ? "" : " (" + errors_.back() + ")") + "; see whether `ssh " +
+                    place_.host + " true` ends there");
+  }
+  if (quiet > silence_)
+    return lose(errc::peer_lost, place_.text() + ": its agent has been silent for " +
+                                     seconds_of(quiet) + "; its processes end by themselves");
+  const auto interval =
+      std::clamp<milliseconds>(silence_ / words_in_a_silence, milliseconds{1}, longest_interval);
+  if (now - last_told_ < interval) return {};
+  last_told_ = now;
+  return {send{orders::alive{}}};
+}
+
+session_core::effects session_core::start(orders::start what) {
+  processes_.insert(what.name);
+  return {send{std::move(what)}};
+}
+
+session_core::effects session_core::resume(time_point now) {
+  if (state_ == state::over) return {};
+  last_heard_ = now;
+  return {send{orders::resume{}}};
+}
+
+session_core::effects session_core::end(milliseconds grace) {
+  if (state_ != state::ready || std::exchange(ending_, true)) return {};
+  return {send{orders::end{static_cast<std::uint64_t>(grace.count())}}};
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "cluster/launch/agents/agent_messages.hpp"
+#include "cluster/launch/child_process.hpp"
+
+namespace troupe::cluster {
+
+/// How an agent is reached, for words about it.
+struct agent_place {
+  std::string node;   ///< "beta"
+  std::string host;   ///< What ssh is told; empty: a child process on this machine.
+  std::string build;  ///< Of our own program, which the agent's must equal.
+  std::string program;
+
+  /// "node beta (10.0.0.2)"
+  [[nodiscard]] std::string text() const;
+};
+
+/// A launcher's view of one agent: from the first bytes of its shell to the end of its processes. A
+/// pure state machine; `now` never goes back.
+class session_core {
+ public:
+  using time_point = std::chrono::steady_clock::time_point;
+
+  /// Send this order.
+  struct send {
+    agent_order what;
+    bool operator==(const send&) const = default;
+  };
+  /// The agent takes orders.
+  struct ready {
+    events::hello who;
+    bool operator==(const ready&) const = default;
+  };
+  /// A line to be shown. `process`: who wrote it; empty: the agent, or the ssh that carries it.
+  struct show {
+    std::string process;
+    output_stream stream = output_stream::err;
+    std::string text;
+    bool operator==(const show&) const = default;
+  };
+  /// Something that does no harm, but which the user should know.
+  struct warn {
+    std::string text;
+    bool operator==(const warn&) const = default;
+  };
+  /// A process has ended.
+  struct process_ended {
+    child_exit how;
+    bool operator==(const process_ended&) const = default;
+  };
+  /// The agent is lost, and its processes with it; or it never was one. Once.
+  struct lost {
+    error why;
+    bool operator==(const lost&) const = default;
+  };
+  using effect = std::variant<send, ready, show, warn, process_ended, lost>;
+  using effects = std::vector<effect>;
+
+  session_core(agent_place place, std::chrono::milliseconds silence,
+               std::chrono::milliseconds patience, time_point now);
+
+  /// A line of the agent's standard output or error, or of the ssh or shell before it.
+  [[nodiscard]] effects heard(output_stream stream, std::string_view line, time_point now);
+  /// The agent has ended, or the ssh that reached it.
+  [[nodiscard]] effects ended(const child_exit& how);
+  [[nodiscard]] effects tick(time_point now);
+  /// Has the agent start a process.
+  [[nodiscard]] effects start(orders::start what);
+  /// Our own process has stood still, as its agents have been told, and goes on.
+  [[nodiscard]] effects resume(time_point now);
+  /// Nothing more is wanted of the agent: its end is in order from here on.
+  [[nodiscard]] effects end(std::chrono::milliseconds grace);
+
+  [[nodiscard]] bool is_ready() const noexcept { return state_ == state::ready; }
+  [[nodiscard]] bool is_over() const noexcept { return state_ == state::over; }
+  [[nodiscard]] const agent_place& place() const noexcept { return place_; }
+  /// Processes that were to start and have not ended.
+  [[nodiscard]] const std::set<std::string>& processes() const noexcept { return processes_; }
+
+ private:
+  enum class state : std::uint8_t { silent, spoken, ready, over };
+
+  [[nodiscard]] effects heard_event(std::string_view line);
+  [[nodiscard]] effects heard_first(const agent_event& first);
+  [[nodiscard]] effects heard_before(output_stream stream, std::string_view line);
+  [[nodiscard]] effects lose(errc code, std::string why);
+
+  const agent_place place_;
+  const std::chrono::milliseconds silence_;
+  const std::chrono::milliseconds patience_;
+  state state_ = state::silent;
+  bool ending_ = false;
+  time_point last_heard_;
+  time_point last_told_;
+  time_point last_tick_;
+  std::deque<std::string> shell_out_;  // what came before the agent's first line
+  std::deque<std::string> errors_;     // the last lines of standard error
+  std::set<std::string> processes_;
+};
+
+/// The words with which ssh is started to run an agent: `options` go before the host. The program's
+/// path may hold any character.
+[[nodiscard]] std::vector<std::string> ssh_words(const std::string& host,
+                                                 const std::vector<std::string>& options,
+                                                 const std::string& program);
+
+/// Why an agent has ended before it said who it is, in one line: what its ssh and shell wrote on
+/// standard error, turned into what is wrong and what to do. `shell_out`: what they wrote on
+/// standard output.
+[[nodiscard]] std::string explain_start(const agent_place& place, const child_exit& how,
+                                        const std::deque<std::string>& errors,
+                                        const std::deque<std::string>& shell_out);
+
+}  // namespace troupe::cluster

@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <array>
+
+#include "cluster/launch/agents/session_core.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr int shell_cannot_execute = 126;
+constexpr int shell_cannot_find = 127;
+
+/// What ssh writes, what that means and what to do about it. HOST stands for the host.
+struct known_failure {
+  std::string_view written;
+  std::string_view meaning;
+};
+
+constexpr std::array known_failures = std::to_array<known_failure>({
+    {"REMOTE HOST IDENTIFICATION HAS CHANGED",
+     "its host key is another one than ssh knows; if that is right, take the old one out "
+     "(ssh-keygen "
+     "-R HOST) and connect once by hand"},
+    {"Host key verification failed",
+     "its host key is unknown to ssh; connect once by hand (ssh HOST) and check the key, or put it "
+     "into known_hosts"},
+    {"Permission denied",
+     "it refuses our key, and nobody is there to type a password; put a key of yours into "
+     "authorized_keys there, and see that `ssh -o BatchMode=yes HOST true` works"},
+    {"Too many authentication failures",
+     "it refuses our keys; name the one to use (IdentityFile in ssh's config)"},
+    {"Could not resolve hostname",
+     "nobody knows this name; see `host` of its [[node]], DNS, /etc/hosts and ssh's config"},
+    {"Connection refused",
+     "no ssh server listens there; start it (sshd), or name its port in ssh_options or ssh's "
+     "config"},
+    {"No route to host", "there is no route to it; see its address, its network and firewalls"},
+    {"Network is unreachable", "there is no route to it; see this machine's network"},
+    {"timed out",
+     "it does not answer; see whether it is up, its address, and firewalls in between"},
+    {"Connection reset", "it closed the connection; see its sshd's log"},
+    {"Connection closed", "it closed the connection; see its sshd's log"},
+});
+
+std::string with_host(std::string_view text, const std::string& host) {
+  std::string out(text);
+  for (auto at = out.find("HOST"); at != std::string::npos; at = out.find("HOST", at + host.size()))
+    out.replace(at, 4, host);
+  return out;
+}
+
+/// The first line with what went wrong.
+std::string quoted(const std::deque<std::string>& lines) {
+  return lines.empty() ? "" : " (" + lines.back() + ")";
+}
+
+const known_failure* find_failure(const std::deque<std::string>& errors) {
+  for (const auto& known : known_failures)
+    for (const auto& line : errors)
+      if (line.find(known.written) != std::string::npos) return &known;
+  return nullptr;
+}
+
+std::string in_quotes(const std::string& word) {
+  std::string out = "'";
+  for (const char each : word) out += each == '\'' ? std::string("'\\''") : std::string(1, each);
+  return out + "'";
+}
+
+}  // namespace
+
+std::vector<std::string> ssh_words(const std::string& host, const std::vector<std::string>& options,
+                                   const std::string& program) {
+  std::vector<std::string> words{"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"--", host, "exec " + in_quotes(program) + " --agent"});
+  return words;
+}
+
+std::string explain_start(const agent_place& place, const child_exit& how,
+                          const std::deque<std::string>& errors,
+                          const std::deque<std::string>& shell_out) {
+  const std::string begin = place.text() + ": ";
+  if (how.code == shell_cannot_find || how.code == shell_cannot_execute)
+    return begin + "the program " + place.program + " cannot be started there" + quoted(errors) +
+           "; copy it to that host, or name its path with `program` in its [[node]]";
+  constexpr int ssh_failed = 255;
+  const auto* known =
+      how.code == ssh_failed && !place.host.empty() ? find_failure(errors) : nullptr;
+  if (known != nullptr) return begin + with_host(known->meaning, place.host) + quoted(errors);
+  child_exit named = how;
+  named.name = place.host.empty() ? "its agent" : "ssh, or what it ran there,";
+  const auto& last = errors.empty() ? shell_out : errors;
+  return begin + describe(named) + " before the agent answered" + quoted(last) +
+         (place.host.empty() ? "" : "; see what `ssh " + place.host + "` does");
+}
+
+}  // namespace troupe::cluster

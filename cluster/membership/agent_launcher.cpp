@@ -1,0 +1,333 @@
+#include "cluster/membership/agent_launcher.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "actors/remote/ticker.hpp"
+#include "cluster/config/command_line.hpp"
+#include "cluster/launch/agents/agent.hpp"
+#include "cluster/launch/agents/program_build.hpp"
+#include "cluster/launch/agents/secret_pipe.hpp"
+#include "cluster/launch/agents/session_core.hpp"
+#include "cluster/launch/child_process.hpp"
+#include "cluster/launch/find_program.hpp"
+#include "cluster/launch/open_files.hpp"
+#include "cluster/launch/process_group.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using clock = std::chrono::steady_clock;
+
+constexpr auto end_in_order = 10s;
+constexpr auto grace = 1s;           // for processes that are to end, before they are killed
+constexpr auto agents_end = 1500ms;  // for agents to end once they have been told to
+constexpr auto tick_every = 100ms;
+constexpr std::uint64_t own_files = 48;       // descriptors of a process and its link
+constexpr std::uint64_t files_an_agent = 6;   // more for each agent: pipes
+constexpr std::uint64_t files_a_process = 4;  // more for each node process: connections
+
+/// One agent. Guarded by the launcher's mutex.
+struct session {
+  agent_host what;
+  session_core core;
+  descriptor input;                               // of the agent; non-blocking
+  std::string unsent;                             // to it
+  std::map<std::string, std::string> last_error;  // of each process: its last line on stderr
+  std::uint32_t cores = 0;
+};
+
+void print_line(const std::string& who, output_stream stream, const std::string& line) {
+  const std::string text = "[" + who + "] " + line + "\n";
+  std::FILE* const to = stream == output_stream::out ? stdout : stderr;
+  std::fwrite(text.data(), 1, text.size(), to);
+  std::fflush(to);
+}
+
+std::string own_program() {
+  std::error_code error;
+  const auto target = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "/proc/self/exe" : target.string();
+}
+
+class agent_launcher final : public node_launcher {
+ public:
+  agent_launcher(process_link link, agent_settings settings)
+      : link_(std::move(link)), settings_(std::move(settings)) {}
+  agent_launcher(const agent_launcher&) = delete;
+  agent_launcher& operator=(const agent_launcher&) = delete;
+  ~agent_launcher() override {
+    ticker_.reset();
+    group_.reset();  // kills what is left; its thread calls into this object
+  }
+
+  /// Starts the agents and waits until all of them take orders.
+  result<void> open();
+
+  actors::link_factory trainer_link() override { return process_link_factory(link_); }
+  result<void> start(const std::string& name, const std::string& trainer) override;
+  std::optional<std::string> failure() const override;
+  void join(bool in_order) override;
+  void kill() override { group_->kill(); }  // agents end with their streams
+  void kill(const std::string& name) override;
+  void suspend() override;
+  void resume() override;
+
+ private:
+  result<void> start_agent(const agent_host& host, const std::string& build);
+  [[nodiscard]] std::vector<std::string> arguments_of(const session& at, const std::string& name,
+                                                      const std::string& trainer) const;
+  void heard(std::string_view agent, output_stream stream, std::string_view line);
+  void ended(const child_exit& how);
+  void tick();
+
+  // Under the lock:
+  [[nodiscard]] session* find(std::string_view agent);
+  [[nodiscard]] session* host_of_process(const std::string& name);
+  void perform(session& at, session_core::effects what);
+  void flush(session& to) const;
+  void note_end(session& at, const child_exit& how);
+
+  const process_link link_;
+  const agent_settings settings_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<session>> sessions_;
+  std::optional<error> failure_;  // the first
+  bool expected_ = false;         // told to end: what comes now is no failure
+  std::optional<process_group> group_;
+  std::unique_ptr<actors::ticker> ticker_;
+};
+
+result<void> agent_launcher::open() {
+  std::uint64_t files = own_files + files_an_agent * settings_.hosts.size();
+  for (const auto& host : settings_.hosts) files += files_a_process * host.processes.size();
+  if (auto room = allow_open_files(files); !room) return room;
+  const auto build = program_build();
+  if (!build) return tl::unexpected(build.error());
+  auto group = process_group::create(
+      {.on_exit = [this](const child_exit& how) { ended(how); },
+       .on_line = [this](std::string_view name, output_stream stream,
+                         std::string_view line) { heard(name, stream, line); }});
+  if (!group) return tl::unexpected(group.error());
+  group_.emplace(std::move(*group));
+  for (const auto& host : settings_.hosts)
+    if (auto started = start_agent(host, *build); !started) return started;
+  ticker_ = std::make_unique<actors::ticker>(tick_every, [this] { tick(); });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] {  // the cores bound it: see agent_settings::patience
+    return failure_ ||
+           std::ranges::all_of(sessions_, [](const auto& each) { return each->core.is_ready(); });
+  });
+  return failure_ ? result<void>(tl::unexpected(*failure_)) : result<void>();
+}
+
+result<void> agent_launcher::start_agent(const agent_host& host, const std::string& build) {
+  const std::string program = host.program.empty() ? own_program() : host.program.string();
+  child_spec child{.name = host.name, .arguments = {agent_word}, .environment = {}};
+  if (!host.host.empty()) {
+    const auto ssh = find_program("ssh");
+    if (!ssh) return fail(errc::io_failed, "there is no ssh in PATH; install it (openssh-client)");
+    child.program = *ssh;
+    child.arguments = ssh_words(host.host, settings_.ssh_options, program);
+  } else if (!host.program.empty()) {
+    child.program = host.program;
+  }
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return fail(errc::io_failed, std::string("no pipe can be opened: ") + std::strerror(errno));
+  const descriptor read(ends[0]);
+  descriptor write(ends[1]);
+  ::fcntl(write.get(), F_SETFL, O_NONBLOCK);
+  child.standard_input = read.get();
+  {
+    const std::lock_guard lock(mutex_);
+    sessions_.push_back(std::make_unique<session>(
+        session{host,
+                session_core({host.name, host.host, build, program}, settings_.silence,
+                             settings_.patience, clock::now()),
+                std::move(write),
+                {},
+                {},
+                0}));
+  }
+  return group_->start(child).map_error([&](error why) {
+    why.text.insert(0, agent_place{host.name, host.host, "", ""}.text() + ": ");
+    return why;
+  });
+}
+
+session* agent_launcher::find(std::string_view agent) {
+  for (const auto& each : sessions_)
+    if (each->what.name == agent) return each.get();
+  return nullptr;
+}
+
+session* agent_launcher::host_of_process(const std::string& name) {
+  for (const auto& each : sessions_)
+    if (std::ranges::find(each->what.processes, name) != each->what.processes.end())
+      return each.get();
+  return nullptr;
+}
+
+void agent_launcher::heard(std::string_view agent, output_stream stream, std::string_view line) {
+  const std::lock_guard lock(mutex_);
+  if (auto* at = find(agent)) perform(*at, at->core.heard(stream, line, clock::now()));
+}
+
+void agent_launcher::ended(const child_exit& how) {
+  const std::lock_guard lock(mutex_);
+  if (auto* at = find(how.name)) perform(*at, at->core.ended(how));
+  changed_.notify_all();
+}
+
+void agent_launcher::tick() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : sessions_) {
+    perform(*each, each->core.tick(clock::now()));
+    flush(*each);
+  }
+}
+
+void agent_launcher::perform(session& at, session_core::effects what) {
+  for (auto& effect : what) {
+    if (auto* send = std::get_if<session_core::send>(&effect)) {
+      at.unsent += encode(send->what) + "\n";
+      if (auto* start = std::get_if<orders::start>(&send->what)) forget(start->secret);
+      flush(at);
+    } else if (const auto* ready = std::get_if<session_core::ready>(&effect)) {
+      at.cores = ready->who.cores;
+      log::debug(at.core.place().text() + ": " + ready->who.host + ", " +
+                 std::to_string(ready->who.cores) + " cores, " +
+                 std::to_string(ready->who.memory_bytes >> 20) + " MiB of memory");
+      if (at.what.cores > ready->who.cores)
+        log::warning(at.core.place().text() + ": its stages count on " +
+                     std::to_string(at.what.cores) + " cores, but it has " +
+                     std::to_string(ready->who.cores) + "; say so in its [[node]] (cores)");
+      changed_.notify_all();
+    } else if (const auto* show = std::get_if<session_core::show>(&effect)) {
+      if (show->stream == output_stream::err) at.last_error[show->process] = show->text;
+      print_line(show->process.empty() ? at.what.name : show->process + " on " + at.what.name,
+                 show->stream, show->text);
+    } else if (const auto* harmless = std::get_if<session_core::warn>(&effect)) {
+      log::warning(harmless->text);
+    } else if (const auto* end = std::get_if<session_core::process_ended>(&effect)) {
+      note_end(at, end->how);
+    } else if (const auto* lost = std::get_if<session_core::lost>(&effect)) {
+      if (!expected_ && !failure_) failure_ = lost->why;
+      at.input.reset();
+      group_->kill(at.what.name);
+      changed_.notify_all();
+    }
+  }
+}
+
+void agent_launcher::note_end(session& at, const child_exit& how) {
+  child_exit named = how;
+  named.name += " on " + at.core.place().text();
+  const std::string text = describe(named);
+  // One that crashes on its way out spoils nothing, but nobody else would hear of it.
+  const bool crashed = how.signal != 0 && how.signal != SIGTERM && how.signal != SIGKILL;
+  if (crashed && expected_)
+    log::warning(text);
+  else
+    log::debug(text);
+  if (!expected_ && !failure_) {
+    const auto said = at.last_error.find(how.name);
+    const bool explains = how.signal == 0 && how.code != 0 && said != at.last_error.end();
+    failure_ = error{errc::peer_lost, explains ? text + ": " + said->second : text};
+  }
+  changed_.notify_all();
+}
+
+void agent_launcher::flush(session& to) const {
+  while (!to.unsent.empty() && to.input) {
+    const auto count = ::write(to.input.get(), to.unsent.data(), to.unsent.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return;  // the next tick tries again; a stream that is closed is heard of
+    forget_front(to.unsent, static_cast<std::size_t>(count));
+  }
+}
+
+std::vector<std::string> agent_launcher::arguments_of(const session& at, const std::string& name,
+                                                      const std::string& trainer) const {
+  return to_arguments({.join = trainer,
+                       .name = name,
+                       .transport = link_.transport,
+                       .network = link_.network,
+                       .listen = at.what.listen,
+                       .verbose = settings_.verbose,
+                       .secret_descriptor = handed_over_as,
+                       .secret_file = {}});
+}
+
+result<void> agent_launcher::start(const std::string& name, const std::string& trainer) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return tl::unexpected(*failure_);
+  auto* const at = host_of_process(name);
+  if (at == nullptr) return fail(errc::bad_config, name + " is on none of the nodes");
+  perform(*at, at->core.start({.name = name,
+                               .arguments = arguments_of(*at, name, trainer),
+                               .environment = at->what.environment,
+                               .working_folder = at->what.working_folder.string(),
+                               .secret = to_digits(link_.secret)}));
+  return {};
+}
+
+std::optional<std::string> agent_launcher::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_ ? std::optional(failure_->text) : std::nullopt;
+}
+
+void agent_launcher::join(bool in_order) {
+  std::unique_lock lock(mutex_);
+  const bool patient = in_order && !failure_;
+  expected_ = true;
+  const auto idle = [this] {
+    return std::ranges::all_of(sessions_,
+                               [](const auto& each) { return each->core.processes().empty(); });
+  };
+  if (patient) changed_.wait_for(lock, end_in_order, idle);
+  for (const auto& each : sessions_) perform(*each, each->core.end(patient ? grace : 0s));
+  lock.unlock();
+  const auto most = patient ? grace + agents_end : std::chrono::milliseconds(agents_end);
+  if (!group_->wait(most)) group_->terminate_all(0ms);
+}
+
+void agent_launcher::kill(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  if (auto* at = host_of_process(name)) perform(*at, {session_core::send{orders::kill{name}}});
+}
+
+void agent_launcher::suspend() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : sessions_) perform(*each, {session_core::send{orders::suspend{}}});
+}
+
+void agent_launcher::resume() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : sessions_) perform(*each, each->core.resume(clock::now()));
+}
+
+}  // namespace
+
+result<std::unique_ptr<node_launcher>> make_agent_launcher(process_link link,
+                                                           agent_settings settings) {
+  auto made = std::make_unique<agent_launcher>(std::move(link), std::move(settings));
+  if (auto open = made->open(); !open) return tl::unexpected(open.error());
+  return made;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,184 @@
+#include "cluster/membership/launch_choice.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "cluster/config/checks.hpp"
+#include "cluster/hosts/host_addresses.hpp"
+#include "cluster/hosts/network_range.hpp"
+#include "cluster/membership/agent_launcher.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+std::string own_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+std::string at(const node_entry& node) {
+  return "node " + node.name + " (" + node.host + "): ";
+}
+
+/// Whether a host is this machine because somebody said so, and not by a slip in /etc/hosts.
+bool means_this_machine(const std::string& host) {
+  return host == "localhost" || host == own_name() || is_loopback_address(host);
+}
+
+/// Our address on the way to a node; nothing where the node is this machine.
+result<std::optional<std::string>> address_towards(const node_entry& node,
+                                                   const std::string& wanted) {
+  const auto host = host_of_user(node.host);
+  const auto there = address_of_host(host);
+  if (!there)
+    return fail(errc::address_unavailable,
+                at(node) + there.error().text +
+                    "; if only ssh knows the name, name our own address with --listen ([link] "
+                    "listen)");
+  if (is_loopback_address(*there)) {
+    if (means_this_machine(host)) return std::nullopt;
+    return fail(errc::address_unavailable, at(node) + "\"" + host + "\" stands for " + *there +
+                                               " here, which is this machine; see /etc/hosts");
+  }
+  auto own = listen_address(wanted, *there);
+  if (!own) return fail(own.error().code, at(node) + own.error().text);
+  return std::optional(std::move(*own));
+}
+
+/// Where all nodes reach the trainer.
+result<std::string> trainer_address(const trainer_config& config) {
+  const auto& wanted = config.link.listen.empty() ? config.cluster.network : config.link.listen;
+  std::optional<std::string> chosen;
+  const node_entry* first = nullptr;
+  for (const auto& node : config.cluster.nodes) {
+    const auto own = address_towards(node, wanted);
+    if (!own && !config.link.listen.empty() && !address_of_host(host_of_user(node.host)))
+      continue;  // only ssh knows the name, and the address is given
+    if (!own) return tl::unexpected(own.error());
+    if (!*own) continue;
+    if (chosen && *chosen != **own)
+      return fail(errc::address_unavailable,
+                  at(node) + "is reached from " + **own + ", but node " + first->name + " from " +
+                      *chosen +
+                      "; name the address that all of them reach with --listen ([link] "
+                      "listen), or its network ([cluster] network)");
+    chosen = **own;
+    first = &node;
+  }
+  if (chosen) return *chosen;
+  return config.link.listen.empty() ? "127.0.0.1:0" : config.link.listen;
+}
+
+agent_host host_of_node(const cluster_config& cluster, const node_entry& node) {
+  agent_host out{.name = node.name,
+                 .host = cluster.launch == launch_way::ssh ? node.host : "",
+                 .listen = !node.address.empty()   ? node.address
+                           : !node.network.empty() ? node.network
+                                                   : cluster.network,
+                 .program = node.program,
+                 .working_folder = node.working_folder,
+                 .environment = {},
+                 .cores = 0,
+                 .processes = {}};
+  for (const auto& entry : node.environment) {
+    const auto equals = entry.find('=');
+    out.environment[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  return out;
+}
+
+result<agent_settings> agent_settings_of(const trainer_config& config,
+                                         const std::vector<std::string>& names) {
+  const auto& cluster = config.cluster;
+  const auto cores = std::thread::hardware_concurrency();
+  const auto places = node_of_stages(config, cores);
+  if (!places) return tl::unexpected(places.error());
+  agent_settings out{.hosts = {},
+                     .ssh_options = cluster.ssh_options,
+                     .silence = milliseconds_of(cluster.silence),
+                     .patience = milliseconds_of(cluster.join_timeout),
+                     .verbose = config.observe.verbose};
+  for (const auto& node : cluster.nodes) out.hosts.push_back(host_of_node(cluster, node));
+  const auto threads = threads_of_stages(config, cores);
+  for (std::size_t stage = 0; stage < names.size(); ++stage) {
+    auto& host = out.hosts[(*places)[stage]];
+    host.processes.push_back(names[stage]);
+    host.cores += static_cast<std::uint32_t>(threads[stage]);
+  }
+  return out;
+}
+
+result<launch_choice> launch_by_agents(const trainer_config& config,
+                                       const std::vector<std::string>& names) {
+  auto link = process_link_of(config.link);
+  if (!link) return tl::unexpected(link.error());
+  std::string listen = config.link.listen;
+  if (config.cluster.launch == launch_way::ssh) {
+    auto address = trainer_address(config);
+    if (!address) return tl::unexpected(address.error());
+    listen = std::move(*address);
+    link->transport = transport::tcp;
+    link->beyond_loopback = !is_loopback(listen);
+  }
+  auto settings = agent_settings_of(config, names);
+  if (!settings) return tl::unexpected(settings.error());
+  return make_agent_launcher(std::move(*link), std::move(*settings)).map([&](auto where) {
+    return launch_choice{std::move(where), std::move(listen)};
+  });
+}
+
+/// Starts nothing, and so has nothing to end: who loses the trainer ends by itself.
+class awaited_nodes final : public node_launcher {
+ public:
+  explicit awaited_nodes(process_link link) : link_(std::move(link)) {}
+
+  actors::link_factory trainer_link() override { return process_link_factory(link_); }
+  result<void> start(const std::string& name, const std::string& trainer) override {
+    log::info(name + " may join now: troupe join " + trainer + " --name " + name);
+    return {};
+  }
+  std::optional<std::string> failure() const override { return std::nullopt; }
+  void join(bool) override {}
+  void kill() override {}
+  void kill(const std::string&) override {}
+  void suspend() override {}
+  void resume() override {}
+
+ private:
+  const process_link link_;
+};
+
+}  // namespace
+
+std::string host_of_user(const std::string& text) {
+  return text.substr(text.rfind('@') + 1);
+}
+
+std::unique_ptr<node_launcher> make_awaited_nodes(process_link link) {
+  return std::make_unique<awaited_nodes>(std::move(link));
+}
+
+result<launch_choice> choose_launcher(const trainer_config& config,
+                                      const std::vector<std::string>& names) {
+  if (!config.cluster.nodes.empty()) return launch_by_agents(config, names);
+  auto link = process_link_of(config.link);
+  if (!link) return tl::unexpected(link.error());
+  if (config.cluster.launch == launch_way::none)
+    return launch_choice{make_awaited_nodes(std::move(*link)), config.link.listen};
+  return make_process_launcher(std::move(*link), config.observe.verbose).map([&](auto where) {
+    return launch_choice{std::move(where), config.link.listen};
+  });
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/config/trainer_config.hpp"
+#include "cluster/membership/node_launcher.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// Where a run's nodes are started, and where its trainer listens for them.
+struct launch_choice {
+  std::unique_ptr<node_launcher> where;
+  std::string listen;  ///< As of node_settings::listen.
+};
+
+/// What a config says of the processes of its stages, which are called `names`: by an agent on each
+/// [[node]], by nobody (`launch = "none"`: they are waited for), or as children of this process.
+/// Agents have been started and answer when this returns. Errors: bad_config, address_unavailable
+/// and io_failed, with node and host where it is one's.
+[[nodiscard]] result<launch_choice> choose_launcher(const trainer_config& config,
+                                                    const std::vector<std::string>& names);
+
+/// Nodes that somebody else starts; each one's name and where it is to join are logged.
+[[nodiscard]] std::unique_ptr<node_launcher> make_awaited_nodes(process_link link);
+
+/// The host of what ssh is told: "USER@HOST" has one, and so has "HOST".
+[[nodiscard]] std::string host_of_user(const std::string& text);
+
+}  // namespace troupe::cluster

@@ -1,0 +1,47 @@
+#include "engine/state/mapped_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+namespace troupe::engine {
+namespace {
+
+tl::unexpected<error> refused(const std::filesystem::path& file, const std::string& what) {
+  return fail(errc::bad_data,
+              file.string() + " " + what + ": " + std::generic_category().message(errno));
+}
+
+}  // namespace
+
+result<descriptor> open_to_read(const std::filesystem::path& file) {
+  descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!opened) return refused(file, "cannot be opened");
+  struct stat about {};
+  if (::fstat(opened.get(), &about) != 0) return refused(file, "cannot be read");
+  if (!S_ISREG(about.st_mode)) return fail(errc::bad_data, file.string() + " is not a file");
+  return opened;
+}
+
+result<std::shared_ptr<mapped_file>> mapped_file::map(const std::filesystem::path& name,
+                                                      const descriptor& file) {
+  struct stat about {};
+  if (::fstat(file.get(), &about) != 0) return refused(name, "cannot be read");
+  const auto size = static_cast<std::size_t>(about.st_size);
+  void* bytes = nullptr;
+  if (size > 0)
+    bytes =
+        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
+  if (bytes == MAP_FAILED) return refused(name, "cannot be mapped");
+  return std::shared_ptr<mapped_file>(new mapped_file(bytes, size));
+}
+
+mapped_file::~mapped_file() {
+  if (size_ > 0) ::munmap(bytes_, size_);
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/base/named_tensor.hpp"
+#include "engine/state/tensor_reader.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::engine {
+
+/// Copies a model's tensors from the file that holds them under their names, one at a time, but
+/// those in `except`. `own`: tensors of layers, as collect_weights gives them; they are written. On
+/// an error they are partly the new ones. Errors: bad_data naming the file and a tensor that it
+/// lacks, or has in another shape or kind.
+[[nodiscard]] result<void> load_weights(const tensor_reader& from,
+                                        const std::vector<named_tensor>& own,
+                                        const std::set<std::string>& except);
+
+}  // namespace troupe::engine

@@ -1,0 +1,111 @@
+#include "engine/state/tensor_reader.hpp"
+
+#include <ATen/ops/empty.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <functional>
+#include <new>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "engine/base/torch_error.hpp"
+#include "engine/state/mapped_file.hpp"
+
+namespace troupe::engine {
+namespace {
+
+constexpr std::uint64_t run_bytes = std::uint64_t{4} << 20;
+
+tl::unexpected<error> bad_file(const std::filesystem::path& file, const std::string& what) {
+  return fail(errc::bad_data, file.string() + " " + what);
+}
+
+result<void> read_bytes(const std::filesystem::path& file, int from, std::uint64_t offset,
+                        std::span<std::byte> into) {
+  while (!into.empty()) {
+    const auto got = ::pread(from, into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return bad_file(file, "cannot be read: " + std::generic_category().message(errno));
+    if (got == 0) return bad_file(file, "ended early: it was cut while it was read");
+    into = into.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
+std::uint64_t elements_of(const safetensors_entry& of) {
+  return (of.end - of.begin) / c10::elementSize(of.type);
+}
+
+}  // namespace
+
+result<std::shared_ptr<const tensor_reader>> tensor_reader::open(
+    const std::filesystem::path& file) {
+  auto opened = open_to_read(file);
+  if (!opened) return tl::unexpected(opened.error());
+  std::shared_ptr<tensor_reader> made(new tensor_reader(file, std::move(*opened)));
+  struct stat about {};
+  if (::fstat(made->opened_.get(), &about) != 0)
+    return bad_file(file, "cannot be read: " + std::generic_category().message(errno));
+  const auto mapped = mapped_file::map(file, made->opened_);  // of it only the header is looked at
+  if (!mapped) return tl::unexpected(mapped.error());
+  const auto bytes = (*mapped)->bytes();
+  auto header = parse_safetensors_header(bytes);
+  if (!header) return bad_file(file, header.error().text);
+  made->header_ = std::move(*header);
+  for (std::size_t i = 0; i < made->tensors().size(); ++i)
+    made->places_.emplace(made->tensors()[i].name, i);
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()),
+                              made->header_.data_begin);
+  made->identity_ = {.bytes = bytes.size(),
+                     .modified_ns = about.st_mtim.tv_sec * 1'000'000'000 + about.st_mtim.tv_nsec,
+                     .header_hash = std::hash<std::string_view>()(text)};
+  return made;
+}
+
+const safetensors_entry* tensor_reader::find(const std::string& name) const {
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : &header_.tensors[found->second];
+}
+
+result<at::Tensor> tensor_reader::read(const safetensors_entry& which) const {
+  return read_run(which, 0, elements_of(which)).map([&](const at::Tensor& flat) {
+    return flat.view(which.shape);
+  });
+}
+
+result<at::Tensor> tensor_reader::read_run(const safetensors_entry& which, std::uint64_t first,
+                                           std::uint64_t count) const try {
+  const auto flat =
+      at::empty({static_cast<std::int64_t>(count)}, at::TensorOptions().dtype(which.type));
+  const std::span into(static_cast<std::byte*>(flat.data_ptr()), flat.nbytes());
+  const auto offset = header_.data_begin + which.begin + first * c10::elementSize(which.type);
+  if (auto got = read_bytes(file_, opened_.get(), offset, into); !got)
+    return tl::unexpected(got.error());
+  // A byte other than 0 and 1 in a bool is undefined behaviour for whoever reads it.
+  const auto is_bool = [](std::byte byte) { return byte <= std::byte{1}; };
+  if (which.type == at::ScalarType::Bool && !std::ranges::all_of(into, is_bool))
+    return bad_file(file_, "tensor \"" + which.name + "\" has a BOOL that is neither 0 nor 1");
+  return flat;
+} catch (const std::exception& problem) {
+  return bad_file(file_, "tensor \"" + which.name + "\" cannot be loaded: " + reason_of(problem));
+}
+
+result<void> tensor_reader::for_each_run(
+    const safetensors_entry& which,
+    const std::function<result<void>(const at::Tensor& run)>& take) const {
+  const auto most = run_bytes / c10::elementSize(which.type);
+  const auto all = elements_of(which);
+  for (std::uint64_t first = 0; first < all; first += most) {
+    const auto run = read_run(which, first, std::min(most, all - first));
+    if (!run) return tl::unexpected(run.error());
+    if (auto taken = take(*run); !taken) return taken;
+  }
+  return {};
+}
+
+}  // namespace troupe::engine

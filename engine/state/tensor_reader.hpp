@@ -1,0 +1,63 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/state/file_identity.hpp"
+#include "engine/state/safetensors_header.hpp"
+#include "messages/base/error.hpp"
+#include "messages/descriptor.hpp"
+
+namespace troupe::engine {
+
+/// Reads single tensors of a safetensors file, or parts of them, and holds none. The file stays
+/// open: one that replaces it by a rename is not read. May be used by several threads at once.
+/// Errors: bad_data naming the file and, where there is one, the tensor.
+class tensor_reader {
+ public:
+  /// Checks the whole header.
+  [[nodiscard]] static result<std::shared_ptr<const tensor_reader>> open(
+      const std::filesystem::path& file);
+
+  [[nodiscard]] const std::filesystem::path& file() const noexcept { return file_; }
+  [[nodiscard]] const file_identity& identity() const noexcept { return identity_; }
+
+  /// In the header's order.
+  [[nodiscard]] const std::vector<safetensors_entry>& tensors() const noexcept {
+    return header_.tensors;
+  }
+
+  /// Null: there is no tensor of this name.
+  [[nodiscard]] const safetensors_entry* find(const std::string& name) const;
+
+  /// A whole tensor, contiguous.
+  [[nodiscard]] result<at::Tensor> read(const safetensors_entry& which) const;
+
+  /// `count` elements from `first` on, in row-major order. [count]
+  [[nodiscard]] result<at::Tensor> read_run(const safetensors_entry& which, std::uint64_t first,
+                                            std::uint64_t count) const;
+
+  /// A whole tensor run after run, none larger than a few MiB: for what looks at each element once.
+  [[nodiscard]] result<void> for_each_run(
+      const safetensors_entry& which,
+      const std::function<result<void>(const at::Tensor& run)>& take) const;
+
+ private:
+  tensor_reader(std::filesystem::path file, descriptor opened)
+      : file_(std::move(file)), opened_(std::move(opened)) {}
+
+  std::filesystem::path file_;
+  descriptor opened_;
+  safetensors_header header_;
+  file_identity identity_;
+  std::unordered_map<std::string, std::size_t> places_;
+};
+
+}  // namespace troupe::engine

@@ -1,0 +1,76 @@
+"""What a thousand strangers a second cost a training run, in CPU seconds of its processes.
+
+./dev bench strangers [--json FILE] [--rounds R] [--write-docs]
+
+The protocol is in docs/benchmarks.md. A figure is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import harness
+from harness import Contender, Result
+
+from figures import read_figures, unit_of
+
+LIMIT_PERCENT = 2.0
+SAYS = {"mixed": "silent,byte,garbage,ucx,half,hello", "silent": "silent", "garbage": "garbage",
+        "hello": "hello", "proof": "proof"}
+COLUMNS = {"connections": "connections/s", "alone": "ms/step alone", "strangers": "with strangers",
+           "more": "more, %", "a_connection": "us a connection"}
+
+
+def contenders() -> list[Contender]:
+    """A run for each kind of stranger; within it, stretches with and without them take turns."""
+    program = harness.require_program("strangers_bench")
+    return [Contender(name, [program, "--json", "--says", says], read_figures)
+            for name, says in SAYS.items()]
+
+
+def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
+    """One row a kind of stranger."""
+    return (["strangers", *COLUMNS.values()],
+            [[result.contender.name,
+              *(harness.number(result.median(figure), 1) for figure in COLUMNS)]
+             for result in results])
+
+
+def remark(mixed: Result) -> str:
+    """A sentence about the limit."""
+    more = mixed.median("more")
+    if more is None:
+        return "Nothing was measured."
+    kept = "within" if more < LIMIT_PERCENT else "OVER"
+    return (f"Strangers of all kinds but those with proofs cost {more:.1f} % more CPU seconds a "
+            f"step: {kept} the limit of {LIMIT_PERCENT:g} %.")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev bench strangers", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
+    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each (default: 1)")
+    options = parser.parse_args()
+    planned = contenders()
+    load = harness.load_before_start()
+    results = harness.interleave(planned, options.rounds, 600.0)
+    where = harness.circumstances(load)
+    print(f"{where}\n\n{harness.table(*rows(results))}\n{remark(results[0])}")
+    if options.json:
+        harness.write_figures(options.json, [
+            made for result in results for figure in result.figures()
+            for made in harness.figures_against(result, figure,
+                                                f"{result.contender.name}.{figure}",
+                                                unit_of(result.runs(figure)))])
+    if options.write_docs and not any(result.failure for result in results):
+        harness.write_section("strangers", f"Measured {where}.\n\n"
+                              f"{harness.markdown_table(*rows(results))}\n\n{remark(results[0])}")
+    return harness.exit_code(results)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.guarded(main))

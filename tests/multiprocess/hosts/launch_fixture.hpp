@@ -1,0 +1,73 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/multiprocess/hosts/test_hosts.hpp"
+#include "tests/multiprocess/program.hpp"
+
+namespace troupe::tests {
+
+/// A short run of a small residual network in two stages; it saves to `weights`.
+inline std::string small_run(const std::filesystem::path& weights) {
+  return "[pipeline]\nstages = 2\nmicro_batches = 4\nthreads_per_stage = 1\n"
+         "[model]\nname = \"resnet18\"\n"
+         "[data]\nsource = \"synthetic:3x32x32:10:24\"\n"
+         "[train]\nbatch_size = 8\nepochs = 1\neval = false\nsave = \"" +
+         weights.string() + "\"\n";
+}
+
+/// The same without an end in sight; it writes a line to `steps` after each.
+inline std::string endless_run(const std::filesystem::path& steps) {
+  return "[pipeline]\nstages = 2\nmicro_batches = 4\nthreads_per_stage = 1\n"
+         "[model]\nname = \"resnet18\"\n"
+         "[data]\nsource = \"synthetic:3x32x32:10:24\"\n"
+         "[train]\nbatch_size = 8\nsteps = 1000000\neval = false\n"
+         "[observe]\njson = \"" +
+         steps.string() + "\"\n";
+}
+
+/// [cluster] of a launch over ssh, as `hosts` are reached.
+inline std::string ssh_cluster(const test_hosts& hosts, const std::string& more = "") {
+  return "[cluster]\nlaunch = \"ssh\"\nprogram = \"" TROUPE_PROGRAM
+         "\"\nssh_options = [\"-F\", \"" +
+         hosts.ssh_config().string() + "\"]\n" + more;
+}
+
+inline std::string node_table(const std::string& name, const std::string& host,
+                              const std::string& more = "") {
+  return "[[node]]\nname = \"" + name + "\"\nhost = \"" + host + "\"\ncores = 1\n" + more;
+}
+
+/// A table for each of the hosts.
+inline std::string node_tables(const test_hosts& hosts, std::size_t count = 2) {
+  std::string all;
+  for (std::size_t i = 0; i < count; ++i)
+    all += node_table(hosts.at(i).name(), hosts.at(i).address());
+  return all;
+}
+
+inline std::string write_config(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream(file) << text;
+  return file;
+}
+
+inline std::string bytes_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// Waits until a file has something in it; false after a minute.
+inline bool wait_for_content(const std::filesystem::path& file) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  std::error_code error;
+  while (std::filesystem::file_size(file, error) == 0 || error) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+}  // namespace troupe::tests

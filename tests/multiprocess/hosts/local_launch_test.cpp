@@ -1,0 +1,176 @@
+// `troupe launch` with agents on this machine: nothing but the agent differs from a plain run.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <string>
+
+#include "tests/multiprocess/hosts/launch_fixture.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using Catch::Matchers::ContainsSubstring;
+
+const std::string local_cluster =
+    "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_PROGRAM "\"\n";
+
+}  // namespace
+
+TEST_CASE("troupe launch with two local nodes trains to the same bits as a plain run") {
+  const scratch_folder folder;
+  const auto plain = folder / "plain.toml";
+  const auto launched = folder / "launched.toml";
+  write_config(plain, small_run(folder / "plain.safetensors"));
+  write_config(launched, local_cluster + node_table("alpha", "") + node_table("beta", "") +
+                             small_run(folder / "launched.safetensors"));
+  const auto alone = run_program({"--config", plain});
+  INFO(alone.err);
+  REQUIRE(alone.code == 0);
+  const auto outcome = run_other(TROUPE_COMMAND, {"launch", launched, "--", "--verbose"});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-0 on node alpha exited with code 0"));
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1 on node beta exited with code 0"));
+  CHECK_THAT(outcome.err, ContainsSubstring("[stage-1 on beta] "));
+  CHECK_FALSE(bytes_of(folder / "plain.safetensors").empty());
+  CHECK(bytes_of(folder / "plain.safetensors") == bytes_of(folder / "launched.safetensors"));
+  CHECK(children_of(getpid()).empty());
+}
+
+TEST_CASE("a node's environment, working folder and threads reach its stages") {
+  const scratch_folder folder;
+  const auto there = folder / "there";
+  std::filesystem::create_directory(there);
+  const auto steps = folder / "steps";
+  const auto file = write_config(folder / "run.toml",
+                                 local_cluster +
+                                     node_table("alpha", "",
+                                                "environment = [\"TROUPE_TEST_WORD=of alpha\"]\n"
+                                                "working_folder = \"" +
+                                                    there.string() + "\"\n") +
+                                     node_table("beta", "", "threads = 2\n") + endless_run(steps));
+  bool looked = false;
+  const auto outcome = run_other(
+      TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
+      [&](pid_t trainer, std::string_view line) {
+        if (looked || line.find("-> stage-1") == std::string_view::npos) return;
+        looked = true;
+        CHECK(wait_for_content(steps));
+        std::size_t seen = 0;
+        for (const auto agent : children_of(trainer)) {
+          for (const auto stage : children_of(agent)) {
+            const auto process = std::filesystem::path("/proc") / std::to_string(stage);
+            const auto environment = bytes_of(process / "environ");
+            const auto words = bytes_of(process / "cmdline");
+            const bool is_alpha = words.find("stage-0") != std::string::npos;
+            CHECK((environment.find("TROUPE_TEST_WORD=of alpha") != std::string::npos) == is_alpha);
+            CHECK((std::filesystem::read_symlink(process / "cwd") == there) == is_alpha);
+            ++seen;
+          }
+        }
+        CHECK(seen == 2);
+        kill(trainer, SIGINT);
+      });
+  INFO(outcome.err);
+  CHECK(looked);
+  CHECK(outcome.code == 130);
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1: layers"));
+  CHECK_THAT(outcome.err, ContainsSubstring("intra-op threads: 1"));
+  CHECK_THAT(outcome.err, ContainsSubstring("intra-op threads: 2"));
+}
+
+TEST_CASE("a launcher or an agent that is killed takes everything with it") {
+  for (const bool kill_launcher : {true, false}) {
+    const scratch_folder folder;
+    const auto steps = folder / "steps";
+    const auto file =
+        write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
+                                              node_table("beta", "") + endless_run(steps));
+    std::vector<pid_t> all;
+    const auto outcome =
+        run_other(TROUPE_COMMAND, {"launch", file}, [&](pid_t trainer, std::string_view line) {
+          if (!all.empty() || line.find("-> stage-1") == std::string_view::npos) return;
+          CHECK(wait_for_content(steps));
+          const auto agents = children_of(trainer);
+          REQUIRE(agents.size() == 2);
+          for (const auto agent : agents) {
+            all.push_back(agent);
+            for (const auto stage : children_of(agent)) all.push_back(stage);
+          }
+          kill(kill_launcher ? trainer : agents.front(), SIGKILL);
+        });
+    INFO(outcome.err);
+    CHECK(all.size() == 4);
+    for (const auto each : all) CHECK(wait_until_gone(each));
+    if (kill_launcher) {
+      CHECK(outcome.signal == SIGKILL);
+    } else {
+      CHECK(outcome.code == 1);
+      CHECK_THAT(outcome.last_line(),
+                 ContainsSubstring("its agent was killed by signal 9 (SIGKILL)"));
+    }
+  }
+}
+
+TEST_CASE("an agent that is not greeted, or is told nonsense, ends by itself") {
+  const auto gone = run_other("/bin/sh", {"-c", "exec " TROUPE_PROGRAM " --agent </dev/null"});
+  CHECK(gone.code == 1);
+  CHECK_THAT(gone.out, ContainsSubstring("troupe agent, protocol 1\n{"));
+  CHECK_THAT(gone.err, ContainsSubstring("troupe agent: the launcher's stream has closed"));
+  const auto garbled = run_other("/bin/sh", {"-c", "echo hello | " TROUPE_PROGRAM " --agent"});
+  CHECK(garbled.code == 1);
+  CHECK_THAT(garbled.err, ContainsSubstring("the launcher wrote a line that is no order"));
+}
+
+TEST_CASE("troupe check shows which stage would run where") {
+  const scratch_folder folder;
+  const auto file = write_config(
+      folder / "run.toml", local_cluster + node_table("alpha", "", "stages = [1]\n") +
+                               node_table("beta", "") + small_run(folder / "weights.safetensors"));
+  const auto outcome = run_other(TROUPE_COMMAND, {"check", file, "--", "--cut", "layer3.0"});
+  INFO(outcome.err);
+  INFO(outcome.out);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.out, ContainsSubstring("stage  layers"));
+  CHECK_THAT(outcome.out, ContainsSubstring("0      conv1 .. layer2.1"));
+  CHECK_THAT(outcome.out, ContainsSubstring("1      layer3.0 .. fc"));
+  CHECK_THAT(outcome.out, ContainsSubstring("beta   this machine  1"));
+  CHECK_FALSE(std::filesystem::exists(folder / "weights.safetensors"));
+}
+
+TEST_CASE("troupe check names every error of a file, and launch refuses it") {
+  const scratch_folder folder;
+  const auto file =
+      write_config(folder / "run.toml", local_cluster + "silense = 3\n" + node_table("alpha", "") +
+                                            "stages = [\"x\"]\n[train]\nbatch_size = \"many\"\n");
+  const auto checked = run_other(TROUPE_COMMAND, {"check", file});
+  INFO(checked.err);
+  CHECK(checked.code == 2);
+  CHECK_THAT(checked.err, ContainsSubstring(file + ":4: cluster.silense: unknown key; did you mean "
+                                                   "silence?"));
+  CHECK_THAT(checked.err, ContainsSubstring(file + ":9: node.stages: expected a list of integers"));
+  CHECK_THAT(checked.err, ContainsSubstring(file + ":11: train.batch_size: expected an integer"));
+  const auto launched = run_other(TROUPE_COMMAND, {"launch", file});
+  CHECK(launched.code == 2);
+}
+
+TEST_CASE("troupe launch says what it cannot run") {
+  const scratch_folder folder;
+  const auto refused = [&](const std::string& text, const std::string& word) {
+    const auto file = write_config(folder / "run.toml", text);
+    const auto outcome = run_other(TROUPE_COMMAND, {"launch", file});
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.err, ContainsSubstring(word));
+  };
+  refused("[pipeline]\nstages = 2\n", "cluster.program is left out");
+  refused("[cluster]\nprogram = 3\n", ":2: cluster.program: is no text");
+  refused("[cluster]\nprogram = \"no_such_program\"\n", "no program \"no_such_program\" beside");
+  refused("[cluster\n", ":1: not valid TOML");
+  const auto none = run_other(TROUPE_COMMAND, {"launch", folder / "none.toml"});
+  CHECK_THAT(none.err, ContainsSubstring("none.toml cannot be read"));
+}

@@ -1,0 +1,127 @@
+// What can be wrong with a host: one line that names it, says what and what to do, and nothing
+// left.
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/multiprocess/hosts/launch_fixture.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+/// Launches over alpha and what `beta` says of the second node, and expects a refusal: before any
+/// stage is started (code 2), or by one (code 1).
+void refuses(const test_hosts& hosts, const std::string& beta,
+             const std::vector<std::string>& words, int code = 2, const std::string& more = "") {
+  const auto file = write_config(
+      hosts / "run.toml", ssh_cluster(hosts, more) + node_table("alpha", hosts.at(0).address()) +
+                              beta + endless_run(hosts / "steps"));
+  const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
+  INFO(outcome.err);
+  CHECK(outcome.code == code);
+  CHECK(outcome.seconds < 20s);
+  for (const auto& word : words) CHECK_THAT(outcome.last_line(), ContainsSubstring(word));
+  CHECK(hosts.home().left_after(2s).empty());
+  CHECK(hosts.at(0).left_after(2s).empty());
+  CHECK(hosts.at(1).left_after(2s).empty());
+}
+
+}  // namespace
+
+TEST_CASE("A host that cannot be launched on is refused by name, with cause and remedy") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  const auto address = hosts.at(1).address();
+  const auto beta = node_table("beta", address);
+  const std::string node = "node beta (" + address + "): ";
+
+  hosts.write_ssh_config(true, false);
+  refuses(hosts, beta, {"its host key is unknown to ssh", "connect once by hand"});
+  hosts.write_ssh_config(false, true);
+  refuses(hosts, beta, {"it refuses our key", "authorized_keys"});
+  hosts.write_ssh_config();
+
+  refuses(hosts, node_table("beta", "10.77.0.99"),
+          {"node beta (10.77.0.99): ", "there is no route to it"});
+  refuses(hosts, node_table("beta", "nowhere.invalid"),
+          {"node beta (nowhere.invalid): ", "stands for no address here", "[link] listen"});
+  refuses(hosts, node_table("beta", address, "program = \"/nowhere/trainer\"\n"),
+          {node + "the program /nowhere/trainer cannot be started there", "copy it to that host"});
+  refuses(hosts, node_table("beta", address, "program = \"" TROUPE_OTHER "\"\n"),
+          {node + "the program there", "another build", "copy the one that runs here"});
+  refuses(hosts, node_table("beta", address, "working_folder = \"/nowhere\"\n"),
+          {node + "stage-1 was not started", "in /nowhere"}, 1);
+  refuses(hosts, node_table("beta", address, "network = \"10.99.0.0/16\"\n"),
+          {"stage-1 on " + node.substr(0, node.size() - 2),
+           "no interface here has an address in the network 10.99.0.0/16; there is 10.77.0.3"},
+          1);
+  refuses(hosts, beta, {"no interface here has an address in the network 10.99.0.0/16"}, 2,
+          "network = \"10.99.0.0/16\"\n");
+
+  // Debian's installer writes the host's own name so.
+  hosts.write_names("beta", "127.0.0.1 localhost\n127.0.1.1 beta\n");
+  refuses(hosts, node_table("beta", address, "address = \"beta\"\n"),
+          {"\"beta\" stands for 127.0.1.1 here, which no other host reaches (see /etc/hosts)"}, 1);
+}
+
+TEST_CASE("A login shell that prints is told apart from the agent, and said") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  const auto shell = hosts / "greeting_shell";
+  write_config(shell, "#!/bin/sh\necho Welcome to this host\nexec /bin/sh \"$@\"\n");
+  std::filesystem::permissions(shell, std::filesystem::perms(0755));
+  // Root's shell on beta alone.
+  const auto users = hosts / "passwd";
+  write_config(users, "root:x:0:0:root:/root:" + shell.string() +
+                          "\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n");
+  std::filesystem::permissions(users, std::filesystem::perms(0644));
+  REQUIRE(hosts.at(1).run({"/bin/mount", "--bind", users, "/etc/passwd"}).code == 0);
+  const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
+                                                         small_run(hosts / "weights.safetensors"));
+  const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("node beta (10.77.0.3): its login shell prints "
+                                            "(\"Welcome to this host\")"));
+}
+
+TEST_CASE("A stage that never joins is named, with a countdown") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha"});
+  const auto secret = hosts / "secret";
+  write_config(secret, "known-to-all-of-them");
+  const auto other = hosts / "other_secret";
+  write_config(other, "known-to-nobody-else");
+  for (const auto& each : {secret, other})
+    std::filesystem::permissions(each, std::filesystem::perms(0600));
+  const auto file = write_config(hosts / "run.toml",
+                                 "[cluster]\nlaunch = \"none\"\njoin_timeout = 7\n[link]\nlisten = "
+                                 "\"10.77.0.1:4711\"\nsecret_file = \"" +
+                                     secret.string() + "\"\n" + endless_run(hosts / "steps"));
+  std::optional<running_program> stranger;
+  const auto outcome =
+      hosts.home().run({TROUPE_PROGRAM, "--config", file}, [&](pid_t, std::string_view line) {
+        if (stranger || line.find("stage-1 may join now") == std::string_view::npos) return;
+        const std::vector<std::string> words{TROUPE_COMMAND, "join",      "10.77.0.1:4711",
+                                             "--name",       "stage-0",   "--secret-file",
+                                             other.string(), "--program", TROUPE_PROGRAM};
+        stranger.emplace(hosts.at(0), words);
+      });
+  INFO(outcome.err);
+  REQUIRE(stranger);
+  const auto refused = stranger->end();
+  INFO(refused.err);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.err, ContainsSubstring("waiting for stage-0, stage-1: "));
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("stage-0, stage-1 have not joined the run within 7 s"));
+  CHECK(refused.code != 0);
+  CHECK_THAT(refused.last_line(), ContainsSubstring("secret"));
+}

@@ -1,0 +1,210 @@
+// `troupe launch` over hosts with an sshd each: the bits of one machine, and nothing left on any
+// host whatever dies.
+
+#include <signal.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/multiprocess/hosts/launch_fixture.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+void skip_without_hosts() {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+}
+
+std::string told(const std::vector<host_process>& processes) {
+  std::string text;
+  for (const auto& each : processes) text += std::to_string(each.pid) + " " + each.command + "\n";
+  return text;
+}
+
+void check_nothing_left(const test_hosts& hosts, std::size_t count = 2) {
+  const auto end = std::chrono::steady_clock::now() + 2s;
+  const auto left_at = [&](const test_host& host) {
+    const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::max(end - std::chrono::steady_clock::now(), std::chrono::steady_clock::duration(0)));
+    INFO(host.name());
+    CHECK(told(host.left_after(time)) == "");
+  };
+  left_at(hosts.home());
+  for (std::size_t i = 0; i < count; ++i) left_at(hosts.at(i));
+}
+
+}  // namespace
+
+TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"));
+  const auto alone = run_program({"--config", hosts / "plain.toml"});
+  INFO(alone.err);
+  REQUIRE(alone.code == 0);
+  const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
+                                                         small_run(hosts / "launched.safetensors"));
+  const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
+  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-0 (alpha, 10.77.0.2"));
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1 (beta, 10.77.0.3"));
+  CHECK_THAT(outcome.err, ContainsSubstring("): sealed tcp"));
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1 on node beta (10.77.0.3) exited with code 0"));
+  check_nothing_left(hosts);
+}
+
+TEST_CASE("The secret of a launch is in no argument and no environment of any host") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto secret = hosts / "secret";
+  const std::string word = "known-to-all-of-them";
+  write_config(secret, word);
+  std::filesystem::permissions(secret, std::filesystem::perms(0600));
+  const auto file = write_config(
+      hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) + endless_run(hosts / "steps") +
+                              "[link]\nsecret_file = \"" + secret.string() + "\"\n");
+  std::size_t looked_at = 0;
+  const auto outcome = hosts.home().run(
+      {TROUPE_COMMAND, "launch", file, "--", "--verbose"}, [&](pid_t, std::string_view line) {
+        if (looked_at > 0 || line.find("-> stage-1") == std::string_view::npos) return;
+        CHECK(wait_for_content(hosts / "steps"));
+        std::string digits;
+        for (const char each : word) {
+          constexpr std::string_view hexadecimal = "0123456789abcdef";
+          digits += hexadecimal[static_cast<unsigned char>(each) >> 4];
+          digits += hexadecimal[static_cast<unsigned char>(each) & 15];
+        }
+        for (const auto* host : {&hosts.home(), &hosts.at(0), &hosts.at(1)}) {
+          for (const auto& each : host->processes()) {
+            const auto process = std::filesystem::path("/proc") / std::to_string(each.pid);
+            const auto all = bytes_of(process / "environ") + bytes_of(process / "cmdline");
+            INFO(each.command);
+            CHECK(all.find(word) == std::string::npos);
+            CHECK(all.find(digits) == std::string::npos);
+            ++looked_at;
+          }
+        }
+        for (const auto& each : hosts.home().processes_with("--config")) kill(each.pid, SIGINT);
+      });
+  INFO(outcome.err);
+  CHECK(looked_at >= 8);
+  CHECK(outcome.err.find(word) == std::string::npos);
+  CHECK(outcome.code == 130);
+  check_nothing_left(hosts);
+}
+
+TEST_CASE("Whatever is killed of a launch over ssh, nothing is left on any host in two seconds") {
+  skip_without_hosts();
+  const std::string victim =
+      GENERATE(as<std::string>{}, "launcher", "ssh", "agent", "sshd", "stage-1");
+  INFO(victim);
+  const test_hosts hosts({"alpha", "beta"});
+  const auto file = write_config(
+      hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) + endless_run(hosts / "steps"));
+  bool killed = false;
+  const auto kill_one = [&](const test_host& host, const std::string& word) {
+    const auto found = host.processes_with(word);
+    INFO(word << "\n" << told(host.processes()));
+    REQUIRE_FALSE(found.empty());
+    kill(found.front().pid, SIGKILL);
+  };
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
+        if (killed || line.find("-> stage-1") == std::string_view::npos) return;
+        killed = true;
+        CHECK(wait_for_content(hosts / "steps"));
+        if (victim == "launcher") kill_one(hosts.home(), "--config");
+        if (victim == "ssh") kill_one(hosts.home(), hosts.at(1).address());
+        if (victim == "agent") kill_one(hosts.at(1), "--agent");
+        if (victim == "sshd") {
+          for (const auto& each : hosts.at(1).processes_with("sshd")) kill(each.pid, SIGKILL);
+        }
+        if (victim == "stage-1") kill_one(hosts.at(1), "stage-1");
+      });
+  INFO(outcome.err);
+  CHECK(killed);
+  check_nothing_left(hosts);
+  if (victim == "launcher") return;
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("node beta (10.77.0.3)"));
+  if (victim == "stage-1")
+    CHECK_THAT(outcome.last_line(),
+               ContainsSubstring("stage-1 on node beta (10.77.0.3) was killed by signal 9"));
+}
+
+TEST_CASE("A host that the launcher does not reach any more ends its processes by itself") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto file =
+      write_config(hosts / "run.toml", ssh_cluster(hosts, "silence = 2\n") + node_tables(hosts) +
+                                           endless_run(hosts / "steps"));
+  bool cut = false;
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
+        if (cut || line.find("-> stage-1") == std::string_view::npos) return;
+        cut = true;
+        CHECK(wait_for_content(hosts / "steps"));
+        CHECK(hosts.home().run({"/usr/sbin/ip", "link", "set", "to-beta", "down"}).code == 0);
+      });
+  INFO(outcome.err);
+  CHECK(cut);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("stage-1") || ContainsSubstring("node beta"));
+  CHECK(told(hosts.home().left_after(2s)) == "");
+  CHECK(told(hosts.at(0).left_after(2s)) == "");
+  // Its sshd waits for a connection that TCP has not given up.
+  const auto end = std::chrono::steady_clock::now() + 5s;
+  while (!hosts.at(1).processes_with(TROUPE_PROGRAM).empty() &&
+         std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(10ms);
+  CHECK(told(hosts.at(1).processes_with(TROUPE_PROGRAM)) == "");
+}
+
+TEST_CASE("Stages that others start with troupe join train to the same bits") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto secret = hosts / "secret";
+  write_config(secret, "known-to-all-of-them");
+  std::filesystem::permissions(secret, std::filesystem::perms(0600));
+  write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"));
+  REQUIRE(run_program({"--config", hosts / "plain.toml"}).code == 0);
+  const auto file = write_config(
+      hosts / "run.toml", "[cluster]\nlaunch = \"none\"\nprogram = \"" TROUPE_PROGRAM
+                          "\"\n[link]\nlisten = \"10.77.0.1:4711\"\nsecret_file = \"" +
+                              secret.string() + "\"\n" + small_run(hosts / "launched.safetensors"));
+  std::vector<std::unique_ptr<running_program>> stages;
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
+        for (std::size_t i = 0; i < 2; ++i) {
+          const auto name = "stage-" + std::to_string(i);
+          if (line.find(name + " may join now: troupe join 10.77.0.1:4711 --name " + name) ==
+              std::string_view::npos)
+            continue;
+          const std::vector<std::string> words{TROUPE_COMMAND,  "join",     "10.77.0.1:4711",
+                                               "--name",        name,       "--secret-file",
+                                               secret.string(), "--config", file};
+          stages.push_back(std::make_unique<running_program>(hosts.at(i), words));
+        }
+      });
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  REQUIRE(stages.size() == 2);
+  for (const auto& each : stages) CHECK(each->end().code == 0);
+  CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
+  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  check_nothing_left(hosts);
+}

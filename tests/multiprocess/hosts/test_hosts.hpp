@@ -1,0 +1,96 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/launch/process_group.hpp"
+#include "tests/multiprocess/program.hpp"
+
+namespace troupe::tests {
+
+/// A process in a host's namespace, with its number outside of it.
+struct host_process {
+  pid_t pid = 0;
+  std::string command;  ///< Its words, with spaces between.
+};
+
+/// A host of these tests: namespaces of its own (network, processes, mounts, host name, IPC) on
+/// this machine, whose files it shares. Its first process is an sshd, or sleeps where it has none.
+class test_host {
+ public:
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const std::string& address() const { return address_; }
+  /// The words with which nsenter runs something there.
+  [[nodiscard]] std::vector<std::string> entered(const std::vector<std::string>& words) const;
+  /// Runs something there to its end.
+  program_outcome run(const std::vector<std::string>& words,
+                      const std::function<void(pid_t, std::string_view)>& on_line = {}) const;
+  /// What runs there beside its first process.
+  [[nodiscard]] std::vector<host_process> processes() const;
+  /// Those whose command holds a word.
+  [[nodiscard]] std::vector<host_process> processes_with(const std::string& word) const;
+  /// Waits until nothing runs there, and returns what still does when `limit` has passed.
+  [[nodiscard]] std::vector<host_process> left_after(std::chrono::milliseconds limit) const;
+  [[nodiscard]] pid_t first_process() const { return first_; }
+
+ private:
+  friend class test_hosts;
+  std::string name_;
+  std::string address_;
+  pid_t first_ = 0;  // outside of its namespace
+};
+
+/// A program that runs on a host while the test goes on; killed with this object.
+class running_program {
+ public:
+  running_program(const test_host& where, const std::vector<std::string>& words);
+
+  /// Waits for its end, which must come within a minute.
+  program_outcome end();
+
+ private:
+  struct state;
+  std::shared_ptr<state> state_;
+  std::optional<cluster::process_group> group_;
+};
+
+/// "home", where the launcher runs, and hosts with sshd, on one bridge. They end with this object.
+class test_hosts {
+ public:
+  /// Why this machine cannot have them; empty: it can.
+  [[nodiscard]] static std::string unavailable();
+
+  explicit test_hosts(const std::vector<std::string>& names);
+  test_hosts(const test_hosts&) = delete;
+  test_hosts& operator=(const test_hosts&) = delete;
+  ~test_hosts();
+
+  [[nodiscard]] const test_host& home() const { return home_; }
+  [[nodiscard]] const test_host& at(std::size_t index) const { return hosts_.at(index); }
+  [[nodiscard]] std::filesystem::path operator/(std::string_view name) const {
+    return folder_ / name;
+  }
+  /// A file of settings for ssh with which home reaches the hosts (ssh -F).
+  [[nodiscard]] std::filesystem::path ssh_config() const { return folder_ / "ssh_config"; }
+  /// Writes it anew: which key, and which hosts are known.
+  void write_ssh_config(bool with_key = true, bool with_known_hosts = true) const;
+  /// Writes the file that /etc/hosts is on a host.
+  void write_names(const std::string& host, const std::string& text) const;
+
+ private:
+  test_host start(const std::string& name, const std::string& script, const std::string& ready);
+  void connect(test_host& host, const std::string& address) const;
+
+  scratch_folder folder_;
+  test_host home_;
+  std::vector<test_host> hosts_;
+  std::vector<std::unique_ptr<cluster::process_group>> groups_;
+};
+
+}  // namespace troupe::tests

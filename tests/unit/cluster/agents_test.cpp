@@ -1,0 +1,346 @@
+// A launcher and its agents, as state machines: what each says, starts and ends, and when.
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <deque>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "cluster/launch/agents/agent_core.hpp"
+#include "cluster/launch/agents/secret_pipe.hpp"
+#include "cluster/launch/agents/session_core.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::cluster;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+using time_point = agent_core::time_point;
+const time_point begin_of_time{};
+
+const events::hello who{.build = "b1", .host = "beta", .cores = 2, .memory_bytes = 1 << 30};
+
+/// An agent that its launcher has greeted.
+agent_core begun_agent() {
+  agent_core agent(who, begin_of_time);
+  CHECK(agent.begin() == agent_core::effects{agent_core::tell{who}});
+  CHECK(agent.heard(encode(agent_order(orders::begin{1000})), begin_of_time).empty());
+  return agent;
+}
+
+orders::start start_of(const std::string& name) {
+  return {name, {"--join", "x"}, {{"A", "b"}}, "/tmp", "00ff"};
+}
+
+/// Has the agent start a process.
+void run(agent_core& agent, const std::string& name) {
+  const auto order = start_of(name);
+  CHECK(agent.heard(encode(agent_order(order)), begin_of_time) ==
+        agent_core::effects{agent_core::launch{order}});
+  CHECK(agent.started(name) == agent_core::effects{agent_core::tell{events::started{name}}});
+}
+
+template <class Effect, class Effects>
+const Effect* find(const Effects& all) {
+  for (const auto& each : all)
+    if (const auto* found = std::get_if<Effect>(&each)) return found;
+  return nullptr;
+}
+
+const agent_place beta{"beta", "10.0.0.2", "b1", "/opt/trainer"};
+
+session_core new_session() {
+  return {beta, 1000ms, 5000ms, begin_of_time};
+}
+
+session_core ready_session() {
+  auto session = new_session();
+  CHECK(session.heard(output_stream::out, magic_line(), begin_of_time).empty());
+  const auto answer = session.heard(output_stream::out, encode(agent_event(who)), begin_of_time);
+  CHECK(answer ==
+        session_core::effects{session_core::send{orders::begin{1000}}, session_core::ready{who}});
+  CHECK(session.is_ready());
+  return session;
+}
+
+std::string reason(const session_core::effects& all) {
+  const auto* lost = find<session_core::lost>(all);
+  return lost == nullptr ? "not lost" : lost->why.text;
+}
+
+}  // namespace
+
+TEST_CASE("every order and event comes back from its line as it was") {
+  const std::vector<agent_order> some_orders{
+      orders::begin{7}, start_of("stage-0"), orders::kill{"x"}, orders::suspend{},
+      orders::resume{}, orders::alive{},     orders::end{2000}};
+  for (const auto& each : some_orders) {
+    const auto line = encode(each);
+    INFO(line);
+    CHECK(line.find('\n') == std::string::npos);
+    CHECK(decode_order(line).value() == each);
+  }
+  const std::vector<agent_event> some_events{
+      who,
+      events::started{"stage-0"},
+      events::refused{"stage-0", "no \"such\" folder"},
+      events::line{"stage-0", output_stream::err, "tab\tand \x1b[1mcolour"},
+      events::ended{"stage-0", 12, 3, 0},
+      events::alive{}};
+  for (const auto& each : some_events) {
+    const auto line = encode(each);
+    INFO(line);
+    CHECK(line.find('\n') == std::string::npos);
+    CHECK(decode_event(line).value() == each);
+  }
+}
+
+TEST_CASE("a line that is no message is refused, and never quoted") {
+  for (const auto* line : {"", "hello", "{}", "[1]", "{\"is\":\"start\"}", "{\"is\":7}",
+                           "{\"is\":\"begin\",\"silence_ms\":\"secret\"}", "{\"is\":\"fly\"}"}) {
+    INFO(line);
+    REQUIRE_FALSE(decode_order(line));
+    CHECK(decode_order(line).error().code == errc::bad_frame);
+    CHECK(decode_order(line).error().text.find("secret") == std::string::npos);
+    CHECK_FALSE(decode_event(line));
+  }
+}
+
+TEST_CASE("the longest line of a process fits the line of an event") {
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  const std::string worst(3 * most_text_bytes + 5, '\x01');
+  const auto told = agent.wrote("stage-0", output_stream::out, worst);
+  REQUIRE(told.size() == 4);
+  std::string whole;
+  for (const auto& each : told) {
+    const auto line = encode(std::get<agent_core::tell>(each).what);
+    CHECK(line.size() < (1 << 16));
+    whole += std::get<events::line>(decode_event(line).value()).text;
+  }
+  CHECK(whole == worst);
+}
+
+TEST_CASE("an agent tells what its processes write and how they end") {
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  CHECK(agent.wrote("stage-0", output_stream::err, "") ==
+        agent_core::effects{agent_core::tell{events::line{"stage-0", output_stream::err, ""}}});
+  CHECK(agent.ended({"stage-0", 5, 0, 9}) ==
+        agent_core::effects{agent_core::tell{events::ended{"stage-0", 5, 0, 9}}});
+}
+
+TEST_CASE("an agent refuses a second process of one name and kills one by name") {
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  const auto again = agent.heard(encode(agent_order(start_of("stage-0"))), begin_of_time);
+  CHECK(again ==
+        agent_core::effects{agent_core::tell{events::refused{"stage-0", "it runs already"}}});
+  CHECK(agent.heard(encode(agent_order(orders::kill{"stage-0"})), begin_of_time) ==
+        agent_core::effects{agent_core::kill{"stage-0"}});
+  CHECK(agent.heard(encode(agent_order(orders::kill{"stage-1"})), begin_of_time).empty());
+}
+
+TEST_CASE("an agent ends its processes and then itself, as its launcher says") {
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  CHECK(agent.heard(encode(agent_order(orders::end{500})), begin_of_time) ==
+        agent_core::effects{agent_core::end_all{500ms}});
+  const auto last = agent.ended({"stage-0", 5, 0, 0});
+  REQUIRE(find<agent_core::leave>(last) != nullptr);
+  CHECK(find<agent_core::leave>(last)->why.empty());
+}
+
+TEST_CASE("an agent whose launcher breaks off kills its processes at once") {
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  CHECK(agent.cut_off("gone") == agent_core::effects{agent_core::end_all{0ms}});
+  const auto last = agent.ended({"stage-0", 5, 0, 9});
+  REQUIRE(find<agent_core::leave>(last) != nullptr);
+  CHECK(find<agent_core::leave>(last)->why == "gone");
+}
+
+TEST_CASE("an agent without processes leaves at once when its launcher breaks off") {
+  auto agent = begun_agent();
+  CHECK(find<agent_core::leave>(agent.cut_off("gone")) != nullptr);
+  CHECK(agent.cut_off("again").empty());
+}
+
+TEST_CASE("an agent whose launcher falls silent kills its processes") {
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  auto now = begin_of_time;
+  for (int i = 0; i < 4; ++i) {
+    now += 250ms;
+    CHECK(find<agent_core::end_all>(agent.tick(now)) == nullptr);
+  }
+  now += 250ms;
+  CHECK(find<agent_core::end_all>(agent.tick(now)) != nullptr);
+}
+
+TEST_CASE("an agent that is told of life, or that its launcher is stopped, goes on") {
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  auto now = begin_of_time;
+  for (int i = 0; i < 20; ++i) {
+    now += 250ms;
+    CHECK(agent.heard(encode(agent_order(orders::alive{})), now).empty());
+    CHECK(find<agent_core::end_all>(agent.tick(now)) == nullptr);
+  }
+  CHECK(agent.heard(encode(agent_order(orders::suspend{})), now) ==
+        agent_core::effects{agent_core::suspend_all{}});
+  for (int i = 0; i < 20; ++i) {
+    now += 250ms;
+    CHECK(find<agent_core::end_all>(agent.tick(now)) == nullptr);
+  }
+  CHECK(agent.heard(encode(agent_order(orders::resume{})), now) ==
+        agent_core::effects{agent_core::resume_all{}});
+}
+
+TEST_CASE("an agent that stood still itself listens before it judges") {
+  auto agent = begun_agent();
+  CHECK(find<agent_core::end_all>(agent.tick(begin_of_time + 1h)) == nullptr);
+}
+
+TEST_CASE("an agent says that it is alive, but not more often than needed") {
+  auto agent = begun_agent();
+  CHECK(agent.tick(begin_of_time + 1ms).empty());
+  CHECK(agent.tick(begin_of_time + 251ms) ==
+        agent_core::effects{agent_core::tell{events::alive{}}});
+  CHECK(agent.tick(begin_of_time + 300ms).empty());
+}
+
+TEST_CASE("an agent obeys nobody who does not begin with the first order, or speaks otherwise") {
+  agent_core strange(who, begin_of_time);
+  CHECK(find<agent_core::leave>(strange.heard(encode(agent_order(start_of("x"))), begin_of_time)) !=
+        nullptr);
+  auto garbled = begun_agent();
+  CHECK(find<agent_core::leave>(garbled.heard("GET / HTTP/1.0", begin_of_time)) != nullptr);
+}
+
+TEST_CASE("a session forwards lines, notes ends and loses its agent once") {
+  auto session = ready_session();
+  CHECK(session.start(start_of("stage-1")) ==
+        session_core::effects{session_core::send{start_of("stage-1")}});
+  CHECK(session.processes().contains("stage-1"));
+  const auto event = [&](const agent_event& what) {
+    return session.heard(output_stream::out, encode(what), begin_of_time);
+  };
+  CHECK(event(events::line{"stage-1", output_stream::out, "hi"}) ==
+        session_core::effects{session_core::show{"stage-1", output_stream::out, "hi"}});
+  CHECK(event(events::ended{"stage-1", 7, 1, 0}) ==
+        session_core::effects{session_core::process_ended{{"stage-1", 7, 1, 0}}});
+  CHECK(session.processes().empty());
+  CHECK_THAT(reason(session.ended({"beta", 4, 255, 0})),
+             ContainsSubstring("node beta (10.0.0.2): its agent, or the ssh to it, exited"));
+  CHECK(session.ended({"beta", 4, 255, 0}).empty());
+  CHECK(session.tick(begin_of_time + 1h).empty());
+}
+
+TEST_CASE("a session that is told to end takes the agent's end for order") {
+  auto session = ready_session();
+  CHECK(session.end(1s) == session_core::effects{session_core::send{orders::end{1000}}});
+  CHECK(session.end(1s).empty());
+  CHECK(session.ended({"beta", 4, 0, 0}).empty());
+  CHECK(session.is_over());
+}
+
+TEST_CASE("a session says what its login shell prints, and goes on") {
+  auto session = new_session();
+  CHECK(session.heard(output_stream::out, "Welcome to beta!", begin_of_time).empty());
+  const auto magic = session.heard(output_stream::out, magic_line(), begin_of_time);
+  REQUIRE(find<session_core::warn>(magic) != nullptr);
+  CHECK_THAT(
+      find<session_core::warn>(magic)->text,
+      ContainsSubstring("node beta (10.0.0.2): its login shell prints (\"Welcome to beta!\")"));
+  CHECK(find<session_core::ready>(
+            session.heard(output_stream::out, encode(agent_event(who)), begin_of_time)) != nullptr);
+  // Without a newline of its own.
+  auto glued = new_session();
+  const auto both = glued.heard(output_stream::out, "hello " + magic_line(), begin_of_time);
+  REQUIRE(find<session_core::warn>(both) != nullptr);
+  CHECK_THAT(find<session_core::warn>(both)->text, ContainsSubstring("\"hello \""));
+}
+
+TEST_CASE("a session refuses an agent of another build or protocol") {
+  for (const bool other_build : {true, false}) {
+    auto session = new_session();
+    CHECK(session.heard(output_stream::out, magic_line(), begin_of_time).empty());
+    auto other = who;
+    if (other_build)
+      other.build = "b2";
+    else
+      other.protocol = 9;
+    const auto why =
+        reason(session.heard(output_stream::out, encode(agent_event(other)), begin_of_time));
+    CHECK_THAT(why, ContainsSubstring("node beta (10.0.0.2): the program there (/opt/trainer) is"));
+    CHECK_THAT(why, ContainsSubstring(other_build ? "another build, b2" : "another version"));
+    CHECK_THAT(why, ContainsSubstring("copy the one that runs here"));
+  }
+}
+
+TEST_CASE("a session loses an agent that is silent, but not for standing still itself") {
+  auto session = ready_session();
+  auto now = begin_of_time;
+  std::string why = "not lost";
+  for (int i = 0; i < 5; ++i) why = reason(session.tick(now += 250ms));
+  CHECK_THAT(why, ContainsSubstring("its agent has been silent for 1 s"));
+  auto paused = ready_session();
+  CHECK(reason(paused.tick(begin_of_time + 1h)) == "not lost");
+  auto mute = new_session();
+  now = begin_of_time;
+  for (int i = 0; i < 13; ++i) why = reason(mute.tick(now += 400ms));
+  CHECK_THAT(why, ContainsSubstring("no agent has answered within 5 s"));
+}
+
+TEST_CASE("what ssh says is told with host, meaning and remedy") {
+  const auto explained = [](int code, const std::string& line) {
+    return explain_start(beta, {"beta", 1, code, 0}, {"Warning: something else", line}, {});
+  };
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"Host key verification failed.", "host key is unknown to ssh"},
+      {"root@10.0.0.2: Permission denied (publickey).", "it refuses our key"},
+      {"ssh: Could not resolve hostname beta: Name or service not known", "nobody knows this name"},
+      {"ssh: connect to host 10.0.0.2 port 22: Connection refused", "no ssh server listens there"},
+      {"ssh: connect to host 10.0.0.2 port 22: No route to host", "there is no route to it"},
+      {"ssh: connect to host 10.0.0.2 port 22: Connection timed out", "it does not answer"}};
+  for (const auto& [line, meaning] : cases) {
+    const auto text = explained(255, line);
+    INFO(text);
+    CHECK(text.starts_with("node beta (10.0.0.2): "));
+    CHECK_THAT(text, ContainsSubstring(meaning));
+    CHECK_THAT(text, ContainsSubstring(line));
+    CHECK(text.find('\n') == std::string::npos);
+  }
+  CHECK_THAT(explained(127, "sh: 1: exec: /opt/trainer: not found"),
+             ContainsSubstring("the program /opt/trainer cannot be started there"));
+  CHECK_THAT(explained(255, "some words of tomorrow's ssh"),
+             ContainsSubstring("exited with code 255 before the agent answered (some words"));
+  CHECK_THAT(explain_start(beta, {"beta", 1, 0, 0}, {}, {"This account is not available."}),
+             ContainsSubstring("This account is not available."));
+}
+
+TEST_CASE("ssh gets the user's options before the host, and the path as one word") {
+  const auto words = ssh_words("me@beta", {"-p", "2222"}, "/opt/it's here/trainer");
+  REQUIRE(words.size() >= 5);
+  CHECK(words[words.size() - 2] == "me@beta");
+  CHECK(words[words.size() - 3] == "--");
+  CHECK(words[words.size() - 4] == "2222");
+  CHECK(words.back() == "exec '/opt/it'\\''s here/trainer' --agent");
+}
+
+TEST_CASE("a secret passes an order, and nothing else is taken for one") {
+  const auto secret = messages::cluster_secret::random();
+  const auto digits = to_digits(secret);
+  const auto back = from_digits(digits);
+  REQUIRE(back);
+  CHECK(std::ranges::equal(back->bytes(), secret.bytes()));
+  for (const auto* wrong : {"0", "0g", "00 11"}) CHECK_FALSE(from_digits(wrong));
+  std::string text = digits;
+  forget(text);
+  CHECK(text == std::string(digits.size(), '\0'));
+}

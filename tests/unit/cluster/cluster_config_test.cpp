@@ -1,0 +1,167 @@
+// The tables [cluster] and [[node]]: what they reach, and every way in which they can be wrong.
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/unit/cluster/config_fixture.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::cluster;
+using namespace troupe::cluster::testing;
+using Catch::Matchers::ContainsSubstring;
+
+const std::string two_nodes = R"([cluster]
+launch = "ssh"
+[[node]]
+name = "alpha"
+host = "10.0.0.1"
+[[node]]
+name = "beta"
+host = "me@10.0.0.2"
+)";
+
+/// The error of a file whose name is taken off it.
+std::string wrong(const std::string& text) {
+  const folder here;
+  const auto file = here.write("run.toml", text);
+  const auto error = error_of({"--config", file});
+  return error.starts_with(file) ? "run.toml" + error.substr(file.size()) : error;
+}
+
+}  // namespace
+
+TEST_CASE("every key of [cluster] and [[node]] reaches its member") {
+  const folder here;
+  const auto c = config_of({"--config", here.write("run.toml", R"(
+[pipeline]
+stages = 3
+[cluster]
+launch = "ssh"
+program = "trainer"
+network = "10.0.0.0/8"
+ssh_options = ["-p", "2222"]
+silence = 3
+join_timeout = 90.5
+[[node]]
+name = "alpha"
+host = "me@10.0.0.1"
+address = "10.0.0.1"
+stages = [2, 0]
+cores = 4
+threads = 3
+environment = ["A=b", "C="]
+working_folder = "/var/tmp"
+program = "/opt/trainer"
+[[node]]
+name = "beta"
+host = "beta"
+network = "fd00::/64"
+)")});
+  CHECK(c.cluster.launch == launch_way::ssh);
+  CHECK(c.cluster.program == "trainer");
+  CHECK(c.cluster.network == "10.0.0.0/8");
+  CHECK(c.cluster.ssh_options == std::vector<std::string>{"-p", "2222"});
+  CHECK(c.cluster.silence == 3);
+  CHECK(c.cluster.join_timeout == 90.5);
+  REQUIRE(c.cluster.nodes.size() == 2);
+  CHECK(c.cluster.nodes[0] == node_entry{.name = "alpha",
+                                         .host = "me@10.0.0.1",
+                                         .address = "10.0.0.1",
+                                         .network = "",
+                                         .stages = {"2", "0"},
+                                         .cores = 4,
+                                         .threads = 3,
+                                         .environment = {"A=b", "C="},
+                                         .working_folder = "/var/tmp",
+                                         .program = "/opt/trainer"});
+  CHECK(c.cluster.nodes[1].name == "beta");
+  CHECK(c.cluster.nodes[1].network == "fd00::/64");
+  CHECK(c.link.transport == transport::tcp);
+  CHECK(node_of_stages(c, 4).value() == std::vector<std::size_t>{0, 1, 0});
+  CHECK(threads_of_stages(c, 6) == std::vector<int>{3, 6, 3});
+}
+
+TEST_CASE("the sample of two hosts is accepted") {
+  const auto c = config_of({"--config", TROUPE_SOURCE_DIR "/apps/resnet_pipeline/two_hosts.toml"});
+  CHECK(c.cluster.launch == launch_way::ssh);
+  CHECK(node_of_stages(c, 2).value() == std::vector<std::size_t>{0, 1});
+}
+
+TEST_CASE("threads of stages without nodes are shares of this machine's cores") {
+  CHECK(threads_of_stages(config_of({"--stages", "2"}), 8) == std::vector<int>{4, 4});
+  CHECK(threads_of_stages(config_of({"--stages", "2", "--threads-per-stage", "3"}), 8) ==
+        std::vector<int>{3, 3});
+}
+
+TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, key and remedy") {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"[cluster]\nlaunch = \"rsh\"\n", "run.toml:2: cluster.launch: unknown value \"rsh\""},
+      {"[cluster]\nlaunch = 3\n", "run.toml:2: cluster.launch: expected a text, got the integer 3"},
+      {"[cluster]\nsilence = 0\n", "run.toml:2: cluster.silence: 0 is out of range; allowed: 1 to"},
+      {"[cluster]\nprogramm = \"x\"\n",
+       "run.toml:2: cluster.programm: unknown key; did you mean program?"},
+      {"[cluster]\nnetwork = \"10.0.0.1/8\"\n",
+       "run.toml:2: cluster.network: \"10.0.0.1/8\" is not a network"},
+      {"[cluster]\nlaunch = \"ssh\"\n", "run.toml:2: cluster.launch: ssh needs hosts"},
+      {"[cluster]\nlaunch = \"none\"\n", "run.toml:2: cluster.launch: where others start"},
+      {"[node]\nname = \"alpha\"\n", "run.toml:1: [node]: write [[node]], once for each node"},
+      {"node = 3\n", "run.toml:1: [node]: write [[node]]"},
+      {"[[node]]\n", "run.toml:1: [[node]]: table 1 of them is empty"},
+      {"[[nodes]]\nname = \"alpha\"\n", "run.toml:1: [nodes]: unknown table; did you mean [node]?"},
+      {two_nodes + "nam = \"x\"\n", "run.toml:9: node.nam: unknown key; did you mean name?"},
+      {two_nodes + "cores = \"two\"\n", "run.toml:9: node.cores: expected an integer"},
+      {two_nodes + "stages = [\"0\"]\n", "run.toml:9: node.stages: expected a list of integers"},
+      {two_nodes + "stages = [-1]\n", "run.toml:9: node.stages: expected a list of integers"},
+      {two_nodes + "stages = [1, 1]\n", "run.toml:9: node.stages: \"1\" stands in the list twice"},
+      {two_nodes + "stages = [7]\n",
+       "run.toml:9: node.stages: node \"beta\": stage 7 does not exist; the pipeline has 2"},
+      {two_nodes + "stages = [0, 1]\n", "node \"alpha\" is left without a stage"},
+      {two_nodes + "environment = [\"A\"]\n",
+       "run.toml:9: node.environment: \"A\" is not NAME=VALUE"},
+      {two_nodes + "network = \"here\"\n", "run.toml:9: node.network: \"here\" is not a network"},
+      {two_nodes + "address = \"10.0.0.2\"\nnetwork = \"10.0.0.0/8\"\n",
+       "run.toml:10: node.network: says where its processes listen, and so does address"},
+      {two_nodes + "[[node]]\nname = \"alpha\"\nhost = \"x\"\n",
+       "run.toml:10: node.name: two nodes are named \"alpha\""},
+      {two_nodes + "[[node]]\nname = \"a b\"\nhost = \"x\"\n",
+       "run.toml:10: node.name: \"a b\" is no name of a node"},
+      {two_nodes + "[[node]]\nhost = \"x\"\n", "[[node]] 3: node.name: \"\" is no name of a node"},
+      {two_nodes + "[[node]]\nname = \"gamma\"\n", "run.toml:10: node.host: is left out"},
+      {two_nodes + "[[node]]\nname = \"gamma\"\nhost = \"-oProxyCommand=x\"\n",
+       "run.toml:11: node.host: \"-oProxyCommand=x\" is no host"},
+      {two_nodes + "[link]\ntransport = \"shm\"\n",
+       "run.toml:10: link.transport: shared memory does not reach other hosts"},
+      {two_nodes + "[pipeline]\nstages_in = \"threads\"\n",
+       "run.toml:10: pipeline.stages_in: stages in threads live in the trainer's process"},
+  };
+  for (const auto& [text, expected] : cases) {
+    INFO(text);
+    CHECK_THAT(wrong(text), ContainsSubstring(expected));
+  }
+}
+
+TEST_CASE("a launch of our own needs no secret file where others reach it, one of others does") {
+  const folder here;
+  const auto ours = here.write("ours.toml", two_nodes + "[link]\nlisten = \"10.0.0.9:0\"\n");
+  CHECK(config_of({"--config", ours}).link.secret_file.empty());
+  const auto theirs =
+      here.write("theirs.toml", "[cluster]\nlaunch = \"none\"\n[link]\nlisten = \"10.0.0.9:0\"\n");
+  CHECK_THAT(error_of({"--config", theirs}), ContainsSubstring("--secret-file"));
+}
+
+TEST_CASE("every error of a file is told, in the order of its lines") {
+  const folder here;
+  const auto file = here.write(
+      "run.toml", "[train]\nsteps = \"x\"\n[cluster]\nlaunch = \"rsh\"\n[[node]]\ncores = -1\n");
+  const std::vector<const char*> words{"--config", file.c_str()};
+  const auto all = errors_in_file(trainer, words);
+  REQUIRE(all.size() == 3);
+  CHECK(all[0].starts_with(file + ":2: train.steps: "));
+  CHECK(all[1].starts_with(file + ":4: cluster.launch: "));
+  CHECK(all[2].starts_with(file + ":6: node.cores: "));
+  CHECK(error_of({"--config", file}) == all[0]);
+}

@@ -1,0 +1,116 @@
+// Which node a stage is on, which network an address is in, and what to listen at.
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <string>
+#include <vector>
+
+#include "cluster/hosts/host_addresses.hpp"
+#include "cluster/hosts/network_range.hpp"
+#include "cluster/hosts/placement_core.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::cluster;
+using Catch::Matchers::ContainsSubstring;
+using places = std::vector<std::size_t>;
+
+places placed(std::uint32_t stages, const std::vector<node_room>& nodes) {
+  const auto made = place_stages(stages, nodes);
+  INFO((made ? "" : made.error().text));
+  REQUIRE(made);
+  return *made;
+}
+
+std::string refusal(std::uint32_t stages, const std::vector<node_room>& nodes) {
+  const auto made = place_stages(stages, nodes);
+  if (made) return "placed";
+  CHECK(made.error().code == errc::bad_config);
+  return made.error().text;
+}
+
+}  // namespace
+
+TEST_CASE("stages go to nodes in proportion to their cores, neighbours together") {
+  CHECK(placed(4, {{"a", 2, {}}, {"b", 2, {}}}) == places{0, 0, 1, 1});
+  CHECK(placed(4, {{"a", 1, {}}, {"b", 3, {}}}) == places{0, 1, 1, 1});
+  CHECK(placed(3, {{"a", 8, {}}, {"b", 8, {}}}) == places{0, 0, 1});
+  CHECK(placed(1, {{"a", 4, {}}}) == places{0});
+}
+
+TEST_CASE("stages that a node names stay there, and the others fill what is left") {
+  CHECK(placed(4, {{"a", 2, {3}}, {"b", 2, {}}}) == places{0, 1, 1, 0});
+  CHECK(placed(3, {{"a", 1, {2, 0}}, {"b", 1, {1}}}) == places{0, 1, 0});
+  // Two of its two cores are taken already.
+  CHECK(placed(4, {{"a", 2, {0, 1}}, {"b", 2, {}}}) == places{0, 0, 1, 1});
+}
+
+TEST_CASE("a placement that cannot be is refused with node and stage") {
+  CHECK_THAT(refusal(2, {}), ContainsSubstring("no node"));
+  CHECK_THAT(refusal(2, {{"a", 1, {2}}}), ContainsSubstring("node \"a\": stage 2 does not exist"));
+  CHECK_THAT(refusal(2, {{"a", 1, {0}}, {"b", 1, {0}}}),
+             ContainsSubstring("node \"b\": stage 0 is on node \"a\" already"));
+  CHECK_THAT(refusal(1, {{"a", 1, {}}, {"b", 1, {}}}),
+             ContainsSubstring("node \"b\" is left without a stage"));
+}
+
+TEST_CASE("threads of a stage are a share of its node's cores, or what the user says") {
+  CHECK(threads_on(8, 2, 0) == 4);
+  CHECK(threads_on(1, 2, 0) == 1);
+  CHECK(threads_on(8, 2, 3) == 3);
+}
+
+TEST_CASE("a network holds the addresses that begin with its bits") {
+  const auto ten = network_range::parse("10.0.0.0/8");
+  REQUIRE(ten);
+  CHECK(ten->contains("10.200.3.4"));
+  CHECK_FALSE(ten->contains("11.0.0.1"));
+  CHECK_FALSE(ten->contains("fd00::1"));
+  const auto odd = network_range::parse("192.168.4.0/22");
+  REQUIRE(odd);
+  CHECK(odd->contains("192.168.7.255"));
+  CHECK_FALSE(odd->contains("192.168.8.0"));
+  const auto six = network_range::parse("fd00:1::/32");
+  REQUIRE(six);
+  CHECK(six->contains("fd00:1:2::3"));
+  CHECK_FALSE(six->contains("fd00:2::"));
+  CHECK(network_range::parse("0.0.0.0/0")->contains("1.2.3.4"));
+  for (const auto* wrong : {"", "10.0.0.0/", "10.0.0.0/33", "10.0.0.1/8", "10.0.0/8", "alpha/8",
+                            "10.0.0.0/8x", "fd00::/129"}) {
+    INFO(wrong);
+    CHECK_FALSE(network_range::parse(wrong));
+  }
+}
+
+TEST_CASE("loopback addresses are told from others") {
+  CHECK(is_loopback_address("127.0.1.1"));
+  CHECK(is_loopback_address("::1"));
+  CHECK_FALSE(is_loopback_address("10.0.0.1"));
+  CHECK_FALSE(is_loopback_address("::2"));
+  CHECK_FALSE(is_loopback_address("localhost"));
+}
+
+TEST_CASE("where to listen follows from the peer, a network or a name") {
+  CHECK(listen_address("", "127.0.0.1").value() == "127.0.0.1:0");
+  CHECK(listen_address("127.0.0.0/8", "10.0.0.1").value() == "127.0.0.1:0");
+  CHECK(listen_address("10.1.2.3", "10.0.0.1").value() == "10.1.2.3:0");
+  CHECK(listen_address("10.1.2.3:4000", "10.0.0.1").value() == "10.1.2.3:4000");
+  CHECK(listen_address("[fd00::1]:4000", "10.0.0.1").value() == "[fd00::1]:4000");
+  CHECK(listen_address("fd00::1", "10.0.0.1").value() == "[fd00::1]:0");
+  CHECK(host_of("[fd00::1]:4000") == "fd00::1");
+  CHECK(host_of("10.0.0.1:80") == "10.0.0.1");
+}
+
+TEST_CASE("a name that stands for this machine alone is refused where the peer is another") {
+  const auto no = listen_address("localhost", "10.0.0.1");
+  REQUIRE_FALSE(no);
+  CHECK_THAT(no.error().text, ContainsSubstring("\"localhost\" stands for 127.0.0.1 here"));
+  CHECK_THAT(no.error().text, ContainsSubstring("/etc/hosts"));
+  CHECK(listen_address("localhost", "127.0.0.1"));
+  const auto none = listen_address("203.0.113.0/24", "10.0.0.1");
+  REQUIRE_FALSE(none);
+  CHECK_THAT(none.error().text,
+             ContainsSubstring("no interface here has an address in the network"));
+  CHECK_FALSE(listen_address("no-such-host.invalid", "10.0.0.1"));
+}

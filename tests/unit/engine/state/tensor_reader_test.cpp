@@ -1,0 +1,179 @@
+// Files that are read and written tensor by tensor.
+
+#include "engine/state/tensor_reader.hpp"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+
+#include "engine/model/blocks.hpp"
+#include "engine/model/model.hpp"
+#include "engine/state/model_file.hpp"
+#include "engine/state/safetensors.hpp"
+#include "tests/unit/scratch_folder.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::engine;
+using Catch::Matchers::ContainsSubstring;
+using testing::read_bytes;
+using testing::scratch_folder;
+using testing::write_bytes;
+
+std::vector<named_tensor> mixed() {
+  return {{"weight", at::randn({40, 30})},
+          {"count", at::full({}, 7, at::kLong)},
+          {"half", at::randn({5, 3}).to(at::kBFloat16)},
+          {"empty", at::empty({0, 4})},
+          {"flags", at::ones({3}).to(at::kBool)}};
+}
+
+/// The same tensors as they may come from stages: in another order, and in runs.
+tensor_stream in_runs(const std::vector<named_tensor>& tensors, std::int64_t most) {
+  auto made = stream_of(tensors);
+  made.send = [tensors, most](const tensor_stream::taker& take) -> result<void> {
+    for (auto each = tensors.rbegin(); each != tensors.rend(); ++each) {
+      const auto flat = each->tensor.flatten();
+      for (std::int64_t first = 0; first == 0 || first < flat.numel(); first += most) {
+        const auto run = flat.narrow(0, first, std::min(most, flat.numel() - first));
+        if (auto taken = take(each->name, static_cast<std::uint64_t>(first), run); !taken)
+          return taken;
+      }
+    }
+    return {};
+  };
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("tensors that come in runs and in any order give the same file") {
+  const scratch_folder folder;
+  const auto tensors = mixed();
+  REQUIRE(save_safetensors(folder / "whole", tensors));
+  for (const std::int64_t most : {1, 7, 100000}) {
+    REQUIRE(save_safetensors(folder / "runs", in_runs(tensors, most)));
+    CHECK(read_bytes(folder / "runs") == read_bytes(folder / "whole"));
+  }
+}
+
+TEST_CASE("a stream that does not keep to what it announced leaves the old file") {
+  const scratch_folder folder;
+  const auto x = at::arange(6, at::kFloat);
+  write_bytes(folder / "x", "old");
+  const auto refused = [&](const std::function<result<void>(const tensor_stream::taker&)>& send) {
+    const auto saved = save_safetensors(
+        folder / "x", tensor_stream{.forms = {{"w", at::kFloat, {2, 3}}}, .send = send});
+    REQUIRE_FALSE(saved);
+    CHECK(read_bytes(folder / "x") == "old");
+    CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+    return saved.error();
+  };
+  const auto takes = [&](const std::string& name, std::uint64_t first, const at::Tensor& run) {
+    return refused([&](const auto& take) { return take(name, first, run); }).text;
+  };
+  CHECK_THAT(takes("v", 0, x), ContainsSubstring("\"v\" was not announced"));
+  CHECK_THAT(takes("w", 1, x), ContainsSubstring("\"w\" is not what was announced"));
+  CHECK_THAT(takes("w", 0, x.to(at::kDouble)), ContainsSubstring("is not what was announced"));
+  CHECK_THAT(takes("w", 0, at::cat({x, x})), ContainsSubstring("is not what was announced"));
+  CHECK_THAT(takes("w", 0, x.narrow(0, 0, 5)), ContainsSubstring("\"w\" did not come whole"));
+  const auto lost = refused([](const auto&) { return fail(errc::peer_lost, "stage-1 is gone"); });
+  CHECK(lost.code == errc::peer_lost);
+}
+
+TEST_CASE("single tensors and runs of a file are read, also after it was replaced") {
+  const scratch_folder folder;
+  const auto file = folder / "x";
+  const auto tensors = mixed();
+  REQUIRE(save_safetensors(file, tensors));
+  const auto reader = tensor_reader::open(file).value();
+  REQUIRE(save_safetensors(file, {{"weight", at::zeros({40, 30})}}));
+  CHECK(reader->tensors().size() == tensors.size());
+  CHECK(reader->find("none") == nullptr);
+  for (const auto& [name, tensor] : tensors) {
+    INFO(name);
+    const auto read = reader->read(*reader->find(name));
+    REQUIRE(read);
+    CHECK(at::equal(*read, tensor));
+  }
+  const auto run = reader->read_run(*reader->find("weight"), 31, 5);
+  REQUIRE(run);
+  CHECK(at::equal(*run, tensors[0].tensor.flatten().narrow(0, 31, 5)));
+  std::vector<at::Tensor> runs;
+  REQUIRE(reader->for_each_run(*reader->find("weight"), [&](const at::Tensor& each) {
+    runs.push_back(each);
+    return result<void>();
+  }));
+  CHECK(at::equal(at::cat(runs), tensors[0].tensor.flatten()));
+}
+
+TEST_CASE("a file's identity tells it from later ones of its name and from others") {
+  const scratch_folder folder;
+  const std::vector<named_tensor> x{{"x", at::zeros({4})}}, y{{"y", at::zeros({4})}};
+  REQUIRE(save_safetensors(folder / "a", x));
+  const auto first = tensor_reader::open(folder / "a").value()->identity();
+  CHECK(tensor_reader::open(folder / "a").value()->identity() == first);
+  std::filesystem::create_symlink("a", folder / "link");
+  CHECK(tensor_reader::open(folder / "link").value()->identity() == first);
+  REQUIRE(save_safetensors(folder / "a", x));
+  std::filesystem::last_write_time(folder / "a", std::filesystem::file_time_type());
+  CHECK(tensor_reader::open(folder / "a").value()->identity() != first);
+  REQUIRE(save_safetensors(folder / "b", y));
+  const auto time = std::filesystem::last_write_time(folder / "a");
+  std::filesystem::last_write_time(folder / "b", time);
+  CHECK(tensor_reader::open(folder / "a").value()->identity().header_hash !=
+        tensor_reader::open(folder / "b").value()->identity().header_hash);
+}
+
+TEST_CASE("a file that is cut while it is open, or holds a wrong BOOL, is an error by name") {
+  const scratch_folder folder;
+  const auto file = folder / "x";
+  REQUIRE(save_safetensors(file, {{"w", at::ones({8})}, {"flag", at::ones({1}).to(at::kBool)}}));
+  auto bytes = read_bytes(file);
+  bytes.back() = 2;
+  write_bytes(file, bytes);
+  const auto reader = tensor_reader::open(file).value();
+  const auto flag = reader->read(*reader->find("flag"));
+  REQUIRE_FALSE(flag);
+  CHECK_THAT(flag.error().text, ContainsSubstring("\"flag\" has a BOOL"));
+  std::filesystem::resize_file(file, bytes.size() - 8);
+  const auto cut = reader->read(*reader->find("w"));
+  REQUIRE_FALSE(cut);
+  CHECK(cut.error().code == errc::bad_data);
+  CHECK_THAT(cut.error().text, ContainsSubstring(file.string()) && ContainsSubstring("cut"));
+  CHECK_FALSE(tensor_reader::open(file));
+  CHECK_FALSE(tensor_reader::open(folder / "none"));
+}
+
+TEST_CASE("a model takes its tensors out of a file, and says what it lacks") {
+  const scratch_folder folder;
+  model layers;
+  layers.push_back(std::make_unique<linear>("fc", 3, 2, at::Generator()));
+  const auto own = collect_weights(layers);
+  const auto before = own[1].tensor.clone();
+  REQUIRE(save_safetensors(folder / "x", {{"fc.weight", at::full({2, 3}, 5.0)},
+                                          {"fc.bias", at::full({2}, 6.0)},
+                                          {"other", at::ones({1})}}));
+  const auto reader = tensor_reader::open(folder / "x").value();
+  REQUIRE(load_weights(*reader, own, {"fc.bias"}));
+  CHECK(at::equal(own[0].tensor, at::full({2, 3}, 5.F)));
+  CHECK(at::equal(own[1].tensor, before));
+  REQUIRE(load_weights(*reader, own, {}));
+  CHECK(at::equal(own[1].tensor, at::full({2}, 6.F)));
+  REQUIRE(save_safetensors(folder / "y", {{"fc.weight", at::ones({3, 3})}}));
+  const auto wrong = tensor_reader::open(folder / "y").value();
+  CHECK_THAT(load_weights(*wrong, own, {}).error().text,
+             ContainsSubstring("'fc.weight' has shape [3, 3]"));
+  CHECK_THAT(load_weights(*wrong, own, {"fc.weight"}).error().text,
+             ContainsSubstring("'fc.bias' of the model is missing"));
+}
