@@ -47,10 +47,8 @@ result<named_program> program_of(const std::filesystem::path& file) {
 
 result<std::filesystem::path> locate(const named_program& named) {
   if (named.word.find('/') == std::string::npos) {
-    std::error_code error;
-    const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
-    const auto beside = own.parent_path() / named.word;
-    if (!error && cluster::find_program(beside.string())) return beside;
+    const auto beside = cluster::own_program().parent_path() / named.word;
+    if (cluster::find_program(beside.string())) return beside;
   }
   if (auto found = cluster::find_program(named.word)) return *found;
   return fail(errc::bad_config,

@@ -81,8 +81,7 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        cuts(), "pipeline.partition"},
       {"pipeline", "partition", "--partition", "", "HOW",
        "How the model is cut; auto: the layers are profiled, and cut for the fastest step; even: "
-       "by "
-       "multiply-accumulates; or the first layer of each slice but the first",
+       "by multiply-accumulates; or the first layer of each slice but the first",
        partitions(), "pipeline.cut"},
       {"pipeline", "memory_mib", "--memory-mib", "", "MIB",
        "Memory limit of a stage for --partition auto; 0: none",
@@ -91,8 +90,7 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        ""},
       {"pipeline", "recompute", "--recompute", "", "LAYER,..",
        "Activation checkpointing: layers (or groups, as layer3) whose activations are recomputed "
-       "in "
-       "the backward instead of kept",
+       "in the backward instead of kept",
        list([](auto& c) -> auto& { return c.pipeline.recompute; }), ""},
       {"pipeline", "schedule", "--schedule", "", "NAME",
        "Pipeline schedule: the order of forwards and backwards", schedule_name(schedules),
@@ -275,8 +273,7 @@ std::vector<option> link_options() {
   return {
       {"link", "transport", "--link", "", "KIND",
        "Transport between stages; auto: shared memory, tcp where --listen names a port, loopback "
-       "for "
-       "stages in threads",
+       "for stages in threads",
        choice([](auto& c) -> auto& { return c.link.transport; }), ""},
       {"link", "listen", "--listen", "", "HOST:PORT",
        "Address where stage processes reach this one over tcp; port 0: any free one",
@@ -308,8 +305,7 @@ std::vector<option> observe_options() {
                  on_off([](auto& c) -> auto& { return c.observe.profile_only; }), ""}),
       {"observe", "slow_after", "--slow-after", "", "SECONDS",
        "Time after which a forward, backward or update is reported as slow, if it is far beyond "
-       "its "
-       "usual time; 0: never",
+       "its usual time; 0: never",
        number(
            [](auto& c) -> auto& { return c.observe.slow_after; }, 0, unbounded),
        ""},
@@ -324,8 +320,7 @@ std::vector<option> cluster_options() {
   return {
       {"cluster", "launch", "--launch", "", "HOW",
        "Who starts the stage processes; local: this process, on its machine; ssh: it, on the hosts "
-       "of "
-       "[[node]]; none: somebody else, with `troupe join`",
+       "of [[node]]; none: somebody else, with `troupe join`",
        choice([](auto& c) -> auto& { return c.cluster.launch; }), ""},
       {"cluster", "program", "", "", "", "What `troupe launch` runs: a path, or a name in PATH",
        text([](auto& c) -> auto& { return c.cluster.program; }), ""},
@@ -378,7 +373,7 @@ std::vector<option> node_table() {
        integer(
            [](auto& c) -> auto& { return c.cluster.nodes.back().cores; }, 0, most_threads),
        ""},
-      {"node", "threads", "", "", "", "Arithmetic threads of each of its stages; 0: cores / stages",
+      {"node", "threads", "", "", "", "Compute threads of each of its stages; 0: cores / stages",
        integer(
            [](auto& c) -> auto& { return c.cluster.nodes.back().threads; }, 0, most_threads),
        ""},

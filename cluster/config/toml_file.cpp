@@ -234,10 +234,6 @@ result<std::string> read_text(const std::filesystem::path& file) {
   return text;
 }
 
-}  // namespace
-
-namespace {
-
 result<reader> read_all(std::string_view text, std::string_view name,
                         const std::vector<option>& known) {
   reader settings(name, known);

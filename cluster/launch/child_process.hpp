@@ -16,6 +16,9 @@ namespace troupe::cluster {
 /// The number under which a child finds the one descriptor that it may be handed.
 inline constexpr int handed_over_as = 3;
 
+/// In the environment of each node that one of our processes starts: the number of that process.
+inline constexpr const char* started_by = "TROUPE_STARTED_BY";
+
 /// A program to start.
 struct child_spec {
   std::string name;                                  ///< For messages: "stage-1".

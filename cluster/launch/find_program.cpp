@@ -29,4 +29,10 @@ std::optional<std::filesystem::path> find_program(const std::string& word) {
   return std::nullopt;
 }
 
+std::filesystem::path own_program() {
+  std::error_code error;
+  auto target = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "/proc/self/exe" : target;
+}
+
 }  // namespace troupe::cluster

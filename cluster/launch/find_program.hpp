@@ -10,4 +10,7 @@ namespace troupe::cluster {
 /// folders of PATH have. Nothing: there is none that may be executed.
 [[nodiscard]] std::optional<std::filesystem::path> find_program(const std::string& word);
 
+/// The file of this very program; where the system does not say, a name that stands for it here.
+[[nodiscard]] std::filesystem::path own_program();
+
 }  // namespace troupe::cluster

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "actors/base/deadlines.hpp"
 #include "actors/remote/ticker.hpp"
 #include "cluster/config/command_line.hpp"
 #include "cluster/launch/agents/agent.hpp"
@@ -23,6 +24,7 @@
 #include "cluster/launch/find_program.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "cluster/membership/log_end.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -31,11 +33,9 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-constexpr auto end_in_order = 10s;
 constexpr auto grace = 1s;           // for processes that are to end, before they are killed
 constexpr auto agents_end = 1500ms;  // for agents to end once they have been told to
 constexpr auto tick_every = 100ms;
-constexpr std::uint64_t own_files = 48;       // descriptors of a process and its link
 constexpr std::uint64_t files_an_agent = 6;   // more for each agent: pipes
 constexpr std::uint64_t files_a_process = 4;  // more for each node process: connections
 
@@ -54,12 +54,6 @@ void print_line(const std::string& who, output_stream stream, const std::string&
   std::FILE* const to = stream == output_stream::out ? stdout : stderr;
   std::fwrite(text.data(), 1, text.size(), to);
   std::fflush(to);
-}
-
-std::string own_program() {
-  std::error_code error;
-  const auto target = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "/proc/self/exe" : target.string();
 }
 
 class agent_launcher final : public node_launcher {
@@ -135,7 +129,7 @@ result<void> agent_launcher::open() {
 }
 
 result<void> agent_launcher::start_agent(const agent_host& host, const std::string& build) {
-  const std::string program = host.program.empty() ? own_program() : host.program.string();
+  const std::string program = host.program.empty() ? own_program().string() : host.program.string();
   child_spec child{.name = host.name, .arguments = {agent_word}, .environment = {}};
   if (!host.host.empty()) {
     const auto ssh = find_program("ssh");
@@ -238,12 +232,7 @@ void agent_launcher::note_end(session& at, const child_exit& how) {
   child_exit named = how;
   named.name += " on " + at.core.place().text();
   const std::string text = describe(named);
-  // One that crashes on its way out spoils nothing, but nobody else would hear of it.
-  const bool crashed = how.signal != 0 && how.signal != SIGTERM && how.signal != SIGKILL;
-  if (crashed && expected_)
-    log::warning(text);
-  else
-    log::debug(text);
+  log_end(named, expected_);
   if (!expected_ && !failure_) {
     const auto said = at.last_error.find(how.name);
     const bool explains = how.signal == 0 && how.code != 0 && said != at.last_error.end();
@@ -299,7 +288,7 @@ void agent_launcher::join(bool in_order) {
     return std::ranges::all_of(sessions_,
                                [](const auto& each) { return each->core.processes().empty(); });
   };
-  if (patient) changed_.wait_for(lock, end_in_order, idle);
+  if (patient) changed_.wait_for(lock, actors::usual_deadlines.end, idle);
   for (const auto& each : sessions_) perform(*each, each->core.end(patient ? grace : 0s));
   lock.unlock();
   const auto most = patient ? grace + agents_end : std::chrono::milliseconds(agents_end);

@@ -17,6 +17,7 @@
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "cluster/membership/log_end.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/link_options.hpp"
@@ -24,8 +25,8 @@
 namespace troupe::cluster {
 namespace {
 
-constexpr std::uint64_t own_files = 48;     // descriptors of a process and its link
-constexpr std::uint64_t files_a_node = 12;  // more for each node: pipes, connections, segments
+constexpr std::uint64_t files_a_node =
+    12;  // more descriptors for each: pipes, connections, segments
 
 /// What the children's ends were, shared with the process group's thread.
 struct ends {
@@ -35,22 +36,15 @@ struct ends {
 
   void note(const child_exit& ended) {
     const std::scoped_lock lock(mutex);
-    // One that crashes on its way out spoils nothing, but nobody else would hear of it.
-    const bool crashed = ended.signal != 0 && ended.signal != SIGTERM && ended.signal != SIGKILL;
-    if (crashed && expected)
-      log::warning(describe(ended));
-    else
-      log::debug(describe(ended));
+    log_end(ended, expected);
     if (!expected && !failure) failure = describe(ended);
   }
 };
 
-constexpr const char* mark = "TROUPE_STARTED_BY";  // in a node's environment: its parent's number
-
 /// Whether this process is a node that another process of the program started. What a node
 /// starts in turn has another parent than the mark says.
 bool was_launched() {
-  const char* parent = std::getenv(mark);
+  const char* parent = std::getenv(started_by);
   return parent != nullptr && parent == std::to_string(::getppid());
 }
 
@@ -70,7 +64,7 @@ class process_launcher final : public node_launcher {
     const auto secret = secret_pipe(link_.secret);
     if (!secret) return tl::unexpected(secret.error());
     child_spec child{
-        .name = name, .arguments = {}, .environment = {{mark, std::to_string(::getpid())}}};
+        .name = name, .arguments = {}, .environment = {{started_by, std::to_string(::getpid())}}};
     child.arguments = to_arguments({.join = trainer,
                                     .name = name,
                                     .transport = link_.transport,

@@ -154,7 +154,7 @@ class verifier {
                                return layers_before(weights_, run_.ranges[slice], config_, run_);
                              },
                              {.how = how,
-                              .update = 1,
+                              .step = 1,
                               .microbatches = *parts,
                               .loss_scale = loss_scale_,
                               .ties_between = ties_between()});

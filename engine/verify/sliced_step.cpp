@@ -15,7 +15,7 @@ namespace troupe::engine {
 sliced_step::sliced_step(std::size_t slices, slice_source source, terms of)
     : slices_(slices), source_(std::move(source)), terms_(std::move(of)), inputs_(slices) {
   for (const auto& each : terms_.microbatches) {
-    images_ += static_cast<double>(each.inputs.size(0));
+    samples_ += static_cast<double>(each.inputs.size(0));
     auto x = each.inputs.detach().to(terms_.how.device);
     if (terms_.how.channels_last && x.dim() == 4) x = x.contiguous(at::MemoryFormat::ChannelsLast);
     inputs_.front().push_back(std::move(x));
@@ -26,7 +26,7 @@ sliced_step::sliced_step(std::size_t slices, slice_source source, terms of)
 
 at::Tensor sliced_step::run(const model& layers, std::size_t microbatch, const at::Tensor& input) {
   const pass_scope pass(
-      {random_of(terms_.how.seed, terms_.update, static_cast<std::uint32_t>(microbatch))});
+      {random_of(terms_.how.seed, terms_.step, static_cast<std::uint32_t>(microbatch))});
   const autocast_guard autocast(autocast_type(terms_.how.precision), terms_.how.device.type());
   at::Tensor x = input;
   for (const auto& each : layers) x = run_layer(*each, x, /*training=*/true);
@@ -42,7 +42,7 @@ at::Tensor sliced_step::input_of(std::size_t slice, std::size_t microbatch) cons
 at::Tensor sliced_step::loss_of(const at::Tensor& output, std::size_t microbatch) {
   const auto& [inputs, labels] = terms_.microbatches[microbatch];
   const auto loss = terms_.how.loss(output, labels.to(terms_.how.device)) *
-                    (static_cast<double>(inputs.size(0)) / images_);
+                    (static_cast<double>(inputs.size(0)) / samples_);
   loss_ += loss.item<double>();
   return loss;
 }

@@ -25,7 +25,7 @@ class sliced_step {
 
   struct terms {
     stage_options how = {};  ///< As run_in_one_piece.
-    std::uint64_t update = 0;
+    std::uint64_t step = 0;
     std::vector<batch> microbatches = {};
     double loss_scale = 1;
     /// Of the whole model; those between slices are summed at the end.
@@ -57,7 +57,7 @@ class sliced_step {
   std::size_t slices_;
   slice_source source_;
   terms terms_;
-  double images_ = 0;
+  double samples_ = 0;
   double loss_ = 0;
   std::vector<std::vector<at::Tensor>> inputs_;  // [slice][micro-batch]: what crosses its first cut
   std::vector<at::Tensor> gradients_;            // [micro-batch]: of the last cut gone through

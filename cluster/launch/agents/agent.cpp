@@ -30,7 +30,6 @@ using clock = std::chrono::steady_clock;
 constexpr std::size_t most_news = 1024;              // from processes, before they must wait
 constexpr std::size_t most_unsent_bytes = 1U << 20;  // to the launcher, before they must wait
 constexpr auto last_words = 1s;                      // for a launcher that reads them
-constexpr const char* mark = "TROUPE_STARTED_BY";    // in a process's environment: our number
 
 struct written {
   std::string name;
@@ -200,7 +199,7 @@ class agent {
                      .environment = order.environment,
                      .handed_over = secret->get(),
                      .working_folder = order.working_folder};
-    child.environment[mark] = std::to_string(::getpid());
+    child.environment[started_by] = std::to_string(::getpid());
     result<void> started;
     while_open([&] { started = group_.start(child); });
     if (!started) return core_.refused(order.name, started.error().text);

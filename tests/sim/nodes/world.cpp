@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "actors/messages/common.hpp"
-#include "actors/protocol.hpp"
+#include "tests/all_messages.hpp"
 #include "tests/sim/nodes/scarce_memory.hpp"
 
 namespace troupe::tests {
@@ -17,15 +17,6 @@ using namespace std::chrono_literals;
 
 /// Blocks from this size on count where memory runs out.
 constexpr std::size_t least_refused = 64;
-
-const actors::message_registry& protocol() {
-  static const actors::message_registry types = [] {
-    actors::message_registry made;
-    actors::add_protocol(made);
-    return made;
-  }();
-  return types;
-}
 
 actors::liveness_settings impatient() {
   // All are one process to the system, which would call a node that is stopped here alive.
@@ -96,7 +87,7 @@ process::process(const std::string& of, live_network& network, const messages::l
     if (!lost_.emplace(other, why).second) contradiction_ = name + " lost " + other + " twice";
   };
   auto started = actors::node::start(
-      system, protocol(), {.name = name, .on_node_down = on_node_down, .liveness = impatient()},
+      system, all_messages(), {.name = name, .on_node_down = on_node_down, .liveness = impatient()},
       network.link_of(name, bounds));
   if (!started) throw std::runtime_error(started.error().text);
   node = std::move(*started);

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "actors/protocol.hpp"
 #include "actors/remote/node.hpp"
 #include "actors/system.hpp"
 #include "messages/link/loopback/loopback.hpp"

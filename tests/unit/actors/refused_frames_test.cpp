@@ -20,6 +20,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
+#include "actors/protocol.hpp"
 #include "engine/model/blocks.hpp"
 #include "tests/unit/actors/limited_nodes.hpp"
 
