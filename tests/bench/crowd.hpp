@@ -61,12 +61,19 @@ inline std::vector<saying> sayings_of_strangers() {
           {"proof", and_then(whole, bytes(proof))}};
 }
 
-/// Strangers who connect to ports of loopback at a steady rate while they are let, each port and
-/// each saying in turn, and hold their connections until seconds later. It has a thread of its own.
+/// Strangers who connect to ports of loopback at a steady rate, each port and each saying in turn,
+/// and hold their connections until seconds later. It has a thread of its own.
 class crowd {
  public:
-  crowd(std::vector<int> ports, std::vector<saying> says, double a_second)
-      : ports_(std::move(ports)), says_(std::move(says)), a_second_(a_second) {
+  enum class goes : std::uint8_t { nowhere, elsewhere, here };
+
+  /// `elsewhere`: as many ports as `here`, at which nobody takes anybody in.
+  crowd(std::vector<int> here, std::vector<int> elsewhere, std::vector<saying> says,
+        double a_second)
+      : here_(std::move(here)),
+        elsewhere_(std::move(elsewhere)),
+        says_(std::move(says)),
+        a_second_(a_second) {
     rlimit files{};
     ::getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
@@ -77,13 +84,13 @@ class crowd {
   crowd& operator=(const crowd&) = delete;
   ~crowd() {
     ended_ = true;
-    let(true);
+    send(goes::here);
     thread_.join();
   }
 
-  void let(bool in) {
-    is_let_ = in;
-    is_let_.notify_one();
+  void send(goes where) {
+    goes_ = where;
+    goes_.notify_one();
   }
   /// Connections that were made.
   [[nodiscard]] long made() const { return made_; }
@@ -94,10 +101,10 @@ class crowd {
 
   void run() {
     while (!ended_) {
-      is_let_.wait(false);
+      goes_.wait(goes::nowhere);
       const auto began = clock::now();
-      for (long due = 1; is_let_ && !ended_; ++due) {
-        connect_one();
+      for (long due = 1; goes_ != goes::nowhere && !ended_; ++due) {
+        connect_one(goes_ == goes::here ? here_ : elsewhere_);
         const auto now = clock::now();
         while (!held_.empty() && now - held_.front().since > hold) held_.pop_front();
         std::this_thread::sleep_until(
@@ -108,18 +115,18 @@ class crowd {
     }
   }
 
-  void connect_one() {
+  void connect_one(const std::vector<int>& ports) {
     const std::size_t turn = turn_++;
     descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     sockaddr_in where{};
     where.sin_family = AF_INET;
     where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    where.sin_port = htons(static_cast<std::uint16_t>(ports_[turn % ports_.size()]));
+    where.sin_port = htons(static_cast<std::uint16_t>(ports[turn % ports.size()]));
     if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)) != 0 &&
         errno != EINPROGRESS) {
       return;
     }
-    const auto& says = says_[turn / ports_.size() % says_.size()].bytes;
+    const auto& says = says_[turn / ports.size() % says_.size()].bytes;
     // On loopback a connection stands when the call returns, unless nobody takes it in.
     if (!says.empty() && ::send(socket.get(), says.data(), says.size(), MSG_NOSIGNAL) < 0) return;
     ++made_;
@@ -131,12 +138,13 @@ class crowd {
     descriptor socket;
   };
 
-  const std::vector<int> ports_;
+  const std::vector<int> here_;
+  const std::vector<int> elsewhere_;
   const std::vector<saying> says_;
   const double a_second_;
   std::size_t turn_ = 0;
   std::deque<held> held_;
-  std::atomic<bool> is_let_ = false;
+  std::atomic<goes> goes_ = goes::nowhere;
   std::atomic<bool> ended_ = false;
   std::atomic<long> made_ = 0;
   std::thread thread_;

@@ -1,4 +1,4 @@
-"""The UCX link, without actors, beside UCX with nothing on top.
+"""A link, without actors, beside UCX, and a socket with a cipher, with nothing on top.
 
 ./dev bench link [--peers] [--json FILE] [--rounds R] [--write-docs]
 
@@ -15,20 +15,20 @@ from harness import Contender
 from figures import Bench, Comparison, read_figures
 
 FIGURES = ["rtt_8B_p50", "tensor_1MiB_rate", "tensor_8MiB_rate", "tensor_64MiB_rate"]
-FAMILIES = {"troupe": "Troupe", "raw": "raw UCX"}
+FAMILIES = {"troupe": "Troupe", "raw": "raw UCX", "socket": "socket and cipher"}
 
 
 def contenders(names: list[str]) -> list[Contender]:
-    """One program is both."""
+    """One program is all."""
     program = harness.require_program("link_bench")
-    flags = {"troupe": [], "raw": ["--raw"]}
+    flags = {"troupe": [], "raw": ["--raw", "--only", "shm"], "socket": ["--socket"]}
     return [Contender(name, [program, "--json", *flags[name]], read_figures) for name in names]
 
 
 def comparisons() -> list[Comparison]:
-    """Each transport's figures."""
-    return [Comparison(f"{link}.{figure}", "troupe", f"{link}.{figure}", "raw")
-            for link in ("shm", "tcp") for figure in FIGURES]
+    """Each transport beside what does the same: tcp is sealed, as UCX's is not."""
+    return [Comparison(f"{link}.{figure}", "troupe", f"{link}.{figure}", peer)
+            for link, peer in (("shm", "raw"), ("tcp", "socket")) for figure in FIGURES]
 
 
 if __name__ == "__main__":

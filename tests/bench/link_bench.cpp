@@ -1,12 +1,15 @@
-// Measures a UCX link between two processes of this machine, or UCX without our link: round trips
-// of 8 bytes and the one-way rate of large tensors.
+// Measures a link between two processes of this machine, or what there is without our link: round
+// trips of 8 bytes and the one-way rate of large tensors.
 //
-//   link_bench [--raw] [--only shm,tcp] [--mebibytes 1,8,64] [--json]
+//   link_bench [--raw | --socket] [--only shm,tcp] [--mebibytes 1,8,64] [--json]
+//   link_bench --listen ADDRESS         between machines: this one prints where it listens,
+//   link_bench --to ADDRESS [--json]    this one measures sealed tcp there
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -18,6 +21,7 @@
 
 #include "messages/link/link_options.hpp"
 #include "tests/bench/figures.hpp"
+#include "tests/bench/raw_sealed.hpp"
 #include "tests/bench/raw_ucx.hpp"
 
 namespace {
@@ -44,8 +48,17 @@ frame tensor_frame(const std::byte* data, std::size_t bytes, frame_kind kind) {
 
 using tell_address = std::function<void(const std::string&)>;
 
-/// Answers requests with what they carry and messages with nothing.
-void serve(link_transport transport, const tell_address& tell) {
+/// Of a link inside this machine, or to another one.
+link_options options_for(link_transport transport, bool beyond_loopback) {
+  static constexpr std::array<std::byte, cluster_secret::least_bytes> known{};  // nothing to guard
+  link_options out{.transport = transport};
+  out.beyond_loopback = beyond_loopback;
+  if (beyond_loopback) out.secret = cluster_secret(known);
+  return out;
+}
+
+/// Answers requests with what they carry and messages with nothing, until the client leaves.
+void serve(const link_options& options, const std::string& address, const tell_address& tell) {
   std::binary_semaphore ended(0);
   std::unique_ptr<messages::link> server;
   link_events events;
@@ -55,10 +68,10 @@ void serve(link_transport transport, const tell_address& tell) {
     server->send(peer, std::move(message), {});
   };
   events.on_peer_down = [&](peer_id, const error&) { ended.release(); };
-  auto made = make_link({.transport = transport}, std::move(events));
+  auto made = make_link(options, std::move(events));
   if (!made) die(made.error().text);
   server = std::move(*made);
-  const auto bound = server->listen("");
+  const auto bound = server->listen(address);
   if (!bound) die(bound.error().text);
   tell(*bound);
   ended.acquire();
@@ -66,10 +79,10 @@ void serve(link_transport transport, const tell_address& tell) {
 
 class client {
  public:
-  client(link_transport transport, const std::string& address) {
+  client(const link_options& options, const std::string& address) {
     link_events events;
     events.on_frame = [this](peer_id, const frame&) { on_answer(); };
-    auto made = make_link({.transport = transport}, std::move(events));
+    auto made = make_link(options, std::move(events));
     if (!made) die(made.error().text);
     link_ = std::move(*made);
     link_->connect(address, 5s, [this](const result<peer_id>& peer) {
@@ -191,8 +204,9 @@ void bench(Client& to, const figures& out, const std::string& name, const std::v
 
 void bench_link(const figures& out, const std::string& name, link_transport transport,
                 const std::vector<int>& sizes) {
-  const server_process server([&](const auto& tell) { serve(transport, tell); });
-  client to(transport, server.address());
+  const link_options options = options_for(transport, false);
+  const server_process server([&](const auto& tell) { serve(options, "", tell); });
+  client to(options, server.address());
   bench(to, out, name, sizes);
   out.add(name + ".rtt_8B_woken_p50", median([&] { return to.woken_round_trip_us(1000); }), "us");
 }
@@ -205,15 +219,42 @@ void bench_raw(const figures& out, const std::string& name, link_transport trans
   bench(to, out, name, sizes);
 }
 
+/// Prints where it listens, and serves one client.
+void serve_elsewhere(const std::string& address) {
+  serve(options_for(link_transport::tcp, true), address, [](const std::string& bound) {
+    std::printf("%s\n", bound.c_str());
+    std::fflush(stdout);
+  });
+}
+
+void bench_elsewhere(const figures& out, const std::string& address,
+                     const std::vector<int>& sizes) {
+  client to(options_for(link_transport::tcp, true), address);
+  bench(to, out, "tcp", sizes);
+}
+
+void bench_socket(const figures& out, const std::vector<int>& sizes) {
+  const server_process server([&](const auto& tell) { raw_sealed().serve(tell); });
+  raw_sealed to;
+  to.connect(server.address());
+  bench(to, out, "tcp", sizes);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures a UCX link");
+  CLI::App app("Measures a link");
   bool raw = false;
+  bool socket = false;
   bool json = false;
+  std::string listen_at, connect_to;
   std::vector<std::string> only{"shm", "tcp"};
   std::vector<int> sizes{1, 8, 64};
   app.add_flag("--raw", raw, "Measure UCX without our link");
+  app.add_flag("--socket", socket, "Measure a TCP socket and a cipher without our link")
+      ->excludes(app.get_option("--raw"));
+  app.add_option("--listen", listen_at, "Serve a client of another machine");
+  app.add_option("--to", connect_to, "Measure sealed tcp to another machine");
   app.add_flag("--json", json, "One JSON object a line");
   app.add_option("--only", only, "Which transports")
       ->delimiter(',')
@@ -222,6 +263,9 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
   CLI11_PARSE(app, argc, argv);
+  if (!listen_at.empty()) return serve_elsewhere(listen_at), 0;
+  if (!connect_to.empty()) return bench_elsewhere(figures(json), connect_to, sizes), 0;
+  if (socket) return bench_socket(figures(json), sizes), 0;
   for (const std::string& name : only) {
     const auto transport = name == "shm" ? link_transport::shm : link_transport::tcp;
     (raw ? bench_raw : bench_link)(figures(json), name, transport, sizes);

@@ -1,6 +1,9 @@
 // Measures how processes of one machine find together: each of N connects to all others.
 //
-//   mesh_bench [--processes N] [--link shm|tcp] [--json]
+//   mesh_bench [--processes N] [--link shm|tcp] [--times N] [--json]
+//
+// With --times other processes meet as often, and the figures are the last ones'. It ends with exit
+// code 1 when two do not meet.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -129,7 +132,12 @@ member start_member(std::size_t self, std::size_t count, messages::link_transpor
   return {pid, up[0], down[1]};
 }
 
-void bench_mesh(const figures& out, const std::string& link, std::size_t count) {
+struct meeting {
+  double seconds = 0;
+  std::vector<double> threads, descriptors, bytes;  // of each member; of a link
+};
+
+meeting meet(const std::string& link, std::size_t count) {
   const auto transport =
       link == "tcp" ? messages::link_transport::tcp : messages::link_transport::shm;
   std::vector<member> members;
@@ -139,29 +147,35 @@ void bench_mesh(const figures& out, const std::string& link, std::size_t count) 
   const stopwatch watch;
   for (const auto& each : members)
     for (const auto& where : addresses) put(each.out, where);
-  std::vector<double> threads;
-  std::vector<double> descriptors;
-  std::vector<double> bytes;
+  meeting out;
   for (const auto& each : members) {
     const auto alone = take<resources>(each.in);
     const auto together = take<resources>(each.in);
     const auto links = static_cast<double>(count - 1);
-    threads.push_back(together.threads);
-    descriptors.push_back((together.descriptors - alone.descriptors) / links);
-    bytes.push_back((together.bytes - alone.bytes) / links);
+    out.threads.push_back(together.threads);
+    out.descriptors.push_back((together.descriptors - alone.descriptors) / links);
+    out.bytes.push_back((together.bytes - alone.bytes) / links);
   }
-  const auto seconds = watch.seconds();
+  out.seconds = watch.seconds();
   for (const auto& each : members) put(each.out, 'x');
   for (const auto& each : members) {
     int status = 0;
     waitpid(each.pid, &status, 0);
     if (status != 0) die("a member failed");
+    close(each.in);
+    close(each.out);
   }
+  return out;
+}
+
+void bench_mesh(const figures& out, const std::string& link, std::size_t count, int times) {
+  meeting last;
+  for (int i = 0; i < times; ++i) last = meet(link, count);
   const auto name = link + ".mesh_" + std::to_string(count);
-  out.add(name + "_connect", seconds, "s");
-  out.add(name + "_threads", *std::ranges::max_element(threads), "");
-  out.add(name + "_descriptors_a_link", quantile(descriptors, 0.5), "");
-  out.add(name + "_bytes_a_link", quantile(bytes, 0.5), "bytes");
+  out.add(name + "_connect", last.seconds, "s");
+  out.add(name + "_threads", *std::ranges::max_element(last.threads), "");
+  out.add(name + "_descriptors_a_link", quantile(last.descriptors, 0.5), "");
+  out.add(name + "_bytes_a_link", quantile(last.bytes, 0.5), "bytes");
 }
 
 }  // namespace
@@ -170,13 +184,15 @@ int main(int argc, char** argv) {
   CLI::App app("Measures how processes of one machine connect to each other, each to all");
   std::size_t count = 64;
   std::vector<std::string> links{"shm", "tcp"};
+  int times = 1;
   bool json = false;
+  app.add_option("--times", times, "How often other processes meet")->check(CLI::PositiveNumber);
   app.add_option("--processes", count, "How many")->check(CLI::Range(2, 256));
   app.add_option("--link", links, "Over what")->delimiter(',')->check(CLI::IsMember(links));
   app.add_flag("--json", json, "One JSON object a line");
   CLI11_PARSE(app, argc, argv);
   std::signal(SIGPIPE, SIG_IGN);
   const figures out(json);
-  for (const auto& link : links) bench_mesh(out, link, count);
+  for (const auto& link : links) bench_mesh(out, link, count, times);
   return 0;
 }

@@ -1,5 +1,8 @@
 // Measures what strangers cost a training run: the CPU seconds of a step of two stage processes and
-// their trainer over sealed tcp, in turn left alone and while strangers connect to all their ports.
+// their trainer over sealed tcp, in turn left alone, while strangers connect to other ports of the
+// machine, and while they connect to the run's. The second is what it costs that they are there: they
+// use the same cores and caches. The third less the second is what it costs that they come here, and
+// by how much the run's links use more is what the run does about them.
 //
 //   strangers_bench [--rate N] [--says silent,garbage,..] [--rounds R] [--steps S] [--json]
 #include <poll.h>
@@ -9,9 +12,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -19,6 +25,8 @@
 #include <vector>
 
 #include "cluster/launch/process_group.hpp"
+#include "messages/link/door/address.hpp"
+#include "messages/link/door/listener.hpp"
 #include "tests/bench/crowd.hpp"
 #include "tests/bench/figures.hpp"
 #include "tests/chaos/trial.hpp"
@@ -43,6 +51,20 @@ double cpu_seconds(pid_t process) {
     die("the run has ended");
   }
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
+}
+
+/// CPU seconds of a process's link, whose thread alone meets strangers.
+double link_seconds(pid_t process) {
+  const std::string threads = "/proc/" + std::to_string(process) + "/task";
+  double out = 0;
+  for (const auto& each : std::filesystem::directory_iterator(threads)) {
+    std::string name;
+    std::ifstream(each.path() / "comm") >> name;
+    std::uint64_t nanoseconds = 0;
+    std::ifstream(each.path() / "schedstat") >> nanoseconds;
+    if (name == "troupe-link") out += static_cast<double>(nanoseconds) / 1e9;
+  }
+  return out;
 }
 
 /// A training run of two stages that goes on until this object ends.
@@ -128,6 +150,7 @@ struct wishes {
 /// A stretch of some steps, in seconds.
 struct stretch {
   std::vector<double> cpu;  // of each process
+  double links = 0;         // of all processes' links
   double wall = 0;
   long made = 0;  // connections
 
@@ -138,16 +161,22 @@ struct stretch {
   }
 };
 
-stretch measure(training& run, crowd& strangers, bool let, int steps) {
-  strangers.let(let);
+stretch measure(training& run, crowd& strangers, crowd::goes where, int steps) {
+  strangers.send(where);
   run.await_steps(2);  // what the stretch before has left is cleared away
   stretch out;
   const long made = strangers.made();
-  for (const pid_t each : run.processes()) out.cpu.push_back(-cpu_seconds(each));
+  for (const pid_t each : run.processes()) {
+    out.cpu.push_back(-cpu_seconds(each));
+    out.links -= link_seconds(each);
+  }
   const stopwatch watch;
   run.await_steps(steps);
   out.wall = watch.seconds();
-  for (std::size_t i = 0; i < out.cpu.size(); ++i) out.cpu[i] += cpu_seconds(run.processes()[i]);
+  for (std::size_t i = 0; i < out.cpu.size(); ++i) {
+    out.cpu[i] += cpu_seconds(run.processes()[i]);
+    out.links += link_seconds(run.processes()[i]);
+  }
   out.made = strangers.made() - made;
   return out;
 }
@@ -164,12 +193,18 @@ std::vector<double> each_of(const std::vector<stretch>& stretches, Of of) {
   return out;
 }
 
-/// Prints what the stretches with strangers and those without, in pairs, come to.
-void tell(const wishes& wish, const training& run, const std::vector<stretch>& alone,
-          const std::vector<stretch>& beset) {
+/// Stretches that took turns.
+struct stretches {
+  std::vector<stretch> alone, beside, beset;
+};
+
+/// Prints what they come to, each round for itself.
+void tell(const wishes& wish, const training& run, const stretches& all) {
+  const auto& [alone, beside, beset] = all;
   const figures out(wish.json);
   const auto ms_a_step = [&](const stretch& one) { return 1e3 * one.cpu_of_all() / wish.steps; };
   out.add("alone", median(each_of(alone, ms_a_step)), "ms");
+  out.add("elsewhere", median(each_of(beside, ms_a_step)), "ms");
   out.add("strangers", median(each_of(beset, ms_a_step)), "ms");
   for (std::size_t i = 0; i < run.processes().size(); ++i) {
     const auto own = [&](const stretch& one) { return 1e3 * one.cpu[i] / wish.steps; };
@@ -177,17 +212,22 @@ void tell(const wishes& wish, const training& run, const std::vector<stretch>& a
     out.add(name + ".alone", median(each_of(alone, own)), "ms");
     out.add(name + ".strangers", median(each_of(beset, own)), "ms");
   }
-  std::vector<double> more, each;
+  std::vector<double> there, more, in_links, each;
   for (std::size_t i = 0; i < alone.size(); ++i) {
-    const double cost = beset[i].cpu_of_all() - alone[i].cpu_of_all();
+    const double cost = beset[i].cpu_of_all() - beside[i].cpu_of_all();
+    there.push_back(100 * (beside[i].cpu_of_all() / alone[i].cpu_of_all() - 1));
     more.push_back(100 * cost / alone[i].cpu_of_all());
-    each.push_back(1e6 * cost / static_cast<double>(beset[i].made));
+    const double met = beset[i].links - beside[i].links;
+    in_links.push_back(100 * met / alone[i].cpu_of_all());
+    each.push_back(1e6 * met / static_cast<double>(beset[i].made));
   }
   out.add("connections",
           median(each_of(
               beset, [](const stretch& one) { return static_cast<double>(one.made) / one.wall; })),
           "1/s");
+  out.add("there", median(there), "%");
   out.add("more", median(more), "%");
+  out.add("in_links", median(in_links), "%");
   out.add("a_connection", median(each), "us");
 }
 
@@ -202,17 +242,47 @@ std::vector<saying> chosen(const wishes& wish) {
   return out;
 }
 
-int run_bench(const wishes& wish, const std::string& program) {
-  training run(program);
-  crowd strangers(run.ports(), chosen(wish), wish.rate);
-  std::vector<stretch> alone, beset;
-  for (int round = 0; round < wish.rounds; ++round) {
-    // In this order and the other one in turn, so that a drift falls on both.
-    for (const bool let : {round % 2 == 0, round % 2 != 0}) {
-      (let ? beset : alone).push_back(measure(run, strangers, let, wish.steps));
+/// Ports at which the system drops all that is no hello, as at those of a run that is beset.
+class decoys {
+ public:
+  explicit decoys(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto where = messages::door::resolve("127.0.0.1:0", true);
+      if (!where) die(where.error().text);
+      auto made = messages::door::listener::open(*where, "127.0.0.1:0");
+      if (!made) die(made.error().text);
+      if (!made->screen(true)) die("the system has no filters for sockets");
+      const std::string& text = made->text();
+      ports_.push_back(std::stoi(text.substr(text.rfind(':') + 1)));
+      listeners_.push_back(std::move(*made));
     }
   }
-  tell(wish, run, alone, beset);
+
+  [[nodiscard]] const std::vector<int>& ports() const { return ports_; }
+
+ private:
+  std::vector<messages::door::listener> listeners_;
+  std::vector<int> ports_;
+};
+
+int run_bench(const wishes& wish, const std::string& program) {
+  training run(program);
+  const decoys others(run.ports().size());
+  crowd strangers(run.ports(), others.ports(), chosen(wish), wish.rate);
+  stretches all;
+  using goes = crowd::goes;
+  for (int round = 0; round < wish.rounds; ++round) {
+    // In this order and the other one in turn, so that a drift falls on all.
+    std::array order{goes::nowhere, goes::elsewhere, goes::here};
+    if (round % 2 != 0) std::ranges::reverse(order);
+    for (const goes where : order) {
+      auto& kept = where == goes::nowhere     ? all.alone
+                   : where == goes::elsewhere ? all.beside
+                                              : all.beset;
+      kept.push_back(measure(run, strangers, where, wish.steps));
+    }
+  }
+  tell(wish, run, all);
   return 0;
 }
 
