@@ -115,9 +115,9 @@ class Strangers(unittest.TestCase):
     def test_the_remark_says_whether_the_limit_was_kept(self) -> None:
         found = result("mixed")
         self.assertIn("Nothing was measured", strangers.remark(found))
-        found.readings.append({"more": 1.9})
+        found.readings.append({"in_links": 1.9})
         self.assertIn("within the limit of 2 %", strangers.remark(found))
-        found.readings = [{"more": 2.1}]
+        found.readings = [{"in_links": 2.1}]
         self.assertIn("OVER the limit", strangers.remark(found))
 
 
