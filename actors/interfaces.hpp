@@ -69,22 +69,33 @@ using optimizer_actor = caf::typed_actor<
     caf::replies_to<struct read_state>::with<struct kept_state>>;
 
 /// Hands batches to the pipeline's two ends as far as their credits allow; the rest waits with it.
-/// Lives beside the pipeline, which bounds how many steps are under way.
+/// Lives beside whoever reads the batches; the pipeline bounds how many steps are under way.
 using feeder_actor = caf::typed_actor<
-    // From whoever reads batches, in the order of steps.
+    // From whoever reads batches, in the order of steps; from the pipeline, of a step by itself.
     caf::reacts_to<struct feed_batch>,
     // From the stages of the first and the last slice.
     caf::reacts_to<struct credit>>;
 
-/// Reads batches for the feeder.
+/// Owns the data set and reads its batches for the feeder. Lives with the trainer, or on the node
+/// where the data are.
 using data_actor = caf::typed_actor<
-    // From the trainer. Errors: bad_data (strict mode, or no readable image in the batch).
-    caf::replies_to<struct deliver_batch>::with<struct batch_delivered>>;
+    // From the pipeline, once, where the actor was spawned without a feeder: it has one of its own
+    // from then on, beside itself. Errors: bad_config for a second time.
+    caf::replies_to<struct connect_data>::with<struct data_connected>,
+    // From the trainer. Errors: bad_data (strict mode, or no readable image in the batch),
+    // bad_config without a feeder.
+    caf::replies_to<struct deliver_batch>::with<struct batch_delivered>,
+    // From the trainer, at any time.
+    caf::replies_to<struct describe_data>::with<struct data_described>,
+    // From a trainer that needs some samples itself. Errors: bad_data.
+    caf::replies_to<struct read_samples>::with<struct samples_read>>;
 
 /// The first actor of a stage process, published as "host".
 using host_actor = caf::typed_actor<
     // From the trainer. Errors: bad_config (unknown model or optimizer), bad_data.
     caf::replies_to<struct build_stage>::with<struct stage_built>,
+    // From the trainer, where this node is to read the data, once. Errors: those of opening them.
+    caf::replies_to<struct open_data>::with<struct data_opened>,
     // From the trainer: the process's actors end and its main function returns.
     caf::reacts_to<struct shut_down>>;
 

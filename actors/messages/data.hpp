@@ -1,8 +1,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
+#include <caf/actor_control_block.hpp>
 #include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "actors/messages/declaration.hpp"
@@ -11,13 +16,127 @@
 /// From the trainer to whoever reads batches, and from there to the feeder.
 namespace troupe::actors {
 
-/// A batch in micro-batches, for the feeder of the same process, never between nodes.
+/// For messages that name samples: [N] i64.
+inline at::Tensor to_tensor(std::span<const std::int64_t> indices) {
+  auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);
+  std::memcpy(tensor.mutable_data_ptr(), indices.data(), indices.size_bytes());
+  return tensor;
+}
+
+/// A batch in micro-batches.
 struct feed_batch {
-  static constexpr auto declared = stays_here;
+  static constexpr auto declared = travels("feed_batch");
 
   engine::step_key step;
   std::vector<at::Tensor> inputs;  // [n, C, H, W] f32 each, or [n, T] i64
-  std::vector<at::Tensor> labels;  // [n] i64 each, or [n, T] i64
+  std::vector<at::Tensor> labels;  // [n] i64 each, or [n, T] i64; undefined where there are none
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.inputs, self.labels);
+  }
+};
+
+/// Has a node open a data set that it sees: engine::dataset_options.
+struct open_data {
+  static constexpr auto declared = travels("open_data");
+
+  std::string source;
+  std::int64_t context = 0;
+  std::int64_t image_size = 0;
+  std::uint64_t seed = 0;
+  std::int32_t threads = 1;
+  bool strict = false;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.source, self.context, self.image_size, self.seed, self.threads, self.strict);
+  }
+};
+
+struct data_opened {
+  static constexpr auto declared = travels("data_opened");
+
+  caf::strong_actor_ptr data;  // a data_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.data);
+  }
+};
+
+/// Who gets the inputs and the labels: the stages of the model's first and last slice.
+struct connect_data {
+  static constexpr auto declared = travels("connect_data");
+
+  caf::strong_actor_ptr first, last;  // stage_actors
+  std::uint32_t last_chunk = 0;       // of the last slice on its stage
+  std::uint32_t credits = 1;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.first, self.last, self.last_chunk, self.credits);
+  }
+};
+
+struct data_connected {
+  static constexpr auto declared = travels("data_connected");
+
+  caf::strong_actor_ptr feeder;  // a feeder_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.feeder);
+  }
+};
+
+struct describe_data {
+  static constexpr auto declared = travels("describe_data");
+
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+/// What an engine::dataset says of itself.
+struct data_described {
+  static constexpr auto declared = travels("data_described");
+
+  std::int64_t train_size = 0, test_size = 0;  // samples
+  std::int64_t classes = 0;
+  std::vector<std::int64_t> sample_shape;  // [C, H, W], or [T]
+  std::int64_t labels_per_sample = 1;
+  std::uint64_t skipped = 0;  // unreadable samples so far
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.train_size, self.test_size, self.classes, self.sample_shape, self.labels_per_sample,
+      self.skipped);
+  }
+};
+
+/// Some samples for the trainer itself, which compares or profiles with them.
+struct read_samples {
+  static constexpr auto declared = travels("read_samples");
+
+  bool test = false;   // from the test split
+  at::Tensor indices;  // [N] i64
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.test, self.indices);
+  }
+};
+
+struct samples_read {
+  static constexpr auto declared = travels("samples_read");
+
+  at::Tensor inputs;  // as of engine::batch
+  at::Tensor labels;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.inputs, self.labels);
+  }
 };
 
 /// Reads a batch and has its micro-batches fed to the first and the labels to the last stage.
@@ -51,6 +170,8 @@ struct batch_delivered {
   }
 };
 
-using data_messages = message_list<feed_batch, deliver_batch, batch_delivered>;
+using data_messages =
+    message_list<feed_batch, open_data, data_opened, connect_data, data_connected, describe_data,
+                 data_described, read_samples, samples_read, deliver_batch, batch_delivered>;
 
 }  // namespace troupe::actors

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <exception>
@@ -24,19 +25,51 @@ struct data_state {
 
 using self_pointer = data_actor::stateful_pointer<data_state>;
 
-result<batch_delivered> deliver(const data_state& state, const deliver_batch& order) try {
-  const auto indices = order.indices.contiguous();
-  const auto batch = state.source->read(
-      order.test ? engine::split::test : engine::split::train,
-      std::span(indices.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(indices.numel())));
+/// `indices`: [N] i64.
+result<engine::batch> read(const data_state& state, bool test, const at::Tensor& indices) try {
+  const auto row = indices.contiguous();
+  return state.source->read(
+      test ? engine::split::test : engine::split::train,
+      std::span(row.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(row.numel())));
+} catch (const std::exception& problem) {
+  return fail(errc::handler_failed,
+              std::string("reading a batch failed: ") + engine::reason_of(problem));
+}
+
+result<batch_delivered> deliver(const data_state& state, const deliver_batch& order) {
+  if (!state.feeder) return fail(errc::bad_config, "batches are read for nobody: not connected");
+  const auto batch = read(state, order.test, order.indices);
   if (!batch) return tl::unexpected(batch.error());
   if (batch->inputs.size(0) == 0)
     return fail(errc::bad_data, "no sample of a whole batch could be read");
   const auto sent = feed(*batch, order.step, order.microbatches, state.feeder);
   return batch_delivered{order.step, batch->inputs.size(0), sent, state.source->skipped()};
-} catch (const std::exception& problem) {
-  return fail(errc::handler_failed,
-              std::string("reading a batch failed: ") + engine::reason_of(problem));
+}
+
+result<data_connected> connect(self_pointer self, const connect_data& order) {
+  auto& state = self->state;
+  if (state.feeder) return fail(errc::bad_config, "the data feed a pipeline already");
+  state.feeder =
+      spawn_feeder(self->system(), caf::actor_cast<stage_actor>(order.first),
+                   caf::actor_cast<stage_actor>(order.last), order.last_chunk, order.credits);
+  self->attach_functor(
+      [feeder = state.feeder] { caf::anon_send_exit(feeder, caf::exit_reason::user_shutdown); });
+  return data_connected{caf::actor_cast<caf::strong_actor_ptr>(state.feeder)};
+}
+
+data_described describe(const engine::dataset& source) {
+  return {.train_size = source.size(engine::split::train),
+          .test_size = source.size(engine::split::test),
+          .classes = source.classes(),
+          .sample_shape = source.sample_shape(),
+          .labels_per_sample = source.labels_per_sample(),
+          .skipped = source.skipped()};
+}
+
+template <class Answer>
+caf::result<Answer> answer(result<Answer> given) {
+  if (!given) return to_caf(given.error());
+  return std::move(*given);
 }
 
 data_actor::behavior_type data_behavior(self_pointer self,
@@ -45,11 +78,16 @@ data_actor::behavior_type data_behavior(self_pointer self,
   static_cast<void>(at::get_num_threads());
   at::set_num_threads(1);
   self->state = {std::move(source), std::move(feeder)};
-  return {[self](const deliver_batch& order) -> caf::result<batch_delivered> {
-    auto delivered = deliver(self->state, order);
-    if (!delivered) return to_caf(delivered.error());
-    return *delivered;
-  }};
+  return {
+      [self](const connect_data& order) { return answer(connect(self, order)); },
+      [self](const deliver_batch& order) { return answer(deliver(self->state, order)); },
+      [self](const describe_data&) { return describe(*self->state.source); },
+      [self](const read_samples& order) {
+        return answer(read(self->state, order.test, order.indices).map([](const auto& batch) {
+          return samples_read{batch.inputs, batch.labels};
+        }));
+      },
+  };
 }
 
 }  // namespace

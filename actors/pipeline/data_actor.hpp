@@ -9,10 +9,11 @@
 
 namespace troupe::actors {
 
-/// Spawns the actor that reads batches of `source` for a pipeline's feeder. Reading happens on a
-/// thread of its own, so that the next batch is read while the last one is computed.
+/// Spawns the actor that reads batches of `source` for a pipeline's feeder; null: for one of its
+/// own, once `connect_data` has said for whom. Reading happens on a thread of its own, so that the
+/// next batch is read while the last one is computed.
 [[nodiscard]] data_actor spawn_data(caf::actor_system& system,
                                     std::shared_ptr<const engine::dataset> source,
-                                    feeder_actor feeder);
+                                    feeder_actor feeder = {});
 
 }  // namespace troupe::actors

@@ -13,6 +13,8 @@
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
 #include "actors/messages/common.hpp"
+#include "actors/messages/data.hpp"
+#include "actors/pipeline/data_actor.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/blueprint/initial_weights.hpp"
@@ -26,6 +28,7 @@ namespace {
 struct host_state {
   host_parts parts;
   std::vector<stage_actor> stages;
+  data_actor data;  // null: they are elsewhere
 };
 
 using self_pointer = host_actor::stateful_pointer<host_state>;
@@ -84,7 +87,24 @@ caf::result<stage_built> on_build(self_pointer self, const build_stage& order) {
   return stage_built{caf::actor_cast<caf::strong_actor_ptr>(*stage)};
 }
 
+caf::result<data_opened> on_open(self_pointer self, const open_data& order) {
+  auto& state = self->state;
+  if (state.data) return to_caf(error{errc::bad_config, "the data are open already"});
+  auto source = engine::open_dataset({.source = order.source,
+                                      .context = order.context,
+                                      .image_size = order.image_size,
+                                      .seed = order.seed,
+                                      .threads = order.threads,
+                                      .strict = order.strict,
+                                      .warn = {}},
+                                     state.parts.data);
+  if (!source) return to_caf(source.error());
+  state.data = spawn_data(self->system(), std::move(*source));
+  return data_opened{caf::actor_cast<caf::strong_actor_ptr>(state.data)};
+}
+
 void on_shut_down(self_pointer self) {
+  if (self->state.data) caf::anon_send_exit(self->state.data, caf::exit_reason::user_shutdown);
   for (const auto& stage : self->state.stages)
     caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
   if (self->state.parts.on_shut_down) self->state.parts.on_shut_down();
@@ -98,6 +118,7 @@ host_actor::behavior_type host_behavior(self_pointer self,
   self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self); });
   return {
       [self](const build_stage& order) { return on_build(self, order); },
+      [self](const open_data& order) { return on_open(self, order); },
       [self](const shut_down&) { on_shut_down(self); },
   };
 }

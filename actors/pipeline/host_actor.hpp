@@ -8,6 +8,7 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "engine/blueprint/model_registry.hpp"
+#include "engine/data/data_registry.hpp"
 #include "engine/model/loss.hpp"
 #include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
@@ -24,9 +25,11 @@ struct host_parts {
   /// Told of the stages' threads; null: nobody is.
   std::shared_ptr<progress_board> progress = {};
   engine::loss_registry losses = engine::built_in_losses();
+  engine::data_registry data = engine::built_in_data();
 };
 
-/// Spawns the actor that builds stages on this node when the trainer asks for them.
+/// Spawns the actor that builds stages and opens the data on this node when the trainer asks for
+/// it.
 [[nodiscard]] host_actor spawn_host(caf::actor_system& system, host_parts parts);
 
 /// Builds a stage and its optimizer from an order. Errors: bad_config.

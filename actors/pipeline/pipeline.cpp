@@ -14,6 +14,7 @@
 #include "actors/futures/combine.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
+#include "actors/messages/data.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/pipeline/feed.hpp"
@@ -105,7 +106,7 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
 pipeline::pipeline(pipeline&&) = default;
 
 pipeline::~pipeline() {
-  if (feeder_) caf::anon_send_exit(feeder_, caf::exit_reason::user_shutdown);
+  if (feeder_ && owns_feeder_) caf::anon_send_exit(feeder_, caf::exit_reason::user_shutdown);
   if (coordinator_) caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
 }
 
@@ -134,13 +135,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
     return fail(errc::bad_config,
                 "loss_scale = " + optimizers::to_text(loss_scale) + " is out of range: above 0");
   pipeline made(system, std::move(stages), schedule, *layout);
-  const auto last = layout->slice_at(layout->virtual_stages() - 1);
-  made.feeder_ =
-      spawn_feeder(system, made.stages_.front(), made.stages_[last.stage], last.chunk, credits);
-  caf::actor_cast<caf::abstract_actor*>(made.feeder_)
-      ->attach_functor([open = made.open_](const caf::error& reason) {
-        if (reason) open->feeder_ended(from_caf(reason));
-      });
+  if (auto fed = made.choose_feeder(system, options); !fed) return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
   made.has_scaler_ = options.scaler.has_value();
   made.loss_scale_ = loss_scale;
@@ -172,6 +167,25 @@ std::vector<tied_parameter> pipeline::ties_of(std::size_t stage,
 template <class Answer, class Actor, class Request>
 result<Answer> pipeline::ask(const Actor& whom, Request request) {
   return ask_->request<Answer>(whom, std::move(request), usual_deadlines.transfer).get();
+}
+
+result<void> pipeline::choose_feeder(caf::actor_system& system, const pipeline_options& options) {
+  const auto [stage, chunk] = layout_.slice_at(layout_.virtual_stages() - 1);
+  if (options.data) {
+    const auto connected = ask<data_connected>(
+        options.data, connect_data{slice_at(0).stage, slice_at(layout_.virtual_stages() - 1).stage,
+                                   chunk, options.credits});
+    if (!connected) return tl::unexpected(connected.error());
+    feeder_ = caf::actor_cast<feeder_actor>(connected->feeder);
+  } else {
+    feeder_ = spawn_feeder(system, stages_.front(), stages_[stage], chunk, options.credits);
+    owns_feeder_ = true;
+  }
+  caf::actor_cast<caf::abstract_actor*>(feeder_)->attach_functor(
+      [open = open_](const caf::error& reason) {
+        if (reason) open->feeder_ended(from_caf(reason));
+      });
+  return {};
 }
 
 result<void> pipeline::connect(const pipeline_options& options) {

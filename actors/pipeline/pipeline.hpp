@@ -82,6 +82,9 @@ struct pipeline_options {
   double clip_norm = 0;  ///< Largest norm of all stages' gradients together; 0: any.
   /// What one message of weights or optimizer state holds at most.
   piece_limits pieces = {};
+  /// Who reads the batches, perhaps on another node, and has not been connected yet: it feeds the
+  /// pipeline from where it is. Null: a feeder of this process does.
+  data_actor data = {};
 };
 
 /// Which ties of a model lie between stages, given the layers of each. Those inside of a stage are
@@ -220,6 +223,8 @@ class pipeline {
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
            engine::schedule_choice schedule, const engine::model_layout& layout);
   [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage) const;
+  [[nodiscard]] result<void> choose_feeder(caf::actor_system& system,
+                                           const pipeline_options& options);
   [[nodiscard]] result<void> connect(const pipeline_options& options);
   [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage,
                                                     const std::vector<stage_tie>& all) const;
@@ -249,6 +254,7 @@ class pipeline {
   piece_limits pieces_;
   std::vector<stage_actor> stages_;
   feeder_actor feeder_;
+  bool owns_feeder_ = false;
   step_coordinator_actor coordinator_;  // null: nothing couples the stages
   double loss_scale_ = 1;               // with a scaler: of the first training step
   bool has_scaler_ = false;

@@ -1,11 +1,8 @@
 #include "actors/pipeline/trainer.hpp"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <caf/send.hpp>
 #include <chrono>
-#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
@@ -22,28 +19,20 @@ namespace {
 constexpr std::size_t steps_under_way = 2;
 constexpr std::chrono::milliseconds look_every{20};  // whether an evaluation is to be abandoned
 
-at::Tensor to_tensor(std::span<const std::int64_t> indices) {
-  auto tensor = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);  // [N] i64
-  std::memcpy(tensor.mutable_data_ptr(), indices.data(), indices.size_bytes());
-  return tensor;
-}
-
 /// One run: which batch comes next, and what is under way.
 class run_state {
  public:
-  run_state(caf::actor_system& system, pipeline& stages,
-            const std::shared_ptr<const engine::dataset>& data, const training& settings,
-            const training_events& events)
+  run_state(caf::actor_system& system, pipeline& stages, const batch_source& data,
+            const training& settings, const training_events& events)
       : ask_(system),
         stages_(stages),
-        data_(spawn_data(system, data, stages.feeder())),
-        train_size_(data->size(engine::split::train)),
-        test_size_(data->size(engine::split::test)),
+        data_(data.reader),
+        train_size_(data.train_size),
+        test_size_(data.test_size),
         run_(settings),
         events_(events) {}
   run_state(const run_state&) = delete;
   run_state& operator=(const run_state&) = delete;
-  ~run_state() { caf::anon_send_exit(data_, caf::exit_reason::user_shutdown); }
 
   result<std::uint64_t> train() {
     if (auto done = train_steps(); !done) return tl::unexpected(done.error());
@@ -185,10 +174,19 @@ class run_state {
 
 }  // namespace
 
-result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
-                            std::shared_ptr<const engine::dataset> data, const training& run,
-                            const training_events& events) {
+result<std::uint64_t> train(caf::actor_system& system, pipeline& stages, const batch_source& data,
+                            const training& run, const training_events& events) {
   return run_state(system, stages, data, run, events).train();
+}
+
+result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
+                            const std::shared_ptr<const engine::dataset>& data, const training& run,
+                            const training_events& events) {
+  const batch_source here{spawn_data(system, data, stages.feeder()),
+                          data->size(engine::split::train), data->size(engine::split::test)};
+  auto steps = train(system, stages, here, run, events);
+  caf::anon_send_exit(here.reader, caf::exit_reason::user_shutdown);
+  return steps;
 }
 
 }  // namespace troupe::actors

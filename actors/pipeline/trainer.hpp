@@ -41,12 +41,24 @@ struct training_events {
   std::function<result<void>(std::uint64_t steps)> on_trained = {};
 };
 
-/// Trains: orders batches from a data actor of its own and steps from the pipeline, keeping two
-/// steps under way so that the next batch is read while the last one is computed. Stopped, it does
-/// not evaluate any more. Returns the number of steps made. Errors: what a stage answered, or
-/// the data (bad_data); peer_lost.
+/// Who reads a run's batches and feeds the pipeline with them, and how many samples there are.
+struct batch_source {
+  data_actor reader;
+  std::int64_t train_size = 0;
+  std::int64_t test_size = 0;
+};
+
+/// Trains: orders batches from a data actor and steps from the pipeline, keeping two steps under
+/// way so that the next batch is read while the last one is computed. Stopped, it does not evaluate
+/// any more. Returns the number of steps made. Errors: what a stage answered, or the data
+/// (bad_data); peer_lost.
 [[nodiscard]] result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
-                                          std::shared_ptr<const engine::dataset> data,
+                                          const batch_source& data, const training& run,
+                                          const training_events& events);
+
+/// The same with a data actor of this process, which ends with the run.
+[[nodiscard]] result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
+                                          const std::shared_ptr<const engine::dataset>& data,
                                           const training& run, const training_events& events);
 
 }  // namespace troupe::actors

@@ -1,13 +1,13 @@
 #include "apps/troupe/launch_command.hpp"
 
-#include <toml++/toml.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
+#include <optional>
 
+#include "cluster/config/sources/set_flag.hpp"
+#include "cluster/config/sources/toml_file.hpp"
 #include "cluster/launch/find_program.hpp"
 
 namespace troupe::apps {
@@ -18,31 +18,27 @@ struct named_program {
   std::string where;  ///< Who named it, for errors.
 };
 
-result<named_program> program_of(const std::filesystem::path& file) {
-  const auto refuse = [&file](const std::string& why) {
-    return fail(errc::bad_config, file.string() + why);
-  };
-  std::error_code error;
-  if (std::filesystem::is_directory(file, error)) return refuse(" is a directory, not a file");
-  if (::access(file.c_str(), R_OK) != 0)
-    return refuse(std::string(" cannot be read: ") + std::strerror(errno));
-  try {
-    const auto root = toml::parse_file(file.string());
-    const auto named = root["cluster"]["program"];
-    if (!named)
-      return refuse(
-          ": cluster.program is left out; name the program to run (program = \"..\" in "
-          "[cluster])");
-    const std::string at = file.string() + ":" + std::to_string(named.node()->source().begin.line) +
-                           ": cluster.program: ";
-    if (!named.is_string() || named.as_string()->get().empty())
-      return fail(errc::bad_config, at + "is no text; name the program to run");
-    return named_program{named.as_string()->get(), at};
-  } catch (const toml::parse_error& wrong) {
-    std::string why(wrong.description());
-    std::replace(why.begin(), why.end(), '\n', ' ');
-    return refuse(":" + std::to_string(wrong.source().begin.line) + ": not valid TOML: " + why);
+/// As the program itself reads its settings: --set wins over the files, the last file over others.
+result<named_program> program_of(const launch_request& request) {
+  for (auto text = request.sets.rbegin(); text != request.sets.rend(); ++text) {
+    const auto parts = cluster::split_set(*text);
+    if (parts && parts->table == "cluster" && parts->key == "program")
+      return named_program{cluster::text_of(*parts), "--set cluster.program: "};
   }
+  std::optional<named_program> named;
+  for (const auto& file : request.files) {
+    const auto read =
+        cluster::read_text_key(file, "cluster", "program", cluster::variables_of_process());
+    if (!read) return tl::unexpected(read.error());
+    if (*read) named = named_program{(*read)->text, (*read)->place + ": cluster.program: "};
+  }
+  if (!named)
+    return fail(errc::bad_config, request.files.back().string() +
+                                      ": cluster.program is left out; name the program to run "
+                                      "(program = \"..\" in [cluster])");
+  if (named->word.empty())
+    return fail(errc::bad_config, named->where + "is empty; name the program to run");
+  return *named;
 }
 
 result<std::filesystem::path> locate(const named_program& named) {
@@ -61,7 +57,7 @@ result<std::filesystem::path> locate(const named_program& named) {
 
 error become_program(const launch_request& request) {
   const auto named = request.program.empty()
-                         ? program_of(request.file)
+                         ? program_of(request)
                          : result<named_program>(named_program{request.program, "--program: "});
   if (!named) return named.error();
   const auto program = locate(*named);

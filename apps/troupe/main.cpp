@@ -125,11 +125,22 @@ struct join_request {
   std::string listen;
 };
 
+void add_sets(CLI::App& command, apps::launch_request& request) {
+  command
+      .add_option("--set", request.sets,
+                  "TABLE.KEY=VALUE, as optimizer.lr=0.1; wins over the files")
+      ->allow_extra_args(false);
+}
+
 CLI::App* add_file_command(CLI::App& app, const char* name, const char* help,
                            apps::launch_request& request) {
   auto* const command = app.add_subcommand(name, help);
-  command->add_option("FILE", request.file, "The run's TOML file")->required();
-  command->footer("What stands behind -- goes to the program, whose flags win over the file.");
+  command->add_option("FILE", request.files, "The run's TOML files; a later one wins, key by key")
+      ->required();
+  add_sets(*command, request);
+  command->footer(
+      "What stands behind -- goes to the program, whose flags win over --set, and that over "
+      "files.");
   return command;
 }
 
@@ -145,13 +156,14 @@ CLI::App* add_join(CLI::App& app, join_request& join, apps::launch_request& requ
       "Where to listen for other stages: HOST, HOST:PORT or a network as 10.0.0.0/8; "
       "left out: at the address from which it reaches the trainer");
   auto* const program = command->add_option("--program", request.program, "The run's program");
-  command->add_option("--config", request.file, "The file whose [cluster] names the program")
+  command->add_option("--config", request.files, "The file whose [cluster] names the program")
+      ->expected(1)
       ->excludes(program);
   return command;
 }
 
 int run_join(const join_request& join, apps::launch_request request) {
-  if (request.program.empty() && request.file.empty()) {
+  if (request.program.empty() && request.files.empty()) {
     std::fputs("troupe join: name the run's program with --program, or its file with --config\n",
                stderr);
     return exit_refused;
@@ -177,6 +189,10 @@ int main(int argc, char** argv) {
   auto* const check = add_file_command(
       app, "check", "Says what is wrong with a config file, and which stage would run where",
       launched);
+  bool as_json = false;
+  auto* const doctor = add_file_command(
+      app, "doctor", "Examines every node and edge of a run before it starts", launched);
+  doctor->add_flag("--json", as_json, "One JSON object with the findings and all that was measured");
   join_request joined;
   auto* const join = add_join(app, joined, launched);
   apps::plan_request request;
@@ -193,7 +209,15 @@ int main(int argc, char** argv) {
   }
   if (plan->parsed()) return run_plan(std::move(request), costs);
   if (join->parsed()) return run_join(joined, std::move(launched));
-  launched.before = {"--config", launched.file.string()};
-  if (check->parsed()) launched.before.insert(launched.before.begin(), "--check");
-  return run_launch(launch->parsed() ? "launch" : "check", launched);
+  if (doctor->parsed()) {
+    launched.before.emplace_back("--doctor");
+    if (as_json) launched.before.emplace_back("--json");
+  }
+  if (check->parsed()) launched.before.emplace_back("--check");
+  for (const auto& file : launched.files)
+    launched.before.insert(launched.before.end(), {"--config", file.string()});
+  for (const auto& text : launched.sets)
+    launched.before.insert(launched.before.end(), {"--set", text});
+  const char* const name = launch->parsed() ? "launch" : check->parsed() ? "check" : "doctor";
+  return run_launch(name, launched);
 }

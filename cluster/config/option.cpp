@@ -133,6 +133,16 @@ void assign(const option& entry, const option_value& checked, trainer_config& co
       entry.field);
 }
 
+/// Stores a value of a repeated table; its fields set the last element, so that one trades places
+/// with it meanwhile.
+void assign_to_element(const setting& given, std::vector<node_entry>& elements,
+                       trainer_config& config) {
+  if (elements.size() <= *given.element) elements.resize(*given.element + 1);
+  std::swap(elements[*given.element], elements.back());
+  assign(*given.entry, given.value, config);
+  std::swap(elements[*given.element], elements.back());
+}
+
 }  // namespace
 
 std::string option::name() const {
@@ -262,7 +272,8 @@ std::string default_text(const option& entry, const trainer_config& config) {
 
 result<void> check_unique(const std::vector<option>& options) {
   std::set<std::string> names;
-  std::set<std::string> flags{"--config", "--help", "--version", "--join", "--node-name"};
+  std::set<std::string> flags{"--config",  "--set",  "--config-reference", "--help",
+                              "--version", "--join", "--node-name"};
   for (const option& entry : options) {
     if (!names.insert(entry.name()).second)
       return fail(errc::bad_config, "the program has two options called " + entry.name());
@@ -275,7 +286,8 @@ result<void> check_unique(const std::vector<option>& options) {
 }
 
 std::string setting::where() const {
-  return file_line.empty() ? entry->flag : file_line + ": " + entry->name();
+  if (origin == setting_origin::flag) return entry->flag;
+  return origin == setting_origin::set ? "--set " + path() : place + ": " + entry->name();
 }
 
 std::string setting::path() const {
@@ -290,15 +302,23 @@ const setting* draft::find(const std::string& name) const {
 
 result<void> draft::apply(const std::vector<setting>& layer) {
   std::map<std::string, const setting*> seen;
+  const bool has_nodes = std::ranges::any_of(layer, [](const setting& each) {
+    return each.element && each.origin == setting_origin::file;
+  });
+  if (has_nodes) {
+    config.cluster.nodes.clear();
+    std::erase_if(given, [](const auto& each) { return each.second.element.has_value(); });
+  }
   for (const setting& above : layer) {
     if (const auto rival = seen.find(above.entry->rival); rival != seen.end()) {
       return fail(errc::bad_config, above.where() + ": given together with " +
                                         rival->second->where() + "; give one of them");
     }
-    // The elements of a repeated table come in their order, and its fields set the last one.
-    if (above.element && config.cluster.nodes.size() <= *above.element)
-      config.cluster.nodes.resize(*above.element + 1);
-    assign(*above.entry, above.value, config);
+    if (above.element) {
+      assign_to_element(above, config.cluster.nodes, config);
+    } else {
+      assign(*above.entry, above.value, config);
+    }
     given.erase(above.entry->rival);
     given.insert_or_assign(above.path(), above);
     seen.emplace(above.path(), &above);
@@ -309,18 +329,17 @@ result<void> draft::apply(const std::vector<setting>& layer) {
 std::string blame(const draft& whole, const std::string& first, const std::string& second) {
   const setting* a = whole.find(first);
   const setting* b = whole.find(second);
-  const bool b_is_nearer =
-      b != nullptr && (a == nullptr || (!a->file_line.empty() && b->file_line.empty()));
+  const bool b_is_nearer = b != nullptr && (a == nullptr || b->origin > a->origin);
   if (b_is_nearer) return b->where() + ": ";
   return (a != nullptr ? a->where() : first) + ": ";
 }
 
 std::string source(const draft& whole, const std::string& name, const std::string& value) {
   const setting* found = whole.find(name);
-  if (found != nullptr && found->file_line.empty())
-    return " (" + found->entry->flag + " " + value + ")";
-  return " (" + name + " = " + value +
-         (found != nullptr ? " in " + found->file_line : " by default") + ")";
+  if (found == nullptr) return " (" + name + " = " + value + " by default)";
+  if (found->origin == setting_origin::flag) return " (" + found->entry->flag + " " + value + ")";
+  if (found->origin == setting_origin::set) return " (--set " + name + "=" + value + ")";
+  return " (" + name + " = " + value + " in " + found->place + ")";
 }
 
 }  // namespace troupe::cluster

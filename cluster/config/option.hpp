@@ -91,17 +91,36 @@ using accepted = tl::expected<T, std::string>;
 /// Whether no two options share a name or a flag, which a program's own may. Errors: bad_config.
 [[nodiscard]] result<void> check_unique(const std::vector<option>& options);
 
+/// Who gives a setting: each wins over those before it.
+enum class setting_origin : std::uint8_t { file, set, flag };
+
 /// A checked value and where a user gave it.
 struct setting {
   const option* entry = nullptr;
   option_value value;
-  std::string file_line;                    ///< "run.toml:4"; empty: a flag.
+  std::string place;                        ///< "run.toml:4:10", its value's; empty: of no file.
   std::optional<std::size_t> element = {};  ///< Which of its repeated tables, from 0.
+  setting_origin origin = setting_origin::file;
 
-  /// How an error about it begins: "run.toml:4: pipeline.stages", "--stages".
+  /// How an error about it begins: "run.toml:4:10: pipeline.stages", "--set pipeline.stages",
+  /// "--stages".
   [[nodiscard]] std::string where() const;
   /// "pipeline.stages", "node[1].host": unlike that of any other setting of a file.
   [[nodiscard]] std::string path() const;
+};
+
+/// What is wrong with something that a user gave.
+struct complaint {
+  std::string table;  ///< Of which something is not known now; empty: of any.
+  std::string text;   ///< One line: where, which key, what was found, what is allowed.
+
+  bool operator==(const complaint&) const = default;
+};
+
+/// What one source says (a file, the --set flags, the other flags), and all that is wrong with it.
+struct settings_layer {
+  std::vector<setting> settings;
+  std::vector<complaint> complaints;
 };
 
 /// A configuration in the making: the values and who set them.
@@ -113,17 +132,19 @@ struct draft {
   /// The setting of that name, if a user gave it.
   [[nodiscard]] const setting* find(const std::string& name) const;
 
-  /// Puts a layer over what is there. Errors: bad_config when the layer sets two rivals.
+  /// Puts a layer over what is there, key by key; but the repeated tables of a file replace all of
+  /// those before it. Errors: bad_config when the layer sets two rivals.
   [[nodiscard]] result<void> apply(const std::vector<setting>& layer);
 };
 
-/// How an error about one of two options begins: a flag before the file, the file before a default.
+/// How an error about one of two options begins: a flag before --set, that before a file, and a
+/// file before a default.
 /// "--heads: "
 [[nodiscard]] std::string blame(const draft& whole, const std::string& first,
                                 const std::string& second);
 
-/// Where a value of an error comes from: " (--stages 3)", " (pipeline.stages = 3 in run.toml:4)",
-/// " (pipeline.stages = 3 by default)".
+/// Where a value of an error comes from: " (--stages 3)", " (--set pipeline.stages=3)",
+/// " (pipeline.stages = 3 in run.toml:4:10)", " (pipeline.stages = 3 by default)".
 [[nodiscard]] std::string source(const draft& whole, const std::string& name,
                                  const std::string& value);
 

@@ -127,10 +127,15 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
   };
 }
 
-std::vector<option> model_options() {
+// Any name is one where the program knows its models by other means.
+std::vector<option> model_options(const engine::model_registry& models) {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : models) names.push_back(name);
   return {
       {"model", "name", "--model", "", "NAME", "Network to train",
-       text([](auto& c) -> auto& { return c.model.name; }), ""},
+       text(
+           [](auto& c) -> auto& { return c.model.name; }, std::move(names)),
+       ""},
       {"model", "classes", "--classes", "", "N", "Number of classes; 0: as the data has",
        integer(
            [](auto& c) -> auto& { return c.model.classes; }, 0, any),
@@ -165,6 +170,9 @@ std::vector<option> data_options(const engine::data_registry& sources) {
   return {
       {"data", "source", "--data", "", "SOURCE", forms_of(sources),
        text([](auto& c) -> auto& { return c.data.source; }), ""},
+      of_stages({"data", "node", "--data-node", "", "NAME",
+                 "Node that reads the data ([[node]] name, or stage-0); left out: the trainer",
+                 text([](auto& c) -> auto& { return c.data.node; }), ""}),
       {"data", "image_size", "--image-size", "", "PIXELS",
        "Height and width of the images in pixels; 0: as in the source",
        integer(
@@ -320,15 +328,31 @@ std::vector<option> cluster_options() {
   return {
       {"cluster", "launch", "--launch", "", "HOW",
        "Who starts the stage processes; local: this process, on its machine; ssh: it, on the hosts "
-       "of [[node]]; none: somebody else, with `troupe join`",
+       "of [[node]]; slurm: it, on the nodes of the allocation, with srun; mpi: it, with mpirun; "
+       "none: somebody else, with `troupe join`",
        choice([](auto& c) -> auto& { return c.cluster.launch; }), ""},
-      {"cluster", "program", "", "", "", "What `troupe launch` runs: a path, or a name in PATH",
+      {"cluster", "program", "", "", "",
+       "What `troupe launch` runs: a path, or a name beside troupe or in PATH",
        text([](auto& c) -> auto& { return c.cluster.program; }), ""},
       {"cluster", "network", "", "", "",
        "Use the interface in this network, as 10.0.0.0/8; empty: the one on the way to the peer",
        text([](auto& c) -> auto& { return c.cluster.network; }), ""},
       {"cluster", "ssh_options", "", "", "", "Words that ssh gets before the host",
        list([](auto& c) -> auto& { return c.cluster.ssh_options; }), ""},
+      {"cluster", "slurm_options", "", "", "", "Words that srun gets before the program",
+       list([](auto& c) -> auto& { return c.cluster.slurm_options; }), ""},
+      {"cluster", "mpi_options", "", "", "", "Words that mpirun gets before the program",
+       list([](auto& c) -> auto& { return c.cluster.mpi_options; }), ""},
+      {"cluster", "host_file", "", "", "",
+       "Open MPI's host file; its hosts are the nodes where no [[node]] names them",
+       text([](auto& c) -> auto& { return c.cluster.host_file; }), ""},
+      {"cluster", "stream", "", "", "",
+       "How launcher and agent prove over srun's or mpirun's stream that they belong to one user; "
+       "auto: munge under slurm, none under mpi",
+       choice([](auto& c) -> auto& { return c.cluster.stream; }), ""},
+      {"cluster", "logs", "--logs", "", "FOLDER",
+       "A file in this folder for each node, NAME.log, with its lines and their times",
+       text([](auto& c) -> auto& { return c.cluster.logs; }), ""},
       {"cluster", "silence", "", "", "",
        "Seconds without a word after which a node ends its processes, and counts as lost",
        number(
@@ -361,7 +385,7 @@ std::vector<option> node_table() {
   std::vector<option> all{
       {"node", "name", "", "", "", "What its lines are marked with; unique",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().name; }), ""},
-      {"node", "host", "", "", "", "What ssh is told: HOST or USER@HOST",
+      {"node", "host", "", "", "", "What ssh is told: HOST or USER@HOST; srun and mpirun: HOST",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().host; }), ""},
       {"node", "address", "", "", "", "The address or name at which its processes listen",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().address; }), ""},
@@ -395,7 +419,7 @@ std::vector<option> node_table() {
 
 std::vector<option> option_table(const program_info& program) {
   std::vector<option> all = program.own;
-  for (auto part : {pipeline_options(program.known.schedules), model_options(),
+  for (auto part : {pipeline_options(program.known.schedules), model_options(program.known.models),
                     optimizer_options(program.known.optimizers), data_options(program.known.data),
                     train_options(program.known.losses), step_options(), link_options(),
                     observe_options(), cluster_options(), node_table()}) {

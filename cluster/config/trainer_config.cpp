@@ -1,9 +1,10 @@
 #include "cluster/config/trainer_config.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "cluster/config/words.hpp"
-#include "cluster/hosts/placement_core.hpp"
+#include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
 
@@ -40,7 +41,7 @@ int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {
   return std::max(1, static_cast<int>(cores / std::max(1U, config.stages)));
 }
 
-result<std::vector<std::size_t>> node_of_stages(const trainer_config& config, unsigned cores) {
+std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores) {
   std::vector<node_room> rooms;
   for (const auto& node : config.cluster.nodes) {
     node_room room{.name = node.name, .cores = node.cores > 0 ? node.cores : std::max(1U, cores)};
@@ -48,7 +49,32 @@ result<std::vector<std::size_t>> node_of_stages(const trainer_config& config, un
       room.stages.push_back(static_cast<std::uint32_t>(std::stoul(number)));
     rooms.push_back(std::move(room));
   }
-  return place_stages(config.pipeline.stages, rooms);
+  return rooms;
+}
+
+result<std::vector<std::size_t>> node_of_stages(const trainer_config& config, unsigned cores) {
+  return place_stages(config.pipeline.stages, rooms_of(config, cores))
+      .map_error([](placement_fault why) {
+        return error{errc::bad_config, std::move(why.text)};
+      });
+}
+
+result<std::optional<std::size_t>> stage_of_data(const trainer_config& config, unsigned cores) {
+  const auto& wanted = config.data.node;
+  if (wanted.empty()) return std::nullopt;
+  std::vector<std::string> names;  // of each stage's node
+  const auto places = config.cluster.nodes.empty()
+                          ? result<std::vector<std::size_t>>(std::vector<std::size_t>())
+                          : node_of_stages(config, cores);
+  if (!places) return tl::unexpected(places.error());
+  for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage)
+    names.push_back(places->empty() ? "stage-" + std::to_string(stage)
+                                    : config.cluster.nodes[places->at(stage)].name);
+  const auto found = std::ranges::find(names, wanted);
+  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+  std::vector<std::string_view> known(names.begin(), names.end());
+  known.erase(std::ranges::unique(known).begin(), known.end());
+  return fail(errc::bad_config, unknown_value(wanted, known));
 }
 
 std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores) {

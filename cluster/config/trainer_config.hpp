@@ -10,6 +10,7 @@
 
 #include "cluster/config/own_settings.hpp"
 #include "cluster/hosts/cluster_config.hpp"
+#include "cluster/hosts/placement_core.hpp"
 #include "engine/autograd/precision.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/step/edge.hpp"
@@ -83,6 +84,7 @@ struct optimizer_config {
 /// TOML table [data].
 struct data_config {
   std::string source = "fashion-mnist";  ///< See engine::dataset_options::source.
+  std::string node;                      ///< Who reads it: see `stage_of_data`; empty: the trainer.
   std::int64_t image_size = 0;           ///< 0: the source's own.
   int threads = 1;
   bool strict = false;
@@ -149,9 +151,9 @@ struct trainer_config {
   train_config train;
   link_config link;
   observe_config observe;
-  cluster_config cluster;                  ///< Tables [cluster] and [[node]].
-  own_settings own;                        ///< Of the program's own tables.
-  std::filesystem::path config_file = {};  ///< What --config named; empty: nothing.
+  cluster_config cluster;                                ///< Tables [cluster] and [[node]].
+  own_settings own;                                      ///< Of the program's own tables.
+  std::vector<std::filesystem::path> config_files = {};  ///< What --config named, in its order.
 
   bool operator==(const trainer_config&) const = default;
 };
@@ -176,10 +178,19 @@ struct trainer_config {
 /// 0 an equal share, so that the stages together never exceed the cores; at least 1.
 [[nodiscard]] int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept;
 
+/// What placing stages needs to know of the nodes; `cores`: of a node that names none.
+[[nodiscard]] std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores);
+
 /// The index in `config.cluster.nodes` of each stage's node; `cores`: of a node that names none.
 /// Errors: bad_config where the stages do not fit the nodes, and where there is no node.
 [[nodiscard]] result<std::vector<std::size_t>> node_of_stages(const trainer_config& config,
                                                               unsigned cores);
+
+/// The stage in whose process the data are read: the first one of the node that the config names,
+/// or where there are no nodes the one that it names itself, "stage-0". Nothing: the trainer reads
+/// them. Errors: bad_config for an unknown name, listing the known ones.
+[[nodiscard]] result<std::optional<std::size_t>> stage_of_data(const trainer_config& config,
+                                                               unsigned cores);
 
 /// Intra-op threads of each stage: as above, or where there are nodes what each stage's says, or an
 /// equal share of its cores. The config is checked.

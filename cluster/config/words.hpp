@@ -21,7 +21,8 @@ inline constexpr std::array<std::string_view, 6> lr_schedule{"constant", "linear
 inline constexpr std::array<std::string_view, 4> transport{"auto", "tcp", "shm", "loopback"};
 inline constexpr std::array<std::string_view, 2> network{"sealed", "trusted"};
 inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
-inline constexpr std::array<std::string_view, 3> launch_way{"local", "ssh", "none"};
+inline constexpr std::array<std::string_view, 5> launch_way{"local", "ssh", "slurm", "mpi", "none"};
+inline constexpr std::array<std::string_view, 3> stream_proof{"auto", "munge", "none"};
 }  // namespace words
 
 template <>
@@ -42,6 +43,9 @@ inline constexpr std::span<const std::string_view> words_of<nan_policy>{words::n
 
 template <>
 inline constexpr std::span<const std::string_view> words_of<launch_way>{words::launch_way};
+
+template <>
+inline constexpr std::span<const std::string_view> words_of<stream_proof>{words::stream_proof};
 
 template <class Enum>
 [[nodiscard]] constexpr std::string_view word_of(Enum value) noexcept {

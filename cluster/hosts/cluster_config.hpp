@@ -11,13 +11,27 @@ namespace troupe::cluster {
 enum class launch_way : std::uint8_t {
   local,  ///< The trainer, on its own machine; where there are nodes, through an agent for each.
   ssh,    ///< An agent on each node's host, which ssh starts.
+  slurm,  ///< An agent on each node's host, which srun starts within an allocation.
+  mpi,    ///< An agent on each node's host, which mpirun starts.
   none,   ///< Somebody else: each process is started with `troupe join`.
+};
+
+/// Whether the stages run on other hosts, where agents start them.
+[[nodiscard]] constexpr bool is_over_hosts(launch_way way) noexcept {
+  return way == launch_way::ssh || way == launch_way::slurm || way == launch_way::mpi;
+}
+
+/// How the two ends of a scheduler's stream prove to each other that they belong to one user.
+enum class stream_proof : std::uint8_t {
+  automatic,  ///< munge under Slurm, which has it; nothing under mpirun.
+  munge,      ///< With credentials of munge's.
+  none,       ///< They do not: who can change bytes on the way can pose as either end.
 };
 
 /// One TOML table [[node]]: a host that runs stage processes.
 struct node_entry {
   std::string name;     ///< Unique in the run; what its lines are marked with.
-  std::string host;     ///< What ssh is told: "HOST" or "USER@HOST".
+  std::string host;     ///< What ssh is told: "HOST" or "USER@HOST"; srun and mpirun: "HOST".
   std::string address;  ///< Where its processes listen; empty: see `network`.
   std::string network;  ///< "10.0.0.0/8": listen on the interface in it; empty: the cluster's.
   std::vector<std::string> stages;       ///< Their numbers; empty: placed by cores.
@@ -33,9 +47,14 @@ struct node_entry {
 /// TOML table [cluster], and the nodes.
 struct cluster_config {
   launch_way launch = launch_way::local;
-  std::string program;                   ///< What `troupe launch` runs.
-  std::string network;                   ///< Of the trainer, and of nodes that name none.
-  std::vector<std::string> ssh_options;  ///< Words that ssh gets before the host.
+  std::string program;                     ///< What `troupe launch` runs.
+  std::string network;                     ///< Of the trainer, and of nodes that name none.
+  std::vector<std::string> ssh_options;    ///< Words that ssh gets before the host.
+  std::vector<std::string> slurm_options;  ///< Words that srun gets before the program.
+  std::vector<std::string> mpi_options;    ///< Words that mpirun gets before the program.
+  std::filesystem::path host_file;         ///< Of mpirun's; empty: [[node]] names the hosts.
+  std::filesystem::path logs;              ///< Folder for a file of each node's lines; empty: none.
+  stream_proof stream = stream_proof::automatic;
   double silence = 10;       ///< Seconds without a word after which agent or launcher is lost.
   double join_timeout = 30;  ///< Seconds within which all stage processes must have joined.
   std::vector<node_entry> nodes;

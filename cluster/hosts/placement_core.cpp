@@ -7,19 +7,20 @@ namespace {
 
 constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
+using places_or_fault = tl::expected<std::vector<std::size_t>, placement_fault>;
+
 /// The stages that a node names.
-result<std::vector<std::size_t>> place_named(std::uint32_t stages,
-                                             const std::vector<node_room>& nodes) {
+places_or_fault place_named(std::uint32_t stages, const std::vector<node_room>& nodes) {
   std::vector<std::size_t> places(stages, nowhere);
   for (std::size_t node = 0; node < nodes.size(); ++node) {
     for (const auto stage : nodes[node].stages) {
       const std::string who = "node \"" + nodes[node].name + "\": stage " + std::to_string(stage);
       if (stage >= stages)
-        return fail(errc::bad_config, who + " does not exist; the pipeline has " +
-                                          std::to_string(stages) + ", from 0");
+        return tl::unexpected(placement_fault{node, who + " does not exist; the pipeline has " +
+                                                        std::to_string(stages) + ", from 0"});
       if (places[stage] != nowhere)
-        return fail(errc::bad_config,
-                    who + " is on node \"" + nodes[places[stage]].name + "\" already");
+        return tl::unexpected(placement_fault{
+            node, who + " is on node \"" + nodes[places[stage]].name + "\" already"});
       places[stage] = node;
     }
   }
@@ -39,9 +40,9 @@ std::size_t roomiest(const std::vector<node_room>& nodes, const std::vector<std:
 
 }  // namespace
 
-result<std::vector<std::size_t>> place_stages(std::uint32_t stages,
-                                              const std::vector<node_room>& nodes) {
-  if (nodes.empty()) return fail(errc::bad_config, "there is no node to put stages on");
+places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>& nodes) {
+  if (nodes.empty())
+    return tl::unexpected(placement_fault{{}, "there is no node to put stages on"});
   auto places = place_named(stages, nodes);
   if (!places) return places;
   std::vector<std::size_t> counts(nodes.size(), 0);
@@ -63,10 +64,10 @@ result<std::vector<std::size_t>> place_stages(std::uint32_t stages,
   }
   for (std::size_t i = 0; i < nodes.size(); ++i)
     if (counts[i] == 0)
-      return fail(errc::bad_config, "node \"" + nodes[i].name +
-                                        "\" is left without a stage: " + std::to_string(stages) +
-                                        " for " + std::to_string(nodes.size()) +
-                                        " nodes; take more stages, or leave the node out");
+      return tl::unexpected(placement_fault{
+          i, "node \"" + nodes[i].name + "\" is left without a stage: " + std::to_string(stages) +
+                 " for " + std::to_string(nodes.size()) +
+                 " nodes; take more stages, or leave the node out"});
   return places;
 }
 

@@ -2,26 +2,32 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <tl/expected.hpp>
 #include <vector>
-
-#include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 
 /// What placing needs to know of a node.
 struct node_room {
   std::string name;
-  std::uint32_t cores = 1;            ///< At least 1.
+  std::uint32_t cores = 1;                 ///< At least 1.
   std::vector<std::uint32_t> stages = {};  ///< That the user has put there.
+};
+
+/// Why stages cannot be placed, and the node that this is about; nothing: all of them.
+struct placement_fault {
+  std::optional<std::size_t> node;  ///< As an index.
+  std::string text;
 };
 
 /// The node of each stage, as an index into `nodes`. Stages that no node names go where the fewest
 /// stages share a core (the first such node), and neighbours in the pipeline to one node as far as
-/// that leaves it: their numbers rise with the nodes. Errors: bad_config where there is no node, a
-/// stage does not exist or is named twice, or a node is left without a stage.
-[[nodiscard]] result<std::vector<std::size_t>> place_stages(std::uint32_t stages,
-                                                            const std::vector<node_room>& nodes);
+/// that leaves it: their numbers rise with the nodes. Refused where there is no node, a stage does
+/// not exist or is named twice, or a node is left without a stage.
+[[nodiscard]] tl::expected<std::vector<std::size_t>, placement_fault> place_stages(
+    std::uint32_t stages, const std::vector<node_room>& nodes);
 
 /// Intra-op threads of each of `stages` stages on a node with `cores`, of which the user asked for
 /// `wanted` (0: an equal share of the cores); at least 1.

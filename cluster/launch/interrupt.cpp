@@ -24,6 +24,8 @@ constexpr std::array<int, 4> caught{SIGINT, SIGTERM, SIGTSTP, SIGHUP};
 // A signal handler can reach nothing but a global: the write end of the guard's pipe, or -1.
 std::atomic<int> signal_pipe{-1};
 
+constexpr int asked = 0x80;  // besides the number: not a signal, but somebody in this process
+
 void pass_on(int number) {
   const int before = errno;
   const auto byte = static_cast<unsigned char>(number);
@@ -88,6 +90,7 @@ class interrupt_guard::listener {
   }
 
   void listen() {
+    bool stopping = false;
     for (int heard = 0;;) {
       unsigned char number = 0;
       const ssize_t count = ::read(read_.get(), &number, 1);
@@ -97,9 +100,12 @@ class interrupt_guard::listener {
         stand_still();
         continue;
       }
-      ++heard;
-      if (heard == 1) {
-        stop(number);
+      const bool is_signal = (number & asked) == 0;
+      if (is_signal) ++heard;
+      if (heard <= 1 && !std::exchange(stopping, true)) {
+        stop(number & ~asked);
+      } else if (heard <= 1 || !is_signal) {
+        continue;
       } else if (!handlers_.puts_off_abort || !handlers_.puts_off_abort(number)) {
         if (handlers_.on_abort) handlers_.on_abort(number);
         std::_Exit(128 + number);
@@ -136,6 +142,10 @@ result<interrupt_guard> interrupt_guard::install(interrupt_handlers handlers) {
 
 interrupt_guard::interrupt_guard(std::unique_ptr<listener> impl) noexcept
     : impl_(std::move(impl)) {}
+void interrupt_guard::ask_to_stop(int signal) noexcept {
+  pass_on(signal | asked);
+}
+
 interrupt_guard::interrupt_guard(interrupt_guard&&) noexcept = default;
 interrupt_guard& interrupt_guard::operator=(interrupt_guard&&) noexcept = default;
 interrupt_guard::~interrupt_guard() = default;

@@ -30,6 +30,10 @@ class interrupt_guard {
   /// Errors: io_failed (no descriptor left, or a guard exists already).
   [[nodiscard]] static result<interrupt_guard> install(interrupt_handlers handlers);
 
+  /// Begins the clean stop, once, as the first signal would, but does not count as one: who manages
+  /// this process may send the same as a signal too. Nothing happens where there is no guard.
+  static void ask_to_stop(int signal) noexcept;
+
   interrupt_guard(interrupt_guard&&) noexcept;
   interrupt_guard& operator=(interrupt_guard&&) noexcept;
   ~interrupt_guard();

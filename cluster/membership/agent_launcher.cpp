@@ -15,13 +15,17 @@
 
 #include "actors/base/deadlines.hpp"
 #include "actors/remote/ticker.hpp"
-#include "cluster/config/command_line.hpp"
+#include "cluster/config/sources/command_line.hpp"
 #include "cluster/launch/agents/agent.hpp"
+#include "cluster/launch/agents/munge.hpp"
 #include "cluster/launch/agents/program_build.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/agents/session_core.hpp"
+#include "cluster/launch/agents/stream_seal.hpp"
 #include "cluster/launch/child_process.hpp"
 #include "cluster/launch/find_program.hpp"
+#include "cluster/launch/interrupt.hpp"
+#include "cluster/launch/node_logs.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/log_end.hpp"
@@ -43,6 +47,7 @@ constexpr std::uint64_t files_a_process = 4;  // more for each node process: con
 struct session {
   agent_host what;
   session_core core;
+  std::unique_ptr<stream_seal> seal;              // where a scheduler carries the stream
   descriptor input;                               // of the agent; non-blocking
   std::string unsent;                             // to it
   std::map<std::string, std::string> last_error;  // of each process: its last line on stderr
@@ -56,10 +61,31 @@ void print_line(const std::string& who, output_stream stream, const std::string&
   std::fflush(to);
 }
 
+/// What starts an agent on another host.
+struct carrier {
+  std::string name;     ///< Of its program.
+  std::string package;  ///< That has it.
+  std::vector<std::string> (*words)(const std::string& host,
+                                    const std::vector<std::string>& options,
+                                    const std::vector<std::string>& command);
+};
+
+std::vector<std::string> words_of_ssh(const std::string& host,
+                                      const std::vector<std::string>& options,
+                                      const std::vector<std::string>& command) {
+  return ssh_words(host, options, command.front());
+}
+
+carrier carrier_of(launch_way way) {
+  if (way == launch_way::slurm) return {"srun", "slurm-client", srun_words};
+  if (way == launch_way::mpi) return {"mpirun", "openmpi-bin", mpirun_words};
+  return {"ssh", "openssh-client", words_of_ssh};
+}
+
 class agent_launcher final : public node_launcher {
  public:
-  agent_launcher(process_link link, agent_settings settings)
-      : link_(std::move(link)), settings_(std::move(settings)) {}
+  agent_launcher(process_link link, agent_settings settings, node_logs logs)
+      : link_(std::move(link)), settings_(std::move(settings)), logs_(std::move(logs)) {}
   agent_launcher(const agent_launcher&) = delete;
   agent_launcher& operator=(const agent_launcher&) = delete;
   ~agent_launcher() override {
@@ -81,6 +107,8 @@ class agent_launcher final : public node_launcher {
 
  private:
   result<void> start_agent(const agent_host& host, const std::string& build);
+  [[nodiscard]] result<child_spec> child_of(const agent_host& host) const;
+  [[nodiscard]] result<std::unique_ptr<stream_seal>> seal_of(const agent_host& host) const;
   [[nodiscard]] std::vector<std::string> arguments_of(const session& at, const std::string& name,
                                                       const std::string& trainer) const;
   void heard(std::string_view agent, output_stream stream, std::string_view line);
@@ -90,6 +118,7 @@ class agent_launcher final : public node_launcher {
   // Under the lock:
   [[nodiscard]] session* find(std::string_view agent);
   [[nodiscard]] session* host_of_process(const std::string& name);
+  void heard_sealed(session& at, std::string_view line);
   void perform(session& at, session_core::effects what);
   void flush(session& to) const;
   void note_end(session& at, const child_exit& how);
@@ -99,6 +128,7 @@ class agent_launcher final : public node_launcher {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::unique_ptr<session>> sessions_;
+  node_logs logs_;
   std::optional<error> failure_;  // the first
   bool expected_ = false;         // told to end: what comes now is no failure
   std::optional<process_group> group_;
@@ -128,17 +158,42 @@ result<void> agent_launcher::open() {
   return failure_ ? result<void>(tl::unexpected(*failure_)) : result<void>();
 }
 
-result<void> agent_launcher::start_agent(const agent_host& host, const std::string& build) {
-  const std::string program = host.program.empty() ? own_program().string() : host.program.string();
+/// The path of the program on a host.
+std::string program_on(const agent_host& host) {
+  return host.program.empty() ? own_program().string() : host.program.string();
+}
+
+result<child_spec> agent_launcher::child_of(const agent_host& host) const {
   child_spec child{.name = host.name, .arguments = {agent_word}, .environment = {}};
-  if (!host.host.empty()) {
-    const auto ssh = find_program("ssh");
-    if (!ssh) return fail(errc::io_failed, "there is no ssh in PATH; install it (openssh-client)");
-    child.program = *ssh;
-    child.arguments = ssh_words(host.host, settings_.ssh_options, program);
-  } else if (!host.program.empty()) {
-    child.program = host.program;
+  if (host.host.empty()) {
+    if (!host.program.empty()) child.program = host.program;
+    return child;
   }
+  const auto by = carrier_of(settings_.carrier);
+  const auto found = find_program(by.name);
+  if (!found)
+    return fail(errc::io_failed,
+                "there is no " + by.name + " in PATH; install it (" + by.package + ")");
+  child.program = *found;
+  child.arguments =
+      by.words(host.host, settings_.carrier_options,
+               {program_on(host), agent_word, settings_.munge ? munge_word : sealed_word});
+  return child;
+}
+
+result<std::unique_ptr<stream_seal>> agent_launcher::seal_of(const agent_host& host) const {
+  if (host.host.empty() || settings_.carrier == launch_way::ssh) return nullptr;
+  auto witness = settings_.munge ? munge_witness() : stream_witness{};
+  if (!witness) return tl::unexpected(witness.error());
+  return std::make_unique<stream_seal>(stream_seal::end::launcher, std::move(*witness));
+}
+
+result<void> agent_launcher::start_agent(const agent_host& host, const std::string& build) {
+  auto made = child_of(host);
+  if (!made) return tl::unexpected(made.error());
+  child_spec child = std::move(*made);
+  auto seal = seal_of(host);
+  if (!seal) return tl::unexpected(seal.error());
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     return fail(errc::io_failed, std::string("no pipe can be opened: ") + std::strerror(errno));
@@ -148,17 +203,19 @@ result<void> agent_launcher::start_agent(const agent_host& host, const std::stri
   child.standard_input = read.get();
   {
     const std::lock_guard lock(mutex_);
-    sessions_.push_back(std::make_unique<session>(
-        session{host,
-                session_core({host.name, host.host, build, program}, settings_.silence,
-                             settings_.patience, clock::now()),
-                std::move(write),
-                {},
-                {},
-                0}));
+    sessions_.push_back(std::make_unique<session>(session{
+        host,
+        session_core(
+            {host.name, host.host, build, program_on(host), carrier_of(settings_.carrier).name},
+            settings_.silence, settings_.patience, clock::now()),
+        std::move(*seal),
+        std::move(write),
+        {},
+        {},
+        0}));
   }
   return group_->start(child).map_error([&](error why) {
-    why.text.insert(0, agent_place{host.name, host.host, "", ""}.text() + ": ");
+    why.text.insert(0, agent_place{host.name, host.host, "", "", ""}.text() + ": ");
     return why;
   });
 }
@@ -178,7 +235,19 @@ session* agent_launcher::host_of_process(const std::string& name) {
 
 void agent_launcher::heard(std::string_view agent, output_stream stream, std::string_view line) {
   const std::lock_guard lock(mutex_);
-  if (auto* at = find(agent)) perform(*at, at->core.heard(stream, line, clock::now()));
+  auto* const at = find(agent);
+  if (at == nullptr) return;
+  if (at->seal && stream == output_stream::out) return heard_sealed(*at, line);
+  perform(*at, at->core.heard(stream, line, clock::now()));
+}
+
+void agent_launcher::heard_sealed(session& at, std::string_view line) {
+  const auto what = at.seal->take(line);
+  if (!what) return perform(at, at.core.garbled(what.error().text));
+  if (what->clear)
+    return perform(at, at.core.heard(output_stream::out, *what->clear, clock::now()));
+  at.unsent += what->answer;
+  flush(at);
 }
 
 void agent_launcher::ended(const child_exit& how) {
@@ -198,7 +267,7 @@ void agent_launcher::tick() {
 void agent_launcher::perform(session& at, session_core::effects what) {
   for (auto& effect : what) {
     if (auto* send = std::get_if<session_core::send>(&effect)) {
-      at.unsent += encode(send->what) + "\n";
+      at.unsent += at.seal ? at.seal->seal(encode(send->what)) : encode(send->what) + "\n";
       if (auto* start = std::get_if<orders::start>(&send->what)) forget(start->secret);
       flush(at);
     } else if (const auto* ready = std::get_if<session_core::ready>(&effect)) {
@@ -212,15 +281,23 @@ void agent_launcher::perform(session& at, session_core::effects what) {
                      std::to_string(ready->who.cores) + "; say so in its [[node]] (cores)");
       changed_.notify_all();
     } else if (const auto* show = std::get_if<session_core::show>(&effect)) {
+      if (settings_.watch.arguments && !show->process.empty()) {
+        settings_.watch.on_line(show->process, show->stream, show->text);
+        continue;
+      }
       if (show->stream == output_stream::err) at.last_error[show->process] = show->text;
+      logs_.write(at.what.name, show->process, show->text);
       print_line(show->process.empty() ? at.what.name : show->process + " on " + at.what.name,
                  show->stream, show->text);
     } else if (const auto* harmless = std::get_if<session_core::warn>(&effect)) {
       log::warning(harmless->text);
     } else if (const auto* end = std::get_if<session_core::process_ended>(&effect)) {
       note_end(at, end->how);
+    } else if (std::holds_alternative<session_core::asked_to_end>(effect)) {
+      if (!expected_) interrupt_guard::ask_to_stop(SIGTERM);
     } else if (const auto* lost = std::get_if<session_core::lost>(&effect)) {
       if (!expected_ && !failure_) failure_ = lost->why;
+      if (settings_.watch.arguments) settings_.watch.on_lost(lost->why);
       at.input.reset();
       group_->kill(at.what.name);
       changed_.notify_all();
@@ -229,10 +306,12 @@ void agent_launcher::perform(session& at, session_core::effects what) {
 }
 
 void agent_launcher::note_end(session& at, const child_exit& how) {
+  if (settings_.watch.arguments) return settings_.watch.on_end(how);
   child_exit named = how;
   named.name += " on " + at.core.place().text();
   const std::string text = describe(named);
   log_end(named, expected_);
+  logs_.write(at.what.name, {}, describe(how));
   if (!expected_ && !failure_) {
     const auto said = at.last_error.find(how.name);
     const bool explains = how.signal == 0 && how.code != 0 && said != at.last_error.end();
@@ -252,6 +331,7 @@ void agent_launcher::flush(session& to) const {
 
 std::vector<std::string> agent_launcher::arguments_of(const session& at, const std::string& name,
                                                       const std::string& trainer) const {
+  if (settings_.watch.arguments) return settings_.watch.arguments(trainer);
   return to_arguments({.join = trainer,
                        .name = name,
                        .transport = link_.transport,
@@ -314,7 +394,12 @@ void agent_launcher::resume() {
 
 result<std::unique_ptr<node_launcher>> make_agent_launcher(process_link link,
                                                            agent_settings settings) {
-  auto made = std::make_unique<agent_launcher>(std::move(link), std::move(settings));
+  std::vector<std::string> nodes;
+  for (const auto& host : settings.hosts) nodes.push_back(host.name);
+  auto logs = node_logs::open(settings.logs, nodes);
+  if (!logs) return tl::unexpected(logs.error());
+  auto made =
+      std::make_unique<agent_launcher>(std::move(link), std::move(settings), std::move(*logs));
   if (auto open = made->open(); !open) return tl::unexpected(open.error());
   return made;
 }

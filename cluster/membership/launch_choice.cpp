@@ -8,10 +8,10 @@
 #include <thread>
 #include <utility>
 
-#include "cluster/config/checks.hpp"
+#include "cluster/config/checks/checks.hpp"
+#include "cluster/config/words.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/network_range.hpp"
-#include "cluster/membership/agent_launcher.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -38,14 +38,13 @@ bool means_this_machine(const std::string& host) {
 
 /// Our address on the way to a node; nothing where the node is this machine.
 result<std::optional<std::string>> address_towards(const node_entry& node,
-                                                   const std::string& wanted) {
+                                                   const std::string& wanted, launch_way way) {
   const auto host = host_of_user(node.host);
   const auto there = address_of_host(host);
   if (!there)
     return fail(errc::address_unavailable,
-                at(node) + there.error().text +
-                    "; if only ssh knows the name, name our own address with --listen ([link] "
-                    "listen)");
+                at(node) + there.error().text + "; if only " + std::string(word_of(way)) +
+                    " knows the name, name our own address with --listen ([link] listen)");
   if (is_loopback_address(*there)) {
     if (means_this_machine(host)) return std::nullopt;
     return fail(errc::address_unavailable, at(node) + "\"" + host + "\" stands for " + *there +
@@ -62,7 +61,7 @@ result<std::string> trainer_address(const trainer_config& config) {
   std::optional<std::string> chosen;
   const node_entry* first = nullptr;
   for (const auto& node : config.cluster.nodes) {
-    const auto own = address_towards(node, wanted);
+    const auto own = address_towards(node, wanted, config.cluster.launch);
     if (!own && !config.link.listen.empty() && !address_of_host(host_of_user(node.host)))
       continue;  // only ssh knows the name, and the address is given
     if (!own) return tl::unexpected(own.error());
@@ -82,7 +81,7 @@ result<std::string> trainer_address(const trainer_config& config) {
 
 agent_host host_of_node(const cluster_config& cluster, const node_entry& node) {
   agent_host out{.name = node.name,
-                 .host = cluster.launch == launch_way::ssh ? node.host : "",
+                 .host = is_over_hosts(cluster.launch) ? node.host : "",
                  .listen = !node.address.empty()   ? node.address
                            : !node.network.empty() ? node.network
                                                    : cluster.network,
@@ -98,6 +97,29 @@ agent_host host_of_node(const cluster_config& cluster, const node_entry& node) {
   return out;
 }
 
+std::vector<std::string> carrier_options(const cluster_config& cluster) {
+  if (cluster.launch == launch_way::slurm) return cluster.slurm_options;
+  return cluster.launch == launch_way::mpi ? cluster.mpi_options : cluster.ssh_options;
+}
+
+bool is_proved_by_munge(const cluster_config& cluster) {
+  if (cluster.stream == stream_proof::automatic) return cluster.launch == launch_way::slurm;
+  return cluster.stream == stream_proof::munge;
+}
+
+/// What a user has to know of a scheduler before the run begins.
+void tell_limits(const cluster_config& cluster) {
+  if (cluster.launch == launch_way::mpi)
+    log::info("launched by mpirun: a host that is lost ends the run");
+  const bool by_scheduler =
+      cluster.launch == launch_way::slurm || cluster.launch == launch_way::mpi;
+  if (by_scheduler && !is_proved_by_munge(cluster))
+    log::warning(
+        "nothing proves whose the stream to each agent is: who can change bytes between "
+        "the hosts while they are launched can learn the secret and run programs as you; "
+        "with munge on all hosts, set stream = \"munge\" in [cluster]");
+}
+
 result<agent_settings> agent_settings_of(const trainer_config& config,
                                          const std::vector<std::string>& names) {
   const auto& cluster = config.cluster;
@@ -105,10 +127,13 @@ result<agent_settings> agent_settings_of(const trainer_config& config,
   const auto places = node_of_stages(config, cores);
   if (!places) return tl::unexpected(places.error());
   agent_settings out{.hosts = {},
-                     .ssh_options = cluster.ssh_options,
+                     .carrier = cluster.launch,
+                     .carrier_options = carrier_options(cluster),
+                     .munge = is_proved_by_munge(cluster),
                      .silence = milliseconds_of(cluster.silence),
                      .patience = milliseconds_of(cluster.join_timeout),
-                     .verbose = config.observe.verbose};
+                     .verbose = config.observe.verbose,
+                     .logs = config.cluster.logs};
   for (const auto& node : cluster.nodes) out.hosts.push_back(host_of_node(cluster, node));
   const auto threads = threads_of_stages(config, cores);
   for (std::size_t stage = 0; stage < names.size(); ++stage) {
@@ -121,20 +146,11 @@ result<agent_settings> agent_settings_of(const trainer_config& config,
 
 result<launch_choice> launch_by_agents(const trainer_config& config,
                                        const std::vector<std::string>& names) {
-  auto link = process_link_of(config.link);
-  if (!link) return tl::unexpected(link.error());
-  std::string listen = config.link.listen;
-  if (config.cluster.launch == launch_way::ssh) {
-    auto address = trainer_address(config);
-    if (!address) return tl::unexpected(address.error());
-    listen = std::move(*address);
-    link->transport = transport::tcp;
-    link->beyond_loopback = !is_loopback(listen);
-  }
-  auto settings = agent_settings_of(config, names);
-  if (!settings) return tl::unexpected(settings.error());
-  return make_agent_launcher(std::move(*link), std::move(*settings)).map([&](auto where) {
-    return launch_choice{std::move(where), std::move(listen)};
+  tell_limits(config.cluster);
+  auto plan = plan_agents(config, names);
+  if (!plan) return tl::unexpected(plan.error());
+  return make_agent_launcher(std::move(plan->link), std::move(plan->agents)).map([&](auto where) {
+    return launch_choice{std::move(where), std::move(plan->listen)};
   });
 }
 
@@ -167,6 +183,23 @@ std::string host_of_user(const std::string& text) {
 
 std::unique_ptr<node_launcher> make_awaited_nodes(process_link link) {
   return std::make_unique<awaited_nodes>(std::move(link));
+}
+
+result<agent_plan> plan_agents(const trainer_config& config,
+                               const std::vector<std::string>& names) {
+  auto link = process_link_of(config.link);
+  if (!link) return tl::unexpected(link.error());
+  std::string listen = config.link.listen;
+  if (is_over_hosts(config.cluster.launch)) {
+    auto address = trainer_address(config);
+    if (!address) return tl::unexpected(address.error());
+    listen = std::move(*address);
+    link->transport = transport::tcp;
+    link->beyond_loopback = !is_loopback(listen);
+  }
+  auto settings = agent_settings_of(config, names);
+  if (!settings) return tl::unexpected(settings.error());
+  return agent_plan{std::move(*link), std::move(listen), std::move(*settings)};
 }
 
 result<launch_choice> choose_launcher(const trainer_config& config,

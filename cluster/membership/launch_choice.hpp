@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cluster/config/trainer_config.hpp"
+#include "cluster/membership/agent_launcher.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "messages/base/error.hpp"
 
@@ -15,6 +16,18 @@ struct launch_choice {
   std::unique_ptr<node_launcher> where;
   std::string listen;  ///< As of node_settings::listen.
 };
+
+/// How agents on a config's nodes would start its processes.
+struct agent_plan {
+  process_link link;
+  std::string listen;  ///< As of node_settings::listen.
+  agent_settings agents;
+};
+
+/// For stages that are called `names`; the config has nodes. Starts nothing. Errors: as of
+/// choose_launcher.
+[[nodiscard]] result<agent_plan> plan_agents(const trainer_config& config,
+                                             const std::vector<std::string>& names);
 
 /// What a config says of the processes of its stages, which are called `names`: by an agent on each
 /// [[node]], by nobody (`launch = "none"`: they are waited for), or as children of this process.

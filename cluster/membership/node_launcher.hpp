@@ -5,7 +5,7 @@
 #include <string>
 
 #include "actors/remote/node.hpp"
-#include "cluster/config/command_line.hpp"
+#include "cluster/config/sources/command_line.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "messages/base/error.hpp"
 #include "messages/link/cluster_secret.hpp"

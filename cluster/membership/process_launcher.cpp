@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "actors/base/deadlines.hpp"
-#include "cluster/config/checks.hpp"
-#include "cluster/config/command_line.hpp"
+#include "cluster/config/checks/checks.hpp"
+#include "cluster/config/sources/command_line.hpp"
 #include "cluster/config/files/secret_file.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/open_files.hpp"

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "cluster/config/checks.hpp"
+#include "cluster/config/checks/checks.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/membership/run_guard.hpp"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/config/command_line.hpp"
+#include "cluster/config/sources/command_line.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"

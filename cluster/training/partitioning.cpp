@@ -1,5 +1,8 @@
 #include "cluster/training/partitioning.hpp"
 
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <exception>
 #include <future>
@@ -59,8 +62,29 @@ result<std::vector<bool>> recomputed(const engine::model& layers, const pipeline
   return engine::recomputed_layers(engine::layer_names(layers), config.recompute);
 }
 
-engine::planning planning_of(const trainer_config& config, const registries& known,
-                             std::vector<bool> recompute) {
+/// How many state tensors of its size an optimizer keeps for a parameter: seen with a small one.
+result<double> state_copies(const optimizer_config& config, const optimizers::registry& known) {
+  const auto entry = known.find(config.name);
+  if (!entry) return tl::unexpected(entry.error());
+  std::vector<at::Tensor> parameters{at::zeros({4, 4})};
+  optimizers::state kept;
+  const auto stepped = entry->step(parameters, {at::ones({4, 4})}, kept, config.options, 1);
+  if (!stepped) return tl::unexpected(stepped.error());
+  double copies = 0;
+  for (const auto& [slot, tensors] : kept)
+    if (tensors.front().defined() && tensors.front().numel() == parameters.front().numel())
+      ++copies;
+  return copies;
+}
+
+}  // namespace
+
+result<engine::planning> planning_of(const trainer_config& config, const registries& known,
+                                     const engine::model& layers) {
+  auto recompute = recomputed(layers, config.pipeline);
+  if (!recompute) return tl::unexpected(recompute.error());
+  const auto copies = state_copies(config.optimizer, known.optimizers);
+  if (!copies) return tl::unexpected(copies.error());
   const auto cores = std::max(1U, std::thread::hardware_concurrency());
   const auto threads = threads_per_stage(config.pipeline, cores);
   engine::planning how{.schedule = schedule_of(config.pipeline, known.schedules),
@@ -72,21 +96,23 @@ engine::planning planning_of(const trainer_config& config, const registries& kno
   if (config.pipeline.stages_in == placement::processes)
     how.bytes_per_s =
         config.link.transport == transport::tcp ? tcp_bytes_per_s : shared_memory_bytes_per_s;
-  const auto momentum = config.optimizer.options.find("momentum");
-  const bool keeps = momentum != config.optimizer.options.end() && momentum->second > 0;
-  how.optimizer_copies = config.optimizer.name == "sgd" ? (keeps ? 1 : 0) : 2;
+  how.optimizer_copies = *copies;
   how.memory_cap_bytes = static_cast<double>(config.pipeline.memory_mib) * (1 << 20);
-  how.recompute = std::move(recompute);
+  how.recompute = std::move(*recompute);
   return how;
 }
 
-/// The first samples of the data, from the start again where they are few.
 result<engine::batch> first_samples(const engine::dataset& data, std::int64_t count) {
   const auto size = data.size(engine::split::train);
   std::vector<std::int64_t> indices(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) indices[static_cast<std::size_t>(i)] = i % size;
-  return data.read(engine::split::train, indices);
+  auto samples = data.read(engine::split::train, indices);
+  if (samples && samples->inputs.size(0) == 0)
+    return fail(errc::bad_data, "no sample to profile the layers with could be read");
+  return samples;
 }
+
+namespace {
 
 /// Profiles on as many threads at once as stages will run at once, for they share the memory.
 result<engine::model_profile> measure_side_by_side(const engine::model_blueprint& blueprint,
@@ -152,8 +178,6 @@ result<std::vector<engine::model_profile>> measure(const engine::model_blueprint
   for (const auto size : sizes_to_profile(config)) {
     const auto samples = first_samples(data, size);
     if (!samples) return tl::unexpected(samples.error());
-    if (samples->inputs.size(0) == 0)
-      return fail(errc::bad_data, "no sample to profile the layers with could be read");
     auto profile = measure_side_by_side(blueprint, *options, how, *samples);
     if (!profile) return tl::unexpected(profile.error());
     profiles.push_back(std::move(*profile));
@@ -196,9 +220,9 @@ result<chosen_partition> choose_partition(const engine::model& layers,
     return chosen_partition{
         engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
 
-  auto recompute = recomputed(layers, config.pipeline);
-  if (!recompute) return tl::unexpected(recompute.error());
-  const auto how = planning_of(config, known, std::move(*recompute));
+  const auto planned = planning_of(config, known, layers);
+  if (!planned) return tl::unexpected(planned.error());
+  const auto& how = *planned;
   if (auto fits = check_slices(layers, config.pipeline, known); !fits)
     return tl::unexpected(fits.error());
   const auto profiles = measure(blueprint, config, known, how, data);

@@ -20,6 +20,16 @@ struct chosen_partition {
   std::optional<engine::prediction> predicted;  // where the layers were profiled
 };
 
+/// Where the run's stages are, and what they keep. Errors: bad_config for layers to recompute that
+/// there are not.
+[[nodiscard]] result<engine::planning> planning_of(const trainer_config& config,
+                                                   const registries& known,
+                                                   const engine::model& layers);
+
+/// The first samples of the data, from the start again where they are few. Errors: those of reading
+/// them; bad_data where none could be read.
+[[nodiscard]] result<engine::batch> first_samples(const engine::dataset& data, std::int64_t count);
+
 /// Cuts where the config says, evenly by multiply-adds, or by what the layers cost here, and
 /// chooses the number of micro-batches where the config leaves it open. Layers are profiled only
 /// where that is needed or asked for (observe.predict, observe.save_profile, which it then writes),

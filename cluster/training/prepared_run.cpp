@@ -18,20 +18,6 @@
 namespace troupe::cluster {
 namespace {
 
-result<std::shared_ptr<const engine::dataset>> open_data(const application& program,
-                                                         const trainer_config& config) {
-  engine::dataset_options options{.source = config.data.source,
-                                  .image_size = config.data.image_size,
-                                  .seed = config.train.seed,
-                                  .threads = config.data.threads,
-                                  .strict = config.data.strict,
-                                  .warn = {}};
-  if (program.adjust_data) program.adjust_data(config, options);
-  auto data = engine::open_dataset(options, program.info.known.data);
-  if (!data) return tl::unexpected(data.error());
-  return std::shared_ptr<const engine::dataset>(std::move(*data));
-}
-
 result<std::int64_t> choose_classes(const model_config& config, const engine::dataset& data) {
   if (config.classes == 0) return data.classes();
   if (config.classes >= data.classes()) return config.classes;
@@ -190,13 +176,12 @@ result<void> count_steps(prepared_run& run, const trainer_config& config) {
 
 }  // namespace
 
-result<prepared_run> prepare(const application& program, const trainer_config& config) {
+result<prepared_run> prepare(const application& program, const trainer_config& config,
+                             std::shared_ptr<const engine::dataset> data) {
   if (auto known = check_model(program, config.model.name); !known)
     return tl::unexpected(known.error());
   prepared_run run;
-  auto data = open_data(program, config);
-  if (!data) return tl::unexpected(data.error());
-  run.data = std::move(*data);
+  run.data = std::move(data);
   const auto samples = run.data->size(engine::split::train);
   if (samples == 0) return fail(errc::bad_data, config.data.source + " has no training samples");
   if (program.check_data) {

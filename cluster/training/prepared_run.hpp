@@ -15,6 +15,7 @@ namespace troupe::cluster {
 /// What is known of a run before any node starts.
 struct prepared_run {
   std::shared_ptr<const engine::dataset> data;
+  actors::data_actor reader = {};  // who reads them on another node; null: this process
   engine::model_order model;
   engine::model_blueprint blueprint;
   engine::model layers;  // described: without memory
@@ -28,10 +29,10 @@ struct prepared_run {
   std::uint64_t steps = 0;                      // several may make one update (--accumulate)
 };
 
-/// Opens the data, cuts the model, and checks what --init holds. No weights are in memory. Errors:
+/// Cuts the model for the data, and checks what --init holds. No weights are in memory. Errors:
 /// bad_config, bad_data.
-[[nodiscard]] result<prepared_run> prepare(const application& program,
-                                           const trainer_config& config);
+[[nodiscard]] result<prepared_run> prepare(const application& program, const trainer_config& config,
+                                           std::shared_ptr<const engine::dataset> data);
 
 /// Parameters and buffers of some layers, without memory.
 [[nodiscard]] std::vector<engine::named_tensor> tensors_of(const prepared_run& run,

@@ -6,8 +6,10 @@
 #include <string_view>
 #include <variant>
 
+#include "cluster/doctor/examiner.hpp"
 #include "cluster/launch/agents/agent.hpp"
 #include "cluster/launch/process_start.hpp"
+#include "cluster/training/doctor_command.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 
@@ -42,7 +44,7 @@ struct performer {
 int run_check(const program_info& info, const program_actions& actions,
               std::span<const char* const> arguments) {
   const char* const name = info.name.c_str();
-  const auto errors = errors_in_file(info, arguments);
+  const auto errors = every_error(info, arguments);
   for (const auto& each : errors) std::fprintf(stderr, "%s: %s\n", name, each.c_str());
   if (!errors.empty()) return exit_refused;
   const auto asked = read_command_line(info, arguments);
@@ -62,7 +64,10 @@ int run_program(const program_info& info, const program_actions& actions, int ar
   prepare_process();
   const auto arguments = std::span<const char* const>(argv, static_cast<std::size_t>(argc));
   const std::string_view first = argc > 1 ? argv[1] : "";
-  if (first == agent_word) return run_agent();
+  if (first == agent_word) return run_agent(argc > 2 ? argv[2] : "");
+  if (first == doctor::examine_word && argc == 3) return doctor::run_examiner(argv[2]);
+  if (first == doctor::doctor_word)
+    return run_doctor_command(info, actions.needs, arguments.subspan(2));
   if (first == "--check") return run_check(info, actions, arguments.subspan(2));
   const auto asked = read_command_line(info, arguments.subspan(1));
   if (!asked) return report(info.name.c_str(), asked.error());

@@ -3,7 +3,8 @@
 #include <functional>
 #include <string>
 
-#include "cluster/config/command_line.hpp"
+#include "cluster/config/sources/command_line.hpp"
+#include "cluster/doctor/doctor.hpp"
 #include "cluster/training/saving/exit_codes.hpp"
 #include "messages/base/error.hpp"
 
@@ -16,6 +17,8 @@ struct program_actions {
   std::function<result<void>(const node_options&)> serve;
   /// What `--check` shows instead of training; left out: it shows nothing but errors.
   std::function<result<std::string>(const trainer_config&)> check = {};
+  /// What a run takes, for `--doctor`; left out: its runs cannot be examined.
+  doctor::needs_of needs = {};
 };
 
 /// Reads the command line, acts, and says on stderr what went wrong. Returns the exit code: see

@@ -93,8 +93,10 @@ class profiler {
     const auto parameters = which.parameters();
     gradient_sum sum(parameters.size());  // lives from pass to pass, as a step's sum does
     const auto output = measure_bytes(which, cost);
-    measure_update(parameters, cost);
-    static_cast<void>(measure_times(which, parameters, is_last, sum));  // warms up
+    if (repeats > 0) {
+      measure_update(parameters, cost);
+      static_cast<void>(measure_times(which, parameters, is_last, sum));  // warms up
+    }
     for (int i = 0; i < repeats; ++i) {
       const auto pass = measure_times(which, parameters, is_last, sum);
       for (const auto part : {&layer_cost::forward_s, &layer_cost::input_s, &layer_cost::weight_s})

@@ -10,6 +10,7 @@ stage_costs::stage_costs(model_profile at, const planning& how, const plan& step
       layout_(steps.layout()),
       bytes_per_s_(how.bytes_per_s),
       optimizer_copies_(how.optimizer_copies),
+      gradient_copies_(steps.microbatches > 1 ? 2 : 1),
       credits_(how.credits),
       recompute_(how.recompute),
       sums_(at_.layers.size() + 1),
@@ -112,7 +113,7 @@ double stage_costs::memory_bytes(std::uint32_t stage, std::span<const layer_rang
     for (std::size_t chunk = 0; chunk < slices.size(); ++chunk) held += counts[chunk] * each[chunk];
     most = std::max(most, held);
   }
-  return parameters * (3 + optimizer_copies_) + most + again + waiting;
+  return parameters * (1 + gradient_copies_ + optimizer_copies_) + most + again + waiting;
 }
 
 }  // namespace troupe::engine

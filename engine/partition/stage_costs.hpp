@@ -31,8 +31,9 @@ class stage_costs {
   [[nodiscard]] double edge_bytes(std::uint32_t virtual_stage, std::size_t layer) const;
 
   /// Of a stage with these slices, its chunks in order; those left out or empty weigh nothing:
-  /// weights, their gradients (the sum and the micro-batch's own), the optimizer's state, the most
-  /// that the plan has its micro-batches keep at once, and what may wait on the edges.
+  /// weights, their gradients (the sum and, of several, the micro-batch's own), the optimizer's
+  /// state, the most that the plan has its micro-batches keep at once, and what may wait on the
+  /// edges.
   [[nodiscard]] double memory_bytes(std::uint32_t stage, std::span<const layer_range> slices) const;
 
  private:
@@ -58,6 +59,7 @@ class stage_costs {
   model_profile at_;
   model_layout layout_;
   double bytes_per_s_, optimizer_copies_;
+  double gradient_copies_;
   std::uint32_t credits_;
   std::vector<bool> recompute_;
   std::vector<running_sum> sums_;               // of the first i layers

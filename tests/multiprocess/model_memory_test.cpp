@@ -13,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,20 @@ double peak_of(pid_t process) {
   return 0;
 }
 
+/// "stage-1" of a stage process; empty: of another.
+std::string stage_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/cmdline");
+  bool is_next = false;
+  for (std::string word; std::getline(file, word, '\0');) {
+    if (is_next) return word;
+    is_next = word == "--node-name";
+  }
+  return "";
+}
+
 struct peaks {
   double trainer = 0;
+  std::map<std::string, double> of_stage;  // by its name
   double largest_stage = 0;
   std::size_t stages = 0;
 };
@@ -53,6 +66,12 @@ struct decoder_run {
   words model;
   std::filesystem::path text;
   std::function<void(pid_t)> on_process = {};  ///< Told of each process of the run once.
+  words shape = {"--context", "16", "--heads", "1", "--batch-size", "2", "--micro-batches", "2"};
+
+  [[nodiscard]] words flags() const {
+    return words{"--data", "text:" + text.string(), "--stages", "4", "--steps", "1"} + shape +
+           model;
+  }
 
   peaks operator()(const words& more) const {
     std::map<pid_t, double> of_stages;
@@ -65,15 +84,12 @@ struct decoder_run {
         auto [place, fresh] = of_stages.try_emplace(child, 0);
         if (fresh && on_process) on_process(child);
         place->second = std::max(place->second, peak_of(child));
+        if (const auto name = stage_of(child); !name.empty())
+          seen.of_stage[name] = std::max(seen.of_stage[name], place->second);
       }
     };
-    const auto outcome =
-        tests::run_other(TROUPE_TRANSFORMER,
-                         words{"--data", "text:" + text.string(), "--stages", "4", "--steps", "1",
-                               "--context", "16", "--heads", "1", "--batch-size", "2",
-                               "--micro-batches", "2", "--sample-bytes", "2", "--verbose"} +
-                             model + more,
-                         note);
+    const auto outcome = tests::run_other(
+        TROUPE_TRANSFORMER, flags() + words{"--sample-bytes", "2", "--verbose"} + more, note);
     INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     for (const auto& [child, peak] : of_stages)
@@ -83,6 +99,25 @@ struct decoder_run {
     return seen;
   }
 };
+
+/// The column `memory` of --check, in bytes, by process.
+std::map<std::string, double> predicted_by_check(const words& flags) {
+  const auto outcome = tests::run_other(TROUPE_TRANSFORMER, words{"--check"} + flags);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  std::map<std::string, double> all;
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("memory:")) break;
+    const auto end = line.rfind(" MiB");
+    if (end == std::string::npos) continue;
+    const auto begin = line.rfind(' ', end - 1);
+    const auto name = line.substr(0, line.find(' '));
+    all[name == "trainer" ? name : "stage-" + name] =
+        std::stod(line.substr(begin, end - begin)) * mib;
+  }
+  return all;
+}
 
 std::filesystem::path text_in(const scratch_folder& folder) {
   std::ofstream text(folder / "text");
@@ -153,6 +188,35 @@ TEST_CASE("A process has its own slices of the model in memory and not the whole
             seen.largest_stage / mib);
     CHECK(seen.trainer < nothing.trainer + 100 * mib);
     CHECK(seen.largest_stage < nothing.largest_stage + 5 * slices + 64 * mib);
+  }
+}
+
+TEST_CASE("The peak memory of each process is what the check predicts") {
+  const scratch_folder folder;
+  const auto text = text_in(folder);
+  const decoder_run empty{{"--layers", "4", "--width", "8", "--optimizer", "adamw"}, text};
+  const auto nothing = empty({});  // what the program itself takes in each process
+  // Nearly all weights; and a third of activations of the four micro-batches in flight.
+  const decoder_run heavy{{"--layers", "8", "--width", "1024", "--optimizer", "adamw"}, text};
+  const decoder_run lively{{"--layers", "8", "--width", "512", "--optimizer", "adamw"},
+                           text,
+                           {},
+                           {"--context", "64", "--heads", "4", "--batch-size", "16",
+                            "--micro-batches", "4", "--no-idle-cores"}};
+  for (const auto& run : {heavy, lively}) {
+    const auto predicted = predicted_by_check(run.flags());
+    REQUIRE(predicted.size() == 5);
+    const auto seen = run({});
+    REQUIRE(seen.of_stage.size() == 4);
+    for (const auto& [name, bytes] : predicted) {
+      const bool is_trainer = name == "trainer";
+      const double own = is_trainer ? nothing.trainer : nothing.of_stage.at(name);
+      const double peak = is_trainer ? seen.trainer : seen.of_stage.at(name);
+      CAPTURE(name, own / mib, bytes / mib, peak / mib);
+      CHECK(peak > 0.85 * (own + bytes));
+      CHECK(peak < 1.15 * (own + bytes));
+      CHECK((is_trainer || bytes > own / 2));  // else the program alone would be within 15%
+    }
   }
 }
 

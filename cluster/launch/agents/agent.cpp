@@ -16,8 +16,10 @@
 #include <thread>
 
 #include "cluster/launch/agents/agent_core.hpp"
+#include "cluster/launch/agents/munge.hpp"
 #include "cluster/launch/agents/program_build.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
+#include "cluster/launch/agents/stream_seal.hpp"
 #include "cluster/launch/line_splitter.hpp"
 #include "cluster/launch/process_group.hpp"
 
@@ -98,12 +100,18 @@ events::hello about_us(std::string build) {
           .memory_bytes = pages * page_bytes};
 }
 
+int refuse(const std::string& why) {
+  std::fprintf(stderr, "troupe agent: %s\n", why.c_str());
+  return 1;
+}
+
 /// The agent: a core, its processes and the two streams. One thread.
 class agent {
  public:
   agent(events::hello self, descriptor wake, descriptor signals, std::shared_ptr<news_queue> news,
-        process_group group)
-      : wake_(std::move(wake)),
+        process_group group, std::unique_ptr<stream_seal> seal)
+      : seal_(std::move(seal)),
+        wake_(std::move(wake)),
         signals_(std::move(signals)),
         news_(std::move(news)),
         group_(std::move(group)),
@@ -114,6 +122,11 @@ class agent {
 
   int run() {
     unsent_ = magic_line() + "\n";
+    if (seal_) {
+      const auto opening = seal_->opening();
+      if (!opening) return refuse(opening.error().text);
+      unsent_ += *opening;
+    }
     perform(core_.begin());
     flush();
     while (!left_) {
@@ -144,8 +157,20 @@ class agent {
     if (ready[3].revents != 0) {
       signalfd_siginfo which{};
       [[maybe_unused]] const auto taken = ::read(signals_.get(), &which, sizeof which);
-      perform(core_.cut_off("a signal asked this agent to end"));
+      perform(seal_ && which.ssi_signo == SIGTERM
+                  ? core_.asked_to_end(clock::now())
+                  : core_.cut_off("a signal asked this agent to end"));
     }
+  }
+
+  void read_order(std::string_view line) {
+    if (!seal_) return perform(core_.heard(line, clock::now()));
+    auto order = seal_->take(line);
+    if (!order) return perform(core_.cut_off("the launcher's stream has " + order.error().text));
+    unsent_ += order->answer;
+    if (!order->clear) return;
+    perform(core_.heard(*order->clear, clock::now()));
+    forget(*order->clear);
   }
 
   void read_orders() {
@@ -157,7 +182,7 @@ class agent {
       return perform(core_.cut_off("the launcher's stream has closed"));
     }
     orders_.feed({bytes.data(), static_cast<std::size_t>(count)},
-                 [this](std::string_view line) { perform(core_.heard(line, clock::now())); });
+                 [this](std::string_view line) { read_order(line); });
     explicit_bzero(bytes.data(), bytes.size());  // it may have been a secret
   }
 
@@ -170,7 +195,7 @@ class agent {
   void perform(const agent_core::effects& what) {
     for (const auto& effect : what) {
       if (const auto* tell = std::get_if<agent_core::tell>(&effect)) {
-        unsent_ += encode(tell->what) + "\n";
+        unsent_ += seal_ ? seal_->seal(encode(tell->what)) : encode(tell->what) + "\n";
       } else if (const auto* launch = std::get_if<agent_core::launch>(&effect)) {
         perform(start(launch->what));
       } else if (const auto* doomed = std::get_if<agent_core::kill>(&effect)) {
@@ -235,8 +260,9 @@ class agent {
     }
   }
 
-  descriptor wake_;     // eventfd
-  descriptor signals_;  // signalfd
+  const std::unique_ptr<stream_seal> seal_;  // or none
+  descriptor wake_;                          // eventfd
+  descriptor signals_;                       // signalfd
   std::shared_ptr<news_queue> news_;
   process_group group_;
   agent_core core_;
@@ -259,11 +285,17 @@ descriptor signals_to_end() {
 
 }  // namespace
 
-int run_agent() {
-  const auto refuse = [](const std::string& why) {
-    std::fprintf(stderr, "troupe agent: %s\n", why.c_str());
-    return 1;
-  };
+int run_agent(std::string_view way) {
+  std::unique_ptr<stream_seal> seal;
+  if (way == munge_word) {
+    auto witness = munge_witness();
+    if (!witness) return refuse(witness.error().text);
+    seal = std::make_unique<stream_seal>(stream_seal::end::agent, std::move(*witness));
+  } else if (way == sealed_word) {
+    seal = std::make_unique<stream_seal>(stream_seal::end::agent, stream_witness{});
+  } else if (!way.empty()) {
+    return refuse("\"" + std::string(way) + "\" is no way to carry its stream");
+  }
   descriptor signals = signals_to_end();
   descriptor wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!signals || !wake) return refuse("no descriptor is left");
@@ -280,7 +312,7 @@ int run_agent() {
            }});
   if (!group) return refuse(group.error().text);
   return agent(about_us(std::move(*build)), std::move(wake), std::move(signals), news,
-               std::move(*group))
+               std::move(*group), std::move(seal))
       .run();
 }
 

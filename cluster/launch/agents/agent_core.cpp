@@ -27,6 +27,7 @@ agent_core::effects agent_core::begin() {
 
 agent_core::effects agent_core::heard(std::string_view line, time_point now) {
   last_heard_ = now;
+  asked_.reset();
   if (ending_) return {};
   const auto order = decode_order(line);
   if (!order) return cut_off("the launcher wrote " + order.error().text);
@@ -59,6 +60,13 @@ agent_core::effects agent_core::obey(const agent_order& order) {
 agent_core::effects agent_core::cut_off(const std::string& why) {
   if (ending_ && ending_->empty() && running_.empty()) return leave_if_done();
   return end(milliseconds{0}, why);
+}
+
+agent_core::effects agent_core::asked_to_end(time_point now) {
+  if (!begun_) return cut_off("a signal asked this agent to end");
+  if (ending_) return {};
+  if (!asked_) asked_ = now;
+  return {tell{events::asked_to_end{}}};
 }
 
 // Calling again can only shorten the grace.
@@ -107,6 +115,9 @@ agent_core::effects agent_core::tick(time_point now) {
   // Where we ourselves stood still, what the launcher said meanwhile is yet to be read.
   const bool stood_still = now - std::exchange(last_tick_, now) > silence_ / 2;
   if (suspended_ || stood_still) last_heard_ = now;
+  if (asked_ && stood_still) asked_ = now;
+  if (asked_ && now - *asked_ > answer_time)
+    return cut_off("a signal asked this agent to end, and its launcher is gone");
   if (now - last_heard_ > silence_) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - last_heard_);
     return cut_off("nothing heard from the launcher for " + std::to_string(seconds.count()) + " s");

@@ -56,6 +56,8 @@ class agent_core {
 
   /// A launcher that says nothing at first is waited for so long.
   static constexpr std::chrono::seconds first_word{30};
+  /// A launcher that is asked to end answers within so long, or is gone.
+  static constexpr std::chrono::seconds answer_time{2};
 
   agent_core(events::hello self, time_point now);
 
@@ -65,6 +67,8 @@ class agent_core {
   [[nodiscard]] effects heard(std::string_view line, time_point now);
   /// The launcher's stream is at its end, or a signal asks the agent to end.
   [[nodiscard]] effects cut_off(const std::string& why);
+  /// A scheduler asks all processes of its job to end. The launcher is told, and decides.
+  [[nodiscard]] effects asked_to_end(time_point now);
   [[nodiscard]] effects started(const std::string& name);
   [[nodiscard]] effects refused(const std::string& name, const std::string& why);
   [[nodiscard]] effects wrote(std::string_view name, output_stream stream, std::string_view text);
@@ -85,6 +89,7 @@ class agent_core {
   bool left_ = false;
   std::optional<std::string> ending_;  // why
   std::chrono::milliseconds silence_ = first_word;
+  std::optional<time_point> asked_;  // to end, and not answered
   time_point last_heard_;
   time_point last_told_;
   time_point last_tick_;

@@ -52,6 +52,7 @@ std::optional<agent_order> order_of(const std::string& is, const json& what) {
 std::optional<agent_event> event_of(const std::string& is, const json& what) {
   const auto name = [&what] { return what.at("name").get<std::string>(); };
   if (is == "alive") return events::alive{};
+  if (is == "asked_to_end") return events::asked_to_end{};
   if (is == "hello")
     return events::hello{what.at("protocol").get<std::uint32_t>(),
                          what.at("build").get<std::string>(), what.at("host").get<std::string>(),
@@ -132,6 +133,9 @@ std::string encode(const agent_event& event) {
                      },
                      [](const events::alive&) {
                        return json{{"is", "alive"}};
+                     },
+                     [](const events::asked_to_end&) {
+                       return json{{"is", "asked_to_end"}};
                      },
                  },
                  event));

@@ -22,8 +22,9 @@ namespace troupe::cluster {
 
 inline constexpr std::string_view agent_magic = "troupe agent, protocol";
 inline constexpr std::uint32_t agent_protocol_version = 1;
-/// Of a child's output that one event carries, so that the event fits a line_splitter's line.
-inline constexpr std::size_t most_text_bytes = 8 << 10;
+/// Of a child's output that one event carries, so that the event fits a line_splitter's line, also
+/// where it is sealed and each byte became six.
+inline constexpr std::size_t most_text_bytes = 6 << 10;
 
 /// Values of an order or event. Copyable, comparable.
 namespace orders {
@@ -115,12 +116,17 @@ struct alive {
   bool operator==(const alive&) const = default;
 };
 
+/// The scheduler asks this host's processes to end; they go on until the launcher ends them.
+struct asked_to_end {
+  bool operator==(const asked_to_end&) const = default;
+};
+
 }  // namespace events
 
 using agent_order = std::variant<orders::begin, orders::start, orders::kill, orders::suspend,
                                  orders::resume, orders::alive, orders::end>;
 using agent_event = std::variant<events::hello, events::started, events::refused, events::line,
-                                 events::ended, events::alive>;
+                                 events::ended, events::alive, events::asked_to_end>;
 
 /// One line, without its newline. Bytes that are no UTF-8 are replaced.
 [[nodiscard]] std::string encode(const agent_order& order);

@@ -10,7 +10,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds longest_interval{1000};
 constexpr int words_in_a_silence = 4;   // so that one that is late does no harm
-constexpr std::size_t most_lines = 20;  // that are kept to explain an end
+constexpr std::size_t most_lines = 60;  // that are kept to explain an end
 constexpr std::size_t most_quoted = 120;
 
 void keep(std::deque<std::string>& lines, std::string_view line) {
@@ -27,6 +27,12 @@ std::string seconds_of(milliseconds time) {
 
 std::string agent_place::text() const {
   return "node " + node + (host.empty() ? "" : " (" + host + ")");
+}
+
+std::string agent_place::trial() const {
+  if (carrier == "srun") return "srun --overlap --nodelist=" + host + " true";
+  if (carrier == "mpirun") return "mpirun --host " + host + " true";
+  return "ssh " + host + " true";
 }
 
 session_core::session_core(agent_place place, milliseconds silence, milliseconds patience,
@@ -81,11 +87,17 @@ session_core::effects session_core::heard_event(std::string_view line) {
     processes_.erase(no->name);
     return lose(errc::io_failed, place_.text() + ": " + no->name + " was not started: " + no->why);
   }
+  if (std::holds_alternative<events::asked_to_end>(*event))
+    return {send{orders::alive{}}, asked_to_end{}};
   if (const auto* end = std::get_if<events::ended>(&*event)) {
     processes_.erase(end->name);
     return {process_ended{{end->name, static_cast<pid_t>(end->pid), end->code, end->signal}}};
   }
   return {};
+}
+
+session_core::effects session_core::garbled(const std::string& why) {
+  return lose(errc::bad_frame, place_.text() + ": its agent's stream has " + why);
 }
 
 session_core::effects session_core::heard_first(const agent_event& first) {
@@ -115,7 +127,8 @@ session_core::effects session_core::ended(const child_exit& how) {
   }
   if (state_ != state::ready)
     return lose(errc::address_unavailable, explain_start(place_, how, errors_, shell_out_));
-  const std::string carrier = place_.host.empty() ? "its agent" : "its agent, or the ssh to it,";
+  const std::string carrier =
+      place_.host.empty() ? "its agent" : "its agent, or the " + place_.carrier + " to it,";
   child_exit named = how;
   named.name = carrier;
   return lose(errc::peer_lost,
@@ -131,8 +144,8 @@ session_core::effects session_core::tick(time_point now) {
     if (quiet <= patience_) return {};
     return lose(errc::address_unavailable,
                 place_.text() + ": no agent has answered within " + seconds_of(patience_) +
-                    (errors_.empty() ? "" : " (" + errors_.back() + ")") + "; see whether `ssh " +
-                    place_.host + " true` ends there");
+                    (errors_.empty() ? "" : " (" + errors_.back() + ")") + "; see whether `" +
+                    place_.trial() + "` ends there");
   }
   if (quiet > silence_)
     return lose(errc::peer_lost, place_.text() + ": its agent has been silent for " +

@@ -16,12 +16,15 @@ namespace troupe::cluster {
 /// How an agent is reached, for words about it.
 struct agent_place {
   std::string node;   ///< "beta"
-  std::string host;   ///< What ssh is told; empty: a child process on this machine.
+  std::string host;   ///< What its carrier is told; empty: a child process on this machine.
   std::string build;  ///< Of our own program, which the agent's must equal.
   std::string program;
+  std::string carrier = "ssh";  ///< Or "srun", "mpirun": what starts it on the host.
 
   /// "node beta (10.0.0.2)"
   [[nodiscard]] std::string text() const;
+  /// What a user types to try the carrier: "ssh 10.0.0.2 true"
+  [[nodiscard]] std::string trial() const;
 };
 
 /// A launcher's view of one agent: from the first bytes of its shell to the end of its processes. A
@@ -62,7 +65,11 @@ class session_core {
     error why;
     bool operator==(const lost&) const = default;
   };
-  using effect = std::variant<send, ready, show, warn, process_ended, lost>;
+  /// The scheduler asks the run to end.
+  struct asked_to_end {
+    bool operator==(const asked_to_end&) const = default;
+  };
+  using effect = std::variant<send, ready, show, warn, process_ended, lost, asked_to_end>;
   using effects = std::vector<effect>;
 
   session_core(agent_place place, std::chrono::milliseconds silence,
@@ -70,6 +77,8 @@ class session_core {
 
   /// A line of the agent's standard output or error, or of the ssh or shell before it.
   [[nodiscard]] effects heard(output_stream stream, std::string_view line, time_point now);
+  /// What came is nothing that the agent can have said.
+  [[nodiscard]] effects garbled(const std::string& why);
   /// The agent has ended, or the ssh that reached it.
   [[nodiscard]] effects ended(const child_exit& how);
   [[nodiscard]] effects tick(time_point now);
@@ -112,6 +121,20 @@ class session_core {
 [[nodiscard]] std::vector<std::string> ssh_words(const std::string& host,
                                                  const std::vector<std::string>& options,
                                                  const std::string& program);
+
+/// The words with which srun, within its allocation, and Open MPI's mpirun start a command on one
+/// host: `options` go before it.
+[[nodiscard]] std::vector<std::string> srun_words(const std::string& host,
+                                                  const std::vector<std::string>& options,
+                                                  const std::vector<std::string>& command);
+[[nodiscard]] std::vector<std::string> mpirun_words(const std::string& host,
+                                                    const std::vector<std::string>& options,
+                                                    const std::vector<std::string>& command);
+
+/// The same as explain_start for what srun or mpirun wrote, without the node's name; empty: nothing
+/// of it is known.
+[[nodiscard]] std::string explain_scheduler(const agent_place& place,
+                                            const std::deque<std::string>& errors);
 
 /// Why an agent has ended before it said who it is, in one line: what its ssh and shell wrote on
 /// standard error, turned into what is wrong and what to do. `shell_out`: what they wrote on

@@ -48,9 +48,15 @@ std::string with_host(std::string_view text, const std::string& host) {
   return out;
 }
 
-/// The first line with what went wrong.
+/// The line with what went wrong: what the agent wrote itself, else the last one that is no rule of
+/// mpirun's.
 std::string quoted(const std::deque<std::string>& lines) {
-  return lines.empty() ? "" : " (" + lines.back() + ")";
+  const std::string* chosen = nullptr;
+  for (const auto& line : lines) {
+    if (line.starts_with("troupe agent: ")) return " (" + line + ")";
+    if (!line.starts_with("---")) chosen = &line;
+  }
+  return chosen == nullptr ? "" : " (" + *chosen + ")";
 }
 
 const known_failure* find_failure(const std::deque<std::string>& errors) {
@@ -80,6 +86,7 @@ std::string explain_start(const agent_place& place, const child_exit& how,
                           const std::deque<std::string>& errors,
                           const std::deque<std::string>& shell_out) {
   const std::string begin = place.text() + ": ";
+  if (const auto known = explain_scheduler(place, errors); !known.empty()) return begin + known;
   if (how.code == shell_cannot_find || how.code == shell_cannot_execute)
     return begin + "the program " + place.program + " cannot be started there" + quoted(errors) +
            "; copy it to that host, or name its path with `program` in its [[node]]";
@@ -88,10 +95,10 @@ std::string explain_start(const agent_place& place, const child_exit& how,
       how.code == ssh_failed && !place.host.empty() ? find_failure(errors) : nullptr;
   if (known != nullptr) return begin + with_host(known->meaning, place.host) + quoted(errors);
   child_exit named = how;
-  named.name = place.host.empty() ? "its agent" : "ssh, or what it ran there,";
+  named.name = place.host.empty() ? "its agent" : place.carrier + ", or what it ran there,";
   const auto& last = errors.empty() ? shell_out : errors;
   return begin + describe(named) + " before the agent answered" + quoted(last) +
-         (place.host.empty() ? "" : "; see what `ssh " + place.host + "` does");
+         (place.host.empty() ? "" : "; see what `" + place.trial() + "` does");
 }
 
 }  // namespace troupe::cluster

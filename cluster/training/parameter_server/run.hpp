@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cluster/config/command_line.hpp"
+#include "cluster/config/sources/command_line.hpp"
 #include "cluster/training/parameter_server/application.hpp"
 #include "cluster/training/saving/exit_codes.hpp"
 #include "messages/base/error.hpp"

@@ -8,7 +8,8 @@ namespace troupe::cluster {
 namespace {
 
 std::filesystem::path folder_of_settings(const trainer_config& config) {
-  const auto folder = config.config_file.parent_path();
+  const auto& files = config.config_files;
+  const auto folder = files.empty() ? std::filesystem::path() : files.back().parent_path();
   return folder.empty() ? std::filesystem::path(".") : folder;
 }
 

@@ -59,6 +59,29 @@ inline std::string bytes_of(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+/// Has each of two hosts, and home, know the others by name.
+inline void know_each_other(const test_hosts& hosts) {
+  std::string names = "127.0.0.1 localhost\n";
+  for (const auto* host : {&hosts.home(), &hosts.at(0), &hosts.at(1)})
+    names += host->address() + " " + host->name() + "\n";
+  for (const auto* host : {&hosts.home(), &hosts.at(0), &hosts.at(1)})
+    hosts.write_names(host->name(), names);
+}
+
+/// Waits until nothing on two hosts and at home has to do with the program, and returns what still
+/// does when `limit` has passed.
+inline std::string programs_left(const test_hosts& hosts, std::chrono::milliseconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    std::string left;
+    for (const auto* host : {&hosts.home(), &hosts.at(0), &hosts.at(1)})
+      for (const auto& each : host->processes_with(TROUPE_PROGRAM))
+        left += host->name() + ": " + std::to_string(each.pid) + " " + each.command + "\n";
+    if (left.empty() || std::chrono::steady_clock::now() > end) return left;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 /// Waits until a file has something in it; false after a minute.
 inline bool wait_for_content(const std::filesystem::path& file) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);

@@ -139,6 +139,9 @@ TEST_CASE("troupe check shows which stage would run where") {
   CHECK_THAT(outcome.out, ContainsSubstring("0      conv1 .. layer2.1"));
   CHECK_THAT(outcome.out, ContainsSubstring("1      layer3.0 .. fc"));
   CHECK_THAT(outcome.out, ContainsSubstring("beta   this machine  1"));
+  CHECK_THAT(outcome.out, ContainsSubstring("  threads  memory\n0 "));
+  CHECK_THAT(outcome.out, ContainsSubstring(" MiB\n1 "));
+  CHECK_THAT(outcome.out, ContainsSubstring("\ntrainer  -"));
   CHECK_FALSE(std::filesystem::exists(folder / "weights.safetensors"));
 }
 
@@ -150,12 +153,38 @@ TEST_CASE("troupe check names every error of a file, and launch refuses it") {
   const auto checked = run_other(TROUPE_COMMAND, {"check", file});
   INFO(checked.err);
   CHECK(checked.code == 2);
-  CHECK_THAT(checked.err, ContainsSubstring(file + ":4: cluster.silense: unknown key; did you mean "
-                                                   "silence?"));
-  CHECK_THAT(checked.err, ContainsSubstring(file + ":9: node.stages: expected a list of integers"));
-  CHECK_THAT(checked.err, ContainsSubstring(file + ":11: train.batch_size: expected an integer"));
+  CHECK_THAT(checked.err,
+             ContainsSubstring(file + ":4:1: cluster.silense: unknown key; did you mean "
+                                      "silence?"));
+  CHECK_THAT(checked.err,
+             ContainsSubstring(file + ":9:11: node.stages: expected a list of integers"));
+  CHECK_THAT(checked.err,
+             ContainsSubstring(file + ":11:14: train.batch_size: expected an integer"));
   const auto launched = run_other(TROUPE_COMMAND, {"launch", file});
   CHECK(launched.code == 2);
+}
+
+TEST_CASE("several files and --set reach the program of a launch, and say which one it is") {
+  const scratch_folder folder;
+  const auto base = write_config(
+      folder / "base.toml", "[cluster]\nprogram = \"no_such_program\"\n" +
+                                small_run(folder / "${TROUPE_TEST_NAME:-weights}.safetensors"));
+  const auto here = write_config(folder / "here.toml", local_cluster);
+  const auto outcome =
+      run_other(TROUPE_COMMAND, {"launch", base, here, "--set", "train.epochs=2", "--set",
+                                 "pipeline.credits=1", "--", "--no-progress"});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(std::filesystem::exists(folder / "weights.safetensors"));
+  const auto checked =
+      run_other(TROUPE_COMMAND, {"check", here, base, "--set", "cluster.program=" TROUPE_PROGRAM,
+                                 "--set", "pipeline.stages=1"});
+  INFO(checked.err);
+  REQUIRE(checked.code == 0);
+  CHECK_THAT(checked.out, ContainsSubstring("\n0 ") && !ContainsSubstring("\n1 "));
+  const auto wrong = run_other(TROUPE_COMMAND, {"check", base, here, "--set", "train.ephocs=2"});
+  CHECK(wrong.code == 2);
+  CHECK_THAT(wrong.err, ContainsSubstring("--set train.ephocs: unknown key; did you mean epochs?"));
 }
 
 TEST_CASE("troupe launch says what it cannot run") {
@@ -168,9 +197,9 @@ TEST_CASE("troupe launch says what it cannot run") {
     CHECK_THAT(outcome.err, ContainsSubstring(word));
   };
   refused("[pipeline]\nstages = 2\n", "cluster.program is left out");
-  refused("[cluster]\nprogram = 3\n", ":2: cluster.program: is no text");
+  refused("[cluster]\nprogram = 3\n", ":2:11: cluster.program: expected a text, got the integer 3");
   refused("[cluster]\nprogram = \"no_such_program\"\n", "no program \"no_such_program\" beside");
-  refused("[cluster\n", ":1: not valid TOML");
+  refused("[cluster\n", ":1:9: not valid TOML");
   const auto none = run_other(TROUPE_COMMAND, {"launch", folder / "none.toml"});
   CHECK_THAT(none.err, ContainsSubstring("none.toml cannot be read"));
 }

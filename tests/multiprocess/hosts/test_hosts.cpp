@@ -227,8 +227,10 @@ test_hosts::test_hosts(const std::vector<std::string>& names) {
         "HostKey " + path("host_key") + "\nAuthorizedKeysFile " + path("authorized_keys") +
             "\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin prohibit-password\n");
   const std::string own_memory = "ip link set lo up && mount -t tmpfs tmpfs /dev/shm && ";
+  write(folder_ / "names-home", read("/etc/hosts"), fs::perms(0644));
   home_ = start("home",
-                own_memory + "ip link add br0 type bridge && ip addr add " + subnet +
+                own_memory + "mount -t tmpfs tmpfs /run && mount --bind " + path("names-home") +
+                    " /etc/hosts && ip link add br0 type bridge && ip addr add " + subnet +
                     "1/24 dev br0 && ip link set br0 up && echo is up && exec sleep infinity",
                 "is up");
   home_.address_ = subnet + std::string("1");

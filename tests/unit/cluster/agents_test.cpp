@@ -90,7 +90,8 @@ TEST_CASE("every order and event comes back from its line as it was") {
       events::refused{"stage-0", "no \"such\" folder"},
       events::line{"stage-0", output_stream::err, "tab\tand \x1b[1mcolour"},
       events::ended{"stage-0", 12, 3, 0},
-      events::alive{}};
+      events::alive{},
+      events::asked_to_end{}};
   for (const auto& each : some_events) {
     const auto line = encode(each);
     INFO(line);
@@ -162,6 +163,33 @@ TEST_CASE("an agent whose launcher breaks off kills its processes at once") {
   const auto last = agent.ended({"stage-0", 5, 0, 9});
   REQUIRE(find<agent_core::leave>(last) != nullptr);
   CHECK(find<agent_core::leave>(last)->why == "gone");
+}
+
+TEST_CASE("an agent whose scheduler asks it to end leaves that to its launcher while it answers") {
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  CHECK(agent.asked_to_end(begin_of_time) ==
+        agent_core::effects{agent_core::tell{events::asked_to_end{}}});
+  auto now = begin_of_time;
+  for (int i = 0; i < 40; ++i) {
+    now += 250ms;
+    CHECK(agent.heard(encode(agent_order(orders::alive{})), now).empty());
+    CHECK(find<agent_core::end_all>(agent.tick(now)) == nullptr);
+  }
+  auto lonely = agent_core(who, begin_of_time);
+  CHECK(lonely.heard(encode(agent_order(orders::begin{60'000})), begin_of_time).empty());
+  run(lonely, "stage-0");
+  now = begin_of_time;
+  CHECK(find<agent_core::tell>(lonely.asked_to_end(now)) != nullptr);
+  CHECK(find<agent_core::end_all>(lonely.tick(now += 1900ms)) == nullptr);
+  CHECK(find<agent_core::end_all>(lonely.tick(now += 200ms)) != nullptr);
+}
+
+TEST_CASE("a session that hears that its scheduler wants an end answers, and says so") {
+  auto session = ready_session();
+  CHECK(session.heard(output_stream::out, encode(agent_event(events::asked_to_end{})),
+                      begin_of_time) ==
+        session_core::effects{session_core::send{orders::alive{}}, session_core::asked_to_end{}});
 }
 
 TEST_CASE("an agent without processes leaves at once when its launcher breaks off") {
@@ -322,6 +350,32 @@ TEST_CASE("what ssh says is told with host, meaning and remedy") {
              ContainsSubstring("exited with code 255 before the agent answered (some words"));
   CHECK_THAT(explain_start(beta, {"beta", 1, 0, 0}, {}, {"This account is not available."}),
              ContainsSubstring("This account is not available."));
+}
+
+TEST_CASE("what srun and mpirun say is told with host, meaning and remedy") {
+  const auto explained = [](const std::string& carrier, const std::deque<std::string>& lines) {
+    auto place = beta;
+    place.carrier = carrier;
+    return explain_start(place, {"beta", 1, 1, 0}, lines, {});
+  };
+  CHECK(explained("srun", {"slurmstepd-beta: error: execve(): /opt/trainer: No such file",
+                           "srun: error: beta: task 0: Exited with exit code 2"}) ==
+        "node beta (10.0.0.2): the program /opt/trainer cannot be started there; copy it to that "
+        "host, or name its path with `program` in its [[node]] (slurmstepd-beta: error: execve(): "
+        "/opt/trainer: No such file)");
+  CHECK_THAT(explained("srun", {"srun: error: Unable to confirm allocation for job 7: Invalid job "
+                                "id specified"}),
+             ContainsSubstring("the allocation has ended"));
+  CHECK_THAT(explained("mpirun", {"-----", "mpirun has detected an attempt to run as root."}),
+             ContainsSubstring("Open MPI refuses to run as root"));
+  CHECK_THAT(explained("mpirun", {"ssh: Could not resolve hostname beta", "-----",
+                                  "ORTE was unable to reliably start one or more daemons."}),
+             ContainsSubstring("see that ssh reaches the host") &&
+                 ContainsSubstring("(ssh: Could not resolve hostname beta)"));
+  CHECK_THAT(
+      explained("mpirun", {"troupe agent: munge: no socket", "Primary job terminated", "---"}),
+      ContainsSubstring("(troupe agent: munge: no socket); see what `mpirun --host "
+                        "10.0.0.2 true` does"));
 }
 
 TEST_CASE("ssh gets the user's options before the host, and the path as one word") {

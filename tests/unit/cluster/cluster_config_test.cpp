@@ -1,5 +1,7 @@
 // The tables [cluster] and [[node]]: what they reach, and every way in which they can be wrong.
 
+#include <stdlib.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <string>
@@ -91,6 +93,49 @@ TEST_CASE("the sample of two hosts is accepted") {
   CHECK(node_of_stages(c, 2).value() == std::vector<std::size_t>{0, 1});
 }
 
+TEST_CASE("the keys of schedulers reach their members, and a host file gives the nodes") {
+  const folder here;
+  const auto hosts = here.write("hosts", "alpha slots=4\nbeta slots=4\n");
+  const auto c = config_of({"--stages", "2", "--config",
+                            here.write("run.toml",
+                                       "[cluster]\nlaunch = \"mpi\"\n"
+                                       "host_file = \"" +
+                                           hosts +
+                                           "\"\nstream = \"munge\"\n"
+                                           "mpi_options = [\"-v\"]\n"
+                                           "slurm_options = [\"-Q\"]\n")});
+  CHECK(c.cluster.launch == launch_way::mpi);
+  CHECK(c.cluster.host_file == hosts);
+  CHECK(c.cluster.stream == stream_proof::munge);
+  CHECK(c.cluster.mpi_options == std::vector<std::string>{"-v"});
+  CHECK(c.cluster.slurm_options == std::vector<std::string>{"-Q"});
+  CHECK(c.link.transport == transport::tcp);
+  REQUIRE(c.cluster.nodes.size() == 2);
+  CHECK(c.cluster.nodes[0].name == "alpha");
+  CHECK(threads_of_stages(c, 1) == std::vector<int>{4, 4});
+}
+
+TEST_CASE("the samples of schedulers are accepted, Slurm's within an allocation") {
+  const std::string folder_of_samples = TROUPE_SOURCE_DIR "/docs/examples/";
+  CHECK(config_of({"--config", folder_of_samples + "mpi.toml"}).cluster.nodes.size() == 2);
+  const std::vector<std::pair<const char*, const char*>> allocation{
+      {"SLURM_JOB_ID", "7"},
+      {"SLURM_JOB_NODELIST", "n[1-2]"},
+      {"SLURM_JOB_CPUS_PER_NODE", "8(x2)"}};
+  for (const auto& [name, value] : allocation) ::setenv(name, value, 1);
+  const auto c = config_of({"--config", folder_of_samples + "slurm.toml"});
+  const folder here;
+  const auto many = error_of(
+      {"--config", here.write("run.toml", "[cluster]\nlaunch = \"slurm\"\n"), "--stages", "1"});
+  for (const auto& each : allocation) ::unsetenv(each.first);
+  REQUIRE(c.cluster.nodes.size() == 2);
+  CHECK(c.cluster.nodes[1].host == "n2");
+  CHECK(c.cluster.nodes[1].cores == 8);
+  CHECK_THAT(many, ContainsSubstring("2 hosts are too many for 1 stage"));
+  CHECK_THAT(error_of({"--config", folder_of_samples + "slurm.toml"}),
+             ContainsSubstring("cluster.launch: this process is in no allocation of Slurm's"));
+}
+
 TEST_CASE("threads of stages without nodes are shares of this machine's cores") {
   CHECK(threads_of_stages(config_of({"--stages", "2"}), 8) == std::vector<int>{4, 4});
   CHECK(threads_of_stages(config_of({"--stages", "2", "--threads-per-stage", "3"}), 8) ==
@@ -99,44 +144,56 @@ TEST_CASE("threads of stages without nodes are shares of this machine's cores") 
 
 TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, key and remedy") {
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"[cluster]\nlaunch = \"rsh\"\n", "run.toml:2: cluster.launch: unknown value \"rsh\""},
-      {"[cluster]\nlaunch = 3\n", "run.toml:2: cluster.launch: expected a text, got the integer 3"},
-      {"[cluster]\nsilence = 0\n", "run.toml:2: cluster.silence: 0 is out of range; allowed: 1 to"},
+      {"[cluster]\nlaunch = \"rsh\"\n", "run.toml:2:10: cluster.launch: unknown value \"rsh\""},
+      {"[cluster]\nlaunch = 3\n",
+       "run.toml:2:10: cluster.launch: expected a text, got the integer 3"},
+      {"[cluster]\nsilence = 0\n",
+       "run.toml:2:11: cluster.silence: 0 is out of range; allowed: 1 to"},
       {"[cluster]\nprogramm = \"x\"\n",
-       "run.toml:2: cluster.programm: unknown key; did you mean program?"},
+       "run.toml:2:1: cluster.programm: unknown key; did you mean program?"},
       {"[cluster]\nnetwork = \"10.0.0.1/8\"\n",
-       "run.toml:2: cluster.network: \"10.0.0.1/8\" is not a network"},
-      {"[cluster]\nlaunch = \"ssh\"\n", "run.toml:2: cluster.launch: ssh needs hosts"},
-      {"[cluster]\nlaunch = \"none\"\n", "run.toml:2: cluster.launch: where others start"},
-      {"[node]\nname = \"alpha\"\n", "run.toml:1: [node]: write [[node]], once for each node"},
-      {"node = 3\n", "run.toml:1: [node]: write [[node]]"},
-      {"[[node]]\n", "run.toml:1: [[node]]: table 1 of them is empty"},
-      {"[[nodes]]\nname = \"alpha\"\n", "run.toml:1: [nodes]: unknown table; did you mean [node]?"},
-      {two_nodes + "nam = \"x\"\n", "run.toml:9: node.nam: unknown key; did you mean name?"},
-      {two_nodes + "cores = \"two\"\n", "run.toml:9: node.cores: expected an integer"},
-      {two_nodes + "stages = [\"0\"]\n", "run.toml:9: node.stages: expected a list of integers"},
-      {two_nodes + "stages = [-1]\n", "run.toml:9: node.stages: expected a list of integers"},
-      {two_nodes + "stages = [1, 1]\n", "run.toml:9: node.stages: \"1\" stands in the list twice"},
+       "run.toml:2:11: cluster.network: \"10.0.0.1/8\" is not a network"},
+      {"[cluster]\nlaunch = \"ssh\"\n", "run.toml:2:10: cluster.launch: ssh needs hosts"},
+      {"[cluster]\nlaunch = \"mpi\"\n", "run.toml:2:10: cluster.launch: mpi needs hosts"},
+      {"[cluster]\nstream = \"open\"\n", "run.toml:2:10: cluster.stream: unknown value \"open\""},
+      {"[cluster]\nhost_file = \"hosts\"\n", "run.toml:2:13: cluster.host_file: is mpirun's"},
+      {"[cluster]\nlaunch = \"mpi\"\nhost_file = \"/nowhere/hosts\"\n",
+       "run.toml:3:13: cluster.host_file: /nowhere/hosts cannot be read: No such file"},
+      {"[cluster]\nlaunch = \"mpi\"\n[[node]]\nname = \"alpha\"\nhost = \"me@x\"\n",
+       "run.toml:5:8: node.host: \"me@x\" names a user, which only ssh takes"},
+      {"[cluster]\nlaunch = \"none\"\n", "run.toml:2:10: cluster.launch: where others start"},
+      {"[node]\nname = \"alpha\"\n", "run.toml:1:2: [node]: write [[node]], once for each node"},
+      {"node = 3\n", "run.toml:1:1: [node]: write [[node]]"},
+      {"[[node]]\n", "run.toml:1:1: [[node]]: table 1 of them is empty"},
+      {"[[nodes]]\nname = \"alpha\"\n",
+       "run.toml:1:3: [nodes]: unknown table; did you mean [node]?"},
+      {two_nodes + "nam = \"x\"\n", "run.toml:9:1: node.nam: unknown key; did you mean name?"},
+      {two_nodes + "cores = \"two\"\n", "run.toml:9:9: node.cores: expected an integer"},
+      {two_nodes + "stages = [\"0\"]\n", "run.toml:9:11: node.stages: expected a list of integers"},
+      {two_nodes + "stages = [-1]\n", "run.toml:9:11: node.stages: expected a list of integers"},
+      {two_nodes + "stages = [1, 1]\n",
+       "run.toml:9:10: node.stages: \"1\" stands in the list twice"},
       {two_nodes + "stages = [7]\n",
-       "run.toml:9: node.stages: node \"beta\": stage 7 does not exist; the pipeline has 2"},
+       "run.toml:9:10: node.stages: node \"beta\": stage 7 does not exist; the pipeline has 2"},
       {two_nodes + "stages = [0, 1]\n", "node \"alpha\" is left without a stage"},
       {two_nodes + "environment = [\"A\"]\n",
-       "run.toml:9: node.environment: \"A\" is not NAME=VALUE"},
-      {two_nodes + "network = \"here\"\n", "run.toml:9: node.network: \"here\" is not a network"},
+       "run.toml:9:15: node.environment: \"A\" is not NAME=VALUE"},
+      {two_nodes + "network = \"here\"\n",
+       "run.toml:9:11: node.network: \"here\" is not a network"},
       {two_nodes + "address = \"10.0.0.2\"\nnetwork = \"10.0.0.0/8\"\n",
-       "run.toml:10: node.network: says where its processes listen, and so does address"},
+       "run.toml:10:11: node.network: says where its processes listen, and so does address"},
       {two_nodes + "[[node]]\nname = \"alpha\"\nhost = \"x\"\n",
-       "run.toml:10: node.name: two nodes are named \"alpha\""},
+       "run.toml:10:8: node.name: two nodes are named \"alpha\""},
       {two_nodes + "[[node]]\nname = \"a b\"\nhost = \"x\"\n",
-       "run.toml:10: node.name: \"a b\" is no name of a node"},
+       "run.toml:10:8: node.name: \"a b\" is no name of a node"},
       {two_nodes + "[[node]]\nhost = \"x\"\n", "[[node]] 3: node.name: \"\" is no name of a node"},
-      {two_nodes + "[[node]]\nname = \"gamma\"\n", "run.toml:10: node.host: is left out"},
+      {two_nodes + "[[node]]\nname = \"gamma\"\n", "run.toml:10:8: node.host: is left out"},
       {two_nodes + "[[node]]\nname = \"gamma\"\nhost = \"-oProxyCommand=x\"\n",
-       "run.toml:11: node.host: \"-oProxyCommand=x\" is no host"},
+       "run.toml:11:8: node.host: \"-oProxyCommand=x\" is no host"},
       {two_nodes + "[link]\ntransport = \"shm\"\n",
-       "run.toml:10: link.transport: shared memory does not reach other hosts"},
+       "run.toml:10:13: link.transport: shared memory does not reach other hosts"},
       {two_nodes + "[pipeline]\nstages_in = \"threads\"\n",
-       "run.toml:10: pipeline.stages_in: stages in threads live in the trainer's process"},
+       "run.toml:10:13: pipeline.stages_in: stages in threads live in the trainer's process"},
   };
   for (const auto& [text, expected] : cases) {
     INFO(text);
@@ -158,10 +215,10 @@ TEST_CASE("every error of a file is told, in the order of its lines") {
   const auto file = here.write(
       "run.toml", "[train]\nsteps = \"x\"\n[cluster]\nlaunch = \"rsh\"\n[[node]]\ncores = -1\n");
   const std::vector<const char*> words{"--config", file.c_str()};
-  const auto all = errors_in_file(trainer, words);
+  const auto all = every_error(trainer, words);
   REQUIRE(all.size() == 3);
-  CHECK(all[0].starts_with(file + ":2: train.steps: "));
-  CHECK(all[1].starts_with(file + ":4: cluster.launch: "));
-  CHECK(all[2].starts_with(file + ":6: node.cores: "));
+  CHECK(all[0].starts_with(file + ":2:9: train.steps: "));
+  CHECK(all[1].starts_with(file + ":4:10: cluster.launch: "));
+  CHECK(all[2].starts_with(file + ":6:9: node.cores: "));
   CHECK(error_of({"--config", file}) == all[0]);
 }

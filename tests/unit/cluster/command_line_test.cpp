@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "cluster/config/command_line.hpp"
+#include "cluster/config/sources/command_line.hpp"
 #include "cluster/config/option.hpp"
 #include "cluster/config/option_fields.hpp"
 #include "cluster/training/parameter_server/settings.hpp"
@@ -358,12 +358,12 @@ TEST_CASE("a program has tables and defaults of its own, which others do not tak
         net_settings{.heads = 9, .width = 18});
   CHECK(error_of({"--config", file, "--heads", "5"}, other) ==
         "--heads: 5 heads (--heads 5) do not divide a width of 18 (net.width = 18 in " + file +
-            ":3)");
+            ":3:9)");
   CHECK(error_of({"--heads", "0"}, other) == "--heads: 0 is out of range; allowed: 1 to 64");
   CHECK(error_of({"--heads", "4"}).find("--heads: unknown flag") == 0);
   CHECK(error_of({"--config", file}) ==
         file +
-            ":1: [net]: unknown table; allowed: pipeline, model, optimizer, data, train, link, "
+            ":1:2: [net]: unknown table; allowed: pipeline, model, optimizer, data, train, link, "
             "observe, cluster, node");
 }
 

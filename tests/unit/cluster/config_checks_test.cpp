@@ -80,14 +80,14 @@ TEST_CASE("values that do not fit each other are refused by the name of the near
        "but a batch has 2 (--batch-size 2)"},
       {{"--config", file, "--batch-size", "5"},
        "--batch-size: 6 micro-batches (pipeline.micro_batches = 6 in " + file +
-           ":4) need as many samples, but a batch has 5 (--batch-size 5)"},
+           ":4:17) need as many samples, but a batch has 5 (--batch-size 5)"},
       {{"--cut", "a,b", "--stages", "2"},
        "--cut: a cut at 2 layers (--cut a, b) makes 3 stages, not 2 (--stages 2); name one layer "
        "less "
        "than stages, or none to have them balanced"},
       {{"--config", file, "--stages", "4"},
        "--stages: a cut at 2 layers (pipeline.cut = a, b in " + file +
-           ":2) makes 3 stages, not 4 (--stages 4); name one layer less than stages, or none to "
+           ":2:7) makes 3 stages, not 4 (--stages 4); name one layer less than stages, or none to "
            "have "
            "them balanced"},
       {{"--partition", "automatic", "--stages", "3"},
@@ -101,7 +101,7 @@ TEST_CASE("values that do not fit each other are refused by the name of the near
       {{"--config", file, "--link", "shm"},
        "--link: shm (--link shm) cannot connect stages in threads (pipeline.stages_in = threads "
        "in " +
-           file + ":5); allowed there: auto, loopback"},
+           file + ":5:13); allowed there: auto, loopback"},
   };
   for (const row& wrong : rows) CHECK(error_of(wrong.words) == wrong.text);
 }
@@ -111,9 +111,9 @@ TEST_CASE("a combination that a file gets wrong is named by file and line") {
   const std::string file =
       here.write("run.toml", "[train]\nbatch_size = 4\n\n[pipeline]\nmicro_batches = 8\n");
   CHECK(error_of({"--config", file}) ==
-        file + ":5: pipeline.micro_batches: 8 micro-batches (pipeline.micro_batches = 8 in " +
-            file + ":5) need as many samples, but a batch has 4 (train.batch_size = 4 in " + file +
-            ":2)");
+        file + ":5:17: pipeline.micro_batches: 8 micro-batches (pipeline.micro_batches = 8 in " +
+            file + ":5:17) need as many samples, but a batch has 4 (train.batch_size = 4 in " +
+            file + ":2:14)");
 }
 
 TEST_CASE("only stages in processes can be ended for hanging") {
@@ -150,7 +150,7 @@ TEST_CASE("an address that other machines reach needs a secret") {
   for (const char* closed : {"127.0.0.1:0", "127.9.8.7:7", "[::1]:7", "localhost:7"})
     CHECK(config_of({"--listen", closed}).link.listen == closed);
   const std::string file = here.write("c.toml", "[link]\nlisten = \"0.0.0.0:80\"\n");
-  CHECK(error_of({"--config", file}).starts_with(file + ":2: link.listen: other machines"));
+  CHECK(error_of({"--config", file}).starts_with(file + ":2:10: link.listen: other machines"));
   CHECK(error_of({"--join", "node3:7", "--node-name", "a"}) ==
         "--join: node3:7 is on another machine: name the file of the cluster's secret with "
         "--secret-file");
@@ -247,7 +247,7 @@ TEST_CASE("files that cannot be read or written are named before a run starts") 
   CHECK(config_of({"--save", here.file("w")}).train.save == here.file("w"));
   const std::string file = here.write("run.toml", "[train]\nsave = \"" + root + "\"\n");
   CHECK(error_of({"--config", file}) ==
-        file + ":2: train.save: " + root + " cannot be written: is a directory");
+        file + ":2:8: train.save: " + root + " cannot be written: is a directory");
 }
 
 TEST_CASE("only a file can be saved to, through links too") {
@@ -285,10 +285,10 @@ TEST_CASE("two outputs are not one file, however it is spelled, and none is the 
   const std::string file = here.write("run.toml", "[train]\nsave = \"" + one + "\"\n");
   CHECK(error_of({"--config", file, "--json", one}) ==
         "--json: " + one + " is the file of " + file +
-            ":2: train.save too; each needs one of its own");
+            ":2:8: train.save too; each needs one of its own");
   CHECK(error_of({"--config", file, "--save", file}) ==
         "--save: " + file + " holds the settings of this run (--config)");
-  CHECK(config_of({"--config", file}).config_file == file);
+  CHECK(config_of({"--config", file}).config_files == std::vector<std::filesystem::path>{file});
 }
 
 TEST_CASE("a partition is a word or cuts, and the last one given counts") {

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "cluster/config/command_line.hpp"
+#include "cluster/config/sources/command_line.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace troupe::cluster::testing {

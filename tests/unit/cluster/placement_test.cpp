@@ -23,11 +23,12 @@ places placed(std::uint32_t stages, const std::vector<node_room>& nodes) {
   return *made;
 }
 
+/// What is said, and behind it the number of the node that it is about.
 std::string refusal(std::uint32_t stages, const std::vector<node_room>& nodes) {
   const auto made = place_stages(stages, nodes);
   if (made) return "placed";
-  CHECK(made.error().code == errc::bad_config);
-  return made.error().text;
+  const auto node = made.error().node;
+  return made.error().text + (node ? " (node " + std::to_string(*node) + ")" : " (no one node)");
 }
 
 }  // namespace
@@ -47,12 +48,15 @@ TEST_CASE("stages that a node names stay there, and the others fill what is left
 }
 
 TEST_CASE("a placement that cannot be is refused with node and stage") {
-  CHECK_THAT(refusal(2, {}), ContainsSubstring("no node"));
-  CHECK_THAT(refusal(2, {{"a", 1, {2}}}), ContainsSubstring("node \"a\": stage 2 does not exist"));
+  CHECK_THAT(refusal(2, {}), ContainsSubstring("no node") && ContainsSubstring("(no one node)"));
+  CHECK_THAT(refusal(2, {{"a", 1, {2}}}), ContainsSubstring("node \"a\": stage 2 does not exist") &&
+                                              ContainsSubstring("(node 0)"));
   CHECK_THAT(refusal(2, {{"a", 1, {0}}, {"b", 1, {0}}}),
-             ContainsSubstring("node \"b\": stage 0 is on node \"a\" already"));
-  CHECK_THAT(refusal(1, {{"a", 1, {}}, {"b", 1, {}}}),
-             ContainsSubstring("node \"b\" is left without a stage"));
+             ContainsSubstring("node \"b\": stage 0 is on node \"a\" already") &&
+                 ContainsSubstring("(node 1)"));
+  CHECK_THAT(
+      refusal(1, {{"a", 1, {}}, {"b", 1, {}}}),
+      ContainsSubstring("node \"b\" is left without a stage") && ContainsSubstring("(node 1)"));
 }
 
 TEST_CASE("threads of a stage are a share of its node's cores, or what the user says") {

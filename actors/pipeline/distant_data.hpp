@@ -1,0 +1,47 @@
+#pragma once
+
+#include <caf/actor_system.hpp>
+#include <memory>
+
+#include "actors/futures/requester.hpp"
+#include "actors/interfaces.hpp"
+#include "actors/messages/data.hpp"
+#include "engine/data/dataset.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::actors {
+
+/// A data set that another node has opened. What is read here comes over the link, which is meant
+/// for few samples (a profile, a comparison): a run's batches go from `reader` to the stages. Used
+/// by threads that may wait. Ends before the actor system.
+class distant_data final : public engine::dataset {
+ public:
+  /// Has a node open the source as the options say. Errors: those of opening it there; peer_lost.
+  [[nodiscard]] static result<std::shared_ptr<const distant_data>> open(
+      caf::actor_system& system, node_names names, const host_actor& host,
+      const engine::dataset_options& options);
+
+  [[nodiscard]] const data_actor& reader() const noexcept { return reader_; }
+
+  [[nodiscard]] std::int64_t size(engine::split part) const override {
+    return part == engine::split::test ? what_.test_size : what_.train_size;
+  }
+  [[nodiscard]] std::int64_t classes() const override { return what_.classes; }
+  [[nodiscard]] std::vector<std::int64_t> sample_shape() const override {
+    return what_.sample_shape;
+  }
+  [[nodiscard]] std::int64_t labels_per_sample() const override { return what_.labels_per_sample; }
+  [[nodiscard]] result<engine::batch> read(engine::split part,
+                                           std::span<const std::int64_t> indices) const override;
+  /// Asks the node; where it does not answer any more, what it said last.
+  [[nodiscard]] std::uint64_t skipped() const override;
+
+ private:
+  distant_data(caf::actor_system& system, node_names names) : ask_(system, std::move(names)) {}
+
+  mutable requester ask_;
+  data_actor reader_;
+  data_described what_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,159 @@
+#include "cluster/config/checks/cluster_checks.hpp"
+
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "cluster/config/words.hpp"
+#include "cluster/hosts/network_range.hpp"
+#include "cluster/hosts/placement_core.hpp"
+#include "cluster/hosts/scheduler_nodes.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+// Where something about a node stands: "run.toml:12: node.host", or the node where it is left out.
+std::string at_node(const draft& whole, std::size_t node, const std::string& key) {
+  const auto* const set = whole.find("node[" + std::to_string(node) + "]." + key);
+  if (set != nullptr) return set->where() + ": ";
+  const auto* const name = whole.find("node[" + std::to_string(node) + "].name");
+  return (name != nullptr ? name->place : "[[node]] " + std::to_string(node + 1)) + ": node." +
+         key + ": ";
+}
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name.find_first_not_of(
+                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"
+                              "XYZ0123456789._-") == std::string::npos;
+}
+
+// Why a network cannot be one; empty: it can, or is left out.
+std::string wrong_network(const std::string& text) {
+  if (text.empty() || (text.find('/') != std::string::npos && network_range::parse(text)))
+    return "";
+  return '"' + text +
+         "\" is not a network; write an address whose host bits are 0 and its prefix, "
+         "as 10.0.0.0/8 or fd00::/64";
+}
+
+// What is wrong with one node, by itself: a key and why; nothing: it is fine.
+std::optional<std::pair<std::string, std::string>> fault_of(const node_entry& node,
+                                                            launch_way launch) {
+  using fault = std::pair<std::string, std::string>;
+  if (!is_plain_name(node.name))
+    return fault("name", '"' + node.name +
+                             "\" is no name of a node; use letters, digits, '.', '_' "
+                             "and '-'");
+  if (is_over_hosts(launch) && node.host.empty())
+    return fault("host",
+                 "is left out; name what " + std::string(word_of(launch)) + " is to be told");
+  if (is_over_hosts(launch) && launch != launch_way::ssh &&
+      node.host.find('@') != std::string::npos)
+    return fault("host", '"' + node.host + "\" names a user, which only ssh takes; write HOST");
+  if (node.host.starts_with('-') || node.host.find_first_of(" \t\"'") != std::string::npos)
+    return fault("host", '"' + node.host + "\" is no host; write HOST or USER@HOST");
+  if (!node.address.empty() && !node.network.empty())
+    return fault("network", "says where its processes listen, and so does address; leave one out");
+  if (const auto why = wrong_network(node.network); !why.empty()) return fault("network", why);
+  for (const auto& entry : node.environment)
+    if (entry.find('=') == std::string::npos || entry.starts_with('='))
+      return fault("environment", '"' + entry + "\" is not NAME=VALUE");
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<error> check_nodes(draft& whole, const registries&) {
+  const auto& config = whole.config.cluster;
+  std::vector<error> found;
+  const auto refuse = [&](std::size_t node, const std::string& key, const std::string& why) {
+    found.push_back({errc::bad_config, at_node(whole, node, key) + why});
+  };
+  for (std::size_t i = 0; i < config.nodes.size(); ++i) {
+    const auto& node = config.nodes[i];
+    if (const auto wrong = fault_of(node, config.launch)) refuse(i, wrong->first, wrong->second);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (config.nodes[j].name != node.name || node.name.empty()) continue;
+      refuse(i, "name", "two nodes are named \"" + node.name + "\"; give each its own name");
+      break;
+    }
+  }
+  return found;
+}
+
+std::vector<error> check_places(draft& whole, const registries&) {
+  if (whole.config.cluster.nodes.empty()) return {};
+  const auto rooms = rooms_of(whole.config, std::thread::hardware_concurrency());
+  const auto places = place_stages(whole.config.pipeline.stages, rooms);
+  if (places) return {};
+  const auto node = places.error().node;
+  return {{errc::bad_config, (node ? at_node(whole, *node, "stages") : "") + places.error().text}};
+}
+
+result<void> check_scheduler(draft& whole, const registries&) {
+  const auto& config = whole.config.cluster;
+  const auto refuse = [&whole](const std::string& key, const std::string& why) {
+    return fail(errc::bad_config, blame(whole, key, "cluster.launch") + why);
+  };
+  if (!config.host_file.empty() && config.launch != launch_way::mpi)
+    return refuse("cluster.host_file", "is mpirun's; choose launch = \"mpi\", or leave it out");
+  auto nodes = nodes_of_scheduler(config);
+  if (!nodes)
+    return refuse(config.host_file.empty() ? "cluster.launch" : "cluster.host_file",
+                  nodes.error().text);
+  const auto stages = whole.config.pipeline.stages;
+  if (config.nodes.empty() && nodes->size() > stages)
+    return refuse("cluster.launch", std::to_string(nodes->size()) + " hosts are too many for " +
+                                        std::to_string(stages) +
+                                        (stages == 1 ? " stage" : " stages") +
+                                        ", of which each host runs one at least; take fewer hosts, "
+                                        "or more stages (--stages)");
+  whole.config.cluster.nodes = std::move(*nodes);
+  return {};
+}
+
+result<void> check_cluster(draft& whole, const registries&) {
+  const auto& config = whole.config.cluster;
+  const link_config& link = whole.config.link;
+  const auto refuse = [&whole](const std::string& first, const std::string& second,
+                               const std::string& why) {
+    return fail(errc::bad_config, blame(whole, first, second) + why);
+  };
+  const std::string way(word_of(config.launch));
+  if (const auto why = wrong_network(config.network); !why.empty())
+    return refuse("cluster.network", "cluster.network", why);
+  const bool by_others = config.launch != launch_way::local || !config.nodes.empty();
+  if (by_others && whole.config.pipeline.stages_in == placement::threads)
+    return refuse("pipeline.stages_in", "cluster.launch",
+                  "stages in threads live in the trainer's process, and are launched nowhere; put "
+                  "them in processes, or leave [cluster] and [[node]] out");
+  if (is_over_hosts(config.launch) && config.nodes.empty())
+    return refuse("cluster.launch", "cluster.launch",
+                  way + " needs hosts; name them in [[node]] tables" +
+                      (config.launch == launch_way::mpi ? " or in a host_file" : ""));
+  if (config.launch == launch_way::none && !config.nodes.empty())
+    return refuse("cluster.launch", "cluster.launch",
+                  "\"none\" starts nothing on nodes; leave the [[node]] tables out, or choose ssh");
+  if (is_over_hosts(config.launch) && link.transport == transport::shm)
+    return refuse("link.transport", "cluster.launch",
+                  "shared memory does not reach other hosts, on which \"" + way +
+                      "\" starts the stages; choose auto or tcp");
+  if (config.launch == launch_way::none && link.listen.empty())
+    return refuse("cluster.launch", "link.listen",
+                  "where others start the processes, they must know where to join: name an address "
+                  "with --listen ([link] listen)");
+  if (!config.logs.empty() && config.nodes.empty())
+    return refuse("cluster.logs", "cluster.logs",
+                  "there is a file for each node, and no node; add [[node]] tables, or redirect "
+                  "what the program writes");
+  if (is_over_hosts(config.launch)) whole.config.link.transport = transport::tcp;
+  return {};
+}
+result<void> check_data_node(draft& whole, const registries&) {
+  const auto place = stage_of_data(whole.config, std::thread::hardware_concurrency());
+  if (place) return {};
+  return fail(errc::bad_config, whole.find("data.node")->where() + ": " + place.error().text);
+}
+
+}  // namespace troupe::cluster

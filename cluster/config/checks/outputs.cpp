@@ -1,0 +1,73 @@
+#include "cluster/config/checks/outputs.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/state/output_file.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct output {
+  std::string option;
+  fs::path file;
+  bool replaced_whole;  // at the end; else written to as the run goes on
+};
+
+std::vector<output> outputs_of(const trainer_config& config) {
+  std::vector<output> all;
+  const auto add = [&all](const char* option, const fs::path& file, bool replaced_whole) {
+    if (!file.empty()) all.push_back({option, file, replaced_whole});
+  };
+  add("train.save", config.train.save, true);
+  if (config.train.save_state && !config.train.save.empty())
+    add("train.save_state", state_file_of(config.train.save), true);
+  add("observe.json", config.observe.json, false);
+  add("observe.save_profile", config.observe.save_profile, true);
+  return all;
+}
+
+std::string where(const draft& whole, const std::string& option) {
+  const auto found = whole.given.find(option);
+  return found == whole.given.end() ? option : found->second.where();
+}
+
+// Why a file cannot be written, or created, there; empty: it can.
+std::string why_not(const output& what) {
+  const auto kind = engine::kind_of_special(what.file);
+  std::error_code error;
+  if (what.replaced_whole || kind == "a directory" || !fs::exists(what.file, error))
+    return engine::why_not_replaceable(what.file);
+  return ::access(what.file.c_str(), W_OK) == 0 ? "" : std::strerror(errno);
+}
+
+}  // namespace
+
+result<void> check_outputs(const draft& whole) {
+  const auto refuse = [&whole](const output& what, const std::string& why) {
+    return fail(errc::bad_config, where(whole, what.option) + ": " + what.file.string() + why);
+  };
+  std::vector<output> before;
+  for (const auto& each : outputs_of(whole.config)) {
+    if (const auto why = why_not(each); !why.empty())
+      return refuse(each, " cannot be written: " + why);
+    for (const auto& other : before)
+      if (engine::is_same_file(each.file, other.file))
+        return refuse(each, " is the file of " + where(whole, other.option) +
+                                " too; each needs one of its own");
+    for (const auto& settings : whole.config.config_files)
+      if (engine::is_same_file(each.file, settings))
+        return refuse(each, " holds the settings of this run (--config)");
+    before.push_back(each);
+  }
+  return {};
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,219 @@
+#include "cluster/doctor/doctor.hpp"
+
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "cluster/config/checks/checks.hpp"
+#include "cluster/doctor/edge_plan_core.hpp"
+#include "cluster/doctor/edges/words.hpp"
+#include "cluster/doctor/node_visit.hpp"
+#include "cluster/hosts/host_addresses.hpp"
+
+namespace troupe::cluster::doctor {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto facts_patience = 30s;
+constexpr auto listen_patience = 10s;
+constexpr auto probe_patience = 30s;
+
+/// A node, its agent and what its listener said.
+struct visited {
+  patient who;
+  agent_host host;
+  std::vector<folder_facts> folders;
+  requests::listen listen;
+  std::unique_ptr<node_visit> visit;  // null: it was not reached
+  edge_facts listener;                // with an address where it listens
+};
+
+/// What is to be examined, and how the processes connect.
+struct tour {
+  agent_plan plan;
+  std::string transport;
+  std::vector<std::size_t> places;  // of each stage, among `nodes`
+  std::vector<visited> nodes;       // the trainer's machine first
+};
+
+std::string trainer_name(const cluster_config& cluster) {
+  const bool is_taken = std::ranges::find(cluster.nodes, "trainer", &node_entry::name) !=
+                        cluster.nodes.end();
+  return is_taken ? "the trainer" : "trainer";
+}
+
+std::vector<std::string> stage_names(std::uint32_t stages) {
+  std::vector<std::string> out;
+  for (std::uint32_t i = 0; i < stages; ++i) out.push_back("stage-" + std::to_string(i));
+  return out;
+}
+
+/// A run without nodes has its stages on the trainer's machine, or where others start them.
+result<agent_plan> plan_of(const trainer_config& config) {
+  if (!config.cluster.nodes.empty())
+    return plan_agents(config, stage_names(config.pipeline.stages));
+  auto link = process_link_of(config.link);
+  if (!link) return tl::unexpected(link.error());
+  return agent_plan{.link = std::move(*link), .listen = config.link.listen, .agents = {}};
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& file) {
+  const auto parent = file.parent_path();
+  return parent.empty() ? std::filesystem::current_path() : std::filesystem::absolute(parent);
+}
+
+std::vector<folder_facts> trainer_folders(const trainer_config& config, const run_needs& needs) {
+  std::vector<folder_facts> out;
+  const auto add = [&out](const std::filesystem::path& file, const char* purpose,
+                          std::uint64_t bytes) {
+    if (!file.empty())
+      out.push_back({.path = folder_of(file).string(), .purpose = purpose, .needed_bytes = bytes});
+  };
+  add(config.train.save, "what is saved at the end (train.save)", needs.saved_bytes);
+  add(config.observe.json, "a line for each step (observe.json)", 0);
+  return out;
+}
+
+void place_stages_in(tour& all, const trainer_config& config, const run_needs& needs) {
+  const auto cores = std::thread::hardware_concurrency();
+  const auto threads = threads_of_stages(config, cores);
+  if (config.cluster.launch == launch_way::none) return;
+  const auto places = node_of_stages(config, cores);  // an error: there are no nodes
+  for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
+    all.places.push_back(places ? (*places)[stage] + 1 : 0);
+    auto& who = all.nodes[all.places.back()].who;
+    who.stages.push_back(stage);
+    who.threads += threads[stage];
+    who.what_is_needed = needs.of_what;
+    if (stage < needs.stage_bytes.size()) who.needed_bytes += needs.stage_bytes[stage];
+  }
+}
+
+tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs& needs) {
+  tour all{.plan = std::move(plan), .transport = {}, .places = {}, .nodes = {}};
+  all.transport = name_of(transport_of(all.plan.link));
+  visited trainer;
+  trainer.who.name = trainer_name(config.cluster);
+  trainer.who.starts_others_by_ssh = config.cluster.launch == launch_way::ssh;
+  trainer.host.name = trainer.who.name;
+  trainer.folders = trainer_folders(config, needs);
+  trainer.listen = {all.transport, all.plan.listen, ""};
+  all.nodes.push_back(std::move(trainer));
+  for (const auto& host : all.plan.agents.hosts) {
+    visited node;
+    node.who.name = host.name;
+    node.host = host;
+    if (!host.working_folder.empty())
+      node.folders.push_back(
+          {.path = host.working_folder.string(), .purpose = "its working folder"});
+    node.listen = {all.transport, "", ""};
+    // As a node does: see serve_as_node.
+    if (all.plan.link.transport == transport::tcp && !is_loopback(all.plan.listen))
+      node.listen = {all.transport, host.listen, host_of(all.plan.listen)};
+    all.nodes.push_back(std::move(node));
+  }
+  place_stages_in(all, config, needs);
+  if (all.transport == name_of(messages::link_transport::shm) &&
+      config.pipeline.stages_in == placement::processes)
+    for (auto& node : all.nodes)
+      node.who.shared_memory_processes = static_cast<int>(all.places.size()) + 1;
+  return all;
+}
+
+/// Reaches a node, has its facts, and has it listen.
+void examine_node(visited& node, const agent_plan& plan) {
+  auto opened = node_visit::open(plan, node.host);
+  if (!opened) {
+    node.who.lost = opened.error().text;
+    return;
+  }
+  node.visit = std::move(*opened);
+  const auto asked_at = wall_clock_ns();
+  const auto said = node.visit->ask(requests::facts{node.folders}, facts_patience);
+  auto facts = said.error.empty() ? decode_host(said.lines) : fail(errc::io_failed, said.error);
+  if (!facts) {
+    node.who.lost = facts.error().text;
+    return;
+  }
+  facts->asked_ns = asked_at;
+  facts->answered_ns = wall_clock_ns();
+  node.who.facts = std::move(*facts);
+  const auto listens = node.visit->begin(node.listen, listen_patience);
+  const auto where =
+      listens.error.empty() ? decode_edge(listens.lines) : fail(errc::io_failed, listens.error);
+  if (where)
+    node.listener = *where;
+  else
+    node.who.listening_error = where.error().text;
+}
+
+edge_facts probe(visited& from, const visited& to, const std::string& transport) {
+  const auto said =
+      from.visit->ask(requests::probe{transport, to.listener.address}, probe_patience);
+  auto facts = decode_edge(said.lines);
+  edge_facts out = facts ? std::move(*facts) : edge_facts{};
+  out.from = from.who.name;
+  out.to = to.who.name;
+  out.address = to.listener.address;
+  out.port_range = to.listener.port_range;
+  out.ours.by = transport;
+  if (!said.error.empty() && out.ours.error.empty()) out.ours.error = said.error;
+  return out;
+}
+
+std::vector<edge_facts> probe_edges(tour& all, bool wraps) {
+  std::vector<edge_facts> out;
+  for (const auto& [one, other] : edges_to_probe(all.nodes.size(), all.places, wraps)) {
+    auto& from = all.nodes[one];
+    const auto& to = all.nodes[other];
+    // What a node lacks is its own finding.
+    if (from.who.facts && to.who.facts && !to.listener.address.empty())
+      out.push_back(probe(from, to, all.transport));
+  }
+  return out;
+}
+
+finding of_preparing(const error& why, const std::string& trainer) {
+  if (why.code == errc::bad_data)
+    return {severity::error, "data", trainer, why.text,
+            "put the data there on this machine, or name where they are ([data] source)"};
+  return {severity::error, "settings", "", why.text, "change the settings that are named"};
+}
+
+}  // namespace
+
+examination examine(const trainer_config& config, const needs_of& needs_of_run) {
+  examination out;
+  const auto trainer = trainer_name(config.cluster);
+  const auto needs = needs_of_run(config);
+  if (!needs) out.others.push_back(of_preparing(needs.error(), trainer));
+  auto plan = plan_of(config);
+  if (!plan) {
+    out.others.push_back({severity::error, "node", "", plan.error().text,
+                          "change the address that is named, or the names that hosts know"});
+    return out;
+  }
+  if (config.cluster.launch == launch_way::none)
+    out.others.push_back({severity::ok, "node", "",
+                          "others start the stages (launch = \"none\"): their machines are not "
+                          "examined",
+                          ""});
+  const auto known = needs.value_or(run_needs{});
+  auto all = prepare_tour(config, std::move(*plan), known);
+  std::vector<std::future<void>> examined;
+  for (auto& node : all.nodes)
+    examined.push_back(
+        std::async(std::launch::async, [&node, &all] { examine_node(node, all.plan); }));
+  for (auto& each : examined) each.get();
+  if (config.pipeline.stages_in == placement::processes) out.edges = probe_edges(all, known.wraps);
+  out.is_sealed = all.transport == name_of(messages::link_transport::tcp);
+  if (needs && all.nodes.front().who.facts)
+    all.nodes.front().who.facts->data_source = config.data.source;
+  for (auto& node : all.nodes) out.nodes.push_back(std::move(node.who));
+  return out;
+}
+
+}  // namespace troupe::cluster::doctor

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cluster/config/trainer_config.hpp"
+#include "cluster/doctor/findings_core.hpp"
+
+namespace troupe::cluster::doctor {
+
+/// The word with which a program is started to examine what a run of it would find.
+inline constexpr const char* doctor_word = "--doctor";
+
+/// What a run takes, as far as it is known before it starts.
+struct run_needs {
+  std::vector<std::uint64_t> stage_bytes;  ///< Memory of each stage, at least.
+  std::string of_what;                     ///< "weights, gradients and optimizer state"
+  std::uint64_t saved_bytes = 0;           ///< Of what it saves at its end; 0: nothing.
+  bool wraps = false;                      ///< The last stage also speaks to the first.
+};
+
+/// Errors: bad_data where the data cannot be used; others where the run cannot be prepared.
+using needs_of = std::function<result<run_needs>(const trainer_config&)>;
+
+/// Examines every node and edge of a run, from the machine of its trainer. Starts an agent on each
+/// node and ends it.
+[[nodiscard]] examination examine(const trainer_config& config, const needs_of& needs);
+
+}  // namespace troupe::cluster::doctor

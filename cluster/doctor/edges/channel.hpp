@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "cluster/doctor/facts/facts.hpp"
+
+namespace troupe::cluster::doctor {
+
+/// A way to send bytes to a listener of the doctor's: our own link, or what is below it. One thread.
+class channel {
+ public:
+  channel() = default;
+  channel(const channel&) = delete;
+  channel& operator=(const channel&) = delete;
+  virtual ~channel() = default;
+
+  /// So many round trips of 8 bytes, one after another. Errors: timed_out, peer_lost.
+  [[nodiscard]] virtual result<void> round_trips(int count) = 0;
+
+  /// Sends so many blocks and returns when the last has arrived. Errors: timed_out, peer_lost.
+  [[nodiscard]] virtual result<void> push(std::size_t bytes, int count) = 0;
+};
+
+/// Measures round trips and then the rate, each for some tenths of a second; `so_far` hears of the
+/// first before the second begins, for large messages may not pass where small ones do. What goes
+/// wrong stands in the result.
+[[nodiscard]] flow_facts measure(channel& by, const std::string& name,
+                                 const std::function<void(const flow_facts&)>& so_far);
+
+}  // namespace troupe::cluster::doctor

@@ -1,0 +1,238 @@
+#include "cluster/doctor/findings_core.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <iterator>
+
+namespace troupe::cluster::doctor {
+namespace {
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+constexpr std::uint64_t shared_bytes_a_process = 4 * mebibyte;  // UCX's segments, a peer
+constexpr std::uint64_t least_free_bytes = 16 * mebibyte;       // where nothing is known to be written
+constexpr double slow_disk = 20e6;                              // bytes a second
+constexpr double tight_memory = 1.25;  // of what is needed at least: activations come on top
+
+using findings = std::vector<finding>;
+
+std::string number_text(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), value < 10 ? "%.1f" : "%.0f", value);
+  return text.data();
+}
+
+std::string counted(int count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+/// A quota may allow a part of one.
+std::string cores_text(double cores) {
+  const auto whole = static_cast<int>(cores);
+  return cores == whole ? counted(whole, "core") : number_text(cores) + " cores";
+}
+
+void core_findings(const patient& node, findings& out) {
+  if (node.stages.empty()) return;
+  const auto& host = *node.facts;
+  const bool by_quota = host.quota_cores > 0 && host.quota_cores < host.cores;
+  const double cores = by_quota ? host.quota_cores : host.cores;
+  const std::string has = cores_text(cores) + (by_quota ? ", which its control group allows" : "");
+  if (node.threads <= cores) {
+    out.push_back({severity::ok, "cores", node.name,
+                   counted(node.threads, "thread") + " on " + has, ""});
+    return;
+  }
+  out.push_back({severity::warning, "cores", node.name,
+                 "its stages have " + counted(node.threads, "thread") + " together, on " + has +
+                     ": threads that wait for a core slow all of them down",
+                 by_quota ? "raise the container's CPU limit, or lower `cores` or `threads` in its "
+                            "[[node]]"
+                          : "lower `cores` or `threads` in its [[node]] ([pipeline] "
+                            "threads_per_stage), or put fewer stages there"});
+}
+
+void memory_findings(const patient& node, findings& out) {
+  const auto& host = *node.facts;
+  const std::string has =
+      bytes_text(host.memory_bytes) + " free" +
+      (host.is_memory_limited ? " within its control group's limit" : "");
+  if (node.stages.empty()) return;
+  if (node.needed_bytes == 0) {
+    out.push_back({severity::ok, "memory", node.name, has + "; the need is not predicted", ""});
+    return;
+  }
+  const std::string need = bytes_text(node.needed_bytes) + " for " + node.what_is_needed;
+  const std::string remedy =
+      "put fewer stages there, cut the model into more stages, or take an optimizer with less "
+      "state" +
+      std::string(host.is_memory_limited ? "; or raise the container's memory limit" : "");
+  if (node.needed_bytes > host.memory_bytes)
+    out.push_back({severity::error, "memory", node.name, "needs " + need + ", but has " + has, remedy});
+  else if (static_cast<double>(node.needed_bytes) * tight_memory >
+           static_cast<double>(host.memory_bytes))
+    out.push_back({severity::warning, "memory", node.name,
+                   "needs " + need + ", and has " + has + ", which leaves little for activations",
+                   remedy});
+  else
+    out.push_back({severity::ok, "memory", node.name, has + "; needs " + need, ""});
+}
+
+void shared_memory_findings(const patient& node, findings& out) {
+  const auto& host = *node.facts;
+  if (node.shared_memory_processes == 0) return;
+  const auto need = shared_bytes_a_process * static_cast<unsigned>(node.shared_memory_processes);
+  const std::string remedy =
+      "give the container more: --shm-size=1g (Docker, Podman), an emptyDir with medium: Memory at "
+      "/dev/shm (Kubernetes); or choose [link] transport = \"tcp\"";
+  const std::string has = bytes_text(host.shared_free_bytes) + " free of " +
+                          bytes_text(host.shared_bytes) + " in /dev/shm";
+  if (!host.shared_error.empty())
+    out.push_back({severity::error, "shared memory", node.name,
+                   "/dev/shm cannot be used: " + host.shared_error, remedy});
+  else if (host.shared_free_bytes < shared_bytes_a_process)
+    out.push_back({severity::error, "shared memory", node.name,
+                   has + ", but each of its processes takes " + bytes_text(shared_bytes_a_process),
+                   remedy});
+  else if (host.shared_free_bytes < need)  // a link goes on without, through its door
+    out.push_back({severity::warning, "shared memory", node.name,
+                   has + ", but its processes take " + bytes_text(need) +
+                       ": what finds no room passes a socket, which is slower",
+                   remedy});
+  else
+    out.push_back({severity::ok, "shared memory", node.name,
+                   has + "; its processes take " + bytes_text(need), ""});
+  if (!host.reading_error.empty())
+    out.push_back(
+        {severity::warning, "shared memory", node.name,
+         "processes here cannot read each other's memory (process_vm_readv: " + host.reading_error +
+             "), so tensors between them are copied through a socket",
+         "allow it: --cap-add SYS_PTRACE or a seccomp profile with process_vm_readv (Docker, "
+         "Podman), securityContext.capabilities.add: [SYS_PTRACE] (Kubernetes), "
+         "kernel.yama.ptrace_scope below 2"});
+}
+
+void user_findings(const patient& node, findings& out) {
+  const auto& host = *node.facts;
+  if (!host.user.empty()) return;
+  const std::string uid = "user " + std::to_string(host.uid) + " has no name here";
+  const std::string remedy = "add the user to the image's /etc/passwd, or run as one that is there";
+  if (node.starts_others_by_ssh)
+    out.push_back({severity::error, "user", node.name,
+                   uid + ", and ssh, which starts the other nodes, refuses to run for such a user",
+                   remedy});
+  else
+    out.push_back({severity::warning, "user", node.name,
+                   uid + ": programs that look it up, as ssh does, fail", remedy});
+}
+
+void folder_findings(const patient& node, findings& out) {
+  for (const auto& folder : node.facts->folders) {
+    const std::string what = folder.path + ", for " + folder.purpose;
+    const auto need = std::max(folder.needed_bytes, least_free_bytes);
+    const std::string speed =
+        folder.bytes_per_second > 0 ? ", written at " + bytes_text(static_cast<std::uint64_t>(
+                                                            folder.bytes_per_second)) + "/s"
+                                    : "";
+    const std::string has = what + ": " + bytes_text(folder.free_bytes) + " free" + speed;
+    const std::string needs = folder.needed_bytes == 0
+                                  ? ""
+                                  : "; needs " + bytes_text(folder.needed_bytes);
+    const bool is_certain = folder.needed_bytes > 0;
+    if (!folder.error.empty())
+      out.push_back({is_certain ? severity::error : severity::warning, "disk", node.name,
+                     "nothing can be written in " + what + ": " + folder.error,
+                     "make the folder, permit this user to write there, or name another one"});
+    else if (folder.free_bytes < need)
+      out.push_back({is_certain ? severity::error : severity::warning, "disk", node.name,
+                     has + (is_certain ? needs : "; it is full"),
+                     "make room there, or name a folder of another disk"});
+    else if (folder.bytes_per_second > 0 && folder.bytes_per_second < slow_disk)
+      out.push_back({severity::warning, "disk", node.name, has + needs + ": saving will take long",
+                     "name a folder of a faster disk"});
+    else
+      out.push_back({severity::ok, "disk", node.name, has + needs, ""});
+  }
+}
+
+void fabric_findings(const patient& node, bool is_sealed, findings& out) {
+  for (const auto& port : node.facts->fabrics) {
+    const std::string what =
+        (port.kind == "Ethernet" ? "RoCE" : port.kind) + " " + port.device + " (" + port.rate + ")";
+    if (port.state != "ACTIVE")
+      out.push_back({severity::warning, "fabric", node.name, what + " is " + port.state,
+                     "see its cable, its switch and the subnet manager (ibstat)"});
+    else if (is_sealed)
+      out.push_back({severity::warning, "fabric", node.name,
+                     what + " is left unused: the network is sealed, and that is tcp",
+                     "where no stranger reaches that fabric, choose [link] network = \"trusted\""});
+    else
+      out.push_back({severity::ok, "fabric", node.name, what + " is there for UCX", ""});
+  }
+}
+
+void data_findings(const patient& node, findings& out) {
+  const auto& host = *node.facts;
+  if (host.data_source.empty()) return;
+  if (host.data_error.empty())
+    out.push_back({severity::ok, "data", node.name, host.data_source + " can be read", ""});
+  else
+    out.push_back({severity::error, "data", node.name, host.data_error,
+                   "put the data there on this node, or name where they are ([data] source)"});
+}
+
+}  // namespace
+
+const char* name_of(severity level) noexcept {
+  return level == severity::ok ? "ok" : level == severity::warning ? "warning" : "error";
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes >= 1024 * mebibyte) return number_text(value / (1024.0 * mebibyte)) + " GiB";
+  if (bytes >= mebibyte) return number_text(value / mebibyte) + " MiB";
+  return number_text(value / 1024) + " KiB";
+}
+
+findings host_findings(const patient& node, bool is_sealed) {
+  findings out;
+  if (!node.facts) {
+    out.push_back({severity::error, "node", node.name, node.lost,
+                   "see what `troupe launch` would do there: nothing runs on this node"});
+    return out;
+  }
+  const auto& host = *node.facts;
+  std::string who = host.host + ", " + host.processor;
+  if (!host.container.empty()) who += ", in a container (" + host.container + ")";
+  out.push_back({severity::ok, "node", node.name, who, ""});
+  if (!node.listening_error.empty())
+    out.push_back({severity::error, "port", node.name, "it cannot listen: " + node.listening_error,
+                   "name an address of this node (address or network in its [[node]]; [link] listen "
+                   "for the trainer) and a port that is free"});
+  core_findings(node, out);
+  memory_findings(node, out);
+  shared_memory_findings(node, out);
+  user_findings(node, out);
+  folder_findings(node, out);
+  data_findings(node, out);
+  fabric_findings(node, is_sealed, out);
+  return out;
+}
+
+findings findings_of(const examination& all) {
+  findings out = all.others;
+  const auto append = [&out](findings more) { std::ranges::move(more, std::back_inserter(out)); };
+  for (const auto& node : all.nodes) append(host_findings(node, all.is_sealed));
+  append(version_findings(all.nodes));
+  append(clock_findings(all));
+  append(edge_findings(all.edges));
+  return out;
+}
+
+severity worst_of(const findings& all) noexcept {
+  auto worst = severity::ok;
+  for (const auto& each : all) worst = std::max(worst, each.level);
+  return worst;
+}
+
+}  // namespace troupe::cluster::doctor

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/doctor/facts/facts.hpp"
+
+// What is right and wrong with a cluster, from facts alone.
+
+namespace troupe::cluster::doctor {
+
+enum class severity : std::uint8_t {
+  ok,
+  warning,  ///< A run works, but slower than it could, or with something that the user should know.
+  error,    ///< A run fails.
+};
+
+/// "ok", "warning", "error".
+[[nodiscard]] const char* name_of(severity level) noexcept;
+
+struct finding {
+  severity level = severity::ok;
+  std::string topic;   ///< "memory"
+  std::string where;   ///< "beta", "alpha -> beta"; empty: the run.
+  std::string text;    ///< One line.
+  std::string remedy;  ///< What to do; empty where all is well.
+
+  bool operator==(const finding&) const = default;
+};
+
+/// A node of the run and what runs there.
+struct patient {
+  std::string name;
+  std::string lost;                 ///< Why nothing is known of it; empty: facts are there.
+  std::optional<host_facts> facts;
+  std::string listening_error;      ///< Why it cannot listen; empty: it can, or need not.
+  std::vector<std::uint32_t> stages;
+  int threads = 0;                  ///< Of its stages together.
+  std::uint64_t needed_bytes = 0;   ///< Of its stages' memory, at least; 0: not predicted.
+  std::string what_is_needed;       ///< "weights, gradients and optimizer state"
+  int shared_memory_processes = 0;  ///< That talk over shared memory there.
+  bool starts_others_by_ssh = false;
+};
+
+/// All that was measured.
+struct examination {
+  std::vector<patient> nodes;  ///< The trainer's machine first.
+  std::vector<edge_facts> edges;
+  bool is_sealed = false;       ///< Edges between hosts are sealed tcp.
+  std::vector<finding> others;  ///< Of the settings and the model.
+};
+
+/// Every finding, the nodes' first; each topic that is well has one too.
+[[nodiscard]] std::vector<finding> findings_of(const examination& all);
+
+/// Of one node, of all edges, and of nodes beside each other.
+[[nodiscard]] std::vector<finding> host_findings(const patient& node, bool is_sealed);
+[[nodiscard]] std::vector<finding> edge_findings(const std::vector<edge_facts>& edges);
+[[nodiscard]] std::vector<finding> version_findings(const std::vector<patient>& nodes);
+[[nodiscard]] std::vector<finding> clock_findings(const examination& all);
+
+/// The worst.
+[[nodiscard]] severity worst_of(const std::vector<finding>& all) noexcept;
+
+/// "1.5 GiB", "812 MiB"
+[[nodiscard]] std::string bytes_text(std::uint64_t bytes);
+
+}  // namespace troupe::cluster::doctor

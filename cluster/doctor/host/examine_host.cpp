@@ -1,0 +1,135 @@
+#include "cluster/doctor/host/examine_host.hpp"
+
+#include <fcntl.h>
+#include <pwd.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "messages/descriptor.hpp"
+
+namespace troupe::cluster::doctor {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t block_bytes = std::size_t{4} << 20;
+constexpr std::uint64_t most_written_bytes = std::uint64_t{64} << 20;
+constexpr double most_seconds = 1;
+
+std::string container_of_this() {
+  if (std::getenv("KUBERNETES_SERVICE_HOST") != nullptr) return "Kubernetes";
+  std::error_code error;
+  if (fs::exists("/.dockerenv", error)) return "Docker";
+  return fs::exists("/run/.containerenv", error) ? "Podman" : "";
+}
+
+/// A file of ours in a folder that goes when this does.
+class trial_file {
+ public:
+  explicit trial_file(const fs::path& folder)
+      : name_((folder / ".troupe-doctor-XXXXXX").string()),
+        file_(::mkostemp(name_.data(), O_CLOEXEC)) {
+    if (file_) ::unlink(name_.c_str());  // it is gone however this process ends
+  }
+  [[nodiscard]] int get() const noexcept { return file_.get(); }
+
+ private:
+  std::string name_;
+  descriptor file_;
+};
+
+// Bytes a second, written and synced.
+result<double> write_speed(const trial_file& file, std::uint64_t bytes) {
+  const std::vector<char> block(block_bytes, 'x');
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [begin] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  std::uint64_t written = 0;
+  while (written < bytes && seconds() < most_seconds) {
+    const auto wanted = std::min<std::uint64_t>(block.size(), bytes - written);
+    const auto count = ::write(file.get(), block.data(), wanted);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return fail(errc::io_failed, std::strerror(count < 0 ? errno : ENOSPC));
+    written += static_cast<std::uint64_t>(count);
+  }
+  if (::fdatasync(file.get()) != 0) return fail(errc::io_failed, std::strerror(errno));
+  return static_cast<double>(written) / std::max(seconds(), 1e-9);
+}
+
+}  // namespace
+
+std::string first_line(const fs::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+std::vector<fabric_facts> find_fabrics(const fs::path& devices) {
+  std::vector<fabric_facts> found;
+  std::error_code error;
+  for (const auto& device : fs::directory_iterator(devices, error)) {
+    std::error_code none;
+    for (const auto& port : fs::directory_iterator(device.path() / "ports", none)) {
+      const auto state = first_line(port.path() / "state");  // "4: ACTIVE"
+      const auto colon = state.find(": ");
+      found.push_back({.device = device.path().filename().string() + ":" +
+                                 port.path().filename().string(),
+                       .state = colon == std::string::npos ? state : state.substr(colon + 2),
+                       .kind = first_line(port.path() / "link_layer"),
+                       .rate = first_line(port.path() / "rate")});
+    }
+  }
+  std::ranges::sort(found, {}, &fabric_facts::device);
+  return found;
+}
+
+folder_facts examine_folder(folder_facts asked) {
+  struct statvfs about {};
+  if (::statvfs(asked.path.c_str(), &about) != 0) {
+    asked.error = std::strerror(errno);
+    return asked;
+  }
+  asked.free_bytes = std::uint64_t{about.f_bavail} * about.f_frsize;
+  const trial_file file(asked.path);
+  if (file.get() < 0) {
+    asked.error = std::strerror(errno);
+    return asked;
+  }
+  // A full disk is said by the room that there is, not by what we could not write.
+  const auto bytes = std::min(most_written_bytes, asked.free_bytes / 4);
+  const auto speed = bytes == 0 ? result<double>(0.0) : write_speed(file, bytes);
+  if (speed) {
+    asked.bytes_per_second = *speed;
+  } else {
+    asked.error = speed.error().text;
+  }
+  return asked;
+}
+
+host_facts examine_host(const requests::facts& asked) {
+  host_facts out;
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  out.host = name.data();
+  out.container = container_of_this();
+  out.uid = ::geteuid();
+  if (const auto* const user = ::getpwuid(out.uid)) out.user = user->pw_name;
+  examine_room(out);
+  examine_versions(out);
+  examine_shared_memory(out);
+  out.fabrics = find_fabrics();
+  for (const auto& folder : asked.folders) out.folders.push_back(examine_folder(folder));
+  return out;
+}
+
+}  // namespace troupe::cluster::doctor

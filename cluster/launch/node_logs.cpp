@@ -1,0 +1,81 @@
+#include "cluster/launch/node_logs.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <system_error>
+#include <utility>
+
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// "2026-05-04T09:30:00.125Z"
+std::string time_of_day() {
+  using namespace std::chrono;
+  const auto now = time_point_cast<milliseconds>(system_clock::now());
+  const auto whole = system_clock::to_time_t(now);
+  std::tm parts{};
+  ::gmtime_r(&whole, &parts);
+  std::array<char, 32> seconds{};
+  const auto length = std::strftime(seconds.data(), seconds.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  std::array<char, 8> rest{};
+  std::snprintf(rest.data(), rest.size(), ".%03dZ",
+                static_cast<int>(now.time_since_epoch().count() % 1000));
+  return std::string(seconds.data(), length) + rest.data();
+}
+
+tl::unexpected<error> unwritable(const fs::path& path, const std::string& why) {
+  return fail(errc::io_failed, "cluster.logs: " + path.string() + " cannot be written: " + why);
+}
+
+bool write_all(int to, std::string_view text) {
+  while (!text.empty()) {
+    const auto count = ::write(to, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return true;
+}
+
+}  // namespace
+
+result<node_logs> node_logs::open(const fs::path& folder, const std::vector<std::string>& nodes) {
+  node_logs made;
+  if (folder.empty()) return made;
+  std::error_code problem;
+  fs::create_directories(folder, problem);
+  if (problem) return unwritable(folder, problem.message());
+  for (const auto& node : nodes) {
+    const auto path = folder / (node + ".log");
+    descriptor to(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    if (!to) return unwritable(path, std::strerror(errno));
+    made.files_.emplace(node, file{path, std::move(to)});
+  }
+  return made;
+}
+
+void node_logs::write(const std::string& node, std::string_view process, std::string_view line) {
+  const auto found = files_.find(node);
+  if (found == files_.end() || !found->second.to) return;
+  auto& [path, to] = found->second;
+  std::string text = time_of_day() + " ";
+  text.append(process.empty() ? std::string_view("agent") : process).append(": ");
+  text.append(line).append("\n");
+  if (write_all(to.get(), text)) return;
+  log::warning(path.string() + " can be written no more: " + std::strerror(errno) +
+               "; the run goes on, and the lines of node " + node + " are shown here alone");
+  to = descriptor();
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,30 @@
+#include "cluster/training/application.hpp"
+#include "cluster/training/pipeline/placement_table.hpp"
+#include "cluster/training/program.hpp"
+#include "cluster/training/pipeline/run.hpp"
+#include "cluster/training/pipeline/run_needs.hpp"
+
+namespace troupe {
+
+int main(int argc, const char* const* argv, const application& program) {
+  return cluster::run_program(program.info,
+                              {.train =
+                                   [&program](const cluster::trainer_config& config) {
+                                     return cluster::run_trainer(program, config);
+                                   },
+                               .serve =
+                                   [&program](const cluster::node_options& options) {
+                                     return cluster::run_stage_process(program, options);
+                                   },
+                               .check =
+                                   [&program](const cluster::trainer_config& config) {
+                                     return cluster::placement_table(program, config);
+                                   },
+                               .needs =
+                                   [&program](const cluster::trainer_config& config) {
+                                     return cluster::needs_of_run(program, config);
+                                   }},
+                              argc, argv);
+}
+
+}  // namespace troupe

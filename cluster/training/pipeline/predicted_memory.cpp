@@ -1,0 +1,78 @@
+#include "cluster/training/pipeline/predicted_memory.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "cluster/training/partitioning.hpp"
+#include "engine/base/torch_error.hpp"
+#include "engine/partition/cost_model.hpp"
+#include "engine/partition/planner.hpp"
+#include "engine/partition/profile.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr double batches_at_trainer = 2;
+
+double largest_layer_bytes(const prepared_run& run) {
+  double most = 0;
+  for (std::size_t i = 0; i < run.layers.size(); ++i) {
+    double bytes = 0;
+    for (const auto& each : tensors_of(run, {i, i + 1}))
+      bytes += static_cast<double>(each.tensor.nbytes());
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+std::vector<std::size_t> cuts_of(const prepared_run& run) {
+  std::vector<std::size_t> cuts;
+  for (std::size_t i = 1; i < run.ranges.size(); ++i) cuts.push_back(run.ranges[i].first);
+  return cuts;
+}
+
+/// What a micro-batch of the run leaves in memory, layer by layer.
+result<engine::model_profile> measure_bytes(const prepared_run& run, const trainer_config& config,
+                                            const registries& known,
+                                            const engine::batch& samples) try {
+  const auto options = stage_options_of(config, known);
+  if (!options) return tl::unexpected(options.error());
+  return engine::profile_model(run.blueprint, *options, samples, /*repeats=*/0);
+} catch (const std::exception& problem) {
+  return fail(errc::handler_failed,
+              "the layers' memory cannot be measured: " + engine::reason_of(problem));
+}
+
+}  // namespace
+
+result<predicted_memory> predict_memory(const application& program, const trainer_config& config,
+                                        const prepared_run& run) {
+  const auto& known = program.info.known;
+  auto how = planning_of(config, known, run.layers);
+  if (!how) return tl::unexpected(how.error());
+  how->batch_size = std::min(how->batch_size, run.data->size(engine::split::train));
+  const auto parts = static_cast<std::int64_t>(run.microbatches);
+  const auto samples = first_samples(*run.data, (how->batch_size + parts - 1) / parts);
+  if (!samples) return tl::unexpected(samples.error());
+  const auto profile = measure_bytes(run, config, known, *samples);
+  if (!profile) return tl::unexpected(profile.error());
+  const auto costs = engine::cost_model::fit({*profile});
+  if (!costs) return tl::unexpected(costs.error());
+  const auto made = engine::predict(*costs, *how, run.microbatches, cuts_of(run));
+  if (!made) return tl::unexpected(made.error());
+  predicted_memory all;
+  const double drawn = largest_layer_bytes(run);
+  for (const auto& stage : made->stages) all.stages.push_back(stage.memory_bytes + drawn);
+  const auto micro_batch = samples->inputs.nbytes() + samples->labels.nbytes();
+  const double batches =
+      batches_at_trainer * static_cast<double>(micro_batch) * static_cast<double>(parts);
+  const auto reader = stage_of_data(config, std::thread::hardware_concurrency());
+  if (!reader) return tl::unexpected(reader.error());
+  (*reader ? all.stages.at(**reader) : all.trainer) += batches;
+  return all;
+}
+
+}  // namespace troupe::cluster

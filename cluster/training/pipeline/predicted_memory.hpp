@@ -1,0 +1,28 @@
+#pragma once
+
+#include <vector>
+
+#include "cluster/training/application.hpp"
+#include "cluster/training/prepared_run.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// Peak memory of a run's processes, beside what the program itself takes, in bytes.
+struct predicted_memory {
+  /// Of each stage: parameters, gradients (the step's sum and a micro-batch's), the optimizer's
+  /// state, the activations of the micro-batches in flight, what waits on its edges, and the
+  /// largest layer, which it draws whoever's it is.
+  std::vector<double> stages;
+  /// The batch in use and the one that is read ahead, unless a node reads them; it has no weights.
+  double trainer = 0;
+};
+
+/// Bytes of activations are measured: each layer is built and runs forward once here, one layer at
+/// a time, with a micro-batch of the data. The rest is counted. Errors: those of reading a sample
+/// and of making a layer; bad_data where no sample could be read; handler_failed.
+[[nodiscard]] result<predicted_memory> predict_memory(const application& program,
+                                                      const trainer_config& config,
+                                                      const prepared_run& run);
+
+}  // namespace troupe::cluster

@@ -1,0 +1,85 @@
+#include "cluster/training/pipeline/reporter.hpp"
+
+#include <algorithm>
+
+#include "engine/data/sampler.hpp"
+#include "engine/partition/prediction.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+progress_options progress_options_of(const trainer_config& config, const prepared_run& run) {
+  auto options = progress_options_for(stderr);
+  options.total_steps = run.steps;
+  options.steps_per_epoch = static_cast<std::uint64_t>(
+      engine::batch_count(run.data->size(engine::split::train), config.train.batch_size));
+  return options;
+}
+
+/// The first step warms up; it counts only where it is the only one.
+double median_of(std::vector<double> values) {
+  if (values.size() > 1) values.erase(values.begin());
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+result<std::unique_ptr<reporter>> reporter::open(const trainer_config& config,
+                                                 const prepared_run& run) {
+  auto out = run_reporter::open(config.observe, progress_options_of(config, run));
+  if (!out) return tl::unexpected(out.error());
+  return std::unique_ptr<reporter>(new reporter(std::move(*out), config));
+}
+
+reporter::reporter(std::unique_ptr<run_reporter> out, const trainer_config& config)
+    : out_(std::move(out)),
+      scales_(loss_scale_of(config) != 1),
+      accumulate_(config.train.accumulate) {}
+
+void reporter::step(std::uint64_t step, const actors::step_outcome& outcome) {
+  step_report report{.step = step,
+                     .loss = outcome.loss,
+                     .seconds = outcome.seconds,
+                     .samples_per_s = static_cast<double>(outcome.samples) / outcome.seconds,
+                     .stages = {}};
+  if (scales_) report.loss_scale = outcome.loss_scale;
+  for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
+    const auto& [busy_s, peak, contexts] = outcome.stages[i];
+    report.stages.push_back({"stage-" + std::to_string(i), busy_s,
+                             std::max(0.0, outcome.seconds - busy_s), peak, contexts});
+  }
+  report.bubble = bubble_of(report.stages, outcome.seconds);
+  seconds_.push_back(outcome.seconds);
+  bubbles_.push_back(report.bubble);
+  out_->step(report);
+  if (!outcome.skipped.empty()) {
+    print("skipped " + outcome.skipped);
+    why_left_out_ = outcome.skipped;
+    is_left_out_ = true;
+  }
+  if (step % accumulate_ != 0) return;
+  if (!is_left_out_) ++applied_;
+  is_left_out_ = false;
+}
+
+result<void> reporter::check_applied() const {
+  if (applied_ > 0 || why_left_out_.empty()) return {};
+  return fail(errc::handler_failed,
+              "nothing was trained, and nothing is saved: not one of " +
+                  std::to_string(seconds_.size()) +
+                  " steps was applied; the last one that was left out: " + why_left_out_);
+}
+
+void reporter::print(const std::vector<std::string>& lines) {
+  for (const auto& line : lines) print(line);
+}
+
+void reporter::finish(const std::optional<engine::prediction>& predicted) {
+  out_->finish();
+  if (predicted && !seconds_.empty())
+    print(engine::against_measured(*predicted, median_of(seconds_), median_of(bubbles_)));
+}
+
+}  // namespace troupe::cluster

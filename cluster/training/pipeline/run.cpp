@@ -1,0 +1,294 @@
+#include "cluster/training/pipeline/run.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/messages/pipeline.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/pipeline/trainer.hpp"
+#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/node_group.hpp"
+#include "cluster/membership/stage_node.hpp"
+#include "cluster/training/data_source.hpp"
+#include "cluster/training/pipeline/initial_state.hpp"
+#include "cluster/training/node_run.hpp"
+#include "cluster/training/prepared_run.hpp"
+#include "cluster/training/pipeline/reporter.hpp"
+#include "cluster/training/saving/saving.hpp"
+#include "cluster/training/saving/streams.hpp"
+#include "cluster/training/pipeline/verify.hpp"
+#include "engine/partition/prediction.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+/// Of weights and state that pass through the trainer, in one message.
+constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
+
+std::vector<std::string> node_names(std::uint32_t stages) {
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i < stages; ++i) names.push_back("stage-" + std::to_string(i));
+  return names;
+}
+
+result<launch_choice> place_nodes(const application& program, const trainer_config& config) {
+  if (config.pipeline.stages_in == placement::threads)
+    return launch_choice{make_thread_launcher(program.info.known), config.link.listen};
+  return choose_launcher(config, node_names(config.pipeline.stages));
+}
+
+actors::build_stage order_for(const trainer_config& config, const prepared_run& run,
+                              const engine::model_layout& layout, std::uint32_t stage,
+                              int threads) {
+  const auto& optimizer = config.optimizer;
+  std::vector<engine::layer_range> slices;
+  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
+    slices.push_back(run.ranges[layout.virtual_stage_of({stage, chunk})]);
+  return {.stage = {stage},
+          .model = config.model.name,
+          .classes = run.model.classes,
+          .model_options = run.model.options,
+          .seed = run.model.seed,
+          .slices = std::move(slices),
+          .loss = config.train.loss,
+          .precision = std::string(name_of(config.model.precision)),
+          .channels_last = config.model.memory_format == memory_format::channels_last,
+          .threads = threads,
+          .idle_cores = config.pipeline.idle_cores,
+          .recompute = config.pipeline.recompute,
+          .optimizer = optimizer.name,
+          .optimizer_options = optimizer.options,
+          .rules = {.groups = optimizer.groups,
+                    .clip_value = optimizer.clip_value,
+                    .accumulate = config.train.accumulate}};
+}
+
+/// By the stages' own past, and their prediction if there is one.
+actors::progress_settings stage_progress_of(const trainer_config& config, const prepared_run& run) {
+  using engine::work_kind;
+  auto settings = progress_of(config);
+  if (!run.predicted) return settings;
+  for (std::size_t i = 0; i < run.predicted->stages.size(); ++i) {
+    const auto& stage = run.predicted->stages[i];
+    settings.predicted["stage-" + std::to_string(i)] = {
+        {work_kind::forward, stage.forward_s},
+        {work_kind::backward, stage.backward_s},
+        {work_kind::input_gradient, stage.backward_s},
+        {work_kind::weight_gradient, stage.backward_s},
+        {work_kind::update, stage.update_s}};
+  }
+  return settings;
+}
+
+/// For --verbose: which layers are where, and how they are computed.
+void tell(const prepared_run& run, const std::vector<actors::build_stage>& orders,
+          const std::string& link) {
+  for (const auto& order : orders)
+    for (const auto& [first, last] : order.slices)
+      log::debug("stage-" + std::to_string(order.stage.value) + ": layers " +
+                 std::to_string(first) + " to " + std::to_string(last - 1) + ", " + order.model +
+                 " in " + order.precision + (order.channels_last ? " channels_last" : "") +
+                 ", intra-op threads: " + std::to_string(order.threads) +
+                 (order.idle_cores ? ", idle cores help" : "") + "; " + link);
+  log::debug(std::to_string(run.steps) + " steps of " + std::to_string(run.microbatches) +
+             " micro-batches; optimizer " + orders.front().optimizer);
+}
+
+/// Which nodes the stages are on, and what carries what they send each other.
+void tell_edges(node_group& group, const trainer_config& config) {
+  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  if (!places) return;  // there are no nodes
+  const auto stage = [&](std::size_t i) {
+    return "stage-" + std::to_string(i) + " (" + config.cluster.nodes[places->at(i)].name + ", " +
+           group.node().address_of(group.hosts().at(i)).address + ")";
+  };
+  const auto carrier = std::string(messages::name_of(transport_of(config.link)));
+  for (std::size_t i = 0; i + 1 < places->size(); ++i)
+    log::info(stage(i) + " -> " + stage(i + 1) + ": " + carrier);
+}
+
+actors::training training_of(const trainer_config& config, const prepared_run& run) {
+  return {.steps = run.steps,
+          .batch_size = config.train.batch_size,
+          .microbatches = run.microbatches,
+          .shuffle = config.data.shuffle,
+          .seed = config.train.seed,
+          .evaluate = config.train.eval,
+          .evaluate_every = config.train.eval_every,
+          .labels = run.data->labels_per_sample(),
+          .learning_rate = [optimizer = config.optimizer, total = run.steps](std::uint64_t u) {
+            return learning_rate(optimizer, u, total);
+          }};
+}
+
+/// What the program shows of its model, trained by the stages.
+result<void> show(const application& program, const trainer_config& config,
+                  actors::pipeline& stages, reporter& report) {
+  if (!program.show) return {};
+  const auto text =
+      program.show([&stages](const at::Tensor& inputs) { return stages.predict(inputs); }, config);
+  if (!text) return tl::unexpected(text.error());
+  if (!text->empty()) report.print(*text);
+  return {};
+}
+
+/// What --save asks for.
+saved_parts parts_of(actors::pipeline& stages, const train_config& config,
+                     const prepared_run& run) {
+  saved_parts parts{
+      .weights = [&stages,
+                  &run] { return result<engine::tensor_stream>(weights_of(stages, run.layers)); },
+      .state = {}};
+  if (config.save_state) parts.state = [&stages] { return state_of(stages); };
+  return parts;
+}
+
+/// For --verbose: what the trainer's process had to do with the data.
+void tell_traffic(node_group& group) {
+  const auto stats = group.node().link_stats();
+  log::debug("the trainer has sent " + std::to_string(stats.bytes_sent) + " bytes and received " +
+             std::to_string(stats.bytes_received));
+}
+
+/// Drives the composed stages through the run. The weights are saved before the last evaluation.
+result<void> train(node_group& group, actors::pipeline& stages, const application& program,
+                   const trainer_config& config, const prepared_run& run, run_control& control) {
+  auto report = reporter::open(config, run);
+  if (!report) return tl::unexpected(report.error());
+  if (run.predicted && config.observe.progress)
+    (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
+  if (config.train.verify && !control.stop.wanted()) {
+    const auto print = [&](const std::vector<std::string>& lines) { (*report)->print(lines); };
+    if (auto same = verify(stages, program, config, run, print); !same) return same;
+  }
+  const auto parts = parts_of(stages, config.train, run);
+  const actors::training_events events{
+      [&](std::uint64_t step, const auto& outcome) { (*report)->step(step, outcome); },
+      [&](const auto& outcome) {
+        const evaluation_report told{outcome.steps, outcome.accuracy, outcome.loss};
+        (*report)->evaluation(told);
+        if (program.describe) (*report)->print(program.describe(told));
+      },
+      [&] { return control.stop.wanted(); },
+      [&](std::uint64_t steps) -> result<void> {
+        if (auto some = (*report)->check_applied(); !some && !control.stop.wanted()) return some;
+        return control.saver.save(steps, (*report)->any_applied(), parts,
+                                  [&](const std::string& line) { (*report)->print(line); });
+      }};
+  const auto trained =
+      run.reader
+          ? actors::train(group.system(), stages,
+                          actors::batch_source{run.reader, run.data->size(engine::split::train),
+                                               run.data->size(engine::split::test)},
+                          training_of(config, run), events)
+          : actors::train(group.system(), stages, run.data, training_of(config, run), events);
+  tell_traffic(group);
+  (*report)->finish(run.predicted);
+  if (!trained) return tl::unexpected(trained.error());
+  if (run.data->skipped() > 0)
+    log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
+  if (auto saved = control.saver.save_if_lost(parts); !saved) return saved;
+  return control.stop.wanted() ? result<void>() : show(program, config, stages, **report);
+}
+
+/// Builds the stages on their nodes and trains with them.
+result<void> drive(node_group& group, const application& program, const trainer_config& config,
+                   const prepared_run& run, run_control& control) {
+  const auto schedule = schedule_of(config.pipeline, program.info.known.schedules);
+  const auto layout = engine::layout_of(schedule, config.pipeline.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  const auto threads = threads_of_stages(config, std::thread::hardware_concurrency());
+  std::vector<actors::build_stage> orders;
+  for (std::uint32_t i = 0; i < layout->stages; ++i)
+    orders.push_back(order_for(config, run, *layout, i, threads.at(i)));
+  tell(run, orders,
+       config.pipeline.stages_in == placement::threads
+           ? "threads of this process"
+           : "link " + std::string(name_of(transport_of(config.link))));
+  auto stages = group.build(orders);
+  if (!stages) return tl::unexpected(stages.error());
+  tell_edges(group, config);
+  auto pipeline = actors::pipeline::compose(
+      group.system(), *stages, schedule,
+      actors::pipeline_options{.credits = config.pipeline.credits,
+                               .ties = run.ties,
+                               .skip_bad_steps = config.train.on_nan == nan_policy::skip,
+                               .loss_scale = run.scaler ? 1 : loss_scale_of(config),
+                               .scaler = run.scaler,
+                               .clip_norm = config.optimizer.clip_norm,
+                               .pieces = {.bytes = bytes_at_once},
+                               .data = run.reader});
+  if (!pipeline) return tl::unexpected(pipeline.error());
+  if (auto loaded = load_init(*pipeline, run); !loaded) return loaded;
+  return train(group, *pipeline, program, config, run, control);
+}
+
+/// What the model's layers and stages are predicted to need.
+void tell_prediction(const prepared_run& run) {
+  if (!run.predicted) return;
+  for (const auto& line : engine::to_lines(*run.predicted, run.layer_names)) log::info(line);
+}
+
+using driver = std::function<result<void>(node_group&)>;
+
+result<run_end> drive_nodes(const application& program, const trainer_config& config,
+                            actors::progress_settings progress, driver drive,
+                            run_control& control) {
+  auto placed = place_nodes(program, config);
+  if (!placed) return tl::unexpected(placed.error());
+  return run_nodes({.where = std::move(placed->where),
+                    .listen = std::move(placed->listen),
+                    .names = node_names(config.pipeline.stages),
+                    .progress = std::move(progress),
+                    .drive = std::move(drive)},
+                   config, control);
+}
+
+/// The process of a stage has the data: nothing is known of the run before that process is up.
+result<run_end> run_with_distant_data(const application& program, const trainer_config& config,
+                                      std::size_t stage, run_control& control) {
+  const auto prepare_and_drive = [&](node_group& group) -> result<void> {
+    const auto data = open_data_at(group, stage, program, config);
+    if (!data) return tl::unexpected(data.error());
+    auto run = prepare(program, config, *data);
+    if (!run) return tl::unexpected(run.error());
+    run->reader = (*data)->reader();
+    if (!config.observe.profile_only) return drive(group, program, config, *run, control);
+    tell_prediction(*run);
+    return {};
+  };
+  return drive_nodes(program, config, progress_of(config), prepare_and_drive, control);
+}
+
+}  // namespace
+
+result<run_end> run_trainer(const application& program, const trainer_config& config) {
+  run_control control(config);
+  const auto stage_with_data = stage_of_data(config, std::thread::hardware_concurrency());
+  if (!stage_with_data) return tl::unexpected(stage_with_data.error());
+  if (*stage_with_data) return run_with_distant_data(program, config, **stage_with_data, control);
+  auto data = open_data_here(program, config);
+  if (!data) return tl::unexpected(data.error());
+  const auto run = prepare(program, config, std::move(*data));
+  if (!run) return tl::unexpected(run.error());
+  if (config.observe.profile_only) {
+    tell_prediction(*run);
+    return run_end{};
+  }
+  return drive_nodes(
+      program, config, stage_progress_of(config, *run),
+      [&](node_group& group) { return drive(group, program, config, *run, control); }, control);
+}
+
+result<void> run_stage_process(const application& program, const node_options& options) {
+  return serve_as_node(options, stage_host(program.info.known));
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,63 @@
+#include "cluster/training/pipeline/run_needs.hpp"
+
+#include <ATen/ops/ones.h>
+
+#include "cluster/training/prepared_run.hpp"
+#include "engine/schedule/generators.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+std::uint64_t bytes_of(const std::vector<engine::named_tensor>& tensors) {
+  std::uint64_t sum = 0;
+  for (const auto& each : tensors) sum += each.tensor.nbytes();
+  return sum;
+}
+
+/// Tensors that an optimizer keeps for each parameter: as many as one step on a small one makes.
+result<std::uint64_t> slots_of(const optimizer_config& config, const registries& known) {
+  const auto entry = known.optimizers.find(config.name);
+  if (!entry) return tl::unexpected(entry.error());
+  std::vector<at::Tensor> parameters{at::ones({2, 3})};
+  optimizers::state kept;
+  if (auto done = entry->step(parameters, {at::ones({2, 3})}, kept, config.options, 1); !done)
+    return tl::unexpected(done.error());
+  std::uint64_t count = 0;
+  for (const auto& [name, tensors] : kept)
+    for (const auto& each : tensors)
+      if (each.defined() && each.numel() == parameters.front().numel()) ++count;
+  return count;
+}
+
+}  // namespace
+
+result<doctor::run_needs> needs_of_run(const application& program, const trainer_config& config) {
+  const auto run = prepare(program, config);
+  if (!run) return tl::unexpected(run.error());
+  const auto& schedules = program.info.known.schedules;
+  const auto layout =
+      engine::layout_of(schedule_of(config.pipeline, schedules), config.pipeline.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  const auto slots = slots_of(config.optimizer, program.info.known);
+  if (!slots) return tl::unexpected(slots.error());
+  doctor::run_needs out{.stage_bytes = {},
+                        .of_what = "weights, gradients and the optimizer's state",
+                        .saved_bytes = 0,
+                        .wraps = layout->chunks > 1};
+  std::uint64_t saved = 0;
+  for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
+    std::uint64_t all = 0;
+    for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
+      const auto& range = run->ranges[layout->virtual_stage_of({stage, chunk})];
+      const auto parameters = bytes_of(parameters_of(*run, range));
+      const auto tensors = bytes_of(tensors_of(*run, range));
+      all += tensors + parameters * (1 + *slots);
+      saved += tensors + (config.train.save_state ? parameters * *slots : 0);
+    }
+    out.stage_bytes.push_back(all);
+  }
+  if (!config.train.save.empty()) out.saved_bytes = saved;
+  return out;
+}
+
+}  // namespace troupe::cluster

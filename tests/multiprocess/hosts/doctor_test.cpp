@@ -1,0 +1,296 @@
+// `troupe doctor`: what it finds on this machine and on hosts of which one thing each is wrong.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/multiprocess/hosts/launch_fixture.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+const std::string local_cluster =
+    "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_PROGRAM "\"\n";
+
+/// The first line of a report with all of these words; empty: there is none.
+std::string line_with(const program_outcome& outcome, const std::vector<std::string>& words) {
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) {
+    const bool has_all = std::all_of(words.begin(), words.end(), [&line](const auto& word) {
+      return line.find(word) != std::string::npos;
+    });
+    if (has_all) return line;
+  }
+  return "";
+}
+
+void expect_line(const program_outcome& outcome, const std::vector<std::string>& words) {
+  std::string all;
+  for (const auto& word : words) all += "\"" + word + "\" ";
+  INFO("a line with " << all);
+  CHECK_FALSE(line_with(outcome, words).empty());
+}
+
+/// A busy machine may write slowly, or have more threads than cores: no error, then.
+void expect_no_error(const program_outcome& outcome) {
+  CHECK((outcome.code == 0 || outcome.code == 1));
+  CHECK(line_with(outcome, {"error  "}).empty());
+}
+
+program_outcome doctor(const test_host& on, const std::string& file) {
+  return on.run({TROUPE_COMMAND, "doctor", file});
+}
+
+void expect_nothing_left(const test_hosts& hosts) {
+  CHECK(hosts.home().left_after(2s).empty());
+  CHECK(hosts.at(0).left_after(2s).empty());
+  CHECK(hosts.at(1).left_after(2s).empty());
+}
+
+}  // namespace
+
+TEST_CASE("troupe doctor examines two local nodes and every edge between them") {
+  const scratch_folder folder;
+  const auto file =
+      write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
+                                            node_table("beta", "") +
+                                            small_run(folder / "weights.safetensors"));
+  const auto outcome = run_other(TROUPE_COMMAND, {"doctor", file});
+  INFO(outcome.err);
+  INFO(outcome.out);
+  expect_no_error(outcome);
+  for (const auto* edge : {"alpha -> trainer", "beta -> trainer", "alpha -> beta", "beta -> alpha"})
+    expect_line(outcome, {"ok", edge, "edge", "shm, ", " (UCX over posix", " MB/s)"});
+  expect_line(outcome, {"trainer", "versions", "build ", "CAF ", "Cap'n Proto ", "LibTorch 2",
+                        "OpenSSL ", "UCX 1.", "agent protocol ", "frame protocol ", "libsodium "});
+  expect_line(outcome, {"beta", "versions", "as on trainer"});
+  expect_line(outcome, {"alpha", "memory", "weights, gradients and the optimizer's state"});
+  expect_line(outcome, {"alpha", "cores", "1 thread on "});
+  expect_line(outcome, {"trainer", "disk", folder.path().string(), "written at ", "needs 4"});
+  expect_line(outcome, {"trainer", "data", "synthetic:3x32x32:10:24 can be read"});
+  expect_line(outcome, {"beta", "clock", " the trainer's (within "});
+  CHECK_FALSE(std::filesystem::exists(folder / "weights.safetensors"));
+  CHECK(children_of(getpid()).empty());
+
+  const auto as_json = run_other(TROUPE_COMMAND, {"doctor", "--json", file, "--", "--seed", "4"});
+  INFO(as_json.out);
+  CHECK(as_json.code == outcome.code);
+  for (const auto* member : {"\"severity\": \"", "\"findings\": [", "\"nodes\": {", "\"edges\": [",
+                             "\"round_trip_us\": ", "\"libraries\": {"})
+    CHECK_THAT(as_json.out, ContainsSubstring(member));
+}
+
+TEST_CASE("troupe doctor examines a run of one machine, and says what is wrong with settings") {
+  const scratch_folder folder;
+  const auto program = "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n";
+  const auto file = write_config(folder / "run.toml", program + small_run(folder / "weights"));
+  const auto alone = run_other(TROUPE_COMMAND, {"doctor", file});
+  INFO(alone.err);
+  INFO(alone.out);
+  expect_no_error(alone);
+  expect_line(alone, {"trainer -> trainer", "edge", "shm, "});
+
+  const auto wrong = run_other(TROUPE_COMMAND, {"doctor", file, "--", "--batch-size", "none"});
+  INFO(wrong.out);
+  CHECK(wrong.code == 2);
+  expect_line(wrong, {"error", "settings", "--batch-size"});
+
+  const auto without = run_other(
+      TROUPE_COMMAND, {"doctor", file, "--", "--data", "folder:" + (folder / "none").string()});
+  INFO(without.out);
+  CHECK(without.code == 2);
+  expect_line(without, {"error", "trainer", "data", (folder / "none").string()});
+  CHECK_THAT(without.out, ContainsSubstring("-> put the data there on this machine"));
+  expect_line(without, {"ok", "trainer -> trainer", "edge"});  // all else is examined anyway
+}
+
+TEST_CASE("A secret that others may read, as Kubernetes mounts it, is said with what to do") {
+  const scratch_folder folder;
+  const auto secret = folder / "secret";
+  write_config(secret, "known-to-all-of-them");
+  std::filesystem::permissions(secret, std::filesystem::perms(0644));
+  const auto file = write_config(
+      folder / "run.toml", "[cluster]\nlaunch = \"none\"\nprogram = \"" TROUPE_PROGRAM
+                           "\"\n[link]\nlisten = \"127.0.0.1:0\"\nsecret_file = \"" +
+                               secret.string() + "\"\n" + small_run(folder / "weights"));
+  const auto open = run_other(TROUPE_COMMAND, {"doctor", file});
+  INFO(open.out);
+  CHECK(open.code == 2);
+  expect_line(open, {"error", "settings", "others may use it (mode 0644)", "chmod 600",
+                     "defaultMode: 0400"});
+  std::filesystem::permissions(secret, std::filesystem::perms(0400));
+  const auto closed = run_other(TROUPE_COMMAND, {"doctor", file});
+  INFO(closed.out);
+  expect_no_error(closed);
+  expect_line(closed, {"ok", "node", "others start the stages"});
+}
+
+TEST_CASE("troupe doctor examines two hosts over ssh") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
+                                                         small_run(hosts / "weights.safetensors"));
+  const auto outcome = doctor(hosts.home(), file);
+  INFO(outcome.err);
+  INFO(outcome.out);
+  expect_no_error(outcome);
+  expect_line(outcome, {"ok", "beta", "node", "beta, "});
+  for (const auto* edge : {"alpha -> trainer", "beta -> trainer", "alpha -> beta", "beta -> alpha"})
+    expect_line(outcome, {"ok", edge, "sealed tcp, ", "(a plain socket: ", " MB/s)"});
+  expect_line(outcome, {"ok", "beta", "clock", " the trainer's (within "});
+  expect_nothing_left(hosts);
+}
+
+TEST_CASE("Of two hosts between which one way is closed, doctor says which") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  // What alpha sends to the port at which beta listens is dropped on beta.
+  const auto closed = hosts.at(1).run(
+      {"/bin/sh", "-c",
+       "ip rule add pref 10 lookup local && ip rule del pref 0 && ip rule add pref 5 iif eth0 from " +
+           hosts.at(0).address() + " ipproto tcp dport 45678 blackhole"});
+  INFO(closed.err);
+  REQUIRE(closed.code == 0);
+  const auto file = write_config(
+      hosts / "run.toml",
+      ssh_cluster(hosts) + node_table("alpha", hosts.at(0).address()) +
+          node_table("beta", hosts.at(1).address(),
+                     "address = \"" + hosts.at(1).address() + ":45678\"\n") +
+          small_run(hosts / "weights.safetensors"));
+  const auto outcome = doctor(hosts.home(), file);
+  INFO(outcome.err);
+  INFO(outcome.out);
+  CHECK(outcome.code == 2);
+  expect_line(outcome, {"error", "alpha -> beta", "edge", "alpha cannot connect to beta at ",
+                        ":45678", "the other way, beta to alpha, is open"});
+  expect_line(outcome, {"-> let TCP from alpha in on beta", "firewall of beta for what comes in"});
+  expect_line(outcome, {"ok", "beta -> alpha", "sealed tcp, "});
+  expect_line(outcome, {"ok", "beta -> trainer", "sealed tcp, "});
+  CHECK_THAT(outcome.out, ContainsSubstring("1 error, "));
+  expect_nothing_left(hosts);
+}
+
+TEST_CASE("What is wrong with one host is found while all else is examined") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  const auto saved = hosts / "saved";
+  const auto worked = hosts / "worked";
+  for (const auto& each : {saved, worked}) std::filesystem::create_directory(each);
+  const auto mount = [](const test_host& on, const std::string& size, const std::string& where) {
+    REQUIRE(on.run({"/bin/mount", "-t", "tmpfs", "-o", "size=" + size, "tmpfs", where}).code == 0);
+  };
+  mount(hosts.home(), "1m", saved);
+  mount(hosts.at(1), "1m", worked);
+  mount(hosts.at(1), "1m", "/sys/class");
+  REQUIRE(hosts.at(1)
+              .run({"/bin/sh", "-c",
+                    "mkdir -p /sys/class/infiniband/mlx5_0/ports/1 && cd "
+                    "/sys/class/infiniband/mlx5_0/ports/1 && echo '4: ACTIVE' > state && echo "
+                    "InfiniBand > link_layer && echo '100 Gb/sec (4X EDR)' > rate"})
+              .code == 0);
+  const auto file = write_config(
+      hosts / "run.toml",
+      ssh_cluster(hosts) +
+          node_table("alpha", hosts.at(0).address(), "threads = 1000\n") +
+          node_table("beta", hosts.at(1).address(),
+                     "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK
+                     "\"]\nworking_folder = \"" +
+                         worked.string() + "\"\n") +
+          small_run(saved / "weights.safetensors"));
+  const auto outcome = doctor(hosts.home(), file);
+  INFO(outcome.err);
+  INFO(outcome.out);
+  CHECK(outcome.code == 2);
+  expect_line(outcome, {"error", "trainer", "disk", saved.string(), "1.0 MiB free", "needs 4"});
+  expect_line(outcome, {"warning", "beta", "disk", worked.string(), "it is full"});
+  expect_line(outcome, {"warning", "beta", "fabric", "InfiniBand mlx5_0:1 (100 Gb/sec (4X EDR))",
+                        "is left unused: the network is sealed"});
+  expect_line(outcome, {"warning", "beta", "clock", "24.0 hours ahead of the trainer's (within "});
+  expect_line(outcome, {"warning", "alpha", "cores", "1000 threads together"});
+  expect_line(outcome, {"ok", "alpha -> beta", "sealed tcp"});
+  CHECK_THAT(outcome.out, ContainsSubstring("1 error, "));
+  expect_nothing_left(hosts);
+}
+
+TEST_CASE("A host that cannot be reached, and one that cannot listen, do not hide the others") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  const auto file = write_config(
+      hosts / "run.toml",
+      ssh_cluster(hosts) +
+          node_table("alpha", hosts.at(0).address(), "network = \"10.99.0.0/16\"\n") +
+          node_table("beta", "10.77.0.99") + node_table("gamma", hosts.at(1).address()) +
+          small_run(hosts / "weights.safetensors"));
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "doctor", file, "--", "--stages", "3"});
+  INFO(outcome.err);
+  INFO(outcome.out);
+  CHECK(outcome.code == 2);
+  expect_line(outcome, {"error", "alpha", "port",
+                        "no interface here has an address in the network 10.99.0.0/16"});
+  expect_line(outcome, {"error", "beta", "node", "(10.77.0.99)", "no route"});
+  expect_line(outcome, {"ok", "gamma -> trainer", "sealed tcp"});
+  expect_line(outcome, {"ok", "alpha -> trainer", "sealed tcp"});
+  expect_nothing_left(hosts);
+}
+
+TEST_CASE("What containers lack is found: shared memory, reading memory, a name of the user") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({});
+  const auto& home = hosts.home();
+  const auto file = write_config(hosts / "run.toml", local_cluster + node_table("alpha", "") +
+                                                         node_table("beta", "") +
+                                                         small_run(hosts / "weights"));
+  const auto shared = [&home](const std::string& size) {
+    REQUIRE(home.run({"/bin/mount", "-t", "tmpfs", "-o", "size=" + size, "tmpfs", "/dev/shm"})
+                .code == 0);
+  };
+  shared("64m");
+  const auto usual = doctor(home, file);
+  INFO(usual.out);
+  expect_no_error(usual);
+  expect_line(usual, {"ok", "alpha", "shared memory", "64 MiB free of 64 MiB in /dev/shm"});
+
+  shared("4m");
+  const auto small = doctor(home, file);
+  INFO(small.out);
+  CHECK(small.code == 1);
+  expect_line(small, {"warning", "alpha", "shared memory", "4.0 MiB free of 4.0 MiB in /dev/shm"});
+  expect_line(small, {"ok", "alpha -> beta", "shm, "});  // it works all the same
+  CHECK_THAT(small.out, ContainsSubstring("--shm-size=1g"));
+
+  shared("1m");
+  const auto tiny = doctor(home, file);
+  INFO(tiny.out);
+  CHECK(tiny.code == 2);
+  expect_line(tiny, {"error", "alpha", "shared memory", "1.0 MiB free of 1.0 MiB in /dev/shm"});
+
+  shared("64m");
+  const auto apart = home.run({TROUPE_WITHOUT_READING, TROUPE_COMMAND, "doctor", file});
+  INFO(apart.out);
+  CHECK(apart.code == 1);
+  expect_line(apart, {"warning", "alpha", "shared memory",
+                      "process_vm_readv: Operation not permitted"});
+  expect_line(apart, {"ok", "alpha -> beta", "shm, "});  // it works all the same
+  CHECK_THAT(apart.out, ContainsSubstring("--cap-add SYS_PTRACE"));
+
+  std::filesystem::permissions(hosts / ".", std::filesystem::perms(0777));
+  std::filesystem::permissions(hosts / "run.toml", std::filesystem::perms(0644));
+  const auto nameless = home.run({"/usr/bin/setpriv", "--reuid", "54321", "--regid", "54321",
+                                  "--clear-groups", TROUPE_COMMAND, "doctor", file});
+  INFO(nameless.err);
+  INFO(nameless.out);
+  CHECK(nameless.code == 1);
+  expect_line(nameless, {"warning", "alpha", "user", "user 54321 has no name here"});
+  expect_line(nameless, {"ok", "alpha -> beta", "shm, "});
+  CHECK(home.left_after(2s).empty());
+}

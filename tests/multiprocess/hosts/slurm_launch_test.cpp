@@ -1,0 +1,227 @@
+// `troupe launch` within an allocation of a real Slurm over two hosts: the bits of one machine, a
+// clean end whenever the scheduler wants one, and nothing left whatever dies.
+
+#include <signal.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/multiprocess/hosts/launch_fixture.hpp"
+#include "tests/multiprocess/hosts/slurm_cluster.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+std::string slurm_table(const std::string& more = "") {
+  return "[cluster]\nlaunch = \"slurm\"\nprogram = \"" TROUPE_PROGRAM "\"\n" + more;
+}
+
+/// Two hosts that know each other by the names that Slurm has for them.
+struct allocation_hosts {
+  test_hosts hosts{{"alpha", "beta"}};
+  slurm_cluster slurm{(know_each_other(hosts), hosts)};
+
+  [[nodiscard]] std::vector<std::string> launch(const std::string& file) const {
+    return {"salloc", "--nodes=2", TROUPE_COMMAND, "launch", file};
+  }
+};
+
+void stop_on(std::string_view line, const std::string& word, bool& done,
+             const std::function<void()>& act) {
+  if (done || line.find(word) == std::string_view::npos) return;
+  done = true;
+  act();
+}
+
+}  // namespace
+
+TEST_CASE("A launch over an allocation of Slurm's trains to the bits of a run on one machine") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const allocation_hosts both;
+  const auto& hosts = both.hosts;
+  write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"));
+  REQUIRE(run_program({"--config", hosts / "plain.toml"}).code == 0);
+  const auto file =
+      write_config(hosts / "run.toml", slurm_table() + small_run(hosts / "launched.safetensors"));
+  const auto outcome = both.slurm.run(both.launch(file));
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
+  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-0 (alpha, 10.77.0.2"));
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1 (beta, 10.77.0.3"));
+  CHECK(programs_left(hosts, 2s) == "");
+
+  // The same from a script of sbatch's, with nodes that the file describes without their hosts.
+  const auto described = write_config(
+      hosts / "batch.toml",
+      slurm_table() + "[[node]]\nname = \"first\"\nstages = [1]\n[[node]]\nname = \"second\"\n" +
+          small_run(hosts / "batch.safetensors"));
+  const auto job = both.slurm.submit("exec " TROUPE_COMMAND " launch " + described + "\n",
+                                     "#SBATCH --nodes=2\n");
+  const auto state = both.slurm.end_of(job);
+  INFO(both.slurm.output_of(job));
+  CHECK(state == "COMPLETED");
+  CHECK_THAT(both.slurm.output_of(job), ContainsSubstring("stage-1 (first, 10.77.0.2"));
+  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "batch.safetensors"));
+  CHECK(programs_left(hosts, 2s) == "");
+}
+
+TEST_CASE("A secret does not pass srun's stream in the clear") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const allocation_hosts both;
+  const auto& hosts = both.hosts;
+  const std::string word = "known-to-all-of-them";
+  write_config(hosts / "secret", word);
+  std::filesystem::permissions(hosts / "secret", std::filesystem::perms(0600));
+  const auto file = write_config(
+      hosts / "run.toml", slurm_table() + small_run(hosts / "launched.safetensors") +
+                              "[link]\nsecret_file = \"" + (hosts / "secret").string() + "\"\n");
+  const auto seen = hosts / "seen";
+  {
+    const running_program recorder(
+        hosts.home(), {"/usr/bin/python3", "-c",
+                       "import socket,sys\n"
+                       "s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))\n"
+                       "s.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)\n"
+                       "s.bind(('br0', 0))\n"
+                       "out = open(sys.argv[1], 'wb', buffering=0)\n"
+                       "out.write(b'begin')\n"
+                       "while True: out.write(s.recv(1 << 17)[54:])\n",
+                       seen.string()});
+    REQUIRE(wait_for_content(seen));
+    const auto outcome = both.slurm.run(both.launch(file));
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+  }
+  std::string digits;
+  for (const char each : word) {
+    constexpr std::string_view hexadecimal = "0123456789abcdef";
+    digits += hexadecimal[static_cast<unsigned char>(each) >> 4];
+    digits += hexadecimal[static_cast<unsigned char>(each) & 15];
+  }
+  const auto bytes = bytes_of(seen);
+  CHECK(bytes.find("troupe agent, protocol") != std::string::npos);  // the stream was seen
+  CHECK(bytes.find(digits) == std::string::npos);
+  CHECK(bytes.find(word) == std::string::npos);
+  CHECK(bytes.find("\"secret\"") == std::string::npos);
+}
+
+TEST_CASE("A job that is cancelled or runs out of time saves its weights and leaves nothing") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const std::string how = GENERATE(as<std::string>{}, "scancel", "signal", "salloc");
+  INFO(how);
+  const allocation_hosts both;
+  const auto& hosts = both.hosts;
+  const auto weights = hosts / "weights.safetensors";
+  const auto file = write_config(hosts / "run.toml", slurm_table() + endless_run(hosts / "steps"));
+  const std::string line =
+      std::string(TROUPE_COMMAND) + " launch " + file + " -- --save " + weights.string();
+  if (how == "salloc") {  // only the agents hear of it, and tell the launcher, which salloc signals
+    bool cancelled = false;
+    const auto outcome = both.slurm.run(
+        {"salloc", "--nodes=2", "/bin/sh", "-c", "trap '' TERM HUP; " + line + "; exit $?"},
+        [&](pid_t, std::string_view said) {
+          stop_on(said, "-> stage-1", cancelled, [&] {
+            CHECK(wait_for_content(hosts / "steps"));
+            CHECK(both.slurm.run({"scancel", "--user=root"}).code == 0);
+          });
+        });
+    INFO(outcome.err);
+    CHECK(cancelled);
+  } else {
+    const auto job = both.slurm.submit("exec " + line + "\n", "#SBATCH --nodes=2\n");
+    REQUIRE(wait_for_content(hosts / "steps"));
+    const auto cancelled = how == "scancel"
+                               ? both.slurm.run({"scancel", job})
+                               : both.slurm.run({"scancel", "--batch", "--signal=TERM", job});
+    CHECK(cancelled.code == 0);
+    const auto state = both.slurm.end_of(job);
+    INFO(both.slurm.output_of(job));
+    CHECK(state == (how == "scancel" ? "CANCELLED" : "FAILED"));
+    CHECK_THAT(both.slurm.output_of(job), ContainsSubstring("stopping after the steps under way"));
+    CHECK(programs_left(hosts, 5s) == "");
+    CHECK_FALSE(bytes_of(weights).empty());
+    return;
+  }
+  CHECK(programs_left(hosts, 5s) == "");
+  CHECK_FALSE(bytes_of(weights).empty());
+}
+
+TEST_CASE("Whatever is killed of a launch by Slurm, nothing is left on any host") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const std::string victim = GENERATE(as<std::string>{}, "launcher", "srun", "agent", "stage-1");
+  INFO(victim);
+  const allocation_hosts both;
+  const auto& hosts = both.hosts;
+  const auto file =
+      write_config(hosts / "run.toml", slurm_table("silence = 2\n") + endless_run(hosts / "steps"));
+  bool killed = false;
+  const auto kill_one = [&](const test_host& host, const std::string& word) {
+    const auto found = host.processes_with(word);
+    REQUIRE_FALSE(found.empty());
+    kill(found.front().pid, SIGKILL);
+  };
+  const auto outcome = both.slurm.run(both.launch(file), [&](pid_t, std::string_view line) {
+    stop_on(line, "-> stage-1", killed, [&] {
+      CHECK(wait_for_content(hosts / "steps"));
+      if (victim == "launcher") kill_one(hosts.home(), "--config");
+      if (victim == "srun") kill_one(hosts.home(), "--nodelist=beta");
+      if (victim == "agent") kill_one(hosts.at(1), "--agent");
+      if (victim == "stage-1") kill_one(hosts.at(1), "stage-1");
+    });
+  });
+  INFO(outcome.err);
+  CHECK(killed);
+  // No stream closes where srun dies: agents notice that the launcher is silent.
+  CHECK(programs_left(hosts, 4s) == "");
+  if (victim == "launcher") return;
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.err, ContainsSubstring("node beta (beta)"));
+}
+
+TEST_CASE("What cannot be launched by Slurm is refused in one line, with a remedy") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const allocation_hosts both;
+  const auto& hosts = both.hosts;
+  const auto refused = [&](const std::string& nodes, const std::vector<std::string>& allocation,
+                           const std::vector<std::string>& words) {
+    const auto file =
+        write_config(hosts / "run.toml", slurm_table("join_timeout = 10\n") + nodes +
+                                             small_run(hosts / "launched.safetensors"));
+    auto command = allocation;
+    command.insert(command.end(), {TROUPE_COMMAND, "launch", file});
+    const auto outcome = both.slurm.run(command);
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    for (const auto& word : words) CHECK_THAT(outcome.err, ContainsSubstring(word));
+    CHECK(programs_left(hosts, 4s) == "");
+  };
+  const std::vector<std::string> two{"salloc", "--quiet", "--nodes=2"};
+  refused("", {}, {"run.toml:2: cluster.launch: ", "in no allocation of Slurm's", "salloc"});
+  refused("[[node]]\nname = \"first\"\n[[node]]\nname = \"second\"\n",
+          {"salloc", "--quiet", "--nodes=1"},
+          {"the allocation has 1 host (alpha), but there are 2 [[node]] tables",
+           "ask for more (sbatch --nodes"});
+  refused("[[node]]\nname = \"first\"\nhost = \"gamma\"\n[[node]]\nname = \"second\"\n", two,
+          {"node first: gamma is not in the allocation, which has alpha, beta"});
+  refused("[[node]]\nname = \"first\"\n[[node]]\nname = \"second\"\nprogram = \"/nowhere/it\"\n",
+          two,
+          {"node second (beta): the program /nowhere/it cannot be started there",
+           "copy it to that host"});
+  refused("[[node]]\nname = \"first\"\n[[node]]\nname = \"second\"\nprogram = \"" TROUPE_OTHER
+          "\"\n",
+          two, {"node second (beta): the program there", "another build"});
+  refused("", {"salloc", "--quiet", "--nodes=2", "/usr/bin/env", "PATH=/nowhere"},
+          {"there is no srun in PATH; install it (slurm-client)"});
+}

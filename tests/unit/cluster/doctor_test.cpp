@@ -1,0 +1,360 @@
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "cluster/doctor/edge_plan_core.hpp"
+#include "cluster/doctor/facts/facts_text.hpp"
+#include "cluster/doctor/findings_core.hpp"
+#include "cluster/doctor/host/examine_host.hpp"
+#include "cluster/doctor/report.hpp"
+#include "tests/unit/scratch_folder.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::cluster::doctor;
+using Catch::Matchers::ContainsSubstring;
+
+constexpr std::uint64_t gibibyte = std::uint64_t{1} << 30;
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+constexpr std::int64_t second_ns = 1'000'000'000;
+
+host_facts healthy_host() {
+  host_facts out;
+  out.host = "host";
+  out.processor = "a processor";
+  out.uid = 1000;
+  out.user = "ada";
+  out.versions = {{"UCX", "1.13.1"}, {"Linux", "6.1"}};
+  out.libraries = {{"libc.so.6", "0123"}, {"libucp.so.0", "4567"}};
+  out.cores = 4;
+  out.memory_bytes = 8 * gibibyte;
+  out.shared_bytes = 4 * gibibyte;
+  out.shared_free_bytes = 4 * gibibyte;
+  out.clock_ns = 100 * second_ns;
+  out.asked_ns = 100 * second_ns - 1000;
+  out.answered_ns = 100 * second_ns + 1000;
+  return out;
+}
+
+patient healthy(const std::string& name = "alpha") {
+  patient out;
+  out.name = name;
+  out.facts = healthy_host();
+  out.stages = {0};
+  out.threads = 2;
+  out.needed_bytes = gibibyte;
+  out.what_is_needed = "weights";
+  out.shared_memory_processes = 3;
+  return out;
+}
+
+edge_facts healthy_edge(const std::string& from = "alpha", const std::string& to = "beta") {
+  edge_facts out;
+  out.from = from;
+  out.to = to;
+  out.address = "10.0.0.2:40001";
+  out.port_range = "32768-60999";
+  out.is_connected = true;
+  out.ours = {"sealed tcp", 120, 900, ""};
+  out.raw = {"a plain socket", 80, 1100, ""};
+  return out;
+}
+
+/// The only finding that is not well.
+finding only(const std::vector<finding>& all) {
+  std::vector<finding> wrong;
+  for (const auto& each : all)
+    if (each.level != severity::ok) wrong.push_back(each);
+  REQUIRE(wrong.size() == 1);
+  CHECK_FALSE(wrong.front().remedy.empty());
+  return wrong.front();
+}
+
+void expect(const finding& what, severity level, const std::string& topic,
+            const std::string& word) {
+  INFO(what.text);
+  CHECK(what.level == level);
+  CHECK(what.topic == topic);
+  CHECK_THAT(what.text, ContainsSubstring(word));
+}
+
+/// What is found of a node that is healthy but for one thing.
+template <class Change>
+finding found_of(const Change& change, bool is_sealed = true) {
+  auto node = healthy();
+  change(node, *node.facts);
+  return only(host_findings(node, is_sealed));
+}
+
+}  // namespace
+
+TEST_CASE("A node on which all is well has no finding with a remedy") {
+  const auto found = host_findings(healthy(), true);
+  CHECK(worst_of(found) == severity::ok);
+  for (const auto& each : found) CHECK(each.remedy.empty());
+  CHECK(found.size() == 4);  // node, cores, memory, shared memory
+}
+
+TEST_CASE("A node that is not reached is an error, and nothing else is said of it") {
+  patient lost;
+  lost.name = "beta";
+  lost.lost = "node beta (10.0.0.2): there is no route to it";
+  const auto found = host_findings(lost, true);
+  CHECK(found.size() == 1);
+  expect(only(found), severity::error, "node", "no route");
+}
+
+TEST_CASE("More threads than cores, or than a control group's quota, are a warning") {
+  expect(found_of([](patient& node, host_facts&) { node.threads = 5; }), severity::warning, "cores",
+         "5 threads together, on 4 cores");
+  const auto by_quota = found_of([](patient&, host_facts& host) { host.quota_cores = 1.5; });
+  expect(by_quota, severity::warning, "cores", "1.5 cores, which its control group allows");
+  CHECK_THAT(by_quota.remedy, ContainsSubstring("CPU limit"));
+}
+
+TEST_CASE("Memory that a node lacks is an error, and memory that is tight a warning") {
+  expect(found_of([](patient& node, host_facts&) { node.needed_bytes = 9 * gibibyte; }),
+         severity::error, "memory", "needs 9.0 GiB for weights, but has 8.0 GiB free");
+  expect(found_of([](patient& node, host_facts&) { node.needed_bytes = 7 * gibibyte; }),
+         severity::warning, "memory", "leaves little for activations");
+  const auto limited = found_of([](patient&, host_facts& host) {
+    host.memory_bytes = 512 * mebibyte;
+    host.is_memory_limited = true;
+  });
+  expect(limited, severity::error, "memory", "within its control group's limit");
+  CHECK_THAT(limited.remedy, ContainsSubstring("container's memory limit"));
+}
+
+TEST_CASE("A small /dev/shm is found only where its processes need more") {
+  auto node = healthy();
+  node.facts->shared_bytes = node.facts->shared_free_bytes = 64 * mebibyte;
+  CHECK(worst_of(host_findings(node, true)) == severity::ok);
+  node.shared_memory_processes = 17;
+  expect(only(host_findings(node, true)), severity::warning, "shared memory",
+         "64 MiB free of 64 MiB in /dev/shm, but its processes take 68 MiB");
+  node.facts->shared_free_bytes = mebibyte;
+  expect(only(host_findings(node, true)), severity::error, "shared memory",
+         "1.0 MiB free of 64 MiB in /dev/shm, but each of its processes takes 4.0 MiB");
+  expect(found_of([](patient&, host_facts& host) { host.shared_error = "No such file"; }),
+         severity::error, "shared memory", "/dev/shm cannot be used: No such file");
+}
+
+TEST_CASE("Memory of other processes that cannot be read is a warning where they would share it") {
+  const auto closed = [](patient&, host_facts& host) {
+    host.reading_error = "Operation not permitted";
+  };
+  expect(found_of(closed), severity::warning, "shared memory",
+         "process_vm_readv: Operation not permitted");
+  auto apart = healthy();
+  apart.shared_memory_processes = 0;
+  apart.facts->reading_error = "Operation not permitted";
+  CHECK(worst_of(host_findings(apart, true)) == severity::ok);
+}
+
+TEST_CASE("A uid without a name is an error where ssh has to start other nodes") {
+  const auto nameless = [](patient&, host_facts& host) { host.user.clear(); };
+  expect(found_of(nameless), severity::warning, "user", "user 1000 has no name here");
+  expect(found_of([&](patient& node, host_facts& host) {
+           nameless(node, host);
+           node.starts_others_by_ssh = true;
+         }),
+         severity::error, "user", "ssh, which starts the other nodes, refuses");
+}
+
+TEST_CASE("A full, closed or slow folder is said with its purpose") {
+  const folder_facts fine{.path = "/out",
+                          .purpose = "what is saved",
+                          .needed_bytes = 100 * mebibyte,
+                          .free_bytes = gibibyte,
+                          .bytes_per_second = 200e6,
+                          .error = ""};
+  const auto with = [&fine](const auto& change) {
+    return found_of([&](patient&, host_facts& host) {
+      auto folder = fine;
+      change(folder);
+      host.folders = {folder};
+    });
+  };
+  expect(with([](folder_facts& folder) { folder.free_bytes = 50 * mebibyte; }), severity::error,
+         "disk", "/out, for what is saved: 50 MiB free, written at 191 MiB/s; needs 100 MiB");
+  expect(with([](folder_facts& folder) { folder.error = "Read-only file system"; }),
+         severity::error, "disk", "nothing can be written in /out");
+  expect(with([](folder_facts& folder) { folder.bytes_per_second = 1e6; }), severity::warning,
+         "disk", "saving will take long");
+  expect(with([](folder_facts& folder) {
+           folder.needed_bytes = 0;
+           folder.free_bytes = mebibyte;
+         }),
+         severity::warning, "disk", "1.0 MiB free, written at 191 MiB/s; it is full");
+  auto node = healthy();
+  node.facts->folders = {fine};
+  CHECK(worst_of(host_findings(node, true)) == severity::ok);
+}
+
+TEST_CASE("Data that a node cannot read, and a port at which it cannot listen, are errors") {
+  expect(found_of([](patient&, host_facts& host) {
+           host.data_source = "folder:/nowhere";
+           host.data_error = "/nowhere: no such folder";
+         }),
+         severity::error, "data", "/nowhere: no such folder");
+  expect(found_of([](patient& node, host_facts&) { node.listening_error = "address in use"; }),
+         severity::error, "port", "cannot listen: address in use");
+}
+
+TEST_CASE("A fabric is left unused where the network is sealed") {
+  const auto with = [](const char* state, const char* kind) {
+    return [=](patient&, host_facts& host) {
+      host.fabrics = {{.device = "mlx5_0:1", .state = state, .kind = kind, .rate = "100 Gb/sec"}};
+    };
+  };
+  const auto unused = found_of(with("ACTIVE", "InfiniBand"));
+  expect(unused, severity::warning, "fabric",
+         "InfiniBand mlx5_0:1 (100 Gb/sec) is left unused: the network is sealed");
+  CHECK_THAT(unused.remedy, ContainsSubstring("network = \"trusted\""));
+  expect(found_of(with("DOWN", "Ethernet"), false), severity::warning, "fabric",
+         "RoCE mlx5_0:1 (100 Gb/sec) is DOWN");
+  auto node = healthy();
+  with("ACTIVE", "InfiniBand")(node, *node.facts);
+  CHECK(worst_of(host_findings(node, false)) == severity::ok);
+}
+
+TEST_CASE("Ports of a fabric are read where the system lists its devices") {
+  const tests::scratch_folder folder;
+  const auto port = folder / "mlx5_0/ports/1";
+  std::filesystem::create_directories(port);
+  std::ofstream(port / "state") << "4: ACTIVE\n";
+  std::ofstream(port / "link_layer") << "InfiniBand\n";
+  std::ofstream(port / "rate") << "100 Gb/sec (4X EDR)\n";
+  const std::vector<fabric_facts> wanted{{.device = "mlx5_0:1",
+                                          .state = "ACTIVE",
+                                          .kind = "InfiniBand",
+                                          .rate = "100 Gb/sec (4X EDR)"}};
+  CHECK(find_fabrics(folder / ".") == wanted);
+  CHECK(find_fabrics(folder / "none").empty());
+}
+
+TEST_CASE("An edge that one side can open is told apart from one that neither can") {
+  const auto open = healthy_edge("beta", "alpha");
+  auto closed = healthy_edge("alpha", "beta");
+  closed.is_connected = false;
+  closed.ours = {.by = "sealed tcp", .error = "timed out"};
+  const auto one_way = only(edge_findings({closed, open}));
+  expect(one_way, severity::error, "edge",
+         "alpha cannot connect to beta at 10.0.0.2:40001 (timed out); the other way, beta to alpha, "
+         "is open");
+  CHECK(one_way.where == "alpha -> beta");
+  CHECK_THAT(one_way.remedy, ContainsSubstring("32768-60999"));
+  CHECK_THAT(one_way.remedy, ContainsSubstring("firewall of beta for what comes in"));
+  const auto alone = only(edge_findings({closed}));
+  CHECK_THAT(alone.remedy, ContainsSubstring("firewalls of both"));
+}
+
+TEST_CASE("Large messages that do not pass point to the MTU") {
+  auto edge = healthy_edge();
+  edge.ours.megabytes_per_second = 0;
+  edge.ours.error = "no answer within 5 s";
+  const auto found = only(edge_findings({edge}));
+  expect(found, severity::error, "edge", "small messages pass, but large ones do not");
+  CHECK_THAT(found.remedy, ContainsSubstring("MTU"));
+  edge.ours.round_trip_us = 0;
+  expect(only(edge_findings({edge})), severity::error, "edge", "gets no answer");
+}
+
+TEST_CASE("An edge that is well shows what it reaches beside what is below it") {
+  const auto found = edge_findings({healthy_edge()});
+  REQUIRE(found.size() == 1);
+  CHECK(found.front().level == severity::ok);
+  CHECK(found.front().text ==
+        "sealed tcp, 120 us, 900 MB/s (a plain socket: 80 us, 1100 MB/s)");
+}
+
+TEST_CASE("Clocks are compared over an edge, and where there is none by when a node answered") {
+  examination all;
+  all.nodes = {healthy("trainer"), healthy("beta")};
+  auto edge = healthy_edge("beta", "trainer");
+  edge.clock_ns = 86'400 * second_ns;  // the trainer is ahead of beta
+  edge.clock_error_ns = 100'000;
+  all.edges = {edge};
+  expect(only(clock_findings(all)), severity::warning, "clock",
+         "its clock is 24.0 hours behind the trainer's (within 100 us)");
+  all.edges.clear();
+  CHECK(worst_of(clock_findings(all)) == severity::ok);
+  all.nodes.back().facts->clock_ns += 5 * second_ns;
+  expect(only(clock_findings(all)), severity::warning, "clock", "5.0 s ahead of the trainer's");
+  all.nodes.back().facts->answered_ns += 10 * second_ns;  // it took its time to answer
+  CHECK(worst_of(clock_findings(all)) == severity::ok);
+}
+
+TEST_CASE("Libraries that differ between nodes are named, and kernels may differ") {
+  auto other = healthy("beta");
+  other.facts->versions["Linux"] = "5.10";
+  CHECK(worst_of(version_findings({healthy(), other})) == severity::ok);
+  other.facts->versions["UCX"] = "1.15.0";
+  other.facts->libraries["libucp.so.0"] = "89ab";
+  const auto found = only(version_findings({healthy(), other}));
+  expect(found, severity::warning, "versions",
+         "other libraries than on alpha: UCX 1.15.0 and not 1.13.1; builds of libucp.so.0 89ab and "
+         "not 4567");
+  CHECK(found.where == "beta");
+}
+
+TEST_CASE("Every node is tried to the trainer, and neighbours both ways") {
+  using edges = std::vector<std::pair<std::size_t, std::size_t>>;
+  CHECK(edges_to_probe(3, {1, 2}, false) == edges{{1, 0}, {2, 0}, {1, 2}, {2, 1}});
+  CHECK(edges_to_probe(3, {1, 1, 2}, false) == edges{{1, 0}, {2, 0}, {1, 1}, {1, 2}, {2, 1}});
+  CHECK(edges_to_probe(4, {1, 2, 3}, true) ==
+        edges{{1, 0}, {2, 0}, {3, 0}, {1, 2}, {2, 1}, {2, 3}, {3, 2}, {3, 1}, {1, 3}});
+  CHECK(edges_to_probe(1, {0, 0}, false) == edges{{0, 0}});
+  CHECK(edges_to_probe(1, {0}, false) == edges{{0, 0}});
+  CHECK(edges_to_probe(1, {}, false).empty());
+}
+
+TEST_CASE("Requests and facts come back from their text, whatever lies between") {
+  const std::vector<request> asked{
+      requests::facts{{{.path = "/a", .purpose = "p", .needed_bytes = 7}}},
+      requests::listen{"sealed tcp", "10.0.0.0/8", "10.0.0.1"},
+      requests::probe{"shm", "unix:/run/x"}};
+  for (const auto& each : asked) {
+    const auto back = decode_request(encode(each));
+    REQUIRE(back);
+    CHECK(*back == each);
+  }
+  for (const auto* wrong : {"", "{}", "[]", "{\"listen\": {}}", "{\"other\": 1}"})
+    CHECK_FALSE(decode_request(wrong));
+
+  auto host = healthy_host();
+  for (int i = 0; i < 100; ++i) host.libraries["lib" + std::to_string(i) + ".so"] = "0123456789";
+  host.fabrics = {{.device = "d", .state = "s", .kind = "k", .rate = "r"}};
+  auto lines = lines_of(host);
+  for (const auto& line : lines) CHECK(line.size() < 8192);
+  lines.insert(lines.begin() + 3, "Welcome to this host");
+  const auto host_back = decode_host(lines);
+  REQUIRE(host_back);
+  CHECK(*host_back == host);
+
+  auto edge = healthy_edge();
+  edge.clock_ns = -5;
+  const auto edge_back = decode_edge(lines_of(edge));
+  REQUIRE(edge_back);
+  CHECK(*edge_back == edge);
+  CHECK_FALSE(decode_edge({}));
+  CHECK_FALSE(decode_host({std::string(facts_mark) + "[1]"}));
+  CHECK_FALSE(decode_host({std::string(facts_mark) + "{\"cores\": \"many\"}"}));
+}
+
+TEST_CASE("A report counts what it has found, and its exit code is the worst of it") {
+  examination all;
+  all.nodes = {healthy("trainer")};
+  CHECK(exit_code(all) == 0);
+  CHECK_THAT(report_text(all), ContainsSubstring("all is well\n"));
+  all.nodes.front().threads = 100;
+  CHECK(exit_code(all) == 1);
+  CHECK_THAT(report_text(all), ContainsSubstring("0 errors, 1 warning\n"));
+  all.others = {{severity::error, "settings", "", "wrong", "mend it"}};
+  CHECK(exit_code(all) == 2);
+  CHECK_THAT(report_text(all), ContainsSubstring("-> mend it\n"));
+  CHECK_THAT(report_json(all), ContainsSubstring("\"severity\": \"error\""));
+  CHECK_THAT(report_json(all), ContainsSubstring("\"libucp.so.0\": \"4567\""));
+}
