@@ -176,7 +176,13 @@ std::vector<edge_facts> probe_edges(tour& all, bool wraps) {
   return out;
 }
 
-finding of_preparing(const error& why, const std::string& trainer) {
+finding of_preparing(const error& why, const trainer_config& config) {
+  const auto trainer = trainer_name(config.cluster);
+  if (why.code == errc::bad_data && !config.data.node.empty())
+    return {severity::warning, "data", config.data.node,
+            "is to read the data, which are not opened there now; here: " + why.text +
+                "; so the memory that stages need is not known",
+            "see that " + config.data.source + " can be read on that node"};
   if (why.code == errc::bad_data)
     return {severity::error, "data", trainer, why.text,
             "put the data there on this machine, or name where they are ([data] source)"};
@@ -187,9 +193,8 @@ finding of_preparing(const error& why, const std::string& trainer) {
 
 examination examine(const trainer_config& config, const needs_of& needs_of_run) {
   examination out;
-  const auto trainer = trainer_name(config.cluster);
   const auto needs = needs_of_run(config);
-  if (!needs) out.others.push_back(of_preparing(needs.error(), trainer));
+  if (!needs) out.others.push_back(of_preparing(needs.error(), config));
   auto plan = plan_of(config);
   if (!plan) {
     out.others.push_back({severity::error, "node", "", plan.error().text,

@@ -95,7 +95,7 @@ TEST_CASE("An address that others reach needs a secret, from the config file too
   CHECK(outcome.code == 2);
   CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
   CHECK_THAT(outcome.err,
-             ContainsSubstring(config.string() + ":2: link.listen") && ContainsSubstring("secret"));
+             ContainsSubstring(config.string() + ":2:10: link.listen") && ContainsSubstring("secret"));
 }
 
 TEST_CASE("With a secret a run may listen beyond loopback") {

@@ -2,6 +2,9 @@
 
 #include <ATen/ops/ones.h>
 
+#include <utility>
+
+#include "cluster/training/data_source.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/schedule/generators.hpp"
 
@@ -32,7 +35,9 @@ result<std::uint64_t> slots_of(const optimizer_config& config, const registries&
 }  // namespace
 
 result<doctor::run_needs> needs_of_run(const application& program, const trainer_config& config) {
-  const auto run = prepare(program, config);
+  auto data = open_data_here(program, config);
+  if (!data) return tl::unexpected(data.error());
+  const auto run = prepare(program, config, std::move(*data));
   if (!run) return tl::unexpected(run.error());
   const auto& schedules = program.info.known.schedules;
   const auto layout =

@@ -183,7 +183,7 @@ TEST_CASE("every flag reaches its member") {
                                         {"*.bias weight_decay=0", "bn* nu=1"},
                                         2,
                                         1.5});
-  CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
+  CHECK(c.data == data_config{"folder:x", "", 48, 3, true, false});
   CHECK(c.train == train_config{32, 12, std::nullopt, "mse", 9, false, 5, here.file("s"), true, 2,
                                 true, 0.25});
   CHECK(c.link == link_config{transport::loopback, "[::1]:80", network::sealed, secret});

@@ -129,7 +129,7 @@ cores = 1
             .starts_with(wrong + ":2:8: node.name: \"a b\" is no name"));
 }
 
-TEST_CASE("--set wins over the files, and flags over --set") {
+TEST_CASE("a --set wins over the files, and flags over --set") {
   const folder here;
   const auto file =
       here.write("run.toml", "[optimizer]\nlr = 0.5\nmomentum = 0.5\n[model]\nname = \"x\"\n");
@@ -153,7 +153,7 @@ TEST_CASE("what is no TOML is a text, and so is anything where a key takes texts
   CHECK(config_of({"--set", "model.name=1\n[data]"}).model.name == "1\n[data]");
 }
 
-TEST_CASE("--set reaches a key of a [[node]] by its number") {
+TEST_CASE("a --set reaches a key of a [[node]] by its number") {
   const folder here;
   const auto file =
       here.write("run.toml", "[[node]]\nname = \"alpha\"\n[[node]]\nname = \"beta\"\ncores = 3\n");

@@ -101,7 +101,7 @@ verbose = true
                                         {"*.bias|bn* lr_scale=2"},
                                         3,
                                         4});
-  CHECK(c.data == data_config{"folder:x", 48, 3, true, false});
+  CHECK(c.data == data_config{"folder:x", "", 48, 3, true, false});
   CHECK(c.train == train_config{32, std::nullopt, 4, "mse", 9, false, 5, here.file("s"), true, 1,
                                 true, 0.25, nan_policy::skip, 0, 50});
   CHECK(c.link ==
