@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "actors/arrivals/arrivals.hpp"
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/futures/request_inbox.hpp"
@@ -49,6 +50,7 @@ result<std::unique_ptr<node>> node::start(caf::actor_system& system, const messa
   made->core_ = std::make_unique<remote_core>(made->settings_.name, made->address_, own_identity(),
                                               made->settings_.liveness);
   made->ticker_ = std::make_unique<ticker>(made->settings_.liveness.interval, [self = made.get()] {
+    self->say_who_holds_the_link();
     self->link_->post([self] { self->judge(); });
   });
   return made;
@@ -59,7 +61,8 @@ node::node(caf::actor_system& system, const message_registry& types, node_settin
       types_(types),
       settings_(std::move(settings)),
       proxies_(system, *this),
-      inbox_(request_inbox::of(system)) {}
+      inbox_(request_inbox::of(system)),
+      arrivals_(std::make_unique<arrivals>(system)) {}
 
 node::~node() {
   open_->close();
@@ -199,6 +202,20 @@ void node::judge() {
     if (std::exchange(who.heard, false)) heard.push_back(name);
   }
   step([&](auto& core) { return core.tick(clock::now(), heard, told); });
+}
+
+void node::say_who_holds_the_link() {
+  constexpr milliseconds too_long{200};
+  const auto now = arrivals_->held(clock::now());
+  if (!now || now->time < too_long) {
+    said_to_hold_ = 0;
+    return;
+  }
+  if (std::exchange(said_to_hold_, now->actor) == now->actor) return;
+  log::error(settings_.name + ": actor " + std::to_string(now->actor) +
+             " was declared cheap and has held the link's thread for " +
+             std::to_string(std::chrono::duration_cast<milliseconds>(now->time).count()) +
+             " ms; until it returns, this node hears nobody, and others may take it for lost");
 }
 
 void node::lose(const std::string& other, const error& why) {

@@ -26,6 +26,7 @@
 
 namespace troupe::actors {
 
+class arrivals;
 class request_inbox;
 
 /// Makes a node's link once its events are known.
@@ -144,7 +145,8 @@ class node final : public actor_directory,
   void perform(remote_core::effect& effect);
   void send(const std::string& to, messages::frame out);
   void connect(const remote_core::connect& to);
-  void judge();  // at each tick, on the link's thread
+  void judge();                 // at each tick, on the link's thread
+  void say_who_holds_the_link();  // at each tick, on the ticker's
 
   // Frames from other nodes, by kind. On the link's thread.
   void arrived(peer_id peer, messages::frame in);
@@ -192,12 +194,14 @@ class node final : public actor_directory,
   std::vector<caf::actor_id> held_;  // local actors that other nodes may reach: kept alive
 
   // The link's thread's, so that what comes in takes no lock.
+  const std::unique_ptr<arrivals> arrivals_;
   std::map<std::string, correspondent> correspondents_;
   std::unordered_map<std::uint64_t, correspondent*> greeted_;  // by peer_id
 
   // Ids of some actors that are known to be reachable, to be found without lock. Never reused.
   std::array<std::atomic<caf::actor_id>, 256> reachable_{};
 
+  caf::actor_id said_to_hold_ = 0;        // the ticker's
   std::unique_ptr<messages::link> link_;  // its thread calls into everything above
   std::unique_ptr<ticker> ticker_;        // last: it uses the link
 };

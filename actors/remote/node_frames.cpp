@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "actors/arrivals/arrivals.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/futures/request_inbox.hpp"
 #include "actors/remote/node.hpp"
@@ -124,7 +125,7 @@ void node::deliver(correspondent& from, const frame& in) {
   auto content = types_.decode(in, *this);
   if (!content) return refuse(from.name, in, content.error());
   const bool answered = in.kind == frame_kind::request;
-  enqueue(target, handle_of(from, in.sender),
+  arrivals_->deliver(target, handle_of(from, in.sender),
           answered ? caf::message_id{in.request_id} : caf::make_message_id(), std::move(*content));
 }
 

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/arrivals/cheap_actors.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/system.hpp"
 #include "actors/wire/lendable.hpp"
@@ -121,11 +122,15 @@ int serve(messages::link_transport transport, int address_fd) {
   if (!made) die(made.error().text);
   auto& node = **made;
   const auto actor = system.spawn(echo);
+  const auto cheap = system.spawn(echo);
+  actors::declare_cheap(caf::actor_cast<caf::strong_actor_ptr>(cheap));
   node.publish("echo", caf::actor_cast<caf::strong_actor_ptr>(actor));
+  node.publish("cheap echo", caf::actor_cast<caf::strong_actor_ptr>(cheap));
   if (write(address_fd, node.address().c_str(), node.address().size() + 1) < 0)
     die("cannot write to a pipe");
   ended.get_future().wait();
-  caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+  for (const auto& each : {actor, cheap})
+    caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
   return 0;
 }
 
@@ -181,6 +186,23 @@ double tensor_seconds(actors::requester& ask, const caf::actor& target, const at
   return quantile(runs, 0.5);
 }
 
+/// Small requests to an actor of the other process.
+void bench_requests(const figures& out, const std::string& name, actors::requester& ask,
+                    const caf::actor& target, int requests) {
+  round_trips(ask, target, sequential / 10);
+  const auto trips = round_trips(ask, target, sequential);
+  out.add(name + "rtt_8B_p50", quantile(trips, 0.5) / 1e3, "us");
+  out.add(name + "rtt_8B_p99", quantile(trips, 0.99) / 1e3, "us");
+  requests_per_second(ask, target, requests / 10, 4096);
+  out.add(name + "pipelined_8B", requests_per_second(ask, target, requests, 4096), "1/s");
+}
+
+caf::actor found_at(actors::node& node, const std::string& name) {
+  const auto found = node.find("server", name, 5s);
+  if (!found) die(found.error().text);
+  return caf::actor_cast<caf::actor>(*found);
+}
+
 void bench_link(const figures& out, const options& chosen, const std::string& name,
                 messages::link_transport transport) {
   int pipe_fds[2];
@@ -201,15 +223,9 @@ void bench_link(const figures& out, const options& chosen, const std::string& na
     const auto& node = *made;
     actors::requester ask(system, [&](const caf::node_id& id) { return node->name_of(id); });
     if (const auto joined = node->join(address, 5s); !joined) die(joined.error().text);
-    const auto found = node->find("server", "echo", 5s);
-    if (!found) die(found.error().text);
-    const auto target = caf::actor_cast<caf::actor>(*found);
-    round_trips(ask, target, sequential / 10);
-    const auto trips = round_trips(ask, target, sequential);
-    out.add(name + ".rtt_8B_p50", quantile(trips, 0.5) / 1e3, "us");
-    out.add(name + ".rtt_8B_p99", quantile(trips, 0.99) / 1e3, "us");
-    requests_per_second(ask, target, chosen.requests / 10, 4096);
-    out.add(name + ".pipelined_8B", requests_per_second(ask, target, chosen.requests, 4096), "1/s");
+    const auto target = found_at(*node, "echo");
+    bench_requests(out, name + ".", ask, target, chosen.requests);
+    bench_requests(out, name + ".cheap_", ask, found_at(*node, "cheap echo"), chosen.requests);
     for (const std::int64_t mebibytes : {1, 8, 64}) {
       if (chosen.small) break;
       const auto bytes = mebibytes << 20;

@@ -208,7 +208,7 @@ TEST_CASE("What cannot be launched by Slurm is refused in one line, with a remed
     CHECK(programs_left(hosts, 4s) == "");
   };
   const std::vector<std::string> two{"salloc", "--quiet", "--nodes=2"};
-  refused("", {}, {"run.toml:2: cluster.launch: ", "in no allocation of Slurm's", "salloc"});
+  refused("", {}, {"run.toml:2:10: cluster.launch: ", "in no allocation of Slurm's", "salloc"});
   refused("[[node]]\nname = \"first\"\n[[node]]\nname = \"second\"\n",
           {"salloc", "--quiet", "--nodes=1"},
           {"the allocation has 1 host (alpha), but there are 2 [[node]] tables",

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <caf/actor_control_block.hpp>
+#include <caf/execution_unit.hpp>
+#include <caf/fwd.hpp>
+#include <caf/message_id.hpp>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <unordered_map>
+
+namespace troupe::actors {
+
+/// Hands actors what comes from other processes, and runs those that are declared cheap (see
+/// `declare_cheap`) at once, in the thread of the link; the scheduler runs all others. An actor that
+/// has held the thread for longer than `patience` three times, with fewer than 1,000 runs since the
+/// time before, is said and becomes one of the others. One thread, except `held`.
+class arrivals final : public caf::execution_unit {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  /// How long a cheap actor may hold the thread. More than it ever needs: the thread may be
+  /// preempted meanwhile, which is not its fault.
+  static constexpr std::chrono::milliseconds patience{5};
+
+  explicit arrivals(caf::actor_system& system);
+
+  void deliver(const caf::strong_actor_ptr& to, caf::strong_actor_ptr from, caf::message_id number,
+               caf::message what);
+
+  /// Of actors that a cheap one has sent something.
+  void exec_later(caf::resumable* what) override;
+
+  /// Who holds the thread now, and for how long. From any thread.
+  struct holder {
+    caf::actor_id actor;
+    clock::duration time;
+  };
+  [[nodiscard]] std::optional<holder> held(clock::time_point now) const;
+
+ private:
+  struct conduct {
+    int slow = 0;
+    int prompt = 0;  // since the last time that it was slow
+  };
+
+  void run_all();
+  void run(caf::resumable& what);
+  void judge(caf::abstract_actor& actor, clock::duration took);
+
+  std::deque<caf::resumable*> ready_;  // each with a reference
+  bool running_ = false;
+  std::unordered_map<caf::actor_id, conduct> slow_;  // only who has been slow once
+  std::atomic<caf::actor_id> holder_ = 0;
+  std::atomic<clock::rep> since_ = 0;
+};
+
+}  // namespace troupe::actors
