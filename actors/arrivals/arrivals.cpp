@@ -16,6 +16,8 @@ namespace troupe::actors {
 namespace {
 
 constexpr std::size_t messages_at_once = 16;  // then the link has its turn
+constexpr std::chrono::microseconds pause{5};
+constexpr int flood = 16;  // messages without a pause
 constexpr int most_slow = 3;
 constexpr int prompt_enough = 1'000;
 
@@ -32,9 +34,15 @@ arrivals::arrivals(caf::actor_system& system) : caf::execution_unit(&system) {}
 
 void arrivals::deliver(const caf::strong_actor_ptr& to, caf::strong_actor_ptr from,
                        caf::message_id number, caf::message what) {
-  const bool here = is_cheap(*to->get());
+  const bool here = is_cheap(*to->get()) && !is_flooded(clock::now());
   to->get()->enqueue(std::move(from), number, std::move(what), here ? this : nullptr);
   if (here) run_all();
+}
+
+bool arrivals::is_flooded(clock::time_point now) {
+  without_pause_ = now - last_ < pause ? without_pause_ + 1 : 0;
+  last_ = now;
+  return without_pause_ >= flood;
 }
 
 void arrivals::exec_later(caf::resumable* what) {

@@ -28,6 +28,9 @@ def contenders(names: list[str]) -> list[Contender]:
     program = harness.require_program("messaging_bench")
     made = [Contender(f"troupe.{part}", [program, "--json", "--only", part], read_figures)
             for part in ("shm", "tcp", "local", "actors")]
+    made += [Contender(f"troupe.cheap.{part}",
+                       [program, "--json", "--only", part, "--cheap", "--small"], read_figures)
+             for part in ("shm", "tcp")]
     made.append(Contender("troupe.mesh", [harness.require_program("mesh_bench"), "--json"],
                           read_figures))
     for peer in names[1:]:
@@ -40,6 +43,9 @@ def comparisons() -> list[Comparison]:
     """Troupe's figures over each transport beside each peer's."""
     remote = [Comparison(f"{link}.{figure}", f"troupe.{link}", f"{link}.{figure}", peer, figure)
               for link in ("shm", "tcp") for figure in REMOTE for peer in PEERS]
+    remote += [Comparison(f"{link}.cheap_{figure}", f"troupe.cheap.{link}", f"{link}.cheap_{figure}",
+                          peer, figure)
+               for link in ("shm", "tcp") for figure in REMOTE[:3] for peer in PEERS]
     lent = "shm.lent_64MiB_one_way"
     remote += [Comparison(lent, "troupe.shm", lent, peer, "tensor_64MiB_one_way") for peer in PEERS]
     local = [Comparison(figure, f"troupe.{figure.split('.')[0]}", figure) for figure in LOCAL]
