@@ -14,10 +14,11 @@
 namespace troupe::actors {
 
 /// Hands actors what comes from other processes, and runs those that are declared cheap (see
-/// `declare_cheap`) at once, in the thread of the link; the scheduler runs all others. Where messages
-/// come without a pause the scheduler runs the cheap ones too: it works beside the link then. An
-/// actor that has held the thread for longer than `patience` three times, with fewer than 1,000 runs
-/// since the time before, is said and becomes one of the others. One thread, except `held`.
+/// `declare_cheap`) at once, in the thread of the link; the scheduler runs all others. Where
+/// messages come without a pause the scheduler runs the cheap ones too: it works beside the link
+/// then. An actor that has held the thread for longer than `patience` three times, with fewer than
+/// 1,000 runs since the time before, is said and becomes one of the others. One thread, except
+/// `held`.
 class arrivals final : public caf::execution_unit {
  public:
   using clock = std::chrono::steady_clock;

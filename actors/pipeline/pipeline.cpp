@@ -139,6 +139,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   made.pieces_ = options.pieces;
   made.has_scaler_ = options.scaler.has_value();
   made.loss_scale_ = loss_scale;
+  made.steps_before_ = made.training_steps_ = options.steps_before;
   if (options.skip_bad_steps || options.scaler || options.clip_norm > 0)
     made.coordinator_ = spawn_step_coordinator(
         system, {layout->stages, options.skip_bad_steps, options.clip_norm, options.scaler});
@@ -220,7 +221,7 @@ engine::step_key pipeline::next_step() {
 // Steps are begun before the decision on the one before, which says what a scaler makes of it.
 double pipeline::loss_scale_of(const step_order& order) const {
   if (order.dry_run) return order.loss_scale;
-  return has_scaler_ && training_steps_ > 0 ? 0 : loss_scale_;
+  return has_scaler_ && training_steps_ > steps_before_ ? 0 : loss_scale_;
 }
 
 result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, engine::plan plan) {

@@ -79,6 +79,9 @@ struct pipeline_options {
   /// out by all stages, whatever `skip_bad_steps` says, unless the scale can fall no more or a loss
   /// is not finite itself.
   std::optional<engine::loss_scaler> scaler = {};
+  /// Training steps that the weights have behind them: numbers go on from there, by which layers
+  /// draw.
+  std::uint64_t steps_before = 0;
   double clip_norm = 0;  ///< Largest norm of all stages' gradients together; 0: any.
   /// What one message of weights or optimizer state holds at most.
   piece_limits pieces = {};
@@ -262,6 +265,7 @@ class pipeline {
   engine::plan_book plans_;
   std::deque<pending_step> under_way_;
   std::uint64_t last_step_ = 0;
+  std::uint64_t steps_before_ = 0;
   std::uint64_t training_steps_ = 0;
   std::chrono::steady_clock::time_point last_finish_;
 };

@@ -30,7 +30,8 @@ class run_state {
         train_size_(data.train_size),
         test_size_(data.test_size),
         run_(settings),
-        events_(events) {}
+        events_(events),
+        finished_(settings.steps_before) {}
   run_state(const run_state&) = delete;
   run_state& operator=(const run_state&) = delete;
 
@@ -39,7 +40,7 @@ class run_state {
     if (events_.on_trained) {
       if (auto done = events_.on_trained(finished_); !done) return tl::unexpected(done.error());
     }
-    if (run_.evaluate && finished_ > 0 && !leaves()) {
+    if (run_.evaluate && finished_ > run_.steps_before && !leaves()) {
       if (auto done = evaluate(); !done) return tl::unexpected(done.error());
     }
     // What was abandoned ends in order, before the stages do.
@@ -50,7 +51,7 @@ class run_state {
 
  private:
   result<void> train_steps() {
-    for (std::uint64_t step = 1; step <= run_.steps; ++step) {
+    for (std::uint64_t step = run_.steps_before + 1; step <= run_.steps; ++step) {
       if (events_.should_stop()) break;
       if (auto begun = begin(step); !begun) return begun;
       if (stages_.under_way() >= steps_under_way) {
@@ -58,6 +59,10 @@ class run_state {
       }
       if (step < run_.steps && evaluation_due(step)) {
         if (auto done = evaluate(); !done || abandoned_) return done;
+      }
+      if (step < run_.steps && events_.is_checkpoint_due && events_.is_checkpoint_due(step)) {
+        if (auto done = drain(); !done) return done;
+        if (auto done = events_.on_checkpoint(finished_); !done) return done;
       }
     }
     return drain();
@@ -167,7 +172,7 @@ class run_state {
   const training_events& events_;
   std::vector<std::int64_t> order_;  // of the current pass over the data
   std::uint64_t order_epoch_ = 0;
-  std::uint64_t finished_ = 0;
+  std::uint64_t finished_;
   bool abandoned_ = false;  // an evaluation, whose steps may be under way
   evaluation_totals totals_;
 };

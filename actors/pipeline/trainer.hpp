@@ -12,7 +12,8 @@ namespace troupe::actors {
 
 /// One run of training, as `train` wants it.
 struct training {
-  std::uint64_t steps = 1;  ///< Batches in all.
+  std::uint64_t steps = 1;         ///< Batches in all.
+  std::uint64_t steps_before = 0;  ///< Of those, trained before: the run goes on behind them.
   std::int64_t batch_size = 1;
   std::uint32_t microbatches = 1;
   bool shuffle = true;
@@ -39,6 +40,10 @@ struct training_events {
   /// No step follows, after so many: the weights are what the run has made of them, and may be
   /// read. Called once, before the last evaluation. May be left out. Errors end the run.
   std::function<result<void>(std::uint64_t steps)> on_trained = {};
+  /// Asked after each step, and its evaluation where there is one: whether the weights are to be
+  /// kept as they are then; and if so, told when no step is under way. Errors end the run.
+  std::function<bool(std::uint64_t step)> is_checkpoint_due = {};
+  std::function<result<void>(std::uint64_t steps)> on_checkpoint = {};
 };
 
 /// Who reads a run's batches and feeds the pipeline with them, and how many samples there are.

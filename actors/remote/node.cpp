@@ -300,9 +300,8 @@ caf::actor_id node::make_reachable(const caf::strong_actor_ptr& actor) {
   auto& registry = system_.registry();
   if (!registry.get<caf::strong_actor_ptr>(id)) {
     if (held_.size() == held_.capacity())  // before it grows: without those that have ended
-      std::erase_if(held_, [&registry](auto each) {
-        return !registry.get<caf::strong_actor_ptr>(each);
-      });
+      std::erase_if(held_,
+                    [&registry](auto each) { return !registry.get<caf::strong_actor_ptr>(each); });
     registry.put(id, actor);
     held_.push_back(id);
   }

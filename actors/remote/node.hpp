@@ -87,8 +87,8 @@ class node final : public actor_directory,
   /// text of `why`. From any thread; does not wait.
   void lose(const std::string& other, const error& why);
 
-  /// Lets other nodes find `actor` by a name. Like any actor whose handle goes to another node it is
-  /// kept alive until it ends by itself or this node does.
+  /// Lets other nodes find `actor` by a name. Like any actor whose handle goes to another node it
+  /// is kept alive until it ends by itself or this node does.
   void publish(const std::string& name, caf::strong_actor_ptr actor);
 
   /// Connects to the node at `address` and waits for its name. Errors: address_unavailable,
@@ -145,7 +145,7 @@ class node final : public actor_directory,
   void perform(remote_core::effect& effect);
   void send(const std::string& to, messages::frame out);
   void connect(const remote_core::connect& to);
-  void judge();                 // at each tick, on the link's thread
+  void judge();                   // at each tick, on the link's thread
   void say_who_holds_the_link();  // at each tick, on the ticker's
 
   // Frames from other nodes, by kind. On the link's thread.

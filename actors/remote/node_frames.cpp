@@ -126,7 +126,8 @@ void node::deliver(correspondent& from, const frame& in) {
   if (!content) return refuse(from.name, in, content.error());
   const bool answered = in.kind == frame_kind::request;
   arrivals_->deliver(target, handle_of(from, in.sender),
-          answered ? caf::message_id{in.request_id} : caf::make_message_id(), std::move(*content));
+                     answered ? caf::message_id{in.request_id} : caf::make_message_id(),
+                     std::move(*content));
 }
 
 void node::deliver_response(correspondent& from, const frame& in) {

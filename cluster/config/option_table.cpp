@@ -245,6 +245,26 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
   };
 }
 
+std::vector<option> checkpoint_options() {
+  return {
+      {"checkpoint", "dir", "--checkpoint-dir", "", "FOLDER",
+       "Folder for checkpoints, from which an interrupted run goes on to the same bits (--resume)",
+       text([](auto& c) -> auto& { return c.checkpoint.dir; }), ""},
+      {"checkpoint", "every", "--checkpoint-every", "", "N",
+       "Steps between checkpoints, or a time as 30s, 5m or 2h; empty: one at the end, also of an "
+       "interrupted run",
+       text([](auto& c) -> auto& { return c.checkpoint.every; }), ""},
+      {"checkpoint", "keep", "--checkpoint-keep", "", "N", "Newest checkpoints that are kept",
+       integer(
+           [](auto& c) -> auto& { return c.checkpoint.keep; }, 1, any),
+       ""},
+      {"checkpoint", "resume", "--resume", "", "WHICH",
+       "Checkpoint to go on from: latest (the run begins anew where there is none), a step, or a "
+       "checkpoint's folder",
+       text([](auto& c) -> auto& { return c.checkpoint.resume; }), ""},
+  };
+}
+
 // What is checked and done about a step's numbers.
 std::vector<option> step_options() {
   return {
@@ -367,7 +387,7 @@ std::vector<option> cluster_options() {
 }
 
 bool of_stages_alone(const std::string& table) {
-  return table == "pipeline" || table == "cluster" || table == "node";
+  return table == "pipeline" || table == "cluster" || table == "node" || table == "checkpoint";
 }
 
 // There is no node by default of which a value could be read.
@@ -421,8 +441,8 @@ std::vector<option> option_table(const program_info& program) {
   std::vector<option> all = program.own;
   for (auto part : {pipeline_options(program.known.schedules), model_options(program.known.models),
                     optimizer_options(program.known.optimizers), data_options(program.known.data),
-                    train_options(program.known.losses), step_options(), link_options(),
-                    observe_options(), cluster_options(), node_table()}) {
+                    train_options(program.known.losses), step_options(), checkpoint_options(),
+                    link_options(), observe_options(), cluster_options(), node_table()}) {
     const bool stages_alone = of_stages_alone(part.front().table);
     for (auto& entry : part)
       if (program.has_stages || (!entry.of_stages && !stages_alone))

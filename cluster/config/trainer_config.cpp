@@ -1,6 +1,8 @@
 #include "cluster/config/trainer_config.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <string_view>
 #include <utility>
 
 #include "cluster/config/words.hpp"
@@ -18,6 +20,23 @@ std::string_view name_of(transport value) noexcept {
 double loss_scale_of(const trainer_config& config) noexcept {
   return config.train.loss_scale.value_or(config.model.precision == engine::precision::fp16 ? 0
                                                                                             : 1);
+}
+
+result<checkpoint_period> period_of(const checkpoint_config& config) {
+  const auto& text = config.every;
+  if (text.empty()) return checkpoint_period{};
+  std::uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, number);
+  const std::string_view unit(stop, static_cast<std::size_t>(end - stop));
+  const std::uint64_t seconds = unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  constexpr std::uint64_t most = 1'000'000'000;
+  if (status != std::errc() || number == 0 || number > most || (!unit.empty() && seconds == 0))
+    return fail(errc::bad_config, '"' + text +
+                                      "\" is no period; write a number of steps, or a time as "
+                                      "30s, 5m or 2h");
+  if (unit.empty()) return checkpoint_period{.steps = number};
+  return checkpoint_period{.time = std::chrono::seconds(number * seconds)};
 }
 
 std::filesystem::path state_file_of(const std::filesystem::path& weights) {

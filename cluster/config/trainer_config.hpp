@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -116,6 +117,22 @@ struct train_config {
   bool operator==(const train_config&) const = default;
 };
 
+/// TOML table [checkpoint].
+struct checkpoint_config {
+  std::filesystem::path dir;  ///< Of the run's checkpoints; empty: none are written.
+  std::string every;          ///< See `period_of`; empty: at the end only.
+  std::int64_t keep = 3;      ///< Older ones are removed.
+  std::string resume;         ///< "latest", a step, or a checkpoint's folder; empty: nothing.
+
+  bool operator==(const checkpoint_config&) const = default;
+};
+
+/// How often checkpoints are written: after so many steps, or so much time; one of them is not 0.
+struct checkpoint_period {
+  std::uint64_t steps = 0;
+  std::chrono::seconds time{0};
+};
+
 /// TOML table [link].
 struct link_config {
   cluster::transport transport = cluster::transport::automatic;
@@ -149,6 +166,7 @@ struct trainer_config {
   optimizer_config optimizer;
   data_config data;
   train_config train;
+  checkpoint_config checkpoint;
   link_config link;
   observe_config observe;
   cluster_config cluster;                                ///< Tables [cluster] and [[node]].
@@ -161,6 +179,9 @@ struct trainer_config {
 /// What each loss is multiplied by; 0: a dynamic scale. Where nothing is given, fp16 has that one,
 /// and the others have none, 1.
 [[nodiscard]] double loss_scale_of(const trainer_config& config) noexcept;
+
+/// Of "20" (steps), "30s", "5m" or "2h"; both 0 where nothing is said. Errors: bad_config.
+[[nodiscard]] result<checkpoint_period> period_of(const checkpoint_config& config);
 
 /// Where the optimizers' state is kept of the weights in a file: "run.state.safetensors" beside
 /// "run.safetensors" or "run".

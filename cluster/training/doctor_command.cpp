@@ -22,14 +22,14 @@ doctor::examination of_settings(const std::vector<std::string>& errors) {
 
 doctor::examination examine_settings(const program_info& info, const doctor::needs_of& needs,
                                      std::span<const char* const> arguments) {
-  if (const auto errors = every_error(info, arguments); !errors.empty())
-    return of_settings(errors);
+  if (const auto errors = every_error(info, arguments); !errors.empty()) return of_settings(errors);
   const auto asked = read_command_line(info, arguments);
   if (!asked) return of_settings({asked.error().text});
   const auto* const config = std::get_if<trainer_config>(&*asked);
   if (config == nullptr) return of_settings({"--doctor examines a run: name its file (--config)"});
-  if (!needs) return of_settings({info.name + " trains no pipeline of stages, and no other run can "
-                                              "be examined"});
+  if (!needs)
+    return of_settings({info.name + " trains no pipeline of stages, and no other run can "
+                                    "be examined"});
   return doctor::examine(*config, needs);
 }
 

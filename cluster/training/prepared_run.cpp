@@ -8,10 +8,12 @@
 
 #include "cluster/observe/one_class.hpp"
 #include "cluster/training/partitioning.hpp"
+#include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "engine/data/sampler.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 #include "engine/state/scaler_state.hpp"
+#include "messages/base/log.hpp"
 #include "messages/base/near_miss.hpp"
 #include "optimizers/groups.hpp"
 
@@ -98,6 +100,27 @@ result<void> read_init(prepared_run& run, const model_config& config) {
   return {};
 }
 
+/// Opens the checkpoint that the run goes on from, if there is one, or else what --init names.
+result<void> read_beginning(prepared_run& run, const trainer_config& config) {
+  const auto resumed = find_resumed(config);
+  if (!resumed) return tl::unexpected(resumed.error());
+  if (!*resumed) {
+    if (!config.checkpoint.resume.empty())
+      log::info(config.checkpoint.dir.string() + " has no checkpoint: the run begins anew");
+    return read_init(run, config.model);
+  }
+  const auto& [folder, manifest] = **resumed;
+  if (manifest.step >= run.steps)
+    return fail(errc::bad_config, "checkpoint.resume: " + folder.string() + " has all " +
+                                      std::to_string(run.steps) +
+                                      " steps of this run; give it more (--steps, --epochs)");
+  run.steps_before = manifest.step;
+  auto from = config.model;
+  from.init = (*resumed)->weights();
+  from.init_skip.clear();
+  return read_init(run, from);
+}
+
 /// Those of some layers, in their order.
 std::vector<engine::named_tensor> gather(
     const prepared_run& run, engine::layer_range which,
@@ -160,7 +183,7 @@ result<void> cut_model(prepared_run& run, const application& program,
   run.predicted = std::move(partition->predicted);
   run.ties = actors::ties_between(run.layers, run.ranges);
   if (auto fine = check_ties(run, config.pipeline, known.schedules); !fine) return fine;
-  return read_init(run, config.model);
+  return read_beginning(run, config);
 }
 
 result<void> count_steps(prepared_run& run, const trainer_config& config) {

@@ -25,6 +25,7 @@ struct prepared_run {
   std::optional<engine::prediction> predicted;  // where the layers were profiled
   std::vector<actors::stage_tie> ties;          // between stages
   std::optional<checkpoint> init;               // what it begins from; none: weights of the seed
+  std::uint64_t steps_before = 0;               // of the checkpoint that it goes on from
   std::optional<engine::loss_scaler> scaler;    // where the loss scale is dynamic
   std::uint64_t steps = 0;                      // several may make one update (--accumulate)
 };

@@ -14,9 +14,9 @@
 #include <thread>
 #include <utility>
 
-#include "cluster/config/files/secret_file.hpp"
 #include "cluster/config/checks/cluster_checks.hpp"
 #include "cluster/config/checks/outputs.hpp"
+#include "cluster/config/files/secret_file.hpp"
 #include "cluster/config/words.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_file.hpp"
@@ -274,6 +274,30 @@ result<void> check_files(draft& whole, const registries&) {
   return check_outputs(whole);
 }
 
+result<void> check_checkpoint(draft& whole, const registries&) {
+  const auto& config = whole.config.checkpoint;
+  const auto refuse = [&whole](const char* key, const std::string& why) {
+    return fail(errc::bad_config, blame(whole, key, "checkpoint.dir") + why);
+  };
+  const auto period = period_of(config);
+  if (!period) return refuse("checkpoint.every", period.error().text);
+  if (config.dir.empty() && !config.every.empty())
+    return refuse("checkpoint.every", "needs a folder for the checkpoints (--checkpoint-dir)");
+  const bool is_step = config.resume.find_first_not_of("0123456789") == std::string::npos;
+  if (config.dir.empty() && !config.resume.empty() && (is_step || config.resume == "latest"))
+    return refuse("checkpoint.resume", "\"" + config.resume +
+                                           "\" is one of the checkpoints in a "
+                                           "folder, which --checkpoint-dir names");
+  if (!config.resume.empty() && whole.config.train.verify)
+    return refuse("checkpoint.resume", "--verify compares a run's first step: leave one out");
+  const auto accumulate = whole.config.train.accumulate;
+  if (period->steps % accumulate != 0)
+    return refuse("checkpoint.every", std::to_string(period->steps) +
+                                          " steps are no whole updates of --accumulate " +
+                                          std::to_string(accumulate) + "; take a multiple of it");
+  return {};
+}
+
 // A check and the tables that it looks at.
 struct check_of_tables {
   std::function<errors(draft&, const registries&)> check;
@@ -309,6 +333,7 @@ std::vector<check_of_tables> all_checks() {
           {one(check_texts), {"data", "link", "model", "observe", "train"}},
           {one(check_listen), {"cluster", "link"}},
           {one(check_secret), {"cluster", "link", "node"}},
+          {one(check_checkpoint), {"checkpoint", "train"}},
           {one(check_files), {"model", "observe", "train"}}};
 }
 

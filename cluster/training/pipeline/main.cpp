@@ -1,8 +1,8 @@
 #include "cluster/training/application.hpp"
 #include "cluster/training/pipeline/placement_table.hpp"
-#include "cluster/training/program.hpp"
 #include "cluster/training/pipeline/run.hpp"
 #include "cluster/training/pipeline/run_needs.hpp"
+#include "cluster/training/program.hpp"
 
 namespace troupe {
 

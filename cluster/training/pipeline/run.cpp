@@ -16,13 +16,14 @@
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/training/data_source.hpp"
-#include "cluster/training/pipeline/initial_state.hpp"
 #include "cluster/training/node_run.hpp"
-#include "cluster/training/prepared_run.hpp"
+#include "cluster/training/pipeline/initial_state.hpp"
 #include "cluster/training/pipeline/reporter.hpp"
+#include "cluster/training/pipeline/verify.hpp"
+#include "cluster/training/prepared_run.hpp"
+#include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/saving/streams.hpp"
-#include "cluster/training/pipeline/verify.hpp"
 #include "engine/partition/prediction.hpp"
 #include "messages/base/log.hpp"
 
@@ -116,6 +117,7 @@ void tell_edges(node_group& group, const trainer_config& config) {
 
 actors::training training_of(const trainer_config& config, const prepared_run& run) {
   return {.steps = run.steps,
+          .steps_before = run.steps_before,
           .batch_size = config.train.batch_size,
           .microbatches = run.microbatches,
           .shuffle = config.data.shuffle,
@@ -168,7 +170,11 @@ result<void> train(node_group& group, actors::pipeline& stages, const applicatio
     const auto print = [&](const std::vector<std::string>& lines) { (*report)->print(lines); };
     if (auto same = verify(stages, program, config, run, print); !same) return same;
   }
+  auto keeper = checkpoint_keeper::open(config, run.steps_before, checkpoint_keeper::clock::now());
+  if (!keeper) return tl::unexpected(keeper.error());
   const auto parts = parts_of(stages, config.train, run);
+  const saved_parts kept{parts.weights, [&stages] { return state_of(stages); }};
+  const auto print = [&](const std::string& line) { (*report)->print(line); };
   const actors::training_events events{
       [&](std::uint64_t step, const auto& outcome) { (*report)->step(step, outcome); },
       [&](const auto& outcome) {
@@ -179,9 +185,11 @@ result<void> train(node_group& group, actors::pipeline& stages, const applicatio
       [&] { return control.stop.wanted(); },
       [&](std::uint64_t steps) -> result<void> {
         if (auto some = (*report)->check_applied(); !some && !control.stop.wanted()) return some;
-        return control.saver.save(steps, (*report)->any_applied(), parts,
-                                  [&](const std::string& line) { (*report)->print(line); });
-      }};
+        auto saved = control.saver.save(steps, (*report)->any_applied(), parts, print);
+        return saved ? keeper->write_last(steps, kept, print) : saved;
+      },
+      [&](std::uint64_t step) { return keeper->is_due(step, checkpoint_keeper::clock::now()); },
+      [&](std::uint64_t steps) { return keeper->write(steps, kept, print); }};
   const auto trained =
       run.reader
           ? actors::train(group.system(), stages,
@@ -222,11 +230,14 @@ result<void> drive(node_group& group, const application& program, const trainer_
                                .skip_bad_steps = config.train.on_nan == nan_policy::skip,
                                .loss_scale = run.scaler ? 1 : loss_scale_of(config),
                                .scaler = run.scaler,
+                               .steps_before = run.steps_before,
                                .clip_norm = config.optimizer.clip_norm,
                                .pieces = {.bytes = bytes_at_once},
                                .data = run.reader});
   if (!pipeline) return tl::unexpected(pipeline.error());
   if (auto loaded = load_init(*pipeline, run); !loaded) return loaded;
+  if (run.steps_before > 0)
+    log::info("the run goes on from the checkpoint of step " + std::to_string(run.steps_before));
   return train(group, *pipeline, program, config, run, control);
 }
 

@@ -1,0 +1,119 @@
+#include "cluster/training/saving/checkpoint_keeper.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config) {
+  const checkpoint_folder folder(config.dir);
+  const auto& which = config.resume;
+  if (which.empty()) return std::nullopt;
+  if (which == "latest") return folder.latest();
+  std::uint64_t step = 0;
+  const char* const end = which.data() + which.size();
+  const auto [stop, status] = std::from_chars(which.data(), end, step);
+  auto found = stop == end && status == std::errc() ? folder.of_step(step) : read_whole(which);
+  return std::move(found).map(
+      [](whole_checkpoint whole) { return std::optional(std::move(whole)); });
+}
+
+}  // namespace
+
+std::map<std::string, std::string> settings_of_steps(const trainer_config& config) {
+  return {{"model.name", config.model.name},
+          {"data.source", config.data.source},
+          {"data.image_size", std::to_string(config.data.image_size)},
+          {"data.shuffle", config.data.shuffle ? "true" : "false"},
+          {"train.accumulate", std::to_string(config.train.accumulate)},
+          {"train.batch_size", std::to_string(config.train.batch_size)},
+          {"train.seed", std::to_string(config.train.seed)},
+          {"optimizer.name", config.optimizer.name}};
+}
+
+result<std::optional<whole_checkpoint>> find_resumed(const trainer_config& config) {
+  auto found = found_by(config.checkpoint);
+  if (!found || !*found) return found;
+  const auto own = settings_of_steps(config);
+  for (const auto& [name, value] : (*found)->manifest.settings) {
+    const auto ours = own.find(name);
+    if (ours == own.end() || ours->second == value) continue;
+    return fail(errc::bad_config, "checkpoint.resume: " + (*found)->folder.string() +
+                                      " is of a run with " + name + " = " + value +
+                                      ", and this one has " + ours->second +
+                                      ": give it the same, or begin another run from its weights "
+                                      "(--init " +
+                                      (*found)->weights().string() + ")");
+  }
+  return found;
+}
+
+checkpoint_keeper::checkpoint_keeper(const trainer_config& config, std::uint64_t steps,
+                                     clock::time_point now)
+    : config_(&config),
+      folder_(config.checkpoint.dir),
+      period_(period_of(config.checkpoint).value_or(checkpoint_period())),
+      last_step_(steps),
+      last_time_(now) {}
+
+result<checkpoint_keeper> checkpoint_keeper::open(const trainer_config& config, std::uint64_t steps,
+                                                  clock::time_point now) {
+  checkpoint_keeper made(config, steps, now);
+  if (config.checkpoint.dir.empty()) return made;
+  if (auto fine = made.folder_.prepare(); !fine)
+    return fail(fine.error().code, "checkpoint.dir: " + fine.error().text);
+  return made;
+}
+
+bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now) const {
+  if (config_->checkpoint.dir.empty() || step % config_->train.accumulate != 0) return false;
+  if (period_.steps > 0) return step % period_.steps == 0;
+  return period_.time.count() > 0 && now - last_time_ >= period_.time;
+}
+
+result<void> checkpoint_keeper::write(std::uint64_t steps, const saved_parts& parts,
+                                      const printer& print) {
+  if (steps == last_step_) return {};
+  const auto begun = clock::now();
+  const auto weights = parts.weights();
+  if (!weights) return tl::unexpected(weights.error());
+  const auto name = folder_.path_of(steps).string();
+  const auto written = folder_.write(steps, settings_of_steps(*config_), {*weights, parts.state});
+  last_time_ = clock::now();
+  if (!written && written.error().code != errc::io_failed) return tl::unexpected(written.error());
+  if (!written) {
+    print("warning: no checkpoint of step " + std::to_string(steps) + ": " + written.error().text +
+          "; training goes on");
+    return {};
+  }
+  last_step_ = steps;
+  log::debug(
+      "checkpoint " + name + " in " +
+      std::to_string(
+          std::chrono::duration_cast<std::chrono::milliseconds>(last_time_ - begun).count()) +
+      " ms");
+  const auto keep = static_cast<std::size_t>(config_->checkpoint.keep);
+  if (auto pruned = folder_.prune(keep); !pruned) print("warning: " + pruned.error().text);
+  return {};
+}
+
+result<void> checkpoint_keeper::write_last(std::uint64_t steps, const saved_parts& parts,
+                                           const printer& print) {
+  if (config_->checkpoint.dir.empty() || steps == last_step_) return {};
+  if (steps % config_->train.accumulate != 0) {
+    print("no checkpoint of step " + std::to_string(steps) +
+          ", in the middle of an update (--accumulate); the last one is of step " +
+          std::to_string(last_step_));
+    return {};
+  }
+  if (auto written = write(steps, parts, print); !written || last_step_ != steps) return written;
+  print("the checkpoint of step " + std::to_string(steps) + " is in " +
+        folder_.path_of(steps).string() + "; --resume latest goes on from there");
+  return {};
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "cluster/config/trainer_config.hpp"
+#include "cluster/training/saving/checkpoint_folder.hpp"
+#include "cluster/training/saving/saving.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// Settings that decide, with a checkpoint, what the steps after it are to the bit, and that a run
+/// may not change therefore: which samples come when, and what is drawn.
+[[nodiscard]] std::map<std::string, std::string> settings_of_steps(const trainer_config& config);
+
+/// The checkpoint that the run is to go on from; none: --resume names none, or "latest" where there
+/// is none yet. Errors: bad_data, and bad_config naming a setting that is another one than the
+/// checkpoint's.
+[[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(const trainer_config& config);
+
+/// Writes a run's checkpoints when they are due. Does nothing where [checkpoint] names no folder.
+/// Used by one thread.
+class checkpoint_keeper {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  /// `config` outlives it. `steps`: that are in what the run begins with. Errors: io_failed, where
+  /// no checkpoint can be written.
+  [[nodiscard]] static result<checkpoint_keeper> open(const trainer_config& config,
+                                                      std::uint64_t steps, clock::time_point now);
+
+  /// Whether one is to be written once `step` is done. Updates are whole then (--accumulate).
+  [[nodiscard]] bool is_due(std::uint64_t step, clock::time_point now) const;
+
+  using printer = std::function<void(const std::string& line)>;
+  /// Writes one of the model as it is, `steps` being done, unless it has been written; removes old
+  /// ones. That it cannot be written is printed and no error. Errors: those of reading the parts.
+  [[nodiscard]] result<void> write(std::uint64_t steps, const saved_parts& parts,
+                                   const printer& print);
+
+  /// The same at the end of a run, or where it was interrupted.
+  [[nodiscard]] result<void> write_last(std::uint64_t steps, const saved_parts& parts,
+                                        const printer& print);
+
+ private:
+  checkpoint_keeper(const trainer_config& config, std::uint64_t steps, clock::time_point now);
+
+  const trainer_config* config_;
+  checkpoint_folder folder_;
+  checkpoint_period period_;
+  std::uint64_t last_step_;
+  clock::time_point last_time_;
+};
+
+}  // namespace troupe::cluster

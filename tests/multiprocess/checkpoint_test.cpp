@@ -1,0 +1,278 @@
+// A run that was killed or interrupted goes on from its last checkpoint, to the bits of a run that
+// nothing happened to; and what is wrong with a checkpoint is said.
+
+#include <ATen/ops/equal.h>
+#include <signal.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/program.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using tests::run_other;
+using tests::run_program;
+using tests::scratch_folder;
+using tests::shell_line;
+using words = std::vector<std::string>;
+
+words with(words run, const words& more) {
+  run.insert(run.end(), more.begin(), more.end());
+  return run;
+}
+
+/// Two passes over the data in another order each, and a rate that follows a curve; by default
+/// an update every second step: all that a run counts.
+words training(const words& more, int steps = 12, int accumulate = 2) {
+  return with({"--model",
+               "resnet18",
+               "--data",
+               "synthetic:3x32x32:10:48",
+               "--batch-size",
+               "8",
+               "--optimizer",
+               "adam",
+               "--lr",
+               "0.01",
+               "--lr-schedule",
+               "cosine",
+               "--micro-batches",
+               "2",
+               "--steps",
+               std::to_string(steps),
+               "--accumulate",
+               std::to_string(accumulate),
+               "--no-eval",
+               "--verbose"},
+              more);
+}
+
+words two_stages(const words& more, int steps = 12, int accumulate = 2) {
+  return with(training(more, steps, accumulate), {"--stages", "2"});
+}
+
+void check_same_weights(const fs::path& one, const fs::path& other) {
+  const auto first = engine::load_safetensors(one);
+  const auto second = engine::load_safetensors(other);
+  REQUIRE(first);
+  REQUIRE(second);
+  REQUIRE(first->size() == second->size());
+  for (std::size_t i = 0; i < first->size(); ++i) {
+    INFO(first->at(i).name);
+    REQUIRE(first->at(i).name == second->at(i).name);
+    CHECK(first->at(i).tensor.equal(second->at(i).tensor));
+  }
+}
+
+/// Ends a run once a checkpoint is there.
+std::function<void(pid_t, std::string_view)> at_checkpoint(const std::string& name, int signal) {
+  return [name, signal](pid_t program, std::string_view line) {
+    if (line.find("checkpoint ") != std::string_view::npos &&
+        line.find(name + " in ") != std::string_view::npos)
+      ::kill(program, signal);
+  };
+}
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& each : fs::directory_iterator(folder))
+    names.insert(each.path().filename().string());
+  return names;
+}
+
+void flip_a_bit(const fs::path& file) {
+  std::fstream both(file, std::ios::in | std::ios::out | std::ios::binary);
+  const auto at = static_cast<std::streamoff>(fs::file_size(file) / 2);
+  both.seekg(at);
+  const int byte = both.get();
+  both.seekp(at);
+  both.put(static_cast<char>(byte ^ 4));
+  REQUIRE(both.good());
+}
+
+void write(const fs::path& file, const std::string& text) {
+  std::ofstream(file) << text;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "A run that is killed goes on from its checkpoint to the same bits, also in other stages") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const words kept{"--checkpoint-dir", checkpoints, "--checkpoint-every", "4"};
+  const auto killed = run_program(two_stages(kept), at_checkpoint("step-000008", SIGKILL));
+  CHECK(killed.signal == SIGKILL);
+  CHECK(names_in(checkpoints) == std::set<std::string>{"step-000004", "step-000008"});
+  const auto resumed =
+      run_program(training(with(kept, {"--stages", "3", "--schedule", "zb-h1", "--resume", "latest",
+                                       "--save", folder / "resumed"})));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
+  check_same_weights(folder / "whole", folder / "resumed");
+  const auto from_the_fourth = run_program(
+      two_stages({"--checkpoint-dir", checkpoints, "--resume", "4", "--save", folder / "again"}));
+  INFO(from_the_fourth.err);
+  REQUIRE(from_the_fourth.code == 0);
+  check_same_weights(folder / "whole", folder / "again");
+}
+
+TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the same bits") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  const words kept{"--checkpoint-dir", checkpoints, "--resume", "latest"};
+  REQUIRE(run_program(two_stages({"--save", folder / "whole"}, 12, 1)).code == 0);
+  const auto interrupted = run_program(two_stages(with(kept, {"--checkpoint-every", "1"}), 12, 1),
+                                       at_checkpoint("step-000003", SIGTERM));
+  INFO(interrupted.err);
+  CHECK(interrupted.code == 143);
+  CHECK_THAT(interrupted.err, ContainsSubstring("has no checkpoint: the run begins anew"));
+  const auto resumed = run_program(two_stages(with(kept, {"--save", folder / "resumed"}), 12, 1));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  check_same_weights(folder / "whole", folder / "resumed");
+  const auto nothing_left = run_program(two_stages(kept, 12, 1));
+  CHECK(nothing_left.code == 2);
+  CHECK_THAT(nothing_left.last_line(), ContainsSubstring("has all 12 steps of this run"));
+}
+
+TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "All the world is a stage, number " + std::to_string(i);
+  write(folder / "text.txt", text);
+  const words run{"--data",
+                  "text:" + (folder / "text.txt").string(),
+                  "--batch-size",
+                  "8",
+                  "--context",
+                  "16",
+                  "--steps",
+                  "8",
+                  "--no-eval",
+                  "--stages",
+                  "2",
+                  "--dropout",
+                  "0.2",
+                  "--loss-scale",
+                  "dynamic",
+                  "--loss-scale-interval",
+                  "3",
+                  "--width",
+                  "32",
+                  "--heads",
+                  "2",
+                  "--layers",
+                  "4",
+                  "--verbose"};
+  const auto train = [&](const words& more, auto... watch) {
+    return run_other(TROUPE_TRANSFORMER, with(run, more), watch...);
+  };
+  const auto whole = train({"--save", folder / "whole"});
+  INFO(whole.err);
+  REQUIRE(whole.code == 0);
+  const words kept{"--checkpoint-dir", checkpoints, "--checkpoint-every", "5"};
+  CHECK(train(kept, at_checkpoint("step-000005", SIGKILL)).signal == SIGKILL);
+  const auto resumed = train(with(kept, {"--resume", "latest", "--save", folder / "resumed"}));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  check_same_weights(folder / "whole", folder / "resumed");
+}
+
+TEST_CASE("Old checkpoints go, and what was half written") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  fs::create_directories(checkpoints / ".writing-step-000099");
+  write(checkpoints / "notes.txt", "not ours");
+  const auto outcome =
+      run_program(two_stages({"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "2",
+                              "--checkpoint-keep", "2"}));
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(names_in(checkpoints) == std::set<std::string>{"notes.txt", "step-000010", "step-000012"});
+}
+
+TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an older one offered") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "2"};
+  REQUIRE(run_program(two_stages(kept, 4)).code == 0);
+  const auto newest = checkpoints / "step-000004";
+  const auto saved = folder / "saved";
+  fs::copy(newest, saved, fs::copy_options::recursive);
+  const auto refused = [&](const std::string& expected, const std::function<void()>& harm) {
+    fs::remove_all(newest);
+    fs::copy(saved, newest, fs::copy_options::recursive);
+    harm();
+    const auto outcome = run_program(two_stages(with(kept, {"--resume", "latest"})));
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring(expected));
+    CHECK_THAT(outcome.last_line(), ContainsSubstring("--resume 2"));
+  };
+  const auto weights = newest / "weights.safetensors";
+  const auto state = newest / "weights.state.safetensors";
+  const auto manifest = newest / "manifest.json";
+  refused(weights.string() + " is not as its checkpoint wrote it", [&] { flip_a_bit(weights); });
+  refused(state.string() + " is not as its checkpoint wrote it", [&] { flip_a_bit(state); });
+  refused(weights.string() + " has 1000 bytes", [&] { fs::resize_file(weights, 1000); });
+  refused(state.string() + " cannot be read", [&] { fs::remove(state); });
+  refused(manifest.string() + " is no manifest", [&] { fs::resize_file(manifest, 40); });
+  refused("its format is number 2", [&] { write(manifest, R"({"troupe_checkpoint": 2})"); });
+  const auto older = run_program(two_stages(with(kept, {"--resume", "2"}), 4));
+  INFO(older.err);
+  CHECK(older.code == 0);
+}
+
+TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  const words kept{"--checkpoint-dir", checkpoints};
+  REQUIRE(run_program(two_stages(kept, 2)).code == 0);
+  const auto refused = [&](const words& more, const words& expected) {
+    const auto outcome = run_program(two_stages(more));
+    CHECK(outcome.code == 2);
+    for (const auto& each : expected) CHECK_THAT(outcome.last_line(), ContainsSubstring(each));
+  };
+  refused(with(kept, {"--resume", "latest", "--seed", "9"}),
+          {"train.seed = 1", "this one has 9", "--init"});
+  refused(with(kept, {"--resume", "latest", "--no-shuffle"}), {"data.shuffle = true"});
+  refused(with(kept, {"--resume", "7"}), {"no checkpoint of step 7", "those of steps 2"});
+  refused(with(kept, {"--checkpoint-every", "3"}), {"3 steps", "--accumulate 2"});
+  refused(with(kept, {"--checkpoint-every", "soon"}), {"\"soon\" is no period", "5m"});
+  refused({"--checkpoint-every", "2"}, {"--checkpoint-dir"});
+  refused({"--resume", "latest"}, {"--checkpoint-dir"});
+  write(folder / "file", "");
+  const auto nowhere = run_program(two_stages({"--checkpoint-dir", folder / "file" / "below"}));
+  CHECK(nowhere.code != 0);
+  CHECK_THAT(nowhere.last_line(), ContainsSubstring("checkpoint.dir"));
+  CHECK_THAT(nowhere.err, !ContainsSubstring("step 1"));
+}
+
+TEST_CASE("A checkpoint that finds no room is a warning, and training goes on") {
+  const scratch_folder folder;
+  const auto outcome =
+      run_other("/bin/sh", {"-c", shell_line("ulimit -f 120000; trap '' XFSZ;",
+                                             two_stages({"--checkpoint-dir", folder / "checkpoints",
+                                                         "--checkpoint-every", "4"}))});
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("warning: no checkpoint of step 4"));
+  CHECK_THAT(outcome.err, ContainsSubstring("training goes on"));
+  CHECK(names_in(folder / "checkpoints").empty());
+}
