@@ -35,6 +35,9 @@ using stage_actor = caf::typed_actor<
     // From a stage with which this one shares a weight, once a training step; may come before this
     // stage's own gradients are there.
     caf::reacts_to<struct tied_gradient>,
+    // From the same stage of another replica, twice a training step: its parts, perhaps before this
+    // stage's own gradients are there, and its sum. And from the own work thread.
+    caf::reacts_to<struct replica_gradients>, caf::reacts_to<struct replicas_added>,
     // From the trainer, between steps, piece after piece (see transfer/pieces.hpp). Errors:
     // bad_data naming the tensor; bad_frame for a piece that is not due; bad_config for a chunk
     // that the stage does not have; stale where there was no dry run, or no evaluation without

@@ -65,17 +65,19 @@ struct data_opened {
   }
 };
 
-/// Who gets the inputs and the labels: the stages of the model's first and last slice.
+/// Who gets the inputs and the labels: the stages of the model's first and last slice. Once for each
+/// replica, from 0.
 struct connect_data {
   static constexpr auto declared = travels("connect_data");
 
   caf::strong_actor_ptr first, last;  // stage_actors
   std::uint32_t last_chunk = 0;       // of the last slice on its stage
   std::uint32_t credits = 1;
+  std::uint32_t replica = 0;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.first, self.last, self.last_chunk, self.credits);
+    f(self.first, self.last, self.last_chunk, self.credits, self.replica);
   }
 };
 

@@ -32,6 +32,7 @@ struct build_stage {
   static constexpr auto declared = travels("build_stage");
 
   stage_id stage;
+  std::string name = {};  // for people; empty: "stage-1"
   std::string model;  // a name in the node's model registry
   std::int64_t classes = 0;
   std::map<std::string, double> model_options = {};
@@ -50,7 +51,7 @@ struct build_stage {
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.stage, self.model, self.classes, self.model_options, self.seed, self.slices, self.loss,
+    f(self.stage, self.name, self.model, self.classes, self.model_options, self.seed, self.slices, self.loss,
       self.precision, self.channels_last, self.device, self.threads, self.idle_cores,
       self.recompute, self.optimizer, self.optimizer_options, self.rules);
   }
@@ -91,9 +92,22 @@ struct tied_parameter {
   }
 };
 
+/// The same stage of all replicas of the pipeline, and which one is told; empty: there is one. Each
+/// stands for `logical` of the logical replicas, which a batch is shared out to.
+struct replica_group {
+  std::vector<caf::strong_actor_ptr> stages;  // stage_actors
+  std::uint32_t own = 0;
+  std::uint32_t logical = 1;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.stages, self.own, self.logical);
+  }
+};
+
 /// Tells a stage the slices before and after each of its own, who feeds the model's two ends (a
-/// feeder_actor), the credits of each edge, its number among the stages, its ties with others, and
-/// how the stages' steps are coupled.
+/// feeder_actor), the credits of each edge, its number among the stages, its ties with others,
+/// how the stages' steps are coupled, and its replicas.
 struct connect_stage {
   static constexpr auto declared = travels("connect_stage");
 
@@ -105,11 +119,12 @@ struct connect_stage {
   caf::strong_actor_ptr coordinator = {};  // a step_coordinator_actor; null: nothing couples them
   bool may_leave_out = false;              // see engine::step_end_rules
   bool clips_norm = false;
+  replica_group replicas = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.before, self.after, self.feeder, self.credits, self.place, self.ties, self.coordinator,
-      self.may_leave_out, self.clips_norm);
+      self.may_leave_out, self.clips_norm, self.replicas);
   }
 };
 

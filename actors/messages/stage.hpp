@@ -11,6 +11,7 @@
 #include "actors/messages/declaration.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"
+#include "engine/stage/running_statistics.hpp"
 #include "engine/step/step_key.hpp"
 #include "engine/step/step_vote.hpp"
 
@@ -66,11 +67,15 @@ struct run_stage {
   double learning_rate = 0;
   bool dry_run = false;   // no update: the stage keeps the gradients for `read_dry_run`
   double loss_scale = 1;  // what the loss is multiplied by; 0: as the last decision says
+  std::uint32_t first_microbatch = 0;  // of the stage's replica, in the whole batch
+  // Micro-batches of each of its logical replicas; none at all: the plan does not count. Empty: all
+  // of the plan are of one.
+  std::vector<std::uint32_t> shares = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.number,
-      self.learning_rate, self.dry_run, self.loss_scale);
+      self.learning_rate, self.dry_run, self.loss_scale, self.first_microbatch, self.shares);
   }
 };
 
@@ -79,7 +84,8 @@ struct stage_done {
   static constexpr auto declared = travels("stage_done");
 
   engine::step_key step;
-  double loss = 0;                       // last stage: mean over the batch
+  // Last stage: of each logical replica; together they are the mean over the batch.
+  std::vector<double> losses = {};
   std::int64_t correct = 0;              // last stage, evaluation
   double busy_s = 0;                     // seconds of arithmetic, the update included
   std::uint64_t peak_memory_bytes = 0;   // of the stage's process, so far
@@ -89,7 +95,7 @@ struct stage_done {
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.loss, self.correct, self.busy_s, self.peak_memory_bytes,
+    f(self.step.epoch, self.step.step, self.losses, self.correct, self.busy_s, self.peak_memory_bytes,
       self.peak_context_bytes, self.skipped, self.loss_scale);
   }
 };
@@ -123,6 +129,7 @@ struct gradients_ready {
 
   engine::step_key step;
   engine::step_gradients gradients = {};
+  std::vector<engine::step_statistics> statistics = {};  // by chunk, of own micro-batches
   bool complete = false;
   engine::gradient_report report = {};  // of complete ones
   double busy_s = 0;
@@ -150,7 +157,36 @@ struct tied_gradient {
   }
 };
 
+/// From a stage to the same stage of another replica, for a step's sum over replicas: the sender's
+/// gradients of the parameters that the receiver adds up, or their sum, as the sender has added
+/// them up.
+struct replica_gradients {
+  static constexpr auto declared = travels("replica_gradients");
+
+  engine::step_key step;
+  std::uint32_t from = 0;             // replica
+  bool summed = false;
+  std::vector<at::Tensor> gradients;  // [..] each; undefined: none
+  // With what is not summed: by chunk, what the sender's micro-batches give.
+  std::vector<engine::step_statistics> statistics = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.from, self.summed, self.gradients, self.statistics);
+  }
+};
+
+/// The share of a stage is added up: from its work thread to its actor, never between nodes.
+struct replicas_added {
+  static constexpr auto declared = stays_here;
+
+  engine::step_key step;
+  engine::step_gradients sums = {};
+  double busy_s = 0;
+  std::optional<std::string> failure = {};
+};
+
 using stage_messages = message_list<announce_plan, run_stage, stage_done, output_ready, work_done,
-                                    gradients_ready, step_undone, tied_gradient>;
+                                    gradients_ready, step_undone, tied_gradient, replica_gradients, replicas_added>;
 
 }  // namespace troupe::actors

@@ -7,7 +7,9 @@
 #include <caf/typed_event_based_actor.hpp>
 #include <exception>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/detached.hpp"
@@ -20,7 +22,7 @@ namespace {
 
 struct data_state {
   std::shared_ptr<const engine::dataset> source;
-  feeder_actor feeder;
+  std::vector<feeder_actor> feeders;  // by replica
 };
 
 using self_pointer = data_actor::stateful_pointer<data_state>;
@@ -37,24 +39,28 @@ result<engine::batch> read(const data_state& state, bool test, const at::Tensor&
 }
 
 result<batch_delivered> deliver(const data_state& state, const deliver_batch& order) {
-  if (!state.feeder) return fail(errc::bad_config, "batches are read for nobody: not connected");
+  if (state.feeders.empty())
+    return fail(errc::bad_config, "batches are read for nobody: not connected");
   const auto batch = read(state, order.test, order.indices);
   if (!batch) return tl::unexpected(batch.error());
   if (batch->inputs.size(0) == 0)
     return fail(errc::bad_data, "no sample of a whole batch could be read");
-  const auto sent = feed(*batch, order.step, order.microbatches, state.feeder);
+  const auto sent = feed(*batch, order.step, order.microbatches, state.feeders);
   return batch_delivered{order.step, batch->inputs.size(0), sent, state.source->skipped()};
 }
 
 result<data_connected> connect(self_pointer self, const connect_data& order) {
   auto& state = self->state;
-  if (state.feeder) return fail(errc::bad_config, "the data feed a pipeline already");
-  state.feeder =
+  if (order.replica != state.feeders.size())
+    return fail(errc::bad_config, "the data feed replica " + std::to_string(order.replica) +
+                                      " of a pipeline already, or not yet the one before it");
+  const auto feeder =
       spawn_feeder(self->system(), caf::actor_cast<stage_actor>(order.first),
                    caf::actor_cast<stage_actor>(order.last), order.last_chunk, order.credits);
+  state.feeders.push_back(feeder);
   self->attach_functor(
-      [feeder = state.feeder] { caf::anon_send_exit(feeder, caf::exit_reason::user_shutdown); });
-  return data_connected{caf::actor_cast<caf::strong_actor_ptr>(state.feeder)};
+      [feeder] { caf::anon_send_exit(feeder, caf::exit_reason::user_shutdown); });
+  return data_connected{caf::actor_cast<caf::strong_actor_ptr>(feeder)};
 }
 
 data_described describe(const engine::dataset& source) {
@@ -74,10 +80,10 @@ caf::result<Answer> answer(result<Answer> given) {
 
 data_actor::behavior_type data_behavior(self_pointer self,
                                         std::shared_ptr<const engine::dataset> source,
-                                        feeder_actor feeder) {
+                                        std::vector<feeder_actor> feeders) {
   static_cast<void>(at::get_num_threads());
   at::set_num_threads(1);
-  self->state = {std::move(source), std::move(feeder)};
+  self->state = {std::move(source), std::move(feeders)};
   return {
       [self](const connect_data& order) { return answer(connect(self, order)); },
       [self](const deliver_batch& order) { return answer(deliver(self->state, order)); },
@@ -93,9 +99,9 @@ data_actor::behavior_type data_behavior(self_pointer self,
 }  // namespace
 
 data_actor spawn_data(caf::actor_system& system, std::shared_ptr<const engine::dataset> source,
-                      feeder_actor feeder) {
+                      std::vector<feeder_actor> feeders) {
   return spawn_detached(system, "the reading of data", data_behavior, std::move(source),
-                        std::move(feeder));
+                        std::move(feeders));
 }
 
 }  // namespace troupe::actors

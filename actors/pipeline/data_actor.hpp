@@ -3,17 +3,18 @@
 #include <caf/actor_system.hpp>
 
 #include <memory>
+#include <vector>
 
 #include "actors/interfaces.hpp"
 #include "engine/data/dataset.hpp"
 
 namespace troupe::actors {
 
-/// Spawns the actor that reads batches of `source` for a pipeline's feeder; null: for one of its
-/// own, once `connect_data` has said for whom. Reading happens on a thread of its own, so that the
+/// Spawns the actor that reads batches of `source` for the feeders of a pipeline's replicas; empty:
+/// for some of its own, once `connect_data` has said for whom. Reading happens on a thread of its own, so that the
 /// next batch is read while the last one is computed.
 [[nodiscard]] data_actor spawn_data(caf::actor_system& system,
                                     std::shared_ptr<const engine::dataset> source,
-                                    feeder_actor feeder = {});
+                                    std::vector<feeder_actor> feeders = {});
 
 }  // namespace troupe::actors

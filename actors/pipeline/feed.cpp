@@ -10,6 +10,7 @@
 
 #include "actors/messages/data.hpp"
 #include "actors/messages/flow.hpp"
+#include "engine/collective/shares.hpp"
 #include "engine/step/credits.hpp"
 #include "messages/base/log.hpp"
 
@@ -100,17 +101,23 @@ feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first, stage_ac
 }
 
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
-                   std::uint32_t microbatches, const feeder_actor& feeder) {
+                   std::uint32_t microbatches, const std::vector<feeder_actor>& feeders) {
   const auto parts =
       engine::split_batch(batch, std::min<std::int64_t>(batch.inputs.size(0), microbatches));
   if (!parts) return 0;
-  feed_batch message{step, {}, {}};
-  for (const auto& part : *parts) {
-    message.inputs.push_back(part.inputs);
-    message.labels.push_back(part.labels);
+  const auto count = static_cast<std::uint32_t>(parts->size());
+  const auto replicas = static_cast<std::uint32_t>(feeders.size());
+  for (std::uint32_t replica = 0; replica < replicas; ++replica) {
+    const auto mine = engine::share_of_batch(count, replica, replicas);
+    if (mine.size() == 0) continue;
+    feed_batch message{step, {}, {}};
+    for (auto i = mine.first; i < mine.last; ++i) {
+      message.inputs.push_back((*parts)[i].inputs);
+      message.labels.push_back((*parts)[i].labels);
+    }
+    caf::anon_send(feeders[replica], std::move(message));
   }
-  caf::anon_send(feeder, std::move(message));
-  return static_cast<std::uint32_t>(parts->size());
+  return count;
 }
 
 }  // namespace troupe::actors

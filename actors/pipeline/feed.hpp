@@ -2,6 +2,7 @@
 
 #include <caf/actor_system.hpp>
 #include <cstdint>
+#include <vector>
 
 #include "actors/interfaces.hpp"
 #include "engine/data/dataset.hpp"
@@ -16,9 +17,10 @@ namespace troupe::actors {
                                         stage_actor last, std::uint32_t last_chunk,
                                         std::uint32_t credits);
 
-/// Cuts a batch into `microbatches` as even as can be, the larger ones first, for `feeder`. At most
-/// one micro-batch a sample. Returns how many they are: 0 for an empty batch.
+/// Cuts a batch into `microbatches` as even as can be, the larger ones first, and shares them out to
+/// `feeders`, one a replica of the pipeline (see engine::share_of_batch). At most one micro-batch a
+/// sample. Returns how many they are: 0 for an empty batch.
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
-                   std::uint32_t microbatches, const feeder_actor& feeder);
+                   std::uint32_t microbatches, const std::vector<feeder_actor>& feeders);
 
 }  // namespace troupe::actors

@@ -16,6 +16,7 @@
 #include "actors/messages/data.hpp"
 #include "actors/pipeline/data_actor.hpp"
 #include "actors/pipeline/local_stages.hpp"
+#include "actors/pipeline/stage_needs.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/model.hpp"
@@ -43,13 +44,30 @@ model_slice slice_of(engine::model layers, engine::layer_range which,
   return slice;
 }
 
-result<std::vector<model_slice>> build_slices(const build_stage& order,
-                                              const engine::model_registry& models) {
+/// Before anything of the stage is in memory.
+result<void> check_memory(const build_stage& order, const engine::model& described,
+                          const optimizers::registry& optimizers) {
+  const auto entry = optimizers.find(order.optimizer);
+  if (!entry) return tl::unexpected(entry.error());
+  const auto options = optimizers::complete(*entry, order.optimizer_options);
+  if (!options) return tl::unexpected(options.error());
+  const auto kept = tensors_a_parameter(*entry, *options);
+  if (!kept) return tl::unexpected(kept.error());
+  return check_room(
+      "its weights, gradients and optimizer state take",
+      static_cast<double>(least_training_bytes(described, order.slices, *kept)),
+      engine::read_free_memory());
+}
+
+result<std::vector<model_slice>> build_slices(const build_stage& order, const host_parts& parts) {
+  const auto& models = parts.models;
   const auto blueprint =
       engine::find_model(models, order.model, {order.classes, order.seed, order.model_options});
   if (!blueprint) return tl::unexpected(blueprint.error());
   const auto described = engine::describe(*blueprint);
   if (!described) return tl::unexpected(described.error());
+  if (auto fits = check_memory(order, *described, parts.optimizers); !fits)
+    return tl::unexpected(fits.error());
   const auto recompute =
       engine::recomputed_layers(engine::layer_names(*described), order.recompute);
   if (!recompute) return tl::unexpected(recompute.error());
@@ -131,10 +149,11 @@ host_actor spawn_host(caf::actor_system& system, host_parts parts) {
 
 result<stage_actor> build(caf::actor_system& system, const build_stage& order,
                           const host_parts& parts) try {
-  const auto name = "stage-" + std::to_string(order.stage.value);
+  const auto name =
+      order.name.empty() ? "stage-" + std::to_string(order.stage.value) : order.name;
   auto options = stage_options(order, parts.losses);
   if (!options) return tl::unexpected(options.error());
-  auto slices = build_slices(order, parts.models);
+  auto slices = build_slices(order, parts);
   if (!slices) return fail(slices.error().code, name + ": " + slices.error().text);
   return spawn_stage_with_optimizer(system,
                                     {.name = name,

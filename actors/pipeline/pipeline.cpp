@@ -1,29 +1,25 @@
-#include "actors/pipeline/pipeline.hpp"
+#include "actors/pipeline/pipeline_ask.hpp"
 
 #include <algorithm>
 #include <caf/send.hpp>
 #include <cmath>
-#include <iterator>
-#include <limits>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <utility>
 
-#include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/futures/combine.hpp"
-#include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/messages/step_end.hpp"
-#include "actors/messages/transfer.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/pipeline/step_coordinator.hpp"
-#include "actors/transfer/pieces.hpp"
+#include "engine/collective/shares.hpp"
+#include "engine/collective/tree.hpp"
 #include "engine/model/model.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
-#include "engine/state/scaler_state.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::actors {
@@ -31,8 +27,6 @@ namespace troupe::actors {
 namespace {
 
 using std::chrono::steady_clock;
-
-constexpr auto all_tensors = std::numeric_limits<std::uint64_t>::max();
 
 /// How a pipeline's steps are planned; what it makes is checked.
 engine::plan_book::planner planner_of(engine::schedule_choice schedule,
@@ -106,7 +100,9 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
 pipeline::pipeline(pipeline&&) = default;
 
 pipeline::~pipeline() {
-  if (feeder_ && owns_feeder_) caf::anon_send_exit(feeder_, caf::exit_reason::user_shutdown);
+  if (owns_feeders_)
+    for (const auto& each : feeders_)
+      caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
   if (coordinator_) caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
 }
 
@@ -124,7 +120,15 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
                                    const engine::schedule_choice& schedule,
                                    const pipeline_options& options) {
   const auto credits = options.credits;
-  const auto layout = engine::layout_of(schedule, static_cast<std::uint32_t>(stages.size()));
+  const auto replicas = options.replicas;
+  const auto logical = options.logical_replicas > 0 ? options.logical_replicas : replicas;
+  if (replicas < 1 || stages.size() % replicas != 0 || !engine::is_tree_of_shares(logical, replicas))
+    return fail(errc::bad_config, std::to_string(logical) + " logical replicas on " +
+                                      std::to_string(replicas) + " replicas, which have " +
+                                      std::to_string(stages.size()) +
+                                      " stages together: that cannot be shared out");
+  const auto layout =
+      engine::layout_of(schedule, static_cast<std::uint32_t>(stages.size() / replicas));
   if (!layout) return tl::unexpected(layout.error());
   if (credits < 1 || credits > engine::max_credits)
     return fail(errc::bad_config, "credits = " + std::to_string(credits) +
@@ -135,28 +139,32 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
     return fail(errc::bad_config,
                 "loss_scale = " + optimizers::to_text(loss_scale) + " is out of range: above 0");
   pipeline made(system, std::move(stages), schedule, *layout);
-  if (auto fed = made.choose_feeder(system, options); !fed) return tl::unexpected(fed.error());
+  made.replicas_ = replicas;
+  made.logical_ = logical;
+  if (auto fed = made.choose_feeders(system, options); !fed) return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
   made.has_scaler_ = options.scaler.has_value();
   made.loss_scale_ = loss_scale;
   made.steps_before_ = made.training_steps_ = options.steps_before;
   if (options.skip_bad_steps || options.scaler || options.clip_norm > 0)
     made.coordinator_ = spawn_step_coordinator(
-        system, {layout->stages, options.skip_bad_steps, options.clip_norm, options.scaler});
+        system, {layout->stages * replicas, options.skip_bad_steps, options.clip_norm,
+                 options.scaler, replicas});
   if (auto connected = made.connect(options); !connected) return tl::unexpected(connected.error());
   return made;
 }
 
-neighbour pipeline::slice_at(std::uint32_t virtual_stage) const {
+neighbour pipeline::slice_at(std::uint32_t virtual_stage, std::uint32_t replica) const {
   const auto [stage, chunk] = layout_.slice_at(virtual_stage);
-  return {caf::actor_cast<caf::strong_actor_ptr>(stages_[stage]), chunk};
+  return {caf::actor_cast<caf::strong_actor_ptr>(stages_[replica * layout_.stages + stage]), chunk};
 }
 
-std::vector<tied_parameter> pipeline::ties_of(std::size_t stage,
+std::vector<tied_parameter> pipeline::ties_of(std::size_t stage, std::uint32_t replica,
                                               const std::vector<stage_tie>& all) const {
+  const auto base = std::size_t{replica} * layout_.stages;
   std::vector<tied_parameter> mine;
   const auto end = [&](const std::string& own, std::size_t other, const std::string& name) {
-    mine.push_back({own, caf::actor_cast<caf::strong_actor_ptr>(stages_.at(other)), name});
+    mine.push_back({own, caf::actor_cast<caf::strong_actor_ptr>(stages_.at(base + other)), name});
   };
   for (const auto& tie : all) {
     if (tie.stage == stage) end(tie.parameter, tie.other_stage, tie.other_parameter);
@@ -165,52 +173,63 @@ std::vector<tied_parameter> pipeline::ties_of(std::size_t stage,
   return mine;
 }
 
-template <class Answer, class Actor, class Request>
-result<Answer> pipeline::ask(const Actor& whom, Request request) {
-  return ask_->request<Answer>(whom, std::move(request), usual_deadlines.transfer).get();
-}
-
-result<void> pipeline::choose_feeder(caf::actor_system& system, const pipeline_options& options) {
-  const auto [stage, chunk] = layout_.slice_at(layout_.virtual_stages() - 1);
-  if (options.data) {
-    const auto connected = ask<data_connected>(
-        options.data, connect_data{slice_at(0).stage, slice_at(layout_.virtual_stages() - 1).stage,
-                                   chunk, options.credits});
-    if (!connected) return tl::unexpected(connected.error());
-    feeder_ = caf::actor_cast<feeder_actor>(connected->feeder);
-  } else {
-    feeder_ = spawn_feeder(system, stages_.front(), stages_[stage], chunk, options.credits);
-    owns_feeder_ = true;
+result<void> pipeline::choose_feeders(caf::actor_system& system, const pipeline_options& options) {
+  const auto last = layout_.virtual_stages() - 1;
+  const auto chunk = layout_.slice_at(last).chunk;
+  for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
+    const auto from = slice_at(0, replica).stage;
+    const auto to = slice_at(last, replica).stage;
+    if (options.data) {
+      const auto connected = ask<data_connected>(
+          options.data, connect_data{from, to, chunk, options.credits, replica});
+      if (!connected) return tl::unexpected(connected.error());
+      feeders_.push_back(caf::actor_cast<feeder_actor>(connected->feeder));
+    } else {
+      feeders_.push_back(spawn_feeder(system, caf::actor_cast<stage_actor>(from),
+                                      caf::actor_cast<stage_actor>(to), chunk, options.credits));
+      owns_feeders_ = true;
+    }
+    caf::actor_cast<caf::abstract_actor*>(feeders_.back())
+        ->attach_functor([open = open_](const caf::error& reason) {
+          if (reason) open->feeder_ended(from_caf(reason));
+        });
   }
-  caf::actor_cast<caf::abstract_actor*>(feeder_)->attach_functor(
-      [open = open_](const caf::error& reason) {
-        if (reason) open->feeder_ended(from_caf(reason));
-      });
   return {};
 }
 
-result<void> pipeline::connect(const pipeline_options& options) {
-  const std::uint32_t virtual_stages = layout_.virtual_stages();
-  for (std::uint32_t s = 0; s < layout_.stages; ++s) {
-    connect_stage around{.before = {},
-                         .after = {},
-                         .feeder = {},
-                         .credits = options.credits,
-                         .place = {s},
-                         .ties = ties_of(s, options.ties),
-                         .may_leave_out = options.skip_bad_steps || options.scaler,
-                         .clips_norm = options.clip_norm > 0};
-    if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);
-    for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
-      const std::uint32_t at = layout_.virtual_stage_of({s, chunk});
-      const bool first = at == 0, last = at + 1 == virtual_stages;
-      around.before.push_back(first ? neighbour{} : slice_at(at - 1));
-      around.after.push_back(last ? neighbour{} : slice_at(at + 1));
-      if (first || last) around.feeder = caf::actor_cast<caf::strong_actor_ptr>(feeder_);
-    }
-    const auto connected = ask<acknowledged>(stages_[s], std::move(around));
-    if (!connected) return tl::unexpected(connected.error());
+connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t replica,
+                                        const pipeline_options& options) const {
+  connect_stage around{.before = {},
+                       .after = {},
+                       .feeder = {},
+                       .credits = options.credits,
+                       .place = {replica * layout_.stages + stage},
+                       .ties = ties_of(stage, replica, options.ties),
+                       .may_leave_out = options.skip_bad_steps || options.scaler,
+                       .clips_norm = options.clip_norm > 0,
+                       .replicas = {.stages = {}, .own = replica, .logical = logical_ / replicas_}};
+  if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);
+  for (std::uint32_t r = 0; replicas_ > 1 && r < replicas_; ++r)
+    around.replicas.stages.push_back(
+        caf::actor_cast<caf::strong_actor_ptr>(stages_[r * layout_.stages + stage]));
+  for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
+    const std::uint32_t at = layout_.virtual_stage_of({stage, chunk});
+    const bool first = at == 0, last = at + 1 == layout_.virtual_stages();
+    around.before.push_back(first ? neighbour{} : slice_at(at - 1, replica));
+    around.after.push_back(last ? neighbour{} : slice_at(at + 1, replica));
+    if (first || last)
+      around.feeder = caf::actor_cast<caf::strong_actor_ptr>(feeders_.at(replica));
   }
+  return around;
+}
+
+result<void> pipeline::connect(const pipeline_options& options) {
+  for (std::uint32_t replica = 0; replica < replicas_; ++replica)
+    for (std::uint32_t stage = 0; stage < layout_.stages; ++stage) {
+      const auto connected = ask<acknowledged>(stages_[replica * layout_.stages + stage],
+                                               surroundings_of(stage, replica, options));
+      if (!connected) return tl::unexpected(connected.error());
+    }
   return {};
 }
 
@@ -227,32 +246,47 @@ double pipeline::loss_scale_of(const step_order& order) const {
 result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, engine::plan plan) {
   std::vector<future<acknowledged>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i)
-    answers.push_back(ask_->request<acknowledged>(
-        stages_[i],
-        announce_plan{number, kind, plan.microbatches, plan.chunks, std::move(plan.stages[i])},
-        usual_deadlines.transfer));
+    answers.push_back(
+        ask_->request<acknowledged>(stages_[i],
+                                    announce_plan{number, kind, plan.microbatches, plan.chunks,
+                                                  plan.stages[i % layout_.stages]},
+                                    usual_deadlines.transfer));
   const auto known = all(std::move(answers)).get();
   if (!known) return tl::unexpected(known.error());
   return {};
 }
 
-result<void> pipeline::begin(const engine::step_key& step, const step_order& order) {
-  auto plan = plans_.plan_for(order.kind, order.microbatches);
+result<void> pipeline::plan_replica(run_stage& run, std::uint32_t replica,
+                                    const step_order& order) {
+  const auto mine = engine::share_of_batch(order.microbatches, replica, replicas_);
+  run.first_microbatch = static_cast<std::uint32_t>(mine.first);
+  for (auto i = replica * logical_ / replicas_; i < (replica + 1) * logical_ / replicas_; ++i)
+    run.shares.push_back(static_cast<std::uint32_t>(
+        engine::share_of_batch(order.microbatches, i, logical_).size()));
+  if (mine.size() == 0) return {};
+  auto plan = plans_.plan_for(order.kind, static_cast<std::uint32_t>(mine.size()));
   if (!plan) return tl::unexpected(plan.error());
-  if (plan->fresh)
-    if (auto known = announce(plan->number, order.kind, *std::move(plan->fresh)); !known)
-      return known;
+  run.plan = plan->number;
+  return plan->fresh ? announce(plan->number, order.kind, *std::move(plan->fresh))
+                     : result<void>();
+}
+
+result<void> pipeline::begin(const engine::step_key& step, const step_order& order) {
   const auto number = training_steps_ + 1;
   const double loss_scale = loss_scale_of(order);
+  // All plans first: the stages of no replica begin while another waits to be told.
+  std::vector<run_stage> runs;
+  for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
+    run_stage run{step,   order.kind,          0,             order.samples,
+                  number, order.learning_rate, order.dry_run, loss_scale};
+    if (auto planned = plan_replica(run, replica, order); !planned) return planned;
+    runs.push_back(std::move(run));
+  }
   if (order.kind == engine::step_kind::training && !order.dry_run) training_steps_ = number;
   std::vector<future<stage_done>> answers;
-  for (std::size_t i = 0; i < stages_.size(); ++i) {
-    answers.push_back(
-        ask_->request<stage_done>(stages_[i],
-                                  run_stage{step, order.kind, plan->number, order.samples, number,
-                                            order.learning_rate, order.dry_run, loss_scale},
-                                  usual_deadlines.step));
-  }
+  for (std::size_t i = 0; i < stages_.size(); ++i)
+    answers.push_back(ask_->request<stage_done>(stages_[i], runs[i / layout_.stages],
+                                                usual_deadlines.step));
   under_way_.push_back({step, order.samples, steady_clock::now(), all(std::move(answers))});
   open_->add(under_way_.back().answers);
   return {};
@@ -270,13 +304,18 @@ result<step_outcome> pipeline::finish() {
   const auto reports = pending.answers.get();
   if (!reports) return tl::unexpected(reports.error());
   step_outcome outcome{.key = pending.key, .samples = pending.samples, .stages = {}};
-  for (const auto& report : *reports) {
-    outcome.loss += report.loss;
+  std::vector<double> losses(logical_, 0.0);
+  for (std::size_t i = 0; i < reports->size(); ++i) {
+    const auto& report = (*reports)[i];
+    const auto first = i / layout_.stages * (logical_ / replicas_);
+    for (std::size_t k = 0; k < report.losses.size() && first + k < losses.size(); ++k)
+      losses[first + k] += report.losses[k];
     outcome.correct += report.correct;
     if (outcome.skipped.empty()) outcome.skipped = report.skipped;
     outcome.loss_scale = report.loss_scale;
     outcome.stages.push_back({report.busy_s, report.peak_memory_bytes, report.peak_context_bytes});
   }
+  outcome.loss = engine::tree_sum(std::move(losses), std::plus<>());
   const auto now = steady_clock::now();
   outcome.seconds =
       std::chrono::duration<double>(now - std::max(pending.begun, last_finish_)).count();
@@ -287,7 +326,7 @@ result<step_outcome> pipeline::finish() {
 result<step_outcome> pipeline::run_alone(const engine::batch& batch, step_order order) {
   const auto step = next_step();
   order.samples = batch.inputs.size(0);
-  order.microbatches = feed(batch, step, order.microbatches, feeder_);
+  order.microbatches = feed(batch, step, order.microbatches, feeders_);
   if (auto begun = begin(step, order); !begun) return tl::unexpected(begun.error());
   return finish();
 }
@@ -301,186 +340,10 @@ result<step_outcome> pipeline::evaluate(const engine::batch& batch, std::uint32_
   return run_alone(batch, {engine::step_kind::evaluation, microbatches, 0, 0});
 }
 
-result<engine::step_result> pipeline::dry_run(const engine::batch& batch,
-                                              std::uint32_t microbatches, double loss_scale) {
-  const auto loss = dry_run_unread(batch, microbatches, loss_scale);
-  if (!loss) return tl::unexpected(loss.error());
-  engine::step_result whole{.loss = *loss};
-  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-    auto part = read<dry_run_part>(stage, read_dry_run{false}, whole.gradients).and_then([&] {
-      return read<dry_run_part>(stage, read_dry_run{true}, whole.buffers);
-    });
-    if (!part) return tl::unexpected(part.error());
-  }
-  return whole;
-}
-
 result<double> pipeline::dry_run_unread(const engine::batch& batch, std::uint32_t microbatches,
                                         double loss_scale) {
   return run_alone(batch, {engine::step_kind::training, microbatches, 0, 0, true, loss_scale})
       .map([](const step_outcome& outcome) { return outcome.loss; });
-}
-
-result<at::Tensor> pipeline::predict(const at::Tensor& inputs) {
-  const auto outcome =
-      run_alone({inputs, {}}, {.kind = engine::step_kind::evaluation, .microbatches = 1});
-  if (!outcome) return tl::unexpected(outcome.error());
-  std::vector<engine::named_tensor> outputs;
-  const auto last = layout_.slice_at(layout_.virtual_stages() - 1).stage;
-  if (auto part = read<outputs_piece>(last, read_outputs{}, outputs); !part)
-    return tl::unexpected(part.error());
-  return outputs.front().tensor;
-}
-
-result<void> pipeline::visit_weights(std::uint32_t virtual_stage, const part_taker& take) {
-  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
-  return visit<weights_piece>(stage, actors::read_weights{chunk}, 0, all_tensors, take);
-}
-
-result<void> pipeline::visit_state(const part_taker& take) {
-  for (std::size_t stage = 0; stage < stages_.size(); ++stage)
-    if (auto done = visit<kept_state>(stage, actors::read_state{}, 0, all_tensors, take); !done)
-      return done;
-  if (!has_scaler_) return {};
-  return read_scaler().and_then([&](const engine::named_tensor& kept) {
-    return take({kept.name, kept.tensor});
-  });
-}
-
-result<std::vector<engine::tensor_form>> pipeline::list_state() {
-  std::vector<engine::tensor_form> forms;
-  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-    actors::read_state request;
-    request.forms = true;
-    auto listed = visit<kept_state>(
-        stage, request, 0, all_tensors, [&](const tensor_part& part) -> result<void> {
-          if (!part.range)
-            return fail(errc::bad_frame, "a form of '" + part.name + "' came without its shape");
-          forms.push_back({part.name, part.tensor.scalar_type(), part.range->shape});
-          return {};
-        });
-    if (!listed) return tl::unexpected(listed.error());
-  }
-  if (!has_scaler_) return forms;
-  const auto scaler = read_scaler();
-  if (!scaler) return tl::unexpected(scaler.error());
-  const auto& [name, tensor] = *scaler;
-  forms.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
-  return forms;
-}
-
-result<engine::named_tensor> pipeline::read_scaler() {
-  const auto scaler = ask<loss_scale_now>(coordinator_, read_loss_scale{});
-  if (!scaler) return tl::unexpected(scaler.error());
-  return engine::named_tensor{
-      std::string(engine::scaler_name),
-      engine::to_tensor({.scale = scaler->scale, .applied = scaler->applied})};
-}
-
-result<void> pipeline::visit_dry_run(std::size_t stage, bool buffers, std::uint64_t first,
-                                     std::uint64_t count, const part_taker& take) {
-  return visit<dry_run_part>(stage, read_dry_run{buffers}, first, count, take);
-}
-
-result<void> pipeline::load_weights(std::uint32_t virtual_stage, const piece_source& next) {
-  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
-  return give(stage, actors::load_weights{chunk, {}, /*partly=*/true}, next);
-}
-
-result<void> pipeline::load_state(std::size_t stage, const piece_source& next) {
-  return give(stage, actors::load_state{}, next);
-}
-
-result<bool> pipeline::load_file(std::size_t stage, const actors::load_file& which) {
-  return ask<file_loaded>(stages_.at(stage), which).map([](const file_loaded& how) {
-    return how.seen;
-  });
-}
-
-result<std::vector<engine::named_tensor>> pipeline::read_weights() {
-  std::vector<engine::named_tensor> all;
-  for (std::uint32_t at = 0; at < layout_.virtual_stages(); ++at) {
-    const auto [stage, chunk] = layout_.slice_at(at);
-    if (auto part = read<weights_piece>(stage, actors::read_weights{chunk}, all); !part)
-      return tl::unexpected(part.error());
-  }
-  return all;
-}
-
-result<std::vector<engine::named_tensor>> pipeline::read_state() {
-  std::vector<engine::named_tensor> all;
-  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-    if (auto part = read<kept_state>(stage, actors::read_state{}, all); !part)
-      return tl::unexpected(part.error());
-  }
-  if (!has_scaler_) return all;
-  auto scaler = read_scaler();
-  if (!scaler) return tl::unexpected(scaler.error());
-  all.push_back(std::move(*scaler));
-  return all;
-}
-
-result<void> pipeline::load_weights(std::uint32_t virtual_stage,
-                                    const std::vector<engine::named_tensor>& tensors) {
-  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
-  return load(stage, actors::load_weights{chunk, {}}, tensors);
-}
-
-result<void> pipeline::load_state(std::size_t stage,
-                                  const std::vector<engine::named_tensor>& tensors) {
-  return load(stage, actors::load_state{}, tensors);
-}
-
-template <class Answer, class Request>
-result<void> pipeline::read(std::size_t stage, Request request,
-                            std::vector<engine::named_tensor>& into) {
-  auto all = gather_pieces([&](const list_place& from) -> result<tensor_piece> {
-    request.from = from;
-    request.most = pieces_;
-    auto part = ask<Answer>(stages_.at(stage), request);
-    if (!part) return tl::unexpected(part.error());
-    return std::move(part->piece);
-  });
-  if (!all) return tl::unexpected(all.error());
-  std::ranges::move(*all, std::back_inserter(into));
-  return {};
-}
-
-template <class Answer, class Request>
-result<void> pipeline::visit(std::size_t stage, Request request, std::uint64_t first,
-                             std::uint64_t count, const part_taker& take) {
-  const auto piece_at = [&](const list_place& from) -> result<tensor_piece> {
-    request.from = from;
-    request.most = pieces_;
-    auto part = ask<Answer>(stages_.at(stage), request);
-    if (!part) return tl::unexpected(part.error());
-    return std::move(part->piece);
-  };
-  return visit_pieces(first, count, piece_at, take);
-}
-
-template <class Request>
-result<void> pipeline::give(std::size_t stage, Request message, const piece_source& next) {
-  while (true) {
-    auto piece = next();
-    if (!piece) return tl::unexpected(piece.error());
-    const bool last = piece->last;
-    message.piece = std::move(*piece);
-    auto taken = ask<acknowledged>(stages_.at(stage), message);
-    if (!taken) return tl::unexpected(taken.error());
-    if (last) return {};
-  }
-}
-
-template <class Request>
-result<void> pipeline::load(std::size_t stage, Request message,
-                            const std::vector<engine::named_tensor>& tensors) {
-  return give_pieces(tensors, pieces_, [&](tensor_piece piece) -> result<void> {
-    message.piece = std::move(piece);
-    auto loaded = ask<acknowledged>(stages_.at(stage), message);
-    if (!loaded) return tl::unexpected(loaded.error());
-    return {};
-  });
 }
 
 }  // namespace troupe::actors

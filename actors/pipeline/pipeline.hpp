@@ -88,6 +88,13 @@ struct pipeline_options {
   /// Who reads the batches, perhaps on another node, and has not been connected yet: it feeds the
   /// pipeline from where it is. Null: a feeder of this process does.
   data_actor data = {};
+  /// How many pipelines of the same stages share each batch, and sum their gradients. Their stages
+  /// are given one replica after the other.
+  std::uint32_t replicas = 1;
+  /// How a batch is shared out and in which order parts are summed: one replica stands for several,
+  /// and their number alone decides on the bits. A multiple of `replicas` by a power of two, or any
+  /// number on one replica. 0: `replicas`.
+  std::uint32_t logical_replicas = 0;
 };
 
 /// Which ties of a model lie between stages, given the layers of each. Those inside of a stage are
@@ -95,7 +102,9 @@ struct pipeline_options {
 [[nodiscard]] std::vector<stage_tie> ties_between(const engine::model& layers,
                                                   const std::vector<engine::layer_range>& ranges);
 
-/// Drives stage actors, wherever they live, through training and evaluation steps. Its calls wait
+/// Drives stage actors, wherever they live, through training and evaluation steps. Where there are
+/// replicas, what is loaded goes to all of them, and what is read comes from the first: they stay
+/// equal. Its calls wait
 /// for the actors' answers; used by one thread, outside of any actor. Several steps may be under
 /// way at once: the pipeline starts one as soon as the one before lets it.
 ///
@@ -210,8 +219,8 @@ class pipeline {
   [[nodiscard]] result<void> load_state(std::size_t stage,
                                         const std::vector<engine::named_tensor>& tensors);
 
-  /// Whom to give the batches of its steps to (see feed.hpp).
-  [[nodiscard]] const feeder_actor& feeder() const noexcept { return feeder_; }
+  /// Whom to give the batches of its steps to, by replica (see feed.hpp).
+  [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
 
  private:
   using step_answers = future<std::vector<stage_done>>;  // one a stage, or the first error
@@ -225,11 +234,15 @@ class pipeline {
 
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
            engine::schedule_choice schedule, const engine::model_layout& layout);
-  [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage) const;
-  [[nodiscard]] result<void> choose_feeder(caf::actor_system& system,
+  [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage, std::uint32_t replica) const;
+  [[nodiscard]] result<void> choose_feeders(caf::actor_system& system,
                                            const pipeline_options& options);
   [[nodiscard]] result<void> connect(const pipeline_options& options);
-  [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage,
+  [[nodiscard]] connect_stage surroundings_of(std::uint32_t stage, std::uint32_t replica,
+                                              const pipeline_options& options) const;
+  [[nodiscard]] result<void> plan_replica(run_stage& run, std::uint32_t replica,
+                                          const step_order& order);
+  [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage, std::uint32_t replica,
                                                     const std::vector<stage_tie>& all) const;
   /// Sends one request and waits for its answer.
   template <class Answer, class Actor, class Request>
@@ -255,9 +268,11 @@ class pipeline {
   std::unique_ptr<requester> ask_;
   std::shared_ptr<open_steps> open_;
   piece_limits pieces_;
-  std::vector<stage_actor> stages_;
-  feeder_actor feeder_;
-  bool owns_feeder_ = false;
+  std::vector<stage_actor> stages_;  // of all replicas, one replica after the other
+  std::uint32_t replicas_ = 1;
+  std::uint32_t logical_ = 1;
+  std::vector<feeder_actor> feeders_;  // by replica
+  bool owns_feeders_ = false;
   step_coordinator_actor coordinator_;  // null: nothing couples the stages
   double loss_scale_ = 1;               // with a scaler: of the first training step
   bool has_scaler_ = false;

@@ -6,7 +6,6 @@
 #include <map>
 #include <vector>
 
-#include "actors/arrivals/cheap_actors.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
 #include "actors/messages/step_end.hpp"
@@ -50,9 +49,7 @@ step_coordinator_actor::behavior_type coordinator_behavior(
 
 step_coordinator_actor spawn_step_coordinator(caf::actor_system& system,
                                               const engine::step_coordinator_rules& rules) {
-  const auto made = system.spawn(coordinator_behavior, rules);
-  declare_cheap(caf::actor_cast<caf::strong_actor_ptr>(made));
-  return made;
+  return system.spawn(coordinator_behavior, rules);
 }
 
 }  // namespace troupe::actors

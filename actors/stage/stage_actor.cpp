@@ -16,6 +16,8 @@
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/stage/load_file.hpp"
+#include "actors/stage/replica_end.hpp"
+#include "actors/stage/run_order.hpp"
 #include "actors/stage/stage_state.hpp"
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
@@ -206,17 +208,12 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
   auto& state = self->state;
   if (state.before.empty())
     return to_caf({errc::bad_config, state.name + ": a run before its neighbours are known"});
-  const auto plan = state.plans.find(order.plan);
-  if (plan == state.plans.end())
-    return to_caf({errc::bad_config, state.name + ": a run of plan " + std::to_string(order.plan) +
-                                         ", which was not announced to it"});
-  if (plan->second->kind() != order.kind)
-    return to_caf({errc::bad_config, state.name + ": plan " + std::to_string(order.plan) +
-                                         " is of another kind of step than the run that names it"});
+  auto plan = plan_of(state, order);
+  if (!plan) return to_caf({plan.error().code, state.name + ": " + plan.error().text});
   if (!state.loading.empty())
     return to_caf({errc::bad_data, state.name + ": a run before all of its weights were loaded"});
   auto effects =
-      state.core.begin({order.step, plan->second, state.modules.front()->options().is_first,
+      state.core.begin({order.step, std::move(*plan), state.modules.front()->options().is_first,
                         state.modules.back()->options().is_last});
   if (!effects) return to_caf({effects.error().code, state.name + ": " + effects.error().text});
   const bool trains = order.kind == engine::step_kind::training;
@@ -226,11 +223,17 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
     return to_caf(begun.error());
   state.predicted.clear();
   auto promise = self->make_response_promise<stage_done>();
-  state.steps.emplace(order.step, announced_step{order, {}, promise});
+  announced_step announced{order, {}, promise};
+  announced.report.losses.resize(std::max<std::size_t>(1, order.shares.size()));
+  state.steps.emplace(order.step, std::move(announced));
   if (trains)
     state.work->post(
         [modules = modules_of(state), key = order.step,
-         terms = engine::step_terms{order.number, order.dry_run || state.end.may_leave_out}] {
+         terms = engine::step_terms{.number = order.number,
+                                    .reversible = order.dry_run || state.end.may_leave_out,
+                                    .first_microbatch = order.first_microbatch,
+                                    .shares = order.shares,
+                                    .keeps_statistics = state.end.replicas.is_needed()}] {
           for (auto* const module : modules) module->begin(key, terms);
         });
   perform_effects(self, effects);
@@ -265,7 +268,7 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
     if (!told) return fail_all(self, told.error());
   }
   auto& report = found->second.report;
-  report.loss += outcome.loss;
+  report.losses.at(logical_of(found->second.order, outcome.action.microbatch)) += outcome.loss;
   report.correct += outcome.correct;
   report.busy_s += outcome.busy_s;
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
@@ -295,6 +298,9 @@ void couple(stage_state& state, const connect_stage& to) {
                                .clips_norm = to.clips_norm,
                                .accumulate = end.accumulate};
   for (const auto& tie : to.ties) rules.ties.insert(tie.parameter);
+  end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size());
+  rules.reduces = end.replicas.is_needed();
+  rules.tells_squares = to.replicas.own == 0;
   end.core = engine::step_end_core(std::move(rules));
 }
 
@@ -316,6 +322,11 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
     return refuse("a tie of it names no other stage");
   if ((to.may_leave_out || to.clips_norm) && !to.coordinator)
     return refuse("its steps are coupled with others', and nobody coordinates them");
+  if (to.replicas.logical < 1 || (!to.replicas.stages.empty() &&
+                                  to.replicas.own >= to.replicas.stages.size()))
+    return refuse("its replica is none of those it is told of");
+  if (!std::ranges::all_of(to.replicas.stages, [](const auto& stage) { return bool(stage); }))
+    return refuse("a replica of it is no stage");
   if (!state.steps.empty()) return refuse("it cannot be connected while a step is under way");
   state.core = engine::stage_core(to.credits);
   state.plans.clear();
@@ -444,6 +455,8 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const gradients_ready& from) { on_gradients_ready(self, from); },
       [self](const step_undone& what) { on_step_undone(self, what); },
       [self](const tied_gradient& from) { on_tied_gradient(self, from); },
+      [self](const replica_gradients& from) { on_replica_gradients(self, from); },
+      [self](const replicas_added& what) { on_replicas_added(self, what); },
       [self](const load_weights& from) {
         return answering(self->state.name, [&] { return on_load(self, from); });
       },

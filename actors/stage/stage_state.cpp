@@ -34,6 +34,7 @@ void give_up(stage_pointer self, const error& why) {
   self->state.end.core.give_up();
   self->state.end.gradients.clear();
   self->state.end.tied.clear();
+  self->state.end.replicas.give_up();
   if (steps.empty()) log::error(why.text);
   for (auto& [key, step] : steps) step.answer.deliver(to_caf(why));
 }

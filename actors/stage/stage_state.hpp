@@ -18,6 +18,7 @@
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/stage.hpp"
+#include "actors/stage/replica_sum.hpp"
 #include "actors/stage/tied_gradients.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/model/activity.hpp"
@@ -74,6 +75,9 @@ struct step_end_state {
   bool may_leave_out = false;
   double loss_scale = 1;                   // that the last decision named
   engine::step_gradients gradients;        // of the step that ends
+  std::vector<engine::step_statistics> statistics;  // by chunk, of its own micro-batches
+  std::vector<std::vector<engine::step_statistics>> all_statistics;  // by chunk, then by replica
+  replica_sum replicas;
   tied_gradients tied;                     // from other stages
   std::optional<dry_run_outcome> dry_run;  // the last one
 };

@@ -13,6 +13,7 @@
 #include "actors/base/errors.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/step_end.hpp"
+#include "actors/stage/replica_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/stage/unscale.hpp"
 #include "engine/verify/reference.hpp"
@@ -87,6 +88,9 @@ void post_sum(stage_pointer self, const step_key& key, const std::optional<gradi
               try {
                 const at::NoGradGuard no_grad;
                 message.gradients = compute(modules, by.parameters);
+                if (!terms)
+                  for (auto* const module : modules)
+                    message.statistics.push_back(module->take_statistics(key));
                 if (terms)
                   if (auto done = prepare(message, *terms, by); !done)
                     message.failure = done.error().text;
@@ -110,12 +114,18 @@ void perform(stage_pointer self, const engine::sum_own& what) {
   step.report.loss_scale = loss_scale_of(state, step);
   if (const auto clean = check_contexts(state, what.key); !clean)
     return fail_all(self, clean.error());
-  post_sum(self, what.key, what.complete, [](const module_list& modules, const auto&) {
+  const bool shared = state.end.replicas.core.ranks() > 1;
+  post_sum(self, what.key, what.complete, [shared](const module_list& modules, const auto&) {
     engine::step_gradients all;
     for (auto* const module : modules)
-      std::ranges::move(module->take_gradients(), std::back_inserter(all));
+      std::ranges::move(shared ? module->take_sums() : module->take_gradients(),
+                        std::back_inserter(all));
     return all;
   });
+}
+
+void perform(stage_pointer self, const engine::sum_replicas& what) {
+  sum_over_replicas(self, what.key);
 }
 
 void perform(stage_pointer self, const engine::share_ties& what) {
@@ -130,10 +140,17 @@ void perform(stage_pointer self, const engine::share_ties& what) {
 
 void perform(stage_pointer self, const engine::sum_with_ties& what) {
   auto& end = self->state.end;
+  // What other replicas lent, or were sent, is not to be written: a second handle says so.
   post_sum(self, what.key, what.terms,
-           [own = std::exchange(end.gradients, {}), others = end.tied.take(what.key)](
-               const module_list&, const auto& parameters) mutable {
-             return add_ties(std::move(own), others, parameters);
+           [own = std::exchange(end.gradients, {}), others = end.tied.take(what.key),
+            statistics = std::exchange(end.all_statistics, {}), key = what.key,
+            shared = end.replicas.core.ranks() > 1](const module_list& modules,
+                                                    const auto& parameters) mutable {
+             for (std::size_t chunk = 0; chunk < statistics.size(); ++chunk)
+               modules.at(chunk)->fold_statistics(key, statistics[chunk]);
+             for (auto* const module : modules)
+               if (shared) engine::sum_ties(parameters, module->ties(), own);
+             return add_ties(shared ? own : std::move(own), others, parameters);
            });
 }
 
@@ -215,6 +232,7 @@ void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
   found->second.report.busy_s += from.busy_s;
   if (from.failure) return fail_all(self, {errc::handler_failed, *from.failure});
   state.end.gradients = from.gradients;
+  state.end.statistics = from.statistics;
   end_step(self, from.complete ? state.end.core.gradients_ready(from.step, from.report)
                                : state.end.core.own_summed(from.step));
 }

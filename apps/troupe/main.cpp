@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/troupe/devices_command.hpp"
 #include "apps/troupe/launch_command.hpp"
 #include "apps/troupe/plan_command.hpp"
 
@@ -111,6 +112,16 @@ int run_plan(apps::plan_request request, const std::vector<double>& costs) {
   return exit_refused;
 }
 
+CLI::App* add_devices(CLI::App& app, apps::devices_request& request) {
+  auto* const command = app.add_subcommand(
+      "devices", "Lists what there is to compute on, and why what cannot be used cannot");
+  command->add_flag("--json", request.as_json, "One JSON object");
+  command->add_option("--nccl", request.nccl, "NCCL's library, or its folder");
+  command->add_option("--torch-cuda", request.torch_cuda,
+                      "libtorch_cuda.so; left out: the one beside LibTorch's CPU library");
+  return command;
+}
+
 int run_launch(const char* name, const apps::launch_request& request) {
   std::fprintf(stderr, "troupe %s: %s\n", name, apps::become_program(request).text.c_str());
   return exit_refused;
@@ -189,12 +200,21 @@ int main(int argc, char** argv) {
   auto* const check = add_file_command(
       app, "check", "Says what is wrong with a config file, and which stage would run where",
       launched);
+  bool push = false;
+  bool push_all = false;
+  launch->add_flag("--push", push,
+                   "Copies the program and the libraries beside it to hosts that lack them, by ssh");
+  launch->add_flag("--push-all", push_all,
+                   "The same with LibTorch and every library that belongs to no package");
   bool as_json = false;
   auto* const doctor = add_file_command(
       app, "doctor", "Examines every node and edge of a run before it starts", launched);
-  doctor->add_flag("--json", as_json, "One JSON object with the findings and all that was measured");
+  doctor->add_flag("--json", as_json,
+                   "One JSON object with the findings and all that was measured");
   join_request joined;
   auto* const join = add_join(app, joined, launched);
+  apps::devices_request looked;
+  auto* const devices = add_devices(app, looked);
   apps::plan_request request;
   std::vector<double> costs{1, 1, 1};
   auto* const plan = app.add_subcommand(
@@ -208,10 +228,16 @@ int main(int argc, char** argv) {
     return exit_refused;
   }
   if (plan->parsed()) return run_plan(std::move(request), costs);
+  if (devices->parsed())
+    return std::fputs(apps::run_devices_command(looked).c_str(), stdout) < 0 ? 1 : 0;
   if (join->parsed()) return run_join(joined, std::move(launched));
   if (doctor->parsed()) {
     launched.before.emplace_back("--doctor");
     if (as_json) launched.before.emplace_back("--json");
+  }
+  if (push || push_all) {
+    launched.before.emplace_back("--push");
+    launched.before.emplace_back(push_all ? "all" : "program");
   }
   if (check->parsed()) launched.before.emplace_back("--check");
   for (const auto& file : launched.files)

@@ -18,6 +18,7 @@ namespace {
 using namespace fields;
 
 constexpr std::int64_t most_stages = engine::max_stages;
+constexpr std::int64_t most_replicas = 64;
 constexpr std::int64_t most_micro_batches = engine::max_microbatches;
 constexpr std::int64_t most_credits = engine::max_credits;
 constexpr std::int64_t most_threads = 4096;
@@ -76,6 +77,11 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        integer(
            [](auto& c) -> auto& { return c.pipeline.stages; }, 1, most_stages),
        ""},
+      {"pipeline", "replicas", "--replicas", "", "N",
+       "Pipelines of the same stages that share each batch and sum their gradients",
+       integer(
+           [](auto& c) -> auto& { return c.pipeline.replicas; }, 1, most_replicas),
+       ""},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
        "Cuts of the model: the first layer of each slice but the first; empty: balanced by cost",
        cuts(), "pipeline.partition"},
@@ -122,6 +128,10 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
       {"pipeline", "idle_cores", "--idle-cores", "--no-idle-cores", "",
        "Weight gradients may run on idle cores, where a stage has one compute thread",
        on_off([](auto& c) -> auto& { return c.pipeline.idle_cores; }), ""},
+      {"pipeline", "device", "--device", "", "DEVICE",
+       "What the stages compute on: cpu, cuda:N for card N, or auto for the best that can be "
+       "trained on. So far that is the CPU, and a card is refused",
+       text([](auto& c) -> auto& { return c.pipeline.device; }), ""},
       {"pipeline", "stages_in", "--stages-in", "", "KIND", "Where the stages live",
        choice([](auto& c) -> auto& { return c.pipeline.stages_in; }), ""},
   };
@@ -212,6 +222,13 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
                  integer(
                      [](auto& c) -> auto& { return c.train.accumulate; }, 1, most_micro_batches),
                  ""}),
+      of_stages(
+          {"train", "logical_replicas", "--logical-replicas", "", "K",
+           "Shares of a batch whose gradients are summed in a fixed tree; their number, and "
+           "not that of replicas, decides on the bits; 0: as many as replicas",
+           integer(
+               [](auto& c) -> auto& { return c.train.logical_replicas; }, 0, most_micro_batches),
+           ""}),
       {"train", "loss", "--loss", "", "KIND", "Loss function",
        text(
            [](auto& c) -> auto& { return c.train.loss; }, one_of(losses.names())),
@@ -370,6 +387,10 @@ std::vector<option> cluster_options() {
        "How launcher and agent prove over srun's or mpirun's stream that they belong to one user; "
        "auto: munge under slurm, none under mpi",
        choice([](auto& c) -> auto& { return c.cluster.stream; }), ""},
+      {"cluster", "push", "--push", "", "WHAT",
+       "What is copied over ssh to hosts that lack it; program: this program and the libraries "
+       "beside it; all: also LibTorch and whatever else belongs to no package of the system",
+       choice([](auto& c) -> auto& { return c.cluster.push; }), ""},
       {"cluster", "logs", "--logs", "", "FOLDER",
        "A file in this folder for each node, NAME.log, with its lines and their times",
        text([](auto& c) -> auto& { return c.cluster.logs; }), ""},
@@ -427,6 +448,8 @@ std::vector<option> node_table() {
        text([](auto& c) -> auto& { return c.cluster.nodes.back().working_folder; }), ""},
       {"node", "program", "", "", "", "The program's path there, where it is another",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().program; }), ""},
+      {"node", "device", "", "", "", "What its stages compute on; left out: [pipeline] device",
+       text([](auto& c) -> auto& { return c.cluster.nodes.back().device; }), ""},
   };
   for (auto& entry : all) {
     entry.repeated = true;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cluster/config/words.hpp"
+#include "engine/step/stage_name.hpp"
 #include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
@@ -57,7 +58,19 @@ std::uint32_t slices_of(const pipeline_config& config, const engine::schedule_re
 
 int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept {
   if (config.threads_per_stage > 0) return config.threads_per_stage;
-  return std::max(1, static_cast<int>(cores / std::max(1U, config.stages)));
+  return std::max(1, static_cast<int>(cores / std::max(1U, config.stages * config.replicas)));
+}
+
+std::uint32_t logical_replicas_of(const trainer_config& config) noexcept {
+  const auto logical = config.train.logical_replicas;
+  return logical > 0 ? logical : config.pipeline.replicas;
+}
+
+std::vector<std::string> stage_names_of(const pipeline_config& config) {
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i < config.stages * config.replicas; ++i)
+    names.push_back(engine::stage_name(i, config.stages, config.replicas));
+  return names;
 }
 
 std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores) {

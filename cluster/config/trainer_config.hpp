@@ -45,6 +45,7 @@ struct pipeline_config {
       engine::default_credits;  ///< Micro-batches waiting on each edge, at most.
   int threads_per_stage = 0;    ///< 0: see `threads_per_stage` below.
   placement stages_in = placement::processes;
+  std::string device = "cpu";                ///< What the stages compute on: see parse_device.
   std::uint32_t chunks = 0;                  ///< Of each stage; 0: the least the schedule takes.
   std::filesystem::path schedule_file = {};  ///< A plan to follow; empty: the generator's.
   std::optional<engine::plan> plan = {};     ///< What the file says.
@@ -52,6 +53,7 @@ struct pipeline_config {
   std::uint64_t memory_mib = 0;  ///< Cap of a stage's memory for partition `automatic`; 0: none.
   std::vector<std::string> recompute = {};  ///< Layers, or groups of them.
   bool idle_cores = true;                   ///< Used for other stages' weight gradients.
+  std::uint32_t replicas = 1;               ///< Pipelines of the same stages that share a batch.
 
   bool operator==(const pipeline_config&) const = default;
 };
@@ -102,12 +104,13 @@ struct train_config {
   std::string loss = "cross-entropy";  ///< Of the program's registry.
   std::uint64_t seed = 1;
   bool eval = true;
-  std::uint64_t eval_every = 0;  ///< Steps; 0: after each epoch and at the end.
-  std::filesystem::path save;    ///< Weights at the end; empty: not saved.
-  bool save_state = false;       ///< The optimizers' state too: see `state_file_of`.
-  std::uint32_t accumulate = 1;  ///< Steps whose gradients are averaged for one update.
-  bool verify = false;           ///< Compare one step with one process first.
-  double verify_tolerance = 0;   ///< As a share of a tensor's largest entry; 0: every bit.
+  std::uint64_t eval_every = 0;        ///< Steps; 0: after each epoch and at the end.
+  std::filesystem::path save;          ///< Weights at the end; empty: not saved.
+  bool save_state = false;             ///< The optimizers' state too: see `state_file_of`.
+  std::uint32_t accumulate = 1;        ///< Steps whose gradients are averaged for one update.
+  std::uint32_t logical_replicas = 0;  ///< Shares of a batch; 0: as many as replicas.
+  bool verify = false;                 ///< Compare one step with one process first.
+  double verify_tolerance = 0;         ///< As a share of a tensor's largest entry; 0: every bit.
   nan_policy on_nan = nan_policy::stop;
   std::optional<double> loss_scale = {};  ///< 0: dynamic; nothing: see `loss_scale_of`.
   std::uint32_t loss_scale_interval = engine::loss_scaler().interval;
@@ -195,8 +198,15 @@ struct trainer_config {
 [[nodiscard]] std::uint32_t slices_of(const pipeline_config& config,
                                       const engine::schedule_registry& known);
 
+/// How many shares of each batch are summed in a tree.
+[[nodiscard]] std::uint32_t logical_replicas_of(const trainer_config& config) noexcept;
+
+/// What people read of each stage, those of one replica after those of another: "stage-1", or where
+/// there are replicas "stage-1 of replica 2".
+[[nodiscard]] std::vector<std::string> stage_names_of(const pipeline_config& config);
+
 /// Intra-op threads of each stage on a machine with `cores`: what the config says, or where it says
-/// 0 an equal share, so that the stages together never exceed the cores; at least 1.
+/// 0 an equal share, so that the stages of all replicas never exceed the cores; at least 1.
 [[nodiscard]] int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept;
 
 /// What placing stages needs to know of the nodes; `cores`: of a node that names none.
@@ -213,8 +223,8 @@ struct trainer_config {
 [[nodiscard]] result<std::optional<std::size_t>> stage_of_data(const trainer_config& config,
                                                                unsigned cores);
 
-/// Intra-op threads of each stage: as above, or where there are nodes what each stage's says, or an
-/// equal share of its cores. The config is checked.
+/// Intra-op threads of each stage of a replica: as above, or where there are nodes what each
+/// stage's says, or an equal share of its cores. The config is checked.
 [[nodiscard]] std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores);
 
 /// The learning rate of a step (the first is 1) in a run of `total_steps`: see

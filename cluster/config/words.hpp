@@ -23,6 +23,7 @@ inline constexpr std::array<std::string_view, 2> network{"sealed", "trusted"};
 inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
 inline constexpr std::array<std::string_view, 5> launch_way{"local", "ssh", "slurm", "mpi", "none"};
 inline constexpr std::array<std::string_view, 3> stream_proof{"auto", "munge", "none"};
+inline constexpr std::array<std::string_view, 3> push_extent{"nothing", "program", "all"};
 }  // namespace words
 
 template <>
@@ -46,6 +47,9 @@ inline constexpr std::span<const std::string_view> words_of<launch_way>{words::l
 
 template <>
 inline constexpr std::span<const std::string_view> words_of<stream_proof>{words::stream_proof};
+
+template <>
+inline constexpr std::span<const std::string_view> words_of<push_extent>{words::push_extent};
 
 template <class Enum>
 [[nodiscard]] constexpr std::string_view word_of(Enum value) noexcept {

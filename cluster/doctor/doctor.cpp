@@ -40,8 +40,8 @@ struct tour {
 };
 
 std::string trainer_name(const cluster_config& cluster) {
-  const bool is_taken = std::ranges::find(cluster.nodes, "trainer", &node_entry::name) !=
-                        cluster.nodes.end();
+  const bool is_taken =
+      std::ranges::find(cluster.nodes, "trainer", &node_entry::name) != cluster.nodes.end();
   return is_taken ? "the trainer" : "trainer";
 }
 
@@ -86,9 +86,10 @@ void place_stages_in(tour& all, const trainer_config& config, const run_needs& n
     all.places.push_back(places ? (*places)[stage] + 1 : 0);
     auto& who = all.nodes[all.places.back()].who;
     who.stages.push_back(stage);
-    who.threads += threads[stage];
+    const auto replicas = config.pipeline.replicas;  // beside each other
+    who.threads += threads[stage] * static_cast<int>(replicas);
     who.what_is_needed = needs.of_what;
-    if (stage < needs.stage_bytes.size()) who.needed_bytes += needs.stage_bytes[stage];
+    if (stage < needs.stage_bytes.size()) who.needed_bytes += needs.stage_bytes[stage] * replicas;
   }
 }
 

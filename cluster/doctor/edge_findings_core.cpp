@@ -39,9 +39,20 @@ const edge_facts* opposite(const std::vector<edge_facts>& edges, const edge_fact
   return found == edges.end() ? nullptr : &*found;
 }
 
+std::string host_part(const std::string& address) {
+  return address.substr(0, address.rfind(':'));
+}
+
 finding unconnected(const std::vector<edge_facts>& edges, const edge_facts& edge,
                     const std::string& where) {
   const auto* const back = opposite(edges, edge);
+  if (back != nullptr && host_part(back->address) == host_part(edge.address))
+    return {severity::error, "edge", where,
+            edge.from + " and " + edge.to + " both listen at " + host_part(edge.address) +
+                ", so " + edge.from + " cannot connect to " + edge.to + " there (" +
+                edge.ours.error + ")",
+            "both hosts have an interface with that address, as bridges of containers do: name an "
+            "address or network that differs (address, network in [[node]])"};
   std::string text = edge.from + " cannot connect to " + edge.to + " at " + edge.address + " (" +
                      edge.ours.error + ")";
   std::string remedy = "let TCP from " + edge.from + " in on " + edge.to + ", to its free ports (" +

@@ -28,6 +28,13 @@ enum class stream_proof : std::uint8_t {
   none,       ///< They do not: who can change bytes on the way can pose as either end.
 };
 
+/// What a launch copies over ssh to hosts that lack it.
+enum class push_extent : std::uint8_t {
+  nothing,
+  program,  ///< The program, and libraries in its folder or in `lib` beside that.
+  all,      ///< Also every other library outside of the system's folders: LibTorch.
+};
+
 /// One TOML table [[node]]: a host that runs stage processes.
 struct node_entry {
   std::string name;     ///< Unique in the run; what its lines are marked with.
@@ -40,6 +47,7 @@ struct node_entry {
   std::vector<std::string> environment;  ///< "NAME=VALUE", for its stage processes.
   std::filesystem::path working_folder;  ///< Of its stage processes; empty: the agent's own.
   std::filesystem::path program;         ///< The program's path there; empty: the same as here.
+  std::string device;                    ///< Of its stages; empty: the pipeline's.
 
   bool operator==(const node_entry&) const = default;
 };
@@ -55,6 +63,7 @@ struct cluster_config {
   std::filesystem::path host_file;         ///< Of mpirun's; empty: [[node]] names the hosts.
   std::filesystem::path logs;              ///< Folder for a file of each node's lines; empty: none.
   stream_proof stream = stream_proof::automatic;
+  push_extent push = push_extent::nothing;
   double silence = 10;       ///< Seconds without a word after which agent or launcher is lost.
   double join_timeout = 30;  ///< Seconds within which all stage processes must have joined.
   std::vector<node_entry> nodes;

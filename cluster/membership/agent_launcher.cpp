@@ -28,6 +28,7 @@
 #include "cluster/launch/node_logs.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "cluster/launch/push/push.hpp"
 #include "cluster/membership/log_end.hpp"
 #include "messages/base/log.hpp"
 
@@ -65,21 +66,16 @@ void print_line(const std::string& who, output_stream stream, const std::string&
 struct carrier {
   std::string name;     ///< Of its program.
   std::string package;  ///< That has it.
+  /// Of a scheduler; null: ssh_words.
   std::vector<std::string> (*words)(const std::string& host,
                                     const std::vector<std::string>& options,
                                     const std::vector<std::string>& command);
 };
 
-std::vector<std::string> words_of_ssh(const std::string& host,
-                                      const std::vector<std::string>& options,
-                                      const std::vector<std::string>& command) {
-  return ssh_words(host, options, command.front());
-}
-
 carrier carrier_of(launch_way way) {
   if (way == launch_way::slurm) return {"srun", "slurm-client", srun_words};
   if (way == launch_way::mpi) return {"mpirun", "openmpi-bin", mpirun_words};
-  return {"ssh", "openssh-client", words_of_ssh};
+  return {"ssh", "openssh-client", nullptr};
 }
 
 class agent_launcher final : public node_launcher {
@@ -175,9 +171,12 @@ result<child_spec> agent_launcher::child_of(const agent_host& host) const {
     return fail(errc::io_failed,
                 "there is no " + by.name + " in PATH; install it (" + by.package + ")");
   child.program = *found;
+  const auto& options = settings_.carrier_options;
   child.arguments =
-      by.words(host.host, settings_.carrier_options,
-               {program_on(host), agent_word, settings_.munge ? munge_word : sealed_word});
+      by.words == nullptr
+          ? ssh_words(host.host, options, program_on(host), host.library_path)
+          : by.words(host.host, options,
+                     {program_on(host), agent_word, settings_.munge ? munge_word : sealed_word});
   return child;
 }
 
@@ -380,6 +379,26 @@ void agent_launcher::kill(const std::string& name) {
   if (auto* at = host_of_process(name)) perform(*at, {session_core::send{orders::kill{name}}});
 }
 
+/// Copies this program to the hosts that are to have it, and notes where it is there.
+result<void> push_program(agent_settings& settings) {
+  std::vector<agent_place> places;
+  for (const auto& host : settings.hosts)
+    if (!host.host.empty() && host.program.empty())
+      places.push_back({host.name, host.host, "", "", "ssh"});
+  if (settings.push == push_extent::nothing || places.empty()) return {};
+  const auto files = files_to_push(settings.push);
+  if (!files) return tl::unexpected(files.error());
+  const auto pushed = push_files(*files, places, settings.carrier_options);
+  if (!pushed) return tl::unexpected(pushed.error());
+  for (auto& host : settings.hosts) {
+    const auto found = pushed->find(host.host);
+    if (found == pushed->end() || !host.program.empty()) continue;
+    host.program = found->second.program;
+    host.library_path = found->second.library_path;
+  }
+  return {};
+}
+
 void agent_launcher::suspend() {
   const std::lock_guard lock(mutex_);
   for (const auto& each : sessions_) perform(*each, {session_core::send{orders::suspend{}}});
@@ -394,6 +413,7 @@ void agent_launcher::resume() {
 
 result<std::unique_ptr<node_launcher>> make_agent_launcher(process_link link,
                                                            agent_settings settings) {
+  if (auto pushed = push_program(settings); !pushed) return tl::unexpected(pushed.error());
   std::vector<std::string> nodes;
   for (const auto& host : settings.hosts) nodes.push_back(host.name);
   auto logs = node_logs::open(settings.logs, nodes);

@@ -22,6 +22,7 @@ struct agent_host {
   std::string host;               ///< What ssh or srun is told; empty: this machine, without them.
   std::string listen;             ///< Where its processes listen: see node_options::listen.
   std::filesystem::path program;  ///< There; empty: the path of our own.
+  std::string library_path = {};  ///< LD_LIBRARY_PATH of the agent and its processes; empty: theirs.
   std::filesystem::path working_folder;
   std::map<std::string, std::string> environment;
   std::uint32_t cores = 0;             ///< That its processes count on.
@@ -53,12 +54,14 @@ struct agent_settings {
   bool verbose = false;
   process_watch watch = {};
   std::filesystem::path logs = {};  ///< Folder for a file of each node's lines; empty: none.
+  push_extent push = push_extent::nothing;  ///< To hosts that name no program of their own.
 };
 
 /// An agent on each host, each a process of this program that starts the host's node processes and
 /// ends them with its stream: a child of ours, or what ssh, srun or mpirun runs there. The secret
 /// goes to them over that stream alone, which is sealed where a scheduler carries it. Returns when
-/// all agents have answered; where one does not, all are ended. Errors: address_unavailable,
+/// all agents have answered; where one does not, all are ended. Before, it copies the program where
+/// it is to. Errors: address_unavailable,
 /// bad_config and io_failed, naming node and host and saying what to do.
 [[nodiscard]] result<std::unique_ptr<node_launcher>> make_agent_launcher(process_link link,
                                                                          agent_settings settings);

@@ -133,7 +133,8 @@ result<agent_settings> agent_settings_of(const trainer_config& config,
                      .silence = milliseconds_of(cluster.silence),
                      .patience = milliseconds_of(cluster.join_timeout),
                      .verbose = config.observe.verbose,
-                     .logs = config.cluster.logs};
+                     .logs = config.cluster.logs,
+                     .push = config.cluster.push};
   for (const auto& node : cluster.nodes) out.hosts.push_back(host_of_node(cluster, node));
   const auto threads = threads_of_stages(config, cores);
   for (std::size_t stage = 0; stage < names.size(); ++stage) {

@@ -233,12 +233,17 @@ result<chosen_partition> choose_partition(const engine::model& layers,
         engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
   const auto costs = engine::cost_model::fit(*profiles);
   if (!costs) return tl::unexpected(costs.error());
+  // A step of one replica, which has its share of the batch; summing over replicas is not counted.
   const auto set = config.pipeline.micro_batches;
-  const auto numbers = set > 0 ? std::vector{set} : engine::microbatches_to_try(how);
-  auto made = engine::plan_microbatches(*costs, how, numbers, cuts ? &*cuts : nullptr);
+  const auto replicas = config.pipeline.replicas;
+  auto of_replica = how;
+  of_replica.batch_size = (how.batch_size + replicas - 1) / replicas;
+  const auto numbers = set > 0 ? std::vector{(set + replicas - 1) / replicas}
+                               : engine::microbatches_to_try(of_replica);
+  auto made = engine::plan_microbatches(*costs, of_replica, numbers, cuts ? &*cuts : nullptr);
   if (!made) return tl::unexpected(made.error());
-  return chosen_partition{engine::slices_between(made->cuts, layers.size()), made->microbatches,
-                          *made};
+  return chosen_partition{engine::slices_between(made->cuts, layers.size()),
+                          set > 0 ? set : made->microbatches, *made};
 }
 
 }  // namespace troupe::cluster

@@ -51,10 +51,11 @@ int run_check(const program_info& info, const program_actions& actions,
   if (!asked) return report(name, asked.error());
   const auto* const config = std::get_if<trainer_config>(&*asked);
   if (config == nullptr || !actions.check) return std::visit(performer{name, actions}, *asked);
-  const auto text = actions.check(*config);
-  if (!text) return report(name, text.error());
-  std::fputs(text->c_str(), stdout);
-  return 0;
+  const auto checked = actions.check(*config);
+  if (!checked) return report(name, checked.error());
+  std::fputs(checked->table.c_str(), stdout);
+  std::fflush(stdout);
+  return checked->refused ? report(name, *checked->refused) : 0;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "cluster/config/sources/command_line.hpp"
 #include "cluster/doctor/doctor.hpp"
+#include "cluster/training/checked_run.hpp"
 #include "cluster/training/saving/exit_codes.hpp"
 #include "messages/base/error.hpp"
 
@@ -16,7 +17,7 @@ struct program_actions {
   /// As a node of another process's run of the same program.
   std::function<result<void>(const node_options&)> serve;
   /// What `--check` shows instead of training; left out: it shows nothing but errors.
-  std::function<result<std::string>(const trainer_config&)> check = {};
+  std::function<result<checked_run>(const trainer_config&)> check = {};
   /// What a run takes, for `--doctor`; left out: its runs cannot be examined.
   doctor::needs_of needs = {};
 };

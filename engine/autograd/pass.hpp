@@ -1,16 +1,31 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace troupe::engine {
+
+/// How much a micro-batch's own statistics count in the running ones.
+inline constexpr double running_momentum = 0.1;
+
+/// What a micro-batch gives to a running statistic, a buffer of a layer, that is not updated at
+/// once.
+struct fresh_statistic {
+  at::Tensor running;
+  at::Tensor value;  ///< As many numbers; of one that counts micro-batches, 1.
+};
 
 /// The forward that a layer is part of.
 struct forward_pass {
   std::uint64_t random = 0;  ///< Seed of all that this micro-batch draws in this step.
   bool again = false;        ///< Repeated for its backward: running statistics have seen it.
+  /// Where replicas share a batch: layers leave their running statistics alone and append to this
+  /// instead, so that they can be folded in the order of the whole batch. Null: layers update them.
+  std::vector<fresh_statistic>* fresh = nullptr;
 };
 
 /// The seed of one micro-batch of one step: the same numbers whatever the stages, the

@@ -4,8 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -21,7 +23,6 @@ namespace troupe::engine {
 
 namespace {
 
-constexpr double batch_norm_momentum = 0.1;
 constexpr double batch_norm_eps = 1e-5;
 
 // torch.nn.init.kaiming_uniform_(weight, a=sqrt(5)), in its order of rounding.
@@ -99,17 +100,25 @@ normalization batch_norm::begin(const at::Tensor& input, bool training) {
                    .bias = bias_,
                    .running_mean = running_mean_,
                    .running_var = running_var_,
-                   .momentum = batch_norm_momentum,
+                   .momentum = running_momentum,
                    .eps = batch_norm_eps,
                    .training = training};
   if (!training) return by;
   TORCH_CHECK_VALUE(input.numel() != input.size(1), name(),
                     " needs more than 1 value per channel in training; its input is ",
                     input.sizes());
-  if (current_pass().again)  // its statistics have been counted
+  if (current_pass().again) {  // its statistics have been counted
     by.running_mean = by.running_var = at::Tensor();
-  else
+  } else if (auto* const fresh = current_pass().fresh) {
+    by.running_mean = at::zeros_like(running_mean_);
+    by.running_var = at::zeros_like(running_var_);
+    by.momentum = 1;  // the input's own
+    fresh->push_back({running_mean_, by.running_mean});
+    fresh->push_back({running_var_, by.running_var});
+    fresh->push_back({batches_, at::ones_like(batches_)});
+  } else {
     batches_.add_(1);
+  }
   return by;
 }
 

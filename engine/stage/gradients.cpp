@@ -34,6 +34,13 @@ std::optional<at::Tensor> add_gradients(const std::optional<at::Tensor>& one,
   return at::add(*one, *other);
 }
 
+step_gradients add_each(const step_gradients& one, const step_gradients& other) {
+  step_gradients sums;
+  sums.reserve(one.size());
+  for (std::size_t i = 0; i < one.size(); ++i) sums.push_back(add_gradients(one[i], other.at(i)));
+  return sums;
+}
+
 void sum_ties(const std::vector<named_tensor>& parameters, const std::vector<weight_tie>& ties,
               step_gradients& gradients) {
   for (const auto& tie : ties) {

@@ -17,6 +17,9 @@ using step_gradients = std::vector<std::optional<at::Tensor>>;
 [[nodiscard]] std::optional<at::Tensor> add_gradients(const std::optional<at::Tensor>& one,
                                                       const std::optional<at::Tensor>& other);
 
+/// The sum of two lists, parameter by parameter.
+[[nodiscard]] step_gradients add_each(const step_gradients& one, const step_gradients& other);
+
 /// Gives both ends of each tie the sum of their gradients, where both are among `parameters`.
 void sum_ties(const std::vector<named_tensor>& parameters, const std::vector<weight_tie>& ties,
               step_gradients& gradients);

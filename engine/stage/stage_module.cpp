@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/autograd/autocast.hpp"
+#include "engine/collective/tree.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 
@@ -20,11 +21,13 @@ stage_module::stage_module(model layers, stage_options options)
     : layers_(std::move(layers)),
       options_(std::move(options)),
       parameters_(engine::parameters(layers_)),
-      gradients_(parameters_.size()),
+      gradients_(1, gradient_sum(parameters_.size())),
       ties_(engine::ties(layers_)),
+      statistics_(engine::buffers(layers_)),
       weights_(
-          [this](const at::Tensor& weight, const at::Tensor& gradient) {
-            gradients_.add(index_of_.at(weight.unsafeGetTensorImpl()), gradient);
+          [this](const step_key& step, microbatch_id microbatch, const at::Tensor& weight,
+                 const at::Tensor& gradient) {
+            sum_of(step, microbatch).add(index_of_.at(weight.unsafeGetTensorImpl()), gradient);
           },
           options_.idle_cores) {
   options_.recompute.resize(layers_.size(), false);
@@ -60,11 +63,26 @@ void stage_module::leave_out_weights(watched_storages& made) const {
 
 void stage_module::begin(const step_key& step, const step_terms& terms) {
   begun_[step] = {terms};
+  while (gradients_.size() < terms.shares.size()) gradients_.emplace_back(parameters_.size());
   contexts_.recount();
+}
+
+gradient_sum& stage_module::sum_of(const step_key& step, microbatch_id microbatch) {
+  const auto begun = begun_.find(step);
+  if (begun == begun_.end()) return gradients_.front();
+  std::size_t which = 0;
+  std::uint64_t end = 0;
+  for (const auto share : begun->second.terms.shares) {
+    end += share;
+    if (microbatch.value < end) return gradients_[which];
+    ++which;
+  }
+  return gradients_.front();
 }
 
 void stage_module::end(const step_key& step, bool keep) {
   const auto begun = begun_.extract(step);
+  statistics_.forget(step);
   if (!begun || keep) return;
   const at::NoGradGuard no_grad;
   const auto own = buffers(layers_);
@@ -74,10 +92,23 @@ void stage_module::end(const step_key& step, bool keep) {
 
 forward_pass stage_module::pass_of(const step_key& step, microbatch_id microbatch) {
   const auto found = begun_.find(step);
-  const auto number = found == begun_.end() ? step.step.value : found->second.terms.number;
-  if (found != begun_.end() && found->second.terms.reversible && found->second.buffers.empty())
-    for (const auto& each : buffers(layers_)) found->second.buffers.push_back(each.tensor.clone());
-  return {random_of(options_.seed, number, microbatch.value)};
+  if (found == begun_.end()) return {random_of(options_.seed, step.step.value, microbatch.value)};
+  copy_buffers_of(step);
+  const auto& terms = found->second.terms;
+  return {random_of(options_.seed, terms.number, terms.first_microbatch + microbatch.value)};
+}
+
+void stage_module::copy_buffers_of(const step_key& step) {
+  const auto found = begun_.find(step);
+  if (found == begun_.end() || !found->second.terms.reversible || !found->second.buffers.empty())
+    return;
+  for (const auto& each : buffers(layers_)) found->second.buffers.push_back(each.tensor.clone());
+}
+
+void stage_module::fold_statistics(const step_key& step,
+                                   const std::vector<step_statistics>& of_replicas) {
+  copy_buffers_of(step);
+  for (const auto& each : of_replicas) statistics_.fold(each);
 }
 
 forward_outcome stage_module::forward(const step_key& step, step_kind kind,
@@ -86,7 +117,12 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
   const bool training = kind == step_kind::training;
   const at::AutoGradMode recording(training);
   // Before the watch: the copies of statistics are not the context's.
-  const pass_scope pass(training ? pass_of(step, microbatch) : forward_pass());
+  auto place = training ? pass_of(step, microbatch) : forward_pass();
+  std::vector<fresh_statistic> fresh;
+  const auto begun = begun_.find(step);
+  if (training && begun != begun_.end() && begun->second.terms.keeps_statistics)
+    place.fresh = &fresh;
+  const pass_scope pass(place);
   std::optional<storage_watch> watch;
   if (training) watch.emplace();
   auto leaf = prepare(input);
@@ -111,6 +147,8 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
   leave_out_weights(made);
   made.leave_out(input);
   made.leave_out(labels);
+  for (const auto& each : fresh) made.leave_out(each.value);
+  statistics_.note(step, microbatch, fresh);
   made.leave_out(output);  // counted with the context, as is the leaf that it keeps
   if (!options_.is_first) made.leave_out(leaf);
   contexts_.put(step, microbatch,
@@ -151,7 +189,7 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
     input_gradient = std::move(gradients.back());
     gradients.pop_back();
   }
-  gradients_.add(gradients);
+  sum_of(step, microbatch).add(gradients);
   context.reset();
   contexts_.charge(step, microbatch, made);
   weights_.put(step, microbatch, later.take());
@@ -165,9 +203,16 @@ void stage_module::backward_weights(const step_key& step, microbatch_id microbat
 }
 
 step_gradients stage_module::take_gradients() {
-  auto sums = gradients_.take();
+  auto sums = take_sums();
   sum_ties(parameters_, ties_, sums);
   return sums;
+}
+
+step_gradients stage_module::take_sums() {
+  std::vector<step_gradients> parts;
+  parts.reserve(gradients_.size());
+  for (auto& each : gradients_) parts.push_back(each.take());
+  return tree_sum(std::move(parts), add_each);
 }
 
 }  // namespace troupe::engine

@@ -16,6 +16,7 @@
 #include "engine/model/loss.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"
+#include "engine/stage/running_statistics.hpp"
 #include "engine/stage/weight_queue.hpp"
 #include "engine/step/step_key.hpp"
 
@@ -40,6 +41,12 @@ struct stage_options {
 struct step_terms {
   std::uint64_t number = 0;  ///< Which training step this is: layers draw their own in each.
   bool reversible = false;   ///< `end` may undo it: running statistics are copied first.
+  /// The stage's first micro-batch among those of the whole batch: layers draw by that number.
+  std::uint32_t first_microbatch = 0;
+  /// Micro-batches of each logical replica that this stage stands for: each has gradient sums of
+  /// its own. Empty: one has them all.
+  std::vector<std::uint32_t> shares = {};
+  bool keeps_statistics = false;  ///< For `take_statistics`; else layers fold them at once.
 };
 
 /// What one micro-batch's forward gives.
@@ -89,9 +96,22 @@ class stage_module {
   /// thread that feeds it is.
   bool work_ahead() { return options_.device.is_cpu() && weights_.work_ahead(); }
 
-  /// The step's gradients in the order of `parameters()`, ties inside the stage summed; starts
-  /// anew.
+  /// The step's gradients in the order of `parameters()`, those of logical replicas summed in the
+  /// order of a tree, and ties inside the stage; starts anew.
   [[nodiscard]] step_gradients take_gradients();
+  /// The same without the ties, for replicas, which sum first.
+  [[nodiscard]] step_gradients take_sums();
+  /// Those inside the stage.
+  [[nodiscard]] const std::vector<weight_tie>& ties() const noexcept { return ties_; }
+
+  /// What the step's micro-batches give to running statistics, where they are kept.
+  [[nodiscard]] step_statistics take_statistics(const step_key& step) {
+    return statistics_.take(step);
+  }
+
+  /// Folds those of all replicas, in their order. Throws std::invalid_argument for what does not
+  /// fit.
+  void fold_statistics(const step_key& step, const std::vector<step_statistics>& of_replicas);
 
   /// What micro-batches hold between their forward and the end of their backward.
   [[nodiscard]] const microbatch_contexts& contexts() const noexcept { return contexts_; }
@@ -115,6 +135,8 @@ class stage_module {
   [[nodiscard]] at::Tensor run_layers(at::Tensor x, bool training) const;
   void leave_out_weights(watched_storages& made) const;
   [[nodiscard]] forward_pass pass_of(const step_key& step, microbatch_id microbatch);
+  [[nodiscard]] gradient_sum& sum_of(const step_key& step, microbatch_id microbatch);
+  void copy_buffers_of(const step_key& step);
 
   struct begun_step {
     step_terms terms;
@@ -127,9 +149,10 @@ class stage_module {
   std::vector<named_tensor> buffers_;
   std::unordered_map<const at::TensorImpl*, std::size_t> index_of_;  // of a parameter
   microbatch_contexts contexts_;
-  gradient_sum gradients_;
+  std::vector<gradient_sum> gradients_;  // of each logical replica, at least one
   std::vector<weight_tie> ties_;
   std::map<step_key, begun_step> begun_;
+  running_statistics statistics_;
   weight_queue weights_;  // last: its helper uses the rest
 };
 

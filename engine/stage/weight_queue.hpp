@@ -38,8 +38,10 @@ class weight_queue {
   /// A slice of fewer weights has no pieces for gaps: one would be too long.
   static constexpr std::size_t least_weights = 4;
 
-  /// Adds a weight's gradient to the step's sum, in the thread that calls `finish`.
-  using adder = std::function<void(const at::Tensor& weight, const at::Tensor& gradient)>;
+  /// Adds a weight's gradient of a micro-batch to the step's sum, in the thread that calls
+  /// `finish`.
+  using adder = std::function<void(const step_key& step, microbatch_id microbatch,
+                                   const at::Tensor& weight, const at::Tensor& gradient)>;
 
   weight_queue(adder add, bool helped);
   weight_queue(const weight_queue&) = delete;
@@ -88,7 +90,7 @@ class weight_queue {
   void help();
   void ask_for_help();
   [[nodiscard]] entry* next_for_helper();
-  void settle(std::unique_lock<std::mutex>& held, entry& of);
+  void settle(std::unique_lock<std::mutex>& held, const key& whose, entry& of);
 
   const adder add_;
   mutable std::mutex mutex_;

@@ -13,7 +13,7 @@ work_thread::work_thread(std::string name, int intra_op_threads, std::function<b
       failed_(std::move(failed)),
       thread_([this, intra_op_threads] { run(intra_op_threads); }) {
   name.resize(std::min<std::size_t>(name.size(), 15));
-  pthread_setname_np(thread_.native_handle(), name.c_str());
+  pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
 }
 
 work_thread::~work_thread() {

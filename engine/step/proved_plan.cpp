@@ -28,6 +28,10 @@ result<shared_plan> proved_plan::prove(stage_plan steps, std::uint32_t microbatc
   return shared_plan(new proved_plan(std::move(steps), microbatches, chunks, kind));
 }
 
+shared_plan proved_plan::empty(std::uint32_t chunks, step_kind kind) {
+  return shared_plan(new proved_plan({}, 0, chunks, kind));
+}
+
 proved_plan::proved_plan(stage_plan steps, std::uint32_t microbatches, std::uint32_t chunks,
                          step_kind kind)
     : steps_(std::move(steps)), microbatches_(microbatches), kind_(kind), places_(chunks) {

@@ -30,6 +30,9 @@ class proved_plan {
   [[nodiscard]] static result<shared_plan> prove(stage_plan steps, std::uint32_t microbatches,
                                                  std::uint32_t chunks, step_kind kind);
 
+  /// The plan of a stage whose replica has no micro-batch of a step.
+  [[nodiscard]] static shared_plan empty(std::uint32_t chunks, step_kind kind);
+
   [[nodiscard]] const std::vector<action>& actions() const noexcept { return steps_.actions; }
   [[nodiscard]] std::uint32_t microbatches() const noexcept { return microbatches_; }
   [[nodiscard]] std::uint32_t chunks() const noexcept {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/step/stage_name.hpp"
 #include "messages/base/format.hpp"
 
 namespace troupe::engine {
@@ -28,7 +29,7 @@ step_coordinator_core::step_coordinator_core(const step_coordinator_rules& rules
 
 result<std::optional<step_decision>> step_coordinator_core::hear(const step_vote& vote) {
   const auto what =
-      "stage-" + std::to_string(vote.stage.value) + "'s vote on " + to_string(vote.step);
+      name_of(vote.stage) + "'s vote on " + to_string(vote.step);
   if (vote.stage.value >= rules_.stages)
     return fail(errc::bad_frame, what + ": there are " + std::to_string(rules_.stages) + " stages");
   const bool is_decided = decision_ && decision_->step == vote.step;
@@ -52,6 +53,10 @@ result<std::optional<step_decision>> step_coordinator_core::hear(const step_vote
   decision_->step = vote.step;
   if (rules_.scaler) decision_->loss_scale = rules_.scaler->scale;
   return decision_;
+}
+
+std::string step_coordinator_core::name_of(stage_id stage) const {
+  return stage_name(stage.value, rules_.stages / std::max(1U, rules_.replicas), rules_.replicas);
 }
 
 result<void> step_coordinator_core::admit(const step_vote& vote, const std::string& what) const {
@@ -84,8 +89,8 @@ step_decision step_coordinator_core::decide(const ballot& of) {
 }
 
 step_decision step_coordinator_core::overflowed(const ballot& of, const step_vote& nearest) {
-  const auto what = "step " + std::to_string(nearest.number) + " on stage-" +
-                    std::to_string(nearest.stage.value) + ": " + nearest.not_finite;
+  const auto what = "step " + std::to_string(nearest.number) + " on " + name_of(nearest.stage) +
+                    ": " + nearest.not_finite;
   auto& scaler = rules_.scaler;
   if (!scaler || std::ranges::any_of(of.votes, [](const auto& vote) { return vote->of_loss; }))
     return refuse(what);

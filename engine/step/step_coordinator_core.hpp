@@ -15,12 +15,13 @@ namespace troupe::engine {
 
 /// By what a coordinator decides.
 struct step_coordinator_rules {
-  std::uint32_t stages = 1;
+  std::uint32_t stages = 1;  ///< Of all replicas, those of one replica after those of another.
   bool skip = false;     ///< A step that is not finite is left out; else it ends the run.
   double clip_norm = 0;  ///< Largest norm of all stages' gradients together; 0: any.
   /// Where the loss scale follows the gradients: one that they may have overflowed with falls, and
   /// the step is left out whatever `skip` says.
   std::optional<loss_scaler> scaler = {};
+  std::uint32_t replicas = 1;
 };
 
 /// Decides for all stages of a run alike what becomes of each training step: applied, with which
@@ -52,6 +53,7 @@ class step_coordinator_core {
     std::size_t missing = 0;
   };
 
+  [[nodiscard]] std::string name_of(stage_id stage) const;
   [[nodiscard]] result<void> admit(const step_vote& vote, const std::string& what) const;
   [[nodiscard]] step_decision decide(const ballot& of);
   [[nodiscard]] step_decision overflowed(const ballot& of, const step_vote& nearest);

@@ -49,7 +49,7 @@ result<step_end_effects> step_end_core::actions_done(const step_key& key) {
   const auto step = find(key, phase::begun, "the end");
   if (!step) return tl::unexpected(step.error());
   (*step)->terms = terms_of(**step);
-  const bool is_complete = rules_.ties.empty();
+  const bool is_complete = rules_.ties.empty() && !rules_.reduces;
   (*step)->at = is_complete ? phase::completing : phase::summing;
   return step_end_effects{sum_own{key, is_complete ? std::optional((*step)->terms) : std::nullopt}};
 }
@@ -57,9 +57,22 @@ result<step_end_effects> step_end_core::actions_done(const step_key& key) {
 result<step_end_effects> step_end_core::own_summed(const step_key& key) {
   const auto step = find(key, phase::summing, "the sum of the own gradients");
   if (!step) return tl::unexpected(step.error());
-  (*step)->at = phase::gathering;
-  step_end_effects effects{share_ties{key}};
-  for (auto& each : complete(key, **step)) effects.push_back(std::move(each));
+  if (!rules_.reduces) return gather(key, **step);
+  (*step)->at = phase::reducing;
+  return step_end_effects{sum_replicas{key}};
+}
+
+result<step_end_effects> step_end_core::reduced(const step_key& key) {
+  const auto step = find(key, phase::reducing, "the sum over replicas");
+  if (!step) return tl::unexpected(step.error());
+  return gather(key, **step);
+}
+
+step_end_effects step_end_core::gather(const step_key& key, open_step& step) {
+  step.at = phase::gathering;
+  step_end_effects effects;
+  if (!rules_.ties.empty()) effects.emplace_back(share_ties{key});
+  for (auto& each : complete(key, step)) effects.push_back(std::move(each));
   return effects;
 }
 
@@ -102,7 +115,7 @@ result<step_end_effects> step_end_core::gradients_ready(const step_key& key,
     if (!step.voted_finite) return not_finite(step.number, vote.not_finite);
     if (!step.terms.squares) return apply(key, step, 1);
   }
-  if (step.voted_finite && step.terms.squares) vote.squares = found.squares;
+  if (step.voted_finite && step.terms.squares && rules_.tells_squares) vote.squares = found.squares;
   step.at = phase::voted;
   return step_end_effects{cast_vote{std::move(vote)}};
 }

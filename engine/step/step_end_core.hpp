@@ -21,6 +21,10 @@ struct step_end_rules {
   bool may_leave_out = false;       ///< A coordinator decides on what is not finite; else an error.
   bool clips_norm = false;          ///< A coordinator says what update gradients are scaled by.
   std::uint32_t accumulate = 1;     ///< Steps whose gradients are averaged for one update.
+  /// The own gradients are first summed with those of the stage's replicas. All replicas then have
+  /// the same; the squares of one are enough.
+  bool reduces = false;
+  bool tells_squares = true;  ///< This replica is the one.
 };
 
 /// What a training step's gradients are for, once they are complete and were divided by the loss
@@ -45,6 +49,13 @@ struct sum_own {
   std::optional<gradient_terms> complete;
 
   bool operator==(const sum_own&) const = default;
+};
+
+/// Effect: sum the own gradients with those of the stage's replicas; answer with `reduced`.
+struct sum_replicas {
+  step_key key;
+
+  bool operator==(const sum_replicas&) const = default;
 };
 
 /// Effect: send the own gradients of tied weights to the stages that share them.
@@ -106,12 +117,12 @@ struct end_run {
   bool operator==(const end_run&) const = default;
 };
 
-using step_end_effect = std::variant<sum_own, share_ties, sum_with_ties, cast_vote, keep_gradients,
+using step_end_effect = std::variant<sum_own, sum_replicas, share_ties, sum_with_ties, cast_vote, keep_gradients,
                                      apply_step, undo_step, finish_step, end_run>;
 using step_end_effects = std::vector<step_end_effect>;
 
 /// The end of a stage's training steps: from the last backward to the update, or to a step that
-/// leaves no trace. Gradients are summed, and with those of tied weights; they are finite or not;
+/// leaves no trace. Gradients are summed, with those of replicas and then of tied weights; they are finite or not;
 /// where stages are coupled, each gives the run's coordinator one vote a step and follows its
 /// decision, else a step that is not finite is an error here. A pure state machine, which holds no
 /// tensors.
@@ -138,6 +149,9 @@ class step_end_core {
 
   [[nodiscard]] result<step_end_effects> own_summed(const step_key& key);
 
+  /// The own gradients are the sum over all replicas.
+  [[nodiscard]] result<step_end_effects> reduced(const step_key& key);
+
   /// The gradient of a tied weight came from the stage that shares it, before or after the own one.
   /// Errors: bad_frame for a weight that is not tied, and one that came before.
   [[nodiscard]] result<step_end_effects> tie_arrived(const step_key& key,
@@ -158,7 +172,7 @@ class step_end_core {
   void give_up() { open_.clear(); }
 
  private:
-  enum class phase : std::uint8_t { begun, summing, gathering, completing, voted, ending };
+  enum class phase : std::uint8_t { begun, summing, reducing, gathering, completing, voted, ending };
 
   struct open_step {
     std::uint64_t number = 0;
@@ -173,6 +187,7 @@ class step_end_core {
 
   [[nodiscard]] result<open_step*> find(const step_key& key, phase due, const char* event);
   [[nodiscard]] gradient_terms terms_of(const open_step& step) const;
+  [[nodiscard]] step_end_effects gather(const step_key& key, open_step& step);
   [[nodiscard]] step_end_effects complete(const step_key& key, open_step& step);
   [[nodiscard]] step_end_effects apply(const step_key& key, open_step& step, double scale);
   [[nodiscard]] finish_step finish(const step_key& key, open_step& step);

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
@@ -65,7 +65,6 @@ struct peaks {
 struct decoder_run {
   words model;
   std::filesystem::path text;
-  std::function<void(pid_t)> on_process = {};  ///< Told of each process of the run once.
   words shape = {"--context", "16", "--heads", "1", "--batch-size", "2", "--micro-batches", "2"};
 
   [[nodiscard]] words flags() const {
@@ -77,12 +76,9 @@ struct decoder_run {
     std::map<pid_t, double> of_stages;
     peaks seen;
     const auto note = [&](pid_t program, std::string_view) {
-      const bool is_new = seen.trainer == 0;
       seen.trainer = std::max(seen.trainer, peak_of(program));
-      if (is_new && on_process) on_process(program);
       for (const auto child : tests::children_of(program)) {
-        auto [place, fresh] = of_stages.try_emplace(child, 0);
-        if (fresh && on_process) on_process(child);
+        const auto place = of_stages.try_emplace(child, 0).first;
         place->second = std::max(place->second, peak_of(child));
         if (const auto name = stage_of(child); !name.empty())
           seen.of_stage[name] = std::max(seen.of_stage[name], place->second);
@@ -132,7 +128,7 @@ double bytes_in(const std::filesystem::path& file) {
   return bytes;
 }
 
-/// A group of the kernel's whose processes together may have so much memory, one process each.
+/// Control groups of the kernel's (version 1), each with so much memory for all its processes.
 class memory_groups {
  public:
   explicit memory_groups(std::uint64_t bytes) : bytes_(bytes) {}
@@ -144,19 +140,31 @@ class memory_groups {
 
   /// Whether this system has them, and lets us make one.
   static bool work() {
-    const std::filesystem::path probe = root / ("troupe-probe-" + std::to_string(::getpid()));
+    const auto probe = root / ("troupe-probe-" + std::to_string(::getpid()));
     if (::mkdir(probe.c_str(), 0755) != 0) return false;
     const bool limits = std::filesystem::exists(probe / "memory.limit_in_bytes");
     ::rmdir(probe.c_str());
     return limits;
   }
 
-  void confine(pid_t process) {
-    const auto group = root / ("troupe-" + std::to_string(process));
+  /// A new group, and a script that runs a program with all that it starts in it.
+  std::string script(const std::filesystem::path& file, const std::string& program) {
+    const auto group =
+        root / ("troupe-" + std::to_string(::getpid()) + "-" + std::to_string(made_.size()));
     REQUIRE(::mkdir(group.c_str(), 0755) == 0);
     made_.push_back(group);
     std::ofstream(group / "memory.limit_in_bytes") << bytes_;
-    std::ofstream(group / "cgroup.procs") << process;
+    std::ofstream(file) << "#!/bin/sh\necho $$ > " << (group / "cgroup.procs").string()
+                        << " || exit 99\nexec " << program << " \"$@\"\n";
+    std::filesystem::permissions(file, std::filesystem::perms(0755));
+    return file;
+  }
+
+  /// The most that the group which was made last has had.
+  [[nodiscard]] double most() const {
+    double bytes = 0;
+    std::ifstream(made_.back() / "memory.max_usage_in_bytes") >> bytes;
+    return bytes;
   }
 
  private:
@@ -165,6 +173,27 @@ class memory_groups {
   std::uint64_t bytes_;
   std::vector<std::filesystem::path> made_;
 };
+
+/// A launch of a decoder over nodes of which each may have so much memory.
+struct confined_launch {
+  std::string layers;
+  std::string width;
+  std::uint64_t limit;
+  double weights;  ///< Bytes, at least.
+};
+
+/// The file of a launch with a stage on each node, which are `nodes` groups of memory.
+std::string confined_nodes(const scratch_folder& folder, memory_groups& groups, int nodes) {
+  const auto file = folder / ("nodes-" + std::to_string(nodes) + ".toml");
+  std::ofstream text(file);
+  text << "[cluster]\nprogram = \"" TROUPE_TRANSFORMER "\"\n";
+  for (int i = 0; i < nodes; ++i) {
+    const std::string name = "n" + std::to_string(nodes) + "-" + std::to_string(i);
+    text << "[[node]]\nname = \"" << name << "\"\ncores = 1\nprogram = \""
+         << groups.script(folder / name, TROUPE_TRANSFORMER) << "\"\n";
+  }
+  return file;
+}
 
 }  // namespace
 
@@ -200,7 +229,6 @@ TEST_CASE("The peak memory of each process is what the check predicts") {
   const decoder_run heavy{{"--layers", "8", "--width", "1024", "--optimizer", "adamw"}, text};
   const decoder_run lively{{"--layers", "8", "--width", "512", "--optimizer", "adamw"},
                            text,
-                           {},
                            {"--context", "64", "--heads", "4", "--batch-size", "16",
                             "--micro-batches", "4", "--no-idle-cores"}};
   for (const auto& run : {heavy, lively}) {
@@ -220,24 +248,61 @@ TEST_CASE("The peak memory of each process is what the check predicts") {
   }
 }
 
-TEST_CASE("A model is trained, saved, verified and loaded that fits in no process whole") {
-  const char* const wish = std::getenv("TROUPE_LONG");
-  if (wish == nullptr || std::string(wish) != "1")
-    SKIP("9 GiB of memory and minutes; TROUPE_LONG=1 runs it");
+/// Trained over four nodes, saved, loaded again and verified; refused on one.
+void fits_on_four_nodes_and_not_on_one(const confined_launch& what) {
   if (!memory_groups::work()) SKIP("no memory groups (cgroup v1) can be made here");
   const scratch_folder folder;
   const auto text = text_in(folder);
   const std::string saved = folder / "w";
-  constexpr auto limit = std::uint64_t{3} << 30;
-  memory_groups groups(limit);
-  const words model{"--layers", "8", "--width", "2048", "--optimizer", "adamw"};
-  const decoder_run run{model, text, [&](pid_t process) { groups.confine(process); }};
-  const decoder_run empty{{"--layers", "2", "--width", "8"}, text};
-  const auto nothing = empty({});
-  const auto trained = run({"--save", saved, "--save-state"});
-  CHECK(bytes_in(saved) > 1.5e9);
-  const auto again = run({"--init", saved});
-  CHECK(trained.trainer < nothing.trainer + 100 * mib);
-  CHECK(again.trainer < nothing.trainer + 100 * mib);
-  static_cast<void>(run({"--init", saved, "--verify"}));
+  memory_groups groups(what.limit);
+  const words model{"--layers",  what.layers, "--width",      what.width, "--optimizer",
+                    "adamw",     "--heads",   "1",            "--context", "16",
+                    "--steps",   "1",         "--batch-size", "2",         "--micro-batches",
+                    "2",         "--data",    "text:" + text.string(),
+                    "--no-eval", "--sample-bytes", "2"};
+  const auto launch = [&](const std::string& file, const char* stages, const words& more) {
+    return tests::run_other(TROUPE_COMMAND,
+                            words{"launch", file, "--", "--stages", stages} + model + more, {},
+                            std::chrono::minutes(30));
+  };
+  const auto four = confined_nodes(folder, groups, 4);
+  for (const auto& more : {words{"--save", saved, "--save-state"},
+                           words{"--init", saved, "--verify"}}) {
+    const auto outcome = launch(four, "4", more);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    CHECK(bytes_in(saved) > what.weights);
+  }
+
+  const auto limit = " MiB free within the limit of the control group, " +
+                     std::to_string(what.limit >> 20) + " MiB; cut the model into more stages";
+  const auto refused = launch(confined_nodes(folder, groups, 1), "1", {});
+  INFO(refused.err);
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.last_line(),
+             ContainsSubstring("stage-0: its weights, gradients and optimizer state take "));
+  CHECK_THAT(refused.last_line(), ContainsSubstring(limit));
+  CHECK(groups.most() < 0.6 * static_cast<double>(what.limit));  // nothing of it was in memory
+
+  const auto confined = groups.script(folder / "confined", TROUPE_COMMAND);
+  std::ofstream(folder / "one.toml") << "[cluster]\nprogram = \"" TROUPE_TRANSFORMER "\"\n";
+  const auto checked = tests::run_other(
+      confined, words{"check", folder / "one.toml", "--", "--stages", "1"} + model);
+  INFO(checked.out);
+  INFO(checked.err);
+  CHECK(checked.code == 2);
+  CHECK_THAT(checked.out, ContainsSubstring("embed .. head"));
+  CHECK_THAT(checked.last_line(), ContainsSubstring("stage-0 is predicted to take "));
+  CHECK_THAT(checked.last_line(), ContainsSubstring(limit));
+}
+
+TEST_CASE("A model whose training fits in no node is trained over four and refused on one") {
+  fits_on_four_nodes_and_not_on_one({"4", "1024", std::uint64_t{720} << 20, 190 * mib});
+}
+
+TEST_CASE("6 GB of weights, gradients and Adam's state are trained on four nodes of 3 GiB each") {
+  const char* const wish = std::getenv("TROUPE_LONG");
+  if (wish == nullptr || std::string(wish) != "1")
+    SKIP("9 GiB of memory and minutes; TROUPE_LONG=1 runs it");
+  fits_on_four_nodes_and_not_on_one({"8", "2048", std::uint64_t{3} << 30, 1.5e9});
 }

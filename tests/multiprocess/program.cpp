@@ -75,7 +75,8 @@ program_outcome run_program(const std::vector<std::string>& arguments,
 }
 
 program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,
-                          const std::function<void(pid_t, std::string_view)>& on_line) {
+                          const std::function<void(pid_t, std::string_view)>& on_line,
+                          std::chrono::minutes limit) {
   program_outcome outcome;
   std::mutex mutex;
   std::condition_variable changed;
@@ -103,7 +104,7 @@ program_outcome run_other(const std::string& program, const std::vector<std::str
         {.name = "program", .arguments = arguments, .environment = {}, .program = program}));
     std::unique_lock lock(mutex);
     const auto has_news = [&] { return !lines.empty() || ended; };
-    while (changed.wait_until(lock, begin + std::chrono::minutes(2), has_news) && !lines.empty()) {
+    while (changed.wait_until(lock, begin + limit, has_news) && !lines.empty()) {
       const std::string line = std::move(lines.front());
       lines.pop_front();
       if (!on_line) continue;

@@ -33,9 +33,10 @@ struct program_outcome {
 program_outcome run_program(const std::vector<std::string>& arguments,
                             const std::function<void(pid_t, std::string_view)>& on_line = {});
 
-/// The same for another program.
+/// The same for another program, and with another limit.
 program_outcome run_other(const std::string& program, const std::vector<std::string>& arguments,
-                          const std::function<void(pid_t, std::string_view)>& on_line = {});
+                          const std::function<void(pid_t, std::string_view)>& on_line = {},
+                          std::chrono::minutes limit = std::chrono::minutes(2));
 
 /// The program's whole command line for /bin/sh, to be put behind what the shell is to do first
 /// ("ulimit -f 8;") and before redirections. For run_other("/bin/sh", {"-c", ..}).

@@ -293,6 +293,8 @@ class world {
     });
   }
 
+  void perform(std::uint32_t /*s*/, const sum_replicas& /*what*/) { FAIL("there is one replica"); }
+
   void perform(std::uint32_t s, const share_ties& what) {
     for (const auto& [own, other] : of_.ties) {
       if (own.stage != s) continue;

@@ -15,9 +15,11 @@
 #include <utility>
 
 #include "cluster/config/checks/cluster_checks.hpp"
+#include "cluster/config/checks/device_checks.hpp"
 #include "cluster/config/checks/outputs.hpp"
 #include "cluster/config/files/secret_file.hpp"
 #include "cluster/config/words.hpp"
+#include "engine/collective/tree.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_file.hpp"
 #include "messages/base/near_miss.hpp"
@@ -118,6 +120,40 @@ result<void> check_micro_batches(draft& whole, const registries&) {
                   " micro-batches" + source(whole, "pipeline.micro_batches", parts) +
                   " need as many samples, but a batch has " + std::to_string(samples) +
                   source(whole, "train.batch_size", samples));
+}
+
+// One tree, whose branches are the replicas' shares.
+result<void> check_replicas(draft& whole, const registries&) {
+  const trainer_config& config = whole.config;
+  const auto replicas = config.pipeline.replicas;
+  const auto logical = logical_replicas_of(config);
+  const auto given_replicas = source(whole, "pipeline.replicas", replicas);
+  const auto refuse = [&](const std::string& why) {
+    return fail(errc::bad_config,
+                blame(whole, "train.logical_replicas", "pipeline.replicas") + why);
+  };
+  if (!engine::is_tree_of_shares(logical, replicas))
+    return refuse(std::to_string(logical) + " logical replicas" +
+                  source(whole, "train.logical_replicas", config.train.logical_replicas) +
+                  " cannot be shared out to " + std::to_string(replicas) + " replicas" +
+                  given_replicas + "; take " + std::to_string(replicas) + ", or twice or four " +
+                  "times as many");
+  if (logical == 1) return {};
+  if (config.train.verify && config.train.verify_tolerance == 0)
+    return refuse(
+        "--verify compares with one process, which adds up gradients in another order "
+        "than a tree of logical replicas: say how far they may differ "
+        "(--verify-tolerance 1e-6)");
+  const std::uint64_t parts = config.pipeline.micro_batches;
+  if (parts == 0)
+    return refuse(
+        "--micro-batches auto cannot choose for several replicas; say how many "
+        "micro-batches a batch has");
+  if (parts < logical)
+    return refuse(std::to_string(logical) + " logical replicas need a micro-batch each, but a " +
+                  "batch has " + std::to_string(parts) +
+                  source(whole, "pipeline.micro_batches", parts));
+  return {};
 }
 
 result<void> check_link(draft& whole, const registries&) {
@@ -320,6 +356,7 @@ std::vector<check_of_tables> all_checks() {
           {one(check_cut), {"pipeline"}, "pipeline"},
           {one(check_memory), {"pipeline"}},
           {one(check_micro_batches), {"pipeline", "train"}},
+          {one(check_replicas), {"pipeline", "train"}},
           {one(check_optimizer), {"optimizer"}},
           {one(check_accumulation), {"train"}},
           {one(check_loss_scale), {"model", "train"}},
@@ -329,6 +366,7 @@ std::vector<check_of_tables> all_checks() {
           {one(check_cluster), {"cluster", "link", "node", "pipeline"}},
           {check_nodes, {"cluster", "node"}},
           {check_places, {"cluster", "node", "pipeline"}},
+          {check_devices, {"cluster", "node", "pipeline"}},
           {one(check_data_node), {"cluster", "data", "node", "pipeline"}},
           {one(check_texts), {"data", "link", "model", "observe", "train"}},
           {one(check_listen), {"cluster", "link"}},

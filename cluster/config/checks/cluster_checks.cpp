@@ -128,6 +128,10 @@ result<void> check_cluster(draft& whole, const registries&) {
     return refuse("pipeline.stages_in", "cluster.launch",
                   "stages in threads live in the trainer's process, and are launched nowhere; put "
                   "them in processes, or leave [cluster] and [[node]] out");
+  if (by_others && whole.config.pipeline.replicas > 1)
+    return refuse("pipeline.replicas", "cluster.launch",
+                  "replicas run in processes or threads of one machine, and cannot be launched on "
+                  "nodes yet; leave [cluster] and [[node]] out, or take replicas = 1");
   if (is_over_hosts(config.launch) && config.nodes.empty())
     return refuse("cluster.launch", "cluster.launch",
                   way + " needs hosts; name them in [[node]] tables" +
@@ -143,6 +147,10 @@ result<void> check_cluster(draft& whole, const registries&) {
     return refuse("cluster.launch", "link.listen",
                   "where others start the processes, they must know where to join: name an address "
                   "with --listen ([link] listen)");
+  if (config.push != push_extent::nothing && config.launch != launch_way::ssh)
+    return refuse("cluster.push", "cluster.launch",
+                  "a program is copied to hosts over ssh alone, and not with \"" + way +
+                      "\"; leave push out, or choose ssh");
   if (!config.logs.empty() && config.nodes.empty())
     return refuse("cluster.logs", "cluster.logs",
                   "there is a file for each node, and no node; add [[node]] tables, or redirect "

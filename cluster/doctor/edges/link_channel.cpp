@@ -16,7 +16,7 @@ using messages::frame;
 using messages::frame_kind;
 
 constexpr auto connect_patience = 3s;
-constexpr auto answer_patience = 5s;
+constexpr auto answer_patience = 3s;
 constexpr int blocks_in_flight = 4;
 constexpr int clock_exchanges = 20;
 
@@ -68,7 +68,7 @@ struct link_channel::state {
     changed.wait_for(lock, answer_patience, [&] { return done() || lost; });
     if (done()) return {};
     if (lost) return tl::unexpected(*lost);
-    return fail(errc::timed_out, "no answer within 5 s");
+    return fail(errc::timed_out, "no answer within 3 s");
   }
 };
 

@@ -117,10 +117,17 @@ class session_core {
 };
 
 /// The words with which ssh is started to run an agent: `options` go before the host. The program's
-/// path may hold any character.
+/// path may hold any character. `library_path`: LD_LIBRARY_PATH of the agent and its processes;
+/// empty: the host's.
 [[nodiscard]] std::vector<std::string> ssh_words(const std::string& host,
                                                  const std::vector<std::string>& options,
-                                                 const std::string& program);
+                                                 const std::string& program,
+                                                 const std::string& library_path = "");
+
+/// The same for any line for the host's shell.
+[[nodiscard]] std::vector<std::string> ssh_words_of_line(const std::string& host,
+                                                         const std::vector<std::string>& options,
+                                                         const std::string& line);
 
 /// The words with which srun, within its allocation, and Open MPI's mpirun start a command on one
 /// host: `options` go before it.

@@ -66,6 +66,21 @@ const known_failure* find_failure(const std::deque<std::string>& errors) {
   return nullptr;
 }
 
+/// What the system's loader could not do for the program; empty: it has not complained.
+std::string explain_loader(const agent_place& place, const std::deque<std::string>& errors) {
+  for (const auto& line : errors) {
+    if (line.find("error while loading shared libraries") != std::string::npos)
+      return "a library that the program " + place.program + " needs is not there (" + line +
+             "); ssh passes no LD_LIBRARY_PATH, so install its package on that host, or have the "
+             "launch copy the libraries that belong to no package, LibTorch among them (troupe "
+             "launch --push-all)";
+    if (line.find("version `GLIBC") != std::string::npos)
+      return "its C or C++ library is too old for the program " + place.program + " (" + line +
+             "); build the program on the oldest of the hosts";
+  }
+  return "";
+}
+
 std::string in_quotes(const std::string& word) {
   std::string out = "'";
   for (const char each : word) out += each == '\'' ? std::string("'\\''") : std::string(1, each);
@@ -74,18 +89,27 @@ std::string in_quotes(const std::string& word) {
 
 }  // namespace
 
-std::vector<std::string> ssh_words(const std::string& host, const std::vector<std::string>& options,
-                                   const std::string& program) {
+std::vector<std::string> ssh_words_of_line(const std::string& host,
+                                           const std::vector<std::string>& options,
+                                           const std::string& line) {
   std::vector<std::string> words{"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"};
   words.insert(words.end(), options.begin(), options.end());
-  words.insert(words.end(), {"--", host, "exec " + in_quotes(program) + " --agent"});
+  words.insert(words.end(), {"--", host, line});
   return words;
+}
+
+std::vector<std::string> ssh_words(const std::string& host, const std::vector<std::string>& options,
+                                   const std::string& program, const std::string& library_path) {
+  const std::string first =
+      library_path.empty() ? "exec " : "exec env LD_LIBRARY_PATH=" + in_quotes(library_path) + " ";
+  return ssh_words_of_line(host, options, first + in_quotes(program) + " --agent");
 }
 
 std::string explain_start(const agent_place& place, const child_exit& how,
                           const std::deque<std::string>& errors,
                           const std::deque<std::string>& shell_out) {
   const std::string begin = place.text() + ": ";
+  if (const auto known = explain_loader(place, errors); !known.empty()) return begin + known;
   if (const auto known = explain_scheduler(place, errors); !known.empty()) return begin + known;
   if (how.code == shell_cannot_find || how.code == shell_cannot_execute)
     return begin + "the program " + place.program + " cannot be started there" + quoted(errors) +

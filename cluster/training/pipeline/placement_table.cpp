@@ -4,8 +4,10 @@
 #include <array>
 #include <fstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/pipeline/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
@@ -67,6 +69,18 @@ std::string explanation(double program_bytes) {
          "  and the largest layer, which it draws; the trainer: two batches, and no weights.\n";
 }
 
+/// Of stages that run on this machine; what a program itself takes is in neither amount.
+result<void> check_memory_here(const trainer_config& config, const predicted_memory& memory) {
+  if (config.cluster.launch != launch_way::local) return {};
+  double all = 0;
+  for (const auto bytes : memory.stages) all += bytes;
+  const std::string who =
+      memory.stages.size() == 1
+          ? "stage-0 is"
+          : "stage-0 to stage-" + std::to_string(memory.stages.size() - 1) + " are together";
+  return actors::check_room(who + " predicted to take", all, engine::read_free_memory());
+}
+
 std::string in_columns(const std::vector<row>& rows) {
   std::array<std::size_t, 6> widths{};
   for (const auto& each : rows)
@@ -84,7 +98,7 @@ std::string in_columns(const std::vector<row>& rows) {
 
 }  // namespace
 
-result<std::string> placement_table(const application& program, const trainer_config& config) {
+result<checked_run> placement_table(const application& program, const trainer_config& config) {
   // Where a node is to read the data, this machine may lack them.
   const auto data = open_data_here(program, config);
   if (!data && config.data.node.empty()) return tl::unexpected(data.error());
@@ -118,8 +132,16 @@ result<std::string> placement_table(const application& program, const trainer_co
   }
   rows.push_back({"trainer", "-", "-", "this machine", "-", in_mebi(memory->trainer)});
   auto out = in_columns(rows) + explanation(program_bytes);
+  if (const auto logical = logical_replicas_of(config); logical > 1) {
+    const auto replicas = config.pipeline.replicas;
+    out += std::to_string(replicas) + (replicas > 1 ? " replicas, each with" : " replica with") +
+           " these stages on this machine; a batch has " + std::to_string(logical) +
+           " logical replicas, whose gradients are summed in a fixed tree\n";
+  }
   if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
-  return out;
+  checked_run checked{.table = std::move(out)};
+  if (auto fits = check_memory_here(config, *memory); !fits) checked.refused = fits.error();
+  return checked;
 }
 
 }  // namespace troupe::cluster

@@ -61,7 +61,10 @@ result<predicted_memory> predict_memory(const application& program, const traine
   if (!profile) return tl::unexpected(profile.error());
   const auto costs = engine::cost_model::fit({*profile});
   if (!costs) return tl::unexpected(costs.error());
-  const auto made = engine::predict(*costs, *how, run.microbatches, cuts_of(run));
+  const auto replicas = config.pipeline.replicas;  // each has its share of the batch
+  how->batch_size = (how->batch_size + replicas - 1) / replicas;
+  const auto made =
+      engine::predict(*costs, *how, (run.microbatches + replicas - 1) / replicas, cuts_of(run));
   if (!made) return tl::unexpected(made.error());
   predicted_memory all;
   const double drawn = largest_layer_bytes(run);

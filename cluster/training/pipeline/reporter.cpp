@@ -36,6 +36,7 @@ result<std::unique_ptr<reporter>> reporter::open(const trainer_config& config,
 reporter::reporter(std::unique_ptr<run_reporter> out, const trainer_config& config)
     : out_(std::move(out)),
       scales_(loss_scale_of(config) != 1),
+      names_(stage_names_of(config.pipeline)),
       accumulate_(config.train.accumulate) {}
 
 void reporter::step(std::uint64_t step, const actors::step_outcome& outcome) {
@@ -47,8 +48,8 @@ void reporter::step(std::uint64_t step, const actors::step_outcome& outcome) {
   if (scales_) report.loss_scale = outcome.loss_scale;
   for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
     const auto& [busy_s, peak, contexts] = outcome.stages[i];
-    report.stages.push_back({"stage-" + std::to_string(i), busy_s,
-                             std::max(0.0, outcome.seconds - busy_s), peak, contexts});
+    report.stages.push_back(
+        {names_.at(i), busy_s, std::max(0.0, outcome.seconds - busy_s), peak, contexts});
   }
   report.bubble = bubble_of(report.stages, outcome.seconds);
   seconds_.push_back(outcome.seconds);

@@ -36,8 +36,9 @@ class reporter {
   reporter(std::unique_ptr<run_reporter> out, const trainer_config& config);
 
   std::unique_ptr<run_reporter> out_;
-  bool scales_;                  // whether losses are scaled
-  std::vector<double> seconds_;  // of each step
+  bool scales_;                     // whether losses are scaled
+  std::vector<std::string> names_;  // of the stages of all replicas
+  std::vector<double> seconds_;     // of each step
   std::vector<double> bubbles_;
   std::uint32_t accumulate_;   // steps of an optimizer's step
   std::uint64_t applied_ = 0;  // optimizer's steps

@@ -12,6 +12,8 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
+#include "cluster/hosts/host_addresses.hpp"
+#include "cluster/hosts/listening_core.hpp"
 #include "cluster/membership/launch_choice.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
@@ -33,16 +35,10 @@ namespace {
 /// Of weights and state that pass through the trainer, in one message.
 constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
 
-std::vector<std::string> node_names(std::uint32_t stages) {
-  std::vector<std::string> names;
-  for (std::uint32_t i = 0; i < stages; ++i) names.push_back("stage-" + std::to_string(i));
-  return names;
-}
-
 result<launch_choice> place_nodes(const application& program, const trainer_config& config) {
   if (config.pipeline.stages_in == placement::threads)
     return launch_choice{make_thread_launcher(program.info.known), config.link.listen};
-  return choose_launcher(config, node_names(config.pipeline.stages));
+  return choose_launcher(config, stage_names_of(config.pipeline));
 }
 
 actors::build_stage order_for(const trainer_config& config, const prepared_run& run,
@@ -53,6 +49,7 @@ actors::build_stage order_for(const trainer_config& config, const prepared_run& 
   for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
     slices.push_back(run.ranges[layout.virtual_stage_of({stage, chunk})]);
   return {.stage = {stage},
+          .name = {},
           .model = config.model.name,
           .classes = run.model.classes,
           .model_options = run.model.options,
@@ -76,14 +73,15 @@ actors::progress_settings stage_progress_of(const trainer_config& config, const 
   using engine::work_kind;
   auto settings = progress_of(config);
   if (!run.predicted) return settings;
+  const auto names = stage_names_of(config.pipeline);
   for (std::size_t i = 0; i < run.predicted->stages.size(); ++i) {
     const auto& stage = run.predicted->stages[i];
-    settings.predicted["stage-" + std::to_string(i)] = {
-        {work_kind::forward, stage.forward_s},
-        {work_kind::backward, stage.backward_s},
-        {work_kind::input_gradient, stage.backward_s},
-        {work_kind::weight_gradient, stage.backward_s},
-        {work_kind::update, stage.update_s}};
+    for (auto place = i; place < names.size(); place += config.pipeline.stages)
+      settings.predicted[names[place]] = {{work_kind::forward, stage.forward_s},
+                                          {work_kind::backward, stage.backward_s},
+                                          {work_kind::input_gradient, stage.backward_s},
+                                          {work_kind::weight_gradient, stage.backward_s},
+                                          {work_kind::update, stage.update_s}};
   }
   return settings;
 }
@@ -93,9 +91,9 @@ void tell(const prepared_run& run, const std::vector<actors::build_stage>& order
           const std::string& link) {
   for (const auto& order : orders)
     for (const auto& [first, last] : order.slices)
-      log::debug("stage-" + std::to_string(order.stage.value) + ": layers " +
-                 std::to_string(first) + " to " + std::to_string(last - 1) + ", " + order.model +
-                 " in " + order.precision + (order.channels_last ? " channels_last" : "") +
+      log::debug(order.name + ": layers " + std::to_string(first) + " to " +
+                 std::to_string(last - 1) + ", " + order.model + " in " + order.precision +
+                 (order.channels_last ? " channels_last" : "") +
                  ", intra-op threads: " + std::to_string(order.threads) +
                  (order.idle_cores ? ", idle cores help" : "") + "; " + link);
   log::debug(std::to_string(run.steps) + " steps of " + std::to_string(run.microbatches) +
@@ -113,6 +111,20 @@ void tell_edges(node_group& group, const trainer_config& config) {
   const auto carrier = std::string(messages::name_of(transport_of(config.link)));
   for (std::size_t i = 0; i + 1 < places->size(); ++i)
     log::info(stage(i) + " -> " + stage(i + 1) + ": " + carrier);
+}
+
+/// Before the first step: where each stage listens, no other machine does.
+result<void> check_listening(node_group& group, const trainer_config& config) {
+  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  if (!places || !is_over_hosts(config.cluster.launch)) return {};
+  std::vector<listening> all;
+  for (std::size_t i = 0; i < places->size(); ++i) {
+    const auto& node = config.cluster.nodes[places->at(i)];
+    all.push_back({"stage-" + std::to_string(i), node.name,
+                   address_of_host(host_of_user(node.host)).value_or(node.host),
+                   group.node().address_of(group.hosts().at(i)).address});
+  }
+  return check_addresses(all);
 }
 
 actors::training training_of(const trainer_config& config, const prepared_run& run) {
@@ -214,12 +226,16 @@ result<void> drive(node_group& group, const application& program, const trainer_
   if (!layout) return tl::unexpected(layout.error());
   const auto threads = threads_of_stages(config, std::thread::hardware_concurrency());
   std::vector<actors::build_stage> orders;
-  for (std::uint32_t i = 0; i < layout->stages; ++i)
-    orders.push_back(order_for(config, run, *layout, i, threads.at(i)));
+  for (const auto& name : stage_names_of(config.pipeline)) {
+    const auto stage = static_cast<std::uint32_t>(orders.size()) % layout->stages;
+    orders.push_back(order_for(config, run, *layout, stage, threads.at(stage)));
+    orders.back().name = name;
+  }
   tell(run, orders,
        config.pipeline.stages_in == placement::threads
            ? "threads of this process"
            : "link " + std::string(name_of(transport_of(config.link))));
+  if (auto apart = check_listening(group, config); !apart) return apart;
   auto stages = group.build(orders);
   if (!stages) return tl::unexpected(stages.error());
   tell_edges(group, config);
@@ -233,7 +249,9 @@ result<void> drive(node_group& group, const application& program, const trainer_
                                .steps_before = run.steps_before,
                                .clip_norm = config.optimizer.clip_norm,
                                .pieces = {.bytes = bytes_at_once},
-                               .data = run.reader});
+                               .data = run.reader,
+                               .replicas = config.pipeline.replicas,
+                               .logical_replicas = logical_replicas_of(config)});
   if (!pipeline) return tl::unexpected(pipeline.error());
   if (auto loaded = load_init(*pipeline, run); !loaded) return loaded;
   if (run.steps_before > 0)
@@ -256,7 +274,7 @@ result<run_end> drive_nodes(const application& program, const trainer_config& co
   if (!placed) return tl::unexpected(placed.error());
   return run_nodes({.where = std::move(placed->where),
                     .listen = std::move(placed->listen),
-                    .names = node_names(config.pipeline.stages),
+                    .names = stage_names_of(config.pipeline),
                     .progress = std::move(progress),
                     .drive = std::move(drive)},
                    config, control);

@@ -1,9 +1,8 @@
 #include "cluster/training/pipeline/run_needs.hpp"
 
-#include <ATen/ops/ones.h>
-
 #include <utility>
 
+#include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/schedule/generators.hpp"
@@ -17,21 +16,6 @@ std::uint64_t bytes_of(const std::vector<engine::named_tensor>& tensors) {
   return sum;
 }
 
-/// Tensors that an optimizer keeps for each parameter: as many as one step on a small one makes.
-result<std::uint64_t> slots_of(const optimizer_config& config, const registries& known) {
-  const auto entry = known.optimizers.find(config.name);
-  if (!entry) return tl::unexpected(entry.error());
-  std::vector<at::Tensor> parameters{at::ones({2, 3})};
-  optimizers::state kept;
-  if (auto done = entry->step(parameters, {at::ones({2, 3})}, kept, config.options, 1); !done)
-    return tl::unexpected(done.error());
-  std::uint64_t count = 0;
-  for (const auto& [name, tensors] : kept)
-    for (const auto& each : tensors)
-      if (each.defined() && each.numel() == parameters.front().numel()) ++count;
-  return count;
-}
-
 }  // namespace
 
 result<doctor::run_needs> needs_of_run(const application& program, const trainer_config& config) {
@@ -43,7 +27,9 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
   const auto layout =
       engine::layout_of(schedule_of(config.pipeline, schedules), config.pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
-  const auto slots = slots_of(config.optimizer, program.info.known);
+  const auto entry = program.info.known.optimizers.find(config.optimizer.name);
+  if (!entry) return tl::unexpected(entry.error());
+  const auto slots = actors::tensors_a_parameter(*entry, config.optimizer.options);
   if (!slots) return tl::unexpected(slots.error());
   doctor::run_needs out{.stage_bytes = {},
                         .of_what = "weights, gradients and the optimizer's state",

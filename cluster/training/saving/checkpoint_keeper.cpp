@@ -31,6 +31,7 @@ std::map<std::string, std::string> settings_of_steps(const trainer_config& confi
           {"data.shuffle", config.data.shuffle ? "true" : "false"},
           {"train.accumulate", std::to_string(config.train.accumulate)},
           {"train.batch_size", std::to_string(config.train.batch_size)},
+          {"train.logical_replicas", std::to_string(logical_replicas_of(config))},
           {"train.seed", std::to_string(config.train.seed)},
           {"optimizer.name", config.optimizer.name}};
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -80,6 +82,13 @@ inline std::string programs_left(const test_hosts& hosts, std::chrono::milliseco
     if (left.empty() || std::chrono::steady_clock::now() > end) return left;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+}
+
+/// Within what a launch refuses: five seconds, and on a machine that is busy with other work what ten
+/// starts of the program take there, of which a launch makes five.
+inline std::chrono::duration<double> refusal_limit(const test_hosts& hosts) {
+  const auto start = hosts.home().run({TROUPE_PROGRAM, "--help"}).seconds;
+  return std::max(std::chrono::duration<double>(5), 10 * start);
 }
 
 /// Waits until a file has something in it; false after a minute.

@@ -128,6 +128,11 @@ program_outcome running_program::end() {
   return state_->outcome;
 }
 
+bool running_program::ends_within(std::chrono::milliseconds time) {
+  std::unique_lock lock(state_->mutex);
+  return state_->changed.wait_for(lock, time, [this] { return state_->ended; });
+}
+
 std::vector<host_process> test_host::processes() const {
   const auto own = namespace_of("/proc/" + std::to_string(first_));
   REQUIRE_FALSE(own.empty());

@@ -53,6 +53,8 @@ class running_program {
 
   /// Waits for its end, which must come within a minute.
   program_outcome end();
+  /// Whether it ends within so long.
+  bool ends_within(std::chrono::milliseconds time);
 
  private:
   struct state;

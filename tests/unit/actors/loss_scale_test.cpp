@@ -169,7 +169,7 @@ TEST_CASE("A step that was ordered before the overflow runs with the scale after
     const auto key = scaled.pipeline.next_step();
     actors::step_order order{.microbatches = microbatches, .samples = 6, .learning_rate = 0.05};
     REQUIRE(scaled.pipeline.begin(key, order));
-    CHECK(actors::feed(batch_of(batch), key, microbatches, scaled.pipeline.feeder()) ==
+    CHECK(actors::feed(batch_of(batch), key, microbatches, scaled.pipeline.feeders()) ==
           microbatches);
   }
   const auto first = scaled.pipeline.finish();

@@ -103,6 +103,8 @@ actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
       [](const actors::gradients_ready&) {},
       [](const actors::step_undone&) {},
       [](const actors::tied_gradient&) {},
+      [](const actors::replica_gradients&) {},
+      [](const actors::replicas_added&) {},
       [](const actors::read_weights&) {
         return actors::weights_piece{{{}, {}, true}};
       },
@@ -147,7 +149,7 @@ struct slow_pipeline {
     wiring = got->connections.next();
     const auto step = pipeline->next_step();
     const engine::batch batch{at::randn({microbatches, 4}), at::zeros({microbatches}, at::kLong)};
-    REQUIRE(actors::feed(batch, step, microbatches, pipeline->feeder()) == microbatches);
+    REQUIRE(actors::feed(batch, step, microbatches, pipeline->feeders()) == microbatches);
     REQUIRE(pipeline->begin(step, {engine::step_kind::training, microbatches, microbatches, 0.1}));
   }
   ~slow_pipeline() {

@@ -58,6 +58,7 @@ threads = 3
 environment = ["A=b", "C="]
 working_folder = "/var/tmp"
 program = "/opt/trainer"
+device = "auto"
 [[node]]
 name = "beta"
 host = "beta"
@@ -79,7 +80,8 @@ network = "fd00::/64"
                                          .threads = 3,
                                          .environment = {"A=b", "C="},
                                          .working_folder = "/var/tmp",
-                                         .program = "/opt/trainer"});
+                                         .program = "/opt/trainer",
+                                         .device = "auto"});
   CHECK(c.cluster.nodes[1].name == "beta");
   CHECK(c.cluster.nodes[1].network == "fd00::/64");
   CHECK(c.link.transport == transport::tcp);

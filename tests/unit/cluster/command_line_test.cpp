@@ -10,9 +10,9 @@
 #include <variant>
 #include <vector>
 
-#include "cluster/config/sources/command_line.hpp"
 #include "cluster/config/option.hpp"
 #include "cluster/config/option_fields.hpp"
+#include "cluster/config/sources/command_line.hpp"
 #include "cluster/training/parameter_server/settings.hpp"
 #include "tests/unit/cluster/config_fixture.hpp"
 
@@ -185,7 +185,7 @@ TEST_CASE("every flag reaches its member") {
                                         1.5});
   CHECK(c.data == data_config{"folder:x", "", 48, 3, true, false});
   CHECK(c.train == train_config{32, 12, std::nullopt, "mse", 9, false, 5, here.file("s"), true, 2,
-                                true, 0.25});
+                                0, true, 0.25});
   CHECK(c.link == link_config{transport::loopback, "[::1]:80", network::sealed, secret});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
   CHECK(config_of({"--on-nan", "skip"}).train.on_nan == nan_policy::skip);
@@ -363,7 +363,8 @@ TEST_CASE("a program has tables and defaults of its own, which others do not tak
   CHECK(error_of({"--heads", "4"}).find("--heads: unknown flag") == 0);
   CHECK(error_of({"--config", file}) ==
         file +
-            ":1:2: [net]: unknown table; allowed: pipeline, model, optimizer, data, train, link, "
+            ":1:2: [net]: unknown table; allowed: pipeline, model, optimizer, data, train, "
+            "checkpoint, link, "
             "observe, cluster, node");
 }
 
@@ -484,8 +485,8 @@ TEST_CASE("a parameter server's trainer has its own table and defaults, and no p
   };
   for (const option& entry : option_table(trainer)) {
     if (entry.flag.empty()) continue;  // of files alone
-    const bool is_left_out =
-        entry.of_stages || entry.table == "pipeline" || entry.table == "cluster";
+    const bool is_left_out = entry.of_stages || entry.table == "pipeline" ||
+                             entry.table == "cluster" || entry.table == "checkpoint";
     const auto why = error_of({entry.flag}, server);
     INFO(entry.name() << ": " << why);
     CHECK(is_left_out == (why.find(entry.flag + ": unknown flag") == 0));

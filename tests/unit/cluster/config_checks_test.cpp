@@ -310,3 +310,24 @@ TEST_CASE("a partition is a word or cuts, and the last one given counts") {
   CHECK(error_of({"--memory-mib", "100"}).find("--partition auto") != std::string::npos);
   CHECK(config_of({"--memory-mib", "100", "--partition", "auto"}).pipeline.memory_mib == 100);
 }
+
+TEST_CASE("stages compute on the CPU, by default and where the best device is asked for") {
+  CHECK(config_of({}).pipeline.device == "cpu");
+  CHECK(config_of({"--device", "cpu"}).pipeline.device == "cpu");
+  CHECK(config_of({"--device", "auto"}).pipeline.device == "auto");
+  CHECK(error_of({"--device", "gpu"}) ==
+        "--device: unknown value \"gpu\"; did you mean \"cpu\"?; allowed: cpu, auto, cuda:0, "
+        "cuda:1, ..");
+}
+
+TEST_CASE("a card of another host is refused without asking a driver here") {
+  const folder here;
+  const auto file = here.write("run.toml",
+                               "[cluster]\nlaunch = \"ssh\"\n"
+                               "[[node]]\nname = \"a\"\nhost = \"a\"\ndevice = \"cuda:0\"\n"
+                               "[[node]]\nname = \"b\"\nhost = \"b\"\ndevice = \"cpu\"\n");
+  CHECK(error_of({"--config", file, "--listen", "10.0.0.1:0"}) ==
+        file +
+            ":6:10: node.device: \"cuda:0\": this version of Troupe trains on the CPU only, "
+            "whatever cards there are; use device = \"cpu\"");
+}

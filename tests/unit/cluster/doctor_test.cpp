@@ -236,7 +236,8 @@ TEST_CASE("Ports of a fabric are read where the system lists its devices") {
 }
 
 TEST_CASE("An edge that one side can open is told apart from one that neither can") {
-  const auto open = healthy_edge("beta", "alpha");
+  auto open = healthy_edge("beta", "alpha");
+  open.address = "10.0.0.3:40001";
   auto closed = healthy_edge("alpha", "beta");
   closed.is_connected = false;
   closed.ours = {.by = "sealed tcp", .error = "timed out"};
@@ -249,6 +250,20 @@ TEST_CASE("An edge that one side can open is told apart from one that neither ca
   CHECK_THAT(one_way.remedy, ContainsSubstring("firewall of beta for what comes in"));
   const auto alone = only(edge_findings({closed}));
   CHECK_THAT(alone.remedy, ContainsSubstring("firewalls of both"));
+}
+
+TEST_CASE("Two hosts that listen at one address are told apart from a firewall") {
+  auto one = healthy_edge("alpha", "beta");
+  auto other = healthy_edge("beta", "alpha");
+  for (auto* each : {&one, &other}) {
+    each->address = each == &one ? "172.17.0.1:40001" : "172.17.0.1:40002";
+    each->is_connected = false;
+    each->ours = {.by = "sealed tcp", .error = "Connection refused"};
+  }
+  const auto found = edge_findings({one, other});
+  REQUIRE(found.size() == 2);
+  expect(found[0], severity::error, "edge", "alpha and beta both listen at 172.17.0.1, so alpha");
+  CHECK_THAT(found[0].remedy, ContainsSubstring("bridges of containers"));
 }
 
 TEST_CASE("Large messages that do not pass point to the MTU") {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cluster/hosts/host_addresses.hpp"
+#include "cluster/hosts/listening_core.hpp"
 #include "cluster/hosts/network_range.hpp"
 #include "cluster/hosts/placement_core.hpp"
 
@@ -117,4 +118,18 @@ TEST_CASE("a name that stands for this machine alone is refused where the peer i
   CHECK_THAT(none.error().text,
              ContainsSubstring("no interface here has an address in the network"));
   CHECK_FALSE(listen_address("no-such-host.invalid", "10.0.0.1"));
+}
+
+TEST_CASE("Two machines that listen at one address are told from two nodes of one machine") {
+  CHECK(check_addresses({{"stage-0", "alpha", "10.0.0.2", "10.0.0.2:4000"},
+                         {"stage-1", "beta", "10.0.0.3", "10.0.0.3:4000"},
+                         {"stage-2", "beta", "10.0.0.3", "10.0.0.3:4001"},
+                         {"stage-3", "gamma", "10.0.0.3", "10.0.0.3:4002"}}));
+  const auto same = check_addresses({{"stage-0", "alpha", "10.0.0.2", "172.17.0.1:4000"},
+                                     {"stage-1", "beta", "10.0.0.3", "172.17.0.1:4001"}});
+  REQUIRE_FALSE(same);
+  CHECK(same.error().text.starts_with(
+      "stage-0 on node alpha and stage-1 on node beta both listen at 172.17.0.1, so neither"));
+  CHECK_FALSE(check_addresses({{"stage-0", "alpha", "fd00::2", "[fd01::1]:4000"},
+                               {"stage-1", "beta", "fd00::3", "[fd01::1]:4001"}}));
 }

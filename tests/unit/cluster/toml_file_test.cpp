@@ -102,7 +102,7 @@ verbose = true
                                         3,
                                         4});
   CHECK(c.data == data_config{"folder:x", "", 48, 3, true, false});
-  CHECK(c.train == train_config{32, std::nullopt, 4, "mse", 9, false, 5, here.file("s"), true, 1,
+  CHECK(c.train == train_config{32, std::nullopt, 4, "mse", 9, false, 5, here.file("s"), true, 1, 0,
                                 true, 0.25, nan_policy::skip, 0, 50});
   CHECK(c.link ==
         link_config{transport::loopback, "localhost:80", network::trusted, here.file("secret")});
@@ -116,9 +116,10 @@ TEST_CASE("a wrong file gives one line with file, line, column, key and what is 
   };
   const auto [toml, text] = GENERATE(values<row>({
       {"[pipeline]\nstagse = 2\n",
-       "run.toml:2:1: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, cut, "
+       "run.toml:2:1: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, "
+       "replicas, cut, "
        "partition, memory_mib, recompute, schedule, schedule_file, chunks, micro_batches, credits, "
-       "threads_per_stage, idle_cores, stages_in"},
+       "threads_per_stage, idle_cores, device, stages_in"},
       {"[link]\nqqqq = 2\n",
        "run.toml:2:1: link.qqqq: unknown key; allowed: transport, listen, "
        "network, secret_file"},
@@ -128,10 +129,10 @@ TEST_CASE("a wrong file gives one line with file, line, column, key and what is 
       {"\n[pipline]\nstages = 2\n",
        "run.toml:2:2: [pipline]: unknown table; did you mean [pipeline]?; allowed: pipeline, "
        "model, "
-       "optimizer, data, train, link, observe, cluster, node"},
+       "optimizer, data, train, checkpoint, link, observe, cluster, node"},
       {"[[nodes]]\nhost = 'a'\n",
        "run.toml:1:3: [nodes]: unknown table; did you mean [node]?; allowed: pipeline, model, "
-       "optimizer, data, train, link, observe, cluster, node"},
+       "optimizer, data, train, checkpoint, link, observe, cluster, node"},
       {"lr = 0.1\n",
        "run.toml:1:1: lr: unknown key outside of a table; did you mean lr in [optimizer]?"},
       {"zzz = 0.1\n", "run.toml:1:1: zzz: unknown key outside of a table"},

@@ -29,7 +29,7 @@ constexpr auto bound = 20s;  // of every wait below
 class sums {
  public:
   weight_queue::adder adder() {
-    return [this](const at::Tensor& weight, const at::Tensor& gradient) {
+    return [this](const step_key&, microbatch_id, const at::Tensor& weight, const at::Tensor& gradient) {
       const std::scoped_lock lock(mutex_);
       added_[weight.unsafeGetTensorImpl()].push_back(gradient.item<double>());
     };
@@ -237,7 +237,7 @@ TEST_CASE("what cannot be added before its turn is not added twice") {
   std::vector<double> added;
   bool threw = false;
   weight_queue queue(
-      [&](const at::Tensor&, const at::Tensor& gradient) {
+      [&](const step_key&, microbatch_id, const at::Tensor&, const at::Tensor& gradient) {
         if (added.size() == 1 && !std::exchange(threw, true)) throw std::runtime_error("no memory");
         added.push_back(gradient.item<double>());
       },

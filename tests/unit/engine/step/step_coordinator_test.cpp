@@ -172,3 +172,16 @@ TEST_CASE("a loss scale falls when a step overflows and rises after many that di
   CHECK(scaler.scale == 1);  // its least
   CHECK_FALSE(scaler.can_fall());
 }
+
+TEST_CASE("a coordinator counts the squares of one replica, and names the replica of a stage") {
+  step_coordinator_core core({.stages = 4, .skip = true, .clip_norm = 1, .replicas = 2});
+  CHECK_FALSE(core.hear(squares(1, 0, {9})).value());
+  CHECK_FALSE(core.hear(squares(1, 1, {7})).value());
+  CHECK_FALSE(core.hear(vote(1, 2)).value());
+  CHECK(core.hear(vote(1, 3)).value().value().scale == 0.25);
+  CHECK_FALSE(core.hear(vote(2, 0)).value());
+  CHECK_FALSE(core.hear(vote(2, 1)).value());
+  CHECK_FALSE(core.hear(vote(2, 2)).value());
+  const auto decision = core.hear(vote(2, 3, "the gradient of x has a NaN")).value().value();
+  CHECK(decision.left_out == "step 2 on stage-1 of replica 1: the gradient of x has a NaN");
+}

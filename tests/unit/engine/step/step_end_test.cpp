@@ -221,3 +221,30 @@ TEST_CASE("steps end one at a time, in their order, and events that are not due 
   only<finish_step>(core.ended(key(1)));
   only<sum_own>(core.actions_done(key(2)));
 }
+
+TEST_CASE("own gradients are summed with those of replicas first, and then with those of ties") {
+  step_end_core core({.ties = {"w"}, .clips_norm = true, .reduces = true, .tells_squares = false});
+  REQUIRE(core.begin(key(1), 1));
+  CHECK(only<sum_own>(core.actions_done(key(1))).complete == std::nullopt);
+  CHECK(only<sum_replicas>(core.own_summed(key(1))) == sum_replicas{key(1)});
+  check_refused(core.own_summed(key(1)), errc::bad_frame, "is not due");
+  CHECK(core.tie_arrived(key(1), "w").value().empty());
+  const auto effects = core.reduced(key(1));
+  REQUIRE(effects);
+  REQUIRE(effects->size() == 2);
+  CHECK(std::holds_alternative<share_ties>((*effects)[0]));
+  CHECK(std::holds_alternative<sum_with_ties>((*effects)[1]));
+  check_refused(core.reduced(key(1)), errc::bad_frame, "is not due");
+  // Another replica's squares are these.
+  const auto vote = only<cast_vote>(core.gradients_ready(key(1), {.squares = {1, 2}})).vote;
+  CHECK(vote.squares.empty());
+}
+
+TEST_CASE("replicas without ties and votes apply what they have summed") {
+  step_end_core core({.reduces = true});
+  REQUIRE(core.begin(key(1), 1));
+  CHECK(only<sum_own>(core.actions_done(key(1))).complete == std::nullopt);
+  CHECK(only<sum_replicas>(core.own_summed(key(1))) == sum_replicas{key(1)});
+  CHECK(only<sum_with_ties>(core.reduced(key(1))) == sum_with_ties{key(1), {}});
+  CHECK(only<apply_step>(core.gradients_ready(key(1), {})) == apply_step{key(1), 1});
+}

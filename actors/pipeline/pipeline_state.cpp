@@ -1,0 +1,206 @@
+// What is read from a pipeline's stages and given to them between steps.
+
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "actors/messages/common.hpp"
+#include "actors/messages/step_end.hpp"
+#include "actors/messages/transfer.hpp"
+#include "actors/pipeline/pipeline_ask.hpp"
+#include "actors/transfer/pieces.hpp"
+#include "engine/state/scaler_state.hpp"
+
+namespace troupe::actors {
+namespace {
+
+constexpr auto all_tensors = std::numeric_limits<std::uint64_t>::max();
+
+}  // namespace
+
+template <class Answer, class Request>
+result<void> pipeline::read(std::size_t stage, Request request,
+                            std::vector<engine::named_tensor>& into) {
+  auto all = gather_pieces([&](const list_place& from) -> result<tensor_piece> {
+    request.from = from;
+    request.most = pieces_;
+    auto part = ask<Answer>(stages_.at(stage), request);
+    if (!part) return tl::unexpected(part.error());
+    return std::move(part->piece);
+  });
+  if (!all) return tl::unexpected(all.error());
+  std::ranges::move(*all, std::back_inserter(into));
+  return {};
+}
+
+template <class Answer, class Request>
+result<void> pipeline::visit(std::size_t stage, Request request, std::uint64_t first,
+                             std::uint64_t count, const part_taker& take) {
+  const auto piece_at = [&](const list_place& from) -> result<tensor_piece> {
+    request.from = from;
+    request.most = pieces_;
+    auto part = ask<Answer>(stages_.at(stage), request);
+    if (!part) return tl::unexpected(part.error());
+    return std::move(part->piece);
+  };
+  return visit_pieces(first, count, piece_at, take);
+}
+
+template <class Request>
+result<void> pipeline::give(std::size_t stage, Request message, const piece_source& next) {
+  while (true) {
+    auto piece = next();
+    if (!piece) return tl::unexpected(piece.error());
+    const bool last = piece->last;
+    message.piece = std::move(*piece);
+    for (auto at = stage; at < stages_.size(); at += layout_.stages) {
+      auto taken = ask<acknowledged>(stages_.at(at), message);
+      if (!taken) return tl::unexpected(taken.error());
+    }
+    if (last) return {};
+  }
+}
+
+template <class Request>
+result<void> pipeline::load(std::size_t stage, Request message,
+                            const std::vector<engine::named_tensor>& tensors) {
+  return give_pieces(tensors, pieces_, [&](tensor_piece piece) -> result<void> {
+    message.piece = std::move(piece);
+    for (auto at = stage; at < stages_.size(); at += layout_.stages) {
+      auto loaded = ask<acknowledged>(stages_.at(at), message);
+      if (!loaded) return tl::unexpected(loaded.error());
+    }
+    return {};
+  });
+}
+
+result<engine::step_result> pipeline::dry_run(const engine::batch& batch,
+                                              std::uint32_t microbatches, double loss_scale) {
+  const auto loss = dry_run_unread(batch, microbatches, loss_scale);
+  if (!loss) return tl::unexpected(loss.error());
+  engine::step_result whole{.loss = *loss};
+  for (std::size_t stage = 0; stage < layout_.stages; ++stage) {
+    auto part = read<dry_run_part>(stage, read_dry_run{false}, whole.gradients).and_then([&] {
+      return read<dry_run_part>(stage, read_dry_run{true}, whole.buffers);
+    });
+    if (!part) return tl::unexpected(part.error());
+  }
+  return whole;
+}
+
+result<at::Tensor> pipeline::predict(const at::Tensor& inputs) {
+  const auto outcome =
+      run_alone({inputs, {}}, {.kind = engine::step_kind::evaluation, .microbatches = 1});
+  if (!outcome) return tl::unexpected(outcome.error());
+  std::vector<engine::named_tensor> outputs;
+  const auto last = layout_.slice_at(layout_.virtual_stages() - 1).stage;
+  if (auto part = read<outputs_piece>(last, read_outputs{}, outputs); !part)
+    return tl::unexpected(part.error());
+  return outputs.front().tensor;
+}
+
+result<void> pipeline::visit_weights(std::uint32_t virtual_stage, const part_taker& take) {
+  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
+  return visit<weights_piece>(stage, actors::read_weights{chunk}, 0, all_tensors, take);
+}
+
+result<void> pipeline::visit_state(const part_taker& take) {
+  for (std::size_t stage = 0; stage < layout_.stages; ++stage)
+    if (auto done = visit<kept_state>(stage, actors::read_state{}, 0, all_tensors, take); !done)
+      return done;
+  if (!has_scaler_) return {};
+  return read_scaler().and_then([&](const engine::named_tensor& kept) {
+    return take({kept.name, kept.tensor});
+  });
+}
+
+result<std::vector<engine::tensor_form>> pipeline::list_state() {
+  std::vector<engine::tensor_form> forms;
+  for (std::size_t stage = 0; stage < layout_.stages; ++stage) {
+    actors::read_state request;
+    request.forms = true;
+    auto listed = visit<kept_state>(
+        stage, request, 0, all_tensors, [&](const tensor_part& part) -> result<void> {
+          if (!part.range)
+            return fail(errc::bad_frame, "a form of '" + part.name + "' came without its shape");
+          forms.push_back({part.name, part.tensor.scalar_type(), part.range->shape});
+          return {};
+        });
+    if (!listed) return tl::unexpected(listed.error());
+  }
+  if (!has_scaler_) return forms;
+  const auto scaler = read_scaler();
+  if (!scaler) return tl::unexpected(scaler.error());
+  const auto& [name, tensor] = *scaler;
+  forms.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  return forms;
+}
+
+result<engine::named_tensor> pipeline::read_scaler() {
+  const auto scaler = ask<loss_scale_now>(coordinator_, read_loss_scale{});
+  if (!scaler) return tl::unexpected(scaler.error());
+  return engine::named_tensor{
+      std::string(engine::scaler_name),
+      engine::to_tensor({.scale = scaler->scale, .applied = scaler->applied})};
+}
+
+result<void> pipeline::visit_dry_run(std::size_t stage, bool buffers, std::uint64_t first,
+                                     std::uint64_t count, const part_taker& take) {
+  return visit<dry_run_part>(stage, read_dry_run{buffers}, first, count, take);
+}
+
+result<void> pipeline::load_weights(std::uint32_t virtual_stage, const piece_source& next) {
+  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
+  return give(stage, actors::load_weights{chunk, {}, /*partly=*/true}, next);
+}
+
+result<void> pipeline::load_state(std::size_t stage, const piece_source& next) {
+  return give(stage, actors::load_state{}, next);
+}
+
+result<bool> pipeline::load_file(std::size_t stage, const actors::load_file& which) {
+  bool seen = true;
+  for (auto at = stage; at < stages_.size(); at += layout_.stages) {
+    const auto how = ask<file_loaded>(stages_.at(at), which);
+    if (!how) return tl::unexpected(how.error());
+    seen = seen && how->seen;
+  }
+  return seen;
+}
+
+result<std::vector<engine::named_tensor>> pipeline::read_weights() {
+  std::vector<engine::named_tensor> all;
+  for (std::uint32_t at = 0; at < layout_.virtual_stages(); ++at) {
+    const auto [stage, chunk] = layout_.slice_at(at);
+    if (auto part = read<weights_piece>(stage, actors::read_weights{chunk}, all); !part)
+      return tl::unexpected(part.error());
+  }
+  return all;
+}
+
+result<std::vector<engine::named_tensor>> pipeline::read_state() {
+  std::vector<engine::named_tensor> all;
+  for (std::size_t stage = 0; stage < layout_.stages; ++stage) {
+    if (auto part = read<kept_state>(stage, actors::read_state{}, all); !part)
+      return tl::unexpected(part.error());
+  }
+  if (!has_scaler_) return all;
+  auto scaler = read_scaler();
+  if (!scaler) return tl::unexpected(scaler.error());
+  all.push_back(std::move(*scaler));
+  return all;
+}
+
+result<void> pipeline::load_weights(std::uint32_t virtual_stage,
+                                    const std::vector<engine::named_tensor>& tensors) {
+  const auto [stage, chunk] = layout_.slice_at(virtual_stage);
+  return load(stage, actors::load_weights{chunk, {}}, tensors);
+}
+
+result<void> pipeline::load_state(std::size_t stage,
+                                  const std::vector<engine::named_tensor>& tensors) {
+  return load(stage, actors::load_state{}, tensors);
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,70 @@
+#include "actors/pipeline/stage_needs.hpp"
+
+#include <ATen/ops/ones.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "engine/model/model.hpp"
+#include "messages/base/format.hpp"
+
+namespace troupe::actors {
+namespace {
+
+std::uint64_t bytes_of(const std::vector<engine::named_tensor>& tensors) {
+  std::uint64_t sum = 0;
+  for (const auto& each : tensors) sum += each.tensor.nbytes();
+  return sum;
+}
+
+std::string in_mebi(double bytes) {
+  return format("%.0f MiB", bytes / (1 << 20));
+}
+
+std::string own_host() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace
+
+result<std::uint64_t> tensors_a_parameter(const optimizers::optimizer& entry,
+                                          const optimizers::options& chosen) {
+  std::vector<at::Tensor> parameters{at::ones({2, 3})};
+  optimizers::state kept;
+  if (auto done = entry.step(parameters, {at::ones({2, 3})}, kept, chosen, 1); !done)
+    return tl::unexpected(done.error());
+  std::uint64_t count = 0;
+  for (const auto& [name, tensors] : kept)
+    for (const auto& each : tensors)
+      if (each.defined() && each.numel() == parameters.front().numel()) ++count;
+  return count;
+}
+
+std::uint64_t least_training_bytes(const engine::model& described,
+                                   const std::vector<engine::layer_range>& slices,
+                                   std::uint64_t kept) {
+  std::uint64_t sum = 0;
+  for (const auto& [first, last] : slices)
+    for (auto i = first; i < last && i < described.size(); ++i)
+      sum += bytes_of(described[i]->buffers()) +
+             bytes_of(described[i]->parameters()) * (2 + kept);
+  return sum;
+}
+
+result<void> check_room(const std::string& what, double needed_bytes,
+                        const engine::free_memory& room) {
+  const auto free = static_cast<double>(room.bytes) + static_cast<double>(room.swap_bytes);
+  if (needed_bytes <= free) return {};
+  const auto limit = static_cast<double>(room.group_limit_bytes);
+  return fail(errc::bad_config,
+              what + " " + in_mebi(needed_bytes) + ", but host " + own_host() + " has " +
+                  in_mebi(free) + " free" +
+                  (limit > 0 ? " within the limit of the control group, " + in_mebi(limit) : "") +
+                  "; cut the model into more stages, put fewer on this host, take an optimizer "
+                  "with less state" +
+                  (limit > 0 ? ", or raise the limit" : ""));
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/base/free_memory.hpp"
+#include "engine/model/layer.hpp"
+#include "engine/model/layer_range.hpp"
+#include "messages/base/error.hpp"
+#include "optimizers/optimizer.hpp"
+
+namespace troupe::actors {
+
+/// Tensors that an optimizer keeps for each parameter: as many as one step on a small one makes.
+/// Errors: those of the step.
+[[nodiscard]] result<std::uint64_t> tensors_a_parameter(const optimizers::optimizer& entry,
+                                                        const optimizers::options& chosen);
+
+/// Bytes that some layers take at least while they are trained: weights and buffers, the step's
+/// gradients and the optimizer's state. Without activations. `described`: the whole model; it needs
+/// no memory. `kept`: see tensors_a_parameter.
+[[nodiscard]] std::uint64_t least_training_bytes(const engine::model& described,
+                                                 const std::vector<engine::layer_range>& slices,
+                                                 std::uint64_t kept);
+
+/// Whether what takes so many bytes fits into what a process may have. `what`: "its weights take".
+/// Errors: bad_config naming it, this host, both amounts, the limit and what to do.
+[[nodiscard]] result<void> check_room(const std::string& what, double needed_bytes,
+                                      const engine::free_memory& room);
+
+}  // namespace troupe::actors

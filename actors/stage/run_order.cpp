@@ -1,0 +1,37 @@
+#include "actors/stage/run_order.hpp"
+
+#include <numeric>
+#include <string>
+
+namespace troupe::actors {
+
+result<engine::shared_plan> plan_of(const stage_state& state, const run_stage& order) {
+  const auto parts = std::reduce(order.shares.begin(), order.shares.end(), std::uint64_t{0});
+  if (!order.shares.empty() && order.shares.size() != state.end.replicas.logical())
+    return fail(errc::bad_config, "a run for " + std::to_string(order.shares.size()) +
+                                      " logical replicas, but it stands for " +
+                                      std::to_string(state.end.replicas.logical()));
+  if (!order.shares.empty() && parts == 0)
+    return engine::proved_plan::empty(static_cast<std::uint32_t>(state.modules.size()), order.kind);
+  const auto plan = state.plans.find(order.plan);
+  if (plan == state.plans.end())
+    return fail(errc::bad_config, "a run of plan " + std::to_string(order.plan) +
+                                      ", which was not announced to it");
+  if (plan->second->kind() != order.kind)
+    return fail(errc::bad_config, "plan " + std::to_string(order.plan) +
+                                      " is of another kind of step than the run that names it");
+  if (!order.shares.empty() && parts != plan->second->microbatches())
+    return fail(errc::bad_config, "a run of " + std::to_string(parts) +
+                                      " micro-batches by a plan for " +
+                                      std::to_string(plan->second->microbatches()));
+  return plan->second;
+}
+
+std::size_t logical_of(const run_stage& order, microbatch_id microbatch) {
+  std::uint64_t end = 0;
+  for (std::size_t which = 0; which < order.shares.size(); ++which)
+    if (microbatch.value < (end += order.shares[which])) return which;
+  return 0;
+}
+
+}  // namespace troupe::actors

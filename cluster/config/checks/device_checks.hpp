@@ -1,0 +1,15 @@
+#pragma once
+
+#include <vector>
+
+#include "cluster/config/option.hpp"
+#include "cluster/config/registries.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// The devices that the pipeline and the nodes name can be trained on, a part of `errors_together`.
+/// Asks this machine's driver where a stage of this machine is to use a card, and never else.
+[[nodiscard]] std::vector<error> check_devices(draft& whole, const registries& known);
+
+}  // namespace troupe::cluster

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace troupe::engine {
+
+/// A run of things: `first` up to, but without, `last`.
+struct share {
+  std::size_t first = 0;
+  std::size_t last = 0;
+
+  [[nodiscard]] std::size_t size() const noexcept { return last - first; }
+  bool operator==(const share&) const = default;
+};
+
+/// Which of a batch's micro-batches belong to part `index` of `parts`: shares differ by one at
+/// most, and the first are filled first where there are fewer micro-batches than parts. Twice as
+/// many parts halve each share: part i has what parts 2i and 2i + 1 of them have.
+[[nodiscard]] share share_of_batch(std::uint32_t microbatches, std::uint32_t index,
+                                   std::uint32_t parts);
+
+/// Which tensors each of `owners` sums up for all: in order, borders where the bytes before them
+/// are nearest to an equal share.
+[[nodiscard]] std::vector<share> share_out(const std::vector<std::uint64_t>& bytes,
+                                           std::size_t owners);
+
+}  // namespace troupe::engine

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+/// What the NCCL of tests has besides NCCL's functions: devices and streams, which are host memory
+/// and threads there. Looked up with dlsym, since each copy of the library has its own.
+///
+/// The environment of a process scripts what goes wrong in it:
+/// - FAKE_NCCL_VERSION=21403: the version it says it has;
+/// - FAKE_NCCL_SCRIPT="FUNCTION:N:WHAT;..": at the Nth call of that function (from 1)
+///     die          the process is killed (SIGKILL); of an operation: once its first piece has
+///     moved hang         the call does not return before fake_release stall        the operation
+///     never ends on its stream, until the communicator is aborted stuck        the communicator
+///     stays in progress, until it is aborted fail=N,TEXT  the call returns status N, and
+///     ncclGetLastError TEXT async=N,TEXT the communicator's state becomes N
+/// - FAKE_NCCL_SEES_DEATHS=1: the death of a peer becomes ncclRemoteError, as over sockets; without
+///     it the operation waits for ever, as over peer-to-peer memory.
+namespace troupe::tests::fake_nccl {
+
+/// A function of the table below.
+#define TROUPE_FAKE_NCCL_CONTROLS(X)                                                  \
+  X(enter_device, "fake_enter_device", void, (int device))                            \
+  X(make_stream, "fake_make_stream", void*, (int device))                             \
+  X(drop_stream, "fake_drop_stream", void, (void* stream))                            \
+  /* Queues host work, which stands for a kernel. */                                  \
+  X(post, "fake_post", void, (void* stream, void (*work)(void*), void* argument))     \
+  X(mark, "fake_mark", std::uint64_t, (void* stream))                                 \
+  X(reached, "fake_reached", int, (void* stream, std::uint64_t mark))                 \
+  X(wait_for, "fake_wait_for", void, (void* stream, void* other, std::uint64_t mark)) \
+  /* Lets calls that hang return. */                                                  \
+  X(release, "fake_release", void, ())                                                \
+  /* What a program did that NCCL forbids, one line each; empty: nothing. */          \
+  X(wrong_uses, "fake_wrong_uses", const char*, ())                                   \
+  X(calls_of, "fake_calls_of", int, (const char* function))
+
+}  // namespace troupe::tests::fake_nccl

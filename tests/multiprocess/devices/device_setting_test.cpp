@@ -1,0 +1,88 @@
+// The device of a run: what is refused before anything starts, and what is never loaded.
+
+#include <stdlib.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/multiprocess/program.hpp"
+#include "tests/scratch_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using troupe::tests::program_outcome;
+using troupe::tests::run_other;
+using troupe::tests::scratch_folder;
+
+constexpr int refused = 2;
+
+/// A machine with NVIDIA's driver of tests and these cards.
+class machine {
+ public:
+  explicit machine(const std::string& cards) {
+    ::setenv("LD_LIBRARY_PATH", fs::path(TROUPE_FAKE_CUDA).parent_path().c_str(), 1);
+    ::setenv("FAKE_CUDA_CARDS", cards.c_str(), 1);
+    ::setenv("FAKE_CUDA_LOADED", mark().c_str(), 1);
+  }
+  [[nodiscard]] bool loaded() const { return fs::exists(mark()); }
+
+ private:
+  [[nodiscard]] fs::path mark() const { return folder_ / "loaded"; }
+
+  scratch_folder folder_;
+};
+
+program_outcome train_on(const std::string& device) {
+  return run_other(TROUPE_RESNET,
+                   {"--device", device, "--model", "resnet18", "--data", "synthetic:3x32x32:10:8",
+                    "--image-size", "32", "--batch-size", "4", "--micro-batches", "2", "--steps",
+                    "1", "--no-eval", "--no-progress"});
+}
+
+TEST_CASE("a run on the CPU loads no library of CUDA's") {
+  const machine here("NVIDIA H200,9,0,150323855360");
+  const std::string device = GENERATE("cpu", "auto");
+  const auto outcome = train_on(device);
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_FALSE(here.loaded());
+}
+
+TEST_CASE("a card that is there is refused while stages train on the CPU only") {
+  const machine here("NVIDIA H200,9,0,150323855360");
+  const auto outcome = train_on("cuda:0");
+  CHECK(outcome.code == refused);
+  CHECK(here.loaded());
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("--device: \"cuda:0\": this version of Troupe trains on "
+                               "the CPU only, whatever cards there are; use device = "
+                               "\"cpu\""));
+}
+
+TEST_CASE("a card that is not there is refused with those that are") {
+  const machine here("NVIDIA H200,9,0,150323855360;NVIDIA H200,9,0,150323855360");
+  const auto outcome = train_on("cuda:2");
+  CHECK(outcome.code == refused);
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("--device: \"cuda:2\": there is no such card on this machine, which "
+                               "has cuda:0 to cuda:1; see `troupe devices`"));
+}
+
+TEST_CASE("a machine without a driver that starts refuses cards with the reason") {
+  const machine here("");
+  ::setenv("FAKE_CUDA_INIT", "100", 1);
+  const auto outcome = train_on("cuda:0");
+  ::unsetenv("FAKE_CUDA_INIT");
+  CHECK(outcome.code == refused);
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("--device: \"cuda:0\": the NVIDIA driver does not start: no "
+                               "CUDA-capable device is detected; see whether nvidia-smi works"));
+}
+
+}  // namespace

@@ -1,0 +1,175 @@
+// Mistakes that people make with several machines: each is said with its cause and what to do, by the
+// launch within five seconds or by the doctor, which measures all the rest too.
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/multiprocess/hosts/launch_fixture.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+void on_host(const test_host& host, const std::string& line) {
+  const auto done = host.run({"/bin/sh", "-c", line});
+  INFO(line << "\n" << done.err);
+  REQUIRE(done.code == 0);
+}
+
+std::string ssh_run(const test_hosts& hosts, const std::string& of_alpha, const std::string& of_beta,
+                    const std::string& of_cluster = "") {
+  return ssh_cluster(hosts, of_cluster) +
+         node_table("alpha", hosts.at(0).address(), of_alpha) +
+         node_table("beta", hosts.at(1).address(), of_beta) + endless_run(hosts / "steps");
+}
+
+std::string torch_folder() {
+  const auto told =
+      run_other("/bin/sh", {"-c", "ldd " TROUPE_PROGRAM " | grep -o '/[^ ]*/torch/lib/libc10.so'"});
+  REQUIRE(told.code == 0);
+  return std::filesystem::path(told.out.substr(0, told.out.find('\n'))).parent_path();
+}
+
+struct mistake {
+  std::string name;
+  std::string command;  ///< "launch" or "doctor"
+  int code;
+  /// Makes it, and returns the run's file.
+  std::function<std::string(const test_hosts&)> make;
+  std::vector<std::string> words;  ///< In one line: the last one, or one of the doctor's.
+  std::string remedy;
+};
+
+const std::string fixed_port = "address = \"10.77.0.3:45678\"\n";
+
+/// What comes to beta's port of the stages is dropped.
+std::string dropped(const std::string& from) {
+  return "ip rule add pref 10 lookup local && ip rule del pref 0 && ip rule add pref 5 iif eth0 " +
+         from + " ipproto tcp dport 45678 blackhole";
+}
+
+/// Both hosts have a bridge with the same address, and the stages listen in its network.
+std::string two_bridges(const test_hosts& hosts) {
+  for (const auto* host : {&hosts.at(0), &hosts.at(1)})
+    on_host(*host, "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && ip "
+                   "link set docker0 up");
+  const std::string bridge = "network = \"172.17.0.0/16\"\n";
+  return ssh_run(hosts, bridge, bridge);
+}
+
+std::vector<mistake> mistakes() {
+  return {
+      {"127.0.1.1 in /etc/hosts", "launch", 1,
+       [](const test_hosts& hosts) {
+         hosts.write_names("beta", "127.0.0.1 localhost\n127.0.1.1 beta\n");
+         return ssh_run(hosts, "", "address = \"beta\"\n");
+       },
+       {"\"beta\" stands for 127.0.1.1 here"}, "(see /etc/hosts)"},
+      {"two bridges with one address", "launch", 2,
+       two_bridges,
+       {"stage-0 on node alpha and stage-1 on node beta both listen at 172.17.0.1"},
+       "name an address or network that differs"},
+      {"two bridges with one address, before the run", "doctor", 2,
+       two_bridges,
+       {"error", "alpha -> beta", "alpha and beta both listen at 172.17.0.1"},
+       "name an address or network that differs"},
+      {"a closed port", "launch", 2,
+       [](const test_hosts& hosts) {
+         auto cluster = ssh_cluster(hosts);
+         cluster.replace(cluster.rfind(']'), 1, ", \"-p\", \"2222\"]");
+         return cluster + node_tables(hosts) + endless_run(hosts / "steps");
+       },
+       {"node alpha (10.77.0.2): no ssh server listens there"}, "start it (sshd)"},
+      {"one way closed", "doctor", 2,
+       [](const test_hosts& hosts) {
+         on_host(hosts.at(1), dropped("from " + hosts.at(0).address()));
+         return ssh_run(hosts, "", fixed_port);
+       },
+       {"error", "alpha -> beta", "the other way, beta to alpha, is open"},
+       "firewall of beta for what comes in"},
+      {"environment lost over ssh", "launch", 2,
+       [](const test_hosts& hosts) {
+         on_host(hosts.at(1), "mount -t tmpfs tmpfs " + torch_folder());
+         return ssh_run(hosts, "", "");
+       },
+       {"node beta (10.77.0.3): a library that the program", "ssh passes no LD_LIBRARY_PATH"},
+       "install its package on that host"},
+      {"another build", "launch", 2,
+       [](const test_hosts& hosts) {
+         return ssh_run(hosts, "", "program = \"" TROUPE_OTHER "\"\n");
+       },
+       {"node beta (10.77.0.3): the program there", "another build"},
+       "copy the one that runs here to that host"},
+      {"a clock a day off", "doctor", 1,
+       [](const test_hosts& hosts) {
+         return ssh_run(hosts, "", "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK "\"]\n");
+       },
+       {"warning", "beta", "its clock is 24.0 hours ahead of the trainer's"}, "timedatectl set-ntp"},
+      {"no route", "launch", 2,
+       [](const test_hosts& hosts) {
+         return ssh_cluster(hosts) + node_table("alpha", hosts.at(0).address()) +
+                node_table("beta", "192.0.2.1") + endless_run(hosts / "steps");
+       },
+       {"node beta (192.0.2.1): there is no way from here"}, "see the routes of this machine"},
+      {"MTU too large", "doctor", 2,
+       [](const test_hosts& hosts) {
+         for (const auto* host : {&hosts.at(0), &hosts.at(1)})
+           // The bridge's ports carry 1500; segments that the device is to cut would pass whole.
+           on_host(*host, "ip link set eth0 mtu 9000 gso_max_segs 1");
+         return ssh_run(hosts, "", "");
+       },
+       {"error", "alpha -> beta", "small messages pass, but large ones do not"},
+       "lower the MTU of the interface"},
+      {"a full disk on one host", "doctor", 1,
+       [](const test_hosts& hosts) {
+         const auto worked = hosts / "worked";
+         std::filesystem::create_directory(worked);
+         on_host(hosts.at(1), "mount -t tmpfs -o size=1m tmpfs " + worked.string() +
+                                  " && ! head -c 2000000 /dev/zero > " + worked.string() + "/full");
+         return ssh_run(hosts, "", "working_folder = \"" + worked.string() + "\"\n");
+       },
+       {"warning", "beta", "disk", "it is full"}, "make room there"},
+  };
+}
+
+bool has_all(const std::string& line, const std::vector<std::string>& words) {
+  return std::all_of(words.begin(), words.end(), [&line](const auto& word) {
+    return line.find(word) != std::string::npos;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("Each of the classic mistakes is said with cause and remedy, by a launch within 5 s") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  for (const auto& each : mistakes()) {
+    INFO(each.name);
+    const test_hosts hosts({"alpha", "beta"});
+    const auto file = write_config(hosts / "run.toml", each.make(hosts));
+    const auto outcome = hosts.home().run({TROUPE_COMMAND, each.command, file});
+    INFO(outcome.out);
+    INFO(outcome.err);
+    CHECK(outcome.code == each.code);
+    if (each.command == "launch") CHECK(outcome.seconds < refusal_limit(hosts));
+    if (each.command == "launch") {
+      CHECK(has_all(outcome.last_line(), each.words));
+      CHECK_THAT(outcome.last_line(), ContainsSubstring(each.remedy));
+    } else {
+      std::istringstream lines(outcome.out);
+      bool said = false;
+      for (std::string line; std::getline(lines, line);) said = said || has_all(line, each.words);
+      CHECK(said);
+      CHECK_THAT(outcome.out, ContainsSubstring(each.remedy));
+    }
+    CHECK(programs_left(hosts, 2s) == "");
+  }
+}

@@ -1,0 +1,268 @@
+// Pipelines that share a batch: the number of logical replicas decides on the bits, and no other.
+
+#include <signal.h>
+
+#include <ATen/ops/equal.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/program.hpp"
+
+namespace {
+
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using tests::scratch_folder;
+
+using words = std::vector<std::string>;
+
+words operator+(words one, const words& other) {
+  one.insert(one.end(), other.begin(), other.end());
+  return one;
+}
+
+struct trained {
+  std::vector<double> losses;       // of steps
+  std::vector<double> evaluations;  // accuracies and losses
+  std::vector<engine::named_tensor> weights;
+};
+
+trained train(const std::string& program, const words& arguments) {
+  const scratch_folder folder;
+  const auto weights = folder / "weights.safetensors";
+  const auto steps = folder / "steps.jsonl";
+  const auto outcome =
+      tests::run_other(program, arguments + words{"--save", weights, "--json", steps});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  trained result;
+  std::ifstream lines(steps);
+  for (std::string line; std::getline(lines, line);) {
+    const auto parsed = nlohmann::json::parse(line);
+    if (parsed.contains("loss")) result.losses.push_back(parsed.at("loss").get<double>());
+    if (!parsed.contains("eval_loss")) continue;
+    result.evaluations.push_back(parsed.at("accuracy").get<double>());
+    result.evaluations.push_back(parsed.at("eval_loss").get<double>());
+  }
+  auto saved = engine::load_safetensors(weights);
+  REQUIRE(saved);
+  result.weights = std::move(*saved);
+  return result;
+}
+
+void check_same(const trained& one, const trained& other) {
+  CHECK(one.losses == other.losses);
+  CHECK(one.evaluations == other.evaluations);
+  REQUIRE(one.weights.size() == other.weights.size());
+  for (std::size_t i = 0; i < one.weights.size(); ++i) {
+    INFO(one.weights[i].name);
+    CHECK(one.weights[i].name == other.weights[i].name);
+    CHECK(at::equal(one.weights[i].tensor, other.weights[i].tensor));
+  }
+}
+
+/// Batches of 10, 10 and 3: the last one leaves a logical replica without a sample.
+const words images{"--model",
+                   "resnet18",
+                   "--data",
+                   "synthetic:3x64x64:10:23",
+                   "--batch-size",
+                   "10",
+                   "--epochs",
+                   "1",
+                   "--micro-batches",
+                   "5",
+                   "--logical-replicas",
+                   "4",
+                   "--lr",
+                   "0.05",
+                   "--momentum",
+                   "0.9",
+                   "--seed",
+                   "7",
+                   "--threads-per-stage",
+                   "1"};
+
+/// Tied weights, dropout, clipping by the norm, several steps an update, a loss scale.
+words sentences(const scratch_folder& folder) {
+  std::ofstream text(folder / "text");
+  for (int i = 0; i < 40; ++i) text << "Whatever is not its own is dropped at once. ";
+  return {"--data",
+          "text:" + (folder / "text").string(),
+          "--layers",
+          "2",
+          "--width",
+          "16",
+          "--heads",
+          "2",
+          "--context",
+          "16",
+          "--batch-size",
+          "12",
+          "--steps",
+          "4",
+          "--accumulate",
+          "2",
+          "--dropout",
+          "0.2",
+          "--clip-norm",
+          "0.1",
+          "--optimizer",
+          "adamw",
+          "--loss-scale",
+          "dynamic",
+          "--seed",
+          "3",
+          "--no-eval",
+          "--sample-bytes",
+          "0",
+          "--micro-batches",
+          "6",
+          "--logical-replicas",
+          "4",
+          "--threads-per-stage",
+          "1"};
+}
+
+void check_ways(const std::string& program, const words& run, const std::vector<words>& ways) {
+  const auto alone = train(program, run + words{"--stages", "1", "--stages-in", "threads"});
+  REQUIRE_FALSE(alone.losses.empty());
+  for (const auto& way : ways) {
+    std::string text;
+    for (const auto& word : way) text += word + " ";
+    INFO(text);
+    check_same(alone, train(program, run + way));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("One, two and four replicas of four logical ones train images to the same bits") {
+  check_ways(TROUPE_PROGRAM, images,
+             {{"--replicas", "2", "--stages", "1", "--link", "shm"},
+              {"--replicas", "2", "--stages", "2", "--link", "tcp", "--schedule", "zb-h1"},
+              {"--replicas", "2", "--stages", "2", "--schedule", "interleaved-1f1b"},
+              {"--replicas", "4", "--stages", "1", "--stages-in", "threads"},
+              {"--replicas", "4", "--stages", "1", "--link", "shm", "--recompute", "layer2"},
+              {"--replicas", "1", "--stages", "3", "--schedule", "gpipe"}});
+}
+
+TEST_CASE("Replicas of tied weights with dropout, clipping and accumulation: the same bits") {
+  const scratch_folder folder;
+  check_ways(TROUPE_TRANSFORMER, sentences(folder),
+             {{"--replicas", "2", "--stages", "2", "--link", "shm"},
+              {"--replicas", "4", "--stages", "1", "--link", "tcp"},
+              {"--replicas", "2", "--stages", "2", "--stages-in", "threads", "--credits", "1"}});
+}
+
+TEST_CASE("Replicas compute what one process does of the whole batch") {
+  for (const words& way :
+       {words{"--replicas", "2", "--stages", "2"}, words{"--replicas", "4", "--stages", "1"},
+        words{"--replicas", "1", "--stages", "1"}}) {
+    const auto outcome = tests::run_other(
+        TROUPE_PROGRAM,
+        images + words{"--verify", "--verify-tolerance", "1e-5", "--no-eval"} + way);
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK_THAT(outcome.err, ContainsSubstring("pass  gradient of fc.weight") &&
+                                ContainsSubstring("bn1.running_var"));
+  }
+  const scratch_folder folder;
+  const auto outcome = tests::run_other(
+      TROUPE_TRANSFORMER, sentences(folder) + words{"--verify", "--verify-tolerance", "1e-5",
+                                                    "--replicas", "2", "--stages", "2"});
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("pass  gradient of head.weight"));
+}
+
+TEST_CASE("Training on replicas goes on from saved weights and state") {
+  const scratch_folder folder;
+  const words run{"--model",      "resnet18",
+                  "--data",       "synthetic:3x32x32:10:8",
+                  "--no-eval",    "--no-shuffle",
+                  "--batch-size", "8",
+                  "--replicas",   "2",
+                  "--stages",     "1",
+                  "--save-state", "--optimizer",
+                  "adamw",        "--steps"};
+  const auto go = [&](const words& more) {
+    const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+  };
+  go({"2", "--save", folder / "straight"});
+  go({"1", "--save", folder / "half"});
+  go({"1", "--init", folder / "half", "--save", folder / "whole"});
+  const auto saved = [&](const char* name) {
+    return trained{{}, {}, engine::load_safetensors(folder / name).value()};
+  };
+  check_same(saved("straight"), saved("whole"));
+  check_same(saved("straight.state.safetensors"), saved("whole.state.safetensors"));
+}
+
+TEST_CASE("A killed stage of a replica ends the run with its name") {
+  const tests::scratch_memory memory;
+  std::vector<pid_t> stages;
+  std::chrono::steady_clock::time_point killed;
+  const auto outcome = tests::run_program(
+      {"--model", "resnet18", "--data", "synthetic:3x64x64:10:64", "--batch-size", "16", "--steps",
+       "100000", "--stages", "2", "--replicas", "2", "--no-eval", "--link", "shm"},
+      [&](pid_t program, std::string_view line) {
+        if (!stages.empty() || line.find("step ") != 0) return;
+        stages = tests::children_of(program);
+        REQUIRE(stages.size() == 4);
+        killed = std::chrono::steady_clock::now();
+        kill(stages[3], SIGKILL);
+      });
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - killed;
+  INFO(outcome.err);
+  CHECK(outcome.code == 1);
+  CHECK(took.count() < 5);
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("stage-1 of replica 1 was killed by signal 9 (SIGKILL)"));
+  for (const auto stage : stages) CHECK(tests::wait_until_gone(stage));
+  CHECK(memory.left().empty());
+}
+
+TEST_CASE("A loss of one replica that is not finite leaves the step out on all") {
+  words wild = images;
+  *(std::ranges::find(wild, "--lr") + 1) = "1e30";
+  const auto outcome = tests::run_other(
+      TROUPE_PROGRAM,
+      wild + words{"--replicas", "2", "--stages", "1", "--no-eval", "--on-nan", "skip"});
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("skipped step ") && ContainsSubstring(" of replica "));
+}
+
+TEST_CASE("Replicas that a batch cannot be shared out to are refused before anything starts") {
+  const auto refuses = [](const words& arguments, const std::string& text) {
+    const auto outcome = tests::run_other(
+        TROUPE_PROGRAM,
+        arguments + words{"--model", "resnet18", "--data", "synthetic:3x32x32:10:16",
+                          "--batch-size", "16", "--steps", "1", "--stages", "1"});
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+    CHECK_THAT(outcome.err, ContainsSubstring(text));
+  };
+  refuses({"--replicas", "2", "--logical-replicas", "3"},
+          "3 logical replicas (--logical-replicas 3) cannot be shared out to 2 replicas "
+          "(--replicas 2); take 2, or twice or four times as many");
+  refuses({"--replicas", "2", "--logical-replicas", "6"}, "cannot be shared out to 2 replicas");
+  refuses({"--logical-replicas", "8"},
+          "8 logical replicas need a micro-batch each, but a batch "
+          "has 4");
+  refuses({"--replicas", "2", "--micro-batches", "auto"}, "--micro-batches auto cannot choose");
+  refuses({"--replicas", "0"}, "--replicas");
+  refuses({"--replicas", "2", "--verify"}, "--verify-tolerance");
+}

@@ -1,0 +1,179 @@
+// Replicas of a pipeline in one process: the same bits whatever their number, and within rounding
+// what plain autograd computes of the whole batch.
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <functional>
+#include <list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/pipeline/local_stages.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/system.hpp"
+#include "apps/resnet_pipeline/resnet.hpp"
+#include "apps/transformer_pipeline/gpt.hpp"
+#include "engine/model/model.hpp"
+
+namespace {
+
+using namespace troupe;
+using Catch::Matchers::WithinRel;
+
+constexpr std::uint64_t seed = 5;
+constexpr double rate = 0.05;
+
+using build_layers = std::function<engine::model()>;
+
+struct way {
+  std::uint32_t replicas = 1;
+  std::uint32_t logical = 4;
+  std::vector<std::size_t> cuts = {};
+  std::string schedule = "1f1b";
+};
+
+struct trained {
+  std::vector<double> losses;
+  std::vector<engine::named_tensor> weights;
+  engine::step_result dry;  // before the first step
+};
+
+engine::model resnet() {
+  auto layers = apps::build_resnet("resnet18", 10, seed);
+  REQUIRE(layers);
+  return std::move(*layers);
+}
+
+engine::model decoder() {
+  auto layers = apps::build_gpt(
+      64, seed,
+      {.layers = 2, .width = 32, .heads = 4, .context = 16, .tied = true, .dropout = 0.2});
+  REQUIRE(layers);
+  return std::move(*layers);
+}
+
+trained train(const build_layers& build, const std::vector<engine::batch>& batches,
+              const way& how) {
+  actors::system_config config;
+  caf::actor_system system(config);
+  std::list<actors::local_stages> all;  // by replica
+  std::vector<actors::stage_actor> stages;
+  std::vector<engine::layer_range> ranges;
+  for (std::uint32_t replica = 0; replica < how.replicas; ++replica) {
+    auto layers = build();
+    ranges = engine::slices_between(how.cuts, layers.size());
+    auto spawned = actors::local_stages::spawn(
+        system, std::move(layers), how.cuts,
+        {.options = {.seed = seed},
+         .optimizer_options = {{"momentum", 0.9}}},
+        optimizers::built_in(), {how.schedule});
+    REQUIRE(spawned);
+    all.push_back(std::move(*spawned));
+    for (const auto& each : all.back().handles()) stages.push_back(each);
+  }
+  auto pipeline = actors::pipeline::compose(system, stages, how.schedule,
+                                            {.ties = actors::ties_between(build(), ranges),
+                                             .clip_norm = 0.5,
+                                             .replicas = how.replicas,
+                                             .logical_replicas = how.logical});
+  if (!pipeline) FAIL(pipeline.error().text);
+  trained result;
+  auto dry = pipeline->dry_run(batches.front(), 5);
+  if (!dry) FAIL(dry.error().text);
+  result.dry = std::move(*dry);
+  for (const auto& batch : batches) {
+    const auto outcome = pipeline->train(batch, 5, rate);
+    if (!outcome) FAIL(outcome.error().text);
+    result.losses.push_back(outcome->loss);
+    const auto tested = pipeline->evaluate(batch, 5);
+    REQUIRE(tested);
+    result.losses.push_back(tested->loss);
+    result.losses.push_back(static_cast<double>(tested->correct));
+  }
+  auto weights = pipeline->read_weights();
+  REQUIRE(weights);
+  result.weights = std::move(*weights);
+  return result;
+}
+
+void check_same(const std::vector<engine::named_tensor>& one,
+                const std::vector<engine::named_tensor>& other) {
+  REQUIRE(one.size() == other.size());
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    INFO(one[i].name);
+    CHECK(one[i].name == other[i].name);
+    CHECK(at::equal(one[i].tensor, other[i].tensor));
+  }
+}
+
+/// The whole batch in one process, in as many micro-batches.
+void check_close(const build_layers& build, const engine::batch& batch, const trained& found) {
+  const auto layers = build();
+  const auto parts = engine::split_batch(batch, 5);
+  REQUIRE(parts);
+  const auto alone = engine::run_in_one_piece(layers, {.seed = seed}, 1, *parts);
+  CHECK_THAT(found.dry.loss, WithinRel(alone.loss, 1e-6));
+  for (const auto& list : {std::pair(&found.dry.gradients, &alone.gradients),
+                           std::pair(&found.dry.buffers, &alone.buffers)}) {
+    REQUIRE(list.first->size() == list.second->size());
+    for (std::size_t i = 0; i < list.first->size(); ++i) {
+      INFO((*list.first)[i].name);
+      const auto& expected = (*list.second)[i].tensor;
+      CHECK(at::allclose((*list.first)[i].tensor, expected, 1e-4,
+                         1e-5 * expected.abs().max().item<double>()));
+    }
+  }
+}
+
+void check_all(const build_layers& build, const std::vector<engine::batch>& batches,
+               const std::vector<way>& ways) {
+  at::set_num_threads(1);
+  const auto one = train(build, batches, {});
+  check_close(build, batches.front(), one);
+  for (const auto& how : ways) {
+    INFO(how.replicas << " replicas of " << how.cuts.size() + 1 << " slices, " << how.schedule);
+    const auto other = train(build, batches, how);
+    CHECK(one.losses == other.losses);
+    check_same(one.dry.gradients, other.dry.gradients);
+    check_same(one.dry.buffers, other.dry.buffers);
+    check_same(one.weights, other.weights);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Any number of replicas of four logical ones trains images to the same bits") {
+  std::vector<engine::batch> batches;
+  for (const std::int64_t size : {7, 10, 3, 2})  // two replicas of four have nothing in the last
+    batches.push_back({at::randn({size, 3, 64, 64}), at::randint(0, 10, {size}, at::kLong)});
+  check_all(resnet, batches,
+            {{.replicas = 2}, {.replicas = 4}, {.replicas = 2, .cuts = {5}, .schedule = "zb-h1"}});
+}
+
+TEST_CASE("Any number of replicas trains tied weights with dropout to the same bits") {
+  std::vector<engine::batch> batches;
+  for (const std::int64_t size : {7, 12, 1})
+    batches.push_back(
+        {at::randint(0, 64, {size, 16}, at::kLong), at::randint(0, 64, {size, 16}, at::kLong)});
+  check_all(decoder, batches,
+            {{.cuts = {2}},
+             {.replicas = 2, .cuts = {2}},
+             {.replicas = 4, .cuts = {1, 3}, .schedule = "gpipe"}});
+}
+
+TEST_CASE("Stages that replicas do not share evenly are refused") {
+  actors::system_config config;
+  caf::actor_system system(config);
+  auto spawned = actors::local_stages::spawn(system, decoder(), {2}, {}, optimizers::built_in());
+  REQUIRE(spawned);
+  for (const auto& [replicas, logical] : {std::pair(3U, 3U), std::pair(2U, 3U), std::pair(2U, 6U)})
+    CHECK_FALSE(actors::pipeline::compose(system, spawned->handles(), "1f1b",
+                                          {.replicas = replicas, .logical_replicas = logical}));
+}

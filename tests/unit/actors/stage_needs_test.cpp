@@ -1,0 +1,51 @@
+#include "actors/pipeline/stage_needs.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+namespace {
+
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+
+constexpr std::uint64_t mebi = 1 << 20;
+
+}  // namespace
+
+TEST_CASE("An optimizer's tensors are counted by the step that makes them") {
+  const auto known = optimizers::built_in();
+  const auto count = [&known](const char* name, const optimizers::options& given) {
+    const auto entry = known.find(name).value();
+    return actors::tensors_a_parameter(entry, optimizers::complete(entry, given).value()).value();
+  };
+  CHECK(count("sgd", {}) == 0);
+  CHECK(count("sgd", {{"momentum", 0.9}}) == 1);
+  CHECK(count("adamw", {}) == 2);
+}
+
+TEST_CASE("What does not fit is refused with both amounts, the limit and what to do") {
+  const engine::free_memory group{100 * mebi, 0, 128 * mebi};
+  CHECK(actors::check_room("it takes", 100.0 * mebi, group));
+  const auto refused = actors::check_room("it takes", 101.0 * mebi, group);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_config);
+  CHECK_THAT(refused.error().text, ContainsSubstring("it takes 101 MiB, but host "));
+  CHECK_THAT(refused.error().text,
+             ContainsSubstring(" has 100 MiB free within the limit of the control group, 128 MiB; "
+                               "cut the model into more stages"));
+  CHECK_THAT(refused.error().text, ContainsSubstring("or raise the limit"));
+
+  // What the machine may put on its disk counts, and there is no limit to raise.
+  const engine::free_memory machine{100 * mebi, 50 * mebi, 0};
+  CHECK(actors::check_room("it takes", 150.0 * mebi, machine));
+  const auto more = actors::check_room("it takes", 151.0 * mebi, machine);
+  REQUIRE_FALSE(more);
+  CHECK_THAT(more.error().text, ContainsSubstring(" has 150 MiB free; cut"));
+  CHECK_THAT(more.error().text, !ContainsSubstring("limit"));
+}
+
+TEST_CASE("What this process may have is known, and never more than its groups' limits") {
+  const auto room = engine::read_free_memory();
+  CHECK(room.bytes > 0);
+  if (room.group_limit_bytes > 0) CHECK(room.bytes <= room.group_limit_bytes);
+}

@@ -1,0 +1,197 @@
+// NCCL as it is found at run time: where it is looked for, and what is said where it cannot be
+// used.
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "engine/collective/nccl/api.hpp"
+#include "engine/collective/nccl/communicator.hpp"
+#include "tests/scratch_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace nccl = troupe::engine::nccl;
+using Catch::Matchers::ContainsSubstring;
+using troupe::errc;
+using troupe::tests::scratch_folder;
+
+const fs::path fake = TROUPE_FAKE_NCCL;
+
+/// A setting of the environment while this lives.
+class variable {
+ public:
+  variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  variable(const variable&) = delete;
+  variable& operator=(const variable&) = delete;
+  ~variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+/// The library as pip installs it, in a site-packages of its own.
+fs::path installed_in(const fs::path& site) {
+  const fs::path folder = site / "nvidia" / "nccl" / "lib";
+  fs::create_directories(folder);
+  fs::copy_file(fake, folder / "libnccl.so.2");
+  return folder / "libnccl.so.2";
+}
+
+/// Why it is refused; fails the test where it is not.
+std::string refusal(const nccl::search& places) {
+  const auto loaded = nccl::load(places, nccl::reach::network);
+  REQUIRE_FALSE(loaded);
+  CHECK(loaded.error().code == errc::transport_missing);
+  CHECK_THAT(loaded.error().text, !ContainsSubstring("\n"));
+  return loaded.error().text;
+}
+
+TEST_CASE("NCCL is loaded from the file or the folder that a setting names") {
+  const auto by_file = nccl::load({.named = fake}, nccl::reach::network);
+  REQUIRE(by_file);
+  CHECK((*by_file)->path == fake);
+  CHECK((*by_file)->version == 22809);
+  const auto by_folder = nccl::load({.named = fake.parent_path()}, nccl::reach::network);
+  REQUIRE(by_folder);
+  CHECK((*by_folder)->path == fake);
+}
+
+TEST_CASE("a setting wins over pip's NCCL, and that over the loader's") {
+  const scratch_folder site;
+  const fs::path pips = installed_in(site.path());
+  const auto pip = nccl::load({.site_packages = {"/nowhere", site.path()}}, nccl::reach::network);
+  REQUIRE(pip);
+  CHECK((*pip)->path == pips);
+  const auto named =
+      nccl::load({.named = fake, .site_packages = {site.path()}}, nccl::reach::network);
+  REQUIRE(named);
+  CHECK((*named)->path == fake);
+}
+
+TEST_CASE("the loader's NCCL is taken where nothing else is there") {
+  const scratch_folder site;  // without an NCCL
+  const auto loaded = nccl::load({.site_packages = {site.path()}, .loader_name = fake.c_str()},
+                                 nccl::reach::network);
+  REQUIRE(loaded);
+  CHECK((*loaded)->path == fake);
+}
+
+TEST_CASE("a setting that names nothing is refused, whatever else is installed") {
+  const scratch_folder site;
+  installed_in(site.path());
+  CHECK(refusal({.named = "/nowhere/libnccl.so.2", .site_packages = {site.path()}}) ==
+        "NCCL: --nccl names /nowhere/libnccl.so.2, which is not there; correct --nccl, or leave it "
+        "out");
+}
+
+TEST_CASE("an NCCL that is not there says how to install it") {
+  const std::string line = refusal({.loader_name = "libnccl-that-nobody-has.so.2"});
+  CHECK_THAT(line, ContainsSubstring("NCCL cannot be loaded: libnccl-that-nobody-has.so.2: cannot "
+                                     "open shared object file"));
+  CHECK_THAT(line, ContainsSubstring("pip install nvidia-nccl-cu13"));
+}
+
+TEST_CASE("an NCCL that is half installed says so, and nothing else is taken") {
+  const scratch_folder site;
+  const fs::path library = installed_in(site.path());
+  SECTION("without its library") {
+    fs::remove(library);
+    const std::string line = refusal({.site_packages = {site.path()}, .loader_name = fake.c_str()});
+    CHECK_THAT(line, ContainsSubstring("NCCL is half installed: " +
+                                       (site.path() / "nvidia" / "nccl").string()));
+    CHECK_THAT(line, ContainsSubstring("--force-reinstall"));
+  }
+  SECTION("with a library that was cut off") {
+    const auto bytes = fs::file_size(library);
+    fs::resize_file(library, GENERATE(1, 2, 3) * bytes / 4);
+    const std::string line = refusal({.site_packages = {site.path()}, .loader_name = fake.c_str()});
+    CHECK_THAT(
+        line, ContainsSubstring("NCCL cannot be loaded: " + library.string() + " is incomplete: "));
+    CHECK_THAT(line, ContainsSubstring("--force-reinstall"));
+  }
+  SECTION("with a library that is empty") {
+    fs::resize_file(library, 0);
+    const std::string line = refusal({.site_packages = {site.path()}, .loader_name = fake.c_str()});
+    CHECK_THAT(line, ContainsSubstring(library.string() + ": file too short"));
+  }
+}
+
+TEST_CASE("an NCCL that is too old, or of another generation, is refused by its version") {
+  SECTION("too old") {
+    const variable version("FAKE_NCCL_VERSION", "21405");
+    CHECK_THAT(refusal({.named = fake}),
+               ContainsSubstring("NCCL 2.14.5 in " + fake.string() +
+                                 " is too old: 2.18.0 or newer is needed"));
+  }
+  SECTION("so old that its version is written in another way") {
+    const variable version("FAKE_NCCL_VERSION", "2708");
+    CHECK_THAT(refusal({.named = fake}), ContainsSubstring("NCCL 2.7.8 in"));
+  }
+  SECTION("of a generation that nobody knows yet") {
+    const variable version("FAKE_NCCL_VERSION", "30000");
+    CHECK_THAT(refusal({.named = fake}), ContainsSubstring("NCCL 3.0.0 in"));
+  }
+}
+
+TEST_CASE("an NCCL without one of the functions names it") {
+  CHECK_THAT(refusal({.named = TROUPE_LACKING_NCCL}),
+             ContainsSubstring("has no function ncclAllGather"));
+}
+
+TEST_CASE("a library that is no NCCL is refused") {
+  CHECK_THAT(refusal({.named = "/lib/x86_64-linux-gnu/libz.so.1"}),
+             ContainsSubstring("it is no NCCL"));
+}
+
+TEST_CASE("inside a machine NCCL's sockets keep to loopback, whatever the environment says") {
+  const variable interface("NCCL_SOCKET_IFNAME", "eth0");
+  REQUIRE(nccl::load({.named = fake}, nccl::reach::network));
+  CHECK(::getenv("NCCL_SOCKET_IFNAME") == std::string("eth0"));
+  REQUIRE(nccl::load({.named = fake}, nccl::reach::loopback));
+  CHECK(::getenv("NCCL_SOCKET_IFNAME") == std::string("=lo"));
+}
+
+TEST_CASE("site-packages are found by the LibTorch that the process has loaded") {
+  const scratch_folder root;
+  const fs::path site = root.path() / "site-packages";
+  fs::create_directories(site / "torch" / "lib");
+  fs::copy_file(fake, site / "torch" / "lib" / "libtorch_cpu.so");
+  void* const torch = dlopen((site / "torch" / "lib" / "libtorch_cpu.so").c_str(), RTLD_NOW);
+  REQUIRE(torch != nullptr);
+  const auto found = nccl::site_packages_of_torch();
+  CHECK(std::find(found.begin(), found.end(), site) != found.end());
+  dlclose(torch);
+}
+
+TEST_CASE("the NCCL that is installed, where there is one, has what we call") {
+  const auto loaded =
+      nccl::load({.site_packages = nccl::site_packages_of_torch()}, nccl::reach::loopback);
+  if (!loaded) SKIP("no usable NCCL is installed: " << loaded.error().text);
+  INFO((*loaded)->path << ", " << nccl::version_text((*loaded)->version));
+  const auto invited = nccl::invite(**loaded, 2);
+  REQUIRE(invited);
+  CHECK(invited->version >= nccl::oldest_version);
+}
+
+TEST_CASE("an NCCL that finds no interface says what to set") {
+  const auto loaded = nccl::load({.named = fake}, nccl::reach::network);
+  REQUIRE(loaded);
+  const variable script("FAKE_NCCL_SCRIPT",
+                        "ncclGetUniqueId:1:fail=3,Bootstrap : no socket interface found");
+  const auto invited = nccl::invite(**loaded, 2);
+  REQUIRE_FALSE(invited);
+  CHECK(invited.error().code == errc::transport_missing);
+  CHECK(invited.error().text ==
+        "NCCL cannot begin a communicator: internal error (Bootstrap : no socket interface found); "
+        "name a network interface that is up in NCCL_SOCKET_IFNAME");
+}
+
+}  // namespace
