@@ -1,15 +1,12 @@
 #include "actors/pipeline/stage_needs.hpp"
 
 #include <ATen/ops/ones.h>
-#include <unistd.h>
-
-#include <array>
 
 #include "engine/model/model.hpp"
 #include "messages/base/format.hpp"
+#include "messages/base/host_name.hpp"
 
 namespace troupe::actors {
-namespace {
 
 std::uint64_t bytes_of(const std::vector<engine::named_tensor>& tensors) {
   std::uint64_t sum = 0;
@@ -20,14 +17,6 @@ std::uint64_t bytes_of(const std::vector<engine::named_tensor>& tensors) {
 std::string in_mebi(double bytes) {
   return format("%.0f MiB", bytes / (1 << 20));
 }
-
-std::string own_host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-}  // namespace
 
 result<std::uint64_t> tensors_a_parameter(const optimizers::optimizer& entry,
                                           const optimizers::options& chosen) {
@@ -59,7 +48,7 @@ result<void> check_room(const std::string& what, double needed_bytes,
   if (needed_bytes <= free) return {};
   const auto limit = static_cast<double>(room.group_limit_bytes);
   return fail(errc::bad_config,
-              what + " " + in_mebi(needed_bytes) + ", but host " + own_host() + " has " +
+              what + " " + in_mebi(needed_bytes) + ", but host " + host_name() + " has " +
                   in_mebi(free) + " free" +
                   (limit > 0 ? " within the limit of the control group, " + in_mebi(limit) : "") +
                   "; cut the model into more stages, put fewer on this host, take an optimizer "

@@ -5,12 +5,18 @@
 #include <vector>
 
 #include "engine/base/free_memory.hpp"
+#include "engine/base/named_tensor.hpp"
 #include "engine/model/layer.hpp"
 #include "engine/model/layer_range.hpp"
 #include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {
+
+[[nodiscard]] std::uint64_t bytes_of(const std::vector<engine::named_tensor>& tensors);
+
+/// An amount of memory as people read it: "812 MiB".
+[[nodiscard]] std::string in_mebi(double bytes);
 
 /// Tensors that an optimizer keeps for each parameter: as many as one step on a small one makes.
 /// Errors: those of the step.

@@ -1,8 +1,5 @@
 #include "cluster/membership/launch_choice.hpp"
 
-#include <unistd.h>
-
-#include <array>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -12,6 +9,7 @@
 #include "cluster/config/words.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/network_range.hpp"
+#include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -21,19 +19,13 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-std::string own_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 std::string at(const node_entry& node) {
   return "node " + node.name + " (" + node.host + "): ";
 }
 
 /// Whether a host is this machine because somebody said so, and not by a slip in /etc/hosts.
 bool means_this_machine(const std::string& host) {
-  return host == "localhost" || host == own_name() || is_loopback_address(host);
+  return host == "localhost" || host == host_name() || is_loopback_address(host);
 }
 
 /// Our address on the way to a node; nothing where the node is this machine.

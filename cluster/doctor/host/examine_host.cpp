@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 
+#include "messages/base/host_name.hpp"
 #include "messages/descriptor.hpp"
 
 namespace troupe::cluster::doctor {
@@ -118,9 +118,7 @@ folder_facts examine_folder(folder_facts asked) {
 
 host_facts examine_host(const requests::facts& asked) {
   host_facts out;
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  out.host = name.data();
+  out.host = host_name();
   out.container = container_of_this();
   out.uid = ::geteuid();
   if (const auto* const user = ::getpwuid(out.uid)) out.user = user->pw_name;

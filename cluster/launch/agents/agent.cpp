@@ -22,6 +22,7 @@
 #include "cluster/launch/agents/stream_seal.hpp"
 #include "cluster/launch/line_splitter.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "messages/base/host_name.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -90,12 +91,10 @@ class news_queue {
 };
 
 events::hello about_us(std::string build) {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
   const auto pages = static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES)));
   const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return {.build = std::move(build),
-          .host = host.data(),
+          .host = host_name(),
           .cores = std::thread::hardware_concurrency(),
           .memory_bytes = pages * page_bytes};
 }

@@ -12,14 +12,13 @@
 #include "cluster/training/pipeline/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/schedule/generators.hpp"
-#include "messages/base/format.hpp"
 
 namespace troupe::cluster {
 namespace {
 
 using row = std::array<std::string, 6>;
 
-constexpr double mebi = 1 << 20;
+using actors::in_mebi;
 
 std::string layers_of(const prepared_run& run, const engine::layer_range& range) {
   const auto& [first, last] = range;
@@ -42,10 +41,6 @@ std::string address_of(const cluster_config& cluster, const node_entry& node) {
   if (!node.network.empty()) return node.network;
   if (cluster.launch == launch_way::local) return "this machine";
   return cluster.network.empty() ? node.host : node.host + ", " + cluster.network;
-}
-
-std::string in_mebi(double bytes) {
-  return format("%.0f MiB", bytes / mebi);
 }
 
 /// What the program itself has in this process now; 0: the system does not say.

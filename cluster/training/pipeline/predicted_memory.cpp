@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/partition/cost_model.hpp"
@@ -19,12 +20,8 @@ constexpr double batches_at_trainer = 2;
 
 double largest_layer_bytes(const prepared_run& run) {
   double most = 0;
-  for (std::size_t i = 0; i < run.layers.size(); ++i) {
-    double bytes = 0;
-    for (const auto& each : tensors_of(run, {i, i + 1}))
-      bytes += static_cast<double>(each.tensor.nbytes());
-    most = std::max(most, bytes);
-  }
+  for (std::size_t i = 0; i < run.layers.size(); ++i)
+    most = std::max(most, static_cast<double>(actors::bytes_of(tensors_of(run, {i, i + 1}))));
   return most;
 }
 

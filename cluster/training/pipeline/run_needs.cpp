@@ -1,6 +1,7 @@
 #include "cluster/training/pipeline/run_needs.hpp"
 
 #include <utility>
+#include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/data_source.hpp"
@@ -8,15 +9,6 @@
 #include "engine/schedule/generators.hpp"
 
 namespace troupe::cluster {
-namespace {
-
-std::uint64_t bytes_of(const std::vector<engine::named_tensor>& tensors) {
-  std::uint64_t sum = 0;
-  for (const auto& each : tensors) sum += each.tensor.nbytes();
-  return sum;
-}
-
-}  // namespace
 
 result<doctor::run_needs> needs_of_run(const application& program, const trainer_config& config) {
   auto data = open_data_here(program, config);
@@ -37,15 +29,14 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
                         .wraps = layout->chunks > 1};
   std::uint64_t saved = 0;
   for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
-    std::uint64_t all = 0;
+    std::vector<engine::layer_range> slices;
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
       const auto& range = run->ranges[layout->virtual_stage_of({stage, chunk})];
-      const auto parameters = bytes_of(parameters_of(*run, range));
-      const auto tensors = bytes_of(tensors_of(*run, range));
-      all += tensors + parameters * (1 + *slots);
-      saved += tensors + (config.train.save_state ? parameters * *slots : 0);
+      slices.push_back(range);
+      saved += actors::bytes_of(tensors_of(*run, range));
+      if (config.train.save_state) saved += actors::bytes_of(parameters_of(*run, range)) * *slots;
     }
-    out.stage_bytes.push_back(all);
+    out.stage_bytes.push_back(actors::least_training_bytes(run->layers, slices, *slots));
   }
   if (!config.train.save.empty()) out.saved_bytes = saved;
   return out;

@@ -1,7 +1,6 @@
 #include "cluster/training/saving/checkpoint_folder.hpp"
 
 #include <fcntl.h>
-#include <sodium.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "cluster/config/trainer_config.hpp"
+#include "cluster/launch/file_digest.hpp"
 #include "cluster/training/saving/weights_digest.hpp"
 #include "engine/state/atomic_file.hpp"
 #include "engine/state/safetensors.hpp"
@@ -61,24 +61,10 @@ result<void> sync_folder(const fs::path& folder) {
 }
 
 result<checkpoint_manifest::file> checksum_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return fail(errc::bad_data, file.string() + " cannot be read: " + std::strerror(errno));
-  crypto_generichash_state state;
-  crypto_generichash_init(&state, nullptr, 0, checksum_bytes);
-  checkpoint_manifest::file out;
-  std::vector<char> run(std::size_t{1} << 20);
-  while (in.read(run.data(), static_cast<std::streamsize>(run.size())), in.gcount() > 0) {
-    const auto count = static_cast<std::size_t>(in.gcount());
-    crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(run.data()), count);
-    out.bytes += count;
-  }
-  if (in.bad()) return fail(errc::bad_data, file.string() + " cannot be read to its end");
-  std::array<unsigned char, checksum_bytes> sum{};
-  crypto_generichash_final(&state, sum.data(), sum.size());
-  out.checksum.resize(2 * checksum_bytes + 1);
-  sodium_bin2hex(out.checksum.data(), out.checksum.size(), sum.data(), sum.size());
-  out.checksum.pop_back();
-  return out;
+  auto digest = digest_of_file(file, checksum_bytes);
+  if (!digest)
+    return fail(errc::bad_data, file.string() + " cannot be read: " + digest.error().text);
+  return checkpoint_manifest::file{digest->bytes, std::move(digest->digits)};
 }
 
 std::string to_text(const checkpoint_manifest& manifest) {
