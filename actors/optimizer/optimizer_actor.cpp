@@ -16,6 +16,7 @@
 #include "actors/detached.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/base/torch_error.hpp"
@@ -122,6 +123,17 @@ caf::result<kept_state> on_read(self_pointer self, const read_state& what) {
   return kept_state{std::move(*piece)};
 }
 
+caf::result<state_copied> on_copy(self_pointer self) {
+  auto& state = self->state;
+  const at::NoGradGuard no_grad;
+  state_copied out;
+  for (std::size_t i = 0; i < state.parameters.size(); ++i)
+    out.tensors.push_back({state.names[i], state.parameters[i].detach().clone()});
+  for (auto& [name, tensor] : optimizers::to_named(state.slots, state.names))
+    out.tensors.push_back({name, tensor.clone()});
+  return out;
+}
+
 optimizer_actor::behavior_type optimizer_behavior(
     self_pointer self, const std::shared_ptr<optimizer_parts>& given,
     const std::shared_ptr<std::vector<optimizers::param_group>>& groups) {
@@ -148,6 +160,7 @@ optimizer_actor::behavior_type optimizer_behavior(
       [self, name](const read_state& what) {
         return answering(name, [&] { return on_read(self, what); });
       },
+      [self, name](const copy_state&) { return answering(name, [&] { return on_copy(self); }); },
   };
 }
 

@@ -14,9 +14,11 @@
 #include "actors/base/failure.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/pipeline/data_actor.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/stage_needs.hpp"
+#include "actors/recovery/keeper_actor.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/model.hpp"
@@ -29,7 +31,8 @@ namespace {
 struct host_state {
   host_parts parts;
   std::vector<stage_actor> stages;
-  data_actor data;  // null: they are elsewhere
+  data_actor data;      // null: they are elsewhere
+  keeper_actor keeper;  // null: nobody has asked for one
 };
 
 using self_pointer = host_actor::stateful_pointer<host_state>;
@@ -121,10 +124,21 @@ caf::result<data_opened> on_open(self_pointer self, const open_data& order) {
   return data_opened{caf::actor_cast<caf::strong_actor_ptr>(state.data)};
 }
 
+keeper_opened on_open_keeper(self_pointer self) {
+  auto& keeper = self->state.keeper;
+  if (!keeper) keeper = spawn_keeper(self->system());
+  return {caf::actor_cast<caf::strong_actor_ptr>(keeper)};
+}
+
+void end_stages(host_state& state) {
+  for (const auto& stage : std::exchange(state.stages, {}))
+    caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
+}
+
 void on_shut_down(self_pointer self) {
   if (self->state.data) caf::anon_send_exit(self->state.data, caf::exit_reason::user_shutdown);
-  for (const auto& stage : self->state.stages)
-    caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
+  if (self->state.keeper) caf::anon_send_exit(self->state.keeper, caf::exit_reason::user_shutdown);
+  end_stages(self->state);
   if (self->state.parts.on_shut_down) self->state.parts.on_shut_down();
   self->quit(caf::exit_reason::user_shutdown);
 }
@@ -137,6 +151,11 @@ host_actor::behavior_type host_behavior(self_pointer self,
   return {
       [self](const build_stage& order) { return on_build(self, order); },
       [self](const open_data& order) { return on_open(self, order); },
+      [self](const open_keeper&) { return on_open_keeper(self); },
+      [self](const drop_stages&) {
+        end_stages(self->state);
+        return acknowledged{};
+      },
       [self](const shut_down&) { on_shut_down(self); },
   };
 }

@@ -40,7 +40,7 @@ class run_state {
     if (events_.on_trained) {
       if (auto done = events_.on_trained(finished_); !done) return tl::unexpected(done.error());
     }
-    if (run_.evaluate && finished_ > run_.steps_before && !leaves()) {
+    if (run_.evaluate && (finished_ > run_.steps_before || !run_.evaluated_before) && !leaves()) {
       if (auto done = evaluate(); !done) return tl::unexpected(done.error());
     }
     // What was abandoned ends in order, before the stages do.
@@ -51,6 +51,10 @@ class run_state {
 
  private:
   result<void> train_steps() {
+    const auto before = run_.steps_before;
+    if (!run_.evaluated_before && before < run_.steps && evaluation_due(before)) {
+      if (auto done = evaluate(); !done || abandoned_) return done;
+    }
     for (std::uint64_t step = run_.steps_before + 1; step <= run_.steps; ++step) {
       if (events_.should_stop()) break;
       if (auto begun = begin(step); !begun) return begun;

@@ -21,6 +21,8 @@ struct training {
   bool evaluate = true;              ///< After `evaluate_every` steps and at the end.
   std::uint64_t evaluate_every = 0;  ///< 0: after each pass over the data.
   std::int64_t labels = 1;           ///< Of a sample: tokens of a sequence.
+  /// The run has been behind `steps_before` before, and evaluated there already, if that was due.
+  bool evaluated_before = true;
   std::function<double(std::uint64_t step)> learning_rate;
 };
 

@@ -251,6 +251,10 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
        number(
            [](auto& c) -> auto& { return c.train.hang_timeout; }, 0, unbounded),
        ""},
+      of_stages({"train", "on_fault", "--on-fault", "", "KIND",
+                 "What a lost stage does: end the run, or have it go on with another process from "
+                 "the last update that all stages share, to the same bits",
+                 choice([](auto& c) -> auto& { return c.train.on_fault; }), ""}),
       {"train", "save", "--save", "", "FILE",
        "File for the weights (safetensors) after the last step, also of an interrupted run",
        text([](auto& c) -> auto& { return c.train.save; }), ""},

@@ -30,6 +30,7 @@ enum class network : std::uint8_t { sealed, trusted };
 using lr_schedule = optimizers::rate_curve;
 enum class partition : std::uint8_t { even, automatic, cuts };
 enum class nan_policy : std::uint8_t { stop, skip };
+enum class fault_policy : std::uint8_t { stop, recover };
 
 /// The word that a user writes for a value ("cross-entropy", "auto").
 [[nodiscard]] std::string_view name_of(placement value) noexcept;
@@ -112,6 +113,7 @@ struct train_config {
   bool verify = false;                 ///< Compare one step with one process first.
   double verify_tolerance = 0;         ///< As a share of a tensor's largest entry; 0: every bit.
   nan_policy on_nan = nan_policy::stop;
+  fault_policy on_fault = fault_policy::stop;
   std::optional<double> loss_scale = {};  ///< 0: dynamic; nothing: see `loss_scale_of`.
   std::uint32_t loss_scale_interval = engine::loss_scaler().interval;
   double hang_timeout =

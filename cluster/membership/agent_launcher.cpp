@@ -94,6 +94,8 @@ class agent_launcher final : public node_launcher {
 
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
   result<void> start(const std::string& name, const std::string& trainer) override;
+  result<void> replace(const std::string& lost, const std::string& by,
+                       const std::string& trainer) override;
   std::optional<std::string> failure() const override;
   void join(bool in_order) override;
   void kill() override { group_->kill(); }  // agents end with their streams
@@ -352,6 +354,11 @@ result<void> agent_launcher::start(const std::string& name, const std::string& t
                                .working_folder = at->what.working_folder.string(),
                                .secret = to_digits(link_.secret)}));
   return {};
+}
+
+result<void> agent_launcher::replace(const std::string& lost, const std::string& /*by*/,
+                                     const std::string& /*trainer*/) {
+  return fail(errc::bad_config, lost + " was started by an agent, which starts no other");
 }
 
 std::optional<std::string> agent_launcher::failure() const {

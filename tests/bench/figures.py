@@ -22,6 +22,9 @@ class Quantity(float):
         made.unit = unit
         return made
 
+    def __getnewargs__(self) -> tuple[float, str]:
+        return float(self), self.unit
+
     unit: str
 
 
