@@ -116,7 +116,7 @@ result<stage_recovery::point> stage_recovery::try_once(const error& why) {
   if (lost.empty()) return tl::unexpected(why);
   const auto told = group_.explain(why);
   if (++in_vain_ > most_in_vain)
-    return fail(errc::peer_lost, told.text + "; the run was lost " + std::to_string(in_vain_) +
+    return fail(errc::handler_failed, told.text + "; the run was lost " + std::to_string(in_vain_) +
                                      " times behind step " + std::to_string(last_step_));
   log::warning(told.text + "; it is replaced");
   for (const auto place : lost) keepers_.at(place) = nullptr;

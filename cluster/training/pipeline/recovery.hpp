@@ -37,8 +37,8 @@ class stage_recovery {
 
   /// After `why`: replaces what was lost, and says where the run can go on from. The stages of
   /// before have been told to end on all nodes. Errors: `why`, where no node was lost; stale where
-  /// no version is kept of all stages; those of replacing a node; peer_lost when the run has come
-  /// here more than `most_in_vain` times without a newer version.
+  /// no version is kept of all stages; those of replacing a node; handler_failed when the run has
+  /// come here more than `most_in_vain` times without a newer version.
   [[nodiscard]] result<point> recover(const error& why);
   static constexpr int most_in_vain = 3;
 

@@ -157,7 +157,7 @@ actors::training training_of(const trainer_config& config, const prepared_run& r
           .evaluate = config.train.eval,
           .evaluate_every = config.train.eval_every,
           .labels = run.data->labels_per_sample(),
-          .evaluated_before = from.versions.empty() || told.evaluated >= from.steps_before,
+          .evaluated = told.evaluated,
           .learning_rate = [optimizer = config.optimizer, total = run.steps](std::uint64_t u) {
             return learning_rate(optimizer, u, total);
           }};
@@ -393,7 +393,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   std::move(*report),
                   std::move(*keeper),
                   std::move(*recovery),
-                  {.losses = {}, .steps = run.steps_before}};
+                  {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
   return train_to_end(parts, {.steps_before = run.steps_before, .scaler = run.scaler});
 }
 

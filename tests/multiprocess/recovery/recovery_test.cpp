@@ -3,8 +3,11 @@
 
 #include <signal.h>
 
+#include <algorithm>
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +16,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "engine/state/safetensors.hpp"
@@ -34,22 +39,45 @@ words with(words run, const words& more) {
   return run;
 }
 
-/// An optimizer with state, a rate that follows a curve, norms that couple the stages, and an update
-/// every second step.
+/// An optimizer with state, a rate that follows a curve, norms that couple the stages, and an
+/// update every second step.
 words training(const words& more) {
-  return with({"--model",    "resnet18",  "--data",          "synthetic:3x32x32:10:48",
-               "--batch-size", "8",       "--optimizer",     "adam",
-               "--lr",       "0.01",      "--lr-schedule",   "cosine",
-               "--micro-batches", "2",    "--clip-norm",     "1",
-               "--steps",    "12",        "--accumulate",    "2",
-               "--no-eval",  "--save-state"},
+  return with({"--model",
+               "resnet18",
+               "--data",
+               "synthetic:3x32x32:10:48",
+               "--batch-size",
+               "8",
+               "--optimizer",
+               "adam",
+               "--lr",
+               "0.01",
+               "--lr-schedule",
+               "cosine",
+               "--micro-batches",
+               "2",
+               "--clip-norm",
+               "1",
+               "--steps",
+               "12",
+               "--accumulate",
+               "2",
+               "--no-eval",
+               "--save-state"},
               more);
 }
 
 /// The process of a run's stage, whichever it is now; 0: there is none.
 pid_t process_of(pid_t program, const std::string& stage) {
   pid_t found = 0;
-  for (const auto pid : tests::children_of(program)) {
+  std::vector<pid_t> children;
+  std::error_code gone;
+  for (fs::directory_iterator each("/proc/" + std::to_string(program) + "/task", gone), end;
+       !gone && each != end; each.increment(gone)) {
+    std::ifstream list(each->path() / "children");
+    for (pid_t child = 0; list >> child;) children.push_back(child);
+  }
+  for (const auto pid : children) {
     std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
     const std::string line(std::istreambuf_iterator<char>(in), {});
     const auto at = line.find(stage);
@@ -65,18 +93,46 @@ struct fault {
   int signal = SIGKILL;
 };
 
-/// Sends a signal to a stage's process when a step was told, once each.
-std::function<void(pid_t, std::string_view)> at_steps(std::map<int, fault> faults) {
-  return [faults = std::move(faults)](pid_t program, std::string_view line) mutable {
-    if (line.find("step ") != 0) return;
-    const auto found = faults.find(std::atoi(line.substr(5).data()));
-    if (found == faults.end()) return;
-    const auto pid = process_of(program, found->second.stage);
-    REQUIRE(pid != 0);
-    ::kill(pid, found->second.signal);
-    faults.erase(found);
-  };
+/// The steps that a run's JSON lines tell, in their order; an evaluation is 0.
+std::vector<int> steps_in(const fs::path& json) {
+  std::vector<int> steps;
+  std::ifstream in(json);
+  for (std::string line; std::getline(in, line);)
+    steps.push_back(line.find("{\"step\":") == 0 ? std::atoi(&line[8]) : 0);
+  return steps;
 }
+
+/// Sends signals to stages' processes once a run's JSON lines tell so many, each once, in order.
+class saboteur {
+ public:
+  saboteur(fs::path json, std::map<std::size_t, fault> faults)
+      : watch_([this, json = std::move(json), faults = std::move(faults)] {
+          for (const auto& [lines, what] : faults) {
+            while (!over_ && (program_ == 0 || steps_in(json).size() < lines))
+              std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            pid_t pid = 0;
+            while (!over_ && (pid = process_of(program_, what.stage)) == 0)
+              std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            if (!over_ && ::kill(pid, what.signal) == 0) ++done_;
+          }
+        }) {}
+  saboteur(const saboteur&) = delete;
+  saboteur& operator=(const saboteur&) = delete;
+  ~saboteur() {
+    over_ = true;
+    watch_.join();
+  }
+
+  /// For run_program.
+  void operator()(pid_t program, std::string_view) { program_ = program; }
+  [[nodiscard]] std::size_t done() const { return done_; }
+
+ private:
+  std::atomic<pid_t> program_ = 0;
+  std::atomic<bool> over_ = false;
+  std::atomic<std::size_t> done_ = 0;
+  std::thread watch_;  // last: it uses the rest
+};
 
 void check_same(const fs::path& one, const fs::path& other) {
   const auto first = engine::load_safetensors(one);
@@ -97,38 +153,37 @@ int count_of(const std::string& text, std::string_view what) {
   return count;
 }
 
-/// The numbers of the steps that were told, in their order.
-std::vector<int> steps_told(const program_outcome& outcome) {
-  std::vector<int> steps;
-  for (std::size_t at = 0; at != std::string::npos; at = outcome.err.find('\n', at)) {
-    if (at > 0) ++at;
-    if (outcome.err.compare(at, 5, "step ") == 0) steps.push_back(std::atoi(&outcome.err[at + 5]));
-  }
-  return steps;
-}
-
 const words recovering{"--on-fault", "recover"};
 
-/// A run with faults has the weights and state of the same run without: `run` is its command line.
-program_outcome check_run(const words& run, const std::map<int, fault>& faults) {
+/// A run with faults has the weights and state of the same run without, and tells the same steps:
+/// `run` is its command line, the faults come after so many steps.
+program_outcome check_run(const std::string& program, const words& run,
+                          const std::map<std::size_t, fault>& faults) {
   const scratch_folder folder;
   const tests::scratch_memory memory;
-  const auto calm = run_program(with(run, {"--save", folder / "calm"}));
+  const auto calm = run_other(
+      program, with(run, {"--save", folder / "calm", "--json", folder / "calm.json", "--verbose"}));
   INFO(calm.err);
   REQUIRE(calm.code == 0);
-  const auto outcome =
-      run_program(with(with(run, recovering), {"--save", folder / "stormy"}), at_steps(faults));
+  saboteur watch(folder / "stormy.json", faults);
+  const auto outcome = run_other(program,
+                                 with(with(run, recovering), {"--save", folder / "stormy", "--json",
+                                                              folder / "stormy.json", "--verbose"}),
+                                 std::ref(watch));
   UNSCOPED_INFO(outcome.err);
   CHECK(outcome.code == 0);
+  CHECK(watch.done() == faults.size());
   CHECK(count_of(outcome.err, "the run goes on behind step") == static_cast<int>(faults.size()));
   CHECK_THAT(outcome.err, !ContainsSubstring("was computed again, and its loss is"));
-  std::vector<int> all;
-  for (int step = 1; step <= 12; ++step) all.push_back(step);
-  CHECK(steps_told(outcome) == all);
+  CHECK(steps_in(folder / "stormy.json") == steps_in(folder / "calm.json"));
   check_same(folder / "calm", folder / "stormy");
-  check_same((folder / "calm") + ".state.safetensors", (folder / "stormy") + ".state.safetensors");
+  check_same(folder / "calm.state.safetensors", folder / "stormy.state.safetensors");
   CHECK(memory.left().empty());
   return outcome;
+}
+
+program_outcome check_run(const words& run, const std::map<std::size_t, fault>& faults) {
+  return check_run(TROUPE_PROGRAM, run, faults);
 }
 
 }  // namespace
@@ -146,10 +201,10 @@ TEST_CASE("A run whose stage is killed goes on to the bits of one that nothing h
 
 TEST_CASE("A run goes on however often it loses a stage, if it comes forward in between") {
   check_run(training({"--stages", "3", "--schedule", "zb-h1"}), {{2, {.stage = "stage-2"}},
-                                                                  {4, {.stage = "stage-0"}},
-                                                                  {6, {.stage = "stage-1"}},
-                                                                  {9, {.stage = "stage-1"}},
-                                                                  {11, {.stage = "stage-2"}}});
+                                                                 {4, {.stage = "stage-0"}},
+                                                                 {6, {.stage = "stage-1"}},
+                                                                 {9, {.stage = "stage-1"}},
+                                                                 {11, {.stage = "stage-2"}}});
 }
 
 TEST_CASE("A stage that is stopped is replaced like one that is dead") {
@@ -165,38 +220,42 @@ TEST_CASE("The only stage of a run is replaced from what the trainer keeps") {
 TEST_CASE("Replicas and a dynamic loss scale survive the loss of a stage") {
   check_run(training({"--stages", "2", "--replicas", "2", "--loss-scale", "dynamic",
                       "--loss-scale-interval", "3"}),
-            {{3, {.stage = "stage-0 of replica 2"}}, {7, {.stage = "stage-1"}}});
+            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}});
 }
 
-TEST_CASE("An evaluation that is interrupted by a loss is made once") {
+TEST_CASE("Evaluations are made once, also where a stage is lost in one") {
+  for (const std::size_t lines : {3, 4})  // the third step, which an evaluation follows, and that
+    check_run({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8",
+               "--steps", "6", "--stages", "2", "--eval-every", "3", "--save-state"},
+              {{lines, {.stage = "stage-1"}}});
+}
+
+TEST_CASE("Dropout and tied weights survive the loss of a stage") {
   const scratch_folder folder;
-  const words run{"--model",  "resnet18", "--data",       "synthetic:3x32x32:10:48",
-                  "--batch-size", "8",    "--steps",      "6",
-                  "--stages", "2",        "--eval-every", "3"};
-  const auto calm = run_program(with(run, {"--save", folder / "calm"}));
-  REQUIRE(calm.code == 0);
-  bool done = false;
-  const auto at_third = [&](pid_t program, std::string_view line) {
-    if (done || line.find("step 3 ") != 0) return;
-    done = true;
-    ::kill(process_of(program, "stage-1"), SIGKILL);  // step 3 is over: the evaluation begins
-  };
-  const auto outcome =
-      run_program(with(with(run, recovering), {"--save", folder / "stormy"}), at_third);
-  INFO(outcome.err);
-  CHECK(outcome.code == 0);
-  CHECK(count_of(outcome.err, "accuracy") == count_of(calm.err, "accuracy"));
-  check_same(folder / "calm", folder / "stormy");
+  const std::string text = folder / "text.txt";
+  std::ofstream out(text);
+  for (int i = 0; i < 400; ++i) out << "All the world is a stage, number " << i;
+  out.close();
+  check_run(TROUPE_TRANSFORMER,
+            {"--data",    "text:" + text, "--context", "16",        "--batch-size",
+             "8",         "--steps",      "8",         "--stages",  "2",
+             "--dropout", "0.2",          "--width",   "32",        "--heads",
+             "2",         "--layers",     "4",         "--no-eval", "--save-state"},
+            {{3, {.stage = "stage-1"}}, {6, {.stage = "stage-0"}}});
 }
 
 TEST_CASE("A stage that is lost with the node that kept it ends the run, which says so") {
+  const scratch_folder folder;
   bool done = false;
-  const auto both = [&](pid_t program, std::string_view line) {
-    if (done || line.find("step 3 ") != 0) return;
+  const auto both = [&](pid_t program, std::string_view) {
+    if (done || steps_in(folder / "steps").size() < 2) return;
     done = true;
     for (const auto pid : tests::children_of(program)) ::kill(pid, SIGKILL);
   };
-  const auto outcome = run_program(with(training({"--stages", "2"}), recovering), both);
+  auto run = training(
+      {"--stages", "2", "--json", folder / "steps", "--verbose", "--save", folder / "weights"});
+  std::ranges::replace(run, std::string("12"), std::string("100000"));
+  const auto outcome = run_program(with(run, recovering), both);
   INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("was killed by signal 9 (SIGKILL)") &&
@@ -205,34 +264,25 @@ TEST_CASE("A stage that is lost with the node that kept it ends the run, which s
 
 TEST_CASE("A stage that is lost again and again without progress ends the run") {
   const auto always = [](pid_t program, std::string_view line) {
-    if (line.find("step 1 ") == 0 || line.find("the run goes on behind") != std::string_view::npos)
+    if (line.find("step 1/") == 0 || line.find("the run goes on behind") != std::string_view::npos)
       ::kill(process_of(program, "stage-1"), SIGKILL);
   };
-  const auto outcome = run_program(with(training({"--stages", "2"}), recovering), always);
+  const scratch_folder folder;
+  auto run = training({"--stages", "2", "--save", folder / "weights"});
+  std::ranges::replace(run, std::string("12"), std::string("100000"));
+  const auto outcome = run_program(with(run, recovering), always);
   INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("was killed by signal 9 (SIGKILL)") &&
                                       ContainsSubstring("times behind step"));
 }
 
-TEST_CASE("Dropout and tied weights survive the loss of a stage") {
-  const scratch_folder folder;
-  const auto text = folder / "text.txt";
-  std::ofstream out(text);
-  for (int i = 0; i < 400; ++i) out << "All the world is a stage, number " << i;
-  out.close();
-  const words run{"--data",    "text:" + std::string(text),
-                  "--context", "16", "--batch-size", "8",   "--steps",    "8",
-                  "--stages",  "2",  "--dropout",    "0.2", "--width",    "32",
-                  "--heads",   "2",  "--layers",     "4",   "--no-eval",  "--save-state"};
-  const auto calm = run_other(TROUPE_TRANSFORMER, with(run, {"--save", folder / "calm"}));
-  INFO(calm.err);
-  REQUIRE(calm.code == 0);
-  const auto outcome =
-      run_other(TROUPE_TRANSFORMER, with(with(run, recovering), {"--save", folder / "stormy"}),
-                at_steps({{3, {.stage = "stage-1"}}, {6, {.stage = "stage-0"}}}));
-  INFO(outcome.err);
-  CHECK(outcome.code == 0);
-  CHECK(count_of(outcome.err, "the run goes on behind step") == 2);
-  check_same(folder / "calm", folder / "stormy");
+TEST_CASE("Stages that nobody can replace are refused before the run") {
+  for (const words& wrong : {words{"--stages-in", "threads"}, words{"--data-node", "stage-0"}}) {
+    const auto outcome =
+        run_program(with(with(training({"--save", "weights"}), recovering), wrong));
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring("--on-fault"));
+  }
 }
