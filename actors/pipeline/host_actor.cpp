@@ -32,7 +32,7 @@ struct host_state {
   data_actor data;  // null: they are elsewhere
 };
 
-using self_pointer = host_actor::stateful_pointer<host_state>;
+using host_pointer = host_actor::stateful_pointer<host_state>;
 
 /// `recompute`: of the whole model.
 model_slice slice_of(engine::model layers, engine::layer_range which,
@@ -98,14 +98,14 @@ result<engine::stage_options> stage_options(const build_stage& order,
                                .idle_cores = order.idle_cores};
 }
 
-caf::result<stage_built> on_build(self_pointer self, const build_stage& order) {
+caf::result<stage_built> on_build(host_pointer self, const build_stage& order) {
   auto stage = build(self->system(), order, self->state.parts);
   if (!stage) return to_caf(stage.error());
   self->state.stages.push_back(*stage);
   return stage_built{caf::actor_cast<caf::strong_actor_ptr>(*stage)};
 }
 
-caf::result<data_opened> on_open(self_pointer self, const open_data& order) {
+caf::result<data_opened> on_open(host_pointer self, const open_data& order) {
   auto& state = self->state;
   if (state.data) return to_caf(error{errc::bad_config, "the data are open already"});
   auto source = engine::open_dataset({.source = order.source,
@@ -121,7 +121,7 @@ caf::result<data_opened> on_open(self_pointer self, const open_data& order) {
   return data_opened{caf::actor_cast<caf::strong_actor_ptr>(state.data)};
 }
 
-void on_shut_down(self_pointer self) {
+void on_shut_down(host_pointer self) {
   if (self->state.data) caf::anon_send_exit(self->state.data, caf::exit_reason::user_shutdown);
   for (const auto& stage : self->state.stages)
     caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
@@ -129,7 +129,7 @@ void on_shut_down(self_pointer self) {
   self->quit(caf::exit_reason::user_shutdown);
 }
 
-host_actor::behavior_type host_behavior(self_pointer self,
+host_actor::behavior_type host_behavior(host_pointer self,
                                         const std::shared_ptr<host_parts>& given) {
   self->state.parts = std::move(*given);
   end_when_thrown(*self, "the host of stages");

@@ -13,14 +13,14 @@
 namespace troupe::actors {
 namespace {
 
-struct coordinator_state {
+struct step_coordinator_state {
   engine::step_coordinator_core core;
   std::map<engine::step_key, std::vector<caf::typed_response_promise<step_decision>>> waiting;
 };
 
-using self_pointer = step_coordinator_actor::stateful_pointer<coordinator_state>;
+using step_coordinator_pointer = step_coordinator_actor::stateful_pointer<step_coordinator_state>;
 
-caf::result<step_decision> on_vote(self_pointer self, const step_vote& vote) {
+caf::result<step_decision> on_vote(step_coordinator_pointer self, const step_vote& vote) {
   auto& state = self->state;
   const auto decision = state.core.hear(vote);
   if (!decision) return to_caf(decision.error());
@@ -32,8 +32,8 @@ caf::result<step_decision> on_vote(self_pointer self, const step_vote& vote) {
   return promise;
 }
 
-step_coordinator_actor::behavior_type coordinator_behavior(
-    self_pointer self, const engine::step_coordinator_rules& rules) {
+step_coordinator_actor::behavior_type step_coordinator_behavior(
+    step_coordinator_pointer self, const engine::step_coordinator_rules& rules) {
   self->state.core = engine::step_coordinator_core(rules);
   end_when_thrown(*self, "the coordinator of the steps");
   return {
@@ -49,7 +49,7 @@ step_coordinator_actor::behavior_type coordinator_behavior(
 
 step_coordinator_actor spawn_step_coordinator(caf::actor_system& system,
                                               const engine::step_coordinator_rules& rules) {
-  return system.spawn(coordinator_behavior, rules);
+  return system.spawn(step_coordinator_behavior, rules);
 }
 
 }  // namespace troupe::actors
