@@ -42,7 +42,7 @@ struct optimizer_state {
   optimizers::named_tensors loaded;
 };
 
-using self_pointer = optimizer_actor::stateful_pointer<optimizer_state>;
+using optimizer_pointer = optimizer_actor::stateful_pointer<optimizer_state>;
 
 /// Runs an update: torch's exceptions end here.
 template <class Body>
@@ -71,7 +71,7 @@ result<void> step(optimizer_state& state, const apply_gradients& order) {
   return stepped;
 }
 
-caf::result<applied> on_apply(self_pointer self, const apply_gradients& order) {
+caf::result<applied> on_apply(optimizer_pointer self, const apply_gradients& order) {
   auto& state = self->state;
   const engine::activity_scope scope(*state.doing,
                                      {.kind = engine::work_kind::update, .step = order.step});
@@ -81,7 +81,7 @@ caf::result<applied> on_apply(self_pointer self, const apply_gradients& order) {
   return applied{state.version, std::chrono::duration<double>(steady_clock::now() - begin).count()};
 }
 
-caf::result<acknowledged> on_load(self_pointer self, const load_state& from) {
+caf::result<acknowledged> on_load(optimizer_pointer self, const load_state& from) {
   auto& state = self->state;
   const auto refuse = [&](const error& why) {
     return to_caf({why.code, state.name + ": " + why.text});
@@ -113,7 +113,7 @@ tensor_piece forms_of(const std::vector<engine::named_tensor>& list, const list_
   return piece;
 }
 
-caf::result<kept_state> on_read(self_pointer self, const read_state& what) {
+caf::result<kept_state> on_read(optimizer_pointer self, const read_state& what) {
   std::vector<engine::named_tensor> all;
   for (auto& [name, tensor] : optimizers::to_named(self->state.slots, self->state.names))
     all.push_back({name, tensor});
@@ -135,7 +135,7 @@ caf::result<state_copied> on_copy(self_pointer self) {
 }
 
 optimizer_actor::behavior_type optimizer_behavior(
-    self_pointer self, const std::shared_ptr<optimizer_parts>& given,
+    optimizer_pointer self, const std::shared_ptr<optimizer_parts>& given,
     const std::shared_ptr<std::vector<optimizers::param_group>>& groups) {
   static_cast<void>(at::get_num_threads());
   at::set_num_threads(given->threads);

@@ -35,7 +35,7 @@ struct host_state {
   keeper_actor keeper;  // null: nobody has asked for one
 };
 
-using self_pointer = host_actor::stateful_pointer<host_state>;
+using host_pointer = host_actor::stateful_pointer<host_state>;
 
 /// `recompute`: of the whole model.
 model_slice slice_of(engine::model layers, engine::layer_range which,
@@ -101,14 +101,14 @@ result<engine::stage_options> stage_options(const build_stage& order,
                                .idle_cores = order.idle_cores};
 }
 
-caf::result<stage_built> on_build(self_pointer self, const build_stage& order) {
+caf::result<stage_built> on_build(host_pointer self, const build_stage& order) {
   auto stage = build(self->system(), order, self->state.parts);
   if (!stage) return to_caf(stage.error());
   self->state.stages.push_back(*stage);
   return stage_built{caf::actor_cast<caf::strong_actor_ptr>(*stage)};
 }
 
-caf::result<data_opened> on_open(self_pointer self, const open_data& order) {
+caf::result<data_opened> on_open(host_pointer self, const open_data& order) {
   auto& state = self->state;
   if (state.data) return to_caf(error{errc::bad_config, "the data are open already"});
   auto source = engine::open_dataset({.source = order.source,
@@ -124,7 +124,7 @@ caf::result<data_opened> on_open(self_pointer self, const open_data& order) {
   return data_opened{caf::actor_cast<caf::strong_actor_ptr>(state.data)};
 }
 
-keeper_opened on_open_keeper(self_pointer self) {
+keeper_opened on_open_keeper(host_pointer self) {
   auto& keeper = self->state.keeper;
   if (!keeper) keeper = spawn_keeper(self->system());
   return {caf::actor_cast<caf::strong_actor_ptr>(keeper)};
@@ -135,7 +135,7 @@ void end_stages(host_state& state) {
     caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
 }
 
-void on_shut_down(self_pointer self) {
+void on_shut_down(host_pointer self) {
   if (self->state.data) caf::anon_send_exit(self->state.data, caf::exit_reason::user_shutdown);
   if (self->state.keeper) caf::anon_send_exit(self->state.keeper, caf::exit_reason::user_shutdown);
   end_stages(self->state);
@@ -143,7 +143,7 @@ void on_shut_down(self_pointer self) {
   self->quit(caf::exit_reason::user_shutdown);
 }
 
-host_actor::behavior_type host_behavior(self_pointer self,
+host_actor::behavior_type host_behavior(host_pointer self,
                                         const std::shared_ptr<host_parts>& given) {
   self->state.parts = std::move(*given);
   end_when_thrown(*self, "the host of stages");

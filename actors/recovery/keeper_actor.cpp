@@ -19,40 +19,40 @@ struct keeper_state {
   std::map<std::uint32_t, kept_versions> stages;
 };
 
-using self_pointer = keeper_actor::stateful_pointer<keeper_state>;
+using keeper_pointer = keeper_actor::stateful_pointer<keeper_state>;
 
-constexpr auto what_it_is = "the keeper of versions";
+constexpr auto keeper_name = "the keeper of versions";
 
-caf::error refusal(std::uint32_t stage, const error& why) {
-  return to_caf({why.code, std::string(what_it_is) + ": of stage " + std::to_string(stage) + ": " +
+caf::error keeper_refusal(std::uint32_t stage, const error& why) {
+  return to_caf({why.code, std::string(keeper_name) + ": of stage " + std::to_string(stage) + ": " +
                                why.text});
 }
 
-caf::result<acknowledged> on_store(self_pointer self, const store_version& what) {
+caf::result<acknowledged> on_store(keeper_pointer self, const store_version& what) {
   if (auto added = self->state.stages[what.stage].add(what.step, what.piece); !added)
-    return refusal(what.stage, added.error());
+    return keeper_refusal(what.stage, added.error());
   return acknowledged{};
 }
 
-caf::result<version_piece> on_fetch(self_pointer self, const fetch_version& what) {
+caf::result<version_piece> on_fetch(keeper_pointer self, const fetch_version& what) {
   const auto version = self->state.stages[what.stage].at(what.step);
-  if (!version) return refusal(what.stage, version.error());
+  if (!version) return keeper_refusal(what.stage, version.error());
   auto piece = cut_piece(**version, what.from, what.most, piece_tensors::shared);
-  if (!piece) return refusal(what.stage, piece.error());
+  if (!piece) return keeper_refusal(what.stage, piece.error());
   return version_piece{std::move(*piece)};
 }
 
-keeper_actor::behavior_type keeper_behavior(self_pointer self) {
-  end_when_thrown(*self, what_it_is);
+keeper_actor::behavior_type keeper_behavior(keeper_pointer self) {
+  end_when_thrown(*self, keeper_name);
   return {
       [self](const store_version& what) {
-        return answering(what_it_is, [&] { return on_store(self, what); });
+        return answering(keeper_name, [&] { return on_store(self, what); });
       },
       [self](const list_versions& what) {
         return versions_kept{self->state.stages[what.stage].steps()};
       },
       [self](const fetch_version& what) {
-        return answering(what_it_is, [&] { return on_fetch(self, what); });
+        return answering(keeper_name, [&] { return on_fetch(self, what); });
       },
   };
 }

@@ -15,10 +15,6 @@
 namespace troupe::engine {
 namespace {
 
-std::filesystem::path folder_of(const std::filesystem::path& file) {
-  return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
-}
-
 // Some file systems (network, FUSE) cannot sync a folder, and one that we may not read cannot be
 // opened: nothing more can be done there.
 bool sync_folder(const std::filesystem::path& folder) {

@@ -15,16 +15,13 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/base/bad_file.hpp"
 #include "engine/state/atomic_file.hpp"
 #include "engine/state/mapped_file.hpp"
 #include "engine/state/safetensors_header.hpp"
 
 namespace troupe::engine {
 namespace {
-
-tl::unexpected<error> bad_file(const std::filesystem::path& file, const std::string& what) {
-  return fail(errc::bad_data, file.string() + " " + what);
-}
 
 struct opened_file {
   std::shared_ptr<mapped_file> mapped;

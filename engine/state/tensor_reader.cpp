@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/base/bad_file.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/state/mapped_file.hpp"
 
@@ -19,10 +20,6 @@ namespace troupe::engine {
 namespace {
 
 constexpr std::uint64_t run_bytes = std::uint64_t{4} << 20;
-
-tl::unexpected<error> bad_file(const std::filesystem::path& file, const std::string& what) {
-  return fail(errc::bad_data, file.string() + " " + what);
-}
 
 result<void> read_bytes(const std::filesystem::path& file, int from, std::uint64_t offset,
                         std::span<std::byte> into) {

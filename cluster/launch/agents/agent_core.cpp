@@ -9,16 +9,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds longest_interval{1000};
-constexpr int words_in_a_silence = 4;  // so that one that is late does no harm
-
 }  // namespace
 
 agent_core::agent_core(events::hello self, time_point now)
     : self_(std::move(self)), last_heard_(now), last_told_(now), last_tick_(now) {}
 
 milliseconds agent_core::interval() const {
-  return std::clamp(silence_ / words_in_a_silence, milliseconds{1}, longest_interval);
+  return interval_of_words(silence_);
 }
 
 agent_core::effects agent_core::begin() {

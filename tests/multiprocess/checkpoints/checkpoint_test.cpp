@@ -150,7 +150,7 @@ TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the 
   CHECK_THAT(nothing_left.last_line(), ContainsSubstring("has all 12 steps of this run"));
 }
 
-TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were") {
+TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were", "[untimed]") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
   std::string text;
@@ -194,7 +194,7 @@ TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were"
   check_same_weights(folder / "whole", folder / "resumed");
 }
 
-TEST_CASE("Old checkpoints go, and what was half written") {
+TEST_CASE("Old checkpoints go, and what was half written", "[untimed]") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
   fs::create_directories(checkpoints / ".writing-step-000099");
@@ -207,7 +207,8 @@ TEST_CASE("Old checkpoints go, and what was half written") {
   CHECK(names_in(checkpoints) == std::set<std::string>{"notes.txt", "step-000010", "step-000012"});
 }
 
-TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an older one offered") {
+TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an older one offered",
+          "[untimed]") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
   const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "2"};
@@ -239,7 +240,7 @@ TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an o
   CHECK(older.code == 0);
 }
 
-TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy") {
+TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy", "[untimed]") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
   const words kept{"--checkpoint-dir", checkpoints};
@@ -264,7 +265,7 @@ TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy"
   CHECK_THAT(nowhere.err, !ContainsSubstring("step 1"));
 }
 
-TEST_CASE("A checkpoint that finds no room is a warning, and training goes on") {
+TEST_CASE("A checkpoint that finds no room is a warning, and training goes on", "[untimed]") {
   const scratch_folder folder;
   const auto outcome =
       run_other("/bin/sh", {"-c", shell_line("ulimit -f 120000; trap '' XFSZ;",
