@@ -14,6 +14,7 @@
 #include "actors/pipeline/trainer.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/listening_core.hpp"
+#include "cluster/launch/process_start.hpp"
 #include "cluster/membership/launch_choice.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
@@ -26,6 +27,7 @@
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/saving/streams.hpp"
+#include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
 #include "messages/base/log.hpp"
 
@@ -164,6 +166,13 @@ saved_parts parts_of(actors::pipeline& stages, const train_config& config,
   return parts;
 }
 
+/// Of the model's parameters and buffers.
+std::uint64_t bytes_of(const engine::model& layers) {
+  std::uint64_t bytes = 0;
+  for (const auto& each : engine::collect_weights(layers)) bytes += each.tensor.nbytes();
+  return bytes;
+}
+
 /// For --verbose: what the trainer's process had to do with the data.
 void tell_traffic(node_group& group) {
   const auto stats = group.node().link_stats();
@@ -184,6 +193,7 @@ result<void> train(node_group& group, actors::pipeline& stages, const applicatio
   }
   auto keeper = checkpoint_keeper::open(config, run.steps_before, checkpoint_keeper::clock::now());
   if (!keeper) return tl::unexpected(keeper.error());
+  keeper->warn_of_little_room(bytes_of(run.layers));
   const auto parts = parts_of(stages, config.train, run);
   const saved_parts kept{parts.weights, [&stages] { return state_of(stages); }};
   const auto print = [&](const std::string& line) { (*report)->print(line); };
@@ -200,8 +210,14 @@ result<void> train(node_group& group, actors::pipeline& stages, const applicatio
         auto saved = control.saver.save(steps, (*report)->any_applied(), parts, print);
         return saved ? keeper->write_last(steps, kept, print) : saved;
       },
-      [&](std::uint64_t step) { return keeper->is_due(step, checkpoint_keeper::clock::now()); },
-      [&](std::uint64_t steps) { return keeper->write(steps, kept, print); }};
+      [&](std::uint64_t step) {
+        return keeper->is_due(step, checkpoint_keeper::clock::now(), control.stop.checkpoint);
+      },
+      [&](std::uint64_t steps) {
+        const bool is_asked = control.stop.checkpoint.exchange(false);
+        return is_asked ? keeper->write_asked(steps, kept, print)
+                        : keeper->write(steps, kept, print);
+      }};
   const auto trained =
       run.reader
           ? actors::train(group.system(), stages,
@@ -288,6 +304,7 @@ result<run_end> run_with_distant_data(const application& program, const trainer_
     if (!data) return tl::unexpected(data.error());
     auto run = prepare(program, config, *data);
     if (!run) return tl::unexpected(run.error());
+    if (run->is_complete) return {};
     run->reader = (*data)->reader();
     if (!config.observe.profile_only) return drive(group, program, config, *run, control);
     tell_prediction(*run);
@@ -299,6 +316,10 @@ result<run_end> run_with_distant_data(const application& program, const trainer_
 }  // namespace
 
 result<run_end> run_trainer(const application& program, const trainer_config& config) {
+  const auto checkpoint_signal = signal_of(config.checkpoint);
+  if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
+  // Before there is a step there is nothing to keep, and it must not end the process.
+  if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
   run_control control(config);
   const auto stage_with_data = stage_of_data(config, std::thread::hardware_concurrency());
   if (!stage_with_data) return tl::unexpected(stage_with_data.error());
@@ -307,6 +328,7 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   if (!data) return tl::unexpected(data.error());
   const auto run = prepare(program, config, std::move(*data));
   if (!run) return tl::unexpected(run.error());
+  if (run->is_complete) return run_end{};
   if (config.observe.profile_only) {
     tell_prediction(*run);
     return run_end{};

@@ -9,15 +9,36 @@
 namespace troupe::cluster {
 namespace {
 
+/// For who starts the same command again and again.
+result<std::optional<whole_checkpoint>> newest_whole_in(const checkpoint_folder& folder) {
+  auto looked = folder.newest();
+  if (!looked) return tl::unexpected(looked.error());
+  for (const auto& why : looked->passed_over)
+    log::warning(why + "; this checkpoint is passed over");
+  return std::move(looked->found);
+}
+
+/// Whoever goes back to a step leaves what came after it, which "latest" would take.
+void warn_of_later(const checkpoint_folder& folder, std::uint64_t step) {
+  const auto all = folder.steps();
+  if (!all || all->empty() || all->front() <= step) return;
+  log::warning(folder.path_of(all->front()).string() +
+               " is of a later step, and stays until this run comes as far: --resume latest would "
+               "take it");
+}
+
 result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config) {
   const checkpoint_folder folder(config.dir);
   const auto& which = config.resume;
   if (which.empty()) return std::nullopt;
   if (which == "latest") return folder.latest();
+  if (which == "auto") return newest_whole_in(folder);
   std::uint64_t step = 0;
   const char* const end = which.data() + which.size();
   const auto [stop, status] = std::from_chars(which.data(), end, step);
-  auto found = stop == end && status == std::errc() ? folder.of_step(step) : read_whole(which);
+  const bool is_step = stop == end && status == std::errc();
+  auto found = is_step ? folder.of_step(step) : read_whole(which);
+  if (found && is_step) warn_of_later(folder, step);
   return std::move(found).map(
       [](whole_checkpoint whole) { return std::optional(std::move(whole)); });
 }
@@ -70,8 +91,18 @@ result<checkpoint_keeper> checkpoint_keeper::open(const trainer_config& config, 
   return made;
 }
 
-bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now) const {
+void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
+  if (config_->checkpoint.dir.empty()) return;
+  const auto room = folder_.free_bytes();
+  if (!room || *room >= weight_bytes) return;
+  const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+  log::warning("checkpoint.dir: " + config_->checkpoint.dir.string() + " has " + mib(*room) +
+               " left, and the weights alone of one checkpoint need " + mib(weight_bytes));
+}
+
+bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool is_asked) const {
   if (config_->checkpoint.dir.empty() || step % config_->train.accumulate != 0) return false;
+  if (is_asked) return true;
   if (period_.steps > 0) return step % period_.steps == 0;
   return period_.time.count() > 0 && now - last_time_ >= period_.time;
 }
@@ -98,7 +129,15 @@ result<void> checkpoint_keeper::write(std::uint64_t steps, const saved_parts& pa
           std::chrono::duration_cast<std::chrono::milliseconds>(last_time_ - begun).count()) +
       " ms");
   const auto keep = static_cast<std::size_t>(config_->checkpoint.keep);
-  if (auto pruned = folder_.prune(keep); !pruned) print("warning: " + pruned.error().text);
+  if (auto pruned = folder_.prune(steps, keep); !pruned) print("warning: " + pruned.error().text);
+  return {};
+}
+
+result<void> checkpoint_keeper::write_asked(std::uint64_t steps, const saved_parts& parts,
+                                            const printer& print) {
+  if (auto written = write(steps, parts, print); !written || last_step_ != steps) return written;
+  print("the checkpoint of step " + std::to_string(steps) + " is in " +
+        folder_.path_of(steps).string());
   return {};
 }
 

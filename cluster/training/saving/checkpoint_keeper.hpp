@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
-#include "cluster/training/saving/checkpoint_folder.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "messages/base/error.hpp"
 
@@ -19,8 +19,8 @@ namespace troupe::cluster {
 [[nodiscard]] std::map<std::string, std::string> settings_of_steps(const trainer_config& config);
 
 /// The checkpoint that the run is to go on from; none: --resume names none, or "latest" where there
-/// is none yet. Errors: bad_data, and bad_config naming a setting that is another one than the
-/// checkpoint's.
+/// is none yet, or "auto" where none is whole. Warns of what is passed over. Errors: bad_data, and
+/// bad_config naming a setting that is another one than the checkpoint's.
 [[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(const trainer_config& config);
 
 /// Writes a run's checkpoints when they are due. Does nothing where [checkpoint] names no folder.
@@ -34,14 +34,22 @@ class checkpoint_keeper {
   [[nodiscard]] static result<checkpoint_keeper> open(const trainer_config& config,
                                                       std::uint64_t steps, clock::time_point now);
 
+  /// Warns where the disk has less room than one more checkpoint's weights need.
+  void warn_of_little_room(std::uint64_t weight_bytes) const;
+
   /// Whether one is to be written once `step` is done. Updates are whole then (--accumulate).
-  [[nodiscard]] bool is_due(std::uint64_t step, clock::time_point now) const;
+  /// `is_asked`: by a signal.
+  [[nodiscard]] bool is_due(std::uint64_t step, clock::time_point now, bool is_asked) const;
 
   using printer = std::function<void(const std::string& line)>;
   /// Writes one of the model as it is, `steps` being done, unless it has been written; removes old
   /// ones. That it cannot be written is printed and no error. Errors: those of reading the parts.
   [[nodiscard]] result<void> write(std::uint64_t steps, const saved_parts& parts,
                                    const printer& print);
+
+  /// The same where a signal asked for one: says where it is.
+  [[nodiscard]] result<void> write_asked(std::uint64_t steps, const saved_parts& parts,
+                                         const printer& print);
 
   /// The same at the end of a run, or where it was interrupted.
   [[nodiscard]] result<void> write_last(std::uint64_t steps, const saved_parts& parts,
