@@ -88,9 +88,9 @@ faults faults_of(const fs::path& file, const checkpoint_manifest::file& wanted, 
   if (why) return {{file, "", "cannot be read: " + why.message()}};
   if (bytes != wanted.bytes) return {wrong_length(file, bytes, wanted.bytes)};
   if (depth == check_depth::lengths) return {};
-  const auto sum = summed_up(file);
-  if (!sum) return {{file, "", without_name(file, sum.error())}};
-  if (sum->checksum != wanted.checksum) return altered_tensors(file, wanted);
+  const auto sum = digest_of_file(file, checksum_bytes);
+  if (!sum) return {{file, "", "cannot be read: " + sum.error().text}};
+  if (sum->digits != wanted.checksum) return altered_tensors(file, wanted);
   return depth == check_depth::values ? unfinite_tensors(file) : faults();
 }
 
@@ -108,7 +108,15 @@ result<checkpoint_manifest::file> summed_up(const fs::path& file) {
   auto digest = digest_of_file(file, checksum_bytes);
   if (!digest)
     return fail(errc::bad_data, file.string() + " cannot be read: " + digest.error().text);
-  return checkpoint_manifest::file{digest->bytes, std::move(digest->digits)};
+  const auto opened = tensor_reader::open(file);
+  if (!opened) return tl::unexpected(opened.error());
+  checkpoint_manifest::file made{digest->bytes, std::move(digest->digits)};
+  for (const auto& entry : (*opened)->tensors()) {
+    auto sum = checksum_of(**opened, entry);
+    if (!sum) return tl::unexpected(sum.error());
+    made.tensors.emplace(entry.name, std::move(*sum));
+  }
+  return made;
 }
 
 }  // namespace troupe::cluster

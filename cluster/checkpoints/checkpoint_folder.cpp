@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "cluster/checkpoints/checkpoint_check.hpp"
-#include "cluster/checkpoints/tensor_checksums.hpp"
 #include "cluster/checkpoints/weights_digest.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "engine/state/atomic_file.hpp"
@@ -101,34 +100,40 @@ result<void> try_to_write(const fs::path& folder) {
   });
 }
 
-/// Writes one file of a checkpoint, and notes in the manifest what it holds.
-result<void> write_file(const fs::path& file, engine::tensor_stream tensors,
-                        checkpoint_manifest& manifest) {
-  tensor_checksums sums;
-  if (auto done = engine::save_safetensors(file, checksummed(std::move(tensors), sums)); !done)
+/// Writes all files of a checkpoint but its manifest, and syncs none.
+result<void> write_files(const fs::path& folder, const checkpoint_folder::parts& what) {
+  using engine::durability;
+  weights_digest digest;
+  const auto weights = folder / weights_name;
+  if (auto done =
+          engine::save_safetensors(weights, digested(what.weights, digest), durability::later);
+      !done)
     return done;
-  auto sum = summed_up(file);
-  if (!sum) return fail(errc::io_failed, sum.error().text);
-  sum->tensors = sums.digits();
-  manifest.files[file.filename().string()] = std::move(*sum);
+  auto state = what.state();
+  if (!state) return tl::unexpected(state.error());
+  return engine::save_safetensors(state_file_of(weights), with_digest(std::move(*state), digest),
+                                  durability::later);
+}
+
+result<void> sync_file(const fs::path& file) {
+  const descriptor open(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (open.get() < 0 || ::fsync(open.get()) != 0) return failed(file, "cannot be synced");
   return {};
 }
 
-/// Writes all files into a folder, the manifest last, and syncs it.
-result<void> write_files(const fs::path& folder, checkpoint_manifest manifest,
-                         const checkpoint_folder::parts& what) {
-  weights_digest digest;
-  const auto weights = folder / weights_name;
-  if (auto done = write_file(weights, digested(what.weights, digest), manifest); !done) return done;
-  auto state = what.state();
-  if (!state) return tl::unexpected(state.error());
-  if (auto done =
-          write_file(state_file_of(weights), with_digest(std::move(*state), digest), manifest);
-      !done)
+/// Syncs the files that are there and writes their manifest.
+result<void> complete(const checkpoint_folder::collected& what) {
+  checkpoint_manifest manifest{.step = what.step, .settings = what.settings, .files = {}};
+  const auto weights = what.folder / weights_name;
+  for (const auto& file : {weights, state_file_of(weights)}) {
+    auto sum = summed_up(file);
+    if (!sum) return fail(errc::io_failed, sum.error().text);
+    manifest.files[file.filename().string()] = std::move(*sum);
+    if (auto synced = sync_file(file); !synced) return synced;
+  }
+  if (auto done = write_manifest(what.folder / checkpoint_folder::manifest_name, manifest); !done)
     return done;
-  if (auto done = write_manifest(folder / checkpoint_folder::manifest_name, manifest); !done)
-    return done;
-  return sync_folder(folder);
+  return sync_folder(what.folder);
 }
 
 }  // namespace
@@ -161,18 +166,28 @@ std::optional<std::uint64_t> checkpoint_folder::free_bytes() const {
   return room.available;
 }
 
-result<fs::path> checkpoint_folder::write(std::uint64_t step,
-                                          const std::map<std::string, std::string>& settings,
-                                          const parts& what) const {
+result<checkpoint_folder::collected> checkpoint_folder::collect(
+    std::uint64_t step, const std::map<std::string, std::string>& settings,
+    const parts& what) const {
   const auto name = path_of(step);
   const auto half = folder_ / (std::string(half_written) + name.filename().string());
   std::error_code why;
   fs::remove_all(half, why);
   if (::mkdir(half.c_str(), 0777) != 0) return failed(name, "cannot be written");
-  auto done = write_files(half, {.step = step, .settings = settings, .files = {}}, what);
-  if (done) done = take_name(half, name);
-  if (!done) {
+  if (auto done = write_files(half, what); !done) {
     fs::remove_all(half, why);
+    return tl::unexpected(done.error());
+  }
+  return collected{half, step, settings};
+}
+
+result<fs::path> checkpoint_folder::finish(const collected& what) const {
+  const auto name = path_of(what.step);
+  auto done = complete(what);
+  if (done) done = take_name(what.folder, name);
+  if (!done) {
+    std::error_code why;
+    fs::remove_all(what.folder, why);
     return tl::unexpected(done.error());
   }
   if (auto synced = sync_folder(folder_); !synced) return tl::unexpected(synced.error());

@@ -45,11 +45,22 @@ class checkpoint_folder {
     /// The optimizers' state; asked for once the weights have been read.
     std::function<result<engine::tensor_stream>()> state;
   };
-  /// Writes a checkpoint and returns its folder; one of the same step is replaced. Errors:
-  /// io_failed, upon which nothing is left of it; those of reading the parts.
-  [[nodiscard]] result<std::filesystem::path> write(
-      std::uint64_t step, const std::map<std::string, std::string>& settings,
-      const parts& what) const;
+  /// One whose files are written, but under another name, without a manifest, and perhaps not on
+  /// the disk yet.
+  struct collected {
+    std::filesystem::path folder;
+    std::uint64_t step = 0;
+    std::map<std::string, std::string> settings;
+  };
+  /// Reads the parts into files. Errors: io_failed, upon which nothing is left of it; those of
+  /// reading the parts.
+  [[nodiscard]] result<collected> collect(std::uint64_t step,
+                                          const std::map<std::string, std::string>& settings,
+                                          const parts& what) const;
+  /// Makes a checkpoint of it, with checksums and synced, and returns its folder; one of the same
+  /// step is replaced. May be called in another thread. Errors: io_failed, upon which nothing is
+  /// left of it.
+  [[nodiscard]] result<std::filesystem::path> finish(const collected& what) const;
 
   /// Removes all but the newest `keep` of the steps up to `newest`. Later ones are of a run that
   /// went further before this one began from an older checkpoint; they stay. Errors: io_failed,

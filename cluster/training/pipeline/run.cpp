@@ -211,12 +211,11 @@ result<void> train(node_group& group, actors::pipeline& stages, const applicatio
         return saved ? keeper->write_last(steps, kept, print) : saved;
       },
       [&](std::uint64_t step) {
+        keeper->report(print);
         return keeper->is_due(step, checkpoint_keeper::clock::now(), control.stop.checkpoint);
       },
       [&](std::uint64_t steps) {
-        const bool is_asked = control.stop.checkpoint.exchange(false);
-        return is_asked ? keeper->write_asked(steps, kept, print)
-                        : keeper->write(steps, kept, print);
+        return keeper->write(steps, control.stop.checkpoint.exchange(false), kept, print);
       }};
   const auto trained =
       run.reader

@@ -57,13 +57,17 @@ void flip_a_bit_at(const fs::path& file, std::uint64_t place) {
 
 /// A small checkpoint, as a run writes it, of two weights and the state of one.
 fs::path small_checkpoint(const fs::path& folder, std::uint64_t step, double value = 1) {
-  const auto written = cluster::checkpoint_folder(folder).write(
+  fs::create_directories(folder);
+  const cluster::checkpoint_folder all(folder);
+  const auto files = all.collect(
       step, {{"model.name", "net"}, {"optimizer.name", "adam"}},
       {engine::stream_of({{"fc.weight", at::full({8, 16}, value)}, {"fc.bias", at::full({8}, 2.)}}),
        [] {
          return result<engine::tensor_stream>(
              engine::stream_of({{"optimizer.fc.weight.exp_avg", at::full({8, 16}, 0.5)}}));
        }});
+  REQUIRE(files);
+  const auto written = all.finish(*files);
   REQUIRE(written);
   return *written;
 }

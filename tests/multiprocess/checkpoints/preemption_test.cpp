@@ -182,11 +182,35 @@ TEST_CASE("A disk that becomes read-only during a run is a warning") {
   const std::string where = folder / "disk";
   const auto outcome =
       run_program(two_stages({"--checkpoint-dir", where, "--checkpoint-every", "4"}),
-                  at_line("step 5/", [&](pid_t) { CHECK(disk.make_read_only()); }));
+                  at_line("step-000004 in ", [&](pid_t) { CHECK(disk.make_read_only()); }));
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("warning: no checkpoint of step 8"));
   CHECK_THAT(outcome.err, ContainsSubstring("Read-only file system; training goes on"));
   CHECK(names_in(where) == std::set<std::string>{"step-000004"});
   CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", where}).code == 0);
+}
+
+TEST_CASE(
+    "A checkpoint whose last bytes find no room is a warning at a later step, and leaves nothing") {
+  const scratch_folder folder;
+  const fs::path roomy = folder / "roomy";
+  REQUIRE(run_program(two_stages({"--checkpoint-dir", roomy.string()}, 2, 1)).code == 0);
+  constexpr std::uintmax_t page = 4096;
+  std::uintmax_t needed = 0;  // without the manifest
+  for (const auto* name : {"weights.safetensors", "weights.state.safetensors"})
+    needed += (fs::file_size(roomy / "step-000002" / name) + page - 1) / page * page;
+  REQUIRE(fs::file_size(roomy / "step-000002" / "manifest.json") > page);
+  const small_disk disk(folder / "disk", "size=" + std::to_string(needed + page));
+  if (!disk.made()) SKIP("no file system can be mounted: " << disk.reason());
+  const std::string where = folder / "disk";
+  const auto outcome =
+      run_program(two_stages({"--checkpoint-dir", where, "--checkpoint-every", "2"}, 4, 1));
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  for (const auto* step : {"2", "4"})
+    CHECK_THAT(outcome.err,
+               ContainsSubstring("warning: no checkpoint of step " + std::string(step) + ": "));
+  CHECK_THAT(outcome.err, ContainsSubstring("No space left on device; training goes on"));
+  CHECK(names_in(where).empty());
 }

@@ -45,11 +45,15 @@ std::vector<named_tensor> some_weights() {
 
 fs::path write(const fs::path& folder, std::uint64_t step,
                std::vector<named_tensor> weights = some_weights()) {
-  const auto written = checkpoint_folder(folder).write(
-      step, settings, {engine::stream_of(std::move(weights)), [] {
-                         return result<engine::tensor_stream>(engine::stream_of(
-                             {{"optimizer.first.weight.slot", at::full({2, 3}, 0.5)}}));
-                       }});
+  fs::create_directories(folder);
+  const checkpoint_folder all(folder);
+  const auto files =
+      all.collect(step, settings, {engine::stream_of(std::move(weights)), [] {
+                                     return result<engine::tensor_stream>(engine::stream_of(
+                                         {{"optimizer.first.weight.slot", at::full({2, 3}, 0.5)}}));
+                                   }});
+  REQUIRE(files);
+  const auto written = all.finish(*files);
   INFO((written ? "" : written.error().text));
   REQUIRE(written);
   return *written;
