@@ -123,7 +123,7 @@ caf::result<kept_state> on_read(optimizer_pointer self, const read_state& what) 
   return kept_state{std::move(*piece)};
 }
 
-caf::result<state_copied> on_copy(self_pointer self) {
+caf::result<state_copied> on_copy(optimizer_pointer self) {
   auto& state = self->state;
   const at::NoGradGuard no_grad;
   state_copied out;

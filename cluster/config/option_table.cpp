@@ -280,9 +280,14 @@ std::vector<option> checkpoint_options() {
            [](auto& c) -> auto& { return c.checkpoint.keep; }, 1, any),
        ""},
       {"checkpoint", "resume", "--resume", "", "WHICH",
-       "Checkpoint to go on from: latest (the run begins anew where there is none), a step, or a "
-       "checkpoint's folder",
+       "Checkpoint to go on from: latest (the run begins anew where there is none), auto (the "
+       "newest whole one, with a warning of newer ones that are torn), a step, or a checkpoint's "
+       "folder",
        text([](auto& c) -> auto& { return c.checkpoint.resume; }), ""},
+      {"checkpoint", "on_signal", "--checkpoint-on-signal", "", "SIGNAL",
+       "Signal, SIGUSR1 or SIGUSR2, upon which the run writes a checkpoint after the steps under "
+       "way and goes on",
+       text([](auto& c) -> auto& { return c.checkpoint.on_signal; }), ""},
   };
 }
 

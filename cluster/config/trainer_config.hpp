@@ -127,7 +127,8 @@ struct checkpoint_config {
   std::filesystem::path dir;  ///< Of the run's checkpoints; empty: none are written.
   std::string every;          ///< See `period_of`; empty: at the end only.
   std::int64_t keep = 3;      ///< Older ones are removed.
-  std::string resume;         ///< "latest", a step, or a checkpoint's folder; empty: nothing.
+  std::string resume;     ///< "latest", "auto", a step, or a checkpoint's folder; empty: nothing.
+  std::string on_signal;  ///< See `signal_of`; empty: no signal asks for a checkpoint.
 
   bool operator==(const checkpoint_config&) const = default;
 };
@@ -187,6 +188,10 @@ struct trainer_config {
 
 /// Of "20" (steps), "30s", "5m" or "2h"; both 0 where nothing is said. Errors: bad_config.
 [[nodiscard]] result<checkpoint_period> period_of(const checkpoint_config& config);
+
+/// The number of "SIGUSR1" or "SIGUSR2" (or "USR1", "USR2"), upon which a checkpoint is written; 0
+/// where none is named. Errors: bad_config.
+[[nodiscard]] result<int> signal_of(const checkpoint_config& config);
 
 /// Where the optimizers' state is kept of the weights in a file: "run.state.safetensors" beside
 /// "run.safetensors" or "run".

@@ -296,6 +296,8 @@ void agent_launcher::perform(session& at, session_core::effects what) {
       note_end(at, end->how);
     } else if (std::holds_alternative<session_core::asked_to_end>(effect)) {
       if (!expected_) interrupt_guard::ask_to_stop(SIGTERM);
+    } else if (const auto* got = std::get_if<session_core::signalled>(&effect)) {
+      interrupt_guard::pass_on_other(got->signal);
     } else if (const auto* lost = std::get_if<session_core::lost>(&effect)) {
       if (!expected_ && !failure_) failure_ = lost->why;
       if (settings_.watch.arguments) settings_.watch.on_lost(lost->why);

@@ -143,7 +143,7 @@ class data_writer {
   std::unordered_map<std::string, open_tensor> open_;
 };
 
-result<void> save(const std::filesystem::path& file, const tensor_stream& tensors) {
+result<void> save(const std::filesystem::path& file, const tensor_stream& tensors, durability how) {
   std::set<std::string> names;
   for (const auto& item : tensors.forms)
     if (auto problem = unfit(item, names))
@@ -160,7 +160,7 @@ result<void> save(const std::filesystem::path& file, const tensor_stream& tensor
   });
   if (!sent) return sent;
   if (auto complete = data.check_complete(); !complete) return complete;
-  return (*out)->commit();
+  return (*out)->commit(how);
 }
 
 std::optional<std::string> unreadable(const at::Tensor& tensor) {
@@ -181,9 +181,10 @@ result<std::vector<named_tensor>> load_safetensors(const std::filesystem::path& 
   }
 }
 
-result<void> save_safetensors(const std::filesystem::path& file, const tensor_stream& tensors) {
+result<void> save_safetensors(const std::filesystem::path& file, const tensor_stream& tensors,
+                              durability how) {
   try {
-    return save(file, tensors);
+    return save(file, tensors, how);
   } catch (const std::exception& problem) {
     return fail(errc::bad_data, "cannot save " + file.string() + ": " + problem.what());
   }

@@ -105,4 +105,26 @@ result<void> tensor_reader::for_each_run(
   return {};
 }
 
+tensor_stream stream_of(std::shared_ptr<const tensor_reader> file) {
+  tensor_stream made;
+  for (const auto& entry : file->tensors())
+    made.forms.push_back({entry.name, entry.type, entry.shape});
+  made.send = [file = std::move(file)](const tensor_stream::taker& take) -> result<void> {
+    for (const auto& entry : file->tensors()) {
+      std::uint64_t first = 0;
+      if (entry.begin == entry.end) {  // no run comes
+        const auto none = at::empty({0}, at::TensorOptions().dtype(entry.type));
+        if (auto taken = take(entry.name, 0, none); !taken) return taken;
+      }
+      const auto sent = file->for_each_run(entry, [&](const at::Tensor& run) {
+        const auto at = std::exchange(first, first + static_cast<std::uint64_t>(run.numel()));
+        return take(entry.name, at, run);
+      });
+      if (!sent) return sent;
+    }
+    return {};
+  };
+  return made;
+}
+
 }  // namespace troupe::engine

@@ -338,8 +338,13 @@ result<void> check_checkpoint(draft& whole, const registries&) {
   if (!period) return refuse("checkpoint.every", period.error().text);
   if (config.dir.empty() && !config.every.empty())
     return refuse("checkpoint.every", "needs a folder for the checkpoints (--checkpoint-dir)");
-  const bool is_step = config.resume.find_first_not_of("0123456789") == std::string::npos;
-  if (config.dir.empty() && !config.resume.empty() && (is_step || config.resume == "latest"))
+  if (const auto signal = signal_of(config); !signal)
+    return refuse("checkpoint.on_signal", signal.error().text);
+  if (config.dir.empty() && !config.on_signal.empty())
+    return refuse("checkpoint.on_signal", "needs a folder for the checkpoints (--checkpoint-dir)");
+  const bool is_in_folder = config.resume == "latest" || config.resume == "auto" ||
+                            config.resume.find_first_not_of("0123456789") == std::string::npos;
+  if (config.dir.empty() && !config.resume.empty() && is_in_folder)
     return refuse("checkpoint.resume", "\"" + config.resume +
                                            "\" is one of the checkpoints in a "
                                            "folder, which --checkpoint-dir names");

@@ -66,6 +66,11 @@ agent_core::effects agent_core::asked_to_end(time_point now) {
   return {tell{events::asked_to_end{}}};
 }
 
+agent_core::effects agent_core::signalled(int signal) const {
+  if (!begun_ || ending_) return {};
+  return {tell{events::signalled{signal}}};
+}
+
 // Calling again can only shorten the grace.
 agent_core::effects agent_core::end(milliseconds grace, const std::string& why) {
   if (left_) return {};

@@ -131,12 +131,19 @@ struct asked_to_end {
   bool operator==(const asked_to_end&) const = default;
 };
 
+/// SIGUSR1 or SIGUSR2 has reached this host's agent, as a scheduler sends one to a whole job.
+struct signalled {
+  int signal = 0;
+  bool operator==(const signalled&) const = default;
+};
+
 }  // namespace events
 
 using agent_order = std::variant<orders::begin, orders::start, orders::kill, orders::suspend,
                                  orders::resume, orders::alive, orders::end>;
-using agent_event = std::variant<events::hello, events::started, events::refused, events::line,
-                                 events::ended, events::alive, events::asked_to_end>;
+using agent_event =
+    std::variant<events::hello, events::started, events::refused, events::line, events::ended,
+                 events::alive, events::asked_to_end, events::signalled>;
 
 /// One line, without its newline. Bytes that are no UTF-8 are replaced.
 [[nodiscard]] std::string encode(const agent_order& order);

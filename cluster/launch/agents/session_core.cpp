@@ -86,6 +86,7 @@ session_core::effects session_core::heard_event(std::string_view line) {
   }
   if (std::holds_alternative<events::asked_to_end>(*event))
     return {send{orders::alive{}}, asked_to_end{}};
+  if (const auto* got = std::get_if<events::signalled>(&*event)) return {signalled{got->signal}};
   if (const auto* end = std::get_if<events::ended>(&*event)) {
     processes_.erase(end->name);
     return {process_ended{{end->name, static_cast<pid_t>(end->pid), end->code, end->signal}}};

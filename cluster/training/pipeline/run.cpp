@@ -17,6 +17,7 @@
 #include "actors/pipeline/trainer.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/listening_core.hpp"
+#include "cluster/launch/process_start.hpp"
 #include "cluster/membership/launch_choice.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
@@ -30,6 +31,7 @@
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/saving/streams.hpp"
+#include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
@@ -185,6 +187,13 @@ saved_parts parts_of(actors::pipeline& stages, const train_config& config,
   return parts;
 }
 
+/// Of the model's parameters and buffers.
+std::uint64_t bytes_of(const engine::model& layers) {
+  std::uint64_t bytes = 0;
+  for (const auto& each : engine::collect_weights(layers)) bytes += each.tensor.nbytes();
+  return bytes;
+}
+
 /// For --verbose: what the trainer's process had to do with the data.
 void tell_traffic(node_group& group) {
   const auto stats = group.node().link_stats();
@@ -250,11 +259,14 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
         return done ? parts.keeper.write_last(steps, kept, print) : done;
       },
       [&](std::uint64_t step) {
+        parts.keeper.report(print);
         return step > parts.told.checkpoint &&
-               parts.keeper.is_due(step, checkpoint_keeper::clock::now());
+               parts.keeper.is_due(step, checkpoint_keeper::clock::now(),
+                                   parts.control.stop.checkpoint);
       },
       [&](std::uint64_t steps) {
-        auto written = parts.keeper.write(steps, kept, print);
+        auto written = parts.keeper.write(steps, parts.control.stop.checkpoint.exchange(false),
+                                          kept, print);
         if (written) parts.told.checkpoint = steps;
         return written;
       }};
@@ -378,6 +390,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
     (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
   auto keeper = checkpoint_keeper::open(config, run.steps_before, checkpoint_keeper::clock::now());
   if (!keeper) return tl::unexpected(keeper.error());
+  keeper->warn_of_little_room(bytes_of(run.layers));
   if (run.steps_before > 0)
     log::info("the run goes on from the checkpoint of step " + std::to_string(run.steps_before));
   auto recovery = result<std::unique_ptr<stage_recovery>>(nullptr);
@@ -426,6 +439,7 @@ result<run_end> run_with_distant_data(const application& program, const trainer_
     if (!data) return tl::unexpected(data.error());
     auto run = prepare(program, config, *data);
     if (!run) return tl::unexpected(run.error());
+    if (run->is_complete) return {};
     run->reader = (*data)->reader();
     if (!config.observe.profile_only) return drive(group, program, config, *run, control);
     tell_prediction(*run);
@@ -437,6 +451,10 @@ result<run_end> run_with_distant_data(const application& program, const trainer_
 }  // namespace
 
 result<run_end> run_trainer(const application& program, const trainer_config& config) {
+  const auto checkpoint_signal = signal_of(config.checkpoint);
+  if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
+  // Before there is a step there is nothing to keep, and it must not end the process.
+  if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
   run_control control(config);
   const auto stage_with_data = stage_of_data(config, std::thread::hardware_concurrency());
   if (!stage_with_data) return tl::unexpected(stage_with_data.error());
@@ -445,6 +463,7 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   if (!data) return tl::unexpected(data.error());
   const auto run = prepare(program, config, std::move(*data));
   if (!run) return tl::unexpected(run.error());
+  if (run->is_complete) return run_end{};
   if (config.observe.profile_only) {
     tell_prediction(*run);
     return run_end{};
