@@ -9,13 +9,13 @@
 namespace troupe::cluster {
 namespace {
 
-constexpr std::size_t checksum_bytes = 16;
+constexpr std::size_t tensor_checksum_bytes = 16;
 
 }  // namespace
 
 result<std::string> checksum_of(const engine::tensor_reader& file,
                                 const engine::safetensors_entry& tensor) {
-  running_digest digest(checksum_bytes);
+  running_digest digest(tensor_checksum_bytes);
   const auto read = file.for_each_run(tensor, [&](const at::Tensor& run) {
     digest.add({static_cast<const std::byte*>(run.const_data_ptr()), run.nbytes()});
     return result<void>();

@@ -21,7 +21,7 @@ from pathlib import Path
 import harness
 from harness import Contender, Result
 
-from figures import read_figures, unit_of
+from figures import read_figures, report, unit_of
 from hosts import Hosts
 
 RATE = "10gbit"
@@ -237,17 +237,7 @@ def main() -> int:
     load = harness.load_before_start()
     results = harness.interleave(planned, options.rounds, 2 * RUN_S)
     where = f"{harness.circumstances(load)}; {options.rounds} rounds"
-    print(f"{where}\n\n{harness.table(*rows(results))}\n{remark(results)}")
-    if options.json:
-        harness.write_figures(options.json, [
-            made for result in results for figure in result.figures()
-            for made in harness.figures_against(result, figure,
-                                                f"{result.contender.name}.{figure}",
-                                                unit_of(result.runs(figure)))])
-    if options.write_docs and not any(result.failure for result in results):
-        harness.write_section("cluster", f"Measured {where}.\n\n"
-                              f"{harness.markdown_table(*rows(results))}\n\n{remark(results)}")
-    return harness.exit_code(results)
+    return report("cluster", results, rows(results), remark(results), where, options)
 
 
 if __name__ == "__main__":

@@ -121,3 +121,23 @@ def cell(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def report(name: str, results: list[Result], table: tuple[list[str], list[list[str]]],
+           remark: str, where: str, options: argparse.Namespace) -> int:
+    """Prints a benchmark's table and remark, writes what `options` ask for, and gives its exit code.
+
+    `options`: json, a path or nothing, and write_docs. `where`: the circumstances of the
+    measurement.
+    """
+    print(f"{where}\n\n{harness.table(*table)}\n{remark}")
+    if options.json:
+        harness.write_figures(options.json, [
+            made for result in results for figure in result.figures()
+            for made in harness.figures_against(result, figure,
+                                                f"{result.contender.name}.{figure}",
+                                                unit_of(result.runs(figure)))])
+    if options.write_docs and not any(result.failure for result in results):
+        text = f"Measured {where}.\n\n{harness.markdown_table(*table)}"
+        harness.write_section(name, f"{text}\n\n{remark}" if remark else text)
+    return harness.exit_code(results)

@@ -5,8 +5,10 @@
 #include <exception>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
+#include "actors/recovery/kept_versions.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/partition/cost_model.hpp"
@@ -43,6 +45,43 @@ result<engine::model_profile> measure_bytes(const prepared_run& run, const train
               "the layers' memory cannot be measured: " + engine::reason_of(problem));
 }
 
+/// Bytes of one version of each stage: see actors/recovery.
+result<std::vector<double>> version_bytes(const prepared_run& run, const trainer_config& config,
+                                          const registries& known) {
+  const auto layout =
+      engine::layout_of(schedule_of(config.pipeline, known.schedules), config.pipeline.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  const auto entry = known.optimizers.find(config.optimizer.name);
+  if (!entry) return tl::unexpected(entry.error());
+  const auto slots = actors::tensors_a_parameter(*entry, config.optimizer.options);
+  if (!slots) return tl::unexpected(slots.error());
+  std::vector<double> bytes(config.pipeline.stages);
+  for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage)
+    for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
+      const auto& range = run.ranges[layout->virtual_stage_of({stage, chunk})];
+      bytes[stage] += static_cast<double>(actors::bytes_of(tensors_of(run, range)) +
+                                          actors::bytes_of(parameters_of(run, range)) * *slots);
+    }
+  return bytes;
+}
+
+/// Adds what is kept for a run that goes on after a loss: two versions of each stage on its own
+/// node and on the next, or with the trainer.
+result<void> add_versions(const prepared_run& run, const trainer_config& config,
+                          const registries& known, predicted_memory& to) {
+  constexpr double kept = actors::kept_versions::most;
+  const auto bytes = version_bytes(run, config, known);
+  if (!bytes) return tl::unexpected(bytes.error());
+  const auto stages = bytes->size();
+  const bool is_alone = stages * config.pipeline.replicas == 1;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    to.stages.at(stage) += kept * bytes->at(stage);
+    auto& other = is_alone ? to.trainer : to.stages.at((stage + 1) % stages);
+    other += kept * bytes->at(stage);
+  }
+  return {};
+}
+
 }  // namespace
 
 result<predicted_memory> predict_memory(const application& program, const trainer_config& config,
@@ -72,6 +111,9 @@ result<predicted_memory> predict_memory(const application& program, const traine
   const auto reader = stage_of_data(config, std::thread::hardware_concurrency());
   if (!reader) return tl::unexpected(reader.error());
   (*reader ? all.stages.at(**reader) : all.trainer) += batches;
+  if (config.train.on_fault == fault_policy::recover)
+    if (auto added = add_versions(run, config, known, all); !added)
+      return tl::unexpected(added.error());
   return all;
 }
 

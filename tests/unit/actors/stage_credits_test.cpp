@@ -21,6 +21,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/pipeline/feed.hpp"
@@ -113,6 +114,9 @@ actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
       [](const actors::load_state&) { return actors::acknowledged{}; },
       [](const actors::read_state&) { return actors::kept_state{}; },
       [](const actors::read_dry_run&) { return actors::dry_run_part{}; },
+      [](const actors::take_version&) { return actors::acknowledged{}; },
+      [](const actors::adopt_version&) { return actors::acknowledged{}; },
+      [](const actors::buffers_copied&) {},
   };
 }
 
