@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "actors/base/deadlines.hpp"
@@ -22,6 +23,7 @@ using caf::strong_actor_ptr;
 constexpr auto waits = actors::usual_deadlines;
 /// From a stage's word that another was lost to the system's.
 constexpr std::chrono::seconds until_known{5};
+constexpr std::chrono::milliseconds look_every{10};
 
 }  // namespace
 
@@ -104,28 +106,38 @@ result<void> stage_recovery::drop_stages() {
 
 result<stage_recovery::point> stage_recovery::recover(const error& why) {
   auto from = try_once(why);
-  // Another one may have been lost meanwhile.
   while (!from && from.error().code == errc::peer_lost && in_vain_ <= most_in_vain &&
-         !group_.lost({}).empty())
+         is_another_lost())
     from = try_once(from.error());
   return from;
 }
 
+bool stage_recovery::is_another_lost() {
+  const auto end = std::chrono::steady_clock::now() + until_known;
+  while (group_.lost({}) == lost_) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(look_every);
+  }
+  return true;
+}
+
 result<stage_recovery::point> stage_recovery::try_once(const error& why) {
-  const auto lost = group_.lost(until_known);
-  if (lost.empty()) return tl::unexpected(why);
+  lost_ = group_.lost(until_known);
+  if (lost_.empty()) return tl::unexpected(why);
   const auto told = group_.explain(why);
   if (++in_vain_ > most_in_vain)
     return fail(errc::handler_failed, told.text + "; the run was lost " + std::to_string(in_vain_) +
-                                     " times behind step " + std::to_string(last_step_));
+                                          " times behind step " + std::to_string(last_step_));
   log::warning(told.text + "; it is replaced");
-  for (const auto place : lost) keepers_.at(place) = nullptr;
+  for (const auto place : lost_) keepers_.at(place) = nullptr;
   if (auto dropped = drop_stages(); !dropped) return tl::unexpected(dropped.error());
   auto from = newest();
   if (!from) return fail(from.error().code, told.text + "; " + from.error().text);
   if (from->step > last_step_) in_vain_ = 1;
   last_step_ = from->step;
-  for (const auto place : lost) {
+  while (!lost_.empty()) {
+    const auto place = lost_.back();
+    lost_.pop_back();
     if (auto replaced = group_.replace(place); !replaced) return tl::unexpected(replaced.error());
     if (auto opened = open_keeper(place); !opened) return tl::unexpected(opened.error());
   }

@@ -46,6 +46,8 @@ class stage_recovery {
   explicit stage_recovery(node_group& group);
   [[nodiscard]] result<void> open_keeper(std::size_t place);
   [[nodiscard]] result<point> try_once(const error& why);
+  /// Waits until others are lost than those that the last try could not replace.
+  [[nodiscard]] bool is_another_lost();
   [[nodiscard]] result<point> newest();
   [[nodiscard]] result<void> drop_stages();
   /// The keepers of a stage that are there: its own node's, and the other.
@@ -55,6 +57,7 @@ class stage_recovery {
   actors::requester ask_;
   std::vector<caf::strong_actor_ptr> keepers_;  // by node; null: it was lost
   actors::keeper_actor here_;                   // where there is one node; else null
+  std::vector<std::size_t> lost_;               // places that are still to be replaced
   std::uint64_t last_step_ = 0;
   int in_vain_ = 0;
 };

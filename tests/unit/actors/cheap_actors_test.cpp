@@ -225,7 +225,8 @@ TEST_CASE("Who holds the link's thread is known to others while it does") {
   caf::actor_system system(config);
   std::promise<void> entered;
   std::promise<void> leave;
-  const auto holder = system.spawn([&] {
+  // Else the scheduler, which starts it, may still have it.
+  const auto holder = system.spawn<caf::lazy_init>([&] {
     return caf::behavior{[&](int) {
       entered.set_value();
       leave.get_future().wait();
