@@ -144,8 +144,7 @@ result<void> pipeline::take_versions(std::uint64_t step) {
   for (const auto& stage : stages_)
     answers.push_back(
         ask_->request<acknowledged>(stage, take_version{step}, usual_deadlines.transfer));
-  const auto taken = all(std::move(answers)).get();
-  return taken ? result<void>() : tl::unexpected(taken.error());
+  return all(std::move(answers)).get().map([](const auto&) {});
 }
 
 result<void> pipeline::adopt_versions(const std::vector<version_place>& from) {
@@ -156,8 +155,7 @@ result<void> pipeline::adopt_versions(const std::vector<version_place>& from) {
         stages_[i], adopt_version{keeper, static_cast<std::uint32_t>(i), step},
         usual_deadlines.transfer));
   }
-  const auto adopted = all(std::move(answers)).get();
-  return adopted ? result<void>() : tl::unexpected(adopted.error());
+  return all(std::move(answers)).get().map([](const auto&) {});
 }
 
 result<std::optional<engine::loss_scaler>> pipeline::scaler_after(std::uint64_t step) {

@@ -1,10 +1,7 @@
 #include "actors/stage/versions.hpp"
 
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <utility>
 
@@ -56,27 +53,29 @@ void send_version(stage_pointer self) {
   for (const auto& keeper : versions.keepers) send_piece(self, what, keeper, {});
 }
 
-/// Writes weights and buffers, of all chunks. Errors: bad_data.
-result<void> put_weights(const stage_state& state, const std::vector<named_tensor>& version) {
-  std::map<std::string, at::Tensor> given;
-  for (const auto& [name, tensor] : version) given.emplace(name, tensor);
-  const at::NoGradGuard no_grad;
-  for (const auto& module : state.modules)
-    for (const auto& own : engine::collect_weights(module->layers())) {
-      const auto found = given.find(own.name);
-      if (found == given.end() || found->second.sizes() != own.tensor.sizes())
-        return fail(errc::bad_data, "the version has no '" + own.name + "' of its shape");
-      own.tensor.detach().copy_(found->second);
-    }
-  return {};
+/// A version's weights and buffers, and the optimizer's share, which the optimizer keeps and
+/// writes.
+struct version_halves {
+  tensor_piece weights{.begin = {}, .parts = {}, .last = true};
+  load_state state{.piece = {.begin = {}, .parts = {}, .last = true}};
+};
+
+version_halves halves_of(const std::vector<named_tensor>& version) {
+  version_halves out;
+  for (const auto& [name, tensor] : version)
+    if (optimizers::is_state_name(name))
+      out.state.piece.parts.push_back({name, tensor.clone()});
+    else
+      out.weights.parts.push_back({name, tensor});
+  return out;
 }
 
-/// The optimizer's share of a version, for the optimizer to keep and to write.
-load_state state_in(const std::vector<named_tensor>& version) {
-  load_state out{.piece = {.begin = {}, .parts = {}, .last = true}};
-  for (const auto& [name, tensor] : version)
-    if (optimizers::is_state_name(name)) out.piece.parts.push_back({name, tensor.clone()});
-  return out;
+/// Writes the weights and buffers of all chunks. Errors: bad_data.
+result<void> put_weights(const stage_state& state, const tensor_piece& weights) {
+  std::vector<named_tensor> own;
+  for (const auto& module : state.modules)
+    std::ranges::move(engine::collect_weights(module->layers()), std::back_inserter(own));
+  return weight_loader(std::move(own)).add(weights);
 }
 
 struct adoption {
@@ -88,10 +87,11 @@ struct adoption {
 
 void install(stage_pointer self, const std::shared_ptr<adoption>& of) {
   auto& state = self->state;
-  if (auto put = put_weights(state, of->version); !put)
+  auto halves = halves_of(of->version);
+  if (auto put = put_weights(state, halves.weights); !put)
     return static_cast<void>(
         of->answer.deliver(to_caf({put.error().code, state.name + ": " + put.error().text})));
-  self->request(state.end.optimizer, usual_deadlines.update, state_in(of->version))
+  self->request(state.end.optimizer, usual_deadlines.update, std::move(halves.state))
       .then([of](const acknowledged&) { of->answer.deliver(acknowledged{}); },
             [of](const caf::error& why) { of->answer.deliver(why); });
 }

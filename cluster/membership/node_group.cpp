@@ -146,19 +146,29 @@ std::vector<std::size_t> node_group::lost(milliseconds patience) const {
   return places;
 }
 
-result<void> node_group::replace(std::size_t place) {
-  const auto name = first_names_.at(place) + "." + std::to_string(++starts_.at(place));
-  const auto old = std::exchange(names_[place], name);
-  {
-    const std::scoped_lock lock(mutex_);
-    lost_.erase(old);
-    hung_.reset();
+result<void> node_group::replace(const std::vector<std::size_t>& places) {
+  std::vector<std::string> fresh;
+  for (const auto place : places) {
+    fresh.push_back(first_names_.at(place) + "." + std::to_string(++starts_.at(place)));
+    const auto old = std::exchange(names_[place], fresh.back());
+    {
+      const std::scoped_lock lock(mutex_);
+      lost_.erase(old);
+      hung_.reset();
+    }
+    if (auto started = launcher_->replace(old, fresh.back(), node_->address()); !started)
+      return started;
   }
-  if (auto started = launcher_->replace(old, name, node_->address()); !started) return started;
-  if (auto here = await({name}); !here) return here;
-  const auto host = node_->find(name, "host", waits.join);
-  if (!host) return tl::unexpected(explain(host.error()));
-  hosts_[place] = *host;
+  if (auto here = await(fresh); !here) {
+    const std::scoped_lock lock(mutex_);
+    lost_.insert(fresh.begin(), fresh.end());
+    return here;
+  }
+  for (const auto place : places) {
+    const auto host = node_->find(names_[place], "host", waits.join);
+    if (!host) return tl::unexpected(explain(host.error()));
+    hosts_[place] = *host;
+  }
   return {};
 }
 

@@ -57,10 +57,10 @@ class node_group {
   /// one is, up to `patience`.
   [[nodiscard]] std::vector<std::size_t> lost(std::chrono::milliseconds patience) const;
 
-  /// Starts another node in the place of a lost one and waits until it has joined. Its name tells
-  /// how many there were: "stage-1.2". Errors: those of node_launcher::replace; peer_lost, timed_out
-  /// as of `start`.
-  [[nodiscard]] result<void> replace(std::size_t place);
+  /// Starts other nodes in the places of lost ones and waits until all have joined. Their names tell
+  /// how many there were: "stage-1.2". Where one does not join, all of them count as lost. Errors:
+  /// those of node_launcher::replace; peer_lost, timed_out as of `start`.
+  [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
 
   /// `why`, or where it is peer_lost what a node hangs in, or the system's word on the node
   /// that ended: "stage-1 was killed by signal 9 (SIGKILL)". Waits a moment for that word. Where

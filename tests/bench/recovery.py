@@ -7,22 +7,19 @@ The protocol is in docs/benchmarks.md. A figure is the median over the rounds.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import harness
-from harness import Contender, Result
+from harness import Result
 
-from figures import read_figures, report, unit_of
+from figures import FIGURE_ROW, figure_row, kinds_main, say_figure
 
 RUN_S = 240.0
 KILLS = 5
@@ -33,11 +30,6 @@ SMALL = ["--model", "resnet18", "--data", "synthetic:3x32x32:10:64", "--batch-si
 REAL = ["--model", "resnet50", "--data", "synthetic:3x128x128:10:120", "--batch-size", "120",
         "--micro-batches", "8", "--schedule", "zb-h2", "--stages", "2", "--no-eval",
         "--threads-per-stage", "1", "--memory-format", "channels_last", "--steps", "5"]
-
-
-def say(name: str, value: float, unit: str) -> None:
-    """One figure, for whoever runs this program as a contender."""
-    print(json.dumps({"name": name, "value": value, "unit": unit}), flush=True)
 
 
 def children_of(pid: int) -> dict[str, int]:
@@ -109,9 +101,9 @@ def measure_kills(stages: int) -> Callable[[Path], None]:
             gaps.append(run.wait_for(before + 1) - killed)
         seconds = run.end()
         usual = statistics.median(seconds)
-        say("kill_to_next_step_p50", statistics.median(gaps), "s")
-        say("kill_to_next_step_max", max(gaps), "s")
-        say("usual_step", usual, "s")
+        say_figure("kill_to_next_step_p50", statistics.median(gaps), "s")
+        say_figure("kill_to_next_step_max", max(gaps), "s")
+        say_figure("usual_step", usual, "s")
     return measure
 
 
@@ -125,9 +117,9 @@ def measure_price(folder: Path) -> None:
             place.mkdir()
             steps[kind] += Run(place, [*REAL, "--on-fault", kind]).end()[1:]
     for kind, seconds in steps.items():
-        say(f"step_{kind}", statistics.median(seconds), "s")
-    say("price", 100 * (statistics.median(steps["recover"]) / statistics.median(steps["stop"]) - 1),
-        "%")
+        say_figure(f"step_{kind}", statistics.median(seconds), "s")
+    ratio = statistics.median(steps["recover"]) / statistics.median(steps["stop"])
+    say_figure("price", 100 * (ratio - 1), "%")
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
@@ -135,45 +127,14 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "price.resnet50": measure_price}
 
 
-def measure_one(kind: str) -> int:
-    """As a contender: prints the figures of one kind."""
-    with tempfile.TemporaryDirectory(prefix="troupe-recovery-") as folder:
-        KINDS[kind](Path(folder))
-    return 0
-
-
 def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
     """One row a figure."""
-    out = []
-    for result in results:
-        for figure in result.figures():
-            runs = result.runs(figure)
-            out.append([f"{result.contender.name}.{figure}",
-                        harness.number(result.median(figure), 3), harness.number(min(runs), 3),
-                        harness.number(max(runs), 3), unit_of(runs)])
-    return ["figure", "median", "least", "most", "unit"], out
+    return FIGURE_ROW, [figure_row(result, figure) for result in results
+                        for figure in result.figures()]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="./dev bench recovery", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
-    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
-    parser.add_argument("--rounds", type=int, default=1, help="runs of each (default: 1)")
-    parser.add_argument("--only", help=f"some of {', '.join(KINDS)}")
-    parser.add_argument("--measure", choices=KINDS, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.measure:
-        return measure_one(options.measure)
-    wanted = options.only.split(",") if options.only else list(KINDS)
-    if unknown := [name for name in wanted if name not in KINDS]:
-        parser.error(f"nothing is called {unknown[0]}; known: {', '.join(KINDS)}")
-    planned = [Contender(name, [sys.executable, __file__, "--measure", name], read_figures)
-               for name in wanted]
-    load = harness.load_before_start()
-    results = harness.interleave(planned, options.rounds, 5 * RUN_S)
-    where = f"{harness.circumstances(load)}; rounds: {options.rounds}"
-    return report("recovery", results, rows(results), "", where, options)
+    return kinds_main(__file__, __doc__, KINDS, 1, 5 * RUN_S, rows, lambda _: "")
 
 
 if __name__ == "__main__":

@@ -100,8 +100,7 @@ result<void> stage_recovery::drop_stages() {
       answers.push_back(ask_.request<actors::acknowledged>(
           caf::actor_cast<actors::host_actor>(group_.hosts().at(place)), actors::drop_stages{},
           waits.join));
-  const auto dropped = actors::all(std::move(answers)).get();
-  return dropped ? result<void>() : tl::unexpected(dropped.error());
+  return actors::all(std::move(answers)).get().map([](const auto&) {});
 }
 
 result<stage_recovery::point> stage_recovery::recover(const error& why) {
@@ -128,19 +127,20 @@ result<stage_recovery::point> stage_recovery::try_once(const error& why) {
   if (++in_vain_ > most_in_vain)
     return fail(errc::handler_failed, told.text + "; the run was lost " + std::to_string(in_vain_) +
                                           " times behind step " + std::to_string(last_step_));
-  log::warning(told.text + "; it is replaced");
+  log::warning(told.text + (lost_.size() == 1
+                                ? "; it is replaced"
+                                : "; " + std::to_string(lost_.size()) + " stages are replaced"));
   for (const auto place : lost_) keepers_.at(place) = nullptr;
   if (auto dropped = drop_stages(); !dropped) return tl::unexpected(dropped.error());
   auto from = newest();
   if (!from) return fail(from.error().code, told.text + "; " + from.error().text);
   if (from->step > last_step_) in_vain_ = 1;
   last_step_ = from->step;
-  while (!lost_.empty()) {
-    const auto place = lost_.back();
-    lost_.pop_back();
-    if (auto replaced = group_.replace(place); !replaced) return tl::unexpected(replaced.error());
-    if (auto opened = open_keeper(place); !opened) return tl::unexpected(opened.error());
-  }
+  if (auto replaced = group_.replace(std::exchange(lost_, {})); !replaced)
+    return tl::unexpected(replaced.error());
+  for (std::size_t place = 0; place < keepers_.size(); ++place)
+    if (!keepers_[place])
+      if (auto opened = open_keeper(place); !opened) return tl::unexpected(opened.error());
   return from;
 }
 

@@ -211,7 +211,7 @@ struct run_parts {
   std::vector<actors::build_stage> orders;
   engine::schedule_choice schedule;
   std::unique_ptr<reporter> report;
-  checkpoint_keeper keeper;
+  checkpoint_keeper checkpoints;
   std::unique_ptr<stage_recovery> recovery;  // null: a lost stage ends the run
   told_progress told;
 };
@@ -256,17 +256,17 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
         if (auto some = parts.report->check_applied(); !some && !parts.control.stop.wanted())
           return some;
         auto done = parts.control.saver.save(steps, parts.report->any_applied(), saved, print);
-        return done ? parts.keeper.write_last(steps, kept, print) : done;
+        return done ? parts.checkpoints.write_last(steps, kept, print) : done;
       },
       [&](std::uint64_t step) {
-        parts.keeper.report(print);
+        parts.checkpoints.report(print);
         return step > parts.told.checkpoint &&
-               parts.keeper.is_due(step, checkpoint_keeper::clock::now(),
-                                   parts.control.stop.checkpoint);
+               parts.checkpoints.is_due(step, checkpoint_keeper::clock::now(),
+                                        parts.control.stop.checkpoint);
       },
       [&](std::uint64_t steps) {
-        auto written = parts.keeper.write(steps, parts.control.stop.checkpoint.exchange(false),
-                                          kept, print);
+        auto written = parts.checkpoints.write(steps, parts.control.stop.checkpoint.exchange(false),
+                                               kept, print);
         if (written) parts.told.checkpoint = steps;
         return written;
       }};
@@ -350,7 +350,10 @@ result<void> train_to_end(run_parts& parts, start_point from) {
     }
     const auto begin = std::chrono::steady_clock::now();
     auto found = parts.recovery->recover(done.error());
-    if (!found) return tl::unexpected(found.error());
+    if (!found) {
+      tell_end(parts);
+      return tl::unexpected(found.error());
+    }
     if (stages) {
       const auto scaler = stages->scaler_after(found->step);
       if (!scaler) return tl::unexpected(scaler.error());

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/program.hpp"
 
 namespace {
@@ -28,43 +28,18 @@ namespace {
 namespace fs = std::filesystem;
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
+using tests::check_same_weights;
 using tests::program_outcome;
 using tests::run_other;
 using tests::run_program;
 using tests::scratch_folder;
-using words = std::vector<std::string>;
-
-words with(words run, const words& more) {
-  run.insert(run.end(), more.begin(), more.end());
-  return run;
-}
+using tests::with;
+using tests::words;
 
 /// An optimizer with state, a rate that follows a curve, norms that couple the stages, and an
 /// update every second step.
 words training(const words& more) {
-  return with({"--model",
-               "resnet18",
-               "--data",
-               "synthetic:3x32x32:10:48",
-               "--batch-size",
-               "8",
-               "--optimizer",
-               "adam",
-               "--lr",
-               "0.01",
-               "--lr-schedule",
-               "cosine",
-               "--micro-batches",
-               "2",
-               "--clip-norm",
-               "1",
-               "--steps",
-               "12",
-               "--accumulate",
-               "2",
-               "--no-eval",
-               "--save-state"},
-              more);
+  return with(tests::training({"--clip-norm", "1", "--save-state"}), more);
 }
 
 /// The process of a run's stage, whichever it is now; 0: there is none.
@@ -91,6 +66,7 @@ pid_t process_of(pid_t program, const std::string& stage) {
 struct fault {
   std::string stage;
   int signal = SIGKILL;
+  std::string with = {};  ///< Another stage that gets it too.
 };
 
 /// The steps that a run's JSON lines tell, in their order; an evaluation is 0.
@@ -110,10 +86,8 @@ class saboteur {
           for (const auto& [lines, what] : faults) {
             while (!over_ && (program_ == 0 || steps_in(json).size() < lines))
               std::this_thread::sleep_for(std::chrono::milliseconds(2));
-            pid_t pid = 0;
-            while (!over_ && (pid = process_of(program_, what.stage)) == 0)
-              std::this_thread::sleep_for(std::chrono::milliseconds(2));
-            if (!over_ && ::kill(pid, what.signal) == 0) ++done_;
+            const bool sent = send(what.signal, what.stage);
+            if (sent && (what.with.empty() || send(what.signal, what.with))) ++done_;
           }
         }) {}
   saboteur(const saboteur&) = delete;
@@ -128,24 +102,18 @@ class saboteur {
   [[nodiscard]] std::size_t done() const { return done_; }
 
  private:
+  bool send(int signal, const std::string& stage) {
+    pid_t pid = 0;
+    while (!over_ && (pid = process_of(program_, stage)) == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return !over_ && ::kill(pid, signal) == 0;
+  }
+
   std::atomic<pid_t> program_ = 0;
   std::atomic<bool> over_ = false;
   std::atomic<std::size_t> done_ = 0;
   std::thread watch_;  // last: it uses the rest
 };
-
-void check_same(const fs::path& one, const fs::path& other) {
-  const auto first = engine::load_safetensors(one);
-  const auto second = engine::load_safetensors(other);
-  REQUIRE(first);
-  REQUIRE(second);
-  REQUIRE(first->size() == second->size());
-  for (std::size_t i = 0; i < first->size(); ++i) {
-    INFO(first->at(i).name);
-    REQUIRE(first->at(i).name == second->at(i).name);
-    CHECK(first->at(i).tensor.equal(second->at(i).tensor));
-  }
-}
 
 int count_of(const std::string& text, std::string_view what) {
   int count = 0;
@@ -161,23 +129,23 @@ program_outcome check_run(const std::string& program, const words& run,
                           const std::map<std::size_t, fault>& faults) {
   const scratch_folder folder;
   const tests::scratch_memory memory;
-  const auto calm = run_other(
-      program, with(run, {"--save", folder / "calm", "--json", folder / "calm.json", "--verbose"}));
+  const auto calm =
+      run_other(program, with(run, {"--save", folder / "calm", "--json", folder / "calm.json"}));
   INFO(calm.err);
   REQUIRE(calm.code == 0);
   saboteur watch(folder / "stormy.json", faults);
-  const auto outcome = run_other(program,
-                                 with(with(run, recovering), {"--save", folder / "stormy", "--json",
-                                                              folder / "stormy.json", "--verbose"}),
-                                 std::ref(watch));
+  const auto outcome = run_other(
+      program,
+      with(with(run, recovering), {"--save", folder / "stormy", "--json", folder / "stormy.json"}),
+      std::ref(watch));
   UNSCOPED_INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(watch.done() == faults.size());
   CHECK(count_of(outcome.err, "the run goes on behind step") == static_cast<int>(faults.size()));
   CHECK_THAT(outcome.err, !ContainsSubstring("was computed again, and its loss is"));
   CHECK(steps_in(folder / "stormy.json") == steps_in(folder / "calm.json"));
-  check_same(folder / "calm", folder / "stormy");
-  check_same(folder / "calm.state.safetensors", folder / "stormy.state.safetensors");
+  check_same_weights(folder / "calm", folder / "stormy");
+  check_same_weights(folder / "calm.state.safetensors", folder / "stormy.state.safetensors");
   CHECK(memory.left().empty());
   return outcome;
 }
@@ -211,6 +179,16 @@ TEST_CASE("A stage that is stopped is replaced like one that is dead") {
   const auto outcome =
       check_run(training({"--stages", "2"}), {{4, {.stage = "stage-1", .signal = SIGSTOP}}});
   CHECK_THAT(outcome.err, ContainsSubstring("is replaced"));
+}
+
+TEST_CASE("Stages that are lost together are replaced together, where they are no neighbours") {
+  check_run(training({"--stages", "4"}), {{5, {.stage = "stage-0", .with = "stage-2"}}});
+}
+
+TEST_CASE("A stage that is lost while it takes its place is replaced again") {
+  const auto outcome =
+      check_run(training({"--stages", "2"}), {{5, {.stage = "stage-1", .with = "stage-1.2"}}});
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1.3"));
 }
 
 TEST_CASE("The only stage of a run is replaced from what the trainer keeps") {
@@ -252,8 +230,7 @@ TEST_CASE("A stage that is lost with the node that kept it ends the run, which s
     done = true;
     for (const auto pid : tests::children_of(program)) ::kill(pid, SIGKILL);
   };
-  auto run = training(
-      {"--stages", "2", "--json", folder / "steps", "--verbose", "--save", folder / "weights"});
+  auto run = training({"--stages", "2", "--json", folder / "steps", "--save", folder / "weights"});
   std::ranges::replace(run, std::string("12"), std::string("100000"));
   const auto outcome = run_program(with(run, recovering), both);
   INFO(outcome.err);
