@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/kept_versions.hpp"
+#include "cluster/hosts/keepers_core.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/partition/cost_model.hpp"
@@ -65,19 +67,36 @@ result<std::vector<double>> version_bytes(const prepared_run& run, const trainer
   return bytes;
 }
 
+/// Where the versions of each stage are kept beside its own node: see second_keepers.
+result<std::vector<std::size_t>> second_keepers_of(const trainer_config& config) {
+  std::vector<std::string> hosts(stage_names_of(config.pipeline).size());
+  if (!config.cluster.nodes.empty()) {
+    const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+    if (!places) return tl::unexpected(places.error());
+    for (std::size_t i = 0; i < hosts.size(); ++i)
+      hosts[i] = config.cluster.nodes[places->at(i)].name;
+  }
+  return second_keepers(hosts);
+}
+
 /// Adds what is kept for a run that goes on after a loss: two versions of each stage on its own
-/// node and on the next, or with the trainer.
+/// node and on another, or with the trainer. Of replicas, the one that keeps the most counts.
 result<void> add_versions(const prepared_run& run, const trainer_config& config,
                           const registries& known, predicted_memory& to) {
   constexpr double kept = actors::kept_versions::most;
   const auto bytes = version_bytes(run, config, known);
   if (!bytes) return tl::unexpected(bytes.error());
   const auto stages = bytes->size();
-  const bool is_alone = stages * config.pipeline.replicas == 1;
+  const auto second = second_keepers_of(config);
+  if (!second) return tl::unexpected(second.error());
+  std::vector<double> for_others(second->size(), 0);
+  for (std::size_t i = 0; i < second->size(); ++i)
+    for_others[second->at(i)] += kept * bytes->at(i % stages);
+  if (second->size() == 1) to.trainer += std::exchange(for_others[0], 0);
   for (std::size_t stage = 0; stage < stages; ++stage) {
-    to.stages.at(stage) += kept * bytes->at(stage);
-    auto& other = is_alone ? to.trainer : to.stages.at((stage + 1) % stages);
-    other += kept * bytes->at(stage);
+    double most = 0;
+    for (auto i = stage; i < for_others.size(); i += stages) most = std::max(most, for_others[i]);
+    to.stages.at(stage) += kept * bytes->at(stage) + most;
   }
   return {};
 }
