@@ -18,6 +18,9 @@ import harness
 
 SUBNET = "10.78.0."
 START_S = 20.0
+# UCX takes the network's devices from there, which else are those of the machine.
+OWN_DEVICES = ("mount -t sysfs sysfs /mnt && mount --bind /mnt/class/net /sys/class/net && "
+               "umount -l /mnt")
 
 
 def _sh(line: str) -> None:
@@ -35,7 +38,7 @@ class Host:
         self.process = subprocess.Popen(
             ["unshare", "--net", "--pid", "--mount", "--ipc", "--uts", "--fork", "--kill-child",
              "--mount-proc", "sh", "-c", f"hostname {name} && ip link set lo up && "
-             f"mount -t tmpfs tmpfs /dev/shm && {script}"],
+             f"mount -t tmpfs tmpfs /dev/shm && {OWN_DEVICES} && {script}"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         self._await(ready)
         [self.first] = [process.pid for process in harness.all_processes().values()

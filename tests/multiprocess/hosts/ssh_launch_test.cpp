@@ -48,13 +48,17 @@ void check_nothing_left(const test_hosts& hosts, std::size_t count = 2) {
 
 TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one") {
   skip_without_hosts();
+  const std::string network = GENERATE(as<std::string>{}, "sealed", "trusted");
   const test_hosts hosts({"alpha", "beta"});
   write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"));
   const auto alone = run_program({"--config", hosts / "plain.toml"});
   INFO(alone.err);
   REQUIRE(alone.code == 0);
-  const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
-                                                         small_run(hosts / "launched.safetensors"));
+  const std::string carrier = network == "sealed" ? "sealed tcp" : "trusted";
+  const auto link = "[link]\nnetwork = \"" + network + "\"\n";
+  const auto file =
+      write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) + link +
+                                           small_run(hosts / "launched.safetensors"));
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"});
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
@@ -62,7 +66,7 @@ TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one") {
   CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-0 (alpha, 10.77.0.2"));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 (beta, 10.77.0.3"));
-  CHECK_THAT(outcome.err, ContainsSubstring("): sealed tcp"));
+  CHECK_THAT(outcome.err, ContainsSubstring("): " + carrier));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 on node beta (10.77.0.3) exited with code 0"));
   check_nothing_left(hosts);
 }

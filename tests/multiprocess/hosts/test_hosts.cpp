@@ -231,7 +231,12 @@ test_hosts::test_hosts(const std::vector<std::string>& names) {
   write(folder_ / "sshd_config",
         "HostKey " + path("host_key") + "\nAuthorizedKeysFile " + path("authorized_keys") +
             "\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin prohibit-password\n");
-  const std::string own_memory = "ip link set lo up && mount -t tmpfs tmpfs /dev/shm && ";
+  // UCX takes the network's devices from /sys/class/net, which else are those of the machine.
+  const std::string own_devices =
+      "mount -t sysfs sysfs /mnt && mount --bind /mnt/class/net /sys/class/net && umount -l /mnt "
+      "&& ";
+  const std::string own_memory =
+      "ip link set lo up && mount -t tmpfs tmpfs /dev/shm && " + own_devices;
   write(folder_ / "names-home", read("/etc/hosts"), fs::perms(0644));
   home_ = start("home",
                 own_memory + "mount -t tmpfs tmpfs /run && mount --bind " + path("names-home") +
