@@ -35,9 +35,11 @@ using stage_actor = caf::typed_actor<
     // From a stage with which this one shares a weight, once a training step; may come before this
     // stage's own gradients are there.
     caf::reacts_to<struct tied_gradient>,
-    // From the same stage of another replica, twice a training step: its parts, perhaps before this
-    // stage's own gradients are there, and its sum. And from the own work thread.
-    caf::reacts_to<struct replica_gradients>, caf::reacts_to<struct replicas_added>,
+    // From the same stage of another replica, in a training step: its parts of the buckets that this
+    // stage adds up, perhaps before its own gradients are there, the sums of the others, and what its
+    // micro-batches give to running statistics. And from the stage's own threads.
+    caf::reacts_to<struct replica_gradients>, caf::reacts_to<struct replica_statistics>,
+    caf::reacts_to<struct gradient_final>, caf::reacts_to<struct replicas_added>,
     // From the trainer, between steps, piece after piece (see transfer/pieces.hpp). Errors:
     // bad_data naming the tensor; bad_frame for a piece that is not due; bad_config for a chunk
     // that the stage does not have; stale where there was no dry run, or no evaluation without
