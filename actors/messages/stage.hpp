@@ -200,6 +200,21 @@ struct replica_statistics {
   }
 };
 
+/// The same, after an update where replicas share it out: the parameters that the sender owns. They
+/// are its own tensors, which it writes next in an update that the receiver takes part in.
+struct replica_parameters {
+  static constexpr auto declared = travels("replica_parameters");
+
+  engine::step_key step;
+  std::uint32_t from = 0;          // replica
+  std::vector<at::Tensor> values;  // [..] each, in their order
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.from, self.values);
+  }
+};
+
 /// A bucket of a stage is added up: from the thread that adds to its actor, never between nodes.
 struct replicas_added {
   static constexpr auto declared = stays_here;
@@ -214,6 +229,6 @@ struct replicas_added {
 using stage_messages =
     message_list<announce_plan, run_stage, stage_done, output_ready, work_done, gradients_ready,
                  step_undone, tied_gradient, gradient_final, replica_gradients, replica_statistics,
-                 replicas_added>;
+                 replica_parameters, replicas_added>;
 
 }  // namespace troupe::actors

@@ -33,13 +33,13 @@ result<std::uint64_t> tensors_a_parameter(const optimizers::optimizer& entry,
 
 std::uint64_t least_training_bytes(const engine::model& described,
                                    const std::vector<engine::layer_range>& slices,
-                                   std::uint64_t kept) {
-  std::uint64_t sum = 0;
+                                   double kept) {
+  double sum = 0;
   for (const auto& [first, last] : slices)
     for (auto i = first; i < last && i < described.size(); ++i)
-      sum += bytes_of(described[i]->buffers()) +
-             bytes_of(described[i]->parameters()) * (2 + kept);
-  return sum;
+      sum += static_cast<double>(bytes_of(described[i]->buffers())) +
+             static_cast<double>(bytes_of(described[i]->parameters())) * (2 + kept);
+  return static_cast<std::uint64_t>(sum);
 }
 
 result<void> check_room(const std::string& what, double needed_bytes,

@@ -25,10 +25,10 @@ namespace troupe::actors {
 
 /// Bytes that some layers take at least while they are trained: weights and buffers, the step's
 /// gradients and the optimizer's state. Without activations. `described`: the whole model; it needs
-/// no memory. `kept`: see tensors_a_parameter.
+/// no memory. `kept`: see tensors_a_parameter; less than that where replicas share the state out.
 [[nodiscard]] std::uint64_t least_training_bytes(const engine::model& described,
                                                  const std::vector<engine::layer_range>& slices,
-                                                 std::uint64_t kept);
+                                                 double kept);
 
 /// Whether what takes so many bytes fits into what a process may have. `what`: "its weights take".
 /// Errors: bad_config naming it, this host, both amounts, the limit and what to do.

@@ -7,7 +7,11 @@
 #include <utility>
 #include <variant>
 
+#include "actors/base/deadlines.hpp"
+#include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/optimizer.hpp"
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/tree.hpp"
@@ -58,9 +62,10 @@ void perform(stage_pointer self, const engine::add_parts& what) {
 
 void perform(stage_pointer self, const engine::send_sum& what) {
   const auto& replicas = self->state.end.replicas;
+  const bool all = self->state.steps.at(what.key).order.dry_run;  // they are its outcome
   send_to_others(self, replica_gradients{what.key, static_cast<std::uint32_t>(what.bucket),
                                          replicas.core.rank(), true,
-                                         to_send(replicas.sums_of(what.key, what.bucket))});
+                                         to_send(replicas.sums_of(what.key, what.bucket, all))});
 }
 
 void perform(stage_pointer self, const engine::send_rest& what) {
@@ -82,12 +87,42 @@ void follow(stage_pointer self, const result<engine::all_reduce_effects>& effect
     std::visit([self](const auto& each) { perform(self, each); }, effect);
 }
 
+/// All replicas' parameters are here: the optimizer, which alone writes them, takes them over.
+void take_parameters(stage_pointer self, const engine::step_key& key, const result<bool>& all) {
+  if (!all) return fail_all(self, all.error());
+  if (!*all) return;
+  auto& end = self->state.end;
+  self->request(end.optimizer, usual_deadlines.update,
+                replace_parameters{end.replicas.take_values(key)})
+      .then(
+          [self, key](const acknowledged&) {
+            if (self->state.steps.contains(key)) end_step(self, self->state.end.core.ended(key));
+          },
+          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
+/// What each has to keep of the state, and to know of others' gradients.
+void share_state(stage_pointer self) {
+  auto& end = self->state.end;
+  keep_state_of own;
+  for (std::size_t i = 0; i < end.parameters.size(); ++i)
+    if (end.replicas.owns(i)) own.parameters.push_back(end.parameters[i].name);
+  self->send(end.optimizer, std::move(own));
+  for (const auto& tie : end.ties) end.replicas.know_everywhere(tie.parameter);
+  for (const auto& module : self->state.modules)
+    for (const auto& tie : module->ties()) {
+      end.replicas.know_everywhere(tie.one);
+      end.replicas.know_everywhere(tie.other);
+    }
+}
+
 }  // namespace
 
 void join_replicas(stage_pointer self) {
   auto& state = self->state;
   const auto& replicas = state.end.replicas;
   if (replicas.core.ranks() < 2) return;
+  if (replicas.shares_state()) share_state(self);
   for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
     if (rank != replicas.core.rank()) self->monitor(replicas.stage_of(rank));
   // Additions wait for memory rather than for a core, and so do not wait for the work thread.
@@ -144,6 +179,21 @@ void on_replica_statistics(stage_pointer self, const replica_statistics& from) {
   const auto effects = replicas.core.rest_arrived(from.step, from.from);
   if (effects) replicas.keep(from);
   follow(self, effects);
+}
+
+void share_parameters(stage_pointer self, const engine::step_key& key) {
+  auto& replicas = self->state.end.replicas;
+  send_to_others(self, replica_parameters{key, replicas.core.rank(), replicas.own_values()});
+  take_parameters(self, key, replicas.gather.sent(key));
+}
+
+void on_replica_parameters(stage_pointer self, const replica_parameters& from) {
+  auto& replicas = self->state.end.replicas;
+  if (!self->state.steps.contains(from.step)) return;  // failed meanwhile
+  if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
+  const auto all = replicas.gather.arrived(from.step, from.from);
+  if (all) replicas.keep(from);
+  take_parameters(self, from.step, all);
 }
 
 void on_replicas_added(stage_pointer self, const replicas_added& what) {

@@ -20,6 +20,11 @@ void sum_over_replicas(stage_pointer self, const engine::step_key& key);
 void on_gradient_final(stage_pointer self, const gradient_final& what);
 void on_replica_gradients(stage_pointer self, const replica_gradients& from);
 void on_replica_statistics(stage_pointer self, const replica_statistics& from);
+/// The own parameters are updated: sends them to the other replicas, and ends the step when theirs
+/// are here.
+void share_parameters(stage_pointer self, const engine::step_key& key);
+
+void on_replica_parameters(stage_pointer self, const replica_parameters& from);
 void on_replicas_added(stage_pointer self, const replicas_added& what);
 void on_replica_down(stage_pointer self, const caf::actor_addr& whose);
 

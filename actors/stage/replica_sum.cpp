@@ -34,13 +34,25 @@ tl::unexpected<error> misfit(std::uint32_t rank, const engine::step_key& step,
 replica_sum::replica_sum(const replica_group& group, std::vector<engine::named_tensor> parameters,
                          std::size_t chunks)
     : core(core_of(group, parameters)),
+      gather(core.rank(), core.ranks()),
       logical_(group.logical),
       parameters_(std::move(parameters)),
       chunks_(chunks),
+      shares_state_(group.shares_state && core.ranks() > 1),
+      owner_of_(core.buckets().empty() ? 0 : parameters_.size()),
+      is_known_(parameters_.size()),
       bucket_of_(core.buckets().empty() ? 0 : parameters_.size()) {
   for (const auto& each : group.stages) stages_.push_back(caf::actor_cast<stage_actor>(each));
   for (std::size_t bucket = 0; bucket < core.buckets().size(); ++bucket)
-    for (const auto i : core.buckets()[bucket].parameters) bucket_of_[i] = bucket;
+    for (const auto i : core.buckets()[bucket].parameters) {
+      bucket_of_[i] = bucket;
+      owner_of_[i] = core.buckets()[bucket].owner;
+    }
+}
+
+void replica_sum::know_everywhere(const std::string& parameter) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].name == parameter) is_known_[i] = true;
 }
 
 replica_sum::open_step& replica_sum::open(const engine::step_key& step) {
@@ -77,6 +89,23 @@ result<void> replica_sum::check(const replica_gradients& from) const {
 result<void> replica_sum::check(const replica_statistics& from) const {
   if (from.statistics.size() != chunks_)
     return misfit(from.from, from.step, "has statistics of another number of chunks");
+  return {};
+}
+
+result<void> replica_sum::check(const replica_parameters& from) const {
+  if (!shares_state_) return misfit(from.from, from.step, "is of an update that is not shared out");
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (owner_of_[i] != from.from) continue;
+    const auto& [name, parameter] = parameters_[i];
+    if (at >= from.values.size() || !from.values[at].defined() ||
+        from.values[at].sizes() != parameter.sizes() ||
+        from.values[at].scalar_type() != parameter.scalar_type())
+      return misfit(from.from, from.step, "has no value of " + name + " of its shape and type");
+    ++at;
+  }
+  if (at != from.values.size())
+    return misfit(from.from, from.step, "has values of parameters that it does not own");
   return {};
 }
 
@@ -137,16 +166,37 @@ std::vector<engine::step_gradients> replica_sum::take_parts(const engine::step_k
   auto& opened = steps_.at(step);
   opened.parts[bucket][core.rank()] = take_own(step, bucket);
   std::vector<engine::step_gradients> all;
-  for (auto& [rank, parts] : opened.parts.extract(bucket).mapped()) all.push_back(std::move(parts));
+  auto taken = opened.parts.extract(bucket);
+  for (auto& [rank, parts] : taken.mapped()) all.push_back(std::move(parts));
   return all;
 }
 
 engine::step_gradients replica_sum::sums_of(const engine::step_key& step,
-                                            std::size_t bucket) const {
+                                            std::size_t bucket, bool all) const {
   engine::step_gradients sums;
   for (const auto i : core.buckets()[bucket].parameters)
-    sums.push_back(steps_.at(step).gradients[i]);
+    sums.push_back(all || !shares_state_ || is_known_[i] ? steps_.at(step).gradients[i]
+                                                         : std::nullopt);
   return sums;
+}
+
+std::vector<at::Tensor> replica_sum::own_values() const {
+  std::vector<at::Tensor> values;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (owns(i)) values.push_back(parameters_[i].tensor.detach());
+  return values;
+}
+
+void replica_sum::keep(const replica_parameters& from) {
+  auto& values = values_[from.step];
+  values.resize(parameters_.size());
+  for (std::size_t i = 0, at = 0; i < parameters_.size(); ++i)
+    if (owner_of_[i] == from.from) values[i] = from.values[at++];
+}
+
+engine::step_gradients replica_sum::take_values(const engine::step_key& step) {
+  auto taken = values_.extract(step);
+  return taken ? std::move(taken.mapped()) : engine::step_gradients(parameters_.size());
 }
 
 replica_sum::outcome replica_sum::take(const engine::step_key& step) {
@@ -163,7 +213,9 @@ replica_sum::outcome replica_sum::take(const engine::step_key& step) {
 
 void replica_sum::give_up() {
   core.give_up();
+  gather.give_up();
   steps_.clear();
+  values_.clear();
 }
 
 }  // namespace troupe::actors

@@ -301,7 +301,7 @@ void couple(stage_state& state, const connect_stage& to) {
   for (const auto& tie : to.ties) rules.ties.insert(tie.parameter);
   end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size());
   rules.reduces = end.replicas.is_needed();
-  rules.tells_squares = to.replicas.own == 0;
+  rules.tells_squares = to.replicas.own == 0 || to.replicas.shares_state;
   end.core = engine::step_end_core(std::move(rules));
 }
 
@@ -462,6 +462,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const tied_gradient& from) { on_tied_gradient(self, from); },
       [self](const replica_gradients& from) { on_replica_gradients(self, from); },
       [self](const replica_statistics& from) { on_replica_statistics(self, from); },
+      [self](const replica_parameters& from) { on_replica_parameters(self, from); },
       [self](const gradient_final& what) { on_gradient_final(self, what); },
       [self](const replicas_added& what) { on_replicas_added(self, what); },
       [self](const load_weights& from) {

@@ -65,7 +65,8 @@ actors::build_stage order_for(const trainer_config& config, const prepared_run& 
           .optimizer_options = optimizer.options,
           .rules = {.groups = optimizer.groups,
                     .clip_value = optimizer.clip_value,
-                    .accumulate = config.train.accumulate}};
+                    .accumulate = config.train.accumulate,
+                    .state_shares = state_shares_of(config.pipeline)}};
 }
 
 /// By the stages' own past, and their prediction if there is one.
@@ -251,7 +252,8 @@ result<void> drive(node_group& group, const application& program, const trainer_
                                .pieces = {.bytes = bytes_at_once},
                                .data = run.reader,
                                .replicas = config.pipeline.replicas,
-                               .logical_replicas = logical_replicas_of(config)});
+                               .logical_replicas = logical_replicas_of(config),
+                               .shares_state = config.pipeline.zero > 0});
   if (!pipeline) return tl::unexpected(pipeline.error());
   if (auto loaded = load_init(*pipeline, run); !loaded) return loaded;
   if (run.steps_before > 0)

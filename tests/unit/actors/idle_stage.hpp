@@ -94,6 +94,7 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::tied_gradient&) {},
       [got](const actors::replica_gradients& from) { got->gradients.put(from); },
       [](const actors::replica_statistics&) {},
+      [](const actors::replica_parameters&) {},
       [](const actors::gradient_final&) {},
       [](const actors::replicas_added&) {},
       [](const actors::read_weights&) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/collective/all_gather_core.hpp"
 #include "engine/collective/buckets.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/collective/tree.hpp"
@@ -298,6 +299,23 @@ TEST_CASE("what no rank of the group can have sent is refused and changes nothin
   check_refused(core.rest_arrived(key(1), 1), errc::bad_frame, "came twice");
   CHECK(core.sum_arrived(key(1), 1, 1).value() == all_reduce_effects{all_reduced{key(1)}});
   check_refused(core.sum_arrived(key(1), 1, 1), errc::stale, "which is over");
+}
+
+TEST_CASE("an all-gather ends when every rank's part is there, once") {
+  all_gather_core alone;
+  CHECK(alone.sent(key(1)).value());
+  all_gather_core core(1, 3);
+  CHECK_FALSE(core.arrived(key(1), 0).value());
+  CHECK_FALSE(core.sent(key(1)).value());
+  CHECK_FALSE(core.arrived(key(1), 0));
+  CHECK_FALSE(core.arrived(key(1), 1));
+  CHECK_FALSE(core.arrived(key(1), 3));
+  CHECK_FALSE(core.arrived(key(2), 0).value());
+  CHECK_FALSE(core.arrived(key(3), 0));  // too many
+  CHECK(core.arrived(key(1), 2).value());
+  const auto stale = core.arrived(key(1), 2);
+  REQUIRE_FALSE(stale);
+  CHECK(stale.error().code == errc::stale);
 }
 
 TEST_CASE("a rank that is gone ends what waits for it, and nothing begins after it") {
