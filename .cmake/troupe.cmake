@@ -49,16 +49,19 @@ function(troupe_library name)
 endfunction()
 
 # troupe_test(NAME SOURCES... LINK LIBRARIES... LABELS LABELS...): one Catch2 program, each case a
-# ctest test. Tests that start processes run one at a time, and first, since they take longest; those
-# labelled `timed` hold clocks to less than a second and run alone.
+# ctest test. Tests that start processes run one at a time, and first, since they take longest. With
+# UNTIMED, those of them that are tagged [untimed] hold nobody to a time: they run last and beside
+# others, so that no core waits for the end of the rest. Tests labelled `timed` hold clocks to less
+# than a second and run alone.
 function(troupe_test name)
-  cmake_parse_arguments(TEST "" "" "LINK;LABELS" ${ARGN})
-  if(NOT TARGET assertion_thread)
-    add_library(assertion_thread OBJECT ${PROJECT_SOURCE_DIR}/tests/assertion_thread.cpp)
-    target_link_libraries(assertion_thread PRIVATE troupe_options Catch2::Catch2)
+  cmake_parse_arguments(TEST "UNTIMED" "" "LINK;LABELS" ${ARGN})
+  if(NOT TARGET test_main)
+    set(tests ${PROJECT_SOURCE_DIR}/tests)
+    add_library(test_main OBJECT ${tests}/assertion_thread.cpp ${tests}/test_main.cpp)
+    target_link_libraries(test_main PRIVATE troupe_options Catch2::Catch2)
   endif()
-  add_executable(${name} ${TEST_UNPARSED_ARGUMENTS} $<TARGET_OBJECTS:assertion_thread>)
-  target_link_libraries(${name} PRIVATE troupe_options ${TEST_LINK} Catch2::Catch2WithMain)
+  add_executable(${name} ${TEST_UNPARSED_ARGUMENTS} $<TARGET_OBJECTS:test_main>)
+  target_link_libraries(${name} PRIVATE troupe_options ${TEST_LINK} Catch2::Catch2)
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${name} PRIVATE -O1)  # what it tests is optimised; itself it runs once
   endif()
@@ -71,7 +74,14 @@ function(troupe_test name)
   elseif("multiprocess" IN_LIST TEST_LABELS OR "chaos" IN_LIST TEST_LABELS)
     set(order RESOURCE_LOCK processes COST 1000)
   endif()
-  catch_discover_tests(${name}
-    TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 4 LABELS "${TEST_LABELS}" ${order})
+  set(discovery TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST)
+  set(properties TIMEOUT 300 SKIP_RETURN_CODE 4 LABELS "${TEST_LABELS}")
+  if(TEST_UNTIMED)
+    catch_discover_tests(${name} TEST_SPEC "[untimed]" ${discovery}
+      PROPERTIES ${properties} COST -1)
+    catch_discover_tests(${name} TEST_SPEC "~[untimed]" ${discovery}
+      PROPERTIES ${properties} ${order})
+  else()
+    catch_discover_tests(${name} ${discovery} PROPERTIES ${properties} ${order})
+  endif()
 endfunction()

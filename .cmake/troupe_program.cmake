@@ -15,9 +15,16 @@ function(troupe_node_allocator program)
   target_link_libraries(${program} PRIVATE jemalloc)
 endfunction()
 
-# troupe_kernels(SOURCES...): files that use messages/base/simd.hpp, as user-written optimizers do.
-# Vectorised whatever the preset; and every rounding is one that the source spells out.
+# troupe_kernels(SOURCES or TARGETS...): files that use messages/base/simd.hpp, as user-written
+# optimizers do, or targets of such files alone. Vectorised whatever the preset; and every rounding is
+# one that the source spells out.
 function(troupe_kernels)
-  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS
-    "-O3;-ffp-contract=off;-fno-math-errno;-fno-trapping-math")
+  set(options -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
+  foreach(each ${ARGN})
+    if(TARGET ${each})
+      target_compile_options(${each} PRIVATE ${options})
+    else()
+      set_source_files_properties(${each} PROPERTIES COMPILE_OPTIONS "${options}")
+    endif()
+  endforeach()
 endfunction()

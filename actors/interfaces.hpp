@@ -35,11 +35,13 @@ using stage_actor = caf::typed_actor<
     // From a stage with which this one shares a weight, once a training step; may come before this
     // stage's own gradients are there.
     caf::reacts_to<struct tied_gradient>,
-    // From the same stage of another replica, in a training step: its parts of the buckets that this
-    // stage adds up, perhaps before its own gradients are there, the sums of the others, what its
-    // micro-batches give to running statistics, and its parameters after an update. And from the stage's own threads.
+    // From the same stage of another replica, in a training step: its parts of the buckets that
+    // this stage adds up, perhaps before its own gradients are there, the sums of the others, what
+    // its micro-batches give to running statistics, and its parameters after an update. Errors,
+    // which fail the step: bad_frame for what does not fit, peer_lost for a replica that is gone.
     caf::reacts_to<struct replica_gradients>, caf::reacts_to<struct replica_statistics>,
     caf::reacts_to<struct replica_parameters>,
+    // From the stage's own threads.
     caf::reacts_to<struct gradient_final>, caf::reacts_to<struct replicas_added>,
     // From the trainer, between steps, piece after piece (see transfer/pieces.hpp). Errors:
     // bad_data naming the tensor; bad_frame for a piece that is not due; bad_config for a chunk
@@ -53,7 +55,24 @@ using stage_actor = caf::typed_actor<
     caf::replies_to<struct read_dry_run>::with<struct dry_run_part>,
     // The same of its optimizer's state, of all chunks, which the optimizer answers.
     caf::replies_to<struct load_state>::with<struct acknowledged>,
-    caf::replies_to<struct read_state>::with<struct kept_state>>;
+    caf::replies_to<struct read_state>::with<struct kept_state>,
+    // From the trainer, between steps, where versions are kept. Answered once all keepers have
+    // what the stage is now, and once the stage is what a keeper has. Errors: theirs; bad_data
+    // for a version that does not fit, bad_config within a step.
+    caf::replies_to<struct take_version>::with<struct acknowledged>,
+    caf::replies_to<struct adopt_version>::with<struct acknowledged>,
+    // From the own work thread.
+    caf::reacts_to<struct buffers_copied>>;
+
+/// Keeps the last versions of stages, some of other nodes, for a run that goes on from them. Lives
+/// on any node.
+using keeper_actor = caf::typed_actor<
+    // From a stage, piece after piece. Errors: bad_frame for a piece that is not due.
+    caf::replies_to<struct store_version>::with<struct acknowledged>,
+    // From the trainer, and from a stage that is to become such a version. Errors: stale where
+    // there is none.
+    caf::replies_to<struct list_versions>::with<struct versions_kept>,
+    caf::replies_to<struct fetch_version>::with<struct version_piece>>;
 
 /// Decides for all stages alike what becomes of a training step, and what the next loss is
 /// multiplied by. One a run, beside the pipeline.
@@ -62,7 +81,7 @@ using step_coordinator_actor = caf::typed_actor<
     // Errors: bad_frame for no stage, and a vote that contradicts the stage's first; stale for a
     // step before its last.
     caf::replies_to<struct step_vote>::with<struct step_decision>,
-    // From the pipeline, between steps.
+    // From the pipeline. Errors: stale for a step that was not decided, or long ago.
     caf::replies_to<struct read_loss_scale>::with<struct loss_scale_now>>;
 
 /// The owner of a stage's parameters: the only one who writes them. Lives beside its stage.
@@ -70,13 +89,15 @@ using optimizer_actor = caf::typed_actor<
     // From the stage, once an update. Answered when it is applied. Errors: bad_config for gradients
     // that do not match, stale for a step out of order.
     caf::replies_to<struct apply_gradients>::with<struct applied>,
-    // From the stage, after an update, and once before the first where replicas share the state out.
-    // Errors: bad_frame for values that do not match.
+    // From the stage, after an update, and once before the first where replicas share the state
+    // out. Errors: bad_frame for values that do not match.
     caf::replies_to<struct replace_parameters>::with<struct acknowledged>,
     caf::reacts_to<struct keep_state_of>,
     // From the trainer by way of the stage, between steps. Errors: bad_data naming the tensor.
     caf::replies_to<struct load_state>::with<struct acknowledged>,
-    caf::replies_to<struct read_state>::with<struct kept_state>>;
+    caf::replies_to<struct read_state>::with<struct kept_state>,
+    // From the stage, after an update and before the next.
+    caf::replies_to<struct copy_state>::with<struct state_copied>>;
 
 /// Hands batches to the pipeline's two ends as far as their credits allow; the rest waits with it.
 /// Lives beside whoever reads the batches; the pipeline bounds how many steps are under way.
@@ -106,6 +127,10 @@ using host_actor = caf::typed_actor<
     caf::replies_to<struct build_stage>::with<struct stage_built>,
     // From the trainer, where this node is to read the data, once. Errors: those of opening them.
     caf::replies_to<struct open_data>::with<struct data_opened>,
+    // From the trainer, of a run that goes on after a loss: one keeper a node, and the stages of
+    // before end.
+    caf::replies_to<struct open_keeper>::with<struct keeper_opened>,
+    caf::replies_to<struct drop_stages>::with<struct acknowledged>,
     // From the trainer: the process's actors end and its main function returns.
     caf::reacts_to<struct shut_down>>;
 

@@ -110,7 +110,7 @@ struct replica_group {
 
 /// Tells a stage the slices before and after each of its own, who feeds the model's two ends (a
 /// feeder_actor), the credits of each edge, its number among the stages, its ties with others,
-/// how the stages' steps are coupled, and its replicas.
+/// how the stages' steps are coupled, its replicas, and who keeps its versions.
 struct connect_stage {
   static constexpr auto declared = travels("connect_stage");
 
@@ -123,11 +123,12 @@ struct connect_stage {
   bool may_leave_out = false;              // see engine::step_end_rules
   bool clips_norm = false;
   replica_group replicas = {};
+  std::vector<caf::strong_actor_ptr> keepers = {};  // keeper_actors of its versions; empty: none
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.before, self.after, self.feeder, self.credits, self.place, self.ties, self.coordinator,
-      self.may_leave_out, self.clips_norm, self.replicas);
+      self.may_leave_out, self.clips_norm, self.replicas, self.keepers);
   }
 };
 

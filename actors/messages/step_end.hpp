@@ -25,10 +25,11 @@ struct step_decision : engine::step_decision {
   step_decision(engine::step_decision decision) : engine::step_decision(std::move(decision)) {}
 };
 
-/// What is the scale now, and since how many steps? From the pipeline, between steps; never between
-/// nodes.
+/// What is the scale, and since how many steps? From the pipeline; never between nodes.
 struct read_loss_scale {
   static constexpr auto declared = stays_here;
+
+  std::uint64_t after = 0;  // the decision on so many training steps; 0: the last one
 };
 
 struct loss_scale_now {

@@ -19,6 +19,7 @@
 #include "actors/detached.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/base/torch_error.hpp"
@@ -45,7 +46,7 @@ struct optimizer_state {
   std::optional<std::set<std::string>> own;  ///< Parameters whose state is kept; nullopt: all.
 };
 
-using self_pointer = optimizer_actor::stateful_pointer<optimizer_state>;
+using optimizer_pointer = optimizer_actor::stateful_pointer<optimizer_state>;
 
 /// Runs an update: torch's exceptions end here.
 template <class Body>
@@ -74,7 +75,7 @@ result<void> step(optimizer_state& state, const apply_gradients& order) {
   return stepped;
 }
 
-caf::result<applied> on_apply(self_pointer self, const apply_gradients& order) {
+caf::result<applied> on_apply(optimizer_pointer self, const apply_gradients& order) {
   auto& state = self->state;
   const engine::activity_scope scope(*state.doing,
                                      {.kind = engine::work_kind::update, .step = order.step});
@@ -84,7 +85,7 @@ caf::result<applied> on_apply(self_pointer self, const apply_gradients& order) {
   return applied{state.version, std::chrono::duration<double>(steady_clock::now() - begin).count()};
 }
 
-caf::result<acknowledged> on_load(self_pointer self, const load_state& from) {
+caf::result<acknowledged> on_load(optimizer_pointer self, const load_state& from) {
   auto& state = self->state;
   const auto refuse = [&](const error& why) {
     return to_caf({why.code, state.name + ": " + why.text});
@@ -113,7 +114,7 @@ result<void> replace(const optimizer_state& state, const replace_parameters& by)
   return {};
 }
 
-caf::result<acknowledged> on_replace(self_pointer self, const replace_parameters& by) {
+caf::result<acknowledged> on_replace(optimizer_pointer self, const replace_parameters& by) {
   if (auto done = guarded([&] { return replace(self->state, by); }); !done)
     return refusal(self->state, done.error());
   return acknowledged{};
@@ -133,7 +134,7 @@ tensor_piece forms_of(const std::vector<engine::named_tensor>& list, const list_
   return piece;
 }
 
-caf::result<kept_state> on_read(self_pointer self, const read_state& what) {
+caf::result<kept_state> on_read(optimizer_pointer self, const read_state& what) {
   std::vector<engine::named_tensor> all;
   for (auto& [name, tensor] : optimizers::to_named(self->state.slots, self->state.names))
     all.push_back({name, tensor});
@@ -143,8 +144,19 @@ caf::result<kept_state> on_read(self_pointer self, const read_state& what) {
   return kept_state{std::move(*piece)};
 }
 
+caf::result<state_copied> on_copy(optimizer_pointer self) {
+  auto& state = self->state;
+  const at::NoGradGuard no_grad;
+  state_copied out;
+  for (std::size_t i = 0; i < state.parameters.size(); ++i)
+    out.tensors.push_back({state.names[i], state.parameters[i].detach().clone()});
+  for (auto& [name, tensor] : optimizers::to_named(state.slots, state.names))
+    out.tensors.push_back({name, tensor.clone()});
+  return out;
+}
+
 optimizer_actor::behavior_type optimizer_behavior(
-    self_pointer self, const std::shared_ptr<optimizer_parts>& given,
+    optimizer_pointer self, const std::shared_ptr<optimizer_parts>& given,
     const std::shared_ptr<std::vector<optimizers::param_group>>& groups) {
   static_cast<void>(at::get_num_threads());
   at::set_num_threads(given->threads);
@@ -175,6 +187,7 @@ optimizer_actor::behavior_type optimizer_behavior(
       [self, name](const read_state& what) {
         return answering(name, [&] { return on_read(self, what); });
       },
+      [self, name](const copy_state&) { return answering(name, [&] { return on_copy(self); }); },
   };
 }
 

@@ -44,11 +44,11 @@ struct coordinator_state {
   std::vector<std::pair<std::uint64_t, caf::typed_response_promise<coordinator_report>>> reports;
 };
 
-using self_pointer = coordinator_actor::stateful_pointer<coordinator_state>;
+using coordinator_pointer = coordinator_actor::stateful_pointer<coordinator_state>;
 
-void perform(self_pointer self, const engine::coordinator_effects& effects);
+void perform(coordinator_pointer self, const engine::coordinator_effects& effects);
 
-void give_up(self_pointer self, const error& why) {
+void give_up(coordinator_pointer self, const error& why) {
   auto& state = self->state;
   if (!state.failure) state.failure = why;
   for (auto& [order, answer] : std::exchange(state.early, {})) answer.deliver(to_caf(why));
@@ -61,7 +61,7 @@ coordinator_report report_of(const engine::coordinator_core& core) {
 }
 
 /// Answers the reports that waited for members to leave.
-void answer_reports(self_pointer self) {
+void answer_reports(coordinator_pointer self) {
   auto& state = self->state;
   const auto due = std::ranges::partition(
       state.reports, [&](const auto& each) { return state.core->members() > each.first; });
@@ -69,7 +69,7 @@ void answer_reports(self_pointer self) {
   state.reports.erase(due.begin(), due.end());
 }
 
-void admit(self_pointer self, worker_id worker) {
+void admit(coordinator_pointer self, worker_id worker) {
   for (const auto& shard : self->state.shards) {
     self->request(shard, usual_deadlines.update, admit_worker{worker})
         .then([self,
@@ -88,7 +88,7 @@ apply_pushes order_of(const engine::server_update& update) {
   return order;
 }
 
-void perform(self_pointer self, const engine::coordinator_effects& effects) {
+void perform(coordinator_pointer self, const engine::coordinator_effects& effects) {
   auto& state = self->state;
   const auto tell = [&](const auto& what) {
     for (const auto& shard : state.shards) self->send(shard, what);
@@ -110,7 +110,7 @@ void perform(self_pointer self, const engine::coordinator_effects& effects) {
   }
 }
 
-void join(self_pointer self, const join_server& order, join_answer answer) {
+void join(coordinator_pointer self, const join_server& order, join_answer answer) {
   auto& state = self->state;
   const auto refuse = [&](const error& why) { answer.deliver(to_caf(why)); };
   if (state.failure) return refuse(*state.failure);
@@ -130,7 +130,7 @@ void join(self_pointer self, const join_server& order, join_answer answer) {
   perform(self, effects);
 }
 
-void connect(self_pointer self, const coordinator_parts& given) {
+void connect(coordinator_pointer self, const coordinator_parts& given) {
   auto& state = self->state;
   for (std::uint32_t i = 0; i < state.shards.size(); ++i) {
     const auto& shard = state.shards[i];
@@ -151,7 +151,7 @@ void connect(self_pointer self, const coordinator_parts& given) {
 }
 
 /// A worker is a member no more.
-void leave(self_pointer self, worker_id worker) {
+void leave(coordinator_pointer self, worker_id worker) {
   auto& state = self->state;
   perform(self, state.core->leave(worker));
   if (auto answer = state.joining.extract(worker))
@@ -159,7 +159,7 @@ void leave(self_pointer self, worker_id worker) {
   answer_reports(self);
 }
 
-void on_down(self_pointer self, const caf::down_msg& down) {
+void on_down(coordinator_pointer self, const caf::down_msg& down) {
   auto& state = self->state;
   if (const auto worker = state.present.extract(down.source)) return leave(self, worker.mapped());
   for (std::size_t i = 0; i < state.shards.size(); ++i) {
@@ -169,14 +169,14 @@ void on_down(self_pointer self, const caf::down_msg& down) {
   }
 }
 
-caf::result<joined> on_join(self_pointer self, const join_server& order) {
+caf::result<joined> on_join(coordinator_pointer self, const join_server& order) {
   auto answer = self->make_response_promise<joined>();
   join(self, order, answer);
   return answer;
 }
 
 /// Only a worker's own process takes it out.
-caf::result<acknowledged> on_leave(self_pointer self, const leave_server& order) {
+caf::result<acknowledged> on_leave(coordinator_pointer self, const leave_server& order) {
   auto& present = self->state.present;
   const auto found =
       std::ranges::find_if(present, [&](const auto& each) { return each.second == order.worker; });
@@ -191,7 +191,7 @@ caf::result<acknowledged> on_leave(self_pointer self, const leave_server& order)
   return acknowledged{};
 }
 
-caf::result<coordinator_report> on_read(self_pointer self, const read_coordinator& order) {
+caf::result<coordinator_report> on_read(coordinator_pointer self, const read_coordinator& order) {
   auto& state = self->state;
   if (state.core->members() <= order.members_at_most) return report_of(*state.core);
   if (state.reports.size() >= max_early)
@@ -202,7 +202,7 @@ caf::result<coordinator_report> on_read(self_pointer self, const read_coordinato
 }
 
 /// A shard speaks for itself only.
-void on_staged(self_pointer self, const staged_push& what) {
+void on_staged(coordinator_pointer self, const staged_push& what) {
   auto& state = self->state;
   const auto& sender = self->current_sender();
   if (what.shard >= state.shards.size() || !sender ||
@@ -218,7 +218,7 @@ void on_staged(self_pointer self, const staged_push& what) {
 }
 
 coordinator_actor::behavior_type coordinator_behavior(
-    self_pointer self, const std::shared_ptr<coordinator_parts>& given) {
+    coordinator_pointer self, const std::shared_ptr<coordinator_parts>& given) {
   auto& state = self->state;
   state.shards = given->shards;
   state.unconnected = state.shards.size();

@@ -22,17 +22,17 @@
 namespace troupe::actors {
 namespace {
 
-struct host_state {
+struct server_host_state {
   server_host_parts parts;
   std::shared_ptr<requester> ask;  // the workers'
   std::vector<caf::strong_actor_ptr> built;
   std::map<std::string, tensor_assembly> values;  // of shards that are not built yet
 };
 
-using self_pointer = server_host_actor::stateful_pointer<host_state>;
+using server_host_pointer = server_host_actor::stateful_pointer<server_host_state>;
 
 template <class Actor>
-caf::strong_actor_ptr keep(self_pointer self, const Actor& built) {
+caf::strong_actor_ptr keep(server_host_pointer self, const Actor& built) {
   return self->state.built.emplace_back(caf::actor_cast<caf::strong_actor_ptr>(built));
 }
 
@@ -45,7 +45,7 @@ std::optional<caf::error> refuse_threads(std::int32_t threads) {
                                        " threads; from 1 to " + std::to_string(most_threads)});
 }
 
-caf::result<acknowledged> on_values(self_pointer self, const shard_values& given) {
+caf::result<acknowledged> on_values(server_host_pointer self, const shard_values& given) {
   auto& all = self->state.values[given.name];
   if (given.piece.begin == list_place{}) all = tensor_assembly();
   if (auto added = all.add(given.piece); !added)
@@ -53,7 +53,7 @@ caf::result<acknowledged> on_values(self_pointer self, const shard_values& given
   return acknowledged{};
 }
 
-caf::result<shard_built> on_shard(self_pointer self, const build_shard& order) {
+caf::result<shard_built> on_shard(server_host_pointer self, const build_shard& order) {
   if (auto refused = refuse_threads(order.threads)) return *refused;
   auto given = self->state.values.extract(order.name);
   if (!given || !given.mapped().complete())
@@ -66,7 +66,8 @@ caf::result<shard_built> on_shard(self_pointer self, const build_shard& order) {
   return shard_built{keep(self, *shard)};
 }
 
-caf::result<coordinator_opened> on_coordinator(self_pointer self, const open_coordinator& order) {
+caf::result<coordinator_opened> on_coordinator(server_host_pointer self,
+                                               const open_coordinator& order) {
   if (order.shards.empty() || std::ranges::count(order.shards, nullptr) > 0)
     return to_caf({errc::bad_config, "a coordinator needs shards, each of which is there"});
   if (order.mode > engine::server_mode::asynchronous)
@@ -77,7 +78,7 @@ caf::result<coordinator_opened> on_coordinator(self_pointer self, const open_coo
   return coordinator_opened{keep(self, spawn_coordinator(self->system(), std::move(parts)))};
 }
 
-caf::result<worker_built> on_worker(self_pointer self, const build_worker& order) {
+caf::result<worker_built> on_worker(server_host_pointer self, const build_worker& order) {
   if (auto refused = refuse_threads(order.threads)) return *refused;
   if (!order.coordinator)
     return to_caf({errc::bad_config, "an order for a worker names no coordinator"});
@@ -86,15 +87,15 @@ caf::result<worker_built> on_worker(self_pointer self, const build_worker& order
                                               order, parts.memory, parts.progress, parts.losses))};
 }
 
-void on_shut_down(self_pointer self) {
+void on_shut_down(server_host_pointer self) {
   for (const auto& each : std::exchange(self->state.built, {}))
     caf::anon_send_exit(caf::actor_cast<caf::actor>(each), caf::exit_reason::user_shutdown);
   if (self->state.parts.on_shut_down) self->state.parts.on_shut_down();
   self->quit(caf::exit_reason::user_shutdown);
 }
 
-server_host_actor::behavior_type host_behavior(self_pointer self,
-                                               const std::shared_ptr<server_host_parts>& given) {
+server_host_actor::behavior_type server_host_behavior(
+    server_host_pointer self, const std::shared_ptr<server_host_parts>& given) {
   self->state.parts = std::move(*given);
   end_when_thrown(*self, "the host of a parameter server's actors");
   self->state.ask = std::make_shared<requester>(self->system());
@@ -150,7 +151,7 @@ result<std::vector<owned_parameter>> owned_by(const build_shard& order,
 }  // namespace
 
 server_host_actor spawn_server_host(caf::actor_system& system, server_host_parts parts) {
-  return system.spawn(host_behavior, std::make_shared<server_host_parts>(std::move(parts)));
+  return system.spawn(server_host_behavior, std::make_shared<server_host_parts>(std::move(parts)));
 }
 
 result<shard_actor> build(caf::actor_system& system, const build_shard& order,

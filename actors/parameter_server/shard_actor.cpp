@@ -72,14 +72,14 @@ struct shard_state {
   std::unique_ptr<engine::work_thread> work;  // last: its tasks use the store
 };
 
-using self_pointer = shard_actor::stateful_pointer<shard_state>;
+using shard_pointer = shard_actor::stateful_pointer<shard_state>;
 
 error named(const shard_state& state, const error& why) {
   return {why.code, state.name + ": " + why.text};
 }
 
 /// Whether the message at hand is from the coordinator that the shard is connected to.
-result<void> check_coordinator(self_pointer self, const char* what) {
+result<void> check_coordinator(shard_pointer self, const char* what) {
   const auto& state = self->state;
   if (!state.core)
     return fail(errc::not_admitted, state.name + ": " + what + " came before its coordinator");
@@ -94,7 +94,7 @@ result<void> check_coordinator(self_pointer self, const char* what) {
 /// Runs a handler of the coordinator's orders. To anybody else a request is answered with why not;
 /// an order without an answer is dropped, and said in the log, less and less often.
 template <class Body>
-caf::result<void> from_coordinator(self_pointer self, const char* what, const Body& body) {
+caf::result<void> from_coordinator(shard_pointer self, const char* what, const Body& body) {
   const auto allowed = check_coordinator(self, what);
   if (allowed) {
     body();
@@ -124,7 +124,7 @@ void answer_values(shard_state& state, unanswered_push& to, param_version versio
 }
 
 /// Has values read, after the updates under way, for an answer.
-void read_for(self_pointer self, std::variant<unanswered_pull, unanswered_push> answer,
+void read_for(shard_pointer self, std::variant<unanswered_pull, unanswered_push> answer,
               std::vector<std::uint32_t> wanted, std::optional<param_version> newer_than) {
   auto& state = self->state;
   const auto ticket = ++state.last_ticket;
@@ -140,14 +140,14 @@ void read_for(self_pointer self, std::variant<unanswered_pull, unanswered_push> 
   });
 }
 
-void report(self_pointer self, const engine::report_staged& what) {
+void report(shard_pointer self, const engine::report_staged& what) {
   self->send(self->state.coordinator,
              staged_push{self->state.index, what.what, what.fault ? what.fault->code : errc{},
                          what.fault ? what.fault->text : ""});
 }
 
 /// Hands the parts of an update to the work thread, which then reads what their pushers wait for.
-void start(self_pointer self, const engine::start_update& what) {
+void start(shard_pointer self, const engine::start_update& what) {
   auto& state = self->state;
   if (state.lost) return;  // and its parts are gone
   std::vector<tensor_batch> parts;
@@ -180,7 +180,7 @@ void start(self_pointer self, const engine::start_update& what) {
   });
 }
 
-void settle(self_pointer self, const engine::settle_push& what) {
+void settle(shard_pointer self, const engine::settle_push& what) {
   auto& state = self->state;
   auto waiters = state.waiters.extract(what.push);
   if (!waiters) return;
@@ -202,7 +202,7 @@ void settle(self_pointer self, const engine::settle_push& what) {
   }
 }
 
-void perform(self_pointer self, const engine::shard_effects& effects) {
+void perform(shard_pointer self, const engine::shard_effects& effects) {
   for (const auto& effect : effects) {
     if (const auto* staged = std::get_if<engine::report_staged>(&effect))
       report(self, *staged);
@@ -216,21 +216,21 @@ void perform(self_pointer self, const engine::shard_effects& effects) {
 }
 
 /// Nothing that waits can be answered any more.
-void fail_all(self_pointer self, const error& why) {
+void fail_all(shard_pointer self, const error& why) {
   auto& state = self->state;
   for (auto& [push, waiters] : std::exchange(state.waiters, {}))
     for (auto& waiter : waiters) waiter.answer.deliver(to_caf(why));
   state.parts.clear();
 }
 
-void obey(self_pointer self, const result<engine::shard_effects>& effects) {
+void obey(shard_pointer self, const result<engine::shard_effects>& effects) {
   if (effects) return perform(self, *effects);
   const auto why = named(self->state, effects.error());
   fail_all(self, why);
   self->quit(to_caf(why));  // shard and coordinator disagree: a bug
 }
 
-caf::result<shard_directory> on_connect(self_pointer self, const connect_shard& how) {
+caf::result<shard_directory> on_connect(shard_pointer self, const connect_shard& how) {
   auto& state = self->state;
   if (state.core || !how.coordinator)
     return to_caf(named(state, {errc::bad_config, "it takes one coordinator, once"}));
@@ -248,7 +248,7 @@ caf::result<shard_directory> on_connect(self_pointer self, const connect_shard& 
 }
 
 /// Why a push is not taken. A worker's pushes come from one process.
-std::optional<error> reason_to_refuse(self_pointer self, const push_id& push) {
+std::optional<error> reason_to_refuse(shard_pointer self, const push_id& push) {
   const auto& state = self->state;
   if (state.lost) return named(state, *state.lost);
   if (!state.core) return named(state, {errc::not_admitted, "no coordinator has been opened"});
@@ -266,7 +266,7 @@ std::optional<error> reason_to_refuse(self_pointer self, const push_id& push) {
   return std::nullopt;
 }
 
-caf::result<pushed> on_push(self_pointer self, const push_gradients& order) {
+caf::result<pushed> on_push(shard_pointer self, const push_gradients& order) {
   auto& state = self->state;
   const auto& push = order.what.push;
   if (const auto why = reason_to_refuse(self, push)) return to_caf(*why);
@@ -294,7 +294,7 @@ caf::result<pushed> on_push(self_pointer self, const push_gradients& order) {
   return answer;
 }
 
-caf::result<pulled> on_pull(self_pointer self, const pull_parameters& order) {
+caf::result<pulled> on_pull(shard_pointer self, const pull_parameters& order) {
   auto& state = self->state;
   if (state.lost) return to_caf(named(state, *state.lost));
   if (state.core && state.core->failure()) return to_caf(named(state, *state.core->failure()));
@@ -310,7 +310,7 @@ caf::result<pulled> on_pull(self_pointer self, const pull_parameters& order) {
   return answer;
 }
 
-void on_values(self_pointer self, const values_ready& ready) {
+void on_values(shard_pointer self, const values_ready& ready) {
   auto found = self->state.reading.extract(ready.ticket);
   if (!found) return;
   std::visit(
@@ -323,7 +323,7 @@ void on_values(self_pointer self, const values_ready& ready) {
       found.mapped());
 }
 
-void on_updated(self_pointer self, const shard_updated& outcome) {
+void on_updated(shard_pointer self, const shard_updated& outcome) {
   auto& state = self->state;
   if (!state.core) return;
   state.fresh = outcome.fresh;
@@ -333,7 +333,7 @@ void on_updated(self_pointer self, const shard_updated& outcome) {
   state.fresh.clear();
 }
 
-void on_apply(self_pointer self, const apply_pushes& order) {
+void on_apply(shard_pointer self, const apply_pushes& order) {
   if (order.sequences.size() != order.workers.size() || order.bases.size() != order.workers.size())
     return obey(self,
                 fail(errc::bad_frame, "an update names " + std::to_string(order.workers.size()) +
@@ -345,13 +345,13 @@ void on_apply(self_pointer self, const apply_pushes& order) {
 }
 
 /// Whoever waits hears why the shard ends.
-void give_up(self_pointer self, const error& why) {
+void give_up(shard_pointer self, const error& why) {
   fail_all(self, why);
   for (auto& [ticket, waiting] : std::exchange(self->state.reading, {}))
     std::visit([&](auto& each) { each.answer.deliver(to_caf(why)); }, waiting);
 }
 
-shard_actor::behavior_type shard_behavior(self_pointer self,
+shard_actor::behavior_type shard_behavior(shard_pointer self,
                                           const std::shared_ptr<shard_parts>& given) {
   auto& state = self->state;
   state.name = std::move(given->name);

@@ -175,11 +175,11 @@ struct worker_state {
   std::unique_ptr<engine::work_thread> work;  // last
 };
 
-using self_pointer = worker_actor::stateful_pointer<worker_state>;
+using worker_pointer = worker_actor::stateful_pointer<worker_state>;
 
 /// Calls on the work thread and makes a report of whatever comes of it.
 template <class Work>
-void post(self_pointer self, answer to, Work work) {
+void post(worker_pointer self, answer to, Work work) {
   auto& state = self->state;
   const auto ticket = ++state.last_ticket;
   state.waiting.emplace(ticket, std::move(to));
@@ -207,7 +207,7 @@ std::optional<caf::error> refuse_more(const worker_state& state) {
   return to_caf({errc::bad_frame, state.name + ": too many requests wait for it"});
 }
 
-caf::result<share_done> on_share(self_pointer self, const run_share& order) {
+caf::result<share_done> on_share(worker_pointer self, const run_share& order) {
   if (auto refused = refuse_more(self->state)) return *refused;
   if (!order.samples.defined() || order.samples.dim() != 1 ||
       order.samples.scalar_type() != at::kLong || !order.samples.is_contiguous())
@@ -223,7 +223,7 @@ caf::result<share_done> on_share(self_pointer self, const run_share& order) {
   return promise;
 }
 
-caf::result<weights_piece> on_read(self_pointer self, const read_weights& what) {
+caf::result<weights_piece> on_read(worker_pointer self, const read_weights& what) {
   if (auto refused = refuse_more(self->state)) return *refused;
   auto promise = self->make_response_promise<weights_piece>();
   post(self, promise, [what](apprentice& who, share_outcome& outcome) -> result<void> {
@@ -235,7 +235,7 @@ caf::result<weights_piece> on_read(self_pointer self, const read_weights& what) 
   return promise;
 }
 
-void on_outcome(self_pointer self, const share_outcome& outcome) {
+void on_outcome(worker_pointer self, const share_outcome& outcome) {
   auto to = self->state.waiting.extract(outcome.ticket);
   if (!to) return;
   auto report = outcome.report;
@@ -250,12 +250,12 @@ void on_outcome(self_pointer self, const share_outcome& outcome) {
 }
 
 /// Whoever waits hears why the worker ends.
-void give_up(self_pointer self, const error& why) {
+void give_up(worker_pointer self, const error& why) {
   for (auto& [ticket, to] : std::exchange(self->state.waiting, {}))
     std::visit([&](auto& promise) { promise.deliver(to_caf(why)); }, to);
 }
 
-worker_actor::behavior_type worker_behavior(self_pointer self,
+worker_actor::behavior_type worker_behavior(worker_pointer self,
                                             const std::shared_ptr<requester>& ask,
                                             const learner_factory& make, const build_worker& order,
                                             const std::shared_ptr<messages::shared_memory>& memory,

@@ -25,7 +25,7 @@ struct data_state {
   std::vector<feeder_actor> feeders;  // by replica
 };
 
-using self_pointer = data_actor::stateful_pointer<data_state>;
+using data_pointer = data_actor::stateful_pointer<data_state>;
 
 /// `indices`: [N] i64.
 result<engine::batch> read(const data_state& state, bool test, const at::Tensor& indices) try {
@@ -49,7 +49,7 @@ result<batch_delivered> deliver(const data_state& state, const deliver_batch& or
   return batch_delivered{order.step, batch->inputs.size(0), sent, state.source->skipped()};
 }
 
-result<data_connected> connect(self_pointer self, const connect_data& order) {
+result<data_connected> connect(data_pointer self, const connect_data& order) {
   auto& state = self->state;
   if (order.replica != state.feeders.size())
     return fail(errc::bad_config, "the data feed replica " + std::to_string(order.replica) +
@@ -78,7 +78,7 @@ caf::result<Answer> answer(result<Answer> given) {
   return std::move(*given);
 }
 
-data_actor::behavior_type data_behavior(self_pointer self,
+data_actor::behavior_type data_behavior(data_pointer self,
                                         std::shared_ptr<const engine::dataset> source,
                                         std::vector<feeder_actor> feeders) {
   static_cast<void>(at::get_num_threads());

@@ -37,15 +37,15 @@ struct feeder_state {
   std::uint32_t last_chunk = 0;
 };
 
-using self_pointer = feeder_actor::stateful_pointer<feeder_state>;
+using feeder_pointer = feeder_actor::stateful_pointer<feeder_state>;
 
-void send_inputs(self_pointer self, const std::vector<edge_place>& due) {
+void send_inputs(feeder_pointer self, const std::vector<edge_place>& due) {
   for (const auto& what : due)
     self->send(self->state.first, activation{{what.key, what.microbatch},
                                              self->state.inputs.waiting.extract(what).mapped()});
 }
 
-void send_labels(self_pointer self, const std::vector<edge_place>& due) {
+void send_labels(feeder_pointer self, const std::vector<edge_place>& due) {
   for (const auto& what : due)
     self->send(self->state.last, target{{what.key, what.microbatch, self->state.last_chunk},
                                         self->state.labels.waiting.extract(what).mapped()});
@@ -56,7 +56,7 @@ void start_epoch(feed_edge& edge, epoch_id epoch) {
   edge.waiting.clear();
 }
 
-void on_batch(self_pointer self, const feed_batch& batch) {
+void on_batch(feeder_pointer self, const feed_batch& batch) {
   auto& state = self->state;
   if (batch.step.epoch > state.epoch) {
     state.epoch = batch.step.epoch;
@@ -72,7 +72,7 @@ void on_batch(self_pointer self, const feed_batch& batch) {
   }
 }
 
-void on_credit(self_pointer self, const credit& granted) {
+void on_credit(feeder_pointer self, const credit& granted) {
   const bool of_labels = granted.on == edge::target;
   auto& from = of_labels ? self->state.labels : self->state.inputs;
   const auto due = from.order.credited({granted.key.step, granted.key.microbatch});
@@ -80,8 +80,9 @@ void on_credit(self_pointer self, const credit& granted) {
   of_labels ? send_labels(self, *due) : send_inputs(self, *due);
 }
 
-feeder_actor::behavior_type feeder_behavior(self_pointer self, stage_actor first, stage_actor last,
-                                            std::uint32_t last_chunk, std::uint32_t credits) {
+feeder_actor::behavior_type feeder_behavior(feeder_pointer self, stage_actor first,
+                                            stage_actor last, std::uint32_t last_chunk,
+                                            std::uint32_t credits) {
   self->state.inputs = feed_edge(credits);
   self->state.labels = feed_edge(credits);
   self->state.first = std::move(first);

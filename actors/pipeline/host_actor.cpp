@@ -14,9 +14,11 @@
 #include "actors/base/failure.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/pipeline/data_actor.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/stage_needs.hpp"
+#include "actors/recovery/keeper_actor.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/model/model.hpp"
@@ -29,10 +31,11 @@ namespace {
 struct host_state {
   host_parts parts;
   std::vector<stage_actor> stages;
-  data_actor data;  // null: they are elsewhere
+  data_actor data;      // null: they are elsewhere
+  keeper_actor keeper;  // null: nobody has asked for one
 };
 
-using self_pointer = host_actor::stateful_pointer<host_state>;
+using host_pointer = host_actor::stateful_pointer<host_state>;
 
 /// `recompute`: of the whole model.
 model_slice slice_of(engine::model layers, engine::layer_range which,
@@ -55,9 +58,8 @@ result<void> check_memory(const build_stage& order, const engine::model& describ
   if (!kept) return tl::unexpected(kept.error());
   return check_room(
       "its weights, gradients and optimizer state take",
-      static_cast<double>(least_training_bytes(
-          described, order.slices,
-          static_cast<double>(*kept) / std::max(1U, order.rules.state_shares))),
+      static_cast<double>(least_training_bytes(described, order.slices, *kept,
+                                               std::max(1U, order.rules.state_shares))),
       engine::read_free_memory());
 }
 
@@ -100,14 +102,14 @@ result<engine::stage_options> stage_options(const build_stage& order,
                                .idle_cores = order.idle_cores};
 }
 
-caf::result<stage_built> on_build(self_pointer self, const build_stage& order) {
+caf::result<stage_built> on_build(host_pointer self, const build_stage& order) {
   auto stage = build(self->system(), order, self->state.parts);
   if (!stage) return to_caf(stage.error());
   self->state.stages.push_back(*stage);
   return stage_built{caf::actor_cast<caf::strong_actor_ptr>(*stage)};
 }
 
-caf::result<data_opened> on_open(self_pointer self, const open_data& order) {
+caf::result<data_opened> on_open(host_pointer self, const open_data& order) {
   auto& state = self->state;
   if (state.data) return to_caf(error{errc::bad_config, "the data are open already"});
   auto source = engine::open_dataset({.source = order.source,
@@ -123,15 +125,26 @@ caf::result<data_opened> on_open(self_pointer self, const open_data& order) {
   return data_opened{caf::actor_cast<caf::strong_actor_ptr>(state.data)};
 }
 
-void on_shut_down(self_pointer self) {
-  if (self->state.data) caf::anon_send_exit(self->state.data, caf::exit_reason::user_shutdown);
-  for (const auto& stage : self->state.stages)
+keeper_opened on_open_keeper(host_pointer self) {
+  auto& keeper = self->state.keeper;
+  if (!keeper) keeper = spawn_keeper(self->system());
+  return {caf::actor_cast<caf::strong_actor_ptr>(keeper)};
+}
+
+void end_stages(host_state& state) {
+  for (const auto& stage : std::exchange(state.stages, {}))
     caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
+}
+
+void on_shut_down(host_pointer self) {
+  if (self->state.data) caf::anon_send_exit(self->state.data, caf::exit_reason::user_shutdown);
+  if (self->state.keeper) caf::anon_send_exit(self->state.keeper, caf::exit_reason::user_shutdown);
+  end_stages(self->state);
   if (self->state.parts.on_shut_down) self->state.parts.on_shut_down();
   self->quit(caf::exit_reason::user_shutdown);
 }
 
-host_actor::behavior_type host_behavior(self_pointer self,
+host_actor::behavior_type host_behavior(host_pointer self,
                                         const std::shared_ptr<host_parts>& given) {
   self->state.parts = std::move(*given);
   end_when_thrown(*self, "the host of stages");
@@ -139,6 +152,11 @@ host_actor::behavior_type host_behavior(self_pointer self,
   return {
       [self](const build_stage& order) { return on_build(self, order); },
       [self](const open_data& order) { return on_open(self, order); },
+      [self](const open_keeper&) { return on_open_keeper(self); },
+      [self](const drop_stages&) {
+        end_stages(self->state);
+        return acknowledged{};
+      },
       [self](const shut_down&) { on_shut_down(self); },
   };
 }

@@ -144,10 +144,14 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   made.shares_state_ = options.shares_state && replicas > 1;
   if (auto fed = made.choose_feeders(system, options); !fed) return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
-  made.has_scaler_ = options.scaler.has_value();
+  made.scaler_ = options.scaler;
   made.loss_scale_ = loss_scale;
   made.steps_before_ = made.training_steps_ = options.steps_before;
-  if (options.skip_bad_steps || options.scaler || options.clip_norm > 0)
+  if (!options.keepers.empty() && options.keepers.size() != made.stages_.size())
+    return fail(errc::bad_config, "keepers of " + std::to_string(options.keepers.size()) +
+                                      " stages for a pipeline of " +
+                                      std::to_string(made.stages_.size()));
+  if (options.skip_bad_steps || options.scaler || options.clip_norm > 0 || !options.keepers.empty())
     made.coordinator_ = spawn_step_coordinator(
         system, {layout->stages * replicas, options.skip_bad_steps, options.clip_norm,
                  options.scaler, replicas});
@@ -210,6 +214,8 @@ connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t repli
                        .clips_norm = options.clip_norm > 0,
                        .replicas = {.stages = {}, .own = replica, .logical = logical_ / replicas_,
                                     .shares_state = shares_state_}};
+  if (!options.keepers.empty())
+    around.keepers = options.keepers[std::size_t{replica} * layout_.stages + stage];
   if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);
   for (std::uint32_t r = 0; replicas_ > 1 && r < replicas_; ++r)
     around.replicas.stages.push_back(
@@ -242,7 +248,7 @@ engine::step_key pipeline::next_step() {
 // Steps are begun before the decision on the one before, which says what a scaler makes of it.
 double pipeline::loss_scale_of(const step_order& order) const {
   if (order.dry_run) return order.loss_scale;
-  return has_scaler_ && training_steps_ > steps_before_ ? 0 : loss_scale_;
+  return scaler_ && training_steps_ > steps_before_ ? 0 : loss_scale_;
 }
 
 result<void> pipeline::announce(std::uint32_t number, engine::step_kind kind, engine::plan plan) {

@@ -98,6 +98,16 @@ struct pipeline_options {
   /// The replicas of a stage share its optimizer's state out: each updates the parameters that it
   /// owns, and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The same bits.
   bool shares_state = false;
+  /// Of each stage, who keeps what it is after each update, so that a run can go on from there when
+  /// a stage is lost: keeper_actors, best one beside the stage and one elsewhere. A step then ends
+  /// on no stage before all stages have stored the version before it. Empty: nobody.
+  std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};
+};
+
+/// Where a stage's version is, for it to go on from.
+struct version_place {
+  caf::strong_actor_ptr keeper;
+  std::uint64_t step = 0;
 };
 
 /// Which ties of a model lie between stages, given the layers of each. Those inside of a stage are
@@ -222,6 +232,17 @@ class pipeline {
   [[nodiscard]] result<void> load_state(std::size_t stage,
                                         const std::vector<engine::named_tensor>& tensors);
 
+  /// Has each stage store what it is now as the version of so many training steps. Errors: those of
+  /// the keepers, peer_lost.
+  [[nodiscard]] result<void> take_versions(std::uint64_t step);
+
+  /// Has each stage become what a version of it says. Errors: bad_data, stale, peer_lost.
+  [[nodiscard]] result<void> adopt_versions(const std::vector<version_place>& from);
+
+  /// The loss scaler as training step `step` left it; nothing where there is none. Errors: stale
+  /// for a step that this pipeline has not decided on, or long ago.
+  [[nodiscard]] result<std::optional<engine::loss_scaler>> scaler_after(std::uint64_t step);
+
   /// Whom to give the batches of its steps to, by replica (see feed.hpp).
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
 
@@ -281,7 +302,7 @@ class pipeline {
   bool owns_feeders_ = false;
   step_coordinator_actor coordinator_;  // null: nothing couples the stages
   double loss_scale_ = 1;               // with a scaler: of the first training step
-  bool has_scaler_ = false;
+  std::optional<engine::loss_scaler> scaler_;  // as it was before the first training step
   engine::model_layout layout_;
   engine::plan_book plans_;
   std::deque<pending_step> under_way_;

@@ -5,7 +5,9 @@
 #include <limits>
 #include <utility>
 
+#include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/pipeline/pipeline_ask.hpp"
@@ -117,7 +119,7 @@ result<void> pipeline::visit_state(const part_taker& take) {
     for (const auto owner : owners_of_state(stage))
       if (auto done = visit<kept_state>(owner, actors::read_state{}, 0, all_tensors, take); !done)
         return done;
-  if (!has_scaler_) return {};
+  if (!scaler_) return {};
   return read_scaler().and_then([&](const engine::named_tensor& kept) {
     return take({kept.name, kept.tensor});
   });
@@ -137,12 +139,41 @@ result<std::vector<engine::tensor_form>> pipeline::list_state() {
     for (const auto owner : owners_of_state(stage))
       if (auto listed = visit<kept_state>(owner, request, 0, all_tensors, list); !listed)
         return tl::unexpected(listed.error());
-  if (!has_scaler_) return forms;
+  if (!scaler_) return forms;
   const auto scaler = read_scaler();
   if (!scaler) return tl::unexpected(scaler.error());
   const auto& [name, tensor] = *scaler;
   forms.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
   return forms;
+}
+
+result<void> pipeline::take_versions(std::uint64_t step) {
+  std::vector<future<acknowledged>> answers;
+  for (const auto& stage : stages_)
+    answers.push_back(
+        ask_->request<acknowledged>(stage, take_version{step}, usual_deadlines.transfer));
+  return all(std::move(answers)).get().map([](const auto&) {});
+}
+
+result<void> pipeline::adopt_versions(const std::vector<version_place>& from) {
+  std::vector<future<acknowledged>> answers;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    const auto& [keeper, step] = from.at(i);
+    answers.push_back(ask_->request<acknowledged>(
+        stages_[i], adopt_version{keeper, static_cast<std::uint32_t>(i), step},
+        usual_deadlines.transfer));
+  }
+  return all(std::move(answers)).get().map([](const auto&) {});
+}
+
+result<std::optional<engine::loss_scaler>> pipeline::scaler_after(std::uint64_t step) {
+  if (!scaler_ || step == steps_before_) return scaler_;
+  const auto then = ask<loss_scale_now>(coordinator_, read_loss_scale{step});
+  if (!then) return tl::unexpected(then.error());
+  auto scaler = *scaler_;
+  scaler.scale = then->scale;
+  scaler.applied = then->applied;
+  return scaler;
 }
 
 result<engine::named_tensor> pipeline::read_scaler() {
@@ -193,7 +224,7 @@ result<std::vector<engine::named_tensor>> pipeline::read_state() {
     for (const auto owner : owners_of_state(stage))
       if (auto part = read<kept_state>(owner, actors::read_state{}, all); !part)
         return tl::unexpected(part.error());
-  if (!has_scaler_) return all;
+  if (!scaler_) return all;
   auto scaler = read_scaler();
   if (!scaler) return tl::unexpected(scaler.error());
   all.push_back(std::move(*scaler));

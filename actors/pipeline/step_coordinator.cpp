@@ -4,6 +4,7 @@
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "actors/base/errors.hpp"
@@ -13,14 +14,14 @@
 namespace troupe::actors {
 namespace {
 
-struct coordinator_state {
+struct step_coordinator_state {
   engine::step_coordinator_core core;
   std::map<engine::step_key, std::vector<caf::typed_response_promise<step_decision>>> waiting;
 };
 
-using self_pointer = step_coordinator_actor::stateful_pointer<coordinator_state>;
+using step_coordinator_pointer = step_coordinator_actor::stateful_pointer<step_coordinator_state>;
 
-caf::result<step_decision> on_vote(self_pointer self, const step_vote& vote) {
+caf::result<step_decision> on_vote(step_coordinator_pointer self, const step_vote& vote) {
   auto& state = self->state;
   const auto decision = state.core.hear(vote);
   if (!decision) return to_caf(decision.error());
@@ -32,16 +33,22 @@ caf::result<step_decision> on_vote(self_pointer self, const step_vote& vote) {
   return promise;
 }
 
-step_coordinator_actor::behavior_type coordinator_behavior(
-    self_pointer self, const engine::step_coordinator_rules& rules) {
+caf::result<loss_scale_now> on_read_scale(step_coordinator_pointer self, const read_loss_scale& what) {
+  const auto& core = self->state.core;
+  const auto scaler = what.after > 0 ? core.scaler_after(what.after) : core.scaler();
+  if (scaler) return loss_scale_now{scaler->scale, scaler->applied};
+  if (what.after == 0) return loss_scale_now{};
+  return to_caf({errc::stale, "step " + std::to_string(what.after) +
+                                  " left no loss scale that is still known"});
+}
+
+step_coordinator_actor::behavior_type step_coordinator_behavior(
+    step_coordinator_pointer self, const engine::step_coordinator_rules& rules) {
   self->state.core = engine::step_coordinator_core(rules);
   end_when_thrown(*self, "the coordinator of the steps");
   return {
       [self](const step_vote& vote) { return on_vote(self, vote); },
-      [self](const read_loss_scale&) {
-        const auto& scaler = self->state.core.scaler();
-        return scaler ? loss_scale_now{scaler->scale, scaler->applied} : loss_scale_now{};
-      },
+      [self](const read_loss_scale& what) { return on_read_scale(self, what); },
   };
 }
 
@@ -49,7 +56,7 @@ step_coordinator_actor::behavior_type coordinator_behavior(
 
 step_coordinator_actor spawn_step_coordinator(caf::actor_system& system,
                                               const engine::step_coordinator_rules& rules) {
-  return system.spawn(coordinator_behavior, rules);
+  return system.spawn(step_coordinator_behavior, rules);
 }
 
 }  // namespace troupe::actors

@@ -40,7 +40,7 @@ class run_state {
     if (events_.on_trained) {
       if (auto done = events_.on_trained(finished_); !done) return tl::unexpected(done.error());
     }
-    if (run_.evaluate && finished_ > run_.steps_before && !leaves()) {
+    if (run_.evaluate && finished_ > evaluated() && !leaves()) {
       if (auto done = evaluate(); !done) return tl::unexpected(done.error());
     }
     // What was abandoned ends in order, before the stages do.
@@ -51,6 +51,10 @@ class run_state {
 
  private:
   result<void> train_steps() {
+    const auto before = run_.steps_before;
+    if (before < run_.steps && evaluation_due(before)) {
+      if (auto done = evaluate(); !done || abandoned_) return done;
+    }
     for (std::uint64_t step = run_.steps_before + 1; step <= run_.steps; ++step) {
       if (events_.should_stop()) break;
       if (auto begun = begin(step); !begun) return begun;
@@ -115,8 +119,12 @@ class run_state {
     return {};
   }
 
+  [[nodiscard]] std::uint64_t evaluated() const {
+    return run_.evaluated.value_or(run_.steps_before);
+  }
+
   [[nodiscard]] bool evaluation_due(std::uint64_t step) const {
-    if (!run_.evaluate) return false;
+    if (!run_.evaluate || step <= evaluated()) return false;
     const auto period =
         run_.evaluate_every > 0
             ? run_.evaluate_every

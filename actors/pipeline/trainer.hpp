@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "actors/pipeline/pipeline.hpp"
 #include "engine/data/dataset.hpp"
@@ -21,6 +22,9 @@ struct training {
   bool evaluate = true;              ///< After `evaluate_every` steps and at the end.
   std::uint64_t evaluate_every = 0;  ///< 0: after each pass over the data.
   std::int64_t labels = 1;           ///< Of a sample: tokens of a sequence.
+  /// Steps before the last evaluation that is known: up to there none is due any more, but one
+  /// behind it. Nothing: `steps_before`.
+  std::optional<std::uint64_t> evaluated = {};
   std::function<double(std::uint64_t step)> learning_rate;
 };
 

@@ -210,7 +210,11 @@ void on_replica_down(stage_pointer self, const caf::actor_addr& whose) {
   auto& replicas = self->state.end.replicas;
   for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank) {
     if (rank == replicas.core.rank() || replicas.stage_of(rank).address() != whose) continue;
-    if (const auto gone = replicas.core.lost(rank); !gone) fail_all(self, gone.error());
+    // Of a step one of them waits at most: parameters are gathered after the reduction.
+    const auto summing = replicas.core.lost(rank);
+    const auto gathering = replicas.gather.lost(rank);
+    if (!summing) return fail_all(self, summing.error());
+    if (!gathering) return fail_all(self, gathering.error());
   }
 }
 

@@ -2,15 +2,15 @@
 
 #include "actors/stage/stage_state.hpp"
 
-/// Carries out what a stage's `engine::all_reduce_core` says: buckets of gradients and their sums go
-/// to the same stage of the other replicas, and a thread of its own adds.
+/// Carries out what a stage's `engine::all_reduce_core` says: buckets of gradients and their sums
+/// go to the same stage of the other replicas, and a thread of its own adds.
 namespace troupe::actors {
 
 /// Watches the other replicas' stages, and makes the thread that adds. Once the stage is connected.
 void join_replicas(stage_pointer self);
 
-/// For the modules, by chunk: hand each own gradient that is final to the stage. Null where there are
-/// no other replicas.
+/// For the modules, by chunk: hand each own gradient that is final to the stage. Null where there
+/// are no other replicas.
 [[nodiscard]] std::vector<engine::gradient_taker> takers_of(stage_pointer self,
                                                             const engine::step_key& key);
 

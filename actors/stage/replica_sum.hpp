@@ -26,8 +26,8 @@ class replica_sum {
   replica_sum(const replica_group& group, std::vector<engine::named_tensor> parameters,
               std::size_t chunks);
 
-  /// The sums of these parameters are to be known to all replicas, as others depend on them, even if
-  /// only one updates them.
+  /// The sum of this parameter is to be known to all replicas, as others depend on it, even if only
+  /// one updates it.
   void know_everywhere(const std::string& parameter);
 
   /// A batch is shared out to several logical replicas, here or elsewhere.
@@ -64,8 +64,8 @@ class replica_sum {
   /// All ranks' parts of an own bucket, by rank.
   [[nodiscard]] std::vector<engine::step_gradients> take_parts(const engine::step_key& step,
                                                                std::size_t bucket);
-  /// The sums of a bucket that other replicas need: all of them, or where the state is shared out and
-  /// `all` is false, those that are to be known everywhere.
+  /// The sums of a bucket that other replicas need: all of them, or where the state is shared out
+  /// and `all` is false, those that are to be known everywhere.
   [[nodiscard]] engine::step_gradients sums_of(const engine::step_key& step, std::size_t bucket,
                                                bool all) const;
 

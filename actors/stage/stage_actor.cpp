@@ -20,6 +20,7 @@
 #include "actors/stage/run_order.hpp"
 #include "actors/stage/stage_state.hpp"
 #include "actors/stage/step_end.hpp"
+#include "actors/stage/versions.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/model/model.hpp"
 #include "engine/schedule/plan_book.hpp"
@@ -301,6 +302,7 @@ void couple(stage_state& state, const connect_stage& to) {
   for (const auto& tie : to.ties) rules.ties.insert(tie.parameter);
   end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size());
   rules.reduces = end.replicas.is_needed();
+  rules.always_votes = !to.keepers.empty();
   rules.tells_squares = to.replicas.own == 0 || to.replicas.shares_state;
   end.core = engine::step_end_core(std::move(rules));
 }
@@ -321,19 +323,24 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   if (to.credits < 1) return refuse("an edge needs at least one credit");
   if (!std::ranges::all_of(to.ties, [](const tied_parameter& tie) { return bool(tie.other); }))
     return refuse("a tie of it names no other stage");
-  if ((to.may_leave_out || to.clips_norm) && !to.coordinator)
+  if ((to.may_leave_out || to.clips_norm || !to.keepers.empty()) && !to.coordinator)
     return refuse("its steps are coupled with others', and nobody coordinates them");
   if (to.replicas.logical < 1 || (!to.replicas.stages.empty() &&
                                   to.replicas.own >= to.replicas.stages.size()))
     return refuse("its replica is none of those it is told of");
   if (!std::ranges::all_of(to.replicas.stages, [](const auto& stage) { return bool(stage); }))
     return refuse("a replica of it is no stage");
+  if (!std::ranges::all_of(to.keepers, [](const auto& keeper) { return bool(keeper); }))
+    return refuse("a keeper of its versions is none");
   if (!state.steps.empty()) return refuse("it cannot be connected while a step is under way");
   state.core = engine::stage_core(to.credits);
   state.plans.clear();
   state.before = to_links(to.before);
   state.after = to_links(to.after);
   state.feeder = caf::actor_cast<feeder_actor>(to.feeder);
+  state.versions = {.keepers = {}, .stage = to.place.value};
+  for (const auto& each : to.keepers)
+    state.versions.keepers.push_back(caf::actor_cast<keeper_actor>(each));
   couple(state, to);
   join_replicas(self);
   return acknowledged{};
@@ -478,12 +485,20 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const load_state& from) { return self->delegate(self->state.end.optimizer, from); },
       [self](const read_state& order) { return self->delegate(self->state.end.optimizer, order); },
       [self](const read_dry_run& what) { return on_read_dry_run(self, what); },
+      [self](const take_version& what) { return on_take_version(self, what); },
+      [self](const adopt_version& what) {
+        return answering(self->state.name, [&] { return on_adopt_version(self, what); });
+      },
+      [self](const buffers_copied& from) { on_buffers_copied(self, from); },
   };
 }
 
 }  // namespace
 
 void finish_step(stage_pointer self, const step_key& key) {
+  const auto& order = self->state.steps.at(key).order;
+  if (!order.dry_run && self->state.end.core.is_between_updates())
+    store_version_of(self, order.number);
   answer(self, key);
   perform_effects(self, self->state.core.update_done(key));
 }

@@ -35,6 +35,7 @@ void give_up(stage_pointer self, const error& why) {
   self->state.end.gradients.clear();
   self->state.end.tied.clear();
   self->state.end.replicas.give_up();
+  self->state.versions.waiting.clear();
   if (steps.empty()) log::error(why.text);
   for (auto& [key, step] : steps) step.answer.deliver(to_caf(why));
 }

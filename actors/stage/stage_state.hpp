@@ -73,13 +73,24 @@ struct step_end_state {
   std::vector<tied_parameter> ties;
   step_coordinator_actor coordinator;  // null: nothing couples the stages
   bool may_leave_out = false;
-  double loss_scale = 1;                   // that the last decision named
-  engine::step_gradients gradients;        // of the step that ends
+  double loss_scale = 1;                            // that the last decision named
+  engine::step_gradients gradients;                 // of the step that ends
   std::vector<engine::step_statistics> statistics;  // by chunk, of its own micro-batches
   std::vector<std::vector<engine::step_statistics>> all_statistics;  // by chunk, then by replica
   replica_sum replicas;
   tied_gradients tied;                     // from other stages
   std::optional<dry_run_outcome> dry_run;  // the last one
+};
+
+/// What the stage was after its last update, on its way to those who keep it.
+struct version_state {
+  std::vector<keeper_actor> keepers;  // empty: nobody does
+  std::uint32_t stage = 0;            // its number with them
+  std::uint64_t step = 0;             // of the version
+  std::size_t missing = 0;            // keepers that do not have it yet
+  // Copies of the optimizer's half and of the stage's own; sent once both are there.
+  std::optional<std::vector<engine::named_tensor>> state = {}, buffers = {};
+  std::vector<std::function<void()>> waiting = {};  // until all have it
 };
 
 struct stage_state {
@@ -94,6 +105,7 @@ struct stage_state {
   std::map<output_key, at::Tensor> outputs;  // computed, and not sent
   std::map<engine::step_key, announced_step> steps;
   step_end_state end;
+  version_state versions;
   std::vector<engine::named_tensor> predicted;     // by the last slice, of the last evaluation
   std::map<std::uint32_t, weight_loader> loading;  // by chunk: its weights are partly there
   std::shared_ptr<engine::activity> doing;         // the work thread's

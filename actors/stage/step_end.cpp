@@ -14,6 +14,7 @@
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/stage/replica_end.hpp"
+#include "actors/stage/versions.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/stage/unscale.hpp"
 #include "engine/verify/reference.hpp"
@@ -165,9 +166,10 @@ void perform(stage_pointer self, const engine::sum_with_ties& what) {
            });
 }
 
-void perform(stage_pointer self, const engine::cast_vote& what) {
+/// A vote says, beside what it holds, that the stage's last version is kept.
+void vote(stage_pointer self, const engine::step_vote& what) {
   const auto refused = [self](const caf::error& why) { fail_all(self, from_caf(why)); };
-  self->request(self->state.end.coordinator, usual_deadlines.step, step_vote(what.vote))
+  self->request(self->state.end.coordinator, usual_deadlines.step, step_vote(what))
       .then(
           [self](const step_decision& decision) {
             if (!self->state.steps.contains(decision.step)) return;  // failed meanwhile
@@ -175,6 +177,10 @@ void perform(stage_pointer self, const engine::cast_vote& what) {
             end_step(self, self->state.end.core.decided(decision));
           },
           refused);
+}
+
+void perform(stage_pointer self, const engine::cast_vote& what) {
+  when_stored(self, [self, cast = what.vote] { vote(self, cast); });
 }
 
 void perform(stage_pointer self, const engine::keep_gradients&) {

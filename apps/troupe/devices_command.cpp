@@ -29,7 +29,7 @@ struct judged_card {
 };
 
 /// All that there is to say.
-struct report {
+struct device_report {
   unsigned cores = 0;
   std::uint64_t memory_bytes = 0;
   engine::driver_facts driver;
@@ -52,8 +52,8 @@ result<std::pair<std::string, int>> look_for_nccl(const devices_request& request
   return std::pair((*found)->path, (*found)->version);
 }
 
-report look(const devices_request& request) {
-  report all;
+device_report look(const devices_request& request) {
+  device_report all;
   all.cores = std::max(1U, std::thread::hardware_concurrency());
   all.memory_bytes = memory_of_machine();
   all.driver = engine::ask_driver();
@@ -80,7 +80,7 @@ std::string architecture_of(const engine::card& card) {
   return format("%d.%d", card.major, card.minor);
 }
 
-std::string driver_line(const report& all) {
+std::string driver_line(const device_report& all) {
   const auto& driver = all.driver;
   if (driver.cuda == 0) return {};
   return format("driver   %s, runs CUDA up to %s; LibTorch was built with %s\n",
@@ -89,7 +89,7 @@ std::string driver_line(const report& all) {
                 all.torch_cuda == 0 ? "none" : engine::cuda_text(all.torch_cuda).c_str());
 }
 
-std::string to_text(const report& all) {
+std::string to_text(const device_report& all) {
   std::string text = format("cpu      %u %s, %s\n", all.cores, all.cores == 1 ? "core" : "cores",
                             gib(all.memory_bytes).c_str());
   text += driver_line(all);
@@ -106,7 +106,7 @@ std::string to_text(const report& all) {
   return text + no_training + "\n";
 }
 
-std::string to_json(const report& all) {
+std::string to_json(const device_report& all) {
   ordered_json cards = ordered_json::array();
   for (const auto& [card, problem] : all.cards)
     cards.push_back({{"device", format("cuda:%d", card.index)},
@@ -135,7 +135,7 @@ std::string to_json(const report& all) {
 }  // namespace
 
 std::string run_devices_command(const devices_request& request) {
-  const report all = look(request);
+  const device_report all = look(request);
   return request.as_json ? to_json(all) : to_text(all);
 }
 

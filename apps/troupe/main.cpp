@@ -1,4 +1,4 @@
-// The command line of the project: `troupe plan` shows what a schedule does before it runs.
+// The command line of the project: launches and checks runs, plans them, and looks at checkpoints.
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -6,9 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <string>
 #include <vector>
 
+#include "apps/troupe/checkpoint_command.hpp"
 #include "apps/troupe/devices_command.hpp"
 #include "apps/troupe/launch_command.hpp"
 #include "apps/troupe/plan_command.hpp"
@@ -122,6 +124,50 @@ CLI::App* add_devices(CLI::App& app, apps::devices_request& request) {
   return command;
 }
 
+/// The verbs of `troupe checkpoint`; the request says which one was given.
+CLI::App* add_checkpoint(CLI::App& app, apps::checkpoint_request& request) {
+  using apps::checkpoint_verb;
+  auto* const command =
+      app.add_subcommand("checkpoint", "Lists, shows, checks and exports checkpoints of a run");
+  command->require_subcommand(1);
+  const auto add = [&](const char* name, checkpoint_verb verb, const char* help,
+                       const char* where) {
+    auto* const one = command->add_subcommand(name, help);
+    one->add_option("FOLDER", request.where, where)->required();
+    one->callback([&request, verb] { request.verb = verb; });
+    if (verb != checkpoint_verb::export_weights)
+      one->add_flag("--json", request.as_json, "One JSON object");
+    return one;
+  };
+  const char* const newest = "A checkpoint, or the folder of --checkpoint-dir for its newest one";
+  add("list", checkpoint_verb::list,
+      "Shows the checkpoints in a folder: step, age, size, and whether the files have their "
+      "lengths",
+      "The folder of --checkpoint-dir");
+  add("inspect", checkpoint_verb::inspect,
+      "Shows a checkpoint's step, settings and files, and each tensor's type, shape and size",
+      newest);
+  add("verify", checkpoint_verb::verify,
+      "Reads every byte: checksums of files and tensors, and values that are not finite; exit code "
+      "2 where something is wrong",
+      "A checkpoint, or the folder of --checkpoint-dir for all of them");
+  add("export", checkpoint_verb::export_weights,
+      "Writes parameters and buffers as one safetensors file, as --save does", newest)
+      ->add_option("FILE", request.file, "Where to; a file that is there is replaced")
+      ->required();
+  return command;
+}
+
+int run_checkpoint(const apps::checkpoint_request& request) {
+  const auto answer = apps::run_checkpoint_command(request, std::time(nullptr));
+  if (answer && std::fputs(answer->text.c_str(), stdout) < 0) return 1;
+  std::fflush(stdout);
+  const auto& complaint = answer ? answer->complaint : answer.error().text;
+  if (complaint.empty()) return 0;
+  std::fprintf(stderr, "troupe checkpoint: %s\n", complaint.c_str());
+  return exit_refused;
+}
+
 int run_launch(const char* name, const apps::launch_request& request) {
   std::fprintf(stderr, "troupe %s: %s\n", name, apps::become_program(request).text.c_str());
   return exit_refused;
@@ -189,7 +235,7 @@ int run_join(const join_request& join, apps::launch_request request) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Launches and plans runs of Troupe.", "troupe");
+  CLI::App app("Launches and plans runs of Troupe, and looks at their checkpoints.", "troupe");
   app.require_subcommand(1);
   // What stands behind -- is the program's.
   char** const split = std::find(argv, argv + argc, std::string("--"));
@@ -202,8 +248,9 @@ int main(int argc, char** argv) {
       launched);
   bool push = false;
   bool push_all = false;
-  launch->add_flag("--push", push,
-                   "Copies the program and the libraries beside it to hosts that lack them, by ssh");
+  launch->add_flag(
+      "--push", push,
+      "Copies the program and the libraries beside it to hosts that lack them, by ssh");
   launch->add_flag("--push-all", push_all,
                    "The same with LibTorch and every library that belongs to no package");
   bool as_json = false;
@@ -213,6 +260,8 @@ int main(int argc, char** argv) {
                    "One JSON object with the findings and all that was measured");
   join_request joined;
   auto* const join = add_join(app, joined, launched);
+  apps::checkpoint_request kept;
+  auto* const checkpoint = add_checkpoint(app, kept);
   apps::devices_request looked;
   auto* const devices = add_devices(app, looked);
   apps::plan_request request;
@@ -227,6 +276,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "troupe: %s\n", wrong.what());
     return exit_refused;
   }
+  if (checkpoint->parsed()) return run_checkpoint(kept);
   if (plan->parsed()) return run_plan(std::move(request), costs);
   if (devices->parsed())
     return std::fputs(apps::run_devices_command(looked).c_str(), stdout) < 0 ? 1 : 0;

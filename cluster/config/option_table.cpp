@@ -257,6 +257,10 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
        number(
            [](auto& c) -> auto& { return c.train.hang_timeout; }, 0, unbounded),
        ""},
+      of_stages({"train", "on_fault", "--on-fault", "", "KIND",
+                 "What a lost stage does: end the run, or have it go on with another process from "
+                 "the last update that all stages share, to the same bits",
+                 choice([](auto& c) -> auto& { return c.train.on_fault; }), ""}),
       {"train", "save", "--save", "", "FILE",
        "File for the weights (safetensors) after the last step, also of an interrupted run",
        text([](auto& c) -> auto& { return c.train.save; }), ""},
@@ -282,9 +286,14 @@ std::vector<option> checkpoint_options() {
            [](auto& c) -> auto& { return c.checkpoint.keep; }, 1, any),
        ""},
       {"checkpoint", "resume", "--resume", "", "WHICH",
-       "Checkpoint to go on from: latest (the run begins anew where there is none), a step, or a "
-       "checkpoint's folder",
+       "Checkpoint to go on from: latest (the run begins anew where there is none), auto (the "
+       "newest whole one, with a warning of newer ones that are torn), a step, or a checkpoint's "
+       "folder",
        text([](auto& c) -> auto& { return c.checkpoint.resume; }), ""},
+      {"checkpoint", "on_signal", "--checkpoint-on-signal", "", "SIGNAL",
+       "Signal, SIGUSR1 or SIGUSR2, upon which the run writes a checkpoint after the steps under "
+       "way and goes on",
+       text([](auto& c) -> auto& { return c.checkpoint.on_signal; }), ""},
   };
 }
 

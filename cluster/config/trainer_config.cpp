@@ -1,5 +1,7 @@
 #include "cluster/config/trainer_config.hpp"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string_view>
@@ -38,6 +40,16 @@ result<checkpoint_period> period_of(const checkpoint_config& config) {
                                       "30s, 5m or 2h");
   if (unit.empty()) return checkpoint_period{.steps = number};
   return checkpoint_period{.time = std::chrono::seconds(number * seconds)};
+}
+
+result<int> signal_of(const checkpoint_config& config) {
+  const auto& name = config.on_signal;
+  if (name.empty()) return 0;
+  if (name == "SIGUSR1" || name == "USR1") return SIGUSR1;
+  if (name == "SIGUSR2" || name == "USR2") return SIGUSR2;
+  return fail(errc::bad_config, '"' + name +
+                                    "\" is no signal that asks for a checkpoint; take SIGUSR1 or "
+                                    "SIGUSR2 (SIGTERM, SIGINT and SIGHUP end the run with one)");
 }
 
 std::filesystem::path state_file_of(const std::filesystem::path& weights) {

@@ -30,6 +30,7 @@ enum class network : std::uint8_t { sealed, trusted };
 using lr_schedule = optimizers::rate_curve;
 enum class partition : std::uint8_t { even, automatic, cuts };
 enum class nan_policy : std::uint8_t { stop, skip };
+enum class fault_policy : std::uint8_t { stop, recover };
 
 /// The word that a user writes for a value ("cross-entropy", "auto").
 [[nodiscard]] std::string_view name_of(placement value) noexcept;
@@ -113,6 +114,7 @@ struct train_config {
   bool verify = false;                 ///< Compare one step with one process first.
   double verify_tolerance = 0;         ///< As a share of a tensor's largest entry; 0: every bit.
   nan_policy on_nan = nan_policy::stop;
+  fault_policy on_fault = fault_policy::stop;
   std::optional<double> loss_scale = {};  ///< 0: dynamic; nothing: see `loss_scale_of`.
   std::uint32_t loss_scale_interval = engine::loss_scaler().interval;
   double hang_timeout =
@@ -126,7 +128,8 @@ struct checkpoint_config {
   std::filesystem::path dir;  ///< Of the run's checkpoints; empty: none are written.
   std::string every;          ///< See `period_of`; empty: at the end only.
   std::int64_t keep = 3;      ///< Older ones are removed.
-  std::string resume;         ///< "latest", a step, or a checkpoint's folder; empty: nothing.
+  std::string resume;     ///< "latest", "auto", a step, or a checkpoint's folder; empty: nothing.
+  std::string on_signal;  ///< See `signal_of`; empty: no signal asks for a checkpoint.
 
   bool operator==(const checkpoint_config&) const = default;
 };
@@ -186,6 +189,10 @@ struct trainer_config {
 
 /// Of "20" (steps), "30s", "5m" or "2h"; both 0 where nothing is said. Errors: bad_config.
 [[nodiscard]] result<checkpoint_period> period_of(const checkpoint_config& config);
+
+/// The number of "SIGUSR1" or "SIGUSR2" (or "USR1", "USR2"), upon which a checkpoint is written; 0
+/// where none is named. Errors: bad_config.
+[[nodiscard]] result<int> signal_of(const checkpoint_config& config);
 
 /// Where the optimizers' state is kept of the weights in a file: "run.state.safetensors" beside
 /// "run.safetensors" or "run".

@@ -21,6 +21,7 @@ inline constexpr std::array<std::string_view, 6> lr_schedule{"constant", "linear
 inline constexpr std::array<std::string_view, 4> transport{"auto", "tcp", "shm", "loopback"};
 inline constexpr std::array<std::string_view, 2> network{"sealed", "trusted"};
 inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
+inline constexpr std::array<std::string_view, 2> fault_policy{"stop", "recover"};
 inline constexpr std::array<std::string_view, 5> launch_way{"local", "ssh", "slurm", "mpi", "none"};
 inline constexpr std::array<std::string_view, 3> stream_proof{"auto", "munge", "none"};
 inline constexpr std::array<std::string_view, 3> push_extent{"nothing", "program", "all"};
@@ -41,6 +42,9 @@ template <>
 inline constexpr std::span<const std::string_view> words_of<network>{words::network};
 template <>
 inline constexpr std::span<const std::string_view> words_of<nan_policy>{words::nan_policy};
+
+template <>
+inline constexpr std::span<const std::string_view> words_of<fault_policy>{words::fault_policy};
 
 template <>
 inline constexpr std::span<const std::string_view> words_of<launch_way>{words::launch_way};

@@ -3,11 +3,32 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <string>
 
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
+
+/// BLAKE2b of bytes that come one after another. Used by one thread.
+class running_digest {
+ public:
+  /// `digest_bytes`: 16 to 64.
+  explicit running_digest(std::size_t digest_bytes);
+  running_digest(running_digest&&) noexcept;
+  running_digest& operator=(running_digest&&) noexcept;
+  ~running_digest();
+
+  void add(std::span<const std::byte> bytes);
+  /// Hexadecimal. Nothing may be added afterwards.
+  [[nodiscard]] std::string digits();
+
+ private:
+  struct state;
+  std::unique_ptr<state> state_;
+  std::size_t digest_bytes_;
+};
 
 /// What a file holds, in short.
 struct file_digest {

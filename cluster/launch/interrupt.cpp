@@ -45,11 +45,13 @@ class interrupt_guard::listener {
       : handlers_(std::move(handlers)), read_(std::move(read)), write_(std::move(write)) {
     thread_ = std::thread([this] { listen(); });
     for (std::size_t i = 0; i < caught.size(); ++i) listen_for(i);
+    if (handlers_.other_signal != 0) listen_for_other();
   }
   listener(const listener&) = delete;
   listener& operator=(const listener&) = delete;
   ~listener() {
     for (std::size_t i = 0; i < caught.size(); ++i) ::sigaction(caught[i], &before_[i], nullptr);
+    if (handlers_.other_signal != 0) ::sigaction(handlers_.other_signal, &before_other_, nullptr);
     signal_pipe = -1;
     const unsigned char end = 0;
     [[maybe_unused]] const auto written = ::write(write_.get(), &end, 1);
@@ -67,6 +69,13 @@ class interrupt_guard::listener {
     const bool ignored = before_[index].sa_handler == SIG_IGN;
     const bool may_be = caught[index] == SIGTSTP || caught[index] == SIGHUP;
     if (may_be && ignored) ::sigaction(caught[index], &before_[index], nullptr);
+  }
+
+  void listen_for_other() {
+    struct sigaction ours {};
+    ours.sa_handler = pass_on;
+    ours.sa_flags = SA_RESTART;
+    ::sigaction(handlers_.other_signal, &ours, &before_other_);
   }
 
   // Stops the whole process as if nobody had caught the signal, and returns when it is continued.
@@ -100,6 +109,10 @@ class interrupt_guard::listener {
         stand_still();
         continue;
       }
+      if (number == SIGUSR1 || number == SIGUSR2) {
+        if (number == handlers_.other_signal && handlers_.on_other) handlers_.on_other(number);
+        continue;
+      }
       const bool is_signal = (number & asked) == 0;
       if (is_signal) ++heard;
       if (heard <= 1 && !std::exchange(stopping, true)) {
@@ -117,6 +130,7 @@ class interrupt_guard::listener {
   descriptor read_;
   descriptor write_;
   std::array<struct sigaction, caught.size()> before_{};
+  struct sigaction before_other_ {};
   std::thread stopper_;
   std::thread thread_;  // last: it uses all of the above
 };
@@ -144,6 +158,10 @@ interrupt_guard::interrupt_guard(std::unique_ptr<listener> impl) noexcept
     : impl_(std::move(impl)) {}
 void interrupt_guard::ask_to_stop(int signal) noexcept {
   pass_on(signal | asked);
+}
+
+void interrupt_guard::pass_on_other(int signal) noexcept {
+  if (signal == SIGUSR1 || signal == SIGUSR2) pass_on(signal);
 }
 
 interrupt_guard::interrupt_guard(interrupt_guard&&) noexcept = default;

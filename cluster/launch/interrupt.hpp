@@ -21,6 +21,10 @@ struct interrupt_handlers {
   /// started is to stop and go on with it.
   std::function<void()> on_suspend = {};
   std::function<void()> on_resume = {};
+  /// SIGUSR1 or SIGUSR2, which asks for something else than an end and does not count as an
+  /// interrupt; 0: neither is caught.
+  int other_signal = 0;
+  std::function<void(int signal)> on_other = {};
 };
 
 /// Turns Ctrl-C, Ctrl-Z, SIGTERM and SIGHUP into calls; SIGHUP unless it is ignored, as under
@@ -33,6 +37,10 @@ class interrupt_guard {
   /// Begins the clean stop, once, as the first signal would, but does not count as one: who manages
   /// this process may send the same as a signal too. Nothing happens where there is no guard.
   static void ask_to_stop(int signal) noexcept;
+
+  /// SIGUSR1 or SIGUSR2 that reached another process of the run: as if it had reached this one.
+  /// Nothing happens where there is no guard, or where it does not catch the signal.
+  static void pass_on_other(int signal) noexcept;
 
   interrupt_guard(interrupt_guard&&) noexcept;
   interrupt_guard& operator=(interrupt_guard&&) noexcept;

@@ -62,9 +62,15 @@ bool hangup_was_ignored() noexcept {
   return hangup_ignored;
 }
 
+void ignore_signal(int number) {
+  handle(number, SIG_IGN);
+}
+
 void leave_signals_to_parent() {
   handle(SIGINT, SIG_IGN);
   handle(SIGHUP, SIG_IGN);
+  handle(SIGUSR1, SIG_IGN);  // a scheduler may send them to every process of its job
+  handle(SIGUSR2, SIG_IGN);
   struct sigaction action {};
   action.sa_sigaction = heed_parent;
   action.sa_flags = SA_SIGINFO | SA_RESTART;

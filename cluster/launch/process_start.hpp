@@ -13,9 +13,13 @@ void prepare_process();
 /// Whether SIGHUP was ignored when the process was started.
 [[nodiscard]] bool hangup_was_ignored() noexcept;
 
+/// From now on, until somebody handles the signal.
+void ignore_signal(int number);
+
 /// For a process that its trainer has started: whether and when the run ends is the trainer's to
-/// decide, which may need it to save the weights. SIGINT and SIGHUP are ignored, and SIGTERM unless
-/// the trainer itself has sent it. The trainer's death still ends the process.
+/// decide, which may need it to save the weights. SIGINT and SIGHUP are ignored, SIGUSR1 and
+/// SIGUSR2 (for the trainer, [checkpoint] on_signal), and SIGTERM unless the trainer itself has
+/// sent it. The trainer's death still ends the process.
 void leave_signals_to_parent();
 
 }  // namespace troupe::cluster

@@ -94,6 +94,8 @@ class agent_launcher final : public node_launcher {
 
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
   result<void> start(const std::string& name, const std::string& trainer) override;
+  result<void> replace(const std::string& lost, const std::string& by,
+                       const std::string& trainer) override;
   std::optional<std::string> failure() const override;
   void join(bool in_order) override;
   void kill() override { group_->kill(); }  // agents end with their streams
@@ -294,6 +296,8 @@ void agent_launcher::perform(session& at, session_core::effects what) {
       note_end(at, end->how);
     } else if (std::holds_alternative<session_core::asked_to_end>(effect)) {
       if (!expected_) interrupt_guard::ask_to_stop(SIGTERM);
+    } else if (const auto* got = std::get_if<session_core::signalled>(&effect)) {
+      interrupt_guard::pass_on_other(got->signal);
     } else if (const auto* lost = std::get_if<session_core::lost>(&effect)) {
       if (!expected_ && !failure_) failure_ = lost->why;
       if (settings_.watch.arguments) settings_.watch.on_lost(lost->why);
@@ -352,6 +356,11 @@ result<void> agent_launcher::start(const std::string& name, const std::string& t
                                .working_folder = at->what.working_folder.string(),
                                .secret = to_digits(link_.secret)}));
   return {};
+}
+
+result<void> agent_launcher::replace(const std::string& lost, const std::string& /*by*/,
+                                     const std::string& /*trainer*/) {
+  return fail(errc::bad_config, lost + " was started by an agent, which starts no other");
 }
 
 std::optional<std::string> agent_launcher::failure() const {

@@ -157,6 +157,10 @@ class awaited_nodes final : public node_launcher {
     log::info(name + " may join now: troupe join " + trainer + " --name " + name);
     return {};
   }
+  result<void> replace(const std::string&, const std::string& by,
+                       const std::string& trainer) override {
+    return start(by, trainer);
+  }
   std::optional<std::string> failure() const override { return std::nullopt; }
   void join(bool) override {}
   void kill() override {}

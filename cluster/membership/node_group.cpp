@@ -36,7 +36,10 @@ result<std::unique_ptr<node_group>> node_group::start(std::shared_ptr<node_launc
                                                       milliseconds patience) try {
   if (auto enough = actors::check_threads(); !enough) return tl::unexpected(enough.error());
   std::unique_ptr<node_group> group(new node_group(std::move(where), std::move(progress)));
-  if (auto opened = group->open(names, listen, patience); !opened)
+  group->first_names_ = group->names_ = names;
+  group->starts_.assign(names.size(), 1);
+  group->patience_ = patience;
+  if (auto opened = group->open(listen); !opened)
     return tl::unexpected(opened.error());
   return group;
 } catch (const std::exception& problem) {
@@ -48,10 +51,12 @@ node_group::node_group(std::shared_ptr<node_launcher> where, actors::progress_se
   actors::add_protocol(types_);
 }
 
-result<void> node_group::open(const std::vector<std::string>& names, const std::string& listen,
-                              milliseconds patience) {
-  const auto on_node_down = [this](const std::string&, const error& why) {
-    if (why.code != errc::cancelled) lost_ = true;
+result<void> node_group::open(const std::string& listen) {
+  const auto on_node_down = [this](const std::string& name, const error& why) {
+    if (why.code == errc::cancelled) return;
+    const std::scoped_lock lock(mutex_);
+    lost_.insert(name);
+    changed_.notify_all();
   };
   auto node = actors::node::start(
       system_, types_,
@@ -62,12 +67,11 @@ result<void> node_group::open(const std::vector<std::string>& names, const std::
       launcher_->trainer_link());
   if (!node) return tl::unexpected(node.error());
   node_ = std::move(*node);
-  count_ = names.size();
-  for (const auto& name : names) {
+  for (const auto& name : names_) {
     if (auto started = launcher_->start(name, node_->address()); !started) return started;
   }
-  if (auto here = await(names, patience); !here) return here;
-  for (const auto& name : names) {
+  if (auto here = await(names_); !here) return here;
+  for (const auto& name : names_) {
     const auto host = node_->find(name, "host", waits.join);
     if (!host) return tl::unexpected(explain(host.error()));
     hosts_.push_back(*host);
@@ -75,9 +79,9 @@ result<void> node_group::open(const std::vector<std::string>& names, const std::
   return {};
 }
 
-result<void> node_group::await(const std::vector<std::string>& names, milliseconds patience) {
+result<void> node_group::await(const std::vector<std::string>& names) {
   const auto begin = steady_clock::now();
-  countdown_core countdown(patience);
+  countdown_core countdown(patience_);
   auto missing = names;
   for (;;) {
     while (!missing.empty() && node_->wait_for(missing.front(), look_every))
@@ -85,7 +89,7 @@ result<void> node_group::await(const std::vector<std::string>& names, millisecon
     if (missing.empty()) return {};
     if (auto ended = launcher_->failure()) return fail(errc::peer_lost, *ended);
     const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - begin);
-    if (waited > patience) {
+    if (waited > patience_) {
       std::erase_if(missing, [&](const auto& name) { return node_->wait_for(name, {}); });
       if (missing.empty()) return {};
       return fail(errc::timed_out, countdown.failure(missing));
@@ -133,6 +137,41 @@ void node_group::perform(const actors::progress_core::effects& what) {
   }
 }
 
+std::vector<std::size_t> node_group::lost(milliseconds patience) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, patience, [this] { return !lost_.empty(); });
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < names_.size(); ++i)
+    if (lost_.contains(names_[i])) places.push_back(i);
+  return places;
+}
+
+result<void> node_group::replace(const std::vector<std::size_t>& places) {
+  std::vector<std::string> fresh;
+  for (const auto place : places) {
+    fresh.push_back(first_names_.at(place) + "." + std::to_string(++starts_.at(place)));
+    const auto old = std::exchange(names_[place], fresh.back());
+    {
+      const std::scoped_lock lock(mutex_);
+      lost_.erase(old);
+      hung_.reset();
+    }
+    if (auto started = launcher_->replace(old, fresh.back(), node_->address()); !started)
+      return started;
+  }
+  if (auto here = await(fresh); !here) {
+    const std::scoped_lock lock(mutex_);
+    lost_.insert(fresh.begin(), fresh.end());
+    return here;
+  }
+  for (const auto place : places) {
+    const auto host = node_->find(names_[place], "host", waits.join);
+    if (!host) return tl::unexpected(explain(host.error()));
+    hosts_[place] = *host;
+  }
+  return {};
+}
+
 error node_group::explain(const error& why) const {
   if (why.code != errc::peer_lost) return why;
   {
@@ -149,13 +188,18 @@ error node_group::explain(const error& why) const {
 }
 
 node_group::~node_group() {
-  const bool all_here = hosts_.size() == count_;
+  const bool all_here = hosts_.size() == names_.size();
   for (const auto& host : std::exchange(hosts_, {}))
     caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{});
   system_.await_all_actors_done();
   // The trainer leaves last. But a node whose host was never found ends when it hears us leave.
   if (!all_here) node_.reset();
-  launcher_->join(!lost_);
+  bool in_order = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    in_order = lost_.empty();
+  }
+  launcher_->join(in_order);
 }
 
 }  // namespace troupe::cluster

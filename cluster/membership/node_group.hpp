@@ -1,12 +1,13 @@
 #pragma once
 
-#include <atomic>
 #include <caf/actor_system.hpp>
 #include <chrono>
-#include <cstdint>
+#include <condition_variable>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,15 @@ class node_group {
   [[nodiscard]] result<std::vector<actors::stage_actor>> build(
       const std::vector<actors::build_stage>& orders);
 
+  /// The nodes that were lost and not replaced, by their places. Where there are none, waits until
+  /// one is, up to `patience`.
+  [[nodiscard]] std::vector<std::size_t> lost(std::chrono::milliseconds patience) const;
+
+  /// Starts other nodes in the places of lost ones and waits until all have joined. Their names tell
+  /// how many there were: "stage-1.2". Where one does not join, all of them count as lost. Errors:
+  /// those of node_launcher::replace; peer_lost, timed_out as of `start`.
+  [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
+
   /// `why`, or where it is peer_lost what a node hangs in, or the system's word on the node
   /// that ended: "stage-1 was killed by signal 9 (SIGKILL)". Waits a moment for that word. Where
   /// this process itself has stood still, nodes may have ended for that, and both are told.
@@ -59,10 +69,8 @@ class node_group {
 
  private:
   node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress);
-  [[nodiscard]] result<void> open(const std::vector<std::string>& names, const std::string& listen,
-                                  std::chrono::milliseconds patience);
-  [[nodiscard]] result<void> await(const std::vector<std::string>& names,
-                                   std::chrono::milliseconds patience);
+  [[nodiscard]] result<void> open(const std::string& listen);
+  [[nodiscard]] result<void> await(const std::vector<std::string>& names);
   void on_told(const std::string& name, const std::vector<messages::element>& told);
   void perform(const actors::progress_core::effects& what);
 
@@ -70,12 +78,15 @@ class node_group {
   actors::system_config config_;
   caf::actor_system system_;
   std::shared_ptr<node_launcher> launcher_;
-  std::atomic<bool> lost_ = false;  // some node, so not all will end in order
   actors::progress_core progress_;  // the link's thread's
+  std::chrono::milliseconds patience_{0};
   mutable std::mutex mutex_;
-  std::optional<error> hung_;  // the first node that was; guarded
+  mutable std::condition_variable changed_;
+  std::set<std::string> lost_;  // nodes, not replaced: not all will end in order; guarded
+  std::optional<error> hung_;   // the first node that was; guarded
   std::unique_ptr<actors::node> node_;
-  std::size_t count_ = 0;
+  std::vector<std::string> first_names_, names_;  // by place
+  std::vector<std::size_t> starts_;               // of each place
   std::vector<caf::strong_actor_ptr> hosts_;
 };
 

@@ -26,7 +26,12 @@ class node_launcher {
   [[nodiscard]] virtual result<void> start(const std::string& name,
                                            const std::string& trainer_address) = 0;
 
-  /// How a node ended that was not told to, if one has.
+  /// Makes sure that a node has ended, and starts another one, `by`, in its place. Errors:
+  /// bad_config where that cannot be done, io_failed.
+  [[nodiscard]] virtual result<void> replace(const std::string& lost, const std::string& by,
+                                             const std::string& trainer_address) = 0;
+
+  /// How a node ended that was not told to and has not been replaced, if one has.
   [[nodiscard]] virtual std::optional<std::string> failure() const = 0;
 
   /// Waits for nodes that were told to end, and ends those that take too long; at once, when not

@@ -4,11 +4,15 @@
 
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/base/deadlines.hpp"
 #include "cluster/config/checks/checks.hpp"
@@ -29,16 +33,42 @@ constexpr std::uint64_t files_a_node =
     12;  // more descriptors for each: pipes, connections, segments
 
 /// What the children's ends were, shared with the process group's thread.
-struct ends {
-  std::mutex mutex;
-  bool expected = false;  // told to end: what comes now is no failure
-  std::optional<std::string> failure;
-
+class ends {
+ public:
   void note(const child_exit& ended) {
-    const std::scoped_lock lock(mutex);
-    log_end(ended, expected);
-    if (!expected && !failure) failure = describe(ended);
+    const std::scoped_lock lock(mutex_);
+    log_end(ended, expected_);
+    over_.insert(ended.name);
+    if (!expected_) failures_.emplace_back(ended.name, describe(ended));
+    changed_.notify_all();
   }
+
+  /// All were told to end: what comes now is no failure.
+  void expect() {
+    const std::scoped_lock lock(mutex_);
+    expected_ = true;
+  }
+
+  /// Waits for the end of one, which is no failure any more. False when `patience` passes first.
+  bool forgive(const std::string& name, std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    const bool ended = changed_.wait_for(lock, patience, [&] { return over_.contains(name); });
+    std::erase_if(failures_, [&](const auto& each) { return each.first == name; });
+    return ended;
+  }
+
+  /// The first.
+  std::optional<std::string> failure() {
+    const std::scoped_lock lock(mutex_);
+    return failures_.empty() ? std::nullopt : std::optional(failures_.front().second);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool expected_ = false;
+  std::set<std::string> over_;
+  std::vector<std::pair<std::string, std::string>> failures_;  // name, and how it ended
 };
 
 /// Whether this process is a node that another process of the program started. What a node
@@ -76,16 +106,18 @@ class process_launcher final : public node_launcher {
     return group_.start(child);
   }
 
-  std::optional<std::string> failure() const override {
-    const std::scoped_lock lock(ends_->mutex);
-    return ends_->failure;
+  result<void> replace(const std::string& lost, const std::string& by,
+                       const std::string& trainer) override {
+    group_.kill(lost);
+    if (!ends_->forgive(lost, actors::usual_deadlines.end))
+      return fail(errc::io_failed, lost + " was killed, and has not ended");
+    return start(by, trainer);
   }
 
+  std::optional<std::string> failure() const override { return ends_->failure(); }
+
   void join(bool in_order) override {
-    {
-      const std::scoped_lock lock(ends_->mutex);
-      ends_->expected = true;
-    }
+    ends_->expect();
     const auto patience =
         in_order && !failure() ? actors::usual_deadlines.end : std::chrono::seconds{0};
     if (!group_.wait(patience)) group_.terminate_all(actors::usual_deadlines.terminate);

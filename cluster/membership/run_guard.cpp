@@ -6,7 +6,8 @@
 
 namespace troupe::cluster {
 
-result<interrupt_guard> guard_run(interruption& stop, const std::shared_ptr<node_launcher>& all) {
+result<interrupt_guard> guard_run(interruption& stop, const std::shared_ptr<node_launcher>& all,
+                                  int checkpoint_signal) {
   const auto on_stop = [&stop](int number) {
     stop.signal = number;
     log::info("stopping after the steps under way; interrupt again to end at once");
@@ -16,11 +17,17 @@ result<interrupt_guard> guard_run(interruption& stop, const std::shared_ptr<node
     log::warning("the weights are being saved; interrupt again to end without them");
     return true;
   };
+  const auto on_checkpoint = [&stop](int) {
+    stop.checkpoint = true;
+    log::info("a signal asks for a checkpoint: it is written after the steps under way");
+  };
   return interrupt_guard::install({.on_stop = on_stop,
                                    .on_abort = [all](int) { all->kill(); },
                                    .puts_off_abort = puts_off_abort,
                                    .on_suspend = [all] { all->suspend(); },
-                                   .on_resume = [all] { all->resume(); }});
+                                   .on_resume = [all] { all->resume(); },
+                                   .other_signal = checkpoint_signal,
+                                   .on_other = on_checkpoint});
 }
 
 }  // namespace troupe::cluster

@@ -34,6 +34,10 @@ class thread_launcher final : public node_launcher {
     return fail(errc::io_failed, name + ": no thread can be started: " + refused.code().message());
   }
 
+  result<void> replace(const std::string& lost, const std::string&, const std::string&) override {
+    return fail(errc::bad_config, lost + " is a thread of this process, and cannot be replaced");
+  }
+
   std::optional<std::string> failure() const override {
     const std::scoped_lock lock(mutex_);
     return failure_;

@@ -22,7 +22,9 @@ actors::progress_settings progress_of(const trainer_config& config) {
 
 result<run_end> run_nodes(node_run run, const trainer_config& config, run_control& control) {
   const std::shared_ptr<node_launcher> all = std::move(run.where);
-  auto guard = guard_run(control.stop, all);
+  const auto checkpoint_signal = signal_of(config.checkpoint);
+  if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
+  auto guard = guard_run(control.stop, all, *checkpoint_signal);
   if (!guard) return tl::unexpected(guard.error());
   const std::chrono::duration<double> patience(config.cluster.join_timeout);
   auto group = node_group::start(all, run.names, run.listen, std::move(run.progress),

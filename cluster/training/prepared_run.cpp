@@ -100,20 +100,39 @@ result<void> read_init(prepared_run& run, const model_config& config) {
   return {};
 }
 
+/// A checkpoint has all steps: an error for a user, and no more than a word for who starts the same
+/// command until the run is done.
+result<void> take_complete(prepared_run& run, const trainer_config& config,
+                           const std::filesystem::path& folder) {
+  const auto has_all =
+      folder.string() + " has all " + std::to_string(run.steps) + " steps of this run";
+  const auto& save = config.train.save;
+  std::error_code absent;
+  if (config.checkpoint.resume != "auto")
+    return fail(errc::bad_config,
+                "checkpoint.resume: " + has_all + "; give it more (--steps, --epochs)");
+  if (!save.empty() && !std::filesystem::exists(save, absent))
+    return fail(errc::bad_config, "checkpoint.resume: " + has_all + ", but " + save.string() +
+                                      " is not there; troupe checkpoint export " + folder.string() +
+                                      " " + save.string() + " writes it");
+  log::info(has_all + ": nothing is left to do");
+  run.is_complete = true;
+  return {};
+}
+
 /// Opens the checkpoint that the run goes on from, if there is one, or else what --init names.
 result<void> read_beginning(prepared_run& run, const trainer_config& config) {
   const auto resumed = find_resumed(config);
   if (!resumed) return tl::unexpected(resumed.error());
   if (!*resumed) {
     if (!config.checkpoint.resume.empty())
-      log::info(config.checkpoint.dir.string() + " has no checkpoint: the run begins anew");
+      log::info(config.checkpoint.dir.string() + " has no " +
+                (config.checkpoint.resume == "auto" ? "whole " : "") +
+                "checkpoint: the run begins anew");
     return read_init(run, config.model);
   }
   const auto& [folder, manifest] = **resumed;
-  if (manifest.step >= run.steps)
-    return fail(errc::bad_config, "checkpoint.resume: " + folder.string() + " has all " +
-                                      std::to_string(run.steps) +
-                                      " steps of this run; give it more (--steps, --epochs)");
+  if (manifest.step >= run.steps) return take_complete(run, config, folder);
   run.steps_before = manifest.step;
   auto from = config.model;
   from.init = (*resumed)->weights();

@@ -28,6 +28,7 @@ struct prepared_run {
   std::uint64_t steps_before = 0;               // of the checkpoint that it goes on from
   std::optional<engine::loss_scaler> scaler;    // where the loss scale is dynamic
   std::uint64_t steps = 0;                      // several may make one update (--accumulate)
+  bool is_complete = false;  // a checkpoint has all of them, and nothing is left to do
 };
 
 /// Cuts the model for the data, and checks what --init holds. No weights are in memory. Errors:

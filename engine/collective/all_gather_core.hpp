@@ -11,11 +11,11 @@
 
 namespace troupe::engine {
 
-/// One rank of an all-gather a step: each sends what it has to all others, and goes on when all have
-/// come. A pure state machine, which holds no tensors.
+/// One rank of an all-gather a step: each sends what it has to all others, and goes on when all
+/// have come. A pure state machine, which holds no tensors.
 ///
 /// Errors, for all events: bad_frame for a rank out of range or the own one, and for what comes
-/// twice; stale for a step that is over. A refused event changes nothing.
+/// twice; stale for a step that is over; peer_lost after `lost`. A refused event changes nothing.
 class all_gather_core {
  public:
   /// Steps that other ranks may have begun before this one: none ends without it.
@@ -30,6 +30,10 @@ class all_gather_core {
   /// Another rank's part, perhaps before `sent`. True: all are here now.
   [[nodiscard]] result<bool> arrived(const step_key& key, std::uint32_t from);
 
+  /// A rank is gone: nothing that waits for it will come about. An error if a step does, and from
+  /// then on for all steps.
+  [[nodiscard]] result<void> lost(std::uint32_t rank);
+
   /// The steps under way cannot succeed any more.
   void give_up() { open_.clear(); }
 
@@ -40,6 +44,7 @@ class all_gather_core {
   std::uint32_t ranks_;
   std::map<step_key, std::set<std::uint32_t>> open_;  // ranks whose part is there
   std::optional<step_key> last_;                      // that is over
+  std::optional<std::uint32_t> lost_;
 };
 
 }  // namespace troupe::engine

@@ -63,9 +63,9 @@ using all_reduce_effects = std::vector<all_reduce_effect>;
 /// (all-gather). Each rank sends and receives what a ring would, twice (ranks - 1) / ranks of all
 /// bytes, but the additions are in one order whatever arrives first.
 ///
-/// Buckets leave in one order on all ranks, each when it is complete, while the bytes of those that
-/// left for other ranks and whose sums have not come back stay within a limit; one that is larger
-/// than the limit leaves alone. The earliest bucket that is not summed everywhere can always
+/// Buckets leave in one order on all ranks, each when it is complete, while the bytes of those
+/// that left for other ranks and whose sums have not come back stay within a limit; one that is
+/// larger than the limit leaves alone. The earliest bucket that is not summed everywhere can always
 /// leave, so ranks that wait for each other go on. A pure state machine, which holds no tensors.
 ///
 /// Errors, for all events: bad_frame for a rank out of range or the own one, for a bucket out of

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/base/bad_file.hpp"
 #include "engine/data/idx_header.hpp"
 #include "engine/data/image/resample.hpp"
 #include "engine/data/sources.hpp"
@@ -14,16 +15,12 @@
 namespace troupe::engine {
 namespace {
 
-constexpr std::int64_t default_image_size = 32;
+constexpr std::int64_t usual_mnist_size = 32;
 constexpr std::int64_t pixels_a_side = 28;
 constexpr std::size_t pixels_an_image = pixels_a_side * pixels_a_side;
-constexpr std::int64_t channels = 3;
-constexpr std::array<channel_scale, 1> normalised{channel_scale::normalising(0.2860F, 0.3530F)};
+constexpr std::int64_t mnist_channels = 3;
+constexpr std::array<channel_scale, 1> mnist_scale{channel_scale::normalising(0.2860F, 0.3530F)};
 constexpr std::int64_t class_count = 10;
-
-tl::unexpected<error> bad_file(const std::filesystem::path& file, const std::string& what) {
-  return fail(errc::bad_data, file.string() + " " + what);
-}
 
 // A file read through zlib, which hands out what is not gzipped as it is.
 class gzip_file {
@@ -134,7 +131,7 @@ class fashion_mnist_dataset final : public dataset {
   }
   [[nodiscard]] std::int64_t classes() const override { return class_count; }
   [[nodiscard]] std::vector<std::int64_t> sample_shape() const override {
-    return {channels, image_size_, image_size_};
+    return {mnist_channels, image_size_, image_size_};
   }
 
   [[nodiscard]] result<batch> read(split part,
@@ -158,8 +155,8 @@ class fashion_mnist_dataset final : public dataset {
       const auto at = static_cast<std::size_t>(index);
       *labels++ = from.labels[at];
       const std::span pixels(from.pixels.data() + at * pixels_an_image, pixels_an_image);
-      resampler_.run(pixels, normalised, {to, plane});
-      for (std::int64_t copy = 1; copy < channels; ++copy, to += plane)
+      resampler_.run(pixels, mnist_scale, {to, plane});
+      for (std::int64_t copy = 1; copy < mnist_channels; ++copy, to += plane)
         std::copy_n(to, plane, to + plane);
       to += plane;
     }
@@ -180,7 +177,7 @@ opened_dataset open_fashion_mnist(const std::filesystem::path& folder,
   if (!train) return tl::unexpected(train.error());
   auto test = load_split(folder, "t10k");
   if (!test) return tl::unexpected(test.error());
-  const auto size = options.image_size == 0 ? default_image_size : options.image_size;
+  const auto size = options.image_size == 0 ? usual_mnist_size : options.image_size;
   return std::make_unique<fashion_mnist_dataset>(std::move(*train), std::move(*test), size);
 }
 

@@ -22,7 +22,7 @@ constexpr std::size_t most_compared = 128;  // cuts of stages with several slice
 using cut_list = std::vector<std::size_t>;
 
 /// The best way to run the first `end` layers in some number of stages.
-struct best_cut {
+struct least_worst_cut {
   double worst = infinite;
   std::size_t last_begin = 0;
 };
@@ -31,10 +31,10 @@ struct best_cut {
 /// cut costs infinity.
 template <class Cost>
 std::optional<std::vector<std::size_t>> minimax(std::size_t stages, std::size_t layers, Cost cost) {
-  std::vector<std::vector<best_cut>> best(1, std::vector<best_cut>(layers + 1));
+  std::vector<std::vector<least_worst_cut>> best(1, std::vector<least_worst_cut>(layers + 1));
   best[0][0].worst = 0;
   for (std::size_t stage = 0; stage < stages; ++stage) {
-    std::vector<best_cut> after(layers + 1);
+    std::vector<least_worst_cut> after(layers + 1);
     for (std::size_t end = stage + 1; end + (stages - stage - 1) <= layers; ++end) {
       for (std::size_t begin = stage; begin < end; ++begin) {
         if (best[stage][begin].worst == infinite) continue;

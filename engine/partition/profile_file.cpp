@@ -43,7 +43,7 @@ constexpr std::array sized_parts{
 constexpr std::array constant_parts{number_part{"update_s", &layer_cost::update_s, most_seconds},
                                     number_part{"macs", &layer_cost::macs, most_multiply_adds}};
 
-std::string quoted(const std::string& text) {
+std::string toml_quoted(const std::string& text) {
   std::ostringstream out;
   out << toml::toml_formatter(toml::value<std::string>(text), toml::format_flags::none);
   return out.str();
@@ -65,7 +65,7 @@ std::string list_of(const saved_profile& profile, Each each) {
 
 std::string line_of(const saved_profile& profile, std::size_t layer) {
   const auto& first = profile.sizes.front().layers[layer];
-  std::string line = "  {name = " + quoted(first.name);
+  std::string line = "  {name = " + toml_quoted(first.name);
   for (const auto& [key, member, most] : sized_parts)
     line += ", " + std::string(key) + " = " +
             list_of(profile, [&, at = member](const model_profile& size) {
@@ -233,7 +233,7 @@ std::string to_text(const saved_profile& profile) {
   std::string made =
       "# What the layers of a model cost, measured in training: for `troupe plan --profile`.\n"
       "version = " +
-      std::to_string(form_version) + "\nmodel = " + quoted(profile.model) +
+      std::to_string(form_version) + "\nmodel = " + toml_quoted(profile.model) +
       "\nbatch_size = " + std::to_string(profile.batch_size) +
       "  # samples of a step\ncores = " + std::to_string(profile.cores) +
       "  # of the machine\nthreads_per_stage = " + std::to_string(profile.threads_per_stage) +

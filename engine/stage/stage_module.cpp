@@ -63,6 +63,7 @@ void stage_module::leave_out_weights(watched_storages& made) const {
 void stage_module::begin(const step_key& step, const step_terms& terms, gradient_taker take) {
   auto& begun = begun_[step] = {terms, std::move(take)};
   if (begun.take) begun.deferred.resize(parameters_.size());
+  begun.missing = std::reduce(terms.shares.begin(), terms.shares.end(), std::uint64_t{0});
   while (gradients_.size() < terms.shares.size()) gradients_.emplace_back(parameters_.size());
   contexts_.recount();
 }
@@ -200,14 +201,13 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
 void stage_module::defer(const step_key& step, microbatch_id microbatch,
                          std::vector<weight_task> tasks) {
   const auto found = begun_.find(step);
-  if (found == begun_.end() || !found->second.take) return weights_.put(step, microbatch, tasks);
+  if (found == begun_.end() || !found->second.take)
+    return weights_.put(step, microbatch, std::move(tasks));
   auto& begun = found->second;
-  for (const auto& task : tasks) ++begun.deferred.at(index_of_.at(task.weight.unsafeGetTensorImpl()));
+  for (const auto& task : tasks)
+    ++begun.deferred.at(index_of_.at(task.weight.unsafeGetTensorImpl()));
   weights_.put(step, microbatch, std::move(tasks));
-  const auto& shares = begun.terms.shares;
-  const auto all = std::reduce(shares.begin(), shares.end(), std::uint64_t{0});
-  if (microbatch.value + 1 != all) return;
-  begun.last_came = true;
+  if (begun.missing == 0 || --begun.missing > 0) return;
   for (auto i = parameters_.size(); i-- > 0;)
     if (begun.deferred[i] == 0) hand_over(begun, i);
 }
@@ -218,7 +218,7 @@ void stage_module::add_deferred(const step_key& step, microbatch_id microbatch,
   sum_of(step, microbatch).add(parameter, gradient);
   const auto found = begun_.find(step);
   if (found == begun_.end() || !found->second.take) return;
-  if (--found->second.deferred.at(parameter) == 0 && found->second.last_came)
+  if (--found->second.deferred.at(parameter) == 0 && found->second.missing == 0)
     hand_over(found->second, parameter);
 }
 

@@ -50,10 +50,11 @@ struct step_terms {
   bool keeps_statistics = false;  ///< For `take_statistics`; else layers fold them at once.
 };
 
-/// Takes a parameter's gradient as soon as the last micro-batch's is added to it, in the thread that
-/// computes: what `take_sums` would give of it, by its place among `parameters()`. Gradients come in
-/// the order in which the backward completes them.
-using gradient_taker = std::function<void(std::size_t parameter, std::optional<at::Tensor> gradient)>;
+/// Takes a parameter's gradient as soon as the last micro-batch's is added to it, in the thread
+/// that computes: what `take_sums` would give of it, by its place among `parameters()`. Gradients
+/// come in the order in which the backward completes them.
+using gradient_taker =
+    std::function<void(std::size_t parameter, std::optional<at::Tensor> gradient)>;
 
 /// What one micro-batch's forward gives.
 struct forward_outcome {
@@ -71,8 +72,9 @@ class stage_module {
  public:
   stage_module(model layers, stage_options options);
 
-  /// Before the first forward of a training step. Without it, its key's number counts. `take`: given
-  /// each gradient that is final before the step ends, if the terms say of how many micro-batches.
+  /// Before the first forward of a training step. Without it, its key's number counts. `take`:
+  /// given each gradient that is final before the step ends, if the terms say of how many
+  /// micro-batches.
   void begin(const step_key& step, const step_terms& terms, gradient_taker take = {});
 
   /// After the last backward of a step that was begun. `keep` false puts the running statistics
@@ -143,7 +145,7 @@ class stage_module {
     gradient_taker take = {};
     std::vector<at::Tensor> buffers = {};  // before it; empty: not copied yet, or not reversible
     std::vector<std::uint32_t> deferred = {};  // by parameter: tasks that are to be done
-    bool last_came = false;                    // the backward of its last micro-batch
+    std::uint64_t missing = 0;                 // backwards that have not come
   };
 
   [[nodiscard]] at::Tensor prepare(const at::Tensor& input) const;

@@ -15,10 +15,6 @@
 namespace troupe::engine {
 namespace {
 
-std::filesystem::path folder_of(const std::filesystem::path& file) {
-  return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
-}
-
 // Some file systems (network, FUSE) cannot sync a folder, and one that we may not read cannot be
 // opened: nothing more can be done there.
 bool sync_folder(const std::filesystem::path& folder) {
@@ -109,14 +105,17 @@ result<void> atomic_file::write(std::span<const std::byte> bytes) {
   return {};
 }
 
-result<void> atomic_file::commit() {
-  if (::fsync(descriptor_) != 0) return failed("the disk did not take the bytes: " + reason_now());
+result<void> atomic_file::commit(durability how) {
+  const bool synced = how == durability::synced;
+  if (synced && ::fsync(descriptor_) != 0)
+    return failed("the disk did not take the bytes: " + reason_now());
   if (::close(std::exchange(descriptor_, -1)) != 0)
     return failed("closing failed: " + reason_now());
   if (::rename(temporary_.c_str(), target_.c_str()) != 0)
     return failed("cannot rename over it: " + reason_now());
   temporary_.clear();
-  if (!sync_folder(folder_of(target_))) return failed("its folder was not synced: " + reason_now());
+  if (synced && !sync_folder(folder_of(target_)))
+    return failed("its folder was not synced: " + reason_now());
   return {};
 }
 

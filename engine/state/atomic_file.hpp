@@ -11,6 +11,10 @@
 
 namespace troupe::engine {
 
+/// Whether what is written has reached the disk when a function returns, or is synced by its
+/// caller.
+enum class durability : std::uint8_t { synced, later };
+
 /// A file that appears under its name whole or not at all: it is written under a temporary name in
 /// the same folder, synced, and renamed by `commit`. Destroyed without a commit it leaves no trace.
 /// Only a regular file is replaced; where the name is a symbolic link, the link stays and what it
@@ -29,8 +33,9 @@ class atomic_file {
   /// From the byte `offset` of the file on; what is between written places and written nowhere is
   /// zero.
   [[nodiscard]] result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Syncs the bytes, renames, syncs the folder. Nothing may be written afterwards.
-  [[nodiscard]] result<void> commit();
+  /// Syncs the bytes, renames, syncs the folder; `later`: renames alone. Nothing may be written
+  /// afterwards.
+  [[nodiscard]] result<void> commit(durability how = durability::synced);
 
  private:
   explicit atomic_file(std::filesystem::path file);

@@ -14,10 +14,6 @@ namespace fs = std::filesystem;
 
 constexpr int most_links = 40;  // as many as Linux follows
 
-fs::path folder_of(const fs::path& file) {
-  return file.has_parent_path() ? file.parent_path() : fs::path(".");
-}
-
 std::string reason(int number) {
   return std::generic_category().message(number);
 }

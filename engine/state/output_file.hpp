@@ -10,6 +10,11 @@ namespace troupe::engine {
 // What stands where an output is to go. Nothing here creates or changes anything; every function
 // may be called from any thread.
 
+/// The folder that a file of this name is in.
+[[nodiscard]] inline std::filesystem::path folder_of(const std::filesystem::path& file) {
+  return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+}
+
 /// The file that an output under this name is: what its symbolic links lead to, or the name itself.
 /// Links of strangers in a folder that everybody may write to are not followed. Errors: io_failed
 /// naming the file.

@@ -15,16 +15,13 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/base/bad_file.hpp"
 #include "engine/state/atomic_file.hpp"
 #include "engine/state/mapped_file.hpp"
 #include "engine/state/safetensors_header.hpp"
 
 namespace troupe::engine {
 namespace {
-
-tl::unexpected<error> bad_file(const std::filesystem::path& file, const std::string& what) {
-  return fail(errc::bad_data, file.string() + " " + what);
-}
 
 struct opened_file {
   std::shared_ptr<mapped_file> mapped;
@@ -146,7 +143,7 @@ class data_writer {
   std::unordered_map<std::string, open_tensor> open_;
 };
 
-result<void> save(const std::filesystem::path& file, const tensor_stream& tensors) {
+result<void> save(const std::filesystem::path& file, const tensor_stream& tensors, durability how) {
   std::set<std::string> names;
   for (const auto& item : tensors.forms)
     if (auto problem = unfit(item, names))
@@ -163,7 +160,7 @@ result<void> save(const std::filesystem::path& file, const tensor_stream& tensor
   });
   if (!sent) return sent;
   if (auto complete = data.check_complete(); !complete) return complete;
-  return (*out)->commit();
+  return (*out)->commit(how);
 }
 
 std::optional<std::string> unreadable(const at::Tensor& tensor) {
@@ -184,9 +181,10 @@ result<std::vector<named_tensor>> load_safetensors(const std::filesystem::path& 
   }
 }
 
-result<void> save_safetensors(const std::filesystem::path& file, const tensor_stream& tensors) {
+result<void> save_safetensors(const std::filesystem::path& file, const tensor_stream& tensors,
+                              durability how) {
   try {
-    return save(file, tensors);
+    return save(file, tensors, how);
   } catch (const std::exception& problem) {
     return fail(errc::bad_data, "cannot save " + file.string() + ": " + problem.what());
   }

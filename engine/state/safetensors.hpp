@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/base/named_tensor.hpp"
+#include "engine/state/atomic_file.hpp"
 #include "engine/state/tensor_stream.hpp"
 #include "messages/base/error.hpp"
 
@@ -25,7 +26,8 @@ namespace troupe::engine {
 /// which is then as it was before; bad_data naming a tensor that the format cannot hold (its type,
 /// a name given twice, text that is not UTF-8) or that came in part; those of the stream.
 [[nodiscard]] result<void> save_safetensors(const std::filesystem::path& file,
-                                            const tensor_stream& tensors);
+                                            const tensor_stream& tensors,
+                                            durability how = durability::synced);
 
 /// The same for tensors in memory (any device and dense layout; stored contiguous).
 [[nodiscard]] result<void> save_safetensors(const std::filesystem::path& file,

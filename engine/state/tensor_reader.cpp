@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/base/bad_file.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/state/mapped_file.hpp"
 
@@ -19,10 +20,6 @@ namespace troupe::engine {
 namespace {
 
 constexpr std::uint64_t run_bytes = std::uint64_t{4} << 20;
-
-tl::unexpected<error> bad_file(const std::filesystem::path& file, const std::string& what) {
-  return fail(errc::bad_data, file.string() + " " + what);
-}
 
 result<void> read_bytes(const std::filesystem::path& file, int from, std::uint64_t offset,
                         std::span<std::byte> into) {
@@ -106,6 +103,28 @@ result<void> tensor_reader::for_each_run(
     if (auto taken = take(*run); !taken) return taken;
   }
   return {};
+}
+
+tensor_stream stream_of(std::shared_ptr<const tensor_reader> file) {
+  tensor_stream made;
+  for (const auto& entry : file->tensors())
+    made.forms.push_back({entry.name, entry.type, entry.shape});
+  made.send = [file = std::move(file)](const tensor_stream::taker& take) -> result<void> {
+    for (const auto& entry : file->tensors()) {
+      std::uint64_t first = 0;
+      if (entry.begin == entry.end) {  // no run comes
+        const auto none = at::empty({0}, at::TensorOptions().dtype(entry.type));
+        if (auto taken = take(entry.name, 0, none); !taken) return taken;
+      }
+      const auto sent = file->for_each_run(entry, [&](const at::Tensor& run) {
+        const auto at = std::exchange(first, first + static_cast<std::uint64_t>(run.numel()));
+        return take(entry.name, at, run);
+      });
+      if (!sent) return sent;
+    }
+    return {};
+  };
+  return made;
 }
 
 }  // namespace troupe::engine

@@ -12,6 +12,7 @@
 
 #include "engine/state/file_identity.hpp"
 #include "engine/state/safetensors_header.hpp"
+#include "engine/state/tensor_stream.hpp"
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
 
@@ -59,5 +60,8 @@ class tensor_reader {
   file_identity identity_;
   std::unordered_map<std::string, std::size_t> places_;
 };
+
+/// All tensors of a file, in its order, a few MiB in memory at a time.
+[[nodiscard]] tensor_stream stream_of(std::shared_ptr<const tensor_reader> file);
 
 }  // namespace troupe::engine

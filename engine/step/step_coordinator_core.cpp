@@ -51,8 +51,17 @@ result<std::optional<step_decision>> step_coordinator_core::hear(const step_vote
   closed_ = std::move(open_.extract(found).mapped());
   decision_ = decide(closed_);
   decision_->step = vote.step;
-  if (rules_.scaler) decision_->loss_scale = rules_.scaler->scale;
+  if (rules_.scaler) {
+    decision_->loss_scale = rules_.scaler->scale;
+    scalers_.insert_or_assign(vote.number, *rules_.scaler);
+    if (scalers_.size() > max_scalers) scalers_.erase(scalers_.begin());
+  }
   return decision_;
+}
+
+std::optional<loss_scaler> step_coordinator_core::scaler_after(std::uint64_t number) const {
+  const auto found = scalers_.find(number);
+  return found == scalers_.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::string step_coordinator_core::name_of(stage_id stage) const {

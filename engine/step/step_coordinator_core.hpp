@@ -47,6 +47,11 @@ class step_coordinator_core {
   /// As the last decision left it.
   [[nodiscard]] const std::optional<loss_scaler>& scaler() const noexcept { return rules_.scaler; }
 
+  /// As the decision on training step `number` left it. Nothing for a step that was not decided, or
+  /// more than `max_scalers` steps ago.
+  static constexpr std::size_t max_scalers = 4096;
+  [[nodiscard]] std::optional<loss_scaler> scaler_after(std::uint64_t number) const;
+
  private:
   struct ballot {
     std::vector<std::optional<step_vote>> votes;  // by stage
@@ -66,6 +71,7 @@ class step_coordinator_core {
   // The last decided. No stage asks for an older one again: it has voted on this one since.
   ballot closed_;
   std::optional<step_decision> decision_;
+  std::map<std::uint64_t, loss_scaler> scalers_;  // by the number of the step decided
 };
 
 }  // namespace troupe::engine

@@ -113,7 +113,7 @@ result<step_end_effects> step_end_core::gradients_ready(const step_key& key,
   step.voted_finite = vote.not_finite.empty();
   if (!rules_.may_leave_out) {
     if (!step.voted_finite) return not_finite(step.number, vote.not_finite);
-    if (!step.terms.squares) return apply(key, step, 1);
+    if (!step.terms.squares && !rules_.always_votes) return apply(key, step, 1);
   }
   if (step.voted_finite && step.terms.squares && rules_.tells_squares) vote.squares = found.squares;
   step.at = phase::voted;

@@ -25,6 +25,7 @@ struct step_end_rules {
   /// the same; the squares of one are enough.
   bool reduces = false;
   bool tells_squares = true;  ///< This replica is the one.
+  bool always_votes = false;  ///< Each step is voted on, also where the vote has nothing to say.
 };
 
 /// What a training step's gradients are for, once they are complete and were divided by the loss
@@ -167,6 +168,9 @@ class step_end_core {
 
   /// What `apply_step` or `undo_step` asked for is over.
   [[nodiscard]] result<step_end_effects> ended(const step_key& key);
+
+  /// No update is half made: of the steps that are finished, none waits for others.
+  [[nodiscard]] bool is_between_updates() const noexcept { return heard_ == 0; }
 
   /// The steps under way cannot succeed any more.
   void give_up() { open_.clear(); }

@@ -4,7 +4,7 @@
 namespace troupe::optimizers {
 namespace {
 
-constexpr std::array rules{
+constexpr std::array adadelta_rules{
     lr_rule(1),
     option_rule{.name = "rho",
                 .fallback = 0.9,
@@ -58,7 +58,7 @@ class adadelta_method {
 
 algorithm adadelta() {
   return {.name = "adadelta",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {adadelta_rules.begin(), adadelta_rules.end()},
           .slots = {"square_avg", "acc_delta"},
           .scalars = {},
           .check = {},

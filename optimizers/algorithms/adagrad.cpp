@@ -4,7 +4,7 @@
 namespace troupe::optimizers {
 namespace {
 
-constexpr std::array rules{
+constexpr std::array adagrad_rules{
     lr_rule(1e-2),
     option_rule{.name = "lr_decay", .help = "Fall of the learning rate with each step"},
     decay_rule(),
@@ -54,7 +54,7 @@ class adagrad_method {
 
 algorithm adagrad() {
   return {.name = "adagrad",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {adagrad_rules.begin(), adagrad_rules.end()},
           .slots = {"sum"},
           .scalars = {{"step"}},
           .check = {},

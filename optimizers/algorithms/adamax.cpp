@@ -4,7 +4,7 @@
 namespace troupe::optimizers {
 namespace {
 
-constexpr std::array rules{
+constexpr std::array adamax_rules{
     lr_rule(2e-3), beta1_rule(), beta2_rule(), eps_rule(1e-8), decay_rule(), maximize_rule(),
 };
 
@@ -50,7 +50,7 @@ class adamax_method {
 
 algorithm adamax() {
   return {.name = "adamax",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {adamax_rules.begin(), adamax_rules.end()},
           .slots = {"exp_avg", "exp_inf"},
           .scalars = {{"step"}},
           .check = {},

@@ -7,7 +7,7 @@
 namespace troupe::optimizers {
 namespace {
 
-constexpr std::array rules{
+constexpr std::array lamb_rules{
     lr_rule(1e-3), beta1_rule(), beta2_rule(), eps_rule(1e-6), decay_rule(), maximize_rule(),
 };
 
@@ -93,7 +93,7 @@ class lamb_method {
 
 algorithm lamb() {
   return {.name = "lamb",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {lamb_rules.begin(), lamb_rules.end()},
           .slots = {"exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}},
           .check = {},

@@ -4,7 +4,7 @@
 namespace troupe::optimizers {
 namespace {
 
-constexpr std::array rules{
+constexpr std::array lion_rules{
     lr_rule(1e-4),
     share_rule("beta1", 0.9, "Share of the old average in the step"),
     share_rule("beta2", 0.99, "Share of the old average of gradients in the new one"),
@@ -54,7 +54,7 @@ class lion_method {
 
 algorithm lion() {
   return {.name = "lion",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {lion_rules.begin(), lion_rules.end()},
           .slots = {"exp_avg"},
           .scalars = {},
           .check = {},

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array<std::string_view, 2> adjustments{"original", "match_rms_adamw"};
 
-constexpr std::array rules{
+constexpr std::array muon_rules{
     lr_rule(1e-3),
     share_rule("momentum", 0.95, "Share of the old step in the new one"),
     option_rule{.name = "nesterov", .fallback = 1, .is_flag = true, .help = "Nesterov's momentum"},
@@ -121,7 +121,7 @@ class muon_method {
 
 algorithm muon() {
   return {.name = "muon",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {muon_rules.begin(), muon_rules.end()},
           .slots = {"momentum_buffer", "exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}},
           .check = {},

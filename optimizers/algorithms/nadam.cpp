@@ -4,7 +4,7 @@
 namespace troupe::optimizers {
 namespace {
 
-constexpr std::array rules{
+constexpr std::array nadam_rules{
     lr_rule(2e-3),
     beta1_rule(),
     beta2_rule(),
@@ -71,7 +71,7 @@ class nadam_method {
 
 algorithm nadam() {
   return {.name = "nadam",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {nadam_rules.begin(), nadam_rules.end()},
           .slots = {"exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}, {"mu_product", 1}},
           .check = {},

@@ -6,7 +6,7 @@ namespace {
 
 constexpr std::array<std::string_view, 2> decay_types{"grad", "direct"};
 
-constexpr std::array rules{
+constexpr std::array qhm_rules{
     lr_rule(1e-3),
     share_rule("momentum", 0.9, "Share of the old step in the new one"),
     option_rule{.name = "nu", .fallback = 0.7, .most = 1, .help = "Share of momentum in the step"},
@@ -57,7 +57,7 @@ class qhm_method {
 
 algorithm qhm() {
   return {.name = "qhm",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {qhm_rules.begin(), qhm_rules.end()},
           .slots = {"momentum_buffer"},
           .scalars = {},
           .check = {},

@@ -4,7 +4,7 @@
 namespace troupe::optimizers {
 namespace {
 
-constexpr std::array rules{
+constexpr std::array radam_rules{
     lr_rule(1e-3), beta1_rule(),     beta2_rule(),    eps_rule(1e-8),
     decay_rule(),  decoupled_rule(), maximize_rule(),
 };
@@ -64,7 +64,7 @@ class radam_method {
 
 algorithm radam() {
   return {.name = "radam",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {radam_rules.begin(), radam_rules.end()},
           .slots = {"exp_avg", "exp_avg_sq"},
           .scalars = {{"step"}},
           .check = {},

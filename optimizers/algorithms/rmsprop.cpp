@@ -4,7 +4,7 @@
 namespace troupe::optimizers {
 namespace {
 
-constexpr std::array rules{
+constexpr std::array rmsprop_rules{
     lr_rule(1e-2),
     option_rule{.name = "alpha",
                 .fallback = 0.99,
@@ -74,7 +74,7 @@ class rmsprop_method {
 
 algorithm rmsprop() {
   return {.name = "rmsprop",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {rmsprop_rules.begin(), rmsprop_rules.end()},
           .slots = {"square_avg", "momentum_buffer", "grad_avg"},
           .scalars = {},
           .check = {},

@@ -5,7 +5,7 @@
 namespace troupe::optimizers {
 namespace {
 
-constexpr std::array rules{
+constexpr std::array rprop_rules{
     lr_rule(1e-2),
     option_rule{.name = "etaminus",
                 .fallback = 0.5,
@@ -66,7 +66,7 @@ class rprop_method {
   bool maximize_;
 };
 
-result<void> check(const options& given) {
+result<void> check_rprop(const options& given) {
   if (given.at("step_min") <= given.at("step_max")) return {};
   return fail(errc::bad_config, "optimizer 'rprop': step_min = " + to_text(given.at("step_min")) +
                                     " is out of range: from 0 to step_max, " +
@@ -77,10 +77,10 @@ result<void> check(const options& given) {
 
 algorithm rprop() {
   return {.name = "rprop",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {rprop_rules.begin(), rprop_rules.end()},
           .slots = {"prev", "step_size"},
           .scalars = {},
-          .check = check,
+          .check = check_rprop,
           .bind = bind_to<rprop_method>};
 }
 

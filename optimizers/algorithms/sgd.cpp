@@ -11,7 +11,7 @@
 namespace troupe::optimizers {
 namespace {
 
-constexpr std::array rules{
+constexpr std::array sgd_rules{
     option_rule{.name = "lr", .fallback = 1e-3, .help = "Learning rate"},
     option_rule{.name = "momentum", .help = "Share of the old step in the new one"},
     option_rule{.name = "dampening",
@@ -115,7 +115,7 @@ class sgd_method {
   bool nesterov_, maximize_;
 };
 
-result<void> check(const options& given) {
+result<void> check_sgd(const options& given) {
   if (given.at("nesterov") == 0) return {};
   if (given.at("momentum") > 0 && given.at("dampening") == 0) return {};
   return fail(errc::bad_config,
@@ -127,10 +127,10 @@ result<void> check(const options& given) {
 
 algorithm sgd() {
   return {.name = "sgd",
-          .rules = {rules.begin(), rules.end()},
+          .rules = {sgd_rules.begin(), sgd_rules.end()},
           .slots = {"momentum_buffer"},
           .scalars = {},
-          .check = check,
+          .check = check_sgd,
           .bind = bind_to<sgd_method>};
 }
 

@@ -8,20 +8,17 @@ namespaces with an sshd each, and a network's rate is limited by the system's to
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import harness
-from harness import Contender, Result
+from harness import Result
 
-from figures import read_figures, unit_of
+from figures import FIGURE_ROW, figure_row, kinds_main, say_figure
 from hosts import Hosts
 
 RATE = "10gbit"
@@ -37,11 +34,6 @@ DEEP = (f'[transformer]\nlayers = {LAYERS}\nwidth = 16\nheads = 2\ncontext = 16\
 REAL = ('[model]\nname = "resnet50"\n[data]\nsource = "synthetic:3x64x64:10:320"\n'
         '[train]\nbatch_size = 32\nsteps = 8\neval = false\n')
 PIPELINE = "[pipeline]\nstages = {stages}\nmicro_batches = 4\nthreads_per_stage = 1\n"
-
-
-def say(name: str, value: float, unit: str) -> None:
-    """One figure, for whoever runs this program as a contender."""
-    print(json.dumps({"name": name, "value": value, "unit": unit}), flush=True)
 
 
 class Launch:
@@ -101,7 +93,7 @@ def measure_plain(folder: Path) -> None:
     file = folder / "run.toml"
     first, _ = Launch([program("resnet_pipeline"), "--config", str(file)],
                       PIPELINE.format(stages=2) + TINY, folder).run()
-    say("first_step", first, "s")
+    say_figure("first_step", first, "s")
 
 
 def measure_ssh(folder: Path) -> None:
@@ -113,10 +105,10 @@ def measure_ssh(folder: Path) -> None:
             subprocess.run(hosts.home.inside(["ssh", "-F", str(hosts.ssh_config),
                                               hosts.hosts[1].address, "true"]), check=True)
             bare.append(time.monotonic() - began)
-        say("ssh", statistics.median(bare), "s")
+        say_figure("ssh", statistics.median(bare), "s")
         launch = hosts.home.inside([program("troupe"), "launch", str(folder / "run.toml"), "--"])
         first, _ = Launch(launch, over_ssh(hosts) + PIPELINE.format(stages=2) + TINY, folder).run()
-        say("first_step", first, "s")
+        say_figure("first_step", first, "s")
 
 
 def measure_many(folder: Path) -> None:
@@ -125,7 +117,7 @@ def measure_many(folder: Path) -> None:
     nodes = node_tables([(f"node-{number}", "") for number in range(LAYERS)])
     launch = [program("troupe"), "launch", str(folder / "run.toml"), "--"]
     first, _ = Launch(launch, table + nodes + PIPELINE.format(stages=LAYERS) + DEEP, folder).run()
-    say("first_step", first, "s")
+    say_figure("first_step", first, "s")
 
 
 def measure_here(folder: Path) -> None:
@@ -133,7 +125,7 @@ def measure_here(folder: Path) -> None:
     file = folder / "run.toml"
     _, steps = Launch([program("resnet_pipeline"), "--config", str(file)],
                       PIPELINE.format(stages=2) + REAL, folder).run()
-    say("step", statistics.median(steps[1:]), "s")
+    say_figure("step", statistics.median(steps[1:]), "s")
 
 
 def measure_over(network: str) -> Callable[[Path], None]:
@@ -145,7 +137,7 @@ def measure_over(network: str) -> Callable[[Path], None]:
             link = f'[link]\ntransport = "tcp"\nnetwork = "{network}"\n'
             text = over_ssh(hosts) + link + PIPELINE.format(stages=2) + REAL
             _, steps = Launch(launch, text, folder).run()
-            say("step", statistics.median(steps[1:]), "s")
+            say_figure("step", statistics.median(steps[1:]), "s")
     return measure
 
 
@@ -162,7 +154,7 @@ def measure_link(_: Path) -> None:
         if done.returncode:
             raise harness.Failure(done.stderr)
         for line in harness.json_lines(done.stdout):
-            say(line["name"].removeprefix("tcp."), line["value"], line["unit"])
+            say_figure(line["name"].removeprefix("tcp."), line["value"], line["unit"])
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
@@ -177,13 +169,6 @@ ROWS = [("start.no_launch", "first_step"), ("start.two_hosts_ssh", "ssh"),
         ("link.sealed_10_gbit", "tensor_8MiB_rate")]
 
 
-def measure_one(kind: str) -> int:
-    """As a contender: prints the figures of one kind."""
-    with tempfile.TemporaryDirectory(prefix="troupe-cluster-") as folder:
-        KINDS[kind](Path(folder))
-    return 0
-
-
 def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
     """One row a figure."""
     by_name = {result.contender.name: result for result in results}
@@ -192,10 +177,8 @@ def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
         result = by_name.get(name)
         if result is None or result.median(figure) is None:
             continue
-        runs = result.runs(figure)
-        out.append([f"{name}.{figure}", harness.number(result.median(figure), 3),
-                    harness.number(min(runs), 3), harness.number(max(runs), 3), unit_of(runs)])
-    return ["figure", "median", "least", "most", "unit"], out
+        out.append(figure_row(result, figure))
+    return FIGURE_ROW, out
 
 
 def remark(results: list[Result]) -> str:
@@ -219,35 +202,7 @@ def remark(results: list[Result]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="./dev bench cluster", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
-    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
-    parser.add_argument("--only", help=f"some of {', '.join(KINDS)}")
-    parser.add_argument("--measure", choices=KINDS, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.measure:
-        return measure_one(options.measure)
-    wanted = options.only.split(",") if options.only else list(KINDS)
-    if unknown := [name for name in wanted if name not in KINDS]:
-        parser.error(f"nothing is called {unknown[0]}; known: {', '.join(KINDS)}")
-    planned = [Contender(name, [sys.executable, __file__, "--measure", name], read_figures)
-               for name in wanted]
-    load = harness.load_before_start()
-    results = harness.interleave(planned, options.rounds, 2 * RUN_S)
-    where = f"{harness.circumstances(load)}; {options.rounds} rounds"
-    print(f"{where}\n\n{harness.table(*rows(results))}\n{remark(results)}")
-    if options.json:
-        harness.write_figures(options.json, [
-            made for result in results for figure in result.figures()
-            for made in harness.figures_against(result, figure,
-                                                f"{result.contender.name}.{figure}",
-                                                unit_of(result.runs(figure)))])
-    if options.write_docs and not any(result.failure for result in results):
-        harness.write_section("cluster", f"Measured {where}.\n\n"
-                              f"{harness.markdown_table(*rows(results))}\n\n{remark(results)}")
-    return harness.exit_code(results)
+    return kinds_main(__file__, __doc__, KINDS, 3, 2 * RUN_S, rows, remark)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ in a table, each beside the peer's figure of the same kind."""
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,9 @@ class Quantity(float):
         made = super().__new__(cls, value)
         made.unit = unit
         return made
+
+    def __getnewargs__(self) -> tuple[float, str]:
+        return float(self), self.unit
 
     unit: str
 
@@ -118,3 +124,71 @@ def cell(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def report(name: str, results: list[Result], table: tuple[list[str], list[list[str]]],
+           remark: str, where: str, options: argparse.Namespace) -> int:
+    """Prints a benchmark's table and remark, writes what `options` ask for, and gives its exit code.
+
+    `options`: json, a path or nothing, and write_docs. `where`: the circumstances of the
+    measurement.
+    """
+    print(f"{where}\n\n{harness.table(*table)}\n{remark}")
+    if options.json:
+        harness.write_figures(options.json, [
+            made for result in results for figure in result.figures()
+            for made in harness.figures_against(result, figure,
+                                                f"{result.contender.name}.{figure}",
+                                                unit_of(result.runs(figure)))])
+    if options.write_docs and not any(result.failure for result in results):
+        text = f"Measured {where}.\n\n{harness.markdown_table(*table)}"
+        harness.write_section(name, f"{text}\n\n{remark}" if remark else text)
+    return harness.exit_code(results)
+
+
+def figure_row(result: Result, figure: str) -> list[str]:
+    """A figure's median, least and most, and its unit."""
+    runs = result.runs(figure)
+    return [f"{result.contender.name}.{figure}", harness.number(result.median(figure), 3),
+            harness.number(min(runs), 3), harness.number(max(runs), 3), unit_of(runs)]
+
+
+FIGURE_ROW = ["figure", "median", "least", "most", "unit"]
+Measure = Callable[[Path], None]
+
+
+def kinds_main(script: str, doc: str, kinds: dict[str, Measure], rounds: int, limit_s: float,
+               rows: Callable[[list[Result]], tuple[list[str], list[list[str]]]],
+               remark: Callable[[list[Result]], str]) -> int:
+    """The main of a benchmark that measures several kinds, each in a process of its own.
+
+    Each kind gets a folder and prints its figures; `limit_s` is its longest time.
+    """
+    name = Path(script).stem
+    parser = argparse.ArgumentParser(prog=f"./dev bench {name}", description=doc,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
+    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/benchmarks.md")
+    parser.add_argument("--rounds", type=int, default=rounds,
+                        help=f"runs of each (default: {rounds})")
+    parser.add_argument("--only", help=f"some of {', '.join(kinds)}")
+    parser.add_argument("--measure", choices=kinds, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        with tempfile.TemporaryDirectory(prefix=f"troupe-{name}-") as folder:
+            kinds[options.measure](Path(folder))
+        return 0
+    wanted = options.only.split(",") if options.only else list(kinds)
+    if unknown := [each for each in wanted if each not in kinds]:
+        parser.error(f"nothing is called {unknown[0]}; known: {', '.join(kinds)}")
+    planned = [Contender(each, [sys.executable, script, "--measure", each], read_figures)
+               for each in wanted]
+    load = harness.load_before_start()
+    results = harness.interleave(planned, options.rounds, limit_s)
+    where = f"{harness.circumstances(load)}; {options.rounds} rounds"
+    return report(name, results, rows(results), remark(results), where, options)
+
+
+def say_figure(name: str, value: float, unit: str) -> None:
+    """One figure, for whoever runs this program as a contender."""
+    print(json.dumps({"name": name, "value": value, "unit": unit}), flush=True)

@@ -25,7 +25,7 @@ constexpr int window = 512 << 10;
 /// Both sides have the same: nobody else is to be kept out here.
 constexpr connection_keys::key known_key{};
 
-void need(bool well, const char* what) {
+void need_call(bool well, const char* what) {
   if (well) return;
   std::perror(what);
   std::_Exit(1);
@@ -33,15 +33,16 @@ void need(bool well, const char* what) {
 
 descriptor make_socket() {
   descriptor out(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  need(static_cast<bool>(out), "socket");
+  need_call(static_cast<bool>(out), "socket");
   for (const int option : {SO_SNDBUF, SO_RCVBUF})
-    need(::setsockopt(out.get(), SOL_SOCKET, option, &window, sizeof(window)) == 0, "setsockopt");
+    need_call(::setsockopt(out.get(), SOL_SOCKET, option, &window, sizeof(window)) == 0,
+              "setsockopt");
   return out;
 }
 
 void send_at_once(int socket) {
   const int on = 1;
-  need(::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0, "setsockopt");
+  need_call(::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0, "setsockopt");
 }
 
 sockaddr_in loopback(int port) {
@@ -65,12 +66,12 @@ void raw_sealed::serve(const std::function<void(const std::string&)>& bound) {
   sockaddr_in where = loopback(0);
   socklen_t length = sizeof(where);
   auto* const name = reinterpret_cast<sockaddr*>(&where);
-  need(::bind(listener.get(), name, length) == 0, "bind");
-  need(::listen(listener.get(), 1) == 0, "listen");
-  need(::getsockname(listener.get(), name, &length) == 0, "getsockname");
+  need_call(::bind(listener.get(), name, length) == 0, "bind");
+  need_call(::listen(listener.get(), 1) == 0, "listen");
+  need_call(::getsockname(listener.get(), name, &length) == 0, "getsockname");
   bound(std::to_string(ntohs(where.sin_port)));
   socket_ = descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  need(static_cast<bool>(socket_), "accept");
+  need_call(static_cast<bool>(socket_), "accept");
   send_at_once(socket_.get());
   // As into a tensor of 8 MiB again and again, out of a warm pool.
   tensor_bytes tensor(8 << 20, std::byte{1});
@@ -88,8 +89,8 @@ void raw_sealed::serve(const std::function<void(const std::string&)>& bound) {
 void raw_sealed::connect(const std::string& address) {
   socket_ = make_socket();
   const sockaddr_in where = loopback(std::stoi(address));
-  need(::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)) == 0,
-       "connect");
+  need_call(::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)) == 0,
+            "connect");
   send_at_once(socket_.get());
 }
 
@@ -101,7 +102,7 @@ void raw_sealed::say(record::kind what, const std::byte* data, std::size_t bytes
 void raw_sealed::flush() {
   for (std::size_t sent = 0; sent < staged_;) {
     const auto took = ::send(socket_.get(), out_.data() + sent, staged_ - sent, MSG_NOSIGNAL);
-    need(took > 0, "send");
+    need_call(took > 0, "send");
     sent += static_cast<std::size_t>(took);
   }
   staged_ = 0;
@@ -116,7 +117,7 @@ void raw_sealed::need_input(std::size_t bytes) {
     }
     const auto got = ::recv(socket_.get(), in_.data() + end_, in_.size() - end_, 0);
     if (got == 0) std::_Exit(0);  // the client has left
-    need(got > 0, "recv");
+    need_call(got > 0, "recv");
     end_ += static_cast<std::size_t>(got);
   }
 }
@@ -124,10 +125,10 @@ void raw_sealed::need_input(std::size_t bytes) {
 record::head raw_sealed::hear(std::byte* to) {
   need_input(record::head_bytes);
   const auto head = record::read_head(std::span(in_).subspan(begin_).first<record::head_bytes>());
-  need(head.has_value(), "a record");
+  need_call(head.has_value(), "a record");
   const std::size_t whole = head->bytes + record::overhead_bytes;
   need_input(whole);
-  need(opens_.open(std::span(in_).subspan(begin_, whole), to), "the seal");
+  need_call(opens_.open(std::span(in_).subspan(begin_, whole), to), "the seal");
   begin_ += whole;
   return *head;
 }

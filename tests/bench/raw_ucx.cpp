@@ -13,19 +13,19 @@ namespace {
 
 using namespace messages;
 
-[[noreturn]] void die(const std::string& text) {
+[[noreturn]] void stop_for(const std::string& text) {
   std::fprintf(stderr, "raw UCX: %s\n", text.c_str());
   std::_Exit(1);
 }
 
 template <class T>
 T need(result<T> value) {
-  if (!value) die(value.error().text);
+  if (!value) stop_for(value.error().text);
   return std::move(*value);
 }
 
 void need(ucs_status_t status, const char* what) {
-  if (status != UCS_OK) die(std::string(what) + ": " + ucs_status_string(status));
+  if (status != UCS_OK) stop_for(std::string(what) + ": " + ucs_status_string(status));
 }
 
 /// All that UCX has for this machine, or its tcp alone: no process here needs to outlive another.
@@ -86,7 +86,7 @@ void raw_ucx::handle(message id) {
 }
 
 ucs_status_t raw_ucx::take_ping(void* data, std::size_t bytes, bool) {
-  if (bytes != sizeof(number_)) die("a ping of another size");
+  if (bytes != sizeof(number_)) stop_for("a ping of another size");
   if (!is_server_) return ++answered_, UCS_OK;
   std::memcpy(&number_, data, bytes);
   asked_ = true;

@@ -14,7 +14,7 @@ from pathlib import Path
 import harness
 from harness import Contender, Result
 
-from figures import read_figures, unit_of
+from figures import read_figures, report, unit_of
 
 LIMIT_PERCENT = 2.0
 SAYS = {"mixed": "silent,byte,garbage,ucx,half,hello", "silent": "silent", "garbage": "garbage",
@@ -61,17 +61,7 @@ def main() -> int:
     load = harness.load_before_start()
     results = harness.interleave(planned, options.rounds, 600.0)
     where = harness.circumstances(load)
-    print(f"{where}\n\n{harness.table(*rows(results))}\n{remark(results[0])}")
-    if options.json:
-        harness.write_figures(options.json, [
-            made for result in results for figure in result.figures()
-            for made in harness.figures_against(result, figure,
-                                                f"{result.contender.name}.{figure}",
-                                                unit_of(result.runs(figure)))])
-    if options.write_docs and not any(result.failure for result in results):
-        harness.write_section("strangers", f"Measured {where}.\n\n"
-                              f"{harness.markdown_table(*rows(results))}\n\n{remark(results[0])}")
-    return harness.exit_code(results)
+    return report("strangers", results, rows(results), remark(results[0]), where, options)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import os
@@ -109,6 +110,12 @@ class Comparisons(unittest.TestCase):
                 for row in bench.comparisons():
                     self.assertIn(row.contender, names)
                     self.assertIn(row.peer, names | {""})
+
+
+class Quantities(unittest.TestCase):
+    def test_a_copy_keeps_its_unit(self) -> None:
+        made = copy.deepcopy(figures.Quantity(1.5, "s"))
+        self.assertEqual((made, made.unit), (1.5, "s"))
 
 
 class Strangers(unittest.TestCase):

@@ -10,7 +10,7 @@
 namespace troupe::tests::fake_nccl {
 namespace {
 
-std::mutex guard;
+std::mutex script_guard;
 std::condition_variable freed;
 bool released = false;
 std::string uses;
@@ -45,7 +45,7 @@ mishap parse(const std::string& what, const std::string& entry) {
 }  // namespace
 
 std::optional<mishap> count_call(std::string_view function) {
-  const std::scoped_lock lock(guard);
+  const std::scoped_lock lock(script_guard);
   const int now = ++counts()[std::string(function)];
   const char* const script = std::getenv("FAKE_NCCL_SCRIPT");
   std::istringstream entries(script == nullptr ? "" : script);
@@ -60,31 +60,31 @@ std::optional<mishap> count_call(std::string_view function) {
 }
 
 int calls_of(std::string_view function) {
-  const std::scoped_lock lock(guard);
+  const std::scoped_lock lock(script_guard);
   const auto found = counts().find(function);
   return found == counts().end() ? 0 : found->second;
 }
 
 void hang() {
-  std::unique_lock lock(guard);
+  std::unique_lock lock(script_guard);
   freed.wait(lock, [] { return released; });
 }
 
 void release_hangs() {
-  const std::scoped_lock lock(guard);
+  const std::scoped_lock lock(script_guard);
   released = true;
   freed.notify_all();
 }
 
 void note_wrong_use(const std::string& line) {
-  const std::scoped_lock lock(guard);
+  const std::scoped_lock lock(script_guard);
   std::fprintf(stderr, "fake NCCL: wrong use: %s\n", line.c_str());
   uses += line + "\n";
 }
 
 const char* wrong_uses() {
   static std::string copy;
-  const std::scoped_lock lock(guard);
+  const std::scoped_lock lock(script_guard);
   copy = uses;
   return copy.c_str();
 }

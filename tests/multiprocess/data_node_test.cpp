@@ -25,7 +25,7 @@ using tests::scratch_folder;
 constexpr std::uint64_t image_bytes = std::uint64_t{3} * 64 * 64 * 4;
 constexpr std::uint64_t passed_bytes = (48 + 2 * 4) * image_bytes;
 
-struct trained {
+struct fed_run {
   std::string numbers;  // losses, accuracies
   std::vector<engine::named_tensor> weights;
   std::uint64_t trainer_bytes = 0;  // sent and received, those of the weights left out
@@ -42,7 +42,7 @@ std::string numbers_in(const std::filesystem::path& lines) {
   return all;
 }
 
-trained train(const std::vector<std::string>& way) {
+fed_run run_fed(const std::vector<std::string>& way) {
   const scratch_folder folder;
   const auto weights = folder / "weights.safetensors";
   const auto steps = folder / "steps.jsonl";
@@ -73,7 +73,7 @@ trained train(const std::vector<std::string>& way) {
   const auto outcome = run_program(arguments);
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
-  trained result{numbers_in(steps), {}, 0};
+  fed_run result{numbers_in(steps), {}, 0};
   std::smatch found;
   const std::regex told("the trainer has sent ([0-9]+) bytes and received ([0-9]+)");
   REQUIRE(std::regex_search(outcome.err, found, told));
@@ -86,7 +86,7 @@ trained train(const std::vector<std::string>& way) {
   return result;
 }
 
-void check_same(const trained& one, const trained& other) {
+void check_same(const fed_run& one, const fed_run& other) {
   CHECK(one.numbers == other.numbers);
   REQUIRE(one.weights.size() == other.weights.size());
   for (std::size_t i = 0; i < one.weights.size(); ++i) {
@@ -97,8 +97,9 @@ void check_same(const trained& one, const trained& other) {
 
 }  // namespace
 
-TEST_CASE("Data on any stage's node train to the same bits, and no image passes the trainer") {
-  const auto here = train({"--link", "tcp"});
+TEST_CASE("Data on any stage's node train to the same bits, and no image passes the trainer",
+          "[untimed]") {
+  const auto here = run_fed({"--link", "tcp"});
   REQUIRE(here.weights.size() == 122);
   REQUIRE(here.numbers.find("accuracy") != std::string::npos);
   CHECK(here.trainer_bytes > passed_bytes);
@@ -109,13 +110,14 @@ TEST_CASE("Data on any stage's node train to the same bits, and no image passes 
   };
   for (const auto& way : ways) {
     INFO(way.at(1) << " " << way.at(3));
-    const auto there = train(way);
+    const auto there = run_fed(way);
     check_same(here, there);
     CHECK(there.trainer_bytes < passed_bytes / 10);
   }
 }
 
-TEST_CASE("A run with its data on a node is verified, and profiled, with samples from there") {
+TEST_CASE("A run with its data on a node is verified, and profiled, with samples from there",
+          "[untimed]") {
   const std::vector<std::string> run{
       "--model",     "resnet18", "--data",       "synthetic:3x32x32:10:16",
       "--steps",     "2",        "--batch-size", "8",

@@ -23,13 +23,13 @@ using tests::scratch_folder;
 using tests::wait_until_gone;
 using tests::wait_until_stopped;
 
-const std::vector<std::string> long_run{
+const std::vector<std::string> endless_run{
     "--model",      "resnet18", "--data",    "synthetic:3x64x64:10:64",
     "--batch-size", "16",       "--steps",   "100000",
     "--stages",     "2",        "--no-eval", "--link"};
 
 std::vector<std::string> long_run_over(const std::string& link) {
-  auto arguments = long_run;
+  auto arguments = endless_run;
   arguments.push_back(link);
   return arguments;
 }

@@ -22,7 +22,7 @@ using tests::scratch_folder;
 using words = std::vector<std::string>;
 using weights = std::map<std::string, at::Tensor>;
 
-tests::program_outcome train(const words& more) {
+tests::program_outcome train_a_step(const words& more) {
   words all{"--model",      "resnet18", "--data",  "synthetic:3x32x32:10:8",
             "--batch-size", "8",        "--steps", "1",
             "--no-eval",    "--cut",    "layer3"};
@@ -38,9 +38,9 @@ weights read(const std::filesystem::path& file) {
   return made;
 }
 
-weights trained(const scratch_folder& folder, words more) {
+weights weights_of(const scratch_folder& folder, words more) {
   more.insert(more.end(), {"--save", folder / "made"});
-  const auto outcome = train(more);
+  const auto outcome = train_a_step(more);
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   return read(folder / "made");
@@ -52,11 +52,11 @@ bool is_fc(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("A fine-tune takes over all but the layer whose shape is another") {
+TEST_CASE("A fine-tune takes over all but the layer whose shape is another", "[untimed]") {
   const scratch_folder folder;
   const std::string big = folder / "big.safetensors";
-  REQUIRE(train({"--classes", "20", "--seed", "5", "--save", big}).code == 0);
-  const auto refused = train({"--init", big});
+  REQUIRE(train_a_step({"--classes", "20", "--seed", "5", "--save", big}).code == 0);
+  const auto refused = train_a_step({"--init", big});
   CHECK(refused.code == 2);
   CHECK_THAT(refused.last_line(), ContainsSubstring(big + ": weight 'fc.weight' has shape") &&
                                       ContainsSubstring("--init-skip \"fc.*\""));
@@ -65,10 +65,10 @@ TEST_CASE("A fine-tune takes over all but the layer whose shape is another") {
   const words still{"--lr", "1e-60", "--momentum", "0"};
   auto tuned = still;
   tuned.insert(tuned.end(), {"--init", big, "--init-skip", "fc.*"});
-  const auto from_seed = trained(folder, still);
-  const auto in_processes = trained(folder, tuned);
+  const auto from_seed = weights_of(folder, still);
+  const auto in_processes = weights_of(folder, tuned);
   tuned.insert(tuned.end(), {"--stages-in", "threads"});
-  const auto in_threads = trained(folder, tuned);
+  const auto in_threads = weights_of(folder, tuned);
   const auto given = read(big);
   REQUIRE(in_processes.size() == 122);
   for (const auto& [name, tensor] : in_processes) {
@@ -80,16 +80,16 @@ TEST_CASE("A fine-tune takes over all but the layer whose shape is another") {
   CHECK_FALSE(at::equal(from_seed.at("conv1.weight"), given.at("conv1.weight")));
 }
 
-TEST_CASE("What is skipped begins without an optimizer's state") {
+TEST_CASE("What is skipped begins without an optimizer's state", "[untimed]") {
   const scratch_folder folder;
   const std::string file = folder / "kept.safetensors";
   const words adamw{"--optimizer", "adamw", "--save-state"};
   auto first = adamw, next = adamw;
   first.insert(first.end(), {"--save", file});
-  REQUIRE(train(first).code == 0);
+  REQUIRE(train_a_step(first).code == 0);
   CHECK(std::filesystem::exists(folder / "kept.state.safetensors"));
   next.insert(next.end(), {"--init", file, "--init-skip", "fc.*"});
-  trained(folder, next);
+  weights_of(folder, next);
   for (const auto& [name, tensor] : read(folder / "made.state.safetensors")) {
     if (!name.starts_with("optimizer.step.")) continue;
     INFO(name);
@@ -97,19 +97,20 @@ TEST_CASE("What is skipped begins without an optimizer's state") {
   }
 }
 
-TEST_CASE("A state of weights that were replaced since is passed over with a warning") {
+TEST_CASE("A state of weights that were replaced since is passed over with a warning",
+          "[untimed]") {
   const scratch_folder folder;
   const std::string file = folder / "w";
-  REQUIRE(train({"--save", file, "--save-state"}).code == 0);
-  REQUIRE(train({"--save", file, "--seed", "2"}).code == 0);
-  const auto next = train({"--init", file});
+  REQUIRE(train_a_step({"--save", file, "--save-state"}).code == 0);
+  REQUIRE(train_a_step({"--save", file, "--seed", "2"}).code == 0);
+  const auto next = train_a_step({"--init", file});
   INFO(next.err);
   CHECK(next.code == 0);
   CHECK_THAT(next.err, ContainsSubstring(file +
                                          ".state.safetensors is the optimizer's state of "
                                          "other weights than " +
                                          file));
-  const auto mistaken = train({"--init", file + ".state.safetensors"});
+  const auto mistaken = train_a_step({"--init", file + ".state.safetensors"});
   CHECK(mistaken.code == 2);
   CHECK_THAT(mistaken.last_line(), ContainsSubstring("holds no weights, but an optimizer's state"));
 }

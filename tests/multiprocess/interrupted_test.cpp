@@ -4,7 +4,6 @@
 #include <ATen/ops/ones.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,6 +23,7 @@
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/small_disk.hpp"
 
 namespace {
 
@@ -37,6 +37,7 @@ using tests::run_other;
 using tests::run_program;
 using tests::scratch_folder;
 using tests::shell_line;
+using tests::small_disk;
 
 constexpr std::size_t tensors_of_resnet18 = 122;
 
@@ -112,28 +113,6 @@ std::size_t count(const std::string& text, const std::string& part) {
   for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
   return found;
 }
-
-/// A file system of one MiB, while it lives.
-class small_disk {
- public:
-  explicit small_disk(fs::path where) : where_(std::move(where)) {
-    fs::create_directory(where_);
-    made_ = ::mount("tmpfs", where_.c_str(), "tmpfs", 0, "size=1m") == 0;
-    reason_ = std::strerror(errno);
-  }
-  small_disk(const small_disk&) = delete;
-  small_disk& operator=(const small_disk&) = delete;
-  ~small_disk() {
-    if (made_) ::umount2(where_.c_str(), MNT_DETACH);
-  }
-  [[nodiscard]] bool made() const { return made_; }
-  [[nodiscard]] const std::string& reason() const { return reason_; }
-
- private:
-  fs::path where_;
-  bool made_ = false;
-  std::string reason_;
-};
 
 }  // namespace
 

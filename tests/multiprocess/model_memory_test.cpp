@@ -20,20 +20,17 @@
 #include "engine/state/tensor_reader.hpp"
 #include "tests/multiprocess/program.hpp"
 #include "tests/scratch_folder.hpp"
+#include "tests/words.hpp"
 
 namespace {
 
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
 using tests::scratch_folder;
-using words = std::vector<std::string>;
+using tests::words;
+using tests::operator+;
 
 constexpr double mib = 1 << 20;
-
-words operator+(words one, const words& other) {
-  one.insert(one.end(), other.begin(), other.end());
-  return one;
-}
 
 /// The most memory that a process ever had, in bytes; 0 once it has gone.
 double peak_of(pid_t process) {

@@ -65,7 +65,8 @@ void check_same(const trained& one, const trained& other) {
 
 }  // namespace
 
-TEST_CASE("Every number of stages, schedule, wire and credits trains to the same bits") {
+TEST_CASE("Every number of stages, schedule, wire and credits trains to the same bits",
+          "[untimed]") {
   const auto alone = train({"--stages", "1", "--stages-in", "threads"});
   REQUIRE(alone.losses.size() == 3);
   REQUIRE(alone.weights.size() == 122);
@@ -100,7 +101,8 @@ TEST_CASE("Every number of stages, schedule, wire and credits trains to the same
   }
 }
 
-TEST_CASE("Clipping by the norm of all stages gives the same bits in one process and in three") {
+TEST_CASE("Clipping by the norm of all stages gives the same bits in one process and in three",
+          "[untimed]") {
   const std::vector<std::string> rule{
       "--optimizer",   "adamw",  "--clip-norm", "0.5", "--groups", "*.bias|*bn* weight_decay=0",
       "--lr-schedule", "cosine", "--lr-warmup", "1"};
@@ -109,7 +111,7 @@ TEST_CASE("Clipping by the norm of all stages gives the same bits in one process
   check_same(alone, train({"--stages", "3", "--link", "shm", "--cut", "layer2,layer4"}, rule));
 }
 
-TEST_CASE("Training goes on from saved weights and state as if it had not stopped") {
+TEST_CASE("Training goes on from saved weights and state as if it had not stopped", "[untimed]") {
   const auto rule =
       GENERATE(std::vector<std::string>{"--momentum", "0"},  // no state to save
                std::vector<std::string>{"--momentum", "0.9", "--save-state"},

@@ -16,6 +16,7 @@
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/words.hpp"
 
 namespace {
 
@@ -24,12 +25,8 @@ using Catch::Matchers::ContainsSubstring;
 using tests::run_other;
 using tests::run_program;
 using tests::scratch_folder;
-using words = std::vector<std::string>;
-
-words operator+(words one, const words& other) {
-  one.insert(one.end(), other.begin(), other.end());
-  return one;
-}
+using tests::words;
+using tests::operator+;
 
 const words tiny_run{"--model",      "resnet18", "--data",  "synthetic:3x64x64:10:16",
                      "--batch-size", "8",        "--steps", "2",
@@ -62,7 +59,7 @@ tests::program_outcome skip_bad_steps(const std::filesystem::path& data, const a
 
 }  // namespace
 
-TEST_CASE("Verify compares every gradient and buffer, passes, and changes nothing") {
+TEST_CASE("Verify compares every gradient and buffer, passes, and changes nothing", "[untimed]") {
   const scratch_folder folder;
   const auto train = [&](const words& more, const std::string& name) {
     const auto outcome = run_program(small_run + more + words{"--save", folder / name});
@@ -88,7 +85,7 @@ TEST_CASE("Verify compares every gradient and buffer, passes, and changes nothin
   }
 }
 
-TEST_CASE("Verify holds in bf16 and channels last, and with stages in threads") {
+TEST_CASE("Verify holds in bf16 and channels last, and with stages in threads", "[untimed]") {
   const auto lower = run_program(
       small_run + words{"--verify", "--precision", "bf16", "--memory-format", "channels_last"});
   INFO(lower.err);
@@ -98,7 +95,7 @@ TEST_CASE("Verify holds in bf16 and channels last, and with stages in threads") 
   CHECK(threads.code == 0);
 }
 
-TEST_CASE("Verify fails when a stage computes something else, and says what") {
+TEST_CASE("Verify fails when a stage computes something else, and says what", "[untimed]") {
   const auto outcome = run_other(TROUPE_PERTURBED, small_run + words{"--verify"});
   INFO(outcome.err);
   CHECK(outcome.code == 1);
@@ -230,7 +227,8 @@ TEST_CASE("Recomputed layers lower the peak memory of their stage") {
   CHECK_THAT(refused.err, ContainsSubstring("'layer9'") && ContainsSubstring("layer4.1"));
 }
 
-TEST_CASE("A step that is not finite stops the run before it is applied, or is left out") {
+TEST_CASE("A step that is not finite stops the run before it is applied, or is left out",
+          "[untimed]") {
   const scratch_folder folder;
   auto images = at::randn({8, 3, 32, 32});
   images[5].fill_(std::numeric_limits<float>::quiet_NaN());  // of the second step of two
@@ -269,7 +267,7 @@ TEST_CASE("A step that is not finite stops the run before it is applied, or is l
   CHECK_FALSE(three.front().tensor.equal(two.front().tensor));
 }
 
-TEST_CASE("An update of which one step is left out changes no weight") {
+TEST_CASE("An update of which one step is left out changes no weight", "[untimed]") {
   const scratch_folder folder;
   auto images = at::randn({12, 3, 32, 32});
   images[9].fill_(std::numeric_limits<float>::quiet_NaN());  // of the third step of three
@@ -328,8 +326,8 @@ TEST_CASE("Data of one class train with a warning") {
   CHECK_THAT(outcome.err, ContainsSubstring("synthetic:3x32x32:1:8: all samples are of one class"));
 }
 
-TEST_CASE(
-    "Training in f16 learns, verifies, and tells its loss scale, which goes on when resumed") {
+TEST_CASE("Training in f16 learns, verifies, and tells its loss scale, which goes on when resumed",
+          "[untimed]") {
   const scratch_folder folder;
   const auto train = [&](const words& more) {
     const auto outcome =
@@ -365,7 +363,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("A decoder learns text in stage processes, and goes on from a prompt") {
+TEST_CASE("A decoder learns text in stage processes, and goes on from a prompt", "[untimed]") {
   const words run{"--layers",
                   "2",
                   "--width",

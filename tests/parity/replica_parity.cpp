@@ -199,8 +199,8 @@ TEST_CASE("Any number of replicas trains tied weights with dropout to the same b
 
 TEST_CASE("Replicas that share out the optimizer's state keep the bits, and each an even share") {
   const std::vector<engine::batch> images{
-      {at::randn({8, 3, 32, 32}), at::randint(0, 10, {8}, at::kLong)},
-      {at::randn({8, 3, 32, 32}), at::randint(0, 10, {8}, at::kLong)}};
+      {at::randn({10, 3, 32, 32}), at::randint(0, 10, {10}, at::kLong)},
+      {at::randn({10, 3, 32, 32}), at::randint(0, 10, {10}, at::kLong)}};
   check_all(resnet, images,
             {{.replicas = 2, .shares_state = true},
              {.replicas = 4, .shares_state = true},

@@ -21,9 +21,9 @@ using messages::frame;
 using messages::simulated_network;
 
 /// A node that counts what it sends and gets.
-class member : public tests::shell<member, neighbourhood> {
+class neighbour : public tests::shell<neighbour, neighbourhood> {
  public:
-  member(std::string name, simulated_network& network, std::mt19937_64&)
+  neighbour(std::string name, simulated_network& network, std::mt19937_64&)
       : shell(std::move(name), network) {}
 
   void send(const std::string& to, std::uint64_t number) {
@@ -59,10 +59,10 @@ class member : public tests::shell<member, neighbourhood> {
   }
 };
 
-class company : public tests::company<member> {
+class neighbour_company : public tests::company<neighbour> {
  public:
-  company(std::uint64_t seed, tests::troubles what)
-      : tests::company<member>(seed, what, /*most_nodes=*/5) {}
+  neighbour_company(std::uint64_t seed, tests::troubles what)
+      : tests::company<neighbour>(seed, what, /*most_nodes=*/5) {}
 
   std::string run() {
     for (std::uint64_t number = 0; number < 60; ++number) plan_message(number);
@@ -87,8 +87,8 @@ class company : public tests::company<member> {
       at_some_time(send);
   }
 
-  [[nodiscard]] std::string judge(const std::string& name, const member& here,
-                                  const std::string& other, const member& there) const {
+  [[nodiscard]] std::string judge(const std::string& name, const neighbour& here,
+                                  const std::string& other, const neighbour& there) const {
     if (!here.fault.empty()) return here.fault;
     if (name == other) return "";
     if (std::string fault = judge_frames(name, here, other, there); !fault.empty()) return fault;
@@ -106,8 +106,8 @@ class company : public tests::company<member> {
   }
 
   // What `here` sent to `there`.
-  [[nodiscard]] static std::string judge_frames(const std::string& name, const member& here,
-                                                const std::string& other, const member& there) {
+  [[nodiscard]] static std::string judge_frames(const std::string& name, const neighbour& here,
+                                                const std::string& other, const neighbour& there) {
     const auto sent = here.sent.find(other);
     if (sent == here.sent.end()) return "";
     static const std::vector<std::uint64_t> nothing;
@@ -145,10 +145,11 @@ class company : public tests::company<member> {
 }  // namespace
 
 TEST_CASE("nodes that connect to one another at once deliver everything in order") {
-  tests::for_each_seed(1000, [](std::uint64_t seed) { return company(seed, {}).run(); });
+  tests::for_each_seed(1000, [](std::uint64_t seed) { return neighbour_company(seed, {}).run(); });
 }
 
 TEST_CASE("whatever befalls nodes, they agree who is gone and no frame is lost in silence") {
-  tests::for_each_seed(
-      1000, [](std::uint64_t seed) { return company(seed, tests::troubles_of(seed)).run(); });
+  tests::for_each_seed(1000, [](std::uint64_t seed) {
+    return neighbour_company(seed, tests::troubles_of(seed)).run();
+  });
 }

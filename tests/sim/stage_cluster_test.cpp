@@ -155,11 +155,12 @@ TEST_CASE("with the default credits no schedule waits for them") {
         return static_cast<double>(duration(steps, credits, latency, 500)) /
                static_cast<double>(freely);
       };
-      INFO(steps.schedule << " latency " << latency << " stages " << stages
-                          << ", time over that without limit: 1 credit " << share(1) << ", 2 "
-                          << share(2) << ", 3 " << share(3) << ", 4 " << share(4) << ", 8 "
-                          << share(8));
-      CHECK(share(default_credits) <= 1.005);
+      INFO(steps.schedule << " latency " << latency << " stages " << stages);
+      const double by_default = share(default_credits);
+      if (by_default > 1.005)
+        WARN("time over that without limit: 1 credit " << share(1) << ", 2 " << share(2) << ", 3 "
+                                                       << share(3) << ", 8 " << share(8));
+      CHECK(by_default <= 1.005);
       if (latency == 2000 && steps.schedule == "gpipe") CHECK(share(1) > 1.2);
     }
   }

@@ -180,6 +180,25 @@ result<void> check_hang(draft& whole, const registries&) {
                   " cannot be ended when they hang; put them in processes");
 }
 
+/// Only processes that the trainer itself has started can be started again.
+result<void> check_fault(draft& whole, const registries&) {
+  const trainer_config& config = whole.config;
+  if (config.train.on_fault == fault_policy::stop) return {};
+  const auto refuse = [&](const char* setting, const std::string& what) {
+    return fail(errc::bad_config, blame(whole, "train.on_fault", setting) + what);
+  };
+  if (config.pipeline.stages_in != placement::processes)
+    return refuse("pipeline.stages_in", "stages in threads end with the trainer, and cannot be "
+                                        "replaced; put them in processes");
+  if (!config.data.node.empty())
+    return refuse("data.node", "the data of a lost node cannot be opened elsewhere; have the "
+                               "trainer read them");
+  if (!config.cluster.nodes.empty())
+    return refuse("cluster.launch", "processes that agents have started cannot be replaced yet; "
+                                    "keep checkpoints (--checkpoint-dir) and resume");
+  return {};
+}
+
 // The first option that is wrong whatever the others are.
 result<void> check_each_option(const draft& whole, const optimizers::optimizer& entry) {
   for (const auto& [name, value] : whole.config.optimizer.options)
@@ -319,8 +338,13 @@ result<void> check_checkpoint(draft& whole, const registries&) {
   if (!period) return refuse("checkpoint.every", period.error().text);
   if (config.dir.empty() && !config.every.empty())
     return refuse("checkpoint.every", "needs a folder for the checkpoints (--checkpoint-dir)");
-  const bool is_step = config.resume.find_first_not_of("0123456789") == std::string::npos;
-  if (config.dir.empty() && !config.resume.empty() && (is_step || config.resume == "latest"))
+  if (const auto signal = signal_of(config); !signal)
+    return refuse("checkpoint.on_signal", signal.error().text);
+  if (config.dir.empty() && !config.on_signal.empty())
+    return refuse("checkpoint.on_signal", "needs a folder for the checkpoints (--checkpoint-dir)");
+  const bool is_in_folder = config.resume == "latest" || config.resume == "auto" ||
+                            config.resume.find_first_not_of("0123456789") == std::string::npos;
+  if (config.dir.empty() && !config.resume.empty() && is_in_folder)
     return refuse("checkpoint.resume", "\"" + config.resume +
                                            "\" is one of the checkpoints in a "
                                            "folder, which --checkpoint-dir names");
@@ -362,6 +386,7 @@ std::vector<check_of_tables> all_checks() {
           {one(check_loss_scale), {"model", "train"}},
           {one(check_link), {"link", "pipeline"}},
           {one(check_hang), {"pipeline", "train"}},
+          {one(check_fault), {"cluster", "data", "node", "pipeline", "train"}},
           {one(check_scheduler), {"cluster", "node", "pipeline"}, "node"},
           {one(check_cluster), {"cluster", "link", "node", "pipeline"}},
           {check_nodes, {"cluster", "node"}},

@@ -156,6 +156,8 @@ class agent {
     if (ready[3].revents != 0) {
       signalfd_siginfo which{};
       [[maybe_unused]] const auto taken = ::read(signals_.get(), &which, sizeof which);
+      if (which.ssi_signo == SIGUSR1 || which.ssi_signo == SIGUSR2)
+        return perform(core_.signalled(static_cast<int>(which.ssi_signo)));
       perform(seal_ && which.ssi_signo == SIGTERM
                   ? core_.asked_to_end(clock::now())
                   : core_.cut_off("a signal asked this agent to end"));
@@ -273,11 +275,12 @@ class agent {
   int code_ = 0;
 };
 
-/// A descriptor at which the signals that ask a process to end are read; no thread is interrupted.
-descriptor signals_to_end() {
+/// A descriptor at which the signals are read that ask a process to end, or are for the launcher;
+/// no thread is interrupted.
+descriptor signals_to_read() {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int number : {SIGTERM, SIGHUP, SIGINT}) ::sigaddset(&set, number);
+  for (const int number : {SIGTERM, SIGHUP, SIGINT, SIGUSR1, SIGUSR2}) ::sigaddset(&set, number);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   return descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -295,7 +298,7 @@ int run_agent(std::string_view way) {
   } else if (!way.empty()) {
     return refuse("\"" + std::string(way) + "\" is no way to carry its stream");
   }
-  descriptor signals = signals_to_end();
+  descriptor signals = signals_to_read();
   descriptor wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!signals || !wake) return refuse("no descriptor is left");
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO})

@@ -9,16 +9,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds longest_interval{1000};
-constexpr int words_in_a_silence = 4;  // so that one that is late does no harm
-
 }  // namespace
 
 agent_core::agent_core(events::hello self, time_point now)
     : self_(std::move(self)), last_heard_(now), last_told_(now), last_tick_(now) {}
 
 milliseconds agent_core::interval() const {
-  return std::clamp(silence_ / words_in_a_silence, milliseconds{1}, longest_interval);
+  return interval_of_words(silence_);
 }
 
 agent_core::effects agent_core::begin() {
@@ -67,6 +64,11 @@ agent_core::effects agent_core::asked_to_end(time_point now) {
   if (ending_) return {};
   if (!asked_) asked_ = now;
   return {tell{events::asked_to_end{}}};
+}
+
+agent_core::effects agent_core::signalled(int signal) const {
+  if (!begun_ || ending_) return {};
+  return {tell{events::signalled{signal}}};
 }
 
 // Calling again can only shorten the grace.

@@ -69,6 +69,8 @@ class agent_core {
   [[nodiscard]] effects cut_off(const std::string& why);
   /// A scheduler asks all processes of its job to end. The launcher is told, and decides.
   [[nodiscard]] effects asked_to_end(time_point now);
+  /// SIGUSR1 or SIGUSR2, which asks for no end. The launcher is told.
+  [[nodiscard]] effects signalled(int signal) const;
   [[nodiscard]] effects started(const std::string& name);
   [[nodiscard]] effects refused(const std::string& name, const std::string& why);
   [[nodiscard]] effects wrote(std::string_view name, output_stream stream, std::string_view text);

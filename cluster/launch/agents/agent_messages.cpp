@@ -58,6 +58,7 @@ std::optional<agent_event> event_of(const std::string& is, const json& what) {
                          what.at("build").get<std::string>(), what.at("host").get<std::string>(),
                          what.at("cores").get<std::uint32_t>(),
                          what.at("memory_bytes").get<std::uint64_t>()};
+  if (is == "signalled") return events::signalled{what.at("signal").get<int>()};
   if (is == "started") return events::started{name()};
   if (is == "refused") return events::refused{name(), what.at("why").get<std::string>()};
   if (is == "line")
@@ -136,6 +137,9 @@ std::string encode(const agent_event& event) {
                      },
                      [](const events::asked_to_end&) {
                        return json{{"is", "asked_to_end"}};
+                     },
+                     [](const events::signalled& what) {
+                       return json{{"is", "signalled"}, {"signal", what.signal}};
                      },
                  },
                  event));

@@ -2,6 +2,8 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -25,6 +27,14 @@ inline constexpr std::uint32_t agent_protocol_version = 1;
 /// Of a child's output that one event carries, so that the event fits a line_splitter's line, also
 /// where it is sealed and each byte became six.
 inline constexpr std::size_t most_text_bytes = 6 << 10;
+
+/// How often either side says that it is alive, where silence of this length counts as its end:
+/// four times in it, so that one word that is late does no harm, and at least once a second.
+[[nodiscard]] inline std::chrono::milliseconds interval_of_words(
+    std::chrono::milliseconds silence) {
+  using std::chrono::milliseconds;
+  return std::clamp<milliseconds>(silence / 4, milliseconds{1}, milliseconds{1000});
+}
 
 /// Values of an order or event. Copyable, comparable.
 namespace orders {
@@ -121,12 +131,19 @@ struct asked_to_end {
   bool operator==(const asked_to_end&) const = default;
 };
 
+/// SIGUSR1 or SIGUSR2 has reached this host's agent, as a scheduler sends one to a whole job.
+struct signalled {
+  int signal = 0;
+  bool operator==(const signalled&) const = default;
+};
+
 }  // namespace events
 
 using agent_order = std::variant<orders::begin, orders::start, orders::kill, orders::suspend,
                                  orders::resume, orders::alive, orders::end>;
-using agent_event = std::variant<events::hello, events::started, events::refused, events::line,
-                                 events::ended, events::alive, events::asked_to_end>;
+using agent_event =
+    std::variant<events::hello, events::started, events::refused, events::line, events::ended,
+                 events::alive, events::asked_to_end, events::signalled>;
 
 /// One line, without its newline. Bytes that are no UTF-8 are replaced.
 [[nodiscard]] std::string encode(const agent_order& order);

@@ -7,7 +7,7 @@ namespace troupe::cluster {
 namespace {
 
 /// What a scheduler writes, what that means and what to do about it.
-struct known_failure {
+struct scheduler_failure {
   std::string_view carrier;
   std::string_view written;
   std::string_view meaning;
@@ -17,7 +17,7 @@ constexpr std::string_view no_program =
     "cannot be started there; copy it to that host, or name its path with `program` in its "
     "[[node]]";
 
-constexpr std::array known_failures = std::to_array<known_failure>({
+constexpr std::array scheduler_failures = std::to_array<scheduler_failure>({
     {"srun", "execve()", no_program},
     {"srun", "Invalid job id", "the allocation has ended; ask for a new one (salloc, sbatch)"},
     {"srun", "has expired", "the allocation has ended; ask for a new one (salloc, sbatch)"},
@@ -44,7 +44,7 @@ std::vector<std::string> joined(std::vector<std::string> words,
 }  // namespace
 
 std::string explain_scheduler(const agent_place& place, const std::deque<std::string>& errors) {
-  for (const auto& known : known_failures) {
+  for (const auto& known : scheduler_failures) {
     if (known.carrier != place.carrier) continue;
     const auto line = std::ranges::find_if(errors, [&](const std::string& each) {
       return each.find(known.written) != std::string::npos;

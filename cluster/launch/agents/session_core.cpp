@@ -1,6 +1,5 @@
 #include "cluster/launch/agents/session_core.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace troupe::cluster {
@@ -8,8 +7,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds longest_interval{1000};
-constexpr int words_in_a_silence = 4;   // so that one that is late does no harm
 constexpr std::size_t most_lines = 60;  // that are kept to explain an end
 constexpr std::size_t most_quoted = 120;
 
@@ -89,6 +86,7 @@ session_core::effects session_core::heard_event(std::string_view line) {
   }
   if (std::holds_alternative<events::asked_to_end>(*event))
     return {send{orders::alive{}}, asked_to_end{}};
+  if (const auto* got = std::get_if<events::signalled>(&*event)) return {signalled{got->signal}};
   if (const auto* end = std::get_if<events::ended>(&*event)) {
     processes_.erase(end->name);
     return {process_ended{{end->name, static_cast<pid_t>(end->pid), end->code, end->signal}}};
@@ -150,9 +148,7 @@ session_core::effects session_core::tick(time_point now) {
   if (quiet > silence_)
     return lose(errc::peer_lost, place_.text() + ": its agent has been silent for " +
                                      seconds_of(quiet) + "; its processes end by themselves");
-  const auto interval =
-      std::clamp<milliseconds>(silence_ / words_in_a_silence, milliseconds{1}, longest_interval);
-  if (now - last_told_ < interval) return {};
+  if (now - last_told_ < interval_of_words(silence_)) return {};
   last_told_ = now;
   return {send{orders::alive{}}};
 }

@@ -69,7 +69,13 @@ class session_core {
   struct asked_to_end {
     bool operator==(const asked_to_end&) const = default;
   };
-  using effect = std::variant<send, ready, show, warn, process_ended, lost, asked_to_end>;
+  /// SIGUSR1 or SIGUSR2 has reached the agent.
+  struct signalled {
+    int signal = 0;
+    bool operator==(const signalled&) const = default;
+  };
+  using effect =
+      std::variant<send, ready, show, warn, process_ended, lost, asked_to_end, signalled>;
   using effects = std::vector<effect>;
 
   session_core(agent_place place, std::chrono::milliseconds silence,

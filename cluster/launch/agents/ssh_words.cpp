@@ -10,12 +10,12 @@ constexpr int shell_cannot_execute = 126;
 constexpr int shell_cannot_find = 127;
 
 /// What ssh writes, what that means and what to do about it. HOST stands for the host.
-struct known_failure {
+struct ssh_failure {
   std::string_view written;
   std::string_view meaning;
 };
 
-constexpr std::array known_failures = std::to_array<known_failure>({
+constexpr std::array ssh_failures = std::to_array<ssh_failure>({
     {"REMOTE HOST IDENTIFICATION HAS CHANGED",
      "its host key is another one than ssh knows; if that is right, take the old one out "
      "(ssh-keygen "
@@ -59,8 +59,8 @@ std::string quoted(const std::deque<std::string>& lines) {
   return chosen == nullptr ? "" : " (" + *chosen + ")";
 }
 
-const known_failure* find_failure(const std::deque<std::string>& errors) {
-  for (const auto& known : known_failures)
+const ssh_failure* find_failure(const std::deque<std::string>& errors) {
+  for (const auto& known : ssh_failures)
     for (const auto& line : errors)
       if (line.find(known.written) != std::string::npos) return &known;
   return nullptr;

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <iterator>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
+#include "actors/recovery/kept_versions.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/partition/cost_model.hpp"
@@ -43,6 +47,53 @@ result<engine::model_profile> measure_bytes(const prepared_run& run, const train
               "the layers' memory cannot be measured: " + engine::reason_of(problem));
 }
 
+/// What a stage of one replica keeps.
+struct stage_bytes {
+  double tensors = 0;  // parameters and buffers
+  double state = 0;    // of the optimizer, at most where replicas share it out
+  double even_state = 0;  // the same if shares were all equal
+};
+
+result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
+                                                 const trainer_config& config,
+                                                 const registries& known) {
+  const auto layout =
+      engine::layout_of(schedule_of(config.pipeline, known.schedules), config.pipeline.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  const auto entry = known.optimizers.find(config.optimizer.name);
+  if (!entry) return tl::unexpected(entry.error());
+  const auto slots = actors::tensors_a_parameter(*entry, config.optimizer.options);
+  if (!slots) return tl::unexpected(slots.error());
+  const auto shares = state_shares_of(config.pipeline);
+  std::vector<stage_bytes> all(config.pipeline.stages);
+  for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
+    std::vector<engine::named_tensor> parameters;
+    for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
+      const auto& range = run.ranges[layout->virtual_stage_of({stage, chunk})];
+      all[stage].tensors += static_cast<double>(actors::bytes_of(tensors_of(run, range)));
+      std::ranges::move(parameters_of(run, range), std::back_inserter(parameters));
+    }
+    all[stage].state =
+        static_cast<double>(actors::largest_share_bytes(parameters, shares) * *slots);
+    all[stage].even_state = static_cast<double>(actors::bytes_of(parameters) * *slots) / shares;
+  }
+  return all;
+}
+
+/// Adds what is kept for a run that goes on after a loss: two versions of each stage on its own
+/// node and on the next, or with the trainer (see actors/recovery).
+void add_versions(const std::vector<stage_bytes>& bytes, std::uint32_t replicas,
+                  predicted_memory& to) {
+  constexpr double kept = actors::kept_versions::most;
+  const auto stages = bytes.size();
+  const bool is_alone = stages * replicas == 1;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    const double version = bytes[stage].tensors + bytes[stage].state;
+    to.stages.at(stage) += kept * version;
+    (is_alone ? to.trainer : to.stages.at((stage + 1) % stages)) += kept * version;
+  }
+}
+
 }  // namespace
 
 result<predicted_memory> predict_memory(const application& program, const trainer_config& config,
@@ -72,6 +123,11 @@ result<predicted_memory> predict_memory(const application& program, const traine
   const auto reader = stage_of_data(config, std::thread::hardware_concurrency());
   if (!reader) return tl::unexpected(reader.error());
   (*reader ? all.stages.at(**reader) : all.trainer) += batches;
+  const auto bytes = bytes_of_stages(run, config, known);
+  if (!bytes) return tl::unexpected(bytes.error());
+  for (std::size_t stage = 0; stage < bytes->size(); ++stage)  // the planner's shares are equal
+    all.stages[stage] += bytes->at(stage).state - bytes->at(stage).even_state;
+  if (config.train.on_fault == fault_policy::recover) add_versions(*bytes, replicas, all);
   return all;
 }
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,20 +17,25 @@
 #include "actors/pipeline/trainer.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/hosts/listening_core.hpp"
+#include "cluster/launch/process_start.hpp"
 #include "cluster/membership/launch_choice.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/node_run.hpp"
 #include "cluster/training/pipeline/initial_state.hpp"
+#include "cluster/training/pipeline/recovery.hpp"
 #include "cluster/training/pipeline/reporter.hpp"
 #include "cluster/training/pipeline/verify.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/saving/streams.hpp"
+#include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
+#include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
+#include "optimizers/options.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -128,9 +136,23 @@ result<void> check_listening(node_group& group, const trainer_config& config) {
   return check_addresses(all);
 }
 
-actors::training training_of(const trainer_config& config, const prepared_run& run) {
+/// Where a run begins, or goes on.
+struct start_point {
+  std::uint64_t steps_before = 0;
+  std::optional<engine::loss_scaler> scaler = {};
+  std::vector<actors::version_place> versions = {};  // of the stages; empty: as run.init says
+};
+
+/// What the user has been told of a run. Steps that are computed again are not told again.
+struct told_progress {
+  std::map<std::uint64_t, double> losses;  // of the last steps
+  std::uint64_t steps = 0, evaluated = 0, checkpoint = 0;
+};
+
+actors::training training_of(const trainer_config& config, const prepared_run& run,
+                             const start_point& from, const told_progress& told) {
   return {.steps = run.steps,
-          .steps_before = run.steps_before,
+          .steps_before = from.steps_before,
           .batch_size = config.train.batch_size,
           .microbatches = run.microbatches,
           .shuffle = config.data.shuffle,
@@ -138,6 +160,7 @@ actors::training training_of(const trainer_config& config, const prepared_run& r
           .evaluate = config.train.eval,
           .evaluate_every = config.train.eval_every,
           .labels = run.data->labels_per_sample(),
+          .evaluated = told.evaluated,
           .learning_rate = [optimizer = config.optimizer, total = run.steps](std::uint64_t u) {
             return learning_rate(optimizer, u, total);
           }};
@@ -165,6 +188,13 @@ saved_parts parts_of(actors::pipeline& stages, const train_config& config,
   return parts;
 }
 
+/// Of the model's parameters and buffers.
+std::uint64_t bytes_of(const engine::model& layers) {
+  std::uint64_t bytes = 0;
+  for (const auto& each : engine::collect_weights(layers)) bytes += each.tensor.nbytes();
+  return bytes;
+}
+
 /// For --verbose: what the trainer's process had to do with the data.
 void tell_traffic(node_group& group) {
   const auto stats = group.node().link_stats();
@@ -172,51 +202,172 @@ void tell_traffic(node_group& group) {
              std::to_string(stats.bytes_received));
 }
 
-/// Drives the composed stages through the run. The weights are saved before the last evaluation.
-result<void> train(node_group& group, actors::pipeline& stages, const application& program,
-                   const trainer_config& config, const prepared_run& run, run_control& control) {
-  auto report = reporter::open(config, run);
-  if (!report) return tl::unexpected(report.error());
-  if (run.predicted && config.observe.progress)
-    (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
-  if (config.train.verify && !control.stop.wanted()) {
-    const auto print = [&](const std::vector<std::string>& lines) { (*report)->print(lines); };
-    if (auto same = verify(stages, program, config, run, print); !same) return same;
+/// What lasts as long as a run, while stages may come and go.
+struct run_parts {
+  node_group& group;
+  const application& program;
+  const trainer_config& config;
+  const prepared_run& run;
+  run_control& control;
+  std::vector<actors::build_stage> orders;
+  engine::schedule_choice schedule;
+  std::unique_ptr<reporter> report;
+  checkpoint_keeper checkpoints;
+  std::unique_ptr<stage_recovery> recovery;  // null: a lost stage ends the run
+  told_progress told;
+};
+
+/// A step that was computed again gives the same loss, or something is wrong that nobody would see
+/// in the weights.
+void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome& outcome) {
+  constexpr std::size_t remembered = 4096;
+  auto& told = parts.told;
+  if (step <= told.steps) {
+    const auto before = told.losses.find(step);
+    if (before != told.losses.end() && before->second != outcome.loss &&
+        !(std::isnan(before->second) && std::isnan(outcome.loss)))
+      log::error("step " + std::to_string(step) + " was computed again, and its loss is " +
+                 optimizers::to_text(outcome.loss) + ", but was " +
+                 optimizers::to_text(before->second));
+    return;
   }
-  auto keeper = checkpoint_keeper::open(config, run.steps_before, checkpoint_keeper::clock::now());
-  if (!keeper) return tl::unexpected(keeper.error());
-  const auto parts = parts_of(stages, config.train, run);
-  const saved_parts kept{parts.weights, [&stages] { return state_of(stages); }};
-  const auto print = [&](const std::string& line) { (*report)->print(line); };
+  told.steps = step;
+  told.losses[step] = outcome.loss;
+  if (told.losses.size() > remembered) told.losses.erase(told.losses.begin());
+  parts.report->step(step, outcome);
+}
+
+/// Drives the composed stages through the run. The weights are saved before the last evaluation.
+result<void> train(run_parts& parts, actors::pipeline& stages, const start_point& from) {
+  const auto& run = parts.run;
+  auto& system = parts.group.system();
+  const auto saved = parts_of(stages, parts.config.train, run);
+  const saved_parts kept{saved.weights, [&stages] { return state_of(stages); }};
+  const auto print = [&](const std::string& line) { parts.report->print(line); };
   const actors::training_events events{
-      [&](std::uint64_t step, const auto& outcome) { (*report)->step(step, outcome); },
+      [&](std::uint64_t step, const auto& outcome) { tell_step(parts, step, outcome); },
       [&](const auto& outcome) {
-        const evaluation_report told{outcome.steps, outcome.accuracy, outcome.loss};
-        (*report)->evaluation(told);
-        if (program.describe) (*report)->print(program.describe(told));
+        const evaluation_report of{outcome.steps, outcome.accuracy, outcome.loss};
+        parts.told.evaluated = outcome.steps;
+        parts.report->evaluation(of);
+        if (parts.program.describe) parts.report->print(parts.program.describe(of));
       },
-      [&] { return control.stop.wanted(); },
+      [&] { return parts.control.stop.wanted(); },
       [&](std::uint64_t steps) -> result<void> {
-        if (auto some = (*report)->check_applied(); !some && !control.stop.wanted()) return some;
-        auto saved = control.saver.save(steps, (*report)->any_applied(), parts, print);
-        return saved ? keeper->write_last(steps, kept, print) : saved;
+        if (auto some = parts.report->check_applied(); !some && !parts.control.stop.wanted())
+          return some;
+        auto done = parts.control.saver.save(steps, parts.report->any_applied(), saved, print);
+        return done ? parts.checkpoints.write_last(steps, kept, print) : done;
       },
-      [&](std::uint64_t step) { return keeper->is_due(step, checkpoint_keeper::clock::now()); },
-      [&](std::uint64_t steps) { return keeper->write(steps, kept, print); }};
+      [&](std::uint64_t step) {
+        parts.checkpoints.report(print);
+        return step > parts.told.checkpoint &&
+               parts.checkpoints.is_due(step, checkpoint_keeper::clock::now(),
+                                        parts.control.stop.checkpoint);
+      },
+      [&](std::uint64_t steps) {
+        auto written = parts.checkpoints.write(steps, parts.control.stop.checkpoint.exchange(false),
+                                               kept, print);
+        if (written) parts.told.checkpoint = steps;
+        return written;
+      }};
+  const auto terms = training_of(parts.config, run, from, parts.told);
   const auto trained =
       run.reader
-          ? actors::train(group.system(), stages,
+          ? actors::train(system, stages,
                           actors::batch_source{run.reader, run.data->size(engine::split::train),
                                                run.data->size(engine::split::test)},
-                          training_of(config, run), events)
-          : actors::train(group.system(), stages, run.data, training_of(config, run), events);
-  tell_traffic(group);
-  (*report)->finish(run.predicted);
+                          terms, events)
+          : actors::train(system, stages, run.data, terms, events);
   if (!trained) return tl::unexpected(trained.error());
-  if (run.data->skipped() > 0)
-    log::warning(std::to_string(run.data->skipped()) + " unreadable images were skipped");
-  if (auto saved = control.saver.save_if_lost(parts); !saved) return saved;
-  return control.stop.wanted() ? result<void>() : show(program, config, stages, **report);
+  return parts.control.saver.save_if_lost(saved);
+}
+
+result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
+  const auto& config = parts.config;
+  const auto& run = parts.run;
+  auto stages = parts.group.build(parts.orders);
+  if (!stages) return tl::unexpected(stages.error());
+  return actors::pipeline::compose(
+      parts.group.system(), *stages, parts.schedule,
+      actors::pipeline_options{.credits = config.pipeline.credits,
+                               .ties = run.ties,
+                               .skip_bad_steps = config.train.on_nan == nan_policy::skip,
+                               .loss_scale = run.scaler ? 1 : loss_scale_of(config),
+                               .scaler = from.scaler,
+                               .steps_before = from.steps_before,
+                               .clip_norm = config.optimizer.clip_norm,
+                               .pieces = {.bytes = bytes_at_once},
+                               .data = run.reader,
+                               .replicas = config.pipeline.replicas,
+                               .logical_replicas = logical_replicas_of(config),
+                               .shares_state = config.pipeline.zero > 0,
+                               .keepers = parts.recovery
+                                              ? parts.recovery->keepers()
+                                              : std::vector<std::vector<caf::strong_actor_ptr>>()});
+}
+
+/// Gives the stages what they begin with.
+result<void> load(run_parts& parts, actors::pipeline& stages, const start_point& from) {
+  if (!from.versions.empty()) {
+    if (auto adopted = stages.adopt_versions(from.versions); !adopted) return adopted;
+  } else if (auto loaded = load_init(stages, parts.run); !loaded) {
+    return loaded;
+  }
+  return parts.recovery ? stages.take_versions(from.steps_before) : result<void>();
+}
+
+void tell_end(run_parts& parts) {
+  tell_traffic(parts.group);
+  parts.report->finish(parts.run.predicted);
+  if (parts.run.data->skipped() > 0)
+    log::warning(std::to_string(parts.run.data->skipped()) + " unreadable images were skipped");
+}
+
+/// Composes the stages and trains with them, from `from` on; and again, from where it could go on,
+/// when stages are lost and that does not end the run.
+result<void> train_to_end(run_parts& parts, start_point from) {
+  std::optional<actors::pipeline> stages;
+  const auto attempt = [&]() -> result<void> {
+    auto made = compose(parts, from);
+    if (!made) return tl::unexpected(made.error());
+    stages.emplace(std::move(*made));
+    return load(parts, *stages, from)
+        .and_then([&]() -> result<void> {
+          if (!from.versions.empty() || !parts.config.train.verify || parts.control.stop.wanted())
+            return {};
+          const auto print = [&](const std::vector<std::string>& lines) {
+            parts.report->print(lines);
+          };
+          return verify(*stages, parts.program, parts.config, parts.run, print);
+        })
+        .and_then([&] { return train(parts, *stages, from); });
+  };
+  for (;;) {
+    const auto done = attempt();
+    if (done || !parts.recovery || done.error().code != errc::peer_lost) {
+      tell_end(parts);
+      if (!done || parts.control.stop.wanted()) return done;
+      return show(parts.program, parts.config, *stages, *parts.report);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    auto found = parts.recovery->recover(done.error());
+    if (!found) {
+      tell_end(parts);
+      return tl::unexpected(found.error());
+    }
+    if (stages) {
+      const auto scaler = stages->scaler_after(found->step);
+      if (!scaler) return tl::unexpected(scaler.error());
+      from.scaler = *scaler;
+      stages.reset();
+    }
+    from.steps_before = found->step;
+    from.versions = std::move(found->versions);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    parts.report->print("the run goes on behind step " + std::to_string(from.steps_before) + ", " +
+                        format("%.1f s", took.count()) + " after the loss was known");
+  }
 }
 
 /// Builds the stages on their nodes and trains with them.
@@ -237,28 +388,31 @@ result<void> drive(node_group& group, const application& program, const trainer_
            ? "threads of this process"
            : "link " + std::string(name_of(transport_of(config.link))));
   if (auto apart = check_listening(group, config); !apart) return apart;
-  auto stages = group.build(orders);
-  if (!stages) return tl::unexpected(stages.error());
   tell_edges(group, config);
-  auto pipeline = actors::pipeline::compose(
-      group.system(), *stages, schedule,
-      actors::pipeline_options{.credits = config.pipeline.credits,
-                               .ties = run.ties,
-                               .skip_bad_steps = config.train.on_nan == nan_policy::skip,
-                               .loss_scale = run.scaler ? 1 : loss_scale_of(config),
-                               .scaler = run.scaler,
-                               .steps_before = run.steps_before,
-                               .clip_norm = config.optimizer.clip_norm,
-                               .pieces = {.bytes = bytes_at_once},
-                               .data = run.reader,
-                               .replicas = config.pipeline.replicas,
-                               .logical_replicas = logical_replicas_of(config),
-                               .shares_state = config.pipeline.zero > 0});
-  if (!pipeline) return tl::unexpected(pipeline.error());
-  if (auto loaded = load_init(*pipeline, run); !loaded) return loaded;
+  auto report = reporter::open(config, run);
+  if (!report) return tl::unexpected(report.error());
+  if (run.predicted && config.observe.progress)
+    (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
+  auto keeper = checkpoint_keeper::open(config, run.steps_before, checkpoint_keeper::clock::now());
+  if (!keeper) return tl::unexpected(keeper.error());
+  keeper->warn_of_little_room(bytes_of(run.layers));
   if (run.steps_before > 0)
     log::info("the run goes on from the checkpoint of step " + std::to_string(run.steps_before));
-  return train(group, *pipeline, program, config, run, control);
+  auto recovery = result<std::unique_ptr<stage_recovery>>(nullptr);
+  if (config.train.on_fault == fault_policy::recover) recovery = stage_recovery::open(group);
+  if (!recovery) return tl::unexpected(recovery.error());
+  run_parts parts{group,
+                  program,
+                  config,
+                  run,
+                  control,
+                  std::move(orders),
+                  schedule,
+                  std::move(*report),
+                  std::move(*keeper),
+                  std::move(*recovery),
+                  {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
+  return train_to_end(parts, {.steps_before = run.steps_before, .scaler = run.scaler});
 }
 
 /// What the model's layers and stages are predicted to need.
@@ -290,6 +444,7 @@ result<run_end> run_with_distant_data(const application& program, const trainer_
     if (!data) return tl::unexpected(data.error());
     auto run = prepare(program, config, *data);
     if (!run) return tl::unexpected(run.error());
+    if (run->is_complete) return {};
     run->reader = (*data)->reader();
     if (!config.observe.profile_only) return drive(group, program, config, *run, control);
     tell_prediction(*run);
@@ -301,6 +456,10 @@ result<run_end> run_with_distant_data(const application& program, const trainer_
 }  // namespace
 
 result<run_end> run_trainer(const application& program, const trainer_config& config) {
+  const auto checkpoint_signal = signal_of(config.checkpoint);
+  if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
+  // Before there is a step there is nothing to keep, and it must not end the process.
+  if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
   run_control control(config);
   const auto stage_with_data = stage_of_data(config, std::thread::hardware_concurrency());
   if (!stage_with_data) return tl::unexpected(stage_with_data.error());
@@ -309,6 +468,7 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   if (!data) return tl::unexpected(data.error());
   const auto run = prepare(program, config, std::move(*data));
   if (!run) return tl::unexpected(run.error());
+  if (run->is_complete) return run_end{};
   if (config.observe.profile_only) {
     tell_prediction(*run);
     return run_end{};

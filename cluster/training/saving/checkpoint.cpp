@@ -1,16 +1,15 @@
 #include "cluster/training/saving/checkpoint.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/isnan.h>
 
 #include <algorithm>
 #include <iterator>
 #include <set>
 #include <utility>
 
+#include "cluster/checkpoints/tensor_checksums.hpp"
+#include "cluster/checkpoints/weights_digest.hpp"
 #include "cluster/config/trainer_config.hpp"
-#include "cluster/training/saving/weights_digest.hpp"
 #include "engine/model/model.hpp"
 #include "engine/state/scaler_state.hpp"
 #include "messages/base/log.hpp"
@@ -80,19 +79,11 @@ result<void> read_state_file(checkpoint& into) {
 }
 
 result<void> check_finite(const tensor_reader& file, const std::string& name) {
-  const auto& entry = *file.find(name);
-  if (!c10::isFloatingType(entry.type)) return {};
-  bool finite = true, has_nan = false;
-  const auto read = file.for_each_run(entry, [&](const at::Tensor& run) {
-    if (!at::isfinite(run).all().item<bool>()) {
-      finite = false;
-      has_nan = has_nan || at::isnan(run).any().item<bool>();
-    }
-    return result<void>();
-  });
-  if (!read || finite) return read;
+  const auto unfinite = unfinite_value(file, *file.find(name));
+  if (!unfinite) return tl::unexpected(unfinite.error());
+  if (unfinite->empty()) return {};
   return fail(errc::bad_data, file.file().string() + ": tensor \"" + name + "\" holds " +
-                                  (has_nan ? "NaN" : "infinity") +
+                                  std::string(*unfinite) +
                                   ", which training would only spread; begin from another file");
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <system_error>
 #include <utility>
 
 #include "messages/base/log.hpp"
@@ -9,17 +10,58 @@
 namespace troupe::cluster {
 namespace {
 
+/// For who starts the same command again and again.
+result<std::optional<whole_checkpoint>> newest_whole_in(const checkpoint_folder& folder) {
+  auto looked = folder.newest();
+  if (!looked) return tl::unexpected(looked.error());
+  for (const auto& why : looked->passed_over)
+    log::warning(why + "; this checkpoint is passed over");
+  return std::move(looked->found);
+}
+
+/// Whoever goes back to a step leaves what came after it, which "latest" would take.
+void warn_of_later(const checkpoint_folder& folder, std::uint64_t step) {
+  const auto all = folder.steps();
+  if (!all || all->empty() || all->front() <= step) return;
+  log::warning(folder.path_of(all->front()).string() +
+               " is of a later step, and stays until this run comes as far: --resume latest would "
+               "take it");
+}
+
 result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config) {
   const checkpoint_folder folder(config.dir);
   const auto& which = config.resume;
   if (which.empty()) return std::nullopt;
   if (which == "latest") return folder.latest();
+  if (which == "auto") return newest_whole_in(folder);
   std::uint64_t step = 0;
   const char* const end = which.data() + which.size();
   const auto [stop, status] = std::from_chars(which.data(), end, step);
-  auto found = stop == end && status == std::errc() ? folder.of_step(step) : read_whole(which);
+  const bool is_step = stop == end && status == std::errc();
+  auto found = is_step ? folder.of_step(step) : read_whole(which);
+  if (found && is_step) warn_of_later(folder, step);
   return std::move(found).map(
       [](whole_checkpoint whole) { return std::optional(std::move(whole)); });
+}
+
+struct timing {
+  checkpoint_keeper::clock::time_point begun;
+  checkpoint_keeper::clock::time_point waited;  // until then steps have waited
+};
+
+/// What is left to do of a checkpoint, in a thread of its own.
+result<void> finished(const checkpoint_folder& folder, const checkpoint_folder::collected& files,
+                      std::size_t keep, const timing& when) {
+  const auto name = folder.finish(files);
+  if (!name) return tl::unexpected(name.error());
+  const auto ms = [&when](checkpoint_keeper::clock::time_point end) {
+    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(end - when.begun);
+    return std::to_string(took.count()) + " ms";
+  };
+  log::debug("checkpoint " + name->string() + " in " + ms(checkpoint_keeper::clock::now()) +
+             "; steps waited " + ms(when.waited));
+  if (auto pruned = folder.prune(files.step, keep); !pruned) log::warning(pruned.error().text);
+  return {};
 }
 
 }  // namespace
@@ -70,48 +112,84 @@ result<checkpoint_keeper> checkpoint_keeper::open(const trainer_config& config, 
   return made;
 }
 
-bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now) const {
+void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
+  if (config_->checkpoint.dir.empty()) return;
+  const auto room = folder_.free_bytes();
+  if (!room || *room >= weight_bytes) return;
+  const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+  log::warning("checkpoint.dir: " + config_->checkpoint.dir.string() + " has " + mib(*room) +
+               " left, and the weights alone of one checkpoint need " + mib(weight_bytes));
+}
+
+bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool is_asked) const {
   if (config_->checkpoint.dir.empty() || step % config_->train.accumulate != 0) return false;
+  if (is_asked) return true;
   if (period_.steps > 0) return step % period_.steps == 0;
   return period_.time.count() > 0 && now - last_time_ >= period_.time;
 }
 
-result<void> checkpoint_keeper::write(std::uint64_t steps, const saved_parts& parts,
+void checkpoint_keeper::warn(std::uint64_t step, const error& why, const printer& print) const {
+  print("warning: no checkpoint of step " + std::to_string(step) + ": " + why.text +
+        "; training goes on");
+}
+
+void checkpoint_keeper::wait(const printer& print) {
+  if (!under_way_) return;
+  auto ended = std::exchange(under_way_, std::nullopt);
+  const auto done = ended->done.get();
+  if (!done) return warn(ended->step, done.error(), print);
+  last_step_ = ended->step;
+  if (ended->is_asked)
+    print("the checkpoint of step " + std::to_string(ended->step) + " is in " +
+          folder_.path_of(ended->step).string());
+}
+
+void checkpoint_keeper::report(const printer& print) {
+  if (under_way_ && under_way_->done.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+    wait(print);
+}
+
+result<void> checkpoint_keeper::write(std::uint64_t steps, bool is_asked, const saved_parts& parts,
                                       const printer& print) {
-  if (steps == last_step_) return {};
   const auto begun = clock::now();
+  wait(print);
+  if (steps == last_step_) return {};
   const auto weights = parts.weights();
   if (!weights) return tl::unexpected(weights.error());
-  const auto name = folder_.path_of(steps).string();
-  const auto written = folder_.write(steps, settings_of_steps(*config_), {*weights, parts.state});
+  auto files = folder_.collect(steps, settings_of_steps(*config_), {*weights, parts.state});
   last_time_ = clock::now();
-  if (!written && written.error().code != errc::io_failed) return tl::unexpected(written.error());
-  if (!written) {
-    print("warning: no checkpoint of step " + std::to_string(steps) + ": " + written.error().text +
-          "; training goes on");
+  if (!files && files.error().code != errc::io_failed) return tl::unexpected(files.error());
+  if (!files) {
+    warn(steps, files.error(), print);
     return {};
   }
-  last_step_ = steps;
-  log::debug(
-      "checkpoint " + name + " in " +
-      std::to_string(
-          std::chrono::duration_cast<std::chrono::milliseconds>(last_time_ - begun).count()) +
-      " ms");
   const auto keep = static_cast<std::size_t>(config_->checkpoint.keep);
-  if (auto pruned = folder_.prune(keep); !pruned) print("warning: " + pruned.error().text);
+  auto finish = [folder = folder_, files = std::move(*files), keep, begun, waited = last_time_]() {
+    return finished(folder, files, keep, {begun, waited});
+  };
+  try {
+    under_way_.emplace(under_way{steps, is_asked, std::async(std::launch::async, finish)});
+  } catch (const std::system_error&) {  // no thread is left: then the steps wait
+    under_way_.emplace(under_way{steps, is_asked, std::async(std::launch::deferred, finish)});
+    wait(print);
+  }
   return {};
 }
 
 result<void> checkpoint_keeper::write_last(std::uint64_t steps, const saved_parts& parts,
                                            const printer& print) {
-  if (config_->checkpoint.dir.empty() || steps == last_step_) return {};
+  if (config_->checkpoint.dir.empty()) return {};
+  wait(print);
+  if (steps == last_step_) return {};
   if (steps % config_->train.accumulate != 0) {
     print("no checkpoint of step " + std::to_string(steps) +
           ", in the middle of an update (--accumulate); the last one is of step " +
           std::to_string(last_step_));
     return {};
   }
-  if (auto written = write(steps, parts, print); !written || last_step_ != steps) return written;
+  if (auto written = write(steps, false, parts, print); !written) return written;
+  wait(print);
+  if (last_step_ != steps) return {};
   print("the checkpoint of step " + std::to_string(steps) + " is in " +
         folder_.path_of(steps).string() + "; --resume latest goes on from there");
   return {};

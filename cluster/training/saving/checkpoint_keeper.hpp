@@ -3,12 +3,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
 
+#include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
-#include "cluster/training/saving/checkpoint_folder.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "messages/base/error.hpp"
 
@@ -19,12 +20,12 @@ namespace troupe::cluster {
 [[nodiscard]] std::map<std::string, std::string> settings_of_steps(const trainer_config& config);
 
 /// The checkpoint that the run is to go on from; none: --resume names none, or "latest" where there
-/// is none yet. Errors: bad_data, and bad_config naming a setting that is another one than the
-/// checkpoint's.
+/// is none yet, or "auto" where none is whole. Warns of what is passed over. Errors: bad_data, and
+/// bad_config naming a setting that is another one than the checkpoint's.
 [[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(const trainer_config& config);
 
 /// Writes a run's checkpoints when they are due. Does nothing where [checkpoint] names no folder.
-/// Used by one thread.
+/// Used by one thread; its destructor waits for what is under way.
 class checkpoint_keeper {
  public:
   using clock = std::chrono::steady_clock;
@@ -34,27 +35,48 @@ class checkpoint_keeper {
   [[nodiscard]] static result<checkpoint_keeper> open(const trainer_config& config,
                                                       std::uint64_t steps, clock::time_point now);
 
+  /// Warns where the disk has less room than one more checkpoint's weights need.
+  void warn_of_little_room(std::uint64_t weight_bytes) const;
+
   /// Whether one is to be written once `step` is done. Updates are whole then (--accumulate).
-  [[nodiscard]] bool is_due(std::uint64_t step, clock::time_point now) const;
+  /// `is_asked`: by a signal.
+  [[nodiscard]] bool is_due(std::uint64_t step, clock::time_point now, bool is_asked) const;
 
   using printer = std::function<void(const std::string& line)>;
-  /// Writes one of the model as it is, `steps` being done, unless it has been written; removes old
-  /// ones. That it cannot be written is printed and no error. Errors: those of reading the parts.
-  [[nodiscard]] result<void> write(std::uint64_t steps, const saved_parts& parts,
+
+  /// Begins one of the model as it is, `steps` being done, unless it has been written: reads the
+  /// parts into files, while no step is under way, and leaves checksums, syncing and the removal of
+  /// old ones to another thread. One is under way at most, so one before is waited for. `is_asked`:
+  /// by a signal, which is answered with the place. That it cannot be written is printed, here or
+  /// by `report`, and no error. Errors: those of reading the parts.
+  [[nodiscard]] result<void> write(std::uint64_t steps, bool is_asked, const saved_parts& parts,
                                    const printer& print);
 
-  /// The same at the end of a run, or where it was interrupted.
+  /// Prints what became of the one under way, if that is known.
+  void report(const printer& print);
+
+  /// Writes one at the end of a run, or where it was interrupted, and waits for it.
   [[nodiscard]] result<void> write_last(std::uint64_t steps, const saved_parts& parts,
                                         const printer& print);
 
  private:
   checkpoint_keeper(const trainer_config& config, std::uint64_t steps, clock::time_point now);
 
+  /// What another thread makes a checkpoint of.
+  struct under_way {
+    std::uint64_t step = 0;
+    bool is_asked = false;
+    std::future<result<void>> done;  // the error of writing; a future of std::async waits for it
+  };
+  void wait(const printer& print);
+  void warn(std::uint64_t step, const error& why, const printer& print) const;
+
   const trainer_config* config_;
   checkpoint_folder folder_;
   checkpoint_period period_;
   std::uint64_t last_step_;
   clock::time_point last_time_;
+  std::optional<under_way> under_way_;
 };
 
 }  // namespace troupe::cluster

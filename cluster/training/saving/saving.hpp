@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "cluster/checkpoints/weights_digest.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/membership/run_guard.hpp"
 #include "cluster/training/saving/exit_codes.hpp"
-#include "cluster/training/saving/weights_digest.hpp"
 #include "engine/state/save_anywhere.hpp"
 #include "messages/base/error.hpp"
 

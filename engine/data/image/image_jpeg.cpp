@@ -114,12 +114,12 @@ void read_rows(jpeg_session& session) {
   }
 }
 
-enum class step : std::uint8_t { header, pixels };
+enum class jpeg_step : std::uint8_t { header, pixels };
 
 // Runs one step under the jump; false where libjpeg gave up.
-bool attempt(jpeg_session& session, step what, std::span<const std::byte> file) {
+bool attempt(jpeg_session& session, jpeg_step what, std::span<const std::byte> file) {
   if (setjmp(session.on_error) != 0) return false;
-  if (what == step::header) {
+  if (what == jpeg_step::header) {
     begin(session, file);
   } else {
     jpeg_start_decompress(&session.info);
@@ -134,7 +134,7 @@ result<rgb_image> decode_jpeg(std::span<const std::byte> file, std::int64_t side
   jpeg_session session;
   install_handlers(session);
   const auto refused = [&session] { return fail(errc::bad_data, session.problem.data()); };
-  if (!attempt(session, step::header, file)) return refused();
+  if (!attempt(session, jpeg_step::header, file)) return refused();
   auto& info = session.info;
   if (auto sound = check_image_size(info.image_width, info.image_height); !sound)
     return tl::unexpected(sound.error());
@@ -148,7 +148,7 @@ result<rgb_image> decode_jpeg(std::span<const std::byte> file, std::int64_t side
   session.image.height = static_cast<std::int64_t>(height);
   session.image.pixels.resize(width * height * 3);
   session.cmyk_row.resize(width * 4);
-  if (!attempt(session, step::pixels, file) || session.lacks_pixels) return refused();
+  if (!attempt(session, jpeg_step::pixels, file) || session.lacks_pixels) return refused();
   return std::move(session.image);
 }
 

@@ -65,12 +65,12 @@ void transform(png_session& session) {
     png_error(png, "it cannot be turned into RGB");
 }
 
-enum class step : std::uint8_t { header, pixels };
+enum class png_step : std::uint8_t { header, pixels };
 
 // Runs one step under the jump; false where libpng gave up.
-bool attempt(png_session& session, step what) {
+bool attempt(png_session& session, png_step what) {
   if (setjmp(png_jmpbuf(session.png)) != 0) return false;
-  if (what == step::header) {
+  if (what == png_step::header) {
     begin(session);
   } else {
     transform(session);
@@ -89,7 +89,7 @@ result<rgb_image> decode_png(std::span<const std::byte> file) {
   if (session.png != nullptr) session.info = png_create_info_struct(session.png);
   if (session.info == nullptr) return fail(errc::bad_data, "libpng has no memory for it");
   const auto refused = [&session] { return fail(errc::bad_data, session.problem.data()); };
-  if (!attempt(session, step::header)) return refused();
+  if (!attempt(session, png_step::header)) return refused();
   const std::size_t width = png_get_image_width(session.png, session.info);
   const std::size_t height = png_get_image_height(session.png, session.info);
   if (auto sound = check_image_size(width, height); !sound) return tl::unexpected(sound.error());
@@ -98,7 +98,7 @@ result<rgb_image> decode_png(std::span<const std::byte> file) {
   session.image.pixels.resize(width * height * 3);
   for (std::size_t y = 0; y < height; ++y)
     session.rows.push_back(session.image.pixels.data() + y * width * 3);
-  if (!attempt(session, step::pixels)) return refused();
+  if (!attempt(session, png_step::pixels)) return refused();
   return std::move(session.image);
 }
 

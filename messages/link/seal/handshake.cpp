@@ -6,6 +6,7 @@
 
 #include "messages/frame.hpp"
 #include "messages/link/cluster_secret.hpp"
+#include "messages/link/seal/raw_bytes.hpp"
 
 namespace troupe::messages {
 namespace {
@@ -14,15 +15,8 @@ static_assert(sizeof(wire::handshake_message::share) == crypto_core_ristretto255
 static_assert(sizeof(key_share::secret_number) == crypto_core_ristretto255_SCALARBYTES);
 static_assert(sizeof(connection_keys::key) == 32 && crypto_kdf_KEYBYTES == 32);
 
-const unsigned char* raw(std::span<const std::byte> bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
-}
 unsigned char* raw_out(std::span<std::byte> bytes) {
   return reinterpret_cast<unsigned char*>(bytes.data());
-}
-
-bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.size() == b.size() && sodium_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 /// A keyed BLAKE2b over a few parts.

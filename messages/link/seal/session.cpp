@@ -5,20 +5,13 @@
 #include <algorithm>
 
 #include "messages/link/cluster_secret.hpp"
+#include "messages/link/seal/raw_bytes.hpp"
 
 namespace troupe::messages {
 namespace {
 
 static_assert(std::tuple_size_v<session::key> == crypto_shorthash_siphashx24_KEYBYTES);
 static_assert(sizeof(wire::prefix_seal::mac) == crypto_shorthash_siphashx24_BYTES);
-
-const unsigned char* raw(std::span<const std::byte> bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
-}
-
-bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.size() == b.size() && sodium_memcmp(a.data(), b.data(), a.size()) == 0;
-}
 
 }  // namespace
 

@@ -14,97 +14,14 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/state/safetensors.hpp"
-#include "tests/multiprocess/program.hpp"
+#include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
-using tests::run_other;
-using tests::run_program;
-using tests::scratch_folder;
-using tests::shell_line;
-using words = std::vector<std::string>;
-
-words with(words run, const words& more) {
-  run.insert(run.end(), more.begin(), more.end());
-  return run;
-}
-
-/// Two passes over the data in another order each, and a rate that follows a curve; by default
-/// an update every second step: all that a run counts.
-words training(const words& more, int steps = 12, int accumulate = 2) {
-  return with({"--model",
-               "resnet18",
-               "--data",
-               "synthetic:3x32x32:10:48",
-               "--batch-size",
-               "8",
-               "--optimizer",
-               "adam",
-               "--lr",
-               "0.01",
-               "--lr-schedule",
-               "cosine",
-               "--micro-batches",
-               "2",
-               "--steps",
-               std::to_string(steps),
-               "--accumulate",
-               std::to_string(accumulate),
-               "--no-eval",
-               "--verbose"},
-              more);
-}
-
-words two_stages(const words& more, int steps = 12, int accumulate = 2) {
-  return with(training(more, steps, accumulate), {"--stages", "2"});
-}
-
-void check_same_weights(const fs::path& one, const fs::path& other) {
-  const auto first = engine::load_safetensors(one);
-  const auto second = engine::load_safetensors(other);
-  REQUIRE(first);
-  REQUIRE(second);
-  REQUIRE(first->size() == second->size());
-  for (std::size_t i = 0; i < first->size(); ++i) {
-    INFO(first->at(i).name);
-    REQUIRE(first->at(i).name == second->at(i).name);
-    CHECK(first->at(i).tensor.equal(second->at(i).tensor));
-  }
-}
-
-/// Ends a run once a checkpoint is there.
-std::function<void(pid_t, std::string_view)> at_checkpoint(const std::string& name, int signal) {
-  return [name, signal](pid_t program, std::string_view line) {
-    if (line.find("checkpoint ") != std::string_view::npos &&
-        line.find(name + " in ") != std::string_view::npos)
-      ::kill(program, signal);
-  };
-}
-
-std::set<std::string> names_in(const fs::path& folder) {
-  std::set<std::string> names;
-  for (const auto& each : fs::directory_iterator(folder))
-    names.insert(each.path().filename().string());
-  return names;
-}
-
-void flip_a_bit(const fs::path& file) {
-  std::fstream both(file, std::ios::in | std::ios::out | std::ios::binary);
-  const auto at = static_cast<std::streamoff>(fs::file_size(file) / 2);
-  both.seekg(at);
-  const int byte = both.get();
-  both.seekp(at);
-  both.put(static_cast<char>(byte ^ 4));
-  REQUIRE(both.good());
-}
-
-void write(const fs::path& file, const std::string& text) {
-  std::ofstream(file) << text;
-}
+using namespace troupe::tests;
 
 }  // namespace
 
@@ -150,12 +67,12 @@ TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the 
   CHECK_THAT(nothing_left.last_line(), ContainsSubstring("has all 12 steps of this run"));
 }
 
-TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were") {
+TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were", "[untimed]") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
   std::string text;
   for (int i = 0; i < 400; ++i) text += "All the world is a stage, number " + std::to_string(i);
-  write(folder / "text.txt", text);
+  write_text(folder / "text.txt", text);
   const words run{"--data",
                   "text:" + (folder / "text.txt").string(),
                   "--batch-size",
@@ -194,11 +111,11 @@ TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were"
   check_same_weights(folder / "whole", folder / "resumed");
 }
 
-TEST_CASE("Old checkpoints go, and what was half written") {
+TEST_CASE("Old checkpoints go, and what was half written", "[untimed]") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
   fs::create_directories(checkpoints / ".writing-step-000099");
-  write(checkpoints / "notes.txt", "not ours");
+  write_text(checkpoints / "notes.txt", "not ours");
   const auto outcome =
       run_program(two_stages({"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "2",
                               "--checkpoint-keep", "2"}));
@@ -207,7 +124,8 @@ TEST_CASE("Old checkpoints go, and what was half written") {
   CHECK(names_in(checkpoints) == std::set<std::string>{"notes.txt", "step-000010", "step-000012"});
 }
 
-TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an older one offered") {
+TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an older one offered",
+          "[untimed]") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
   const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "2"};
@@ -233,13 +151,13 @@ TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an o
   refused(weights.string() + " has 1000 bytes", [&] { fs::resize_file(weights, 1000); });
   refused(state.string() + " cannot be read", [&] { fs::remove(state); });
   refused(manifest.string() + " is no manifest", [&] { fs::resize_file(manifest, 40); });
-  refused("its format is number 2", [&] { write(manifest, R"({"troupe_checkpoint": 2})"); });
+  refused("its format is number 2", [&] { write_text(manifest, R"({"troupe_checkpoint": 2})"); });
   const auto older = run_program(two_stages(with(kept, {"--resume", "2"}), 4));
   INFO(older.err);
   CHECK(older.code == 0);
 }
 
-TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy") {
+TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy", "[untimed]") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
   const words kept{"--checkpoint-dir", checkpoints};
@@ -257,14 +175,17 @@ TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy"
   refused(with(kept, {"--checkpoint-every", "soon"}), {"\"soon\" is no period", "5m"});
   refused({"--checkpoint-every", "2"}, {"--checkpoint-dir"});
   refused({"--resume", "latest"}, {"--checkpoint-dir"});
-  write(folder / "file", "");
+  refused({"--resume", "auto"}, {"--checkpoint-dir"});
+  refused({"--checkpoint-on-signal", "SIGUSR1"}, {"--checkpoint-dir"});
+  refused(with(kept, {"--checkpoint-on-signal", "SIGTERM"}), {"SIGTERM", "take SIGUSR1"});
+  write_text(folder / "file", "");
   const auto nowhere = run_program(two_stages({"--checkpoint-dir", folder / "file" / "below"}));
   CHECK(nowhere.code != 0);
   CHECK_THAT(nowhere.last_line(), ContainsSubstring("checkpoint.dir"));
   CHECK_THAT(nowhere.err, !ContainsSubstring("step 1"));
 }
 
-TEST_CASE("A checkpoint that finds no room is a warning, and training goes on") {
+TEST_CASE("A checkpoint that finds no room is a warning, and training goes on", "[untimed]") {
   const scratch_folder folder;
   const auto outcome =
       run_other("/bin/sh", {"-c", shell_line("ulimit -f 120000; trap '' XFSZ;",

@@ -23,9 +23,9 @@ using troupe::tests::scratch_folder;
 constexpr int refused = 2;
 
 /// A machine with NVIDIA's driver of tests and these cards.
-class machine {
+class machine_with_cards {
  public:
-  explicit machine(const std::string& cards) {
+  explicit machine_with_cards(const std::string& cards) {
     ::setenv("LD_LIBRARY_PATH", fs::path(TROUPE_FAKE_CUDA).parent_path().c_str(), 1);
     ::setenv("FAKE_CUDA_CARDS", cards.c_str(), 1);
     ::setenv("FAKE_CUDA_LOADED", mark().c_str(), 1);
@@ -46,7 +46,7 @@ program_outcome train_on(const std::string& device) {
 }
 
 TEST_CASE("a run on the CPU loads no library of CUDA's") {
-  const machine here("NVIDIA H200,9,0,150323855360");
+  const machine_with_cards here("NVIDIA H200,9,0,150323855360");
   const std::string device = GENERATE("cpu", "auto");
   const auto outcome = train_on(device);
   INFO(outcome.err);
@@ -55,7 +55,7 @@ TEST_CASE("a run on the CPU loads no library of CUDA's") {
 }
 
 TEST_CASE("a card that is there is refused while stages train on the CPU only") {
-  const machine here("NVIDIA H200,9,0,150323855360");
+  const machine_with_cards here("NVIDIA H200,9,0,150323855360");
   const auto outcome = train_on("cuda:0");
   CHECK(outcome.code == refused);
   CHECK(here.loaded());
@@ -66,7 +66,7 @@ TEST_CASE("a card that is there is refused while stages train on the CPU only") 
 }
 
 TEST_CASE("a card that is not there is refused with those that are") {
-  const machine here("NVIDIA H200,9,0,150323855360;NVIDIA H200,9,0,150323855360");
+  const machine_with_cards here("NVIDIA H200,9,0,150323855360;NVIDIA H200,9,0,150323855360");
   const auto outcome = train_on("cuda:2");
   CHECK(outcome.code == refused);
   CHECK_THAT(outcome.err,
@@ -75,7 +75,7 @@ TEST_CASE("a card that is not there is refused with those that are") {
 }
 
 TEST_CASE("a machine without a driver that starts refuses cards with the reason") {
-  const machine here("");
+  const machine_with_cards here("");
   ::setenv("FAKE_CUDA_INIT", "100", 1);
   const auto outcome = train_on("cuda:0");
   ::unsetenv("FAKE_CUDA_INIT");

@@ -18,9 +18,6 @@ using namespace troupe::tests;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
-const std::string local_cluster =
-    "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_PROGRAM "\"\n";
-
 /// The first line of a report with all of these words; empty: there is none.
 std::string line_with(const program_outcome& outcome, const std::vector<std::string>& words) {
   std::istringstream lines(outcome.out);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ inline std::string endless_run(const std::filesystem::path& steps) {
          "[observe]\njson = \"" +
          steps.string() + "\"\n";
 }
+
+/// [cluster] of a launch on this machine alone.
+inline const std::string local_cluster =
+    "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_PROGRAM "\"\n";
 
 /// [cluster] of a launch over ssh, as `hosts` are reached.
 inline std::string ssh_cluster(const test_hosts& hosts, const std::string& more = "") {
@@ -59,6 +64,14 @@ inline std::string write_config(const std::filesystem::path& file, const std::st
 inline std::string bytes_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// Where the libraries of LibTorch lie that the program has loaded.
+inline std::filesystem::path libtorch_folder() {
+  const auto told =
+      run_other("/bin/sh", {"-c", "ldd " TROUPE_PROGRAM " | grep -o '/[^ ]*/torch/lib/libc10.so'"});
+  if (told.code != 0) throw std::runtime_error("ldd shows no LibTorch: " + told.err);
+  return std::filesystem::path(told.out.substr(0, told.out.find('\n'))).parent_path();
 }
 
 /// Has each of two hosts, and home, know the others by name.

@@ -15,9 +15,6 @@ using namespace troupe;
 using namespace troupe::tests;
 using Catch::Matchers::ContainsSubstring;
 
-const std::string local_cluster =
-    "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_PROGRAM "\"\n";
-
 }  // namespace
 
 TEST_CASE("troupe launch with two local nodes trains to the same bits as a plain run") {

@@ -32,13 +32,6 @@ std::string ssh_run(const test_hosts& hosts, const std::string& of_alpha, const 
          node_table("beta", hosts.at(1).address(), of_beta) + endless_run(hosts / "steps");
 }
 
-std::string torch_folder() {
-  const auto told =
-      run_other("/bin/sh", {"-c", "ldd " TROUPE_PROGRAM " | grep -o '/[^ ]*/torch/lib/libc10.so'"});
-  REQUIRE(told.code == 0);
-  return std::filesystem::path(told.out.substr(0, told.out.find('\n'))).parent_path();
-}
-
 struct mistake {
   std::string name;
   std::string command;  ///< "launch" or "doctor"
@@ -68,59 +61,83 @@ std::string two_bridges(const test_hosts& hosts) {
 
 std::vector<mistake> mistakes() {
   return {
-      {"127.0.1.1 in /etc/hosts", "launch", 1,
+      {"127.0.1.1 in /etc/hosts",
+       "launch",
+       1,
        [](const test_hosts& hosts) {
          hosts.write_names("beta", "127.0.0.1 localhost\n127.0.1.1 beta\n");
          return ssh_run(hosts, "", "address = \"beta\"\n");
        },
-       {"\"beta\" stands for 127.0.1.1 here"}, "(see /etc/hosts)"},
-      {"two bridges with one address", "launch", 2,
+       {"\"beta\" stands for 127.0.1.1 here"},
+       "(see /etc/hosts)"},
+      {"two bridges with one address",
+       "launch",
+       2,
        two_bridges,
        {"stage-0 on node alpha and stage-1 on node beta both listen at 172.17.0.1"},
        "name an address or network that differs"},
-      {"two bridges with one address, before the run", "doctor", 2,
+      {"two bridges with one address, before the run",
+       "doctor",
+       2,
        two_bridges,
        {"error", "alpha -> beta", "alpha and beta both listen at 172.17.0.1"},
        "name an address or network that differs"},
-      {"a closed port", "launch", 2,
+      {"a closed port",
+       "launch",
+       2,
        [](const test_hosts& hosts) {
          auto cluster = ssh_cluster(hosts);
          cluster.replace(cluster.rfind(']'), 1, ", \"-p\", \"2222\"]");
          return cluster + node_tables(hosts) + endless_run(hosts / "steps");
        },
-       {"node alpha (10.77.0.2): no ssh server listens there"}, "start it (sshd)"},
-      {"one way closed", "doctor", 2,
+       {"node alpha (10.77.0.2): no ssh server listens there"},
+       "start it (sshd)"},
+      {"one way closed",
+       "doctor",
+       2,
        [](const test_hosts& hosts) {
          on_host(hosts.at(1), dropped("from " + hosts.at(0).address()));
          return ssh_run(hosts, "", fixed_port);
        },
        {"error", "alpha -> beta", "the other way, beta to alpha, is open"},
        "firewall of beta for what comes in"},
-      {"environment lost over ssh", "launch", 2,
+      {"environment lost over ssh",
+       "launch",
+       2,
        [](const test_hosts& hosts) {
-         on_host(hosts.at(1), "mount -t tmpfs tmpfs " + torch_folder());
+         on_host(hosts.at(1), "mount -t tmpfs tmpfs " + libtorch_folder().string());
          return ssh_run(hosts, "", "");
        },
        {"node beta (10.77.0.3): a library that the program", "ssh passes no LD_LIBRARY_PATH"},
        "install its package on that host"},
-      {"another build", "launch", 2,
+      {"another build",
+       "launch",
+       2,
        [](const test_hosts& hosts) {
          return ssh_run(hosts, "", "program = \"" TROUPE_OTHER "\"\n");
        },
        {"node beta (10.77.0.3): the program there", "another build"},
        "copy the one that runs here to that host"},
-      {"a clock a day off", "doctor", 1,
+      {"a clock a day off",
+       "doctor",
+       1,
        [](const test_hosts& hosts) {
          return ssh_run(hosts, "", "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK "\"]\n");
        },
-       {"warning", "beta", "its clock is 24.0 hours ahead of the trainer's"}, "timedatectl set-ntp"},
-      {"no route", "launch", 2,
+       {"warning", "beta", "its clock is 24.0 hours ahead of the trainer's"},
+       "timedatectl set-ntp"},
+      {"no route",
+       "launch",
+       2,
        [](const test_hosts& hosts) {
          return ssh_cluster(hosts) + node_table("alpha", hosts.at(0).address()) +
                 node_table("beta", "192.0.2.1") + endless_run(hosts / "steps");
        },
-       {"node beta (192.0.2.1): there is no way from here"}, "see the routes of this machine"},
-      {"MTU too large", "doctor", 2,
+       {"node beta (192.0.2.1): there is no way from here"},
+       "see the routes of this machine"},
+      {"MTU too large",
+       "doctor",
+       2,
        [](const test_hosts& hosts) {
          for (const auto* host : {&hosts.at(0), &hosts.at(1)})
            // The bridge's ports carry 1500; segments that the device is to cut would pass whole.
@@ -129,7 +146,9 @@ std::vector<mistake> mistakes() {
        },
        {"error", "alpha -> beta", "small messages pass, but large ones do not"},
        "lower the MTU of the interface"},
-      {"a full disk on one host", "doctor", 1,
+      {"a full disk on one host",
+       "doctor",
+       1,
        [](const test_hosts& hosts) {
          const auto worked = hosts / "worked";
          std::filesystem::create_directory(worked);
@@ -137,7 +156,8 @@ std::vector<mistake> mistakes() {
                                   " && ! head -c 2000000 /dev/zero > " + worked.string() + "/full");
          return ssh_run(hosts, "", "working_folder = \"" + worked.string() + "\"\n");
        },
-       {"warning", "beta", "disk", "it is full"}, "make room there"},
+       {"warning", "beta", "disk", "it is full"},
+       "make room there"},
   };
 }
 

@@ -158,6 +158,45 @@ TEST_CASE("A job that is cancelled or runs out of time saves its weights and lea
   CHECK_FALSE(bytes_of(weights).empty());
 }
 
+TEST_CASE(
+    "Slurm's warning of a preemption has the trainer write a checkpoint, and the run goes on") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const std::string to = GENERATE(as<std::string>{}, "steps", "batch");
+  INFO(to);
+  const allocation_hosts both;
+  const auto& hosts = both.hosts;
+  const auto kept = hosts / "checkpoints";
+  const auto file = write_config(
+      hosts / "run.toml", slurm_table() + endless_run(hosts / "steps") + "[checkpoint]\ndir = \"" +
+                              kept.string() + "\"\non_signal = \"SIGUSR1\"\nkeep = 1000\n");
+  const auto job =
+      both.slurm.submit("exec " TROUPE_COMMAND " launch " + file + "\n", "#SBATCH --nodes=2\n");
+  REQUIRE(wait_for_content(hosts / "steps"));
+  // As --signal=USR1@60 and --signal=B:USR1@60 send it.
+  auto signal = std::vector<std::string>{"scancel", "--signal=USR1"};
+  if (to == "batch") signal.emplace_back("--batch");
+  signal.push_back(job);
+  CHECK(both.slurm.run(signal).code == 0);
+  const auto checkpoints = [&] {
+    std::size_t count = 0;
+    std::error_code why;
+    for (std::filesystem::directory_iterator at(kept, why), end; !why && at != end;
+         at.increment(why))
+      if (at->path().filename().string().starts_with("step-")) ++count;
+    return count;
+  };
+  const auto deadline = std::chrono::steady_clock::now() + 60s;
+  while (checkpoints() == 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(5ms);
+  CHECK(checkpoints() == 1);
+  CHECK(both.slurm.run({"scancel", job}).code == 0);
+  CHECK(both.slurm.end_of(job) == "CANCELLED");
+  INFO(both.slurm.output_of(job));
+  CHECK_THAT(both.slurm.output_of(job), ContainsSubstring("a signal asks for a checkpoint"));
+  CHECK(checkpoints() >= 1);
+  CHECK(programs_left(hosts, 5s) == "");
+}
+
 TEST_CASE("Whatever is killed of a launch by Slurm, nothing is left on any host") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const std::string victim = GENERATE(as<std::string>{}, "launcher", "srun", "agent", "stage-1");

@@ -29,22 +29,22 @@ using tests::scratch_folder;
 
 using words = std::vector<std::string>;
 
-words with(words run, const words& more) {
+words joined(words run, const words& more) {
   run.insert(run.end(), more.begin(), more.end());
   return run;
 }
 
 /// Two shards, two workers, a residual network and an evaluation of many seconds, if there is one.
 words residual_run(const words& more) {
-  return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:40000", "--batch-size", "16",
-               "--threads-per-worker", "1", "--verbose"},
-              more);
+  return joined({"--model", "resnet18", "--data", "synthetic:3x32x32:10:40000", "--batch-size",
+                 "16", "--threads-per-worker", "1", "--verbose"},
+                more);
 }
 
-words wide_run(const words& more) {
-  return with({"--model", "wide", "--data", "clicks:4:1000:8000", "--batch-size", "64", "--steps",
-               "100000", "--no-eval", "--verbose"},
-              more);
+words endless_wide_run(const words& more) {
+  return joined({"--model", "wide", "--data", "clicks:4:1000:8000", "--batch-size", "64", "--steps",
+                 "100000", "--no-eval", "--verbose"},
+                more);
 }
 
 std::function<void(pid_t, std::string_view)> at_first_step(std::function<void(pid_t)> act) {
@@ -132,7 +132,7 @@ TEST_CASE("A signal to all of a parameter server's processes stops and saves") {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     INFO(number);
     const auto outcome =
-        run_program(wide_run({"--save", file}), at_first_step([number](pid_t program) {
+        run_program(endless_wide_run({"--save", file}), at_first_step([number](pid_t program) {
                       auto all = children_of(program);
                       CHECK(all.size() == 4);
                       all.push_back(program);
@@ -151,8 +151,8 @@ TEST_CASE("A parameter server's weights go elsewhere, where they must, and its l
   const scratch_folder folder;
   fs::create_directory(folder / "gone");
   std::ofstream(folder / "run.toml") << "[train]\nseed = 3\n";
-  const auto outcome = run_program(wide_run({"--config", folder / "run.toml", "--json", "/dev/full",
-                                             "--save", folder / "gone" / "w"}),
+  const auto outcome = run_program(endless_wide_run({"--config", folder / "run.toml", "--json",
+                                                     "/dev/full", "--save", folder / "gone" / "w"}),
                                    at_first_step([&](pid_t program) {
                                      fs::remove(folder / "gone");
                                      kill(program, SIGTERM);

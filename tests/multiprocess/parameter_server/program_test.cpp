@@ -112,7 +112,7 @@ void check_accounts(const std::string& err, const std::string& mode,
 
 }  // namespace
 
-TEST_CASE("A synchronous run has the same bits on any number of shards and any wire") {
+TEST_CASE("A synchronous run has the same bits on any number of shards and any wire", "[untimed]") {
   const std::vector<std::string> resnet{
       "--model", "resnet18", "--data", "synthetic:3x32x32:10:32", "--batch-size", "8", "--steps",
       "3",       "--lr",     "0.05"};
@@ -131,7 +131,7 @@ TEST_CASE("A synchronous run has the same bits on any number of shards and any w
   }
 }
 
-TEST_CASE("Tables that are cut among shards train to the same bits") {
+TEST_CASE("Tables that are cut among shards train to the same bits", "[untimed]") {
   const auto run = [](const char* shards) {
     return train(with(wide_run, {"--epochs", "1", "--no-eval", "--shards", shards}));
   };
@@ -144,7 +144,7 @@ TEST_CASE("Tables that are cut among shards train to the same bits") {
   }
 }
 
-TEST_CASE("The wide model learns, synchronously and asynchronously, its rows sparse") {
+TEST_CASE("The wide model learns, synchronously and asynchronously, its rows sparse", "[untimed]") {
   for (const std::string mode : {"synchronous", "asynchronous"}) {
     const auto outcome = train(with(wide_run, {"--mode", mode, "--epochs", "4"}));
     WARN(mode << ": accuracy " << outcome.accuracy);

@@ -1,7 +1,6 @@
 // The calls that call_places counts, in front of those of the C library (LD_PRELOAD).
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <netdb.h>
@@ -19,16 +18,13 @@
 #include <cstdio>
 
 #include "tests/multiprocess/refusals/call_places.hpp"
+#include "tests/multiprocess/refusals/next_function.hpp"
 
 namespace {
 
 using troupe::tests::is_to_fail;
+using troupe::tests::next;
 using troupe::tests::reason_of_failure;
-
-template <class Function>
-Function next(const char* name) {
-  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
-}
 
 template <class Value>
 Value failed(Value value) {

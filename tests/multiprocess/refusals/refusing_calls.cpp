@@ -18,10 +18,12 @@
 #include <string>
 
 #include "tests/multiprocess/refusals/call_places.hpp"
+#include "tests/multiprocess/refusals/next_function.hpp"
 
 namespace {
 
 using troupe::tests::is_to_fail;
+using troupe::tests::next;
 using troupe::tests::reason_of_failure;
 
 /// What the variable says, if this process is meant; else 0.
@@ -45,11 +47,6 @@ std::size_t threads() {
   while (const dirent* const entry = readdir(folder)) count += entry->d_name[0] != '.' ? 1 : 0;
   closedir(folder);
   return count;
-}
-
-template <class Function>
-Function next(const char* name) {
-  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
 }
 
 /// Whether that code is LibTorch's: the link's buffers come from the same call. (dladdr would look

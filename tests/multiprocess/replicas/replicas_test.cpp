@@ -15,6 +15,7 @@
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/words.hpp"
 
 namespace {
 
@@ -22,20 +23,16 @@ using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
 using tests::scratch_folder;
 
-using words = std::vector<std::string>;
+using tests::words;
+using tests::operator+;
 
-words operator+(words one, const words& other) {
-  one.insert(one.end(), other.begin(), other.end());
-  return one;
-}
-
-struct trained {
+struct replicated_run {
   std::vector<double> losses;       // of steps
   std::vector<double> evaluations;  // accuracies and losses
   std::vector<engine::named_tensor> weights;
 };
 
-trained train(const std::string& program, const words& arguments) {
+replicated_run train_replicas(const std::string& program, const words& arguments) {
   const scratch_folder folder;
   const auto weights = folder / "weights.safetensors";
   const auto steps = folder / "steps.jsonl";
@@ -43,7 +40,7 @@ trained train(const std::string& program, const words& arguments) {
       tests::run_other(program, arguments + words{"--save", weights, "--json", steps});
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
-  trained result;
+  replicated_run result;
   std::ifstream lines(steps);
   for (std::string line; std::getline(lines, line);) {
     const auto parsed = nlohmann::json::parse(line);
@@ -58,7 +55,7 @@ trained train(const std::string& program, const words& arguments) {
   return result;
 }
 
-void check_same(const trained& one, const trained& other) {
+void check_same(const replicated_run& one, const replicated_run& other) {
   CHECK(one.losses == other.losses);
   CHECK(one.evaluations == other.evaluations);
   REQUIRE(one.weights.size() == other.weights.size());
@@ -133,39 +130,42 @@ words sentences(const scratch_folder& folder) {
 }
 
 void check_ways(const std::string& program, const words& run, const std::vector<words>& ways) {
-  const auto alone = train(program, run + words{"--stages", "1", "--stages-in", "threads"});
+  const auto alone =
+      train_replicas(program, run + words{"--stages", "1", "--stages-in", "threads"});
   REQUIRE_FALSE(alone.losses.empty());
   for (const auto& way : ways) {
     std::string text;
     for (const auto& word : way) text += word + " ";
     INFO(text);
-    check_same(alone, train(program, run + way));
+    check_same(alone, train_replicas(program, run + way));
   }
 }
 
 }  // namespace
 
-TEST_CASE("One, two and four replicas of four logical ones train images to the same bits") {
+TEST_CASE("One, two and four replicas of four logical ones train images to the same bits",
+          "[untimed]") {
   check_ways(TROUPE_PROGRAM, images,
              {{"--replicas", "2", "--stages", "1", "--link", "shm"},
               {"--replicas", "2", "--stages", "2", "--link", "tcp", "--schedule", "zb-h1"},
               {"--replicas", "2", "--stages", "2", "--schedule", "interleaved-1f1b"},
               {"--replicas", "4", "--stages", "1", "--stages-in", "threads"},
-             {"--replicas", "2", "--stages", "1", "--link", "shm", "--zero", "1"},
+              {"--replicas", "2", "--stages", "1", "--link", "shm", "--zero", "1"},
               {"--replicas", "4", "--stages", "1", "--link", "shm", "--recompute", "layer2"},
               {"--replicas", "1", "--stages", "3", "--schedule", "gpipe"}});
 }
 
-TEST_CASE("Replicas of tied weights with dropout, clipping and accumulation: the same bits") {
+TEST_CASE("Replicas of tied weights with dropout, clipping and accumulation: the same bits",
+          "[untimed]") {
   const scratch_folder folder;
   check_ways(TROUPE_TRANSFORMER, sentences(folder),
              {{"--replicas", "2", "--stages", "2", "--link", "shm"},
               {"--replicas", "4", "--stages", "1", "--link", "tcp"},
-             {"--replicas", "2", "--stages", "2", "--link", "tcp", "--zero", "1"},
+              {"--replicas", "2", "--stages", "2", "--link", "tcp", "--zero", "1"},
               {"--replicas", "2", "--stages", "2", "--stages-in", "threads", "--credits", "1"}});
 }
 
-TEST_CASE("Replicas compute what one process does of the whole batch") {
+TEST_CASE("Replicas compute what one process does of the whole batch", "[untimed]") {
   for (const words& way :
        {words{"--replicas", "2", "--stages", "2"}, words{"--replicas", "4", "--stages", "1"},
         words{"--replicas", "1", "--stages", "1"}}) {
@@ -186,7 +186,7 @@ TEST_CASE("Replicas compute what one process does of the whole batch") {
   CHECK_THAT(outcome.err, ContainsSubstring("pass  gradient of head.weight"));
 }
 
-TEST_CASE("Training on replicas goes on from saved weights and state") {
+TEST_CASE("Training on replicas goes on from saved weights and state", "[untimed]") {
   const scratch_folder folder;
   const words run{"--model",      "resnet18",
                   "--data",       "synthetic:3x32x32:10:8",
@@ -205,7 +205,7 @@ TEST_CASE("Training on replicas goes on from saved weights and state") {
   go({"1", "--save", folder / "half"});
   go({"1", "--init", folder / "half", "--save", folder / "whole"});
   const auto saved = [&](const char* name) {
-    return trained{{}, {}, engine::load_safetensors(folder / name).value()};
+    return replicated_run{{}, {}, engine::load_safetensors(folder / name).value()};
   };
   check_same(saved("straight"), saved("whole"));
   check_same(saved("straight.state.safetensors"), saved("whole.state.safetensors"));
@@ -213,11 +213,26 @@ TEST_CASE("Training on replicas goes on from saved weights and state") {
 
 TEST_CASE("State that replicas shared out is loaded by another number of them") {
   const scratch_folder folder;
-  const words run{"--model",      "resnet18",          "--data",       "synthetic:3x32x32:10:8",
-                  "--no-eval",    "--no-shuffle",      "--batch-size", "8",
-                  "--stages",     "1",                 "--save-state", "--optimizer",
-                  "adamw",        "--micro-batches",   "4",            "--logical-replicas",
-                  "4",            "--threads-per-stage", "1",          "--steps"};
+  const words run{"--model",
+                  "resnet18",
+                  "--data",
+                  "synthetic:3x32x32:10:8",
+                  "--no-eval",
+                  "--no-shuffle",
+                  "--batch-size",
+                  "8",
+                  "--stages",
+                  "1",
+                  "--save-state",
+                  "--optimizer",
+                  "adamw",
+                  "--micro-batches",
+                  "4",
+                  "--logical-replicas",
+                  "4",
+                  "--threads-per-stage",
+                  "1",
+                  "--steps"};
   const auto go = [&](const words& more) {
     const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
     INFO(outcome.err);
@@ -228,11 +243,67 @@ TEST_CASE("State that replicas shared out is loaded by another number of them") 
   go({"1", "--replicas", "2", "--zero", "1", "--init", folder / "half", "--save", folder / "whole"});
   go({"1", "--replicas", "1", "--init", folder / "half", "--save", folder / "alone"});
   const auto saved = [&](const std::string& name) {
-    trained result{{}, {}, engine::load_safetensors(folder / name).value()};
+    replicated_run result{{}, {}, engine::load_safetensors(folder / name).value()};
     std::ranges::sort(result.weights, {}, &engine::named_tensor::name);
     return result;
   };
   for (const std::string other : {"whole", "alone"}) {
+    check_same(saved("straight"), saved(other));
+    check_same(saved("straight.state.safetensors"), saved(other + ".state.safetensors"));
+  }
+}
+
+TEST_CASE("A checkpoint of state that replicas shared out is resumed by any number of them",
+          "[untimed]") {
+  const scratch_folder folder;
+  const words run{"--model",
+                  "resnet18",
+                  "--data",
+                  "synthetic:3x32x32:10:48",
+                  "--no-eval",
+                  "--batch-size",
+                  "8",
+                  "--stages",
+                  "1",
+                  "--optimizer",
+                  "adam",
+                  "--lr",
+                  "0.01",
+                  "--clip-norm",
+                  "1",
+                  "--accumulate",
+                  "2",
+                  "--loss-scale",
+                  "dynamic",
+                  "--loss-scale-interval",
+                  "2",
+                  "--micro-batches",
+                  "4",
+                  "--logical-replicas",
+                  "4",
+                  "--threads-per-stage",
+                  "1",
+                  "--steps",
+                  "8",
+                  "--save-state",
+                  "--checkpoint-dir",
+                  folder / "checkpoints"};
+  const auto go = [&](const words& more) {
+    const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+  };
+  go({"--replicas", "2", "--zero", "1", "--checkpoint-every", "4", "--save", folder / "straight"});
+  go({"--replicas", "4", "--zero", "1", "--resume", "4", "--save", folder / "shared"});
+  go({"--replicas", "2", "--resume", "4", "--save", folder / "whole"});
+  go({"--replicas", "1", "--resume", "4", "--save", folder / "alone"});
+  const auto saved = [&](const std::string& name) {
+    replicated_run result{{}, {}, engine::load_safetensors(folder / name).value()};
+    std::ranges::sort(result.weights, {}, &engine::named_tensor::name);
+    return result;
+  };
+  for (const std::string other : {"shared", "whole", "alone"}) {
+    INFO(other);
     check_same(saved("straight"), saved(other));
     check_same(saved("straight.state.safetensors"), saved(other + ".state.safetensors"));
   }
@@ -284,7 +355,7 @@ TEST_CASE("A killed stage of a replica ends the run with its name") {
   CHECK(memory.left().empty());
 }
 
-TEST_CASE("A loss of one replica that is not finite leaves the step out on all") {
+TEST_CASE("A loss of one replica that is not finite leaves the step out on all", "[untimed]") {
   words wild = images;
   *(std::ranges::find(wild, "--lr") + 1) = "1e30";
   const auto outcome = tests::run_other(

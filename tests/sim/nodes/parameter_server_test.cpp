@@ -47,7 +47,7 @@ using tests::world;
 
 constexpr std::int64_t width = 300;  // elements that each push adds up in
 
-struct run_plan {
+struct server_plan {
   std::uint64_t seed = 0;
   std::uint32_t shards = 1;
   std::uint32_t workers = 1;  // at first; one more joins when one of them has ended
@@ -81,11 +81,11 @@ std::string name_of(const char* what, std::uint32_t number) {
   return std::string(what) + "-" + std::to_string(number);
 }
 
-run_plan draw_plan(draws& from, std::uint64_t seed) {
-  run_plan plan{.seed = seed,
-                .shards = static_cast<std::uint32_t>(from.from_to(1, 3)),
-                .workers = static_cast<std::uint32_t>(from.from_to(1, 3)),
-                .pushes = static_cast<std::int64_t>(from.from_to(4, 10))};
+server_plan draw_server_plan(draws& from, std::uint64_t seed) {
+  server_plan plan{.seed = seed,
+                   .shards = static_cast<std::uint32_t>(from.from_to(1, 3)),
+                   .workers = static_cast<std::uint32_t>(from.from_to(1, 3)),
+                   .pushes = static_cast<std::int64_t>(from.from_to(4, 10))};
   if (from.one_in(2)) {
     plan.mode = engine::server_mode::asynchronous;
     plan.staleness = from.below(2 * plan.workers + 1);
@@ -96,7 +96,7 @@ run_plan draw_plan(draws& from, std::uint64_t seed) {
   return plan;
 }
 
-std::vector<std::string> names_of(const run_plan& plan) {
+std::vector<std::string> names_of(const server_plan& plan) {
   std::vector<std::string> all{"driver"};
   if (plan.coordinator_apart) all.emplace_back("coordinator");
   for (std::uint32_t i = 0; i < plan.shards; ++i) all.push_back(name_of("shard", i));
@@ -118,11 +118,11 @@ void spawn_hosts(world& in) {
 }
 
 /// A place for each push of each worker: what is there afterwards says how often it counted.
-at::Tensor places(const run_plan& plan) {
+at::Tensor places(const server_plan& plan) {
   return at::zeros({plan.all_workers(), plan.pushes, width});
 }
 
-result<caf::strong_actor_ptr> build_one_shard(const run_plan& plan, std::uint32_t number,
+result<caf::strong_actor_ptr> build_one_shard(const server_plan& plan, std::uint32_t number,
                                               const server_host_actor& host, requester& ask) {
   const auto name = name_of("shard", number);
   const engine::named_tensor values{"part-" + std::to_string(number), places(plan)};
@@ -146,7 +146,7 @@ result<caf::strong_actor_ptr> build_one_shard(const run_plan& plan, std::uint32_
 }
 
 /// As a driver's process does it.
-result<built_server> build(world& in, const run_plan& plan, requester& ask, watchdog& guard) {
+result<built_server> build(world& in, const server_plan& plan, requester& ask, watchdog& guard) {
   auto& here = in.at("driver");
   built_server server;
   std::vector<caf::strong_actor_ptr> shards;
@@ -170,7 +170,7 @@ result<built_server> build(world& in, const run_plan& plan, requester& ask, watc
   return server;
 }
 
-std::vector<engine::named_tensor> gradients_of(const run_plan& plan, std::uint32_t worker,
+std::vector<engine::named_tensor> gradients_of(const server_plan& plan, std::uint32_t worker,
                                                std::int64_t push) {
   std::vector<engine::named_tensor> all;
   for (std::uint32_t i = 0; i < plan.shards; ++i) {
@@ -195,7 +195,7 @@ result<std::optional<param_version>> push_once(parameter_client& client, bool in
 }
 
 /// As a worker's process does it.
-account work(process& here, const run_plan& plan, const actor_ref& coordinator,
+account work(process& here, const server_plan& plan, const actor_ref& coordinator,
              std::uint32_t number) {
   tests::scarce_memory::exempt_this_thread();
   account mine;
@@ -229,7 +229,7 @@ account work(process& here, const run_plan& plan, const actor_ref& coordinator,
 }
 
 /// All workers at work; the last one joins when one of the others has ended.
-std::vector<account> work_all(world& in, const run_plan& plan, const built_server& server,
+std::vector<account> work_all(world& in, const server_plan& plan, const built_server& server,
                               watchdog& guard) {
   guard.doing("pushing");
   std::vector<account> accounts(plan.all_workers());
@@ -285,7 +285,7 @@ bool is_intact(const std::vector<fault>& happened) {
 
 /// How many pushes make up the update that a push was part of; 0: it does not count; -1: it counts
 /// otherwise than once.
-int share_of(const at::Tensor& counts, const run_plan& plan, std::uint32_t worker,
+int share_of(const at::Tensor& counts, const server_plan& plan, std::uint32_t worker,
              std::int64_t push) {
   const auto value = counts[worker * plan.pushes + push].item<float>();
   if (value == 0) return 0;
@@ -295,7 +295,7 @@ int share_of(const at::Tensor& counts, const run_plan& plan, std::uint32_t worke
 }
 
 /// What a shard holds against what workers were told.
-std::string judge_shard(const run_plan& plan, const at::Tensor& counts,
+std::string judge_shard(const server_plan& plan, const at::Tensor& counts,
                         const std::vector<account>& accounts) {
   std::map<param_version, std::set<int>> shares;
   std::map<param_version, int> told;
@@ -363,7 +363,7 @@ std::string judge_end(const error& why, const std::vector<fault>& happened) {
 }
 
 /// What is wrong with a run's end.
-std::string judge(world& in, const run_plan& plan, const built_server& server,
+std::string judge(world& in, const server_plan& plan, const built_server& server,
                   const std::vector<account>& accounts, watchdog& guard) {
   guard.doing("looking at what came of it");
   const auto happened = in.happened();
@@ -385,11 +385,11 @@ std::string judge(world& in, const run_plan& plan, const built_server& server,
 }
 
 /// How runs with faults ended.
-struct tally {
+struct server_tally {
   std::uint64_t runs = 0, faults = 0, acknowledged = 0, unsure = 0, broken = 0;
 };
 
-std::string run_once(world& in, const run_plan& plan, watchdog& guard, tally& count) {
+std::string run_once(world& in, const server_plan& plan, watchdog& guard, server_tally& count) {
   auto& driver = in.at("driver");
   requester ask(driver.system, [&](const caf::node_id& id) { return driver.node->name_of(id); });
   const auto server = build(in, plan, ask, guard);
@@ -410,13 +410,13 @@ std::string run_once(world& in, const run_plan& plan, watchdog& guard, tally& co
   return judge(in, plan, *server, accounts, guard);
 }
 
-std::string run(std::uint64_t seed, tally& count) {
+std::string run_server(std::uint64_t seed, server_tally& count) {
   draws from(seed);
-  const auto plan = draw_plan(from, seed);
+  const auto plan = draw_server_plan(from, seed);
   watchdog guard("seed " + std::to_string(seed));
   std::map<std::string, std::uint64_t> sent;
   {
-    tally ignored;
+    server_tally ignored;
     world in(names_of(plan), plan.network);
     spawn_hosts(in);
     if (auto wrong = run_once(in, plan, guard, ignored); !wrong.empty())
@@ -440,8 +440,8 @@ std::string run(std::uint64_t seed, tally& count) {
 
 TEST_CASE("what a parameter server of nodes acknowledged counts once, whatever befalls whom") {
   tests::scarce_memory::exempt_this_thread();
-  tally count;
-  tests::for_each_fresh_seed(16, [&](std::uint64_t seed) { return run(seed, count); });
+  server_tally count;
+  tests::for_each_fresh_seed(16, [&](std::uint64_t seed) { return run_server(seed, count); });
   WARN(count.faults << " faults in " << count.runs << " runs: " << count.acknowledged
                     << " pushes acknowledged, " << count.unsure << " without an answer, "
                     << count.broken << " servers broken");

@@ -108,7 +108,16 @@ struct two_nodes {
   std::vector<caf::actor> spawned;
 };
 
+/// Waits until the scheduler, which starts an actor and may have run it, has let go of it: until
+/// then it is the scheduler that runs what comes.
 void declare(const caf::actor& actor) {
+  auto& mailbox =
+      static_cast<caf::scheduled_actor*>(caf::actor_cast<caf::abstract_actor*>(actor))->mailbox();
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (!mailbox.blocked()) {
+    REQUIRE(std::chrono::steady_clock::now() < until);
+    std::this_thread::yield();
+  }
   REQUIRE(actors::declare_cheap(caf::actor_cast<caf::strong_actor_ptr>(actor)));
 }
 
@@ -225,7 +234,8 @@ TEST_CASE("Who holds the link's thread is known to others while it does") {
   caf::actor_system system(config);
   std::promise<void> entered;
   std::promise<void> leave;
-  const auto holder = system.spawn([&] {
+  // Else the scheduler, which starts it, may still have it.
+  const auto holder = system.spawn<caf::lazy_init>([&] {
     return caf::behavior{[&](int) {
       entered.set_value();
       leave.get_future().wait();

@@ -16,6 +16,7 @@
 #include "actors/wire/fields.hpp"
 #include "actors/wire/message_registry.hpp"
 #include "actors/wire/tensors.hpp"
+#include "tests/unit/actors/no_directory.hpp"
 
 namespace troupe::tests {
 
@@ -47,6 +48,7 @@ namespace {
 
 using namespace troupe;
 using namespace troupe::actors;
+using tests::no_directory;
 
 constexpr std::int64_t large = least_lendable / sizeof(float);
 
@@ -59,12 +61,6 @@ std::shared_ptr<messages::shared_memory> make_memory() {
 bool lies_in(const messages::shared_memory& memory, const at::Tensor& tensor) {
   return memory.offset_of(to_wire(tensor).bytes).has_value();
 }
-
-/// Nobody's.
-struct no_directory final : actor_directory {
-  messages::actor_ref address_of(const caf::strong_actor_ptr&) override { return {}; }
-  caf::strong_actor_ptr resolve(const messages::actor_ref&) override { return {}; }
-};
 
 /// What becomes of a message whose tensor came as a loan.
 template <class Message>

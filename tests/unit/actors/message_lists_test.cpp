@@ -9,6 +9,7 @@
 #include "actors/messages/stage.hpp"
 #include "actors/wire/message_registry.hpp"
 #include "engine/schedule/generators.hpp"
+#include "tests/unit/actors/no_directory.hpp"
 
 namespace troupe::tests {
 
@@ -76,12 +77,6 @@ static_assert(!are_listed(both{}, message_list<asked, answered, at_home>{}), "th
 static_assert(are_used(both{}, all{}));
 static_assert(!are_used(both{}, join_lists<all, message_list<namesake>>{}));
 static_assert(!are_used(interface_list<answering>{}, all{}));
-
-/// Nobody's.
-struct no_directory final : actor_directory {
-  messages::actor_ref address_of(const caf::strong_actor_ptr&) override { return {}; }
-  caf::strong_actor_ptr resolve(const messages::actor_ref&) override { return {}; }
-};
 
 }  // namespace
 

@@ -44,7 +44,7 @@ using tests::limited_node;
 using tests::patience;
 using tensors = std::vector<engine::named_tensor>;
 
-bool same(const tensors& left, const tensors& right) {
+bool same_values(const tensors& left, const tensors& right) {
   if (left.size() != right.size()) return false;
   for (std::size_t i = 0; i < left.size(); ++i)
     if (left[i].name != right[i].name || !at::equal(left[i].tensor, right[i].tensor)) return false;
@@ -136,22 +136,22 @@ TEST_CASE("a pipeline saves, loads and resumes in pieces to the bits of one piec
   const auto state = pieces.stages->read_state();
   REQUIRE(weights);
   REQUIRE(state);
-  CHECK(same(*weights, *whole.stages->read_weights()));
-  CHECK(same(*state, *whole.stages->read_state()));
+  CHECK(same_values(*weights, *whole.stages->read_weights()));
+  CHECK(same_values(*state, *whole.stages->read_state()));
 
   remote_pipeline resumed(layers(2), 2, bounds, most);
   REQUIRE(resumed.stages->load_weights(0, part_of(*weights, {"one"})));
   REQUIRE(resumed.stages->load_weights(1, part_of(*weights, {"two", "three"})));
   REQUIRE(resumed.stages->load_state(0, part_of(*state, {"one"})));
   REQUIRE(resumed.stages->load_state(1, part_of(*state, {"two", "three"})));
-  CHECK(same(*resumed.stages->read_weights(), *weights));
-  CHECK(same(*resumed.stages->read_state(), *state));
+  CHECK(same_values(*resumed.stages->read_weights(), *weights));
+  CHECK(same_values(*resumed.stages->read_state(), *state));
   // A dry run's gradients travel in pieces as well.
   const auto one = whole.stages->dry_run(batch_of(9), 2);
   const auto other = resumed.stages->dry_run(batch_of(9), 2);
   REQUIRE(one);
   REQUIRE(other);
-  CHECK(same(one->gradients, other->gradients));
+  CHECK(same_values(one->gradients, other->gradients));
 }
 
 /// What a visit hands over, put together.
@@ -175,8 +175,8 @@ TEST_CASE("a pipeline's weights, state and gradients are visited part by part") 
   for (const std::uint32_t at : {0U, 1U})
     for (auto& each : visited([&](const auto& take) { return stages.visit_weights(at, take); }))
       all.push_back(std::move(each));
-  CHECK(same(all, *weights));
-  CHECK(same(visited([&](const auto& take) { return stages.visit_state(take); }), *state));
+  CHECK(same_values(all, *weights));
+  CHECK(same_values(visited([&](const auto& take) { return stages.visit_state(take); }), *state));
   const auto forms = stages.list_state();
   REQUIRE(forms);
   REQUIRE(forms->size() == state->size());
@@ -189,7 +189,7 @@ TEST_CASE("a pipeline's weights, state and gradients are visited part by part") 
   REQUIRE(step);
   const auto some =
       visited([&](const auto& take) { return stages.visit_dry_run(1, false, 1, 2, take); });
-  CHECK(same(some, {step->gradients.begin() + 3, step->gradients.begin() + 5}));
+  CHECK(same_values(some, {step->gradients.begin() + 3, step->gradients.begin() + 5}));
   // Who takes them may stop at any part.
   const auto stopped =
       stages.visit_weights(0, [](const tensor_part&) { return fail(errc::io_failed, "no place"); });
@@ -232,7 +232,7 @@ TEST_CASE("a stage takes its part out of a file that it sees, and not out of ano
   CHECK(other.stages->load_file(0, elsewhere) == false);
   elsewhere.file = (folder / "none").string();
   CHECK(other.stages->load_file(0, elsewhere) == false);
-  CHECK(same(*other.stages->read_weights(), engine::collect_weights(layers(2))));
+  CHECK(same_values(*other.stages->read_weights(), engine::collect_weights(layers(2))));
 
   order.except = {"three.weight"};
   for (const std::size_t stage : {0U, 1U}) {
@@ -246,8 +246,8 @@ TEST_CASE("a stage takes its part out of a file that it sees, and not out of ano
   for (std::size_t i = 0; i < expected.size(); ++i)
     if (expected[i].name == "three.weight") expected[i] = fresh[i];
   std::erase_if(kept, [](const auto& each) { return each.name.ends_with(".three.weight"); });
-  CHECK(same(*other.stages->read_weights(), expected));
-  CHECK(same(*other.stages->read_state(), kept));
+  CHECK(same_values(*other.stages->read_weights(), expected));
+  CHECK(same_values(*other.stages->read_state(), kept));
 
   REQUIRE(engine::save_safetensors(folder / "lacks", {{"one.weight", weights[0].tensor}}));
   const auto lacks = engine::tensor_reader::open(folder / "lacks").value();
@@ -268,7 +268,7 @@ TEST_CASE("a stage that is sent some of its weights keeps the others") {
   }));
   auto expected = before;
   expected[3] = weights[3];
-  CHECK(same(*run.stages->read_weights(), expected));
+  CHECK(same_values(*run.stages->read_weights(), expected));
 }
 
 TEST_CASE("a stage that cannot send its weights says so at once") {
@@ -311,7 +311,7 @@ TEST_CASE("a stage that was loaded in part runs nothing before it is loaded whol
   REQUIRE(!refused);
   CHECK_THAT(refused.error().text, ContainsSubstring("before all of its weights were loaded"));
   for (const auto& piece : pieces) CHECK(!refusal(piece));
-  CHECK(same(*run.stages->read_weights(), weights));
+  CHECK(same_values(*run.stages->read_weights(), weights));
 }
 
 TEST_CASE("a stage of more tensors than a frame takes is saved and loaded") {
@@ -326,10 +326,10 @@ TEST_CASE("a stage of more tensors than a frame takes is saved and loaded") {
   const auto weights = one.stages->read_weights();
   REQUIRE(weights);
   REQUIRE(weights->size() == 4202);  // 4,200 of them on one stage
-  CHECK(same(*weights, engine::collect_weights(make(1))));
+  CHECK(same_values(*weights, engine::collect_weights(make(1))));
   REQUIRE(other.stages->load_weights(1, {weights->begin() + 2, weights->end()}));
   REQUIRE(other.stages->load_weights(0, {weights->begin(), weights->begin() + 2}));
-  CHECK(same(*other.stages->read_weights(), *weights));
+  CHECK(same_values(*other.stages->read_weights(), *weights));
 }
 
 TEST_CASE("more than 5 GiB of weights and state travel from and to a stage") {

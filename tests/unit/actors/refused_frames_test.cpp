@@ -215,8 +215,8 @@ engine::model two_layers() {
 }
 
 /// A pipeline of two stages on nodes of their own, and its driver on a third.
-struct remote_pipeline {
-  explicit remote_pipeline(const messages::limits& bounds)
+struct refusing_pipeline {
+  explicit refusing_pipeline(const messages::limits& bounds)
       : first("stage-0", network, types(), bounds),
         second("stage-1", network, types(), bounds),
         driver("trainer", network, types(), bounds) {
@@ -230,7 +230,7 @@ struct remote_pipeline {
     REQUIRE(made);
     pipeline.emplace(std::move(*made));
   }
-  ~remote_pipeline() {
+  ~refusing_pipeline() {
     pipeline.reset();
     for (const auto& each : stages) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
   }
@@ -260,7 +260,7 @@ struct remote_pipeline {
 }  // namespace
 
 TEST_CASE("an activation over a limit ends the step at once with its stage and the limit") {
-  remote_pipeline run({.tensor_bytes = 10'000});  // an activation has 1,200 bytes a sample
+  refusing_pipeline run({.tensor_bytes = 10'000});  // an activation has 1,200 bytes a sample
   REQUIRE(run.train(8));
   const auto begin = clock::now();
   const auto outcome = run.train(9);
@@ -274,7 +274,7 @@ TEST_CASE("an activation over a limit ends the step at once with its stage and t
 }
 
 TEST_CASE("a batch over a limit ends the step at once, and those after it") {
-  remote_pipeline run({.tensor_bytes = 10'000});
+  refusing_pipeline run({.tensor_bytes = 10'000});
   const auto begin = clock::now();
   for (int step = 0; step < 2; ++step) {
     const auto outcome = run.train(700);  // 16 bytes a sample

@@ -91,7 +91,8 @@ TEST_CASE("every order and event comes back from its line as it was") {
       events::line{"stage-0", output_stream::err, "tab\tand \x1b[1mcolour"},
       events::ended{"stage-0", 12, 3, 0},
       events::alive{},
-      events::asked_to_end{}};
+      events::asked_to_end{},
+      events::signalled{10}};
   for (const auto& each : some_events) {
     const auto line = encode(each);
     INFO(line);
@@ -190,6 +191,18 @@ TEST_CASE("a session that hears that its scheduler wants an end answers, and say
   CHECK(session.heard(output_stream::out, encode(agent_event(events::asked_to_end{})),
                       begin_of_time) ==
         session_core::effects{session_core::send{orders::alive{}}, session_core::asked_to_end{}});
+}
+
+TEST_CASE("a signal that asks for no end goes from the agent to the launcher, and ends nothing") {
+  CHECK(agent_core(who, begin_of_time).signalled(10).empty());  // nobody to tell yet
+  auto agent = begun_agent();
+  run(agent, "stage-0");
+  CHECK(agent.signalled(10) == agent_core::effects{agent_core::tell{events::signalled{10}}});
+  CHECK(agent.heard(encode(agent_order(orders::end{500})), begin_of_time).size() == 1);
+  CHECK(agent.signalled(10).empty());
+  auto session = ready_session();
+  CHECK(session.heard(output_stream::out, encode(agent_event(events::signalled{12})),
+                      begin_of_time) == session_core::effects{session_core::signalled{12}});
 }
 
 TEST_CASE("an agent without processes leaves at once when its launcher breaks off") {

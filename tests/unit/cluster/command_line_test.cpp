@@ -189,6 +189,7 @@ TEST_CASE("every flag reaches its member") {
   CHECK(c.link == link_config{transport::loopback, "[::1]:80", network::sealed, secret});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
   CHECK(config_of({"--on-nan", "skip"}).train.on_nan == nan_policy::skip);
+  CHECK(config_of({"--on-fault", "recover"}).train.on_fault == fault_policy::recover);
 }
 
 TEST_CASE("the loss scale is dynamic for fp16, and none for others, unless one is given") {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <string>
 
 #include "cluster/launch/interrupt.hpp"
@@ -90,6 +91,27 @@ int saver() {
   sleep_for_ever();
 }
 
+// Is asked for something else by SIGUSR2, which is no interrupt.
+int asked() {
+  std::promise<int> stopped;
+  int count = 0;
+  const auto guard = interrupt_guard::install(
+      {.on_stop = [&](int signal) { stopped.set_value(signal); },
+       .on_abort = [](int) { say("lost"); },
+       .other_signal = SIGUSR2,
+       .on_other =
+           [&](int signal) {
+             say("request " + std::to_string(++count) + " by " + std::to_string(signal));
+           }});
+  if (!guard) return 1;
+  interrupt_guard::pass_on_other(SIGUSR1);  // not caught
+  interrupt_guard::pass_on_other(SIGINT);   // never passed on so
+  interrupt_guard::pass_on_other(SIGUSR2);
+  say("ready " + std::to_string(::getpid()));
+  say("stopped by " + std::to_string(stopped.get_future().get()));
+  return 7;
+}
+
 // Does what its parent alone wants, and says so when it is poked.
 int obedient() {
   leave_signals_to_parent();
@@ -138,6 +160,7 @@ int main(int argc, char** argv) {
   if (part == "interruptible") return interruptible(false);
   if (part == "stubborn") return interruptible(true);
   if (part == "saver") return saver();
+  if (part == "asked") return asked();
   if (part == "obedient") return obedient();
   if (part == "signals") return signals();
   if (part == "writer") return writer();

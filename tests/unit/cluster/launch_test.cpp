@@ -494,6 +494,21 @@ TEST_CASE("a signal guard exists once, and gives back what was there before") {
   CHECK(interrupt_guard::install({}));
 }
 
+TEST_CASE("a signal that asks for something else is no interrupt") {
+  recorder reports;
+  process_group group = group_of(reports);
+  REQUIRE(group.start(helper("p", "asked")));
+  const pid_t pid = reports.await_pid("out p: ready ");
+  reports.await("out p: request 1 by 12");  // passed on by the process itself
+  ::kill(pid, SIGUSR2);
+  reports.await("out p: request 2 by 12");
+  ::kill(pid, SIGINT);
+  REQUIRE(group.wait(bound));
+  const auto seen = reports.all();
+  CHECK(seen[seen.size() - 2] == "out p: stopped by 2");
+  CHECK(seen.back() == "exit p exited with code 7");
+}
+
 TEST_CASE("what must not be lost puts the second signal off, and not the third") {
   recorder reports;
   process_group group = group_of(reports);

@@ -24,7 +24,7 @@ host_answer usual(std::map<std::string, file_there> of = {}) {
   return {"x86_64", "glibc 2.36", "", "", "/root/.cache/troupe/pushed", 1 << 20, std::move(of)};
 }
 
-std::string refusal(const host_answer& there) {
+std::string push_refusal(const host_answer& there) {
   const auto uploads = uploads_of(there, files, "x86_64", "glibc 2.36");
   REQUIRE_FALSE(uploads);
   return uploads.error().text;
@@ -70,22 +70,24 @@ TEST_CASE("A program runs from where the host has it, and finds its libraries") 
 TEST_CASE("A host that a program cannot be copied to is refused with what to do") {
   auto there = usual();
   there.machine = "aarch64";
-  CHECK_THAT(refusal(there), ContainsSubstring("its processor is aarch64"));
+  CHECK_THAT(push_refusal(there), ContainsSubstring("its processor is aarch64"));
   there = usual();
   there.libc = "glibc 2.31";
-  CHECK_THAT(refusal(there), ContainsSubstring("its C library is glibc 2.31, and the program here "
-                                               "uses glibc 2.36; build"));
+  CHECK_THAT(push_refusal(there),
+             ContainsSubstring("its C library is glibc 2.31, and the program here "
+                               "uses glibc 2.36; build"));
   there.libc = "unknown";
-  CHECK_THAT(refusal(there), ContainsSubstring("its C library is no glibc"));
+  CHECK_THAT(push_refusal(there), ContainsSubstring("its C library is no glibc"));
   there = usual();
   there.missing = "flock";
-  CHECK_THAT(refusal(there), ContainsSubstring("no command flock"));
+  CHECK_THAT(push_refusal(there), ContainsSubstring("no command flock"));
   there = usual();
   there.refused = "mkdir: Permission denied";
-  CHECK_THAT(refusal(there), ContainsSubstring("cannot be used: mkdir: Permission denied; permit"));
+  CHECK_THAT(push_refusal(there),
+             ContainsSubstring("cannot be used: mkdir: Permission denied; permit"));
   there = usual();
   there.free_bytes = 5999;
-  CHECK_THAT(refusal(there), ContainsSubstring("make room on that disk"));
+  CHECK_THAT(push_refusal(there), ContainsSubstring("make room on that disk"));
   there.free_bytes = 6000;
   CHECK(uploads_of(there, files, "x86_64", "glibc 2.36"));
 }

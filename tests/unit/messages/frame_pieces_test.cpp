@@ -9,11 +9,10 @@
 #include "messages/link/frames/bundle.hpp"
 #include "messages/link/frames/outbox.hpp"
 #include "messages/link/frames/reassembly.hpp"
+#include "tests/unit/messages/outgoing_pieces.hpp"
 
 namespace troupe::messages {
 namespace {
-
-constexpr std::uint64_t chunk = wire::least_chunk_bytes;
 
 frame frame_with(std::int64_t number, const std::vector<std::size_t>& sizes, lane on = lane::data) {
   frame out;
@@ -30,10 +29,6 @@ frame frame_with(std::int64_t number, const std::vector<std::size_t>& sizes, lan
     out.tensors.push_back(std::move(tensor));
   }
   return out;
-}
-
-std::shared_ptr<outgoing> pieces_of(frame message) {
-  return cut(std::move(message), {}, 8192, chunk).value();
 }
 
 std::int64_t number_of(const frame& message) {

@@ -13,13 +13,13 @@
 #include "messages/link/frames/bundle.hpp"
 #include "messages/link/frames/outbox.hpp"
 #include "messages/link/frames/reassembly.hpp"
+#include "tests/unit/messages/outgoing_pieces.hpp"
 #include "tests/unit/messages/own_view.hpp"
 
 namespace troupe::messages {
 namespace {
 
 constexpr std::size_t large = 64 << 10;
-constexpr std::uint64_t chunk = wire::least_chunk_bytes;
 
 std::shared_ptr<descriptor> this_process() {
   return std::make_shared<descriptor>(hold_process(getpid()));
@@ -54,10 +54,6 @@ wire_tensor tensor_elsewhere(std::size_t bytes, dtype type, int filling) {
 bool is_filled(const wire_tensor& tensor, std::size_t bytes, int filling) {
   const std::vector<std::byte> expected(bytes, static_cast<std::byte>(filling));
   return tensor.bytes.bytes == bytes && std::memcmp(tensor.bytes.data, expected.data(), bytes) == 0;
-}
-
-std::shared_ptr<outgoing> pieces_of(frame message) {
-  return cut(std::move(message), {}, 8192, chunk).value();
 }
 
 std::vector<wire::loan> loans_of(const outgoing& frame) {

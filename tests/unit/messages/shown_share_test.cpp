@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using clock = shown_share::clock;
 
-key_share fresh() {
+key_share fresh_share() {
   std::array<std::byte, 64> random;
   fill_random(random);
   return key_share::make({}, random);
@@ -25,7 +25,7 @@ key_share fresh() {
 TEST_CASE("a share is shown for a second, and forgotten then") {
   constexpr clock::time_point start{};
   int made = 0;
-  const auto make = [&made] { return ++made, fresh(); };
+  const auto make = [&made] { return ++made, fresh_share(); };
   shown_share shares;
   CHECK(shares.deadline() == clock::time_point::max());
   const key_share first = shares.at(start, make);

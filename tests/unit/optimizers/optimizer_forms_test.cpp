@@ -15,18 +15,18 @@ namespace {
 
 using gradient_list = std::vector<std::optional<at::Tensor>>;
 
-const std::vector<std::vector<std::int64_t>> shapes{{37}, {5, 8}, {3, 2, 2, 2}, {0}, {}};
+const std::vector<std::vector<std::int64_t>> form_shapes{{37}, {5, 8}, {3, 2, 2, 2}, {0}, {}};
 
 /// Parameters, and gradients of which now and then one is missing.
-struct source {
-  explicit source(at::ScalarType type = at::kFloat) : of(type) {
-    for (const auto& shape : shapes) params.push_back(values.tensor(shape, of));
+struct gradient_source {
+  explicit gradient_source(at::ScalarType type = at::kFloat) : of(type) {
+    for (const auto& shape : form_shapes) params.push_back(values.tensor(shape, of));
   }
 
   gradient_list gradients(std::uint64_t step) {
     gradient_list made;
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      made.emplace_back(values.tensor(shapes[i], of, true));
+    for (std::size_t i = 0; i < form_shapes.size(); ++i) {
+      made.emplace_back(values.tensor(form_shapes[i], of, true));
       if ((step + i) % 4 == 1) made.back().reset();
     }
     return made;
@@ -74,7 +74,7 @@ TEST_CASE("a new version has the bits of an update in place, and the old one sta
       CAPTURE(name, given, type);
       const optimizer entry = find(name);
       const options chosen = complete(entry, given).value();
-      source from(type);
+      gradient_source from(type);
       std::vector<at::Tensor> params = copies(from.params);
       state kept;
       version now{copies(from.params), {}};
@@ -122,7 +122,7 @@ TEST_CASE("next_version serves an optimizer that has only a step in place") {
   optimizer plain = find("adam");
   plain.next = {};
   const options chosen = complete(plain, {}).value();
-  source from;
+  gradient_source from;
   const gradient_list gradients = from.gradients(1);
   const std::vector<at::Tensor> before = copies(from.params);
   const auto ours = next_version(find("adam"), from.params, gradients, {}, chosen, 1);
@@ -228,12 +228,12 @@ TEST_CASE("a missing gradient leaves its parameter and state alone, whatever the
     CAPTURE(name, given);
     const optimizer entry = find(name);
     const options chosen = complete(entry, given).value();
-    source from;
+    gradient_source from;
     state kept;
     require_step(entry, from.params, from.gradients(2), kept, chosen, 1);
     const std::vector<at::Tensor> before = copies(from.params);
     const state kept_before = copies(kept);
-    require_step(entry, from.params, gradient_list(shapes.size()), kept, chosen, 2);
+    require_step(entry, from.params, gradient_list(form_shapes.size()), kept, chosen, 2);
     require_same(from.params, before);
     testing::require_same(kept, kept_before);
   }

@@ -17,10 +17,10 @@ using namespace troupe::testing;
 namespace {
 
 constexpr std::uint64_t steps = 100;
-const std::vector<std::vector<std::int64_t>> shapes{{37}, {5, 8}, {3, 2, 2, 2}};
+const std::vector<std::vector<std::int64_t>> parity_shapes{{37}, {5, 8}, {3, 2, 2, 2}};
 
 /// One case of tests/parity/make_optimizer_fixture.py and where it led in PyTorch.
-struct run {
+struct parity_run {
   optimizer_case what;
   at::ScalarType type = at::kFloat;
   bool gaps = false;
@@ -29,8 +29,8 @@ struct run {
   std::map<std::pair<std::string, std::size_t>, double> slots;  ///< Weighted sum.
 };
 
-run read_case(const std::string& line) {
-  run made{.what = {}, .text = line, .params = {}, .slots = {}};
+parity_run read_case(const std::string& line) {
+  parity_run made{.what = {}, .text = line, .params = {}, .slots = {}};
   std::istringstream words(line);
   std::string kind, dtype, gradients;
   words >> kind >> made.what.name >> dtype >> gradients;
@@ -48,10 +48,10 @@ run read_case(const std::string& line) {
   return made;
 }
 
-std::vector<run> read_fixture() {
+std::vector<parity_run> read_fixture() {
   std::ifstream file(TROUPE_OPTIMIZERS_FIXTURE);
   REQUIRE(file.good());
-  std::vector<run> runs;
+  std::vector<parity_run> runs;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string kind, slot;
@@ -78,34 +78,34 @@ double weighted_sum(const at::Tensor& tensor) {
 /// How far numbers may be apart, as a share of the larger of 1 and the expected one. PyTorch rounds
 /// between its operators, where our kernels fuse. Muon's iterations run in bf16, whose rounding
 /// depends on how the CPU multiplies matrices.
-double tolerance(const run& of) {
+double tolerance(const parity_run& of) {
   if (of.what.name == "muon" && of.what.chosen.find("orthogonal") == of.what.chosen.end())
     return 2e-2;
   return of.type == at::kFloat ? 2e-5 : 1e-12;
 }
 
-void check_near(const run& of, double ours, double expected, double terms) {
+void check_near(const parity_run& of, double ours, double expected, double terms) {
   CAPTURE(ours, expected);
   CHECK(std::abs(ours - expected) <= tolerance(of) * std::max(1.0, std::abs(expected)) * terms);
 }
 
-void replay(const run& of) {
+void replay(const parity_run& of) {
   CAPTURE(of.text);
   const optimizer entry = find(of.what.name);
   const options chosen = complete(entry, of.what.chosen).value();
   numbers source(7);
   std::vector<at::Tensor> params;
-  for (const auto& shape : shapes) params.push_back(source.tensor(shape, of.type));
+  for (const auto& shape : parity_shapes) params.push_back(source.tensor(shape, of.type));
   state kept;
   for (std::uint64_t step = 1; step <= steps; ++step) {
     std::vector<std::optional<at::Tensor>> gradients;
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      gradients.emplace_back(source.tensor(shapes[i], of.type, of.gaps));
+    for (std::size_t i = 0; i < parity_shapes.size(); ++i) {
+      gradients.emplace_back(source.tensor(parity_shapes[i], of.type, of.gaps));
       if (of.gaps && (step + 2 * i) % 5 == 1) gradients.back().reset();
     }
     REQUIRE(entry.step(params, gradients, kept, chosen, step));
   }
-  REQUIRE(of.params.size() == shapes.size());
+  REQUIRE(of.params.size() == parity_shapes.size());
   for (const auto& [index, expected] : of.params) {
     CAPTURE(index);
     const at::Tensor flat = params[index].flatten().to(at::kDouble);
@@ -124,9 +124,9 @@ void replay(const run& of) {
 }  // namespace
 
 TEST_CASE("after 100 steps every optimizer is where PyTorch's, or the paper's, is") {
-  const std::vector<run> runs = read_fixture();
+  const std::vector<parity_run> runs = read_fixture();
   std::set<std::string> seen;
-  for (const run& each : runs) {
+  for (const parity_run& each : runs) {
     replay(each);
     seen.insert(each.what.name);
   }

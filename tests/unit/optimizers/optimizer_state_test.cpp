@@ -13,7 +13,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-const std::vector<std::vector<std::int64_t>> shapes{{37}, {5, 8}, {3, 2, 2, 2}};
+const std::vector<std::vector<std::int64_t>> state_shapes{{37}, {5, 8}, {3, 2, 2, 2}};
 const std::vector<std::string> names{"conv.weight", "fc.weight", "fc.bias"};
 
 void run(const optimizer& entry, const options& chosen, std::vector<at::Tensor>& params,
@@ -21,8 +21,8 @@ void run(const optimizer& entry, const options& chosen, std::vector<at::Tensor>&
   for (std::uint64_t step = first; step <= last; ++step) {
     numbers values(step);
     std::vector<std::optional<at::Tensor>> gradients;
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      gradients.emplace_back(values.tensor(shapes[i], params[i].scalar_type()));
+    for (std::size_t i = 0; i < state_shapes.size(); ++i) {
+      gradients.emplace_back(values.tensor(state_shapes[i], params[i].scalar_type()));
       if ((step + i) % 3 == 0) gradients.back().reset();
     }
     REQUIRE(entry.step(params, gradients, kept, chosen, step));
@@ -32,7 +32,7 @@ void run(const optimizer& entry, const options& chosen, std::vector<at::Tensor>&
 std::vector<at::Tensor> fresh_params() {
   numbers values(100);
   std::vector<at::Tensor> made;
-  for (const auto& shape : shapes) made.push_back(values.tensor(shape, at::kFloat));
+  for (const auto& shape : state_shapes) made.push_back(values.tensor(shape, at::kFloat));
   return made;
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("PyTorch's state of sgd, adam and adamw is taken over, and given back"
     const named_tensors loaded = read(file);
     for (const auto& [tensor_name, tensor] : loaded) theirs[tensor_name] = tensor.clone();
 
-    auto kept = from_torch(loaded, shapes.size());
+    auto kept = from_torch(loaded, state_shapes.size());
     REQUIRE(kept);
     const named_tensors back = to_torch(*kept);
     std::size_t states = 0;
@@ -115,19 +115,19 @@ TEST_CASE("PyTorch's state of sgd, adam and adamw is taken over, and given back"
     const options chosen = complete(entry, given).value();
     numbers values(7);
     std::vector<at::Tensor> params;
-    for (std::size_t i = 0; i < shapes.size(); ++i)
-      static_cast<void>(values.tensor(shapes[i], at::kFloat));
-    for (std::size_t i = 0; i < shapes.size(); ++i)
+    for (std::size_t i = 0; i < state_shapes.size(); ++i)
+      static_cast<void>(values.tensor(state_shapes[i], at::kFloat));
+    for (std::size_t i = 0; i < state_shapes.size(); ++i)
       params.push_back(theirs.at("param." + std::to_string(i)).clone());
     for (std::uint64_t step = 1; step <= 5; ++step) {
       std::vector<std::optional<at::Tensor>> gradients;
-      for (std::size_t i = 0; i < shapes.size(); ++i) {
-        gradients.emplace_back(values.tensor(shapes[i], at::kFloat, true));
+      for (std::size_t i = 0; i < state_shapes.size(); ++i) {
+        gradients.emplace_back(values.tensor(state_shapes[i], at::kFloat, true));
         if ((step + 2 * i) % 5 == 1) gradients.back().reset();
       }
       if (step > 3) REQUIRE(entry.step(params, gradients, *kept, chosen, step));
     }
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
+    for (std::size_t i = 0; i < state_shapes.size(); ++i) {
       const at::Tensor later = theirs.at("later." + std::to_string(i));
       if (name == "sgd")
         CHECK(same_bits(params[i], later));

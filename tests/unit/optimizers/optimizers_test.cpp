@@ -6,21 +6,18 @@
 #include <limits>
 
 #include "optimizers/optimizer.hpp"
+#include "tests/unit/optimizers/sgd_options.hpp"
 
 using namespace troupe;
 using namespace troupe::optimizers;
 using Catch::Matchers::ContainsSubstring;
+using troupe::testing::sgd_entry;
+using troupe::testing::with;
 
 namespace {
 
-const optimizer sgd = built_in().find("sgd").value();
-
-options with(const options& given) {
-  return complete(sgd, given).value();
-}
-
 std::string complaint(const options& given) {
-  const auto completed = complete(sgd, given);
+  const auto completed = complete(sgd_entry, given);
   REQUIRE_FALSE(completed.has_value());
   CHECK(completed.error().code == errc::bad_config);
   return completed.error().text;
@@ -31,7 +28,7 @@ std::string complaint(std::vector<at::Tensor> params,
                       const std::vector<std::optional<at::Tensor>>& gradients, state kept = {}) {
   std::vector<at::Tensor> before;
   for (const auto& param : params) before.push_back(param.clone());
-  const auto stepped = sgd.step(params, gradients, kept, with({{"momentum", 0.9}}), 1);
+  const auto stepped = sgd_entry.step(params, gradients, kept, with({{"momentum", 0.9}}), 1);
   REQUIRE_FALSE(stepped.has_value());
   CHECK(stepped.error().code == errc::bad_config);
   for (std::size_t i = 0; i < params.size(); ++i) CHECK(params[i].equal(before[i]));
@@ -47,7 +44,7 @@ TEST_CASE("the registry knows the built-in optimizers and those that a user adds
         error{errc::bad_config,
               "no optimizer called 'adem'; known optimizers: adadelta, adagrad, adam, adamax, "
               "adamw, lamb, lion, muon, nadam, qhm, radam, rmsprop, rprop, sgd"});
-  optimizer mine = sgd;
+  optimizer mine = sgd_entry;
   mine.name = "mine";
   names.add(mine);
   CHECK(names.find("mine").has_value());
@@ -83,7 +80,7 @@ TEST_CASE("an option out of range is refused with its name, value and range") {
   CHECK_THAT(complaint({{"dampening", -1e300}}), ContainsSubstring("any finite f32"));
   CHECK_THAT(complaint({{"nesterov", 0.5}}),
              ContainsSubstring("nesterov = 0.5 is out of range: 0 or 1"));
-  for (const auto& [name, value] : sgd.defaults)
+  for (const auto& [name, value] : sgd_entry.defaults)
     CHECK_THAT(complaint({{name, std::numeric_limits<double>::quiet_NaN()}}),
                ContainsSubstring(name + " = nan is out of range"));
 }
@@ -99,11 +96,11 @@ TEST_CASE("nesterov needs momentum and no dampening") {
 TEST_CASE("a step refuses options that were not completed") {
   std::vector<at::Tensor> params{at::ones({2})};
   state kept;
-  CHECK_THAT(sgd.step(params, {at::ones({2})}, kept, {{"lr", 0.1}}, 1).error().text,
+  CHECK_THAT(sgd_entry.step(params, {at::ones({2})}, kept, {{"lr", 0.1}}, 1).error().text,
              ContainsSubstring("option 'momentum' is missing"));
   options extra = with({});
   extra["beta"] = 1;
-  CHECK_THAT(sgd.step(params, {at::ones({2})}, kept, extra, 1).error().text,
+  CHECK_THAT(sgd_entry.step(params, {at::ones({2})}, kept, extra, 1).error().text,
              ContainsSubstring("has no option 'beta'"));
 }
 
@@ -121,7 +118,7 @@ TEST_CASE("gradients that do not fit are refused before anything changes") {
         "optimizer 'sgd': parameter 0 has dtype Long, which is not floating point");
   std::vector<at::Tensor> undefined(1);
   state kept;
-  CHECK_THAT(sgd.step(undefined, {one}, kept, with({}), 1).error().text,
+  CHECK_THAT(sgd_entry.step(undefined, {one}, kept, with({}), 1).error().text,
              ContainsSubstring("parameter 0 is undefined"));
 }
 
@@ -140,13 +137,13 @@ TEST_CASE("a missing gradient leaves its parameter and state alone") {
   const at::Tensor change = at::ones({3});
   state kept;
   const options chosen = with({{"lr", 0.5}, {"momentum", 0.5}});
-  REQUIRE(sgd.step(params, {change, std::nullopt, at::Tensor()}, kept, chosen, 1));
+  REQUIRE(sgd_entry.step(params, {change, std::nullopt, at::Tensor()}, kept, chosen, 1));
   CHECK(params[0].equal(at::ones({3}).mul(0.5)));
   CHECK(params[1].equal(at::ones({3})));
   CHECK(params[2].equal(at::ones({3})));
   CHECK_FALSE(kept["momentum_buffer"][1].defined());
   const at::Tensor buffer = kept["momentum_buffer"][0].clone();
-  REQUIRE(sgd.step(params, {std::nullopt, change, std::nullopt}, kept, chosen, 2));
+  REQUIRE(sgd_entry.step(params, {std::nullopt, change, std::nullopt}, kept, chosen, 2));
   CHECK(params[0].equal(at::ones({3}).mul(0.5)));
   CHECK(kept["momentum_buffer"][0].equal(buffer));
   CHECK(kept["momentum_buffer"][1].equal(change));
@@ -155,7 +152,7 @@ TEST_CASE("a missing gradient leaves its parameter and state alone") {
 TEST_CASE("without momentum no state appears") {
   std::vector<at::Tensor> params{at::ones({3})};
   state kept;
-  REQUIRE(sgd.step(params, {at::ones({3})}, kept, with({{"lr", 1}}), 1));
+  REQUIRE(sgd_entry.step(params, {at::ones({3})}, kept, with({{"lr", 1}}), 1));
   CHECK(kept.empty());
   CHECK(params[0].equal(at::zeros({3})));
 }

@@ -83,7 +83,7 @@ class fixture {
   std::map<std::string, std::string> values_;
 };
 
-bool same_bits(const at::Tensor& left, const at::Tensor& right) {
+bool same_values(const at::Tensor& left, const at::Tensor& right) {
   const at::Tensor a = left.contiguous(), b = right.contiguous();
   return a.nbytes() == b.nbytes() &&
          std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
@@ -108,12 +108,12 @@ TEST_CASE("sgd does to the bit what torch.optim.SGD did in Python") {
       REQUIRE(sgd.step(params, gradients, kept, complete(sgd, run.chosen).value(), step));
       for (std::size_t i = 0; i < params.size(); ++i) {
         CAPTURE(run.name, step, i);
-        CHECK(same_bits(params[i], read.tensor("expected " + run.name + number, run.dtype, i)));
+        CHECK(same_values(params[i], read.tensor("expected " + run.name + number, run.dtype, i)));
       }
     }
     if (run.chosen.contains("momentum"))
       for (std::size_t i = 0; i < params.size(); ++i)
-        CHECK(
-            same_bits(kept["momentum_buffer"][i], read.tensor("buffer " + run.name, run.dtype, i)));
+        CHECK(same_values(kept["momentum_buffer"][i],
+                          read.tensor("buffer " + run.name, run.dtype, i)));
   }
 }

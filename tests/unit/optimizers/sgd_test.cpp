@@ -16,20 +16,17 @@
 #include <limits>
 
 #include "optimizers/optimizer.hpp"
+#include "tests/unit/optimizers/sgd_options.hpp"
 
 using namespace troupe;
 using namespace troupe::optimizers;
 using Catch::Matchers::ContainsSubstring;
+using troupe::testing::sgd_entry;
+using troupe::testing::with;
 
 namespace {
 
-const optimizer sgd = built_in().find("sgd").value();
-
-options with(const options& given) {
-  return complete(sgd, given).value();
-}
-
-bool same_bits(const at::Tensor& left, const at::Tensor& right) {
+bool equal_bits(const at::Tensor& left, const at::Tensor& right) {
   if (left.sizes() != right.sizes() || left.scalar_type() != right.scalar_type()) return false;
   const at::Tensor a = left.detach().contiguous(), b = right.detach().contiguous();
   return a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
@@ -59,12 +56,12 @@ std::vector<options> combinations() {
       for (const double decay : {0.0, 1e-2})
         for (const double nesterov : {0.0, 1.0})
           for (const double maximize : {0.0, 1.0})
-            if (auto good = complete(sgd, {{"lr", 0.037},
-                                           {"momentum", momentum},
-                                           {"dampening", dampening},
-                                           {"weight_decay", decay},
-                                           {"nesterov", nesterov},
-                                           {"maximize", maximize}}))
+            if (auto good = complete(sgd_entry, {{"lr", 0.037},
+                                                 {"momentum", momentum},
+                                                 {"dampening", dampening},
+                                                 {"weight_decay", decay},
+                                                 {"nesterov", nesterov},
+                                                 {"maximize", maximize}}))
               all.push_back(*good);
   return all;
 }
@@ -126,11 +123,11 @@ void compare(at::ScalarType type, const options& chosen, const layout& of_param,
       gradients.emplace_back(gradient);
       reference(theirs[i], gradient, buffers[i], chosen);
     }
-    REQUIRE(sgd.step(ours, gradients, kept, chosen, step));
+    REQUIRE(sgd_entry.step(ours, gradients, kept, chosen, step));
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       CAPTURE(step, i, chosen, type);
-      REQUIRE(same_bits(ours[i], theirs[i]));
-      if (buffers[i].defined()) REQUIRE(same_bits(kept["momentum_buffer"][i], buffers[i]));
+      REQUIRE(equal_bits(ours[i], theirs[i]));
+      if (buffers[i].defined()) REQUIRE(equal_bits(kept["momentum_buffer"][i], buffers[i]));
     }
   }
 }
@@ -176,8 +173,8 @@ TEST_CASE("large tensors equal torch's operators, which cut them into parallel p
   for (std::uint64_t step = 1; step <= 3; ++step) {
     const at::Tensor gradient = numbers.draw({70003});
     reference(theirs, gradient, buffer, chosen);
-    REQUIRE(sgd.step(ours, {gradient}, kept, chosen, step));
-    CHECK(same_bits(ours[0], theirs));
+    REQUIRE(sgd_entry.step(ours, {gradient}, kept, chosen, step));
+    CHECK(equal_bits(ours[0], theirs));
   }
 }
 
@@ -191,9 +188,9 @@ TEST_CASE("an expanded gradient and a buffer of another layout are brought to th
   state kept{{"momentum_buffer", {buffer.clone()}}};
   const at::Tensor gradient = numbers.draw({3, 1, 1}).expand({4, 3, 5, 2});
   reference(theirs, gradient, buffer, chosen);
-  REQUIRE(sgd.step(ours, {gradient}, kept, chosen, 1));
-  CHECK(same_bits(ours[0], theirs));
-  CHECK(same_bits(kept["momentum_buffer"][0], buffer));
+  REQUIRE(sgd_entry.step(ours, {gradient}, kept, chosen, 1));
+  CHECK(equal_bits(ours[0], theirs));
+  CHECK(equal_bits(kept["momentum_buffer"][0], buffer));
   CHECK(kept["momentum_buffer"][0].strides() == ours[0].strides());
 }
 
@@ -202,7 +199,7 @@ TEST_CASE("a sparse gradient is applied as torch does") {
   const at::Tensor sparse = at::sparse_coo_tensor(where, at::ones({1, 3}), {4, 3}, at::kFloat);
   std::vector<at::Tensor> params{at::ones({4, 3})};
   state kept;
-  REQUIRE(sgd.step(params, {sparse}, kept, with({{"lr", 1}}), 1));
+  REQUIRE(sgd_entry.step(params, {sparse}, kept, with({{"lr", 1}}), 1));
   CHECK(params[0].sum().item<float>() == 9);
 }
 
@@ -212,7 +209,7 @@ TEST_CASE("a backward that still needs the old parameters fails after a step") {
   std::vector<at::Tensor> params{param};
   state kept;
   const auto version = param._version();
-  REQUIRE(sgd.step(params, {at::ones({3})}, kept, with({{"lr", 0.5}}), 1));
+  REQUIRE(sgd_entry.step(params, {at::ones({3})}, kept, with({{"lr", 0.5}}), 1));
   CHECK(param._version() == version + 1);
   CHECK(param.is_leaf());
   CHECK(param.requires_grad());
@@ -227,7 +224,7 @@ TEST_CASE("what torch throws becomes an error that names step and parameter") {
   }();
   std::vector<at::Tensor> params{at::ones({3}), frozen};
   state kept;
-  const auto stepped = sgd.step(params, {at::ones({3}), at::ones({3})}, kept, with({}), 4);
+  const auto stepped = sgd_entry.step(params, {at::ones({3}), at::ones({3})}, kept, with({}), 4);
   REQUIRE_FALSE(stepped.has_value());
   CHECK(stepped.error().code == errc::handler_failed);
   CHECK_THAT(stepped.error().text, ContainsSubstring("step 4, parameter 1: "));

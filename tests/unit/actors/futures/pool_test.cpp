@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto patience = 60s;
+constexpr auto pool_patience = 60s;
 
 // ThreadSanitizer's shadow stack holds 65,536 frames.
 #ifdef __SANITIZE_THREAD__
@@ -123,16 +123,16 @@ TEST_CASE("a waiting pool thread does the work that comes meanwhile") {
   std::promise<int> answered;
   for (int i = 0; i < 100; ++i) on.post([] {});
   on.post([&answered] { answered.set_value(1); });
-  CHECK(answered.get_future().wait_for(patience) == std::future_status::ready);
+  CHECK(answered.get_future().wait_for(pool_patience) == std::future_status::ready);
   outside.set(9);
-  CHECK(waits.get(patience) == 9);
+  CHECK(waits.get(pool_patience) == 9);
 }
 
 TEST_CASE("a wait in a pool's thread ends at its deadline") {
   pool on({.threads = 1});
   promise<int> never;
   const auto waits = on.fork([&] { return never.future().get(5ms); });
-  CHECK(waits.get(patience).error().code == errc::timed_out);
+  CHECK(waits.get(pool_patience).error().code == errc::timed_out);
 }
 
 TEST_CASE("cancelled work does not begin") {
@@ -183,7 +183,7 @@ TEST_CASE("threads start with the hook and sleep when idle") {
     std::vector<future<int>> many;
     many.reserve(20);
     for (int i = 0; i < 20; ++i) many.push_back(on.fork([i] { return i; }));
-    CHECK(all(many).get(patience)->size() == 20);
+    CHECK(all(many).get(pool_patience)->size() == 20);
   }
   CHECK(started >= 1);
 }

@@ -17,12 +17,12 @@
 namespace troupe::actors {
 namespace {
 
-constexpr auto never = std::chrono::steady_clock::time_point::max();
+constexpr auto never_due = std::chrono::steady_clock::time_point::max();
 
-struct item {
+struct watched_item {
   std::atomic<int> taken = 0;
 };
-using table = request_table<item>;
+using watched_table = request_table<watched_item>;
 
 /// Ends once, as an actor does: who attaches later is told at once.
 class mortal {
@@ -68,20 +68,20 @@ TEST_CASE("no request stays behind that is sent while its target ends") {
   constexpr int senders = 2;
   constexpr int requests_each = 4;
   constexpr watched_targets::tag where = 64;  // as if each target had the address of the last one
-  table requests([](item*) {});
+  watched_table requests([](watched_item*) {});
   watched_targets watched;
-  std::vector<item> items(senders * requests_each);
+  std::vector<watched_item> items(senders * requests_each);
   mortal* target = nullptr;
   std::barrier gate(senders + 1);
   const auto ended = [&] {
     watched.remove(where);
-    requests.take_tagged(where, [](item* each) { ++each->taken; });
+    requests.take_tagged(where, [](watched_item* each) { ++each->taken; });
   };
   const auto send = [&](int from) {
     for (int round = 0; round < rounds; ++round) {
       gate.arrive_and_wait();
       for (int i = 0; i < requests_each; ++i) {
-        requests.put(&items[static_cast<std::size_t>(from * requests_each + i)], where, never);
+        requests.put(&items[static_cast<std::size_t>(from * requests_each + i)], where, never_due);
         if (watched.add(where)) target->attach(ended);
       }
       gate.arrive_and_wait();

@@ -34,7 +34,7 @@ using namespace troupe::actors;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
-constexpr auto patience = 60s;
+constexpr auto intruders_patience = 60s;
 
 struct stage_set {
   ~stage_set() {
@@ -58,7 +58,7 @@ struct stage_set {
 
   template <class T, class Handle, class Message>
   result<T> answer(const Handle& from, Message what) {
-    return ask.request<T>(from, std::move(what), patience).get(patience);
+    return ask.request<T>(from, std::move(what), intruders_patience).get(intruders_patience);
   }
   /// Checks that a request is refused with this code and these words.
   template <class T, class Handle, class Message>
@@ -76,10 +76,10 @@ struct stage_set {
   std::vector<caf::actor> here;
 };
 
-const engine::worker_id first{1};
+const engine::worker_id first_worker{1};
 
 apply_pushes order_of(std::uint64_t version) {
-  return {{version}, {first}, {1}, {{0}}};
+  return {{version}, {first_worker}, {1}, {{0}}};
 }
 
 push_gradients push_of(engine::worker_id worker, std::uint64_t sequence) {
@@ -91,16 +91,17 @@ push_gradients push_of(engine::worker_id worker, std::uint64_t sequence) {
 TEST_CASE("a shard without a coordinator refuses orders and pushes, and still answers pulls") {
   stage_set world;
   const auto shard = world.shard();
-  world.refused<acknowledged>(shard, admit_worker{first}, errc::not_admitted,
+  world.refused<acknowledged>(shard, admit_worker{first_worker}, errc::not_admitted,
                               "before its coordinator");
-  world.refused<void>(shard, expel_worker{first}, errc::not_admitted, "before its coordinator");
-  world.refused<void>(shard, order_of(1), errc::not_admitted, "before its coordinator");
-  world.refused<void>(shard, refuse_push{{first, 1}, errc::stale, ""}, errc::not_admitted,
+  world.refused<void>(shard, expel_worker{first_worker}, errc::not_admitted,
                       "before its coordinator");
-  world.refused<pushed>(shard, push_of(first, 1), errc::not_admitted, "no coordinator");
-  caf::anon_send(shard, expel_worker{first});
+  world.refused<void>(shard, order_of(1), errc::not_admitted, "before its coordinator");
+  world.refused<void>(shard, refuse_push{{first_worker, 1}, errc::stale, ""}, errc::not_admitted,
+                      "before its coordinator");
+  world.refused<pushed>(shard, push_of(first_worker, 1), errc::not_admitted, "no coordinator");
+  caf::anon_send(shard, expel_worker{first_worker});
   caf::anon_send(shard, order_of(1));
-  caf::anon_send(shard, refuse_push{{first, 1}, errc::stale, ""});
+  caf::anon_send(shard, refuse_push{{first_worker, 1}, errc::stale, ""});
   caf::anon_send(shard, shard_updated{});
   caf::anon_send(shard, values_ready{});
   CHECK(world.answer<pulled>(shard, pull_parameters{{}, std::nullopt})->version.value == 0);
@@ -110,21 +111,21 @@ TEST_CASE("a shard obeys the coordinator that connected it, and nobody else") {
   stage_set world;
   const auto shard = world.shard();
   const auto coordinator = world.coordinator(shard);
-  auto client =
-      parameter_client::join(world.system, world.ask, coordinator, {.deadline = patience});
+  auto client = parameter_client::join(world.system, world.ask, coordinator,
+                                       {.deadline = intruders_patience});
   REQUIRE(client);
   const auto as_coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator);
   world.refused<shard_directory>(shard, connect_shard{0, as_coordinator}, errc::bad_config, "once");
   world.refused<acknowledged>(shard, admit_worker{{7}}, errc::not_admitted, "not its coordinator");
-  world.refused<void>(shard, expel_worker{first}, errc::not_admitted, "not its coordinator");
+  world.refused<void>(shard, expel_worker{first_worker}, errc::not_admitted, "not its coordinator");
   world.refused<void>(shard, order_of(1), errc::not_admitted, "not its coordinator");
-  world.refused<void>(shard, refuse_push{{first, 1}, errc::stale, ""}, errc::not_admitted,
+  world.refused<void>(shard, refuse_push{{first_worker, 1}, errc::stale, ""}, errc::not_admitted,
                       "not its coordinator");
-  caf::anon_send(shard, expel_worker{first});  // nobody sends it
+  caf::anon_send(shard, expel_worker{first_worker});  // nobody sends it
   caf::anon_send(shard, order_of(1));
   world.refused<pushed>(shard, push_of({7}, 1), errc::not_admitted, "no member");
-  REQUIRE((*client)->push({{"a", at::ones({3})}}, {0}).get(patience));
-  const auto fresh = (*client)->refresh().get(patience);
+  REQUIRE((*client)->push({{"a", at::ones({3})}}, {0}).get(intruders_patience));
+  const auto fresh = (*client)->refresh().get(intruders_patience);
   REQUIRE(fresh);
   CHECK(fresh->version.value == 1);
   CHECK(at::equal(fresh->values.at(0).values, at::full({3}, -1.0)));
@@ -146,11 +147,11 @@ TEST_CASE(
   const auto shard = world.shard();
   caf::scoped_actor coordinator(world.system);
   coordinator
-      ->request(shard, patience,
+      ->request(shard, intruders_patience,
                 connect_shard{0, caf::actor_cast<caf::strong_actor_ptr>(coordinator)})
       .receive([](const shard_directory&) {}, [](const caf::error&) { FAIL(); });
   coordinator->monitor(shard);
-  coordinator->send(shard, apply_pushes{{1}, {first}, {}, {}});
+  coordinator->send(shard, apply_pushes{{1}, {first_worker}, {}, {}});
   error why;
   coordinator->receive([&](const caf::down_msg& down) { why = from_caf(down.reason); });
   CHECK(why.code == errc::bad_frame);
@@ -161,12 +162,12 @@ TEST_CASE("a coordinator hears of a shard from that shard alone") {
   stage_set world;
   const auto shard = world.shard();
   const auto coordinator = world.coordinator(shard, 2);
-  auto client =
-      parameter_client::join(world.system, world.ask, coordinator, {.deadline = patience});
+  auto client = parameter_client::join(world.system, world.ask, coordinator,
+                                       {.deadline = intruders_patience});
   REQUIRE(client);
   for (const std::uint32_t which : {0U, 1U, ~0U})
-    CHECK(
-        world.answer<void>(coordinator, staged_push{which, {{first, 1}, {0}}, errc::bad_data, ""}));
+    CHECK(world.answer<void>(coordinator,
+                             staged_push{which, {{first_worker, 1}, {0}}, errc::bad_data, ""}));
   const auto report = world.answer<coordinator_report>(coordinator, read_coordinator{});
   REQUIRE(report);
   CHECK(report->applied + report->refused + report->discarded == 0);
@@ -183,11 +184,11 @@ TEST_CASE("a worker joins once, and a coordinator's report waits until it has le
   world.refused<joined>(coordinator, join_server{1, as_worker}, errc::bad_config, "already");
   world.refused<joined>(coordinator, join_server{1, {}}, errc::bad_config, "presence");
   const auto nobody =
-      world.ask.request<coordinator_report>(coordinator, read_coordinator{0}, patience);
+      world.ask.request<coordinator_report>(coordinator, read_coordinator{0}, intruders_patience);
   CHECK(world.answer<coordinator_report>(coordinator, read_coordinator{1})->members == 1);
   CHECK_FALSE(nobody.ready());
   REQUIRE(world.answer<acknowledged>(coordinator, leave_server{in->worker}));
-  const auto report = nobody.get(patience);
+  const auto report = nobody.get(intruders_patience);
   REQUIRE(report);
   CHECK(report->members == 0);
   REQUIRE(world.answer<joined>(coordinator, join_server{1, as_worker}));  // as another member
@@ -203,13 +204,13 @@ TEST_CASE("what a worker repeats or asks for is bounded") {
   REQUIRE(in);
   std::vector<future<pushed>> same;
   for (int i = 0; i < 16; ++i)
-    same.push_back(world.ask.request<pushed>(shard, push_of(in->worker, 1), patience));
+    same.push_back(world.ask.request<pushed>(shard, push_of(in->worker, 1), intruders_patience));
   world.refused<pushed>(shard, push_of(in->worker, 1), errc::bad_frame, "repeated too often");
   for (const auto& each : same) CHECK_FALSE(each.ready());
   world.refused<pulled>(shard, pull_parameters{{0, 0}, std::nullopt}, errc::bad_data,
                         "2 parameters");
   REQUIRE(world.answer<acknowledged>(coordinator, leave_server{in->worker}));
-  for (const auto& each : same) CHECK(each.get(patience).error().code == errc::cancelled);
+  for (const auto& each : same) CHECK(each.get(intruders_patience).error().code == errc::cancelled);
 }
 
 TEST_CASE("a host refuses orders for what cannot be, and builds what can") {

@@ -97,7 +97,7 @@ std::vector<owned_parameter> parameters() {
   return all;
 }
 
-tensors gradients(const std::vector<owned_parameter>& of, std::uint64_t seed) {
+tensors gradients_of(const std::vector<owned_parameter>& of, std::uint64_t seed) {
   const auto random = at::detail::createCPUGenerator(seed);
   tensors all;
   for (const auto& each : of) {
@@ -139,7 +139,7 @@ named_values trained(const batch_limits& most, const messages::limits& bounds,
   REQUIRE(first);
   take(known, *first);
   for (std::uint64_t step = 1; step <= 3; ++step) {
-    const auto fresh = (*client)->push_pull(gradients(all, step)).get();
+    const auto fresh = (*client)->push_pull(gradients_of(all, step)).get();
     REQUIRE(fresh);
     take(known, *fresh);
   }

@@ -318,6 +318,20 @@ TEST_CASE("an all-gather ends when every rank's part is there, once") {
   CHECK(stale.error().code == errc::stale);
 }
 
+TEST_CASE("an all-gather whose rank is gone fails, and so does what begins after it") {
+  all_gather_core idle(0, 2);
+  CHECK(idle.lost(1));
+  const auto late = idle.sent(key(1));
+  REQUIRE_FALSE(late);
+  CHECK(late.error().code == errc::peer_lost);
+  all_gather_core core(0, 3);
+  REQUIRE(core.sent(key(1)));
+  const auto told = core.lost(2);
+  REQUIRE_FALSE(told);
+  CHECK(told.error().code == errc::peer_lost);
+  CHECK(told.error().text.find("replica 2 of it is gone") != std::string::npos);
+}
+
 TEST_CASE("a rank that is gone ends what waits for it, and nothing begins after it") {
   all_reduce_core idle(0, 2, {});
   CHECK(idle.lost(1));

@@ -23,7 +23,7 @@ using Catch::Matchers::ContainsSubstring;
 using troupe::errc;
 using troupe::tests::scratch_folder;
 
-const fs::path fake = TROUPE_FAKE_NCCL;
+const fs::path fake_library = TROUPE_FAKE_NCCL;
 
 /// A setting of the environment while this lives.
 class variable {
@@ -41,7 +41,7 @@ class variable {
 fs::path installed_in(const fs::path& site) {
   const fs::path folder = site / "nvidia" / "nccl" / "lib";
   fs::create_directories(folder);
-  fs::copy_file(fake, folder / "libnccl.so.2");
+  fs::copy_file(fake_library, folder / "libnccl.so.2");
   return folder / "libnccl.so.2";
 }
 
@@ -55,13 +55,13 @@ std::string refusal(const nccl::search& places) {
 }
 
 TEST_CASE("NCCL is loaded from the file or the folder that a setting names") {
-  const auto by_file = nccl::load({.named = fake}, nccl::reach::network);
+  const auto by_file = nccl::load({.named = fake_library}, nccl::reach::network);
   REQUIRE(by_file);
-  CHECK((*by_file)->path == fake);
+  CHECK((*by_file)->path == fake_library);
   CHECK((*by_file)->version == 22809);
-  const auto by_folder = nccl::load({.named = fake.parent_path()}, nccl::reach::network);
+  const auto by_folder = nccl::load({.named = fake_library.parent_path()}, nccl::reach::network);
   REQUIRE(by_folder);
-  CHECK((*by_folder)->path == fake);
+  CHECK((*by_folder)->path == fake_library);
 }
 
 TEST_CASE("a setting wins over pip's NCCL, and that over the loader's") {
@@ -71,17 +71,17 @@ TEST_CASE("a setting wins over pip's NCCL, and that over the loader's") {
   REQUIRE(pip);
   CHECK((*pip)->path == pips);
   const auto named =
-      nccl::load({.named = fake, .site_packages = {site.path()}}, nccl::reach::network);
+      nccl::load({.named = fake_library, .site_packages = {site.path()}}, nccl::reach::network);
   REQUIRE(named);
-  CHECK((*named)->path == fake);
+  CHECK((*named)->path == fake_library);
 }
 
 TEST_CASE("the loader's NCCL is taken where nothing else is there") {
   const scratch_folder site;  // without an NCCL
-  const auto loaded = nccl::load({.site_packages = {site.path()}, .loader_name = fake.c_str()},
-                                 nccl::reach::network);
+  const auto loaded = nccl::load(
+      {.site_packages = {site.path()}, .loader_name = fake_library.c_str()}, nccl::reach::network);
   REQUIRE(loaded);
-  CHECK((*loaded)->path == fake);
+  CHECK((*loaded)->path == fake_library);
 }
 
 TEST_CASE("a setting that names nothing is refused, whatever else is installed") {
@@ -104,7 +104,8 @@ TEST_CASE("an NCCL that is half installed says so, and nothing else is taken") {
   const fs::path library = installed_in(site.path());
   SECTION("without its library") {
     fs::remove(library);
-    const std::string line = refusal({.site_packages = {site.path()}, .loader_name = fake.c_str()});
+    const std::string line =
+        refusal({.site_packages = {site.path()}, .loader_name = fake_library.c_str()});
     CHECK_THAT(line, ContainsSubstring("NCCL is half installed: " +
                                        (site.path() / "nvidia" / "nccl").string()));
     CHECK_THAT(line, ContainsSubstring("--force-reinstall"));
@@ -112,14 +113,16 @@ TEST_CASE("an NCCL that is half installed says so, and nothing else is taken") {
   SECTION("with a library that was cut off") {
     const auto bytes = fs::file_size(library);
     fs::resize_file(library, GENERATE(1, 2, 3) * bytes / 4);
-    const std::string line = refusal({.site_packages = {site.path()}, .loader_name = fake.c_str()});
+    const std::string line =
+        refusal({.site_packages = {site.path()}, .loader_name = fake_library.c_str()});
     CHECK_THAT(
         line, ContainsSubstring("NCCL cannot be loaded: " + library.string() + " is incomplete: "));
     CHECK_THAT(line, ContainsSubstring("--force-reinstall"));
   }
   SECTION("with a library that is empty") {
     fs::resize_file(library, 0);
-    const std::string line = refusal({.site_packages = {site.path()}, .loader_name = fake.c_str()});
+    const std::string line =
+        refusal({.site_packages = {site.path()}, .loader_name = fake_library.c_str()});
     CHECK_THAT(line, ContainsSubstring(library.string() + ": file too short"));
   }
 }
@@ -127,17 +130,17 @@ TEST_CASE("an NCCL that is half installed says so, and nothing else is taken") {
 TEST_CASE("an NCCL that is too old, or of another generation, is refused by its version") {
   SECTION("too old") {
     const variable version("FAKE_NCCL_VERSION", "21405");
-    CHECK_THAT(refusal({.named = fake}),
-               ContainsSubstring("NCCL 2.14.5 in " + fake.string() +
+    CHECK_THAT(refusal({.named = fake_library}),
+               ContainsSubstring("NCCL 2.14.5 in " + fake_library.string() +
                                  " is too old: 2.18.0 or newer is needed"));
   }
   SECTION("so old that its version is written in another way") {
     const variable version("FAKE_NCCL_VERSION", "2708");
-    CHECK_THAT(refusal({.named = fake}), ContainsSubstring("NCCL 2.7.8 in"));
+    CHECK_THAT(refusal({.named = fake_library}), ContainsSubstring("NCCL 2.7.8 in"));
   }
   SECTION("of a generation that nobody knows yet") {
     const variable version("FAKE_NCCL_VERSION", "30000");
-    CHECK_THAT(refusal({.named = fake}), ContainsSubstring("NCCL 3.0.0 in"));
+    CHECK_THAT(refusal({.named = fake_library}), ContainsSubstring("NCCL 3.0.0 in"));
   }
 }
 
@@ -153,9 +156,9 @@ TEST_CASE("a library that is no NCCL is refused") {
 
 TEST_CASE("inside a machine NCCL's sockets keep to loopback, whatever the environment says") {
   const variable interface("NCCL_SOCKET_IFNAME", "eth0");
-  REQUIRE(nccl::load({.named = fake}, nccl::reach::network));
+  REQUIRE(nccl::load({.named = fake_library}, nccl::reach::network));
   CHECK(::getenv("NCCL_SOCKET_IFNAME") == std::string("eth0"));
-  REQUIRE(nccl::load({.named = fake}, nccl::reach::loopback));
+  REQUIRE(nccl::load({.named = fake_library}, nccl::reach::loopback));
   CHECK(::getenv("NCCL_SOCKET_IFNAME") == std::string("=lo"));
 }
 
@@ -163,7 +166,7 @@ TEST_CASE("site-packages are found by the LibTorch that the process has loaded")
   const scratch_folder root;
   const fs::path site = root.path() / "site-packages";
   fs::create_directories(site / "torch" / "lib");
-  fs::copy_file(fake, site / "torch" / "lib" / "libtorch_cpu.so");
+  fs::copy_file(fake_library, site / "torch" / "lib" / "libtorch_cpu.so");
   void* const torch = dlopen((site / "torch" / "lib" / "libtorch_cpu.so").c_str(), RTLD_NOW);
   REQUIRE(torch != nullptr);
   const auto found = nccl::site_packages_of_torch();
@@ -182,7 +185,7 @@ TEST_CASE("the NCCL that is installed, where there is one, has what we call") {
 }
 
 TEST_CASE("an NCCL that finds no interface says what to set") {
-  const auto loaded = nccl::load({.named = fake}, nccl::reach::network);
+  const auto loaded = nccl::load({.named = fake_library}, nccl::reach::network);
   REQUIRE(loaded);
   const variable script("FAKE_NCCL_SCRIPT",
                         "ncclGetUniqueId:1:fail=3,Bootstrap : no socket interface found");

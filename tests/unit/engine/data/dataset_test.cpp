@@ -46,7 +46,7 @@ numbers labels_of(const batch& read) {
   return {values, values + read.labels.numel()};
 }
 
-numbers first(std::int64_t count) {
+numbers first_samples(std::int64_t count) {
   return epoch_order(count, 0, 0, false);
 }
 
@@ -118,11 +118,12 @@ TEST_CASE("Fashion-MNIST is read from Debian's package") {
   CHECK(data->size(split::test) == 10000);
   CHECK(data->classes() == 10);
   CHECK(data->sample_shape() == numbers{3, 32, 32});
-  const auto train = data->read(split::train, first(16)).value();
+  const auto train = data->read(split::train, first_samples(16)).value();
   CHECK(train.inputs.sizes() == numbers{16, 3, 32, 32});
   CHECK(train.inputs.scalar_type() == at::kFloat);
   CHECK(labels_of(train) == numbers{9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9});
-  CHECK(labels_of(data->read(split::test, first(8)).value()) == numbers{9, 2, 1, 1, 6, 1, 4, 6});
+  CHECK(labels_of(data->read(split::test, first_samples(8)).value()) ==
+        numbers{9, 2, 1, 1, 6, 1, 4, 6});
   for (std::int64_t channel = 1; channel < 3; ++channel)
     CHECK(at::equal(train.inputs.select(1, 0), train.inputs.select(1, channel)));
 }
@@ -132,7 +133,7 @@ TEST_CASE("Fashion-MNIST's training images have mean 0 and deviation 1") {
   auto options = source("fashion-mnist");
   options.image_size = 28;  // the pixels themselves
   const auto data = open_dataset(options).value();
-  const auto all = data->read(split::train, first(60000)).value().inputs.select(1, 0);
+  const auto all = data->read(split::train, first_samples(60000)).value().inputs.select(1, 0);
   CHECK(std::abs(all.mean().item<double>()) < 1e-3);
   CHECK(std::abs(all.std().item<double>() - 1) < 1e-3);
   const auto pixels = (all[0].to(at::kDouble) * 0.3530 + 0.2860) * 255;
@@ -158,7 +159,7 @@ TEST_CASE("reading leaves the number of intra-op threads alone") {
   skip_without_fashion_mnist();
   const auto threads = at::get_num_threads();
   const auto data = open_dataset(source("fashion-mnist")).value();
-  CHECK(data->read(split::train, first(64)));
+  CHECK(data->read(split::train, first_samples(64)));
   CHECK(at::get_num_threads() == threads);
 }
 
@@ -176,7 +177,7 @@ TEST_CASE("IDX files are read gzipped and plain") {
   const auto data = open_dataset(small_fashion().options()).value();
   CHECK(data->size(split::train) == 2);
   CHECK(data->size(split::test) == 1);
-  const auto read = data->read(split::train, first(2)).value();
+  const auto read = data->read(split::train, first_samples(2)).value();
   CHECK(labels_of(read) == numbers{3, 9});
   const auto expected = (128 / 255.0 - 0.2860) / 0.3530;
   CHECK((read.inputs - expected).abs().max().item<double>() < 1e-5);
@@ -222,22 +223,23 @@ TEST_CASE("synthetic images depend on seed, split and index alone") {
   CHECK(data->size(split::test) == 5);
   CHECK(data->classes() == 7);
   CHECK(data->sample_shape() == numbers{3, 8, 6});
-  const auto all = data->read(split::train, first(50)).value();
+  const auto all = data->read(split::train, first_samples(50)).value();
   const auto some = open_dataset(options).value()->read(split::train, numbers{49, 7}).value();
   CHECK(at::equal(some.inputs[0], all.inputs[49]));
   CHECK(at::equal(some.inputs[1], all.inputs[7]));
   CHECK(labels_of(some) == numbers{labels_of(all)[49], labels_of(all)[7]});
-  CHECK_FALSE(
-      at::equal(data->read(split::test, first(5)).value().inputs, all.inputs.narrow(0, 0, 5)));
+  CHECK_FALSE(at::equal(data->read(split::test, first_samples(5)).value().inputs,
+                        all.inputs.narrow(0, 0, 5)));
   options.seed = 6;
-  CHECK_FALSE(at::equal(open_dataset(options).value()->read(split::train, first(50)).value().inputs,
-                        all.inputs));
+  CHECK_FALSE(
+      at::equal(open_dataset(options).value()->read(split::train, first_samples(50)).value().inputs,
+                all.inputs));
 }
 
 TEST_CASE("synthetic images are normal, their labels uniform") {
   const auto data = open_dataset(source("synthetic:3x32x33:4")).value();
   CHECK(data->size(split::train) == 1000);
-  const auto all = data->read(split::train, first(1000)).value();
+  const auto all = data->read(split::train, first_samples(1000)).value();
   CHECK(std::abs(all.inputs.mean().item<double>()) < 3e-3);
   CHECK(std::abs(all.inputs.std().item<double>() - 1) < 3e-3);
   CHECK(std::abs((all.inputs < -1).to(at::kDouble).mean().item<double>() - 0.1587) < 2e-3);

@@ -27,7 +27,7 @@ std::string bytes_of(const at::Tensor& tokens) {
   return text;
 }
 
-error problem_of(const std::string& source, std::int64_t context = 4) {
+error opening_problem(const std::string& source, std::int64_t context = 4) {
   const auto opened = open_dataset({.source = source, .context = context, .warn = {}});
   REQUIRE_FALSE(opened);
   return opened.error();
@@ -65,18 +65,18 @@ TEST_CASE("Text that is not UTF-8, too short or not there is refused by name") {
   for (const std::string bad : {"abc\xff", "abc\xc3", "abc\xe0\x80\x80", "abc\xed\xa0\x80",
                                 "abc\xf4\x90\x80\x80", "abc\xc0\x80"}) {
     write(folder / "bad.txt", bad + " and more of it");
-    const auto problem = problem_of("text:" + (folder / "bad.txt").string());
+    const auto problem = opening_problem("text:" + (folder / "bad.txt").string());
     CHECK(problem.code == errc::bad_data);
     CHECK_THAT(problem.text, ContainsSubstring("bad.txt") && ContainsSubstring("byte 3"));
   }
   write(folder / "good.txt", "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x99\x82");
   CHECK(
       open_dataset({.source = "text:" + (folder / "good.txt").string(), .context = 4, .warn = {}}));
-  CHECK_THAT(problem_of("text:" + (folder / "good.txt").string(), 100).text,
+  CHECK_THAT(opening_problem("text:" + (folder / "good.txt").string(), 100).text,
              ContainsSubstring("less than one sample"));
-  CHECK_THAT(problem_of("text:" + (folder / "none.txt").string()).text,
+  CHECK_THAT(opening_problem("text:" + (folder / "none.txt").string()).text,
              ContainsSubstring("none.txt"));
-  CHECK(problem_of("text:" + (folder / "good.txt").string(), 0).code == errc::bad_config);
+  CHECK(opening_problem("text:" + (folder / "good.txt").string(), 0).code == errc::bad_config);
   CHECK_FALSE(open_dataset({.source = "text:" + (folder / "good.txt").string(),
                             .context = 4,
                             .image_size = 32,

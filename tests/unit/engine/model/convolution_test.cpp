@@ -20,34 +20,36 @@ namespace {
 
 using namespace troupe::engine;
 
-struct shape {
+struct convolution_case {
   std::int64_t images, in, out, kernel;
   convolution_geometry how;
 };
 
-struct tensors {
+struct convolution_tensors {
   at::Tensor input;
   at::Tensor weight;
 };
 
-tensors make(const shape& of, at::ScalarType type) {
+convolution_tensors make_case(const convolution_case& of, at::ScalarType type) {
   return {at::randn({of.images, of.in, 10, 10}, type).requires_grad_(),
           at::randn({of.out, of.in / of.how.groups, of.kernel, of.kernel}, type).requires_grad_()};
 }
 
-shape any_shape() {
-  return GENERATE(shape{3, 8, 16, 1, {}}, shape{17, 16, 32, 1, {.stride = 2}},
-                  shape{2, 8, 8, 3, {.padding = 1}},
-                  shape{2, 8, 16, 3, {.stride = 2, .padding = 2, .dilation = 2, .groups = 4}});
+convolution_case any_case() {
+  return GENERATE(
+      convolution_case{3, 8, 16, 1, {}}, convolution_case{17, 16, 32, 1, {.stride = 2}},
+      convolution_case{2, 8, 8, 3, {.padding = 1}},
+      convolution_case{2, 8, 16, 3, {.stride = 2, .padding = 2, .dilation = 2, .groups = 4}});
 }
 
-std::vector<at::Tensor> gradients(const at::Tensor& output, const tensors& of,
+std::vector<at::Tensor> gradients(const at::Tensor& output, const convolution_tensors& of,
                                   const at::Tensor& seed) {
   return torch::autograd::grad({output}, {of.input, of.weight}, {seed}, false, false, true);
 }
 
 /// The input's gradient, and the weight's from the task that was left.
-std::vector<at::Tensor> gradients_in_two_parts(const at::Tensor& output, const tensors& of,
+std::vector<at::Tensor> gradients_in_two_parts(const at::Tensor& output,
+                                               const convolution_tensors& of,
                                                const at::Tensor& seed) {
   weight_gradient_collector later;
   auto found = gradients(output, of, seed);
@@ -63,9 +65,9 @@ std::vector<at::Tensor> gradients_in_two_parts(const at::Tensor& output, const t
 }  // namespace
 
 TEST_CASE("A convolution and its gradients are ATen's") {
-  const auto of = any_shape();
+  const auto of = any_case();
   for (const auto type : {at::kFloat, at::kDouble}) {
-    const auto given = make(of, type);
+    const auto given = make_case(of, type);
     const auto ours = convolve(given.input, given.weight, of.how);
     const auto theirs = at::conv2d(given.input, given.weight, {}, of.how.stride, of.how.padding,
                                    of.how.dilation, of.how.groups);
@@ -79,10 +81,10 @@ TEST_CASE("A convolution and its gradients are ATen's") {
 }
 
 TEST_CASE("A backward in two parts gives the bits of one in a piece") {
-  const auto of = any_shape();
+  const auto of = any_case();
   const bool channels_last = GENERATE(false, true);
   const auto type = autocast_type(GENERATE(precision::fp32, precision::bf16, precision::fp16));
-  auto given = make(of, at::kFloat);
+  auto given = make_case(of, at::kFloat);
   auto input = channels_last ? given.input.contiguous(at::MemoryFormat::ChannelsLast) : given.input;
   const auto forward = [&] {
     const autocast_guard autocast(type, at::kCPU);
@@ -105,7 +107,7 @@ TEST_CASE("On one thread f32 images give the same bits however they are cut into
   static_cast<void>(at::get_num_threads());
   at::set_num_threads(1);
   const at::NoGradGuard no_grad;
-  const auto given = make({20, 64, 32, 1, {}}, at::kFloat);
+  const auto given = make_case({20, 64, 32, 1, {}}, at::kFloat);
   const auto whole = convolve(given.input, given.weight, {});
   for (const std::int64_t images : {4, 10})
     CHECK(at::equal(whole.narrow(0, 0, images),
@@ -113,7 +115,7 @@ TEST_CASE("On one thread f32 images give the same bits however they are cut into
 }
 
 TEST_CASE("A weight that needs no gradient leaves no task") {
-  auto given = make({2, 4, 4, 3, {.padding = 1}}, at::kFloat);
+  auto given = make_case({2, 4, 4, 3, {.padding = 1}}, at::kFloat);
   given.weight.requires_grad_(false);
   const auto output = convolve(given.input, given.weight, {.padding = 1});
   weight_gradient_collector later;

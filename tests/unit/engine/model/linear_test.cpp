@@ -19,7 +19,7 @@ namespace {
 using namespace troupe::engine;
 using sizes = std::vector<std::int64_t>;
 
-struct tensors {
+struct linear_tensors {
   at::Tensor input;
   at::Tensor weight;
   at::Tensor bias;  // undefined: none
@@ -29,12 +29,12 @@ struct tensors {
   }
 };
 
-tensors make(const sizes& input, bool bias) {
+linear_tensors make_tensors(const sizes& input, bool bias) {
   return {at::randn(input).requires_grad_(), at::randn({24, input.back()}).requires_grad_(),
           bias ? at::randn({24}).requires_grad_() : at::Tensor()};
 }
 
-std::vector<at::Tensor> gradients(const at::Tensor& output, const tensors& of,
+std::vector<at::Tensor> gradients(const at::Tensor& output, const linear_tensors& of,
                                   const at::Tensor& seed) {
   return torch::autograd::grad({output}, of.all(), {seed}, false, false, true);
 }
@@ -46,7 +46,7 @@ TEST_CASE("A linear map and its gradients are ATen's, to the bit") {
   const auto shape = GENERATE(sizes{7, 16}, sizes{1, 16}, sizes{3, 5, 16}, sizes{2, 3, 4, 16});
   const bool bias = GENERATE(true, false);
   const auto type = GENERATE(precision::fp32, precision::bf16, precision::fp16);
-  const auto of = make(shape, bias);
+  const auto of = make_tensors(shape, bias);
   at::Tensor ours;
   at::Tensor atens;
   {
@@ -69,7 +69,7 @@ TEST_CASE("A linear map and its gradients are ATen's, to the bit") {
 TEST_CASE("A linear map's weight gradients may be computed later, with the same bits") {
   at::set_num_threads(1);
   const auto type = GENERATE(precision::fp32, precision::bf16, precision::fp16);
-  const auto of = make({3, 5, 16}, true);
+  const auto of = make_tensors({3, 5, 16}, true);
   const auto run = [&] {
     const autocast_guard autocast(autocast_type(type), at::kCPU);
     return linear_map(of.input, of.weight, of.bias);

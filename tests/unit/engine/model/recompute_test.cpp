@@ -23,17 +23,17 @@ using namespace troupe;
 using namespace troupe::engine;
 using Catch::Matchers::ContainsSubstring;
 
-constexpr std::uint64_t seed = 5;
+constexpr std::uint64_t recompute_seed = 5;
 
-model resnet() {
-  auto layers = apps::build_resnet("resnet18", 10, seed);
+model small_resnet() {
+  auto layers = apps::build_resnet("resnet18", 10, recompute_seed);
   REQUIRE(layers);
   return std::move(*layers);
 }
 
-model decoder() {
+model small_decoder() {
   auto layers = apps::build_gpt(
-      256, seed, {.layers = 2, .width = 32, .heads = 4, .context = 24, .dropout = 0.3});
+      256, recompute_seed, {.layers = 2, .width = 32, .heads = 4, .context = 24, .dropout = 0.3});
   REQUIRE(layers);
   return std::move(*layers);
 }
@@ -56,7 +56,7 @@ std::vector<batch> texts() {
 /// A step of one stage that recomputes the layers named.
 step_result run_recomputing(model layers, const std::vector<std::string>& names,
                             const std::vector<batch>& microbatches, precision type) {
-  stage_options how{.precision = type, .seed = seed};
+  stage_options how{.precision = type, .seed = recompute_seed};
   how.recompute = recomputed_layers(layer_names(layers), names).value();
   stage_module module(std::move(layers), how);
   const step_key step{{0}, {9}};
@@ -91,31 +91,32 @@ TEST_CASE("Recomputed layers of a residual network give the same bits and statis
   at::set_num_threads(1);
   const auto type = GENERATE(precision::fp32, precision::bf16);
   const auto microbatches = images();
-  const auto plain = run_in_one_piece(resnet(), {.precision = type, .seed = seed}, 1, microbatches);
+  const auto plain = run_in_one_piece(small_resnet(), {.precision = type, .seed = recompute_seed},
+                                      1, microbatches);
   const std::vector<std::vector<std::string>> choices{
       {}, {"layer3"}, {"relu"}, {"conv1", "bn1", "layer1.1", "layer4"}, {"bn1", "relu", "maxpool"}};
   for (const auto& names : choices)
-    check_same(run_recomputing(resnet(), names, microbatches, type), plain);
+    check_same(run_recomputing(small_resnet(), names, microbatches, type), plain);
 }
 
 TEST_CASE("Recomputed layers of a decoder drop the same numbers again") {
   at::set_num_threads(1);
   const auto type = GENERATE(precision::fp32, precision::bf16);
   const auto microbatches = texts();
-  const auto plain =
-      run_in_one_piece(decoder(), {.precision = type, .seed = seed}, 1, microbatches);
+  const auto plain = run_in_one_piece(small_decoder(), {.precision = type, .seed = recompute_seed},
+                                      1, microbatches);
   const std::vector<std::vector<std::string>> choices{
       {}, {"h0"}, {"embed", "h0", "h1"}, {"h1.mlp"}};
   for (const auto& names : choices)
-    check_same(run_recomputing(decoder(), names, microbatches, type), plain);
+    check_same(run_recomputing(small_decoder(), names, microbatches, type), plain);
 }
 
 TEST_CASE("Dropout draws anew in each update and micro-batch, and the same in each run of it") {
   at::set_num_threads(1);
-  const auto layers = decoder();
+  const auto layers = small_decoder();
   const auto one = texts();
   const std::vector<batch> twice{one[0], one[0]};
-  const stage_options how{.seed = seed};
+  const stage_options how{.seed = recompute_seed};
   const auto first = run_in_one_piece(layers, how, 1, one);
   CHECK(run_in_one_piece(layers, how, 1, one).loss == first.loss);
   CHECK(run_in_one_piece(layers, how, 2, one).loss != first.loss);

@@ -161,6 +161,10 @@ TEST_CASE("a scale that gradients overflowed with falls, and rises again") {
   CHECK(scale_after("") == 4);
   CHECK(scale_after("infinite") == 2);
   CHECK(scale_after("infinite") == 1);
+  CHECK(core.scaler_after(1) == loss_scaler{.scale = 4, .interval = 2, .applied = 1});
+  CHECK(core.scaler_after(4) == loss_scaler{.scale = 4, .interval = 2});
+  CHECK(core.scaler_after(6)->scale == 1);
+  CHECK_FALSE(core.scaler_after(7));
   const auto last = core.hear(vote(++step, 0, "infinite")).value();
   CHECK(last->ends_run);
   CHECK_THAT(last->left_out, ContainsSubstring("; the loss scale is 1 already; nothing was"));

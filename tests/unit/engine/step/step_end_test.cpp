@@ -59,6 +59,23 @@ TEST_CASE("a stage that nothing couples to others applies its steps without a vo
   check_refused(core.ended(key(2)), errc::stale, "step 2 of epoch 0, which is no training step");
 }
 
+TEST_CASE("a stage whose versions are kept votes on each step, and knows when none is half made") {
+  step_end_core core({.accumulate = 2, .always_votes = true});
+  CHECK(core.is_between_updates());
+  CHECK(terms_of(core, 1) == gradient_terms{gradient_use::add, false});
+  CHECK(only<cast_vote>(core.gradients_ready(key(1), {})).vote.not_finite.empty());
+  REQUIRE(core.decided(apply(1)));
+  CHECK_FALSE(core.is_between_updates());
+  CHECK(terms_of(core, 2) == gradient_terms{gradient_use::update, false});
+  only<cast_vote>(core.gradients_ready(key(2), {}));
+  CHECK(only<apply_step>(core.decided(apply(2))) == apply_step{key(2), 1});
+  only<finish_step>(core.ended(key(2)));
+  CHECK(core.is_between_updates());
+  terms_of(core, 3);
+  check_refused(core.gradients_ready(key(3), {.not_finite = "the gradient of x has a NaN"}),
+                errc::handler_failed, "it was not applied");
+}
+
 TEST_CASE("a loss that is not finite is an error at once, or part of the vote") {
   step_end_core alone;
   REQUIRE(alone.begin(key(1), 7));

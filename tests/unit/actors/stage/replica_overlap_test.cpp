@@ -13,6 +13,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,7 @@
 #include "engine/autograd/weight_gradients.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/schedule/generators.hpp"
-#include "tests/unit/actors/idle_stage.hpp"
+#include "tests/unit/actors/stage/idle_stage.hpp"
 
 namespace {
 
@@ -73,7 +74,7 @@ class gated final : public engine::layer {
 
 /// One stage of two replicas; the other one is idle.
 struct half_a_pair {
-  half_a_pair() {
+  explicit half_a_pair(bool shares_state = false) {
     actors::stage_blueprint parts{.name = "stage-0"};
     actors::model_slice slice;
     slice.layers.push_back(std::make_unique<gated>());
@@ -85,7 +86,8 @@ struct half_a_pair {
     REQUIRE(spawned);
     stage = *spawned;
     auto made = actors::pipeline::compose(system, {stage, other}, "1f1b",
-                                          actors::pipeline_options{.replicas = 2});
+                                          actors::pipeline_options{
+                                              .replicas = 2, .shares_state = shares_state});
     REQUIRE(made);
     pipeline.emplace(std::move(*made));
   }
@@ -106,7 +108,7 @@ struct half_a_pair {
                                         .steps = engine::gpipe(1, 1).stages.front()})
         .receive([](const actors::acknowledged&) {},
                  [](const caf::error& why) { FAIL(actors::from_caf(why).text); });
-    const auto step = pipeline->next_step();
+    step = pipeline->next_step();
     const engine::batch batch{at::randn({2, 64}), at::zeros({2}, at::kLong)};
     REQUIRE(actors::feed(batch, step, 2, pipeline->feeders()) == 2);
     std::string text;
@@ -129,11 +131,14 @@ struct half_a_pair {
   actors::stage_actor stage;
   actors::stage_actor other = system.spawn(tests::idle_stage, got);
   std::optional<actors::pipeline> pipeline;
+  engine::step_key step;  // that runs
 };
+
+constexpr std::uint32_t others_bucket = 0, own_bucket = 1;
 
 }  // namespace
 
-TEST_CASE("Gradients leave for another replica before the backward ends, and it is told when one dies") {
+TEST_CASE("Gradients leave for another replica before the backward ends; its death is told") {
   half_a_pair pair;
   bool came = false;
   before_gradient = [&] {
@@ -144,11 +149,34 @@ TEST_CASE("Gradients leave for another replica before the backward ends, and it 
   const auto why = pair.run();
   CHECK(came);
   const auto sent = pair.got->gradients.next();
-  CHECK(sent.bucket == 0);
+  CHECK(sent.bucket == others_bucket);
   CHECK(sent.from == 0);
   CHECK_FALSE(sent.summed);
   REQUIRE(sent.gradients.size() == 2);
   CHECK(sent.gradients[0].sizes() == at::IntArrayRef({10}));
   CHECK(sent.gradients[1].sizes() == at::IntArrayRef({10, 64}));
   CHECK(why == "stage-0: replica 1 of it is gone: gradients cannot be summed without it");
+}
+
+TEST_CASE("A replica that dies before it sends its updated parameters fails the step of others") {
+  half_a_pair pair(/*shares_state=*/true);
+  before_gradient = [&] {
+    // All that the other one has to send before its update: of a bucket that it owns, nothing.
+    const auto send = [&](auto message) { caf::anon_send(pair.stage, std::move(message)); };
+    const std::vector<at::Tensor> none(2);
+    if (!pair.got->gradients.comes()) return;
+    send(actors::replica_gradients{pair.step, others_bucket, 1, true, none});
+    send(actors::replica_gradients{pair.step, own_bucket, 1, false, {at::zeros({64, 64})}});
+    send(actors::replica_statistics{pair.step, 1, std::vector<engine::step_statistics>(1)});
+  };
+  std::thread killer([&] {
+    static_cast<void>(pair.got->parameters.comes());
+    caf::anon_send_exit(pair.other, caf::exit_reason::user_shutdown);
+  });
+  const auto why = pair.run();
+  killer.join();
+  const auto sent = pair.got->parameters.next();
+  REQUIRE(sent.values.size() == 1);
+  CHECK(sent.values.front().sizes() == at::IntArrayRef({64, 64}));
+  CHECK(why == "stage-0: replica 1 of it is gone: its parameters cannot be had without it");
 }

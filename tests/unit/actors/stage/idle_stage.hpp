@@ -15,6 +15,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
 
@@ -63,11 +64,12 @@ struct received {
   inbox<actors::activation> activations;
   inbox<actors::target> targets;
   inbox<actors::replica_gradients> gradients;
+  inbox<actors::replica_parameters> parameters;
 };
 
 /// A last stage that uses nothing of what it gets.
 inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
-                                              std::shared_ptr<received> got) {
+                                                     std::shared_ptr<received> got) {
   return {
       [got](const actors::connect_stage& to) {
         got->connections.put(to);
@@ -94,7 +96,7 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::tied_gradient&) {},
       [got](const actors::replica_gradients& from) { got->gradients.put(from); },
       [](const actors::replica_statistics&) {},
-      [](const actors::replica_parameters&) {},
+      [got](const actors::replica_parameters& from) { got->parameters.put(from); },
       [](const actors::gradient_final&) {},
       [](const actors::replicas_added&) {},
       [](const actors::read_weights&) {
@@ -105,6 +107,9 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::load_state&) { return actors::acknowledged{}; },
       [](const actors::read_state&) { return actors::kept_state{}; },
       [](const actors::read_dry_run&) { return actors::dry_run_part{}; },
+      [](const actors::take_version&) { return actors::acknowledged{}; },
+      [](const actors::adopt_version&) { return actors::acknowledged{}; },
+      [](const actors::buffers_copied&) {},
   };
 }
 

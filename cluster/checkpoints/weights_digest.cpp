@@ -1,4 +1,4 @@
-#include "cluster/training/saving/weights_digest.hpp"
+#include "cluster/checkpoints/weights_digest.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/scalar_tensor.h>

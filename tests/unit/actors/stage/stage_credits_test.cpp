@@ -8,9 +8,7 @@
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
-#include <deque>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +24,7 @@
 #include "actors/system.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/schedule/generators.hpp"
-#include "tests/unit/actors/idle_stage.hpp"
+#include "tests/unit/actors/stage/idle_stage.hpp"
 
 namespace {
 

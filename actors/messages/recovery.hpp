@@ -1,0 +1,156 @@
+#pragma once
+
+#include <caf/actor_control_block.hpp>
+#include <cstdint>
+#include <vector>
+
+#include "actors/messages/declaration.hpp"
+#include "actors/transfer/piece.hpp"
+#include "engine/base/named_tensor.hpp"
+
+/// Versions of stages: what a stage was after an update, kept in other places than the stage, so
+/// that a run can go on from there.
+namespace troupe::actors {
+
+/// Has a node keep versions.
+struct open_keeper {
+  static constexpr auto declared = travels("open_keeper");
+
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+struct keeper_opened {
+  static constexpr auto declared = travels("keeper_opened");
+
+  caf::strong_actor_ptr keeper;  // a keeper_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.keeper);
+  }
+};
+
+/// The stages that were built here are of no use any more.
+struct drop_stages {
+  static constexpr auto declared = travels("drop_stages");
+
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+/// A piece of a stage's version, to keep: weights, buffers and the optimizer's state under their
+/// own names. The version is kept once the last piece is there.
+struct store_version {
+  static constexpr auto declared = travels("store_version");
+
+  std::uint32_t stage = 0;  // among those of all replicas
+  std::uint64_t step = 0;   // training steps that it has behind it
+  tensor_piece piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.stage, self.step, self.piece);
+  }
+};
+
+struct list_versions {
+  static constexpr auto declared = travels("list_versions");
+
+  std::uint32_t stage = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.stage);
+  }
+};
+
+struct versions_kept {
+  static constexpr auto declared = travels("versions_kept");
+
+  std::vector<std::uint64_t> steps;  // of whole versions, rising
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.steps);
+  }
+};
+
+struct fetch_version {
+  static constexpr auto declared = travels("fetch_version");
+
+  std::uint32_t stage = 0;
+  std::uint64_t step = 0;
+  list_place from = {};
+  piece_limits most = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.stage, self.step, self.from, self.most);
+  }
+};
+
+struct version_piece {
+  static constexpr auto declared = travels("version_piece");
+
+  tensor_piece piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.piece);
+  }
+};
+
+/// Has a stage store what it is now, as the version of so many training steps, with its keepers.
+struct take_version {
+  static constexpr auto declared = travels("take_version");
+
+  std::uint64_t step = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step);
+  }
+};
+
+/// Has a stage become what a version says, which a keeper has under the stage's number.
+struct adopt_version {
+  static constexpr auto declared = travels("adopt_version");
+
+  caf::strong_actor_ptr keeper;  // a keeper_actor
+  std::uint32_t stage = 0;
+  std::uint64_t step = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.keeper, self.stage, self.step);
+  }
+};
+
+/// Copies of a stage's parameters and their optimizer's state, under the names of
+/// optimizers/training/saved_state.hpp. From a stage to its optimizer, never between nodes.
+struct copy_state {
+  static constexpr auto declared = stays_here;
+};
+
+struct state_copied {
+  static constexpr auto declared = stays_here;
+
+  std::vector<engine::named_tensor> tensors;
+};
+
+/// Copies of a stage's buffers after a step: from its work thread to its actor, never between
+/// nodes.
+struct buffers_copied {
+  static constexpr auto declared = stays_here;
+
+  std::uint64_t step = 0;
+  std::vector<engine::named_tensor> tensors = {};
+};
+
+using recovery_messages =
+    message_list<open_keeper, keeper_opened, drop_stages, store_version, list_versions,
+                 versions_kept, fetch_version, version_piece, take_version, adopt_version,
+                 copy_state, state_copied, buffers_copied>;
+
+}  // namespace troupe::actors

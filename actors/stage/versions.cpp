@@ -1,0 +1,170 @@
+#include "actors/stage/versions.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "actors/base/deadlines.hpp"
+#include "actors/base/errors.hpp"
+#include "actors/messages/transfer.hpp"
+#include "actors/transfer/pieces.hpp"
+#include "engine/model/model.hpp"
+#include "engine/verify/reference.hpp"
+#include "optimizers/training/saved_state.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using engine::named_tensor;
+
+/// A version that is on its way to its keepers.
+struct outgoing {
+  std::uint64_t step = 0;
+  std::vector<named_tensor> tensors;
+};
+
+void stored(stage_pointer self) {
+  auto& versions = self->state.versions;
+  if (--versions.missing > 0) return;
+  for (const auto& each : std::exchange(versions.waiting, {})) each();
+}
+
+void send_piece(stage_pointer self, const std::shared_ptr<const outgoing>& what,
+                const keeper_actor& to, const list_place& from) {
+  auto piece = cut_piece(what->tensors, from, {}, piece_tensors::shared);
+  if (!piece) return fail_all(self, piece.error());
+  const auto next = end_of(*piece);
+  self->request(to, usual_deadlines.transfer,
+                store_version{self->state.versions.stage, what->step, *piece})
+      .then([self, what, to, next, last = piece->last](
+                const acknowledged&) { last ? stored(self) : send_piece(self, what, to, next); },
+            [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
+/// Once both halves are there: the optimizer's, and the buffers of the work thread.
+void send_version(stage_pointer self) {
+  auto& versions = self->state.versions;
+  if (!versions.state || !versions.buffers) return;
+  const auto what = std::make_shared<outgoing>(outgoing{versions.step, std::move(*versions.state)});
+  std::ranges::move(*versions.buffers, std::back_inserter(what->tensors));
+  versions.state.reset();
+  versions.buffers.reset();
+  for (const auto& keeper : versions.keepers) send_piece(self, what, keeper, {});
+}
+
+/// A version's weights and buffers, and the optimizer's share, which the optimizer keeps and
+/// writes.
+struct version_halves {
+  tensor_piece weights{.begin = {}, .parts = {}, .last = true};
+  load_state state{.piece = {.begin = {}, .parts = {}, .last = true}};
+};
+
+version_halves halves_of(const std::vector<named_tensor>& version) {
+  version_halves out;
+  for (const auto& [name, tensor] : version)
+    if (optimizers::is_state_name(name))
+      out.state.piece.parts.push_back({name, tensor.clone()});
+    else
+      out.weights.parts.push_back({name, tensor});
+  return out;
+}
+
+/// Writes the weights and buffers of all chunks. Errors: bad_data.
+result<void> put_weights(const stage_state& state, const tensor_piece& weights) {
+  std::vector<named_tensor> own;
+  for (const auto& module : state.modules)
+    std::ranges::move(engine::collect_weights(module->layers()), std::back_inserter(own));
+  return weight_loader(std::move(own)).add(weights);
+}
+
+struct adoption {
+  adopt_version what;
+  tensor_assembly parts = tensor_assembly();
+  std::vector<named_tensor> version = {};
+  caf::typed_response_promise<acknowledged> answer;
+};
+
+void install(stage_pointer self, const std::shared_ptr<adoption>& of) {
+  auto& state = self->state;
+  auto halves = halves_of(of->version);
+  if (auto put = put_weights(state, halves.weights); !put)
+    return static_cast<void>(
+        of->answer.deliver(to_caf({put.error().code, state.name + ": " + put.error().text})));
+  self->request(state.end.optimizer, usual_deadlines.update, std::move(halves.state))
+      .then([of](const acknowledged&) { of->answer.deliver(acknowledged{}); },
+            [of](const caf::error& why) { of->answer.deliver(why); });
+}
+
+void fetch_piece(stage_pointer self, const std::shared_ptr<adoption>& of) {
+  const auto& [keeper, stage, step] = of->what;
+  self->request(caf::actor_cast<keeper_actor>(keeper), usual_deadlines.transfer,
+                fetch_version{stage, step, of->parts.next(), {}})
+      .then(
+          [self, of](const version_piece& from) {
+            if (auto added = of->parts.add(from.piece); !added)
+              return static_cast<void>(of->answer.deliver(to_caf(added.error())));
+            std::ranges::move(of->parts.take(), std::back_inserter(of->version));
+            of->parts.complete() ? install(self, of) : fetch_piece(self, of);
+          },
+          [of](const caf::error& why) { of->answer.deliver(why); });
+}
+
+}  // namespace
+
+void store_version_of(stage_pointer self, std::uint64_t step) {
+  auto& state = self->state;
+  auto& versions = state.versions;
+  if (versions.keepers.empty()) return;
+  versions.step = step;
+  versions.missing = versions.keepers.size();
+  post_work(state, {.kind = engine::work_kind::step_end, .step = step},
+            [modules = modules_of(state), step, to = caf::actor_cast<stage_actor>(self)] {
+              buffers_copied out{.step = step};
+              for (auto* const module : modules)
+                std::ranges::move(engine::copy_buffers(module->layers()),
+                                  std::back_inserter(out.tensors));
+              caf::anon_send(to, std::move(out));
+            });
+  self->request(state.end.optimizer, usual_deadlines.update, copy_state{})
+      .then(
+          [self](const state_copied& from) {
+            self->state.versions.state = from.tensors;
+            send_version(self);
+          },
+          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
+void when_stored(stage_pointer self, std::function<void()> what) {
+  auto& versions = self->state.versions;
+  if (versions.missing == 0) return what();
+  versions.waiting.push_back(std::move(what));
+}
+
+void on_buffers_copied(stage_pointer self, const buffers_copied& from) {
+  auto& versions = self->state.versions;
+  if (from.step != versions.step) return;
+  versions.buffers = from.tensors;
+  send_version(self);
+}
+
+caf::result<acknowledged> on_take_version(stage_pointer self, const take_version& what) {
+  auto& state = self->state;
+  if (!state.steps.empty() || state.versions.missing > 0)
+    return to_caf({errc::bad_config, state.name + ": a version cannot be taken within a step"});
+  auto promise = self->make_response_promise<acknowledged>();
+  store_version_of(self, what.step);
+  when_stored(self, [promise]() mutable { promise.deliver(acknowledged{}); });
+  return promise;
+}
+
+caf::result<acknowledged> on_adopt_version(stage_pointer self, const adopt_version& what) {
+  if (!self->state.steps.empty() || !what.keeper)
+    return to_caf({errc::bad_config, self->state.name + ": a version cannot be adopted now"});
+  const auto of = std::make_shared<adoption>(
+      adoption{.what = what, .answer = self->make_response_promise<acknowledged>()});
+  fetch_piece(self, of);
+  return of->answer;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+
+#include "actors/messages/common.hpp"
+#include "actors/messages/recovery.hpp"
+#include "actors/stage/stage_state.hpp"
+
+/// What a stage was after its updates, kept elsewhere: a part of the stage's shell
+/// (stage_state.hpp).
+namespace troupe::actors {
+
+/// An update of so many steps is over: copies the stage before the next step changes it, and stores
+/// the copies. Nothing happens where nobody keeps them.
+void store_version_of(stage_pointer self, std::uint64_t step);
+
+/// Runs `what` once the last version is with all keepers, perhaps now.
+void when_stored(stage_pointer self, std::function<void()> what);
+
+void on_buffers_copied(stage_pointer self, const buffers_copied& from);
+[[nodiscard]] caf::result<acknowledged> on_take_version(stage_pointer self,
+                                                        const take_version& what);
+[[nodiscard]] caf::result<acknowledged> on_adopt_version(stage_pointer self,
+                                                         const adopt_version& what);
+
+}  // namespace troupe::actors

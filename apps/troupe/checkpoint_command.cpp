@@ -1,0 +1,372 @@
+#include "apps/troupe/checkpoint_command.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cluster/checkpoints/checkpoint_check.hpp"
+#include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "engine/state/output_file.hpp"
+#include "engine/state/safetensors.hpp"
+#include "engine/state/tensor_reader.hpp"
+#include "messages/base/format.hpp"
+
+namespace troupe::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using cluster::check_depth;
+using cluster::checkpoint_fault;
+using cluster::checkpoint_folder;
+using cluster::checkpoint_manifest;
+using engine::tensor_reader;
+using nlohmann::ordered_json;
+
+std::string bytes_text(std::uint64_t bytes) {
+  const auto amount = static_cast<double>(bytes);
+  if (bytes < 1000) return std::to_string(bytes) + " B";
+  if (bytes < 1'000'000) return format("%.1f kB", amount / 1e3);
+  if (bytes < 1'000'000'000) return format("%.1f MB", amount / 1e6);
+  return format("%.1f GB", amount / 1e9);
+}
+
+std::string age_text(std::int64_t seconds) {
+  const auto text = [](std::int64_t count, const char* unit) {
+    return std::to_string(count) + ' ' + unit;
+  };
+  if (seconds < 120) return text(std::max<std::int64_t>(seconds, 0), "s");
+  if (seconds < 7200) return text(seconds / 60, "min");
+  return seconds < 172'800 ? text(seconds / 3600, "h") : text(seconds / 86'400, "days");
+}
+
+std::string time_text(std::int64_t seconds) {
+  const std::time_t at = seconds;
+  std::tm parts{};
+  std::array<char, 32> text{};
+  if (::gmtime_r(&at, &parts) == nullptr) return "?";
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
+  return text.data();
+}
+
+/// When a checkpoint was written: its manifest comes last.
+std::int64_t written_at(const fs::path& folder) {
+  struct stat about {};
+  const auto manifest = folder / checkpoint_folder::manifest_name;
+  if (::stat(manifest.c_str(), &about) != 0 && ::stat(folder.c_str(), &about) != 0) return 0;
+  return about.st_mtim.tv_sec;
+}
+
+std::uint64_t bytes_in(const fs::path& folder) {
+  std::uint64_t bytes = 0;
+  std::error_code why;
+  for (fs::directory_iterator at(folder, why), end; !why && at != end; at.increment(why)) {
+    std::error_code unknown;
+    const auto size = at->file_size(unknown);
+    if (!unknown) bytes += size;
+  }
+  return bytes;
+}
+
+std::uint64_t bytes_of(const checkpoint_manifest& manifest) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, file] : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+fs::path manifest_of(const fs::path& checkpoint) {
+  return checkpoint / checkpoint_folder::manifest_name;
+}
+
+// ---- list
+
+struct listed {
+  checkpoint_folder::entry what;
+  std::int64_t written = 0;
+  std::uint64_t bytes = 0;
+  std::string state;    // whole, torn, half written
+  std::string problem;  // of a torn one
+};
+
+listed look_at(const checkpoint_folder::entry& what) {
+  listed row{what, written_at(what.folder), bytes_in(what.folder), "whole", ""};
+  if (what.half_written) {
+    row.state = "half written";
+    return row;
+  }
+  const auto manifest = cluster::read_manifest(manifest_of(what.folder));
+  if (!manifest) {
+    row.problem = manifest.error().text;
+  } else {
+    const auto faults = cluster::find_faults(what.folder, *manifest, check_depth::lengths);
+    if (!faults.empty()) row.problem = faults.front().text();
+  }
+  if (!row.problem.empty()) row.state = "torn";
+  return row;
+}
+
+ordered_json to_json(const std::vector<listed>& rows, std::int64_t now) {
+  auto all = ordered_json::array();
+  for (const auto& row : rows)
+    all.push_back({{"step", row.what.step},
+                   {"folder", row.what.folder.string()},
+                   {"written", time_text(row.written)},
+                   {"age_seconds", now - row.written},
+                   {"bytes", row.bytes},
+                   {"state", row.state},
+                   {"problem", row.problem}});
+  return all;
+}
+
+result<checkpoint_answer> list(const checkpoint_request& request, std::int64_t now) {
+  std::error_code absent;
+  if (fs::exists(manifest_of(request.where), absent))
+    return fail(errc::bad_data, request.where.string() +
+                                    " is one checkpoint; inspect or verify it, or list the folder "
+                                    "that it is in");
+  const auto entries = checkpoint_folder(request.where).entries();
+  if (!entries) return tl::unexpected(entries.error());
+  if (entries->empty())
+    return fail(errc::bad_data, request.where.string() + " holds no checkpoint");
+  std::vector<listed> rows;
+  for (const auto& each : *entries) rows.push_back(look_at(each));
+  if (request.as_json)
+    return checkpoint_answer{
+        ordered_json{{"folder", request.where.string()}, {"checkpoints", to_json(rows, now)}}.dump(
+            2) +
+            "\n",
+        ""};
+  std::string text =
+      format("%10s  %-23s  %8s  %9s  %s\n", "step", "written", "age", "size", "state");
+  for (const auto& row : rows)
+    text += format("%10llu  %-23s  %8s  %9s  %s\n", static_cast<unsigned long long>(row.what.step),
+                   time_text(row.written).c_str(), age_text(now - row.written).c_str(),
+                   bytes_text(row.bytes).c_str(),
+                   (row.state + (row.problem.empty() ? "" : ": " + row.problem)).c_str());
+  text += "The files' lengths were compared; troupe checkpoint verify compares every byte.\n";
+  return checkpoint_answer{std::move(text), ""};
+}
+
+// ---- inspect
+
+/// The checkpoint that a path means; of several the newest.
+result<fs::path> newest_at(const fs::path& where) {
+  return cluster::checkpoints_at(where).map(
+      [](const std::vector<fs::path>& all) { return all.back(); });
+}
+
+struct opened_file {
+  std::string name;
+  checkpoint_manifest::file known;
+  std::shared_ptr<const tensor_reader> reader;
+};
+
+result<std::vector<opened_file>> open_files(const fs::path& folder,
+                                            const checkpoint_manifest& manifest) {
+  const auto faults = cluster::find_faults(folder, manifest, check_depth::lengths);
+  if (!faults.empty()) return fail(errc::bad_data, faults.front().text());
+  std::vector<opened_file> all;
+  for (const auto& [name, known] : manifest.files) {
+    auto reader = tensor_reader::open(folder / name);
+    if (!reader) return tl::unexpected(reader.error());
+    all.push_back({name, known, std::move(*reader)});
+  }
+  return all;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (const auto size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
+
+std::string type_text(const engine::safetensors_entry& tensor) {
+  return std::string(engine::safetensors_type_name(tensor.type).value_or("?"));
+}
+
+ordered_json to_json(const opened_file& file) {
+  auto tensors = ordered_json::array();
+  for (const auto& each : file.reader->tensors()) {
+    ordered_json made{{"name", each.name},
+                      {"dtype", type_text(each)},
+                      {"shape", each.shape},
+                      {"bytes", each.end - each.begin}};
+    const auto sum = file.known.tensors.find(each.name);
+    if (sum != file.known.tensors.end()) made["blake2b"] = sum->second;
+    tensors.push_back(std::move(made));
+  }
+  return {{"name", file.name},
+          {"bytes", file.known.bytes},
+          {"blake2b", file.known.checksum},
+          {"tensors", std::move(tensors)}};
+}
+
+std::string to_text(const opened_file& file) {
+  const auto& tensors = file.reader->tensors();
+  std::size_t widest = 0;
+  for (const auto& each : tensors) widest = std::max(widest, each.name.size());
+  std::string text = "\n" + file.name + ": " + bytes_text(file.known.bytes) + ", " +
+                     std::to_string(tensors.size()) + " tensors\n";
+  for (const auto& each : tensors)
+    text += format("  %-*s  %-4s  %9s  %s\n", static_cast<int>(widest), each.name.c_str(),
+                   type_text(each).c_str(), bytes_text(each.end - each.begin).c_str(),
+                   shape_text(each.shape).c_str());
+  return text;
+}
+
+result<checkpoint_answer> inspect(const checkpoint_request& request, std::int64_t now) {
+  const auto folder = newest_at(request.where);
+  if (!folder) return tl::unexpected(folder.error());
+  const auto manifest = cluster::read_manifest(manifest_of(*folder));
+  if (!manifest) return tl::unexpected(manifest.error());
+  const auto files = open_files(*folder, *manifest);
+  if (!files) return tl::unexpected(files.error());
+  const auto written = written_at(*folder);
+  if (request.as_json) {
+    auto listed_files = ordered_json::array();
+    for (const auto& each : *files) listed_files.push_back(to_json(each));
+    const ordered_json whole{{"folder", folder->string()},      {"step", manifest->step},
+                             {"written", time_text(written)},   {"age_seconds", now - written},
+                             {"bytes", bytes_of(*manifest)},    {"settings", manifest->settings},
+                             {"files", std::move(listed_files)}};
+    return checkpoint_answer{whole.dump(2) + "\n", ""};
+  }
+  std::string text = format("%-22s %s\n", "folder", folder->c_str());
+  text += format("%-22s %llu\n", "step", static_cast<unsigned long long>(manifest->step));
+  text += format("%-22s %s, %s ago\n", "written", time_text(written).c_str(),
+                 age_text(now - written).c_str());
+  text += format("%-22s %s\n", "size", bytes_text(bytes_of(*manifest)).c_str());
+  for (const auto& [name, value] : manifest->settings)
+    text += format("%-22s %s\n", name.c_str(), value.c_str());
+  for (const auto& each : *files) text += to_text(each);
+  return checkpoint_answer{std::move(text), ""};
+}
+
+// ---- verify
+
+struct verified {
+  fs::path folder;
+  std::optional<checkpoint_manifest> manifest;
+  std::vector<checkpoint_fault> faults;
+};
+
+verified verify_one(const fs::path& folder) {
+  auto manifest = cluster::read_manifest(manifest_of(folder));
+  if (!manifest) {
+    const auto file = manifest_of(folder);
+    const auto& why = manifest.error().text;
+    const auto name = file.string() + ' ';
+    return {
+        folder, std::nullopt, {{file, "", why.starts_with(name) ? why.substr(name.size()) : why}}};
+  }
+  auto faults = cluster::find_faults(folder, *manifest, check_depth::values);
+  return {folder, std::move(*manifest), std::move(faults)};
+}
+
+ordered_json to_json(const verified& one) {
+  auto faults = ordered_json::array();
+  for (const auto& [file, tensor, what] : one.faults)
+    faults.push_back({{"file", file.string()}, {"tensor", tensor}, {"what", what}});
+  ordered_json made{{"folder", one.folder.string()},
+                    {"whole", one.faults.empty()},
+                    {"faults", std::move(faults)}};
+  if (one.manifest) {
+    made["step"] = one.manifest->step;
+    made["bytes"] = bytes_of(*one.manifest);
+  }
+  return made;
+}
+
+std::string to_text(const verified& one) {
+  if (one.faults.empty()) {
+    return one.folder.string() + ": whole, " + std::to_string(one.manifest->files.size()) +
+           " files, " + bytes_text(bytes_of(*one.manifest)) +
+           "; every byte is as it was written, and every value is finite\n";
+  }
+  std::string text;
+  for (const auto& each : one.faults) text += each.text() + "\n";
+  return text;
+}
+
+result<checkpoint_answer> verify(const checkpoint_request& request) {
+  const auto folders = cluster::checkpoints_at(request.where);
+  if (!folders) return tl::unexpected(folders.error());
+  checkpoint_answer answer;
+  auto all = ordered_json::array();
+  std::size_t faulty = 0;
+  for (const auto& folder : *folders) {
+    const auto one = verify_one(folder);
+    if (!one.faults.empty()) ++faulty;
+    if (request.as_json)
+      all.push_back(to_json(one));
+    else
+      answer.text += to_text(one);
+  }
+  if (request.as_json) answer.text = ordered_json{{"checkpoints", std::move(all)}}.dump(2) + "\n";
+  if (faulty > 0)
+    answer.complaint = std::to_string(faulty) + " of " + std::to_string(folders->size()) +
+                       (folders->size() == 1 ? " checkpoint" : " checkpoints") +
+                       " cannot be gone on from";
+  return answer;
+}
+
+// ---- export
+
+/// Whether what is to be written is part of what is read.
+bool is_own_file(const fs::path& folder, const checkpoint_manifest& manifest,
+                 const fs::path& file) {
+  return engine::is_same_file(manifest_of(folder), file) ||
+         std::ranges::any_of(manifest.files, [&](const auto& each) {
+           return engine::is_same_file(folder / each.first, file);
+         });
+}
+
+result<checkpoint_answer> export_weights(const checkpoint_request& request) {
+  const auto folder = newest_at(request.where);
+  if (!folder) return tl::unexpected(folder.error());
+  auto manifest = cluster::read_manifest(manifest_of(*folder));
+  if (!manifest) return tl::unexpected(manifest.error());
+  if (is_own_file(*folder, *manifest, request.file))
+    return fail(errc::bad_data, request.file.string() +
+                                    " is a file of the checkpoint itself; "
+                                    "name another one");
+  // The optimizer's state is not asked for, so what may be wrong with it does no harm.
+  const std::string name(cluster::checkpoint_weights_name);
+  std::erase_if(manifest->files, [&](const auto& each) { return each.first != name; });
+  const auto faults = cluster::find_faults(*folder, *manifest, check_depth::checksums);
+  if (!faults.empty()) return fail(errc::bad_data, faults.front().text());
+  const auto reader = tensor_reader::open(*folder / name);
+  if (!reader) return tl::unexpected(reader.error());
+  if (auto saved = engine::save_safetensors(request.file, engine::stream_of(*reader)); !saved)
+    return tl::unexpected(saved.error());
+  return checkpoint_answer{request.file.string() + ": the weights after step " +
+                               std::to_string(manifest->step) + ", " +
+                               std::to_string((*reader)->tensors().size()) + " tensors, " +
+                               bytes_text(manifest->files.at(name).bytes) + "\n",
+                           ""};
+}
+
+}  // namespace
+
+result<checkpoint_answer> run_checkpoint_command(const checkpoint_request& request,
+                                                 std::int64_t now) {
+  switch (request.verb) {
+    case checkpoint_verb::inspect:
+      return inspect(request, now);
+    case checkpoint_verb::verify:
+      return verify(request);
+    case checkpoint_verb::export_weights:
+      return export_weights(request);
+    case checkpoint_verb::list:
+      break;
+  }
+  return list(request, now);
+}
+
+}  // namespace troupe::apps

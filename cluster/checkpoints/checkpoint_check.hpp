@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cluster/checkpoints/checkpoint_manifest.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// Something that is wrong with a checkpoint.
+struct checkpoint_fault {
+  std::filesystem::path file;
+  std::string tensor;  ///< Empty: of the file as a whole.
+  std::string what;    ///< Follows the file's name in a sentence, and names the tensor.
+
+  [[nodiscard]] std::string text() const { return file.string() + ' ' + what; }
+  bool operator==(const checkpoint_fault&) const = default;
+};
+
+/// How closely a checkpoint is looked at.
+enum class check_depth : std::uint8_t {
+  lengths,    ///< The files are there, with the bytes that the manifest says. Reads no tensor.
+  checksums,  ///< And their bytes are those that were written.
+  values,     ///< And no tensor holds NaN or infinity.
+};
+
+/// What is wrong with the files of a checkpoint, each altered tensor by its name where the manifest
+/// has its checksum; empty: nothing. Reads what is not at fault once for `checksums` and twice for
+/// `values`, and holds no tensor.
+[[nodiscard]] std::vector<checkpoint_fault> find_faults(const std::filesystem::path& folder,
+                                                        const checkpoint_manifest& manifest,
+                                                        check_depth depth);
+
+/// Bytes and checksums of a checkpoint's file and of its tensors. Errors: bad_data naming it.
+[[nodiscard]] result<checkpoint_manifest::file> summed_up(const std::filesystem::path& file);
+
+}  // namespace troupe::cluster

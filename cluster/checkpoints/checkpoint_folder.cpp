@@ -1,0 +1,300 @@
+#include "cluster/checkpoints/checkpoint_folder.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "cluster/checkpoints/checkpoint_check.hpp"
+#include "cluster/checkpoints/weights_digest.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "engine/state/atomic_file.hpp"
+#include "engine/state/safetensors.hpp"
+#include "messages/descriptor.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view prefix = "step-";
+constexpr std::string_view half_written = ".writing-";
+constexpr auto weights_name = checkpoint_weights_name;
+constexpr std::size_t trial_bytes = 64 << 10;
+
+tl::unexpected<error> failed(const fs::path& where, const std::string& what) {
+  return fail(errc::io_failed, where.string() + ": " + what + ": " + std::strerror(errno));
+}
+
+tl::unexpected<error> failed(const fs::path& where, const std::string& what,
+                             const std::error_code& why) {
+  return fail(errc::io_failed, where.string() + ": " + what + ": " + why.message());
+}
+
+std::optional<std::uint64_t> step_in(std::string_view name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::uint64_t step = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, status] = std::from_chars(name.data() + prefix.size(), end, step);
+  return stop == end && status == std::errc() ? std::optional(step) : std::nullopt;
+}
+
+/// So that names in a folder outlive a loss of power.
+result<void> sync_folder(const fs::path& folder) {
+  const descriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (open.get() < 0 || ::fsync(open.get()) != 0) return failed(folder, "cannot be synced");
+  return {};
+}
+
+result<void> write_manifest(const fs::path& file, const checkpoint_manifest& manifest) {
+  auto out = engine::atomic_file::create(file);
+  if (!out) return tl::unexpected(out.error());
+  const auto text = to_text(manifest);
+  if (auto written = (*out)->write(std::as_bytes(std::span(text))); !written) return written;
+  return (*out)->commit();
+}
+
+/// Takes its name, instead of what has it.
+result<void> take_name(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return {};
+  if (errno != ENOTEMPTY && errno != EEXIST) return failed(to, "cannot be written");
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
+    return failed(to, "cannot be replaced");
+  std::error_code why;
+  fs::remove_all(from, why);  // what it replaces
+  return {};
+}
+
+/// The names of what a folder holds.
+result<std::vector<std::string>> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code why;
+  fs::directory_iterator at(folder, why);
+  for (const fs::directory_iterator end; !why && at != end; at.increment(why))
+    names.push_back(at->path().filename().string());
+  if (why) return fail(errc::bad_data, folder.string() + " cannot be read: " + why.message());
+  return names;
+}
+
+/// Whether a file of some size can be written there.
+result<void> try_to_write(const fs::path& folder) {
+  const auto trial = folder / (std::string(half_written) + "trial");
+  const std::vector<std::byte> bytes(trial_bytes, std::byte{1});
+  auto file = engine::atomic_file::create(trial);
+  auto written = file ? (*file)->write(bytes) : result<void>(tl::unexpected(file.error()));
+  if (written) written = (*file)->commit();
+  std::error_code why;
+  fs::remove(trial, why);
+  return written.map_error([&](error reason) {
+    return error{errc::io_failed, folder.string() + " takes no checkpoint: " + reason.text};
+  });
+}
+
+/// Writes all files of a checkpoint but its manifest, and syncs none.
+result<void> write_files(const fs::path& folder, const checkpoint_folder::parts& what) {
+  using engine::durability;
+  weights_digest digest;
+  const auto weights = folder / weights_name;
+  if (auto done =
+          engine::save_safetensors(weights, digested(what.weights, digest), durability::later);
+      !done)
+    return done;
+  auto state = what.state();
+  if (!state) return tl::unexpected(state.error());
+  return engine::save_safetensors(state_file_of(weights), with_digest(std::move(*state), digest),
+                                  durability::later);
+}
+
+result<void> sync_file(const fs::path& file) {
+  const descriptor open(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (open.get() < 0 || ::fsync(open.get()) != 0) return failed(file, "cannot be synced");
+  return {};
+}
+
+/// Syncs the files that are there and writes their manifest.
+result<void> complete(const checkpoint_folder::collected& what) {
+  checkpoint_manifest manifest{.step = what.step, .settings = what.settings, .files = {}};
+  const auto weights = what.folder / weights_name;
+  for (const auto& file : {weights, state_file_of(weights)}) {
+    auto sum = summed_up(file);
+    if (!sum) return fail(errc::io_failed, sum.error().text);
+    manifest.files[file.filename().string()] = std::move(*sum);
+    if (auto synced = sync_file(file); !synced) return synced;
+  }
+  if (auto done = write_manifest(what.folder / checkpoint_folder::manifest_name, manifest); !done)
+    return done;
+  return sync_folder(what.folder);
+}
+
+}  // namespace
+
+fs::path whole_checkpoint::weights() const {
+  return folder / weights_name;
+}
+
+fs::path checkpoint_folder::path_of(std::uint64_t step) const {
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "step-%06llu", static_cast<unsigned long long>(step));
+  return folder_ / name.data();
+}
+
+result<void> checkpoint_folder::prepare() const {
+  std::error_code why;
+  fs::create_directories(folder_, why);
+  if (why) return failed(folder_, "no folder can be made there", why);
+  const auto names = names_in(folder_);
+  if (!names) return fail(errc::io_failed, names.error().text);
+  for (const auto& name : *names)
+    if (name.starts_with(half_written)) fs::remove_all(folder_ / name, why);
+  return try_to_write(folder_);
+}
+
+std::optional<std::uint64_t> checkpoint_folder::free_bytes() const {
+  std::error_code why;
+  const auto room = fs::space(folder_, why);
+  if (why) return std::nullopt;
+  return room.available;
+}
+
+result<checkpoint_folder::collected> checkpoint_folder::collect(
+    std::uint64_t step, const std::map<std::string, std::string>& settings,
+    const parts& what) const {
+  const auto name = path_of(step);
+  const auto half = folder_ / (std::string(half_written) + name.filename().string());
+  std::error_code why;
+  fs::remove_all(half, why);
+  if (::mkdir(half.c_str(), 0777) != 0) return failed(name, "cannot be written");
+  if (auto done = write_files(half, what); !done) {
+    fs::remove_all(half, why);
+    return tl::unexpected(done.error());
+  }
+  return collected{half, step, settings};
+}
+
+result<fs::path> checkpoint_folder::finish(const collected& what) const {
+  const auto name = path_of(what.step);
+  auto done = complete(what);
+  if (done) done = take_name(what.folder, name);
+  if (!done) {
+    std::error_code why;
+    fs::remove_all(what.folder, why);
+    return tl::unexpected(done.error());
+  }
+  if (auto synced = sync_folder(folder_); !synced) return tl::unexpected(synced.error());
+  return name;
+}
+
+result<void> checkpoint_folder::prune(std::uint64_t newest, std::size_t keep) const {
+  auto all = steps();
+  if (!all) return tl::unexpected(all.error());
+  std::erase_if(*all, [newest](std::uint64_t step) { return step > newest; });
+  for (std::size_t i = keep; i < all->size(); ++i) {
+    // Without its manifest it is none, should we be killed half-way.
+    const auto old = path_of((*all)[i]);
+    std::error_code why;
+    fs::remove(old / manifest_name, why);
+    if (!why) fs::remove_all(old, why);
+    if (why) return failed(old, "an old checkpoint cannot be removed", why);
+  }
+  return {};
+}
+
+result<std::vector<checkpoint_folder::entry>> checkpoint_folder::entries() const {
+  const auto names = names_in(folder_);
+  if (!names) return tl::unexpected(names.error());
+  std::vector<entry> all;
+  for (const auto& name : *names) {
+    const bool is_half = name.starts_with(half_written);
+    if (const auto step = step_in(is_half ? name.substr(half_written.size()) : name))
+      all.push_back({folder_ / name, *step, is_half});
+  }
+  std::ranges::sort(all, {}, &entry::step);
+  return all;
+}
+
+result<std::vector<std::uint64_t>> checkpoint_folder::steps() const {
+  struct stat about {};
+  if (::stat(folder_.c_str(), &about) != 0 && errno == ENOENT) return {};
+  const auto all = entries();
+  if (!all) return tl::unexpected(all.error());
+  std::error_code why;
+  std::vector<std::uint64_t> steps;
+  for (const auto& [folder, step, is_half] : *all)
+    if (!is_half && fs::exists(folder / manifest_name, why)) steps.push_back(step);
+  std::ranges::reverse(steps);
+  return steps;
+}
+
+result<checkpoint_folder::newest_whole> checkpoint_folder::newest() const {
+  const auto all = steps();
+  if (!all) return tl::unexpected(all.error());
+  newest_whole out;
+  for (const auto step : *all) {
+    auto whole = read_whole(path_of(step));
+    if (whole) {
+      out.found = *std::move(whole);
+      break;
+    }
+    out.passed_over.push_back(whole.error().text);
+  }
+  return out;
+}
+
+result<std::optional<whole_checkpoint>> checkpoint_folder::latest() const {
+  auto looked = newest();
+  if (!looked) return tl::unexpected(looked.error());
+  if (looked->passed_over.empty()) return std::move(looked->found);
+  const auto& why = looked->passed_over.front();
+  if (!looked->found) return fail(errc::bad_data, why + "; there is no older one that is whole");
+  const auto step = std::to_string(looked->found->manifest.step);
+  return fail(errc::bad_data, why + "; the one of step " + step + " is whole: --resume " + step);
+}
+
+result<whole_checkpoint> checkpoint_folder::of_step(std::uint64_t step) const {
+  const auto all = steps();
+  if (!all) return tl::unexpected(all.error());
+  if (std::ranges::find(*all, step) != all->end()) return read_whole(path_of(step));
+  std::string known;
+  for (const auto each : *all) known += (known.empty() ? "" : ", ") + std::to_string(each);
+  return fail(errc::bad_data, folder_.string() + " has no checkpoint of step " +
+                                  std::to_string(step) + "; it has " +
+                                  (known.empty() ? "none" : "those of steps " + known));
+}
+
+result<std::vector<fs::path>> checkpoints_at(const fs::path& path) {
+  std::error_code why;
+  const auto all = checkpoint_folder(path).entries();
+  if (!all) return tl::unexpected(all.error());
+  if (fs::exists(path / checkpoint_folder::manifest_name, why)) return std::vector{path};
+  if (step_in(path.filename().string()))
+    return fail(errc::bad_data,
+                path.string() + " is no checkpoint: it has no " + checkpoint_folder::manifest_name);
+  std::vector<fs::path> found;
+  for (const auto& each : *all)
+    if (!each.half_written) found.push_back(each.folder);
+  if (!found.empty()) return found;
+  return fail(errc::bad_data,
+              path.string() +
+                  " holds no checkpoint; name the folder that --checkpoint-dir named, or one of "
+                  "the folders step-N in it");
+}
+
+result<whole_checkpoint> read_whole(const fs::path& folder) {
+  auto manifest = read_manifest(folder / checkpoint_folder::manifest_name);
+  if (!manifest) return tl::unexpected(manifest.error());
+  const auto faults = find_faults(folder, *manifest, check_depth::checksums);
+  if (!faults.empty()) return fail(errc::bad_data, faults.front().text());
+  return whole_checkpoint{folder, std::move(*manifest)};
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/checkpoints/checkpoint_manifest.hpp"
+#include "engine/state/tensor_stream.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// A checkpoint that was found whole.
+struct whole_checkpoint {
+  std::filesystem::path folder;
+  checkpoint_manifest manifest;
+  [[nodiscard]] std::filesystem::path weights() const;
+};
+
+/// The checkpoints of a run: FOLDER/step-000040/{weights.safetensors, weights.state.safetensors,
+/// manifest.json}. A checkpoint is written under another name and synced, its manifest last, and
+/// then gets its own in one step, so that whoever finds it finds it whole; what a run that was
+/// killed has left half written is removed by the next. One process writes there at a time. Used by
+/// one thread.
+class checkpoint_folder {
+ public:
+  static constexpr const char* manifest_name = "manifest.json";
+
+  explicit checkpoint_folder(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  /// Makes the folder where there is none, writes some bytes there and takes them away, and removes
+  /// half-written checkpoints. Errors: io_failed with the system's reason.
+  [[nodiscard]] result<void> prepare() const;
+
+  /// Room that is left on its disk; none: the system does not say.
+  [[nodiscard]] std::optional<std::uint64_t> free_bytes() const;
+
+  /// What is to be kept of a run.
+  struct parts {
+    const engine::tensor_stream& weights;
+    /// The optimizers' state; asked for once the weights have been read.
+    std::function<result<engine::tensor_stream>()> state;
+  };
+  /// One whose files are written, but under another name, without a manifest, and perhaps not on
+  /// the disk yet.
+  struct collected {
+    std::filesystem::path folder;
+    std::uint64_t step = 0;
+    std::map<std::string, std::string> settings;
+  };
+  /// Reads the parts into files. Errors: io_failed, upon which nothing is left of it; those of
+  /// reading the parts.
+  [[nodiscard]] result<collected> collect(std::uint64_t step,
+                                          const std::map<std::string, std::string>& settings,
+                                          const parts& what) const;
+  /// Makes a checkpoint of it, with checksums and synced, and returns its folder; one of the same
+  /// step is replaced. May be called in another thread. Errors: io_failed, upon which nothing is
+  /// left of it.
+  [[nodiscard]] result<std::filesystem::path> finish(const collected& what) const;
+
+  /// Removes all but the newest `keep` of the steps up to `newest`. Later ones are of a run that
+  /// went further before this one began from an older checkpoint; they stay. Errors: io_failed,
+  /// bad_data.
+  [[nodiscard]] result<void> prune(std::uint64_t newest, std::size_t keep) const;
+
+  /// Steps of the checkpoints that are there, whole or not; the newest first. None where the folder
+  /// does not exist. Errors: bad_data where it cannot be read.
+  [[nodiscard]] result<std::vector<std::uint64_t>> steps() const;
+
+  /// What looks like a checkpoint.
+  struct entry {
+    std::filesystem::path folder;
+    std::uint64_t step = 0;
+    bool half_written = false;  ///< Under another name: being written, or left so.
+  };
+  /// Everything of that kind, by steps. Errors: as `steps`, and bad_data where there is no folder.
+  [[nodiscard]] result<std::vector<entry>> entries() const;
+
+  /// The newest; none: there is no checkpoint. Errors: bad_data naming the file that is torn or
+  /// altered, and the newest whole checkpoint before it.
+  [[nodiscard]] result<std::optional<whole_checkpoint>> latest() const;
+  /// The newest that is whole, for a run that nobody watches: what is torn is passed over.
+  struct newest_whole {
+    std::optional<whole_checkpoint> found;
+    std::vector<std::string> passed_over;  ///< What is wrong with newer ones, a sentence each.
+  };
+  /// Errors: as `steps`.
+  [[nodiscard]] result<newest_whole> newest() const;
+  /// Errors: bad_data, also where there is none of that step.
+  [[nodiscard]] result<whole_checkpoint> of_step(std::uint64_t step) const;
+
+  [[nodiscard]] std::filesystem::path path_of(std::uint64_t step) const;
+
+ private:
+  std::filesystem::path folder_;
+};
+
+/// The checkpoints that a path means: itself where it is a checkpoint's folder, or else those that
+/// are in it, by steps. Never none. Errors: bad_data where it cannot be read, or holds none.
+[[nodiscard]] result<std::vector<std::filesystem::path>> checkpoints_at(
+    const std::filesystem::path& path);
+
+/// Reads a checkpoint's manifest and compares every file with it. Errors: bad_data naming the file,
+/// and the tensor where the manifest has its checksum: it is missing, shorter or longer, or has
+/// other bytes, or a newer Troupe has written it.
+[[nodiscard]] result<whole_checkpoint> read_whole(const std::filesystem::path& folder);
+
+}  // namespace troupe::cluster

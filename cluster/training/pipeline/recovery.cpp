@@ -1,0 +1,147 @@
+#include "cluster/training/pipeline/recovery.hpp"
+
+#include <algorithm>
+#include <caf/send.hpp>
+#include <chrono>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "actors/base/deadlines.hpp"
+#include "actors/futures/combine.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/recovery.hpp"
+#include "actors/recovery/keeper_actor.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+using caf::strong_actor_ptr;
+
+constexpr auto waits = actors::usual_deadlines;
+/// From a stage's word that another was lost to the system's.
+constexpr std::chrono::seconds until_known{5};
+constexpr std::chrono::milliseconds look_every{10};
+
+}  // namespace
+
+stage_recovery::stage_recovery(node_group& group)
+    : group_(group),
+      ask_(group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); }) {}
+
+stage_recovery::~stage_recovery() {
+  if (here_) caf::anon_send_exit(here_, caf::exit_reason::user_shutdown);
+}
+
+result<std::unique_ptr<stage_recovery>> stage_recovery::open(node_group& group) {
+  std::unique_ptr<stage_recovery> made(new stage_recovery(group));
+  made->keepers_.resize(group.hosts().size());
+  if (group.hosts().size() == 1) made->here_ = actors::spawn_keeper(group.system());
+  for (std::size_t place = 0; place < group.hosts().size(); ++place)
+    if (auto opened = made->open_keeper(place); !opened) return tl::unexpected(opened.error());
+  return made;
+}
+
+result<void> stage_recovery::open_keeper(std::size_t place) {
+  const auto opened = ask_.request<actors::keeper_opened>(
+                              caf::actor_cast<actors::host_actor>(group_.hosts().at(place)),
+                              actors::open_keeper{}, waits.join)
+                          .get();
+  if (!opened) return tl::unexpected(opened.error());
+  keepers_.at(place) = opened->keeper;
+  return {};
+}
+
+std::vector<strong_actor_ptr> stage_recovery::keepers_of(std::size_t stage) const {
+  std::vector<strong_actor_ptr> all{keepers_.at(stage)};
+  all.push_back(here_ ? caf::actor_cast<strong_actor_ptr>(here_)
+                      : keepers_.at((stage + 1) % keepers_.size()));
+  std::erase(all, nullptr);
+  return all;
+}
+
+std::vector<std::vector<strong_actor_ptr>> stage_recovery::keepers() const {
+  std::vector<std::vector<strong_actor_ptr>> all;
+  for (std::size_t stage = 0; stage < keepers_.size(); ++stage) all.push_back(keepers_of(stage));
+  return all;
+}
+
+result<stage_recovery::point> stage_recovery::newest() {
+  std::map<std::uint64_t, std::vector<actors::version_place>> found;  // by step, of stages in turn
+  for (std::size_t stage = 0; stage < keepers_.size(); ++stage) {
+    std::map<std::uint64_t, strong_actor_ptr> here;
+    for (const auto& keeper : keepers_of(stage)) {
+      const auto kept =
+          ask_.request<actors::versions_kept>(
+                  caf::actor_cast<actors::keeper_actor>(keeper),
+                  actors::list_versions{static_cast<std::uint32_t>(stage)}, waits.join)
+              .get();
+      if (!kept) return tl::unexpected(kept.error());
+      for (const auto step : kept->steps) here.emplace(step, keeper);
+    }
+    for (const auto& [step, keeper] : here) {
+      auto& places = found[step];
+      if (places.size() == stage) places.push_back({keeper, step});
+    }
+  }
+  for (auto each = found.rbegin(); each != found.rend(); ++each)
+    if (each->second.size() == keepers_.size()) return point{each->first, std::move(each->second)};
+  return fail(errc::stale,
+              "no version is left of a stage that was lost with the node that "
+              "kept it");
+}
+
+result<void> stage_recovery::drop_stages() {
+  std::vector<actors::future<actors::acknowledged>> answers;
+  for (std::size_t place = 0; place < keepers_.size(); ++place)
+    if (keepers_[place])
+      answers.push_back(ask_.request<actors::acknowledged>(
+          caf::actor_cast<actors::host_actor>(group_.hosts().at(place)), actors::drop_stages{},
+          waits.join));
+  return actors::all(std::move(answers)).get().map([](const auto&) {});
+}
+
+result<stage_recovery::point> stage_recovery::recover(const error& why) {
+  auto from = try_once(why);
+  while (!from && from.error().code == errc::peer_lost && in_vain_ <= most_in_vain &&
+         is_another_lost())
+    from = try_once(from.error());
+  return from;
+}
+
+bool stage_recovery::is_another_lost() {
+  const auto end = std::chrono::steady_clock::now() + until_known;
+  while (group_.lost({}) == lost_) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(look_every);
+  }
+  return true;
+}
+
+result<stage_recovery::point> stage_recovery::try_once(const error& why) {
+  lost_ = group_.lost(until_known);
+  if (lost_.empty()) return tl::unexpected(why);
+  const auto told = group_.explain(why);
+  if (++in_vain_ > most_in_vain)
+    return fail(errc::handler_failed, told.text + "; the run was lost " + std::to_string(in_vain_) +
+                                          " times behind step " + std::to_string(last_step_));
+  log::warning(told.text + (lost_.size() == 1
+                                ? "; it is replaced"
+                                : "; " + std::to_string(lost_.size()) + " stages are replaced"));
+  for (const auto place : lost_) keepers_.at(place) = nullptr;
+  if (auto dropped = drop_stages(); !dropped) return tl::unexpected(dropped.error());
+  auto from = newest();
+  if (!from) return fail(from.error().code, told.text + "; " + from.error().text);
+  if (from->step > last_step_) in_vain_ = 1;
+  last_step_ = from->step;
+  if (auto replaced = group_.replace(std::exchange(lost_, {})); !replaced)
+    return tl::unexpected(replaced.error());
+  for (std::size_t place = 0; place < keepers_.size(); ++place)
+    if (!keepers_[place])
+      if (auto opened = open_keeper(place); !opened) return tl::unexpected(opened.error());
+  return from;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <caf/actor_control_block.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "actors/futures/requester.hpp"
+#include "actors/interfaces.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "cluster/membership/node_group.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// Lets a run go on when it loses stages: their nodes are replaced, and all stages go back to the
+/// newest version that is kept of every one of them. The versions of a stage are kept on its own
+/// node and on another one, or where there is no other in this process; so a stage is lost for good
+/// only with both (docs/recovery.md). Used by one thread.
+class stage_recovery {
+ public:
+  /// `group` outlives it. Errors: those of the nodes.
+  [[nodiscard]] static result<std::unique_ptr<stage_recovery>> open(node_group& group);
+  stage_recovery(const stage_recovery&) = delete;
+  stage_recovery& operator=(const stage_recovery&) = delete;
+  ~stage_recovery();
+
+  /// Of each stage, for pipeline_options.
+  [[nodiscard]] std::vector<std::vector<caf::strong_actor_ptr>> keepers() const;
+
+  /// A step, and where each stage's version of it is.
+  struct point {
+    std::uint64_t step = 0;
+    std::vector<actors::version_place> versions;
+  };
+
+  /// After `why`: replaces what was lost, and says where the run can go on from. The stages of
+  /// before have been told to end on all nodes. Errors: `why`, where no node was lost; stale where
+  /// no version is kept of all stages; those of replacing a node; handler_failed when the run has
+  /// come here more than `most_in_vain` times without a newer version.
+  [[nodiscard]] result<point> recover(const error& why);
+  static constexpr int most_in_vain = 3;
+
+ private:
+  explicit stage_recovery(node_group& group);
+  [[nodiscard]] result<void> open_keeper(std::size_t place);
+  [[nodiscard]] result<point> try_once(const error& why);
+  /// Waits until others are lost than those that the last try could not replace.
+  [[nodiscard]] bool is_another_lost();
+  [[nodiscard]] result<point> newest();
+  [[nodiscard]] result<void> drop_stages();
+  /// The keepers of a stage that are there: its own node's, and the other.
+  [[nodiscard]] std::vector<caf::strong_actor_ptr> keepers_of(std::size_t stage) const;
+
+  node_group& group_;
+  actors::requester ask_;
+  std::vector<caf::strong_actor_ptr> keepers_;  // by node; null: it was lost
+  actors::keeper_actor here_;                   // where there is one node; else null
+  std::vector<std::size_t> lost_;               // places that are still to be replaced
+  std::uint64_t last_step_ = 0;
+  int in_vain_ = 0;
+};
+
+}  // namespace troupe::cluster

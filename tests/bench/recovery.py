@@ -1,0 +1,141 @@
+"""Recovery: how long a run takes to go on after a loss, and what being ready for one costs a step.
+
+./dev bench recovery [--json FILE] [--rounds R] [--write-docs] [--only NAME[,NAME..]]
+
+The protocol is in docs/benchmarks.md. A figure is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import harness
+from harness import Result
+
+from figures import FIGURE_ROW, figure_row, kinds_main, say_figure
+
+RUN_S = 240.0
+KILLS = 5
+STEPS_BETWEEN = 6
+SMALL = ["--model", "resnet18", "--data", "synthetic:3x32x32:10:64", "--batch-size", "16",
+         "--micro-batches", "4", "--optimizer", "sgd", "--momentum", "0.9", "--no-eval",
+         "--threads-per-stage", "1"]
+REAL = ["--model", "resnet50", "--data", "synthetic:3x128x128:10:120", "--batch-size", "120",
+        "--micro-batches", "8", "--schedule", "zb-h2", "--stages", "2", "--no-eval",
+        "--threads-per-stage", "1", "--memory-format", "channels_last", "--steps", "5"]
+
+
+def children_of(pid: int) -> dict[str, int]:
+    """A run's node processes by name."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            if b"--node-name" in words:
+                found[words[words.index(b"--node-name") + 1].decode()] = int(child)
+    return found
+
+
+def lines_of(file: Path) -> int:
+    """Steps that a run has told."""
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+class Run:
+    """One training run, with its lines of JSON as they come."""
+
+    def __init__(self, folder: Path, flags: list[str]) -> None:
+        self.steps = folder / "steps.json"
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.child = subprocess.Popen(
+                [str(harness.require_program("resnet_pipeline")), *flags, "--json",
+                 str(self.steps)], stdout=log, stderr=log)
+        self.began = time.monotonic()
+
+    def wait_for(self, lines: int) -> float:
+        """When so many steps were told."""
+        while lines_of(self.steps) < lines:
+            if self.child.poll() is not None or time.monotonic() - self.began > RUN_S:
+                self.fail()
+            time.sleep(0.001)
+        return time.monotonic()
+
+    def fail(self) -> None:
+        """Says what the run said last."""
+        self.child.kill()
+        self.child.wait()
+        raise harness.Failure(harness.tail(self.log.read_text(errors="replace")))
+
+    def end(self) -> list[float]:
+        """Seconds of each step."""
+        if self.child.wait(RUN_S):
+            self.fail()
+        return [line["seconds"] for line in harness.json_lines(self.steps.read_text())
+                if "seconds" in line]
+
+
+def measure_kills(stages: int) -> Callable[[Path], None]:
+    """From the kill of a stage to the end of the first step that was not told before."""
+    def measure(folder: Path) -> None:
+        steps = (KILLS + 2) * STEPS_BETWEEN
+        run = Run(folder, [*SMALL, "--stages", str(stages), "--steps", str(steps), "--on-fault",
+                           "recover"])
+        gaps = []
+        for number in range(KILLS):
+            told = (number + 1) * STEPS_BETWEEN
+            run.wait_for(told)
+            name = f"stage-{number % stages}"
+            pids = [pid for at, pid in children_of(run.child.pid).items()
+                    if at == name or at.startswith(name + ".")]
+            before = lines_of(run.steps)
+            os.kill(max(pids), signal.SIGKILL)
+            killed = time.monotonic()
+            gaps.append(run.wait_for(before + 1) - killed)
+        seconds = run.end()
+        usual = statistics.median(seconds)
+        say_figure("kill_to_next_step_p50", statistics.median(gaps), "s")
+        say_figure("kill_to_next_step_max", max(gaps), "s")
+        say_figure("usual_step", usual, "s")
+    return measure
+
+
+def measure_price(folder: Path) -> None:
+    """The same run with and without versions being kept, in turns."""
+    steps: dict[str, list[float]] = {"stop": [], "recover": []}
+    for number in range(4):
+        order = ["stop", "recover"] if number % 2 == 0 else ["recover", "stop"]
+        for kind in order:
+            place = folder / f"{kind}-{number}"
+            place.mkdir()
+            steps[kind] += Run(place, [*REAL, "--on-fault", kind]).end()[1:]
+    for kind, seconds in steps.items():
+        say_figure(f"step_{kind}", statistics.median(seconds), "s")
+    ratio = statistics.median(steps["recover"]) / statistics.median(steps["stop"])
+    say_figure("price", 100 * (ratio - 1), "%")
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "kill.two_stages": measure_kills(2), "kill.one_stage": measure_kills(1),
+    "price.resnet50": measure_price}
+
+
+def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
+    """One row a figure."""
+    return FIGURE_ROW, [figure_row(result, figure) for result in results
+                        for figure in result.figures()]
+
+
+def main() -> int:
+    return kinds_main(__file__, __doc__, KINDS, 1, 5 * RUN_S, rows, lambda _: "")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.guarded(main))

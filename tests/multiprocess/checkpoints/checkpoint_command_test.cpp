@@ -1,0 +1,308 @@
+// `troupe checkpoint`: what it says of whole checkpoints and of those that are not, by file and
+// tensor and with its exit code.
+
+#include <ATen/ops/full.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "engine/state/safetensors_header.hpp"
+#include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace troupe;
+using namespace troupe::tests;
+using Catch::Matchers::ContainsSubstring;
+using nlohmann::json;
+
+program_outcome troupe_checkpoint(const words& more) {
+  return run_other(TROUPE_COMMAND, with({"checkpoint"}, more));
+}
+
+std::string content(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// Where a tensor's bytes begin in a file.
+std::uint64_t place_of(const fs::path& file, const std::string& tensor) {
+  const auto bytes = content(file);
+  const auto header = engine::parse_safetensors_header(std::as_bytes(std::span(bytes)));
+  REQUIRE(header);
+  for (const auto& each : header->tensors)
+    if (each.name == tensor) return header->data_begin + each.begin;
+  FAIL(tensor << " is not in " << file);
+  return 0;
+}
+
+void flip_a_bit_at(const fs::path& file, std::uint64_t place) {
+  auto bytes = content(file);
+  REQUIRE(place < bytes.size());
+  bytes[place] = static_cast<char>(bytes[place] ^ 16);
+  std::ofstream(file, std::ios::binary) << bytes;
+}
+
+/// A small checkpoint, as a run writes it, of two weights and the state of one.
+fs::path small_checkpoint(const fs::path& folder, std::uint64_t step, double value = 1) {
+  fs::create_directories(folder);
+  const cluster::checkpoint_folder all(folder);
+  const auto files = all.collect(
+      step, {{"model.name", "net"}, {"optimizer.name", "adam"}},
+      {engine::stream_of({{"fc.weight", at::full({8, 16}, value)}, {"fc.bias", at::full({8}, 2.)}}),
+       [] {
+         return result<engine::tensor_stream>(
+             engine::stream_of({{"optimizer.fc.weight.exp_avg", at::full({8, 16}, 0.5)}}));
+       }});
+  REQUIRE(files);
+  const auto written = all.finish(*files);
+  REQUIRE(written);
+  return *written;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "The checkpoints of a run are listed, shown, verified, and exported as --save writes them") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  const std::string saved = folder / "saved.safetensors";
+  REQUIRE(run_program(
+              two_stages(
+                  {"--checkpoint-dir", checkpoints, "--checkpoint-every", "2", "--save", saved}, 4))
+              .code == 0);
+  const auto listed = troupe_checkpoint({"list", checkpoints, "--json"});
+  REQUIRE(listed.code == 0);
+  const auto rows = json::parse(listed.out).at("checkpoints");
+  REQUIRE(rows.size() == 2);
+  for (const auto& row : rows) {
+    CHECK(row.at("state") == "whole");
+    CHECK(row.at("bytes") > 100'000'000);
+    CHECK(row.at("age_seconds") >= 0);
+    CHECK(row.at("age_seconds") < 120);
+  }
+  CHECK(rows[0].at("step") == 2);
+  CHECK(rows[1].at("step") == 4);
+
+  const auto shown = troupe_checkpoint({"inspect", checkpoints});
+  REQUIRE(shown.code == 0);
+  for (const auto* text :
+       {"step                   4\n", "model.name             resnet18\n",
+        "optimizer.name         adam\n", "weights.safetensors: 44.8 MB, 122", "[64, 3, 7, 7]"})
+    CHECK_THAT(shown.out, ContainsSubstring(text));
+  const auto described =
+      json::parse(troupe_checkpoint({"inspect", checkpoints + "/step-000002", "--json"}).out);
+  CHECK(described.at("step") == 2);
+  const auto weights = engine::load_safetensors(saved);
+  REQUIRE(weights);
+  const auto& tensors = described.at("files").at(0).at("tensors");
+  REQUIRE(tensors.size() == weights->size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    CHECK(tensors[i].at("name") == weights->at(i).name);
+    CHECK(tensors[i].at("shape").get<std::vector<std::int64_t>>() ==
+          weights->at(i).tensor.sizes().vec());
+    CHECK(tensors[i].at("bytes") == weights->at(i).tensor.nbytes());
+    CHECK(tensors[i].at("blake2b").get<std::string>().size() == 32);
+  }
+
+  const auto verified = troupe_checkpoint({"verify", checkpoints});
+  INFO(verified.err);
+  CHECK(verified.code == 0);
+  CHECK_THAT(verified.out, ContainsSubstring(checkpoints + "/step-000002: whole, 2 files"));
+  CHECK_THAT(verified.out, ContainsSubstring(checkpoints + "/step-000004: whole, 2 files"));
+
+  const auto exported = troupe_checkpoint({"export", checkpoints, folder / "exported"});
+  INFO(exported.err);
+  REQUIRE(exported.code == 0);
+  CHECK_THAT(exported.out, ContainsSubstring("the weights after step 4, 122 tensors"));
+  CHECK(content(folder / "exported") == content(saved));
+
+  // Of another model than the run's.
+  auto words_of_other = two_stages({"--checkpoint-dir", checkpoints, "--resume", "auto"}, 6);
+  std::ranges::replace(words_of_other, "resnet18", "resnet34");
+  const auto other = run_program(words_of_other);
+  CHECK(other.code == 2);
+  CHECK_THAT(other.last_line(),
+             ContainsSubstring("model.name = resnet18, and this one has resnet34"));
+}
+
+TEST_CASE("What is torn, half written or without a manifest is listed as such") {
+  const scratch_folder folder;
+  small_checkpoint(folder.path(), 2);
+  const auto cut = small_checkpoint(folder.path(), 4);
+  fs::resize_file(cut / "weights.safetensors", 400);
+  const auto newer = small_checkpoint(folder.path(), 6);
+  write_text(newer / "manifest.json", R"({"troupe_checkpoint": 2})");
+  fs::create_directory(folder / "step-000008");
+  fs::create_directory(folder / ".writing-step-000010");
+  write_text(folder / "notes.txt", "not ours");
+  const auto outcome = troupe_checkpoint({"list", folder.path(), "--json"});
+  REQUIRE(outcome.code == 0);
+  const auto rows = json::parse(outcome.out).at("checkpoints");
+  REQUIRE(rows.size() == 5);
+  const std::vector<std::string> states{"whole", "torn", "torn", "torn", "half written"};
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    CHECK(rows[i].at("step") == 2 * (i + 1));
+    CHECK(rows[i].at("state") == states[i]);
+  }
+  CHECK_THAT(rows[1].at("problem").get<std::string>(),
+             ContainsSubstring("weights.safetensors has 400 bytes"));
+  CHECK_THAT(rows[2].at("problem").get<std::string>(), ContainsSubstring("format is number 2"));
+  CHECK_THAT(rows[3].at("problem").get<std::string>(), ContainsSubstring("manifest.json"));
+  const auto table = troupe_checkpoint({"list", folder.path()});
+  CHECK(table.code == 0);
+  CHECK_THAT(table.out, ContainsSubstring("torn: " + (cut / "weights.safetensors").string()));
+  CHECK_THAT(table.out, ContainsSubstring("half written"));
+}
+
+TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with exit code 2") {
+  const scratch_folder folder;
+  small_checkpoint(folder / "kept", 2);
+  const auto whole = small_checkpoint(folder / "whole", 4);
+  const auto bad = folder / "kept" / "step-000004";
+  const auto weights = bad / "weights.safetensors";
+  const auto state = bad / "weights.state.safetensors";
+  const auto manifest = bad / "manifest.json";
+  const auto harmed = [&](const std::function<void()>& harm) {
+    fs::remove_all(bad);
+    fs::copy(whole, bad, fs::copy_options::recursive);
+    harm();
+  };
+  // Whether inspect and export, which do not read all that verify does, refuse it too.
+  struct refusals {
+    bool inspected;
+    bool exported;
+  };
+  const auto found = [&](const std::string& file, const std::string& tensor,
+                         const std::string& what, refusals others,
+                         const std::function<void()>& harm) {
+    INFO(file << ' ' << what);
+    harmed(harm);
+    const auto one = troupe_checkpoint({"verify", bad});
+    CHECK(one.code == 2);
+    CHECK_THAT(one.out, ContainsSubstring(file + ' '));
+    CHECK_THAT(one.out, ContainsSubstring(what));
+    CHECK_THAT(one.err, ContainsSubstring("1 of 1 checkpoint cannot be gone on from"));
+    const auto all = troupe_checkpoint({"verify", folder / "kept", "--json"});
+    CHECK(all.code == 2);
+    CHECK_THAT(all.err, ContainsSubstring("1 of 2 checkpoints"));
+    const auto parsed = json::parse(all.out).at("checkpoints");
+    REQUIRE(parsed.size() == 2);
+    CHECK(parsed[0].at("whole") == true);
+    CHECK(parsed[1].at("whole") == false);
+    REQUIRE(parsed[1].at("faults").size() == 1);
+    CHECK(parsed[1].at("faults")[0].at("file") == file);
+    CHECK(parsed[1].at("faults")[0].at("tensor") == tensor);
+    const auto inspected = troupe_checkpoint({"inspect", bad});
+    CHECK((inspected.code == 2) == others.inspected);
+    if (others.inspected) CHECK_THAT(inspected.err, ContainsSubstring(file + ' '));
+    const auto out = folder / "out";
+    const auto exported = troupe_checkpoint({"export", bad, out});
+    CHECK((exported.code == 2) == others.exported);
+    CHECK(fs::exists(out) == !others.exported);
+    fs::remove(out);
+  };
+  const std::string altered = "is not as its checkpoint wrote it: ";
+  found(weights, "fc.weight", altered + "tensor \"fc.weight\" has another checksum", {false, true},
+        [&] { flip_a_bit_at(weights, place_of(weights, "fc.weight") + 5); });
+  found(state, "optimizer.fc.weight.exp_avg",
+        altered + "tensor \"optimizer.fc.weight.exp_avg\" has another checksum", {false, false},
+        [&] { flip_a_bit_at(state, place_of(state, "optimizer.fc.weight.exp_avg")); });
+  found(weights, "", altered + "its header", {true, true}, [&] { flip_a_bit_at(weights, 9); });
+  found(weights, "fc.weight", "has 300 bytes, and its checkpoint wrote ", {true, true},
+        [&] { fs::resize_file(weights, 300); });
+  found(state, "", "cannot be read: No such file", {true, false}, [&] { fs::remove(state); });
+  found(weights, "", "cannot be read: No such file", {true, true}, [&] { fs::remove(weights); });
+  found(manifest, "", "its format is number 2", {true, true},
+        [&] { write_text(manifest, R"({"troupe_checkpoint": 2})"); });
+  found(manifest, "", "is no manifest", {true, true}, [&] { fs::resize_file(manifest, 40); });
+  found(weights, "fc.weight", "holds NaN in tensor \"fc.weight\"", {false, false}, [&] {
+    fs::remove_all(bad);
+    small_checkpoint(folder / "kept", 4, std::numeric_limits<double>::quiet_NaN());
+  });
+}
+
+TEST_CASE("A folder that is no checkpoint, or cannot be read, is refused by every verb") {
+  const scratch_folder folder;
+  fs::create_directory(folder / "empty");
+  fs::create_directory(folder / "step-000004");
+  write_text(folder / "file", "");
+  const auto refused = [&](const std::string& where, const std::string& what) {
+    for (const std::string verb : {"list", "inspect", "verify", "export"}) {
+      INFO(verb << ' ' << where);
+      words line{verb, where};
+      if (verb == "export") line.push_back(folder / "out");
+      const auto outcome = troupe_checkpoint(line);
+      CHECK(outcome.code == 2);
+      CHECK(outcome.out.empty());
+      CHECK_THAT(outcome.err, ContainsSubstring("troupe checkpoint: " + where));
+      CHECK_THAT(outcome.err, ContainsSubstring(what));
+    }
+    CHECK_FALSE(fs::exists(folder / "out"));
+  };
+  refused(folder / "absent", "cannot be read: No such file or directory");
+  refused(folder / "file", "cannot be read: Not a directory");
+  refused(folder / "empty", "holds no checkpoint");
+  const auto bare = troupe_checkpoint({"verify", folder / "step-000004"});
+  CHECK(bare.code == 2);
+  CHECK_THAT(bare.err, ContainsSubstring("is no checkpoint: it has no manifest.json"));
+  const auto one = small_checkpoint(folder / "kept", 2);
+  const auto listed = troupe_checkpoint({"list", one});
+  CHECK(listed.code == 2);
+  CHECK_THAT(listed.err, ContainsSubstring("is one checkpoint"));
+  for (const words& line : {words{}, {"burn", folder / "kept"}, {"list"}, {"export", one}}) {
+    const auto outcome = troupe_checkpoint(line);
+    CHECK(outcome.code == 2);
+    CHECK_FALSE(outcome.err.empty());
+  }
+}
+
+TEST_CASE("A folder that another user may not read is no folder without checkpoints") {
+  if (::getuid() != 0) SKIP("needs root, to become somebody else");
+  const scratch_folder folder;
+  small_checkpoint(folder / "kept", 2);
+  fs::permissions(folder.path(), fs::perms(0755));
+  fs::permissions(folder / "kept", fs::perms(0700));
+  const auto outcome =
+      run_other("/usr/bin/setpriv", {"--reuid", "65534", "--regid", "65534", "--clear-groups",
+                                     TROUPE_COMMAND, "checkpoint", "verify", folder / "kept"});
+  INFO(outcome.err);
+  CHECK(outcome.code == 2);
+  CHECK_THAT(outcome.err, ContainsSubstring("cannot be read: Permission denied"));
+}
+
+TEST_CASE("An export replaces a regular file, and nothing else") {
+  const scratch_folder folder;
+  const auto checkpoint = small_checkpoint(folder / "kept", 2);
+  const auto refused = [&](const std::string& file, const std::string& what) {
+    const auto outcome = troupe_checkpoint({"export", checkpoint, file});
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.err, ContainsSubstring(what));
+  };
+  fs::create_directory(folder / "directory");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  refused(folder / "directory", "only a file is ever replaced");
+  refused(folder / "pipe", "only a file is ever replaced");
+  refused("/dev/null", "only a file is ever replaced");
+  refused(folder / "absent" / "file", "No such file or directory");
+  for (const auto* own : {"weights.safetensors", "weights.state.safetensors", "manifest.json"})
+    refused(checkpoint / own, "is a file of the checkpoint itself");
+  CHECK(troupe_checkpoint({"verify", checkpoint}).code == 0);
+  write_text(folder / "file", "of before");
+  REQUIRE(troupe_checkpoint({"export", checkpoint, folder / "file"}).code == 0);
+  CHECK(content(folder / "file") == content(checkpoint / "weights.safetensors"));
+}

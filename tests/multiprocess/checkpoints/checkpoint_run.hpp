@@ -1,0 +1,114 @@
+#pragma once
+
+#include <ATen/ops/equal.h>
+#include <signal.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/state/safetensors.hpp"
+#include "tests/multiprocess/program.hpp"
+
+// Runs that write checkpoints, and what is done to those.
+
+namespace troupe::tests {
+
+using words = std::vector<std::string>;
+
+inline words with(words run, const words& more) {
+  run.insert(run.end(), more.begin(), more.end());
+  return run;
+}
+
+/// Two passes over the data in another order each, and a rate that follows a curve; by default
+/// an update every second step: all that a run counts.
+inline words training(const words& more, int steps = 12, int accumulate = 2) {
+  return with({"--model",
+               "resnet18",
+               "--data",
+               "synthetic:3x32x32:10:48",
+               "--batch-size",
+               "8",
+               "--optimizer",
+               "adam",
+               "--lr",
+               "0.01",
+               "--lr-schedule",
+               "cosine",
+               "--micro-batches",
+               "2",
+               "--steps",
+               std::to_string(steps),
+               "--accumulate",
+               std::to_string(accumulate),
+               "--no-eval",
+               "--verbose"},
+              more);
+}
+
+inline words two_stages(const words& more, int steps = 12, int accumulate = 2) {
+  return with(training(more, steps, accumulate), {"--stages", "2"});
+}
+
+inline void check_same_weights(const std::filesystem::path& one,
+                               const std::filesystem::path& other) {
+  const auto first = engine::load_safetensors(one);
+  const auto second = engine::load_safetensors(other);
+  REQUIRE(first);
+  REQUIRE(second);
+  REQUIRE(first->size() == second->size());
+  for (std::size_t i = 0; i < first->size(); ++i) {
+    INFO(first->at(i).name);
+    REQUIRE(first->at(i).name == second->at(i).name);
+    CHECK(first->at(i).tensor.equal(second->at(i).tensor));
+  }
+}
+
+/// Ends a run once a checkpoint is there.
+inline std::function<void(pid_t, std::string_view)> at_checkpoint(const std::string& name,
+                                                                  int signal) {
+  return [name, signal](pid_t program, std::string_view line) {
+    if (line.find("checkpoint ") != std::string_view::npos &&
+        line.find(name + " in ") != std::string_view::npos)
+      ::kill(program, signal);
+  };
+}
+
+inline std::set<std::string> names_in(const std::filesystem::path& folder) {
+  std::set<std::string> names;
+  for (const auto& each : std::filesystem::directory_iterator(folder))
+    names.insert(each.path().filename().string());
+  return names;
+}
+
+inline void flip_a_bit(const std::filesystem::path& file) {
+  std::fstream both(file, std::ios::in | std::ios::out | std::ios::binary);
+  const auto at = static_cast<std::streamoff>(std::filesystem::file_size(file) / 2);
+  both.seekg(at);
+  const int byte = both.get();
+  both.seekp(at);
+  both.put(static_cast<char>(byte ^ 4));
+  REQUIRE(both.good());
+}
+
+inline void write_text(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream(file) << text;
+}
+
+/// Does something once, at the first line that holds `text`.
+inline std::function<void(pid_t, std::string_view)> at_line(const std::string& text,
+                                                            std::function<void(pid_t)> act) {
+  return [text, act = std::move(act), acted = false](pid_t program, std::string_view line) mutable {
+    if (acted || line.find(text) == std::string_view::npos) return;
+    acted = true;
+    act(program);
+  };
+}
+
+}  // namespace troupe::tests

@@ -1,0 +1,216 @@
+// A run that a scheduler preempts and starts again, and a disk that takes no checkpoint.
+
+#include <ATen/ops/equal.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <string>
+
+#include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/small_disk.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace troupe;
+using namespace troupe::tests;
+using Catch::Matchers::ContainsSubstring;
+
+/// The names of the steps but the last one, which every run writes at its end.
+std::set<std::string> early(const fs::path& checkpoints, const std::string& last) {
+  auto names = names_in(checkpoints);
+  CHECK(names.erase(last) == 1);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("A signal has a checkpoint written at the next whole update, and the run goes on") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const auto asked =
+      run_program(two_stages({"--checkpoint-dir", checkpoints, "--checkpoint-on-signal", "SIGUSR1",
+                              "--save", folder / "asked"}),
+                  at_line("step 3/", [](pid_t program) {
+                    for (const auto stage : children_of(program))
+                      REQUIRE(::kill(stage, SIGUSR1) == 0);
+                    REQUIRE(::kill(program, SIGUSR1) == 0);
+                  }));
+  INFO(asked.err);
+  REQUIRE(asked.code == 0);
+  CHECK_THAT(asked.err, ContainsSubstring("a signal asks for a checkpoint"));
+  check_same_weights(folder / "whole", folder / "asked");
+  const auto written = early(checkpoints, "step-000012");
+  REQUIRE(written.size() == 1);
+  const auto step = std::stoi(written.begin()->substr(5));
+  CHECK(step % 2 == 0);  // of --accumulate 2
+  CHECK_THAT(asked.err, ContainsSubstring("the checkpoint of step " + std::to_string(step) +
+                                          " is in " + checkpoints + "/" + *written.begin()));
+  const auto resumed =
+      run_program(two_stages({"--checkpoint-dir", checkpoints, "--resume", std::to_string(step),
+                              "--save", folder / "resumed"}));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, ContainsSubstring("step-000012 is of a later step"));
+  check_same_weights(folder / "whole", folder / "resumed");
+}
+
+TEST_CASE(
+    "A signal that reaches an agent, or one of its stages, goes to the trainer and harms none") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  write_text(folder / "run.toml", "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_PROGRAM
+                                  "\"\n[[node]]\nname = \"alpha\"\nhost = \"\"\ncores = 1\n"
+                                  "[[node]]\nname = \"beta\"\nhost = \"\"\ncores = 1\n"
+                                  "[checkpoint]\ndir = \"" +
+                                      checkpoints + "\"\non_signal = \"SIGUSR2\"\n");
+  const auto outcome =
+      run_other(TROUPE_COMMAND, with({"launch", folder / "run.toml", "--"}, two_stages({}, 12, 1)),
+                at_line("step 3/", [](pid_t trainer) {
+                  for (const auto agent : children_of(trainer)) {
+                    for (const auto stage : children_of(agent)) {
+                      CHECK(::kill(stage, SIGUSR1) == 0);
+                      CHECK(::kill(stage, SIGUSR2) == 0);
+                    }
+                    CHECK(::kill(agent, SIGUSR1) == 0);  // not the one that asks
+                  }
+                  CHECK(::kill(children_of(trainer).front(), SIGUSR2) == 0);
+                }));
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(early(checkpoints, "step-000012").size() == 1);
+}
+
+TEST_CASE("A job that is started again goes on by itself from the newest whole checkpoint") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const auto job = two_stages({"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4",
+                               "--resume", "auto", "--save", folder / "weights"});
+  const auto first = run_program(job, at_checkpoint("step-000008", SIGKILL));
+  CHECK(first.signal == SIGKILL);
+  CHECK_THAT(first.err, ContainsSubstring("has no whole checkpoint: the run begins anew"));
+  const auto torn = checkpoints / "step-000008" / "weights.safetensors";
+  flip_a_bit(torn);
+  const auto second = run_program(job);
+  INFO(second.err);
+  REQUIRE(second.code == 0);
+  CHECK_THAT(second.err, ContainsSubstring("warning: " + torn.string() + " is not as its"));
+  CHECK_THAT(second.err, ContainsSubstring("this checkpoint is passed over"));
+  CHECK_THAT(second.err, ContainsSubstring("goes on from the checkpoint of step 4"));
+  check_same_weights(folder / "whole", folder / "weights");
+  CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", checkpoints.string()}).code == 0);
+  const auto third = run_program(job);
+  INFO(third.err);
+  CHECK(third.code == 0);
+  CHECK_THAT(third.err, ContainsSubstring("has all 12 steps of this run: nothing is left to do"));
+  fs::remove(folder / "weights");
+  const auto fourth = run_program(job);
+  CHECK(fourth.code == 2);
+  const auto last = (checkpoints / "step-000012").string();
+  CHECK_THAT(fourth.last_line(), ContainsSubstring("troupe checkpoint export " + last + " " +
+                                                   (folder / "weights").string()));
+  REQUIRE(run_other(TROUPE_COMMAND, {"checkpoint", "export", last, folder / "weights"}).code == 0);
+  check_same_weights(folder / "whole", folder / "weights");
+  CHECK(run_program(job).code == 0);
+}
+
+TEST_CASE("A run with torn checkpoints alone begins anew where nobody watches, and says so") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  fs::create_directories(checkpoints / "step-000099");
+  write_text(checkpoints / "step-000099" / "manifest.json", "{");
+  const auto job = two_stages(
+      {"--checkpoint-dir", checkpoints.string(), "--checkpoint-keep", "1", "--resume", "auto"}, 2,
+      1);
+  const auto outcome = run_program(job);
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("step-000099/manifest.json is no manifest"));
+  CHECK_THAT(outcome.err, ContainsSubstring("has no whole checkpoint: the run begins anew"));
+  // What this run writes is not taken for older than what is torn.
+  CHECK(names_in(checkpoints) == std::set<std::string>{"step-000002", "step-000099"});
+  CHECK_THAT(run_program(job).err, ContainsSubstring("step-000002 has all 2 steps of this run"));
+}
+
+TEST_CASE("A folder that takes no checkpoint is refused before the first step") {
+  const scratch_folder folder;
+  const auto refused = [&](const fs::path& where, const std::string& why) {
+    const auto outcome = run_program(two_stages({"--checkpoint-dir", where.string()}));
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring("checkpoint.dir: " + where.string()));
+    CHECK_THAT(outcome.last_line(), ContainsSubstring(why));
+    CHECK_THAT(outcome.err, !ContainsSubstring("step 1/"));
+  };
+  const small_disk full(folder / "full", "size=4k");
+  if (!full.made()) SKIP("no file system can be mounted: " << full.reason());
+  refused(folder / "full", "No space left on device");
+  CHECK(names_in(folder / "full").empty());
+  const small_disk still(folder / "still");
+  REQUIRE(still.made());
+  REQUIRE(still.make_read_only());
+  refused(folder / "still", "Read-only file system");
+}
+
+TEST_CASE("A disk that is too small is warned of at the start, and training goes on without") {
+  const scratch_folder folder;
+  const small_disk small(folder / "small", "size=8m");
+  if (!small.made()) SKIP("no file system can be mounted: " << small.reason());
+  const std::string where = folder / "small";
+  const auto outcome =
+      run_program(two_stages({"--checkpoint-dir", where, "--checkpoint-every", "4"}));
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("warning: checkpoint.dir: " + where +
+                                            " has 8 MiB left, "
+                                            "and the weights alone of one checkpoint need 42 MiB"));
+  for (const auto* step : {"4", "8", "12"})
+    CHECK_THAT(outcome.err,
+               ContainsSubstring(std::string("warning: no checkpoint of step ") + step));
+  CHECK(names_in(where).empty());
+}
+
+TEST_CASE("A disk that becomes read-only during a run is a warning") {
+  const scratch_folder folder;
+  const small_disk disk(folder / "disk", "size=1g");
+  if (!disk.made()) SKIP("no file system can be mounted: " << disk.reason());
+  const std::string where = folder / "disk";
+  const auto outcome =
+      run_program(two_stages({"--checkpoint-dir", where, "--checkpoint-every", "4"}),
+                  at_line("step-000004 in ", [&](pid_t) { CHECK(disk.make_read_only()); }));
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("warning: no checkpoint of step 8"));
+  CHECK_THAT(outcome.err, ContainsSubstring("Read-only file system; training goes on"));
+  CHECK(names_in(where) == std::set<std::string>{"step-000004"});
+  CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", where}).code == 0);
+}
+
+TEST_CASE(
+    "A checkpoint whose last bytes find no room is a warning at a later step, and leaves nothing") {
+  const scratch_folder folder;
+  const fs::path roomy = folder / "roomy";
+  REQUIRE(run_program(two_stages({"--checkpoint-dir", roomy.string()}, 2, 1)).code == 0);
+  constexpr std::uintmax_t page = 4096;
+  std::uintmax_t needed = 0;  // without the manifest
+  for (const auto* name : {"weights.safetensors", "weights.state.safetensors"})
+    needed += (fs::file_size(roomy / "step-000002" / name) + page - 1) / page * page;
+  REQUIRE(fs::file_size(roomy / "step-000002" / "manifest.json") > page);
+  const small_disk disk(folder / "disk", "size=" + std::to_string(needed + page));
+  if (!disk.made()) SKIP("no file system can be mounted: " << disk.reason());
+  const std::string where = folder / "disk";
+  const auto outcome =
+      run_program(two_stages({"--checkpoint-dir", where, "--checkpoint-every", "2"}, 4, 1));
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  for (const auto* step : {"2", "4"})
+    CHECK_THAT(outcome.err,
+               ContainsSubstring("warning: no checkpoint of step " + std::string(step) + ": "));
+  CHECK_THAT(outcome.err, ContainsSubstring("No space left on device; training goes on"));
+  CHECK(names_in(where).empty());
+}

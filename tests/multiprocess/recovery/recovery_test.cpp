@@ -1,0 +1,271 @@
+// A run that loses stages goes on with other processes, to the bits of a run that nothing happened
+// to.
+
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/multiprocess/program.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using tests::check_same_weights;
+using tests::program_outcome;
+using tests::run_other;
+using tests::run_program;
+using tests::scratch_folder;
+using tests::with;
+using tests::words;
+
+/// An optimizer with state, a rate that follows a curve, norms that couple the stages, and an
+/// update every second step.
+words training(const words& more) {
+  return with(tests::training({"--clip-norm", "1", "--save-state"}), more);
+}
+
+/// The process of a run's stage, whichever it is now; 0: there is none.
+pid_t process_of(pid_t program, const std::string& stage) {
+  pid_t found = 0;
+  std::vector<pid_t> children;
+  std::error_code gone;
+  for (fs::directory_iterator each("/proc/" + std::to_string(program) + "/task", gone), end;
+       !gone && each != end; each.increment(gone)) {
+    std::ifstream list(each->path() / "children");
+    for (pid_t child = 0; list >> child;) children.push_back(child);
+  }
+  for (const auto pid : children) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
+    const std::string line(std::istreambuf_iterator<char>(in), {});
+    const auto at = line.find(stage);
+    if (at == std::string::npos) continue;
+    const char next = line[at + stage.size()];
+    if (next == '\0' || next == '.') found = pid;
+  }
+  return found;
+}
+
+struct fault {
+  std::string stage;
+  int signal = SIGKILL;
+  std::string with = {};  ///< Another stage that gets it too.
+};
+
+/// The steps that a run's JSON lines tell, in their order; an evaluation is 0.
+std::vector<int> steps_in(const fs::path& json) {
+  std::vector<int> steps;
+  std::ifstream in(json);
+  for (std::string line; std::getline(in, line);)
+    steps.push_back(line.find("{\"step\":") == 0 ? std::atoi(&line[8]) : 0);
+  return steps;
+}
+
+/// Sends signals to stages' processes once a run's JSON lines tell so many, each once, in order.
+class saboteur {
+ public:
+  saboteur(fs::path json, std::map<std::size_t, fault> faults)
+      : watch_([this, json = std::move(json), faults = std::move(faults)] {
+          for (const auto& [lines, what] : faults) {
+            while (!over_ && (program_ == 0 || steps_in(json).size() < lines))
+              std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            const bool sent = send(what.signal, what.stage);
+            if (sent && (what.with.empty() || send(what.signal, what.with))) ++done_;
+          }
+        }) {}
+  saboteur(const saboteur&) = delete;
+  saboteur& operator=(const saboteur&) = delete;
+  ~saboteur() {
+    over_ = true;
+    watch_.join();
+  }
+
+  /// For run_program.
+  void operator()(pid_t program, std::string_view) { program_ = program; }
+  [[nodiscard]] std::size_t done() const { return done_; }
+
+ private:
+  bool send(int signal, const std::string& stage) {
+    pid_t pid = 0;
+    while (!over_ && (pid = process_of(program_, stage)) == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return !over_ && ::kill(pid, signal) == 0;
+  }
+
+  std::atomic<pid_t> program_ = 0;
+  std::atomic<bool> over_ = false;
+  std::atomic<std::size_t> done_ = 0;
+  std::thread watch_;  // last: it uses the rest
+};
+
+int count_of(const std::string& text, std::string_view what) {
+  int count = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+const words recovering{"--on-fault", "recover"};
+
+/// A run with faults has the weights and state of the same run without, and tells the same steps:
+/// `run` is its command line, the faults come after so many steps.
+program_outcome check_run(const std::string& program, const words& run,
+                          const std::map<std::size_t, fault>& faults) {
+  const scratch_folder folder;
+  const tests::scratch_memory memory;
+  const auto calm =
+      run_other(program, with(run, {"--save", folder / "calm", "--json", folder / "calm.json"}));
+  INFO(calm.err);
+  REQUIRE(calm.code == 0);
+  saboteur watch(folder / "stormy.json", faults);
+  const auto outcome = run_other(
+      program,
+      with(with(run, recovering), {"--save", folder / "stormy", "--json", folder / "stormy.json"}),
+      std::ref(watch));
+  UNSCOPED_INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(watch.done() == faults.size());
+  CHECK(count_of(outcome.err, "the run goes on behind step") == static_cast<int>(faults.size()));
+  CHECK_THAT(outcome.err, !ContainsSubstring("was computed again, and its loss is"));
+  CHECK(steps_in(folder / "stormy.json") == steps_in(folder / "calm.json"));
+  check_same_weights(folder / "calm", folder / "stormy");
+  check_same_weights(folder / "calm.state.safetensors", folder / "stormy.state.safetensors");
+  CHECK(memory.left().empty());
+  return outcome;
+}
+
+program_outcome check_run(const words& run, const std::map<std::size_t, fault>& faults) {
+  return check_run(TROUPE_PROGRAM, run, faults);
+}
+
+}  // namespace
+
+TEST_CASE("A run whose stage is killed goes on to the bits of one that nothing happened to") {
+  for (const std::string link : {"shm", "tcp"})
+    for (const std::string stage : {"stage-0", "stage-1"}) {
+      INFO(link << " " << stage);
+      const auto outcome =
+          check_run(training({"--stages", "2", "--link", link}), {{5, {.stage = stage}}});
+      CHECK_THAT(outcome.err, ContainsSubstring(stage + " was killed by signal 9 (SIGKILL)") &&
+                                  ContainsSubstring("it is replaced"));
+    }
+}
+
+TEST_CASE("A run goes on however often it loses a stage, if it comes forward in between") {
+  check_run(training({"--stages", "3", "--schedule", "zb-h1"}), {{2, {.stage = "stage-2"}},
+                                                                 {4, {.stage = "stage-0"}},
+                                                                 {6, {.stage = "stage-1"}},
+                                                                 {9, {.stage = "stage-1"}},
+                                                                 {10, {.stage = "stage-2"}}});
+}
+
+TEST_CASE("A stage that is stopped is replaced like one that is dead") {
+  const auto outcome =
+      check_run(training({"--stages", "2"}), {{4, {.stage = "stage-1", .signal = SIGSTOP}}});
+  CHECK_THAT(outcome.err, ContainsSubstring("is replaced"));
+}
+
+TEST_CASE("Stages that are lost together are replaced together, where they are no neighbours") {
+  check_run(training({"--stages", "4"}), {{5, {.stage = "stage-0", .with = "stage-2"}}});
+}
+
+TEST_CASE("A stage that is lost while it takes its place is replaced again") {
+  const auto outcome =
+      check_run(training({"--stages", "2"}), {{5, {.stage = "stage-1", .with = "stage-1.2"}}});
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1.3"));
+}
+
+TEST_CASE("The only stage of a run is replaced from what the trainer keeps") {
+  check_run(training({"--stages", "1"}), {{3, {.stage = "stage-0"}}, {8, {.stage = "stage-0"}}});
+}
+
+TEST_CASE("Replicas and a dynamic loss scale survive the loss of a stage") {
+  check_run(training({"--stages", "2", "--replicas", "2", "--loss-scale", "dynamic",
+                      "--loss-scale-interval", "3"}),
+            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}});
+}
+
+TEST_CASE("Replicas that share out the optimizer's state survive the loss of a stage") {
+  check_run(training({"--stages", "2", "--replicas", "2", "--zero", "1", "--loss-scale", "dynamic",
+                      "--loss-scale-interval", "3"}),
+            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}});
+}
+
+TEST_CASE("Evaluations are made once, also where a stage is lost in one") {
+  for (const std::size_t lines : {3, 4})  // the third step, which an evaluation follows, and that
+    check_run({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8",
+               "--steps", "6", "--stages", "2", "--eval-every", "3", "--save-state"},
+              {{lines, {.stage = "stage-1"}}});
+}
+
+TEST_CASE("Dropout and tied weights survive the loss of a stage") {
+  const scratch_folder folder;
+  const std::string text = folder / "text.txt";
+  std::ofstream out(text);
+  for (int i = 0; i < 4000; ++i) out << "All the world is a stage, number " << i;
+  out.close();
+  check_run(TROUPE_TRANSFORMER,
+            {"--data",    "text:" + text, "--context", "64",        "--batch-size",
+             "16",        "--steps",      "12",        "--stages",  "2",
+             "--dropout", "0.2",          "--width",   "128",       "--heads",
+             "2",         "--layers",     "4",         "--no-eval", "--save-state"},
+            {{3, {.stage = "stage-1"}}, {6, {.stage = "stage-0"}}});
+}
+
+TEST_CASE("A stage that is lost with the node that kept it ends the run, which says so") {
+  const scratch_folder folder;
+  bool done = false;
+  const auto both = [&](pid_t program, std::string_view) {
+    if (done || steps_in(folder / "steps").size() < 2) return;
+    done = true;
+    for (const auto pid : tests::children_of(program)) ::kill(pid, SIGKILL);
+  };
+  auto run = training({"--stages", "2", "--json", folder / "steps", "--save", folder / "weights"});
+  std::ranges::replace(run, std::string("12"), std::string("100000"));
+  const auto outcome = run_program(with(run, recovering), both);
+  INFO(outcome.err);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("was killed by signal 9 (SIGKILL)") &&
+                                      ContainsSubstring("no version is left of"));
+}
+
+TEST_CASE("A stage that is lost again and again without progress ends the run") {
+  const auto always = [](pid_t program, std::string_view line) {
+    if (line.find("step 1/") == 0 || line.find("the run goes on behind") != std::string_view::npos)
+      ::kill(process_of(program, "stage-1"), SIGKILL);
+  };
+  const scratch_folder folder;
+  auto run = training({"--stages", "2", "--save", folder / "weights"});
+  std::ranges::replace(run, std::string("12"), std::string("100000"));
+  const auto outcome = run_program(with(run, recovering), always);
+  INFO(outcome.err);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("was killed by signal 9 (SIGKILL)") &&
+                                      ContainsSubstring("times behind step"));
+}
+
+TEST_CASE("Stages that nobody can replace are refused before the run") {
+  for (const words& wrong : {words{"--stages-in", "threads"}, words{"--data-node", "stage-0"}}) {
+    const auto outcome =
+        run_program(with(with(training({"--save", "weights"}), recovering), wrong));
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring("--on-fault"));
+  }
+}

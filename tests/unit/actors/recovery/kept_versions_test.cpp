@@ -1,0 +1,83 @@
+#include "actors/recovery/kept_versions.hpp"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+using namespace troupe;
+using actors::kept_versions;
+
+using steps = std::vector<std::uint64_t>;
+
+std::vector<engine::named_tensor> version_of(std::uint64_t step) {
+  const auto value = static_cast<double>(step);
+  return {{"weight", at::full({3, 4}, value)}, {"optimizer.m.weight", at::full({3, 4}, -value)}};
+}
+
+/// Whether all was taken, in pieces of at most so many bytes; `most`: pieces that come.
+bool add(kept_versions& to, std::uint64_t step, std::uint64_t bytes = 1 << 20, int most = 1000) {
+  const auto list = version_of(step);
+  actors::list_place from;
+  for (int i = 0; i < most; ++i) {
+    const auto piece =
+        actors::cut_piece(list, from, {.bytes = bytes}, actors::piece_tensors::shared);
+    REQUIRE(piece);
+    if (!to.add(step, *piece)) return false;
+    if (piece->last) return true;
+    from = actors::end_of(*piece);
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("A keeper has the newest two versions, whole") {
+  kept_versions kept;
+  CHECK(kept.steps().empty());
+  REQUIRE(add(kept, 4));
+  REQUIRE(add(kept, 6, 16));
+  CHECK(kept.steps() == steps{4, 6});
+  REQUIRE(add(kept, 8));
+  CHECK(kept.steps() == steps{6, 8});
+  const auto sixth = kept.at(6);
+  REQUIRE(sixth);
+  REQUIRE((*sixth)->size() == 2);
+  CHECK((*sixth)->at(0).tensor.equal(version_of(6)[0].tensor));
+  CHECK((*sixth)->at(1).tensor.equal(version_of(6)[1].tensor));
+  CHECK(kept.at(4).error().code == errc::stale);
+}
+
+TEST_CASE("A version that did not come whole is none, and harms none") {
+  kept_versions kept;
+  REQUIRE(add(kept, 1));
+  REQUIRE(add(kept, 2));
+  CHECK_FALSE(add(kept, 3, 16, 2));
+  CHECK(kept.steps() == steps{1, 2});
+  REQUIRE(add(kept, 3));
+  CHECK(kept.steps() == steps{2, 3});
+}
+
+TEST_CASE("A run that goes back forgets what it had made behind") {
+  kept_versions kept;
+  REQUIRE(add(kept, 5));
+  REQUIRE(add(kept, 6));
+  REQUIRE(add(kept, 5));
+  CHECK(kept.steps() == steps{5});
+}
+
+TEST_CASE("Pieces of two versions do not mix") {
+  kept_versions kept;
+  CHECK_FALSE(add(kept, 3, 16, 1));
+  const auto list = version_of(4);
+  const auto second =
+      actors::cut_piece(list, {0, 4}, {.bytes = 16}, actors::piece_tensors::shared);
+  REQUIRE(second);
+  const auto refused = kept.add(4, *second);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_frame);
+}

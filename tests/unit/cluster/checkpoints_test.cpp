@@ -1,0 +1,294 @@
+// What a checkpoint's folder holds, how it is checked, and what is found in one that is not as it
+// was written.
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <signal.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cluster/checkpoints/checkpoint_check.hpp"
+#include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "engine/state/safetensors.hpp"
+#include "engine/state/tensor_reader.hpp"
+#include "tests/scratch_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace troupe;
+using namespace troupe::cluster;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::StartsWith;
+using engine::named_tensor;
+using tests::scratch_folder;
+
+const std::map<std::string, std::string> settings{{"model.name", "net"}};
+
+std::vector<named_tensor> some_weights() {
+  return {{"first.weight", at::arange(6, at::kFloat).view({2, 3})},
+          {"first.count", at::full({}, 7, at::kLong)},
+          {"second.none", at::empty({0, 4}, at::kFloat)},
+          {"second.mask", at::zeros({3}, at::kBool)}};
+}
+
+fs::path write(const fs::path& folder, std::uint64_t step,
+               std::vector<named_tensor> weights = some_weights()) {
+  fs::create_directories(folder);
+  const checkpoint_folder all(folder);
+  const auto files =
+      all.collect(step, settings, {engine::stream_of(std::move(weights)), [] {
+                                     return result<engine::tensor_stream>(engine::stream_of(
+                                         {{"optimizer.first.weight.slot", at::full({2, 3}, 0.5)}}));
+                                   }});
+  REQUIRE(files);
+  const auto written = all.finish(*files);
+  INFO((written ? "" : written.error().text));
+  REQUIRE(written);
+  return *written;
+}
+
+std::string bytes_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void put(const fs::path& file, const std::string& bytes) {
+  std::ofstream(file, std::ios::binary) << bytes;
+}
+
+std::vector<checkpoint_fault> faults_in(const fs::path& folder, check_depth depth) {
+  const auto manifest = read_manifest(folder / checkpoint_folder::manifest_name);
+  REQUIRE(manifest);
+  return find_faults(folder, *manifest, depth);
+}
+
+/// As a Troupe without checksums of tensors wrote it.
+void make_older(const fs::path& checkpoint) {
+  auto manifest = nlohmann::json::parse(bytes_of(checkpoint / "manifest.json"));
+  for (auto& [name, file] : manifest.at("files").items()) file.erase("tensors");
+  put(checkpoint / "manifest.json", manifest.dump());
+}
+
+}  // namespace
+
+TEST_CASE("a manifest is read as it was written, with and without checksums of tensors") {
+  checkpoint_manifest manifest{
+      .step = 40,
+      .settings = settings,
+      .files = {{"weights.safetensors", {12, "ab", {{"a \"b\"", "01"}, {"c", "02"}}}},
+                {"weights.state.safetensors", {0, "cd", {}}}}};
+  const auto read = parse_manifest(to_text(manifest));
+  REQUIRE(read);
+  CHECK(*read == manifest);
+  auto more = nlohmann::json::parse(to_text(manifest));
+  more["added_later"] = {1, 2};
+  more["files"]["weights.safetensors"]["added_later"] = "x";
+  CHECK(parse_manifest(more.dump()).value() == manifest);
+}
+
+TEST_CASE("what is no manifest of ours is refused by what is wrong with it") {
+  const auto refused = [](const std::string& text) {
+    const auto read = parse_manifest(text);
+    REQUIRE_FALSE(read);
+    CHECK(read.error().code == errc::bad_data);
+    return read.error().text;
+  };
+  const std::string whole =
+      to_text({.step = 1, .settings = {}, .files = {{"weights.safetensors", {1, "ab", {}}}}});
+  for (std::size_t length = 0; length + 2 < whole.size(); ++length)
+    CHECK_THAT(refused(whole.substr(0, length)), StartsWith("is no manifest: "));
+  for (const auto* text : {"[]", "7", "{}", R"({"troupe_checkpoint":"1"})",
+                           R"({"troupe_checkpoint":1,"step":-1.5,"settings":{},"files":7})",
+                           R"({"troupe_checkpoint":1,"step":1,"settings":{"a":1},"files":{}})"})
+    CHECK_THAT(refused(text), StartsWith("is no manifest: "));
+  CHECK_THAT(refused(R"({"troupe_checkpoint":2})"), ContainsSubstring("its format is number 2"));
+  CHECK_THAT(refused(R"({"troupe_checkpoint":1,"step":1,"settings":{},"files":{}})"),
+             ContainsSubstring("names no weights.safetensors"));
+  for (const std::string name : {"../weights", "/etc/passwd", ".hidden", ""}) {
+    const auto outside = nlohmann::json{{"troupe_checkpoint", 1},
+                                        {"step", 1},
+                                        {"settings", nlohmann::json::object()},
+                                        {"files", {{name, {{"bytes", 1}, {"blake2b", "ab"}}}}}};
+    CHECK_THAT(refused(outside.dump()), ContainsSubstring("no name of a checkpoint's file"));
+  }
+}
+
+TEST_CASE("a bit that is flipped anywhere in a checkpoint is found, in a tensor by its name") {
+  const scratch_folder folder;
+  const auto checkpoint = write(folder.path(), 4);
+  REQUIRE(faults_in(checkpoint, check_depth::values).empty());
+  std::size_t named = 0;
+  for (const std::string name : {"weights.safetensors", "weights.state.safetensors"}) {
+    const auto file = checkpoint / name;
+    const auto whole = bytes_of(file);
+    const auto reader = engine::tensor_reader::open(file);
+    REQUIRE(reader);
+    REQUIRE_FALSE(whole.empty());
+    for (std::size_t at = 0; at < whole.size(); ++at) {
+      INFO(name << ", byte " << at);
+      auto altered = whole;
+      altered[at] = static_cast<char>(altered[at] ^ (1 << (at % 8)));
+      put(file, altered);
+      const auto faults = faults_in(checkpoint, check_depth::checksums);
+      REQUIRE(faults.size() == 1);
+      CHECK(faults.front().file == file);
+      CHECK_THAT(faults.front().text(), StartsWith(file.string() + " is not as its checkpoint"));
+      CHECK(faults_in(checkpoint, check_depth::lengths).empty());
+      if (!faults.front().tensor.empty()) {
+        CHECK((*reader)->find(faults.front().tensor) != nullptr);
+        CHECK_THAT(faults.front().what, ContainsSubstring('"' + faults.front().tensor + '"'));
+        ++named;
+      }
+      CHECK_FALSE(read_whole(checkpoint));
+    }
+    put(file, whole);
+  }
+  // All bytes of all tensors; those of the state are a slot in f32 and the digest of the weights.
+  CHECK(named == (24 + 8 + 3) + (24 + 8));
+  CHECK(read_whole(checkpoint));
+}
+
+TEST_CASE("a checkpoint without checksums of tensors is still checked by its files") {
+  const scratch_folder folder;
+  const auto checkpoint = write(folder.path(), 4);
+  make_older(checkpoint);
+  REQUIRE(read_whole(checkpoint));
+  const auto file = checkpoint / "weights.safetensors";
+  auto altered = bytes_of(file);
+  altered.back() = static_cast<char>(altered.back() ^ 1);
+  put(file, altered);
+  const auto faults = faults_in(checkpoint, check_depth::checksums);
+  REQUIRE(faults.size() == 1);
+  CHECK(faults.front().tensor.empty());
+  CHECK_THAT(faults.front().text(), ContainsSubstring("its checksum differs"));
+}
+
+TEST_CASE("a file that is cut at any byte is refused, by the tensor where its header is whole") {
+  const scratch_folder folder;
+  const auto checkpoint = write(folder.path(), 4);
+  const auto file = checkpoint / "weights.safetensors";
+  const auto whole = bytes_of(file);
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    INFO(length);
+    put(file, whole.substr(0, length));
+    const auto faults = faults_in(checkpoint, check_depth::lengths);
+    REQUIRE(faults.size() == 1);
+    CHECK_THAT(faults.front().what, StartsWith("has " + std::to_string(length) + " bytes, and"));
+  }
+  put(file, whole.substr(0, whole.size() - 1));
+  CHECK(faults_in(checkpoint, check_depth::lengths).front().tensor == "second.mask");
+  put(file, whole + "x");
+  CHECK(faults_in(checkpoint, check_depth::lengths).size() == 1);
+  fs::remove(file);
+  CHECK_THAT(faults_in(checkpoint, check_depth::lengths).front().what,
+             StartsWith("cannot be read: "));
+}
+
+TEST_CASE("values that are not finite are found by their tensors, where values are looked at") {
+  const scratch_folder folder;
+  const auto infinite = std::numeric_limits<float>::infinity();
+  const auto checkpoint = write(folder.path(), 4,
+                                {{"fine", at::zeros({2})},
+                                 {"large", at::full({2}, infinite)},
+                                 {"none", at::full({2}, std::numeric_limits<float>::quiet_NaN())}});
+  CHECK(faults_in(checkpoint, check_depth::checksums).empty());
+  const auto faults = faults_in(checkpoint, check_depth::values);
+  REQUIRE(faults.size() == 2);
+  CHECK(faults[0].what == "holds infinity in tensor \"large\"");
+  CHECK(faults[1].what == "holds NaN in tensor \"none\"");
+}
+
+TEST_CASE("the newest whole checkpoint is found behind those that are torn") {
+  const scratch_folder folder;
+  const checkpoint_folder all(folder.path());
+  CHECK_FALSE(all.newest().value().found);
+  write(folder.path(), 2);
+  const auto third = write(folder.path(), 3);
+  const auto fourth = write(folder.path(), 4);
+  CHECK(all.newest().value().found->manifest.step == 4);
+  fs::remove(fourth / "weights.safetensors");
+  put(third / "manifest.json", "{");
+  const auto looked = all.newest();
+  REQUIRE(looked);
+  REQUIRE(looked->found);
+  CHECK(looked->found->manifest.step == 2);
+  REQUIRE(looked->passed_over.size() == 2);
+  CHECK_THAT(looked->passed_over[0], StartsWith((fourth / "weights.safetensors").string()));
+  CHECK_THAT(looked->passed_over[1], StartsWith((third / "manifest.json").string()));
+  const auto latest = all.latest();
+  REQUIRE_FALSE(latest);
+  CHECK_THAT(latest.error().text, ContainsSubstring("the one of step 2 is whole: --resume 2"));
+}
+
+TEST_CASE("old checkpoints are removed, and those of later steps are not counted") {
+  const scratch_folder folder;
+  const checkpoint_folder all(folder.path());
+  for (const std::uint64_t step : {2, 4, 6, 8, 10}) write(folder.path(), step);
+  REQUIRE(all.prune(6, 2));  // a run that went back to 4 has written 6
+  CHECK(all.steps().value() == std::vector<std::uint64_t>{10, 8, 6, 4});
+  REQUIRE(all.prune(10, 2));
+  CHECK(all.steps().value() == std::vector<std::uint64_t>{10, 8});
+}
+
+TEST_CASE("a folder that cannot be read is no folder without checkpoints") {
+  const scratch_folder folder;
+  CHECK(checkpoint_folder(folder / "absent").steps().value().empty());
+  CHECK_FALSE(checkpoint_folder(folder / "absent").entries());
+  put(folder / "file", "");
+  for (const auto& path : {folder / "file", folder / "file" / "below"}) {
+    INFO(path);
+    const auto steps = checkpoint_folder(path).steps();
+    REQUIRE_FALSE(steps);
+    CHECK(steps.error().code == errc::bad_data);
+    CHECK_THAT(steps.error().text, StartsWith(path.string() + " cannot be read: "));
+    CHECK_FALSE(checkpoint_folder(path).newest());
+    CHECK_FALSE(checkpoints_at(path));
+    CHECK_FALSE(checkpoint_folder(path).prepare());
+  }
+}
+
+TEST_CASE("a path means a checkpoint, or those in a folder") {
+  const scratch_folder folder;
+  const auto refused = [](const fs::path& path) {
+    const auto found = checkpoints_at(path);
+    REQUIRE_FALSE(found);
+    return found.error().text;
+  };
+  CHECK_THAT(refused(folder.path()), ContainsSubstring("holds no checkpoint"));
+  const auto tenth = write(folder.path(), 10);
+  const auto second = write(folder.path(), 2);
+  fs::create_directory(folder / ".writing-step-000012");
+  fs::create_directory(folder / "step-000011");
+  CHECK(checkpoints_at(folder.path()).value() ==
+        std::vector{second, tenth, folder / "step-000011"});
+  CHECK(checkpoints_at(tenth).value() == std::vector{tenth});
+  CHECK_THAT(refused(folder / "step-000011"), ContainsSubstring("it has no manifest.json"));
+  const auto entries = checkpoint_folder(folder.path()).entries();
+  REQUIRE(entries);
+  REQUIRE(entries->size() == 4);
+  CHECK(entries->back().half_written);
+  CHECK(entries->back().step == 12);
+}
+
+TEST_CASE("a signal that asks for a checkpoint is one of two") {
+  const auto number = [](const std::string& name) {
+    return signal_of(checkpoint_config{.dir = {}, .every = {}, .resume = {}, .on_signal = name});
+  };
+  CHECK(number("").value() == 0);
+  CHECK(number("SIGUSR1").value() == SIGUSR1);
+  CHECK(number("USR2").value() == SIGUSR2);
+  for (const auto* name : {"SIGTERM", "usr1", "10", "SIGUSR3"})
+    CHECK_THAT(number(name).error().text, ContainsSubstring("take SIGUSR1 or SIGUSR2"));
+}
