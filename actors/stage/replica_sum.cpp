@@ -147,8 +147,7 @@ void replica_sum::keep_own_sum(const engine::step_key& step, std::size_t bucket,
   put_sums(open(step), bucket, std::move(sum));
 }
 
-void replica_sum::put_sums(open_step& step, std::size_t bucket,
-                           engine::step_gradients sums) const {
+void replica_sum::put_sums(open_step& step, std::size_t bucket, engine::step_gradients sums) const {
   const auto& which = core.buckets()[bucket].parameters;
   for (std::size_t i = 0; i < which.size(); ++i) step.gradients[which[i]] = std::move(sums[i]);
 }
@@ -171,8 +170,8 @@ std::vector<engine::step_gradients> replica_sum::take_parts(const engine::step_k
   return all;
 }
 
-engine::step_gradients replica_sum::sums_of(const engine::step_key& step,
-                                            std::size_t bucket, bool all) const {
+engine::step_gradients replica_sum::sums_of(const engine::step_key& step, std::size_t bucket,
+                                            bool all) const {
   engine::step_gradients sums;
   for (const auto i : core.buckets()[bucket].parameters)
     sums.push_back(all || !shares_state_ || is_known_[i] ? steps_.at(step).gradients[i]

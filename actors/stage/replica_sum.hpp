@@ -90,9 +90,9 @@ class replica_sum {
 
  private:
   struct open_step {
-    engine::step_gradients gradients;    // own ones, then sums; one a parameter
-    std::vector<bool> is_kept;           // by parameter: the own one is final
-    std::vector<std::size_t> missing;    // by bucket: own gradients that are not
+    engine::step_gradients gradients;  // own ones, then sums; one a parameter
+    std::vector<bool> is_kept;         // by parameter: the own one is final
+    std::vector<std::size_t> missing;  // by bucket: own gradients that are not
     std::map<std::size_t, std::map<std::uint32_t, engine::step_gradients>> parts;  // bucket, rank
     std::map<std::uint32_t, std::vector<engine::step_statistics>> statistics;
   };

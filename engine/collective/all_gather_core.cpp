@@ -25,8 +25,7 @@ result<bool> all_gather_core::arrived(const step_key& key, std::uint32_t from) {
 }
 
 result<bool> all_gather_core::note(const step_key& key, std::uint32_t rank) {
-  const auto what =
-      "the parameters of replica " + std::to_string(rank) + " for " + to_string(key);
+  const auto what = "the parameters of replica " + std::to_string(rank) + " for " + to_string(key);
   if (lost_) return tl::unexpected(without_part_of(*lost_));
   if (last_ && key <= *last_) return fail(errc::stale, what + ", which is over");
   if (!open_.contains(key) && open_.size() >= max_open)

@@ -8,7 +8,7 @@ namespace troupe::engine {
 
 /// Parameters that one rank adds up for all, and that travel together.
 struct bucket {
-  std::uint32_t owner = 0;                  ///< The rank that adds.
+  std::uint32_t owner = 0;                   ///< The rank that adds.
   std::vector<std::size_t> parameters = {};  ///< In the order of a backward.
   std::uint64_t bytes = 0;
 

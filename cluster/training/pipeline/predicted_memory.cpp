@@ -49,8 +49,8 @@ result<engine::model_profile> measure_bytes(const prepared_run& run, const train
 
 /// What a stage of one replica keeps.
 struct stage_bytes {
-  double tensors = 0;  // parameters and buffers
-  double state = 0;    // of the optimizer, at most where replicas share it out
+  double tensors = 0;     // parameters and buffers
+  double state = 0;       // of the optimizer, at most where replicas share it out
   double even_state = 0;  // the same if shares were all equal
 };
 

@@ -240,7 +240,8 @@ TEST_CASE("State that replicas shared out is loaded by another number of them") 
   };
   go({"2", "--replicas", "2", "--save", folder / "straight"});
   go({"1", "--replicas", "4", "--zero", "1", "--save", folder / "half"});
-  go({"1", "--replicas", "2", "--zero", "1", "--init", folder / "half", "--save", folder / "whole"});
+  go({"1", "--replicas", "2", "--zero", "1", "--init", folder / "half", "--save",
+      folder / "whole"});
   go({"1", "--replicas", "1", "--init", folder / "half", "--save", folder / "alone"});
   const auto saved = [&](const std::string& name) {
     replicated_run result{{}, {}, engine::load_safetensors(folder / name).value()};
@@ -314,10 +315,9 @@ TEST_CASE("troupe check predicts less memory where replicas share out the optimi
   std::ofstream(folder / "run.toml") << "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n";
   const auto predicted = [&](const char* zero) {
     const auto outcome = tests::run_other(
-        TROUPE_COMMAND,
-        {"check", folder / "run.toml", "--", "--model", "resnet18", "--data",
-         "synthetic:3x32x32:10:16", "--batch-size", "8", "--optimizer", "adamw", "--stages", "1",
-         "--replicas", "2", "--zero", zero});
+        TROUPE_COMMAND, {"check", folder / "run.toml", "--", "--model", "resnet18", "--data",
+                         "synthetic:3x32x32:10:16", "--batch-size", "8", "--optimizer", "adamw",
+                         "--stages", "1", "--replicas", "2", "--zero", zero});
     INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     const auto end = outcome.out.find(" MiB");

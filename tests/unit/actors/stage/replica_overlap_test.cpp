@@ -78,16 +78,16 @@ struct half_a_pair {
     actors::stage_blueprint parts{.name = "stage-0"};
     actors::model_slice slice;
     slice.layers.push_back(std::make_unique<gated>());
-    slice.layers.push_back(std::make_unique<engine::linear>("two", 64, 10,
-                                                            at::detail::createCPUGenerator(1)));
+    slice.layers.push_back(
+        std::make_unique<engine::linear>("two", 64, 10, at::detail::createCPUGenerator(1)));
     parts.slices.push_back(std::move(slice));
     auto spawned =
         actors::spawn_stage_with_optimizer(system, std::move(parts), optimizers::built_in());
     REQUIRE(spawned);
     stage = *spawned;
-    auto made = actors::pipeline::compose(system, {stage, other}, "1f1b",
-                                          actors::pipeline_options{
-                                              .replicas = 2, .shares_state = shares_state});
+    auto made = actors::pipeline::compose(
+        system, {stage, other}, "1f1b",
+        actors::pipeline_options{.replicas = 2, .shares_state = shares_state});
     REQUIRE(made);
     pipeline.emplace(std::move(*made));
   }
