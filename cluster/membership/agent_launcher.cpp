@@ -97,6 +97,8 @@ class agent_launcher final : public node_launcher {
   result<void> replace(const std::string& lost, const std::string& by,
                        const std::string& trainer) override;
   std::optional<std::string> failure() const override;
+  std::set<std::string> ended() const override;
+  std::string host_of(const std::string& name) const override;
   void join(bool in_order) override;
   void kill() override { group_->kill(); }  // agents end with their streams
   void kill(const std::string& name) override;
@@ -113,9 +115,19 @@ class agent_launcher final : public node_launcher {
   void ended(const child_exit& how);
   void tick();
 
+  /// A process that has ended, or whose agent is lost, and why; without a name: an agent that has
+  /// not begun.
+  struct loss {
+    std::string process;
+    error why;
+  };
+
   // Under the lock:
   [[nodiscard]] session* find(std::string_view agent);
-  [[nodiscard]] session* host_of_process(const std::string& name);
+  [[nodiscard]] session* host_of_process(const std::string& name) const;
+  [[nodiscard]] session* roomiest() const;
+  void start_on(session& at, const std::string& name, const std::string& trainer);
+  void note_loss(session& at, const error& why);
   void heard_sealed(session& at, std::string_view line);
   void perform(session& at, session_core::effects what);
   void flush(session& to) const;
@@ -127,7 +139,7 @@ class agent_launcher final : public node_launcher {
   std::condition_variable changed_;
   std::vector<std::unique_ptr<session>> sessions_;
   node_logs logs_;
-  std::optional<error> failure_;  // the first
+  std::vector<loss> losses_;  // of what was not replaced, in their order
   bool expected_ = false;         // told to end: what comes now is no failure
   std::optional<process_group> group_;
   std::unique_ptr<actors::ticker> ticker_;
@@ -150,10 +162,10 @@ result<void> agent_launcher::open() {
   ticker_ = std::make_unique<actors::ticker>(tick_every, [this] { tick(); });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] {  // the cores bound it: see agent_settings::patience
-    return failure_ ||
+    return !losses_.empty() ||
            std::ranges::all_of(sessions_, [](const auto& each) { return each->core.is_ready(); });
   });
-  return failure_ ? result<void>(tl::unexpected(*failure_)) : result<void>();
+  return losses_.empty() ? result<void>() : tl::unexpected(losses_.front().why);
 }
 
 /// The path of the program on a host.
@@ -227,7 +239,7 @@ session* agent_launcher::find(std::string_view agent) {
   return nullptr;
 }
 
-session* agent_launcher::host_of_process(const std::string& name) {
+session* agent_launcher::host_of_process(const std::string& name) const {
   for (const auto& each : sessions_)
     if (std::ranges::find(each->what.processes, name) != each->what.processes.end())
       return each.get();
@@ -299,7 +311,7 @@ void agent_launcher::perform(session& at, session_core::effects what) {
     } else if (const auto* got = std::get_if<session_core::signalled>(&effect)) {
       interrupt_guard::pass_on_other(got->signal);
     } else if (const auto* lost = std::get_if<session_core::lost>(&effect)) {
-      if (!expected_ && !failure_) failure_ = lost->why;
+      note_loss(at, lost->why);
       if (settings_.watch.arguments) settings_.watch.on_lost(lost->why);
       at.input.reset();
       group_->kill(at.what.name);
@@ -315,12 +327,22 @@ void agent_launcher::note_end(session& at, const child_exit& how) {
   const std::string text = describe(named);
   log_end(named, expected_);
   logs_.write(at.what.name, {}, describe(how));
-  if (!expected_ && !failure_) {
+  if (!expected_) {
     const auto said = at.last_error.find(how.name);
     const bool explains = how.signal == 0 && how.code != 0 && said != at.last_error.end();
-    failure_ = error{errc::peer_lost, explains ? text + ": " + said->second : text};
+    losses_.push_back({how.name, {errc::peer_lost, explains ? text + ": " + said->second : text}});
   }
   changed_.notify_all();
+}
+
+/// Of an agent, and so of its processes.
+void agent_launcher::note_loss(session& at, const error& why) {
+  if (expected_) return;
+  if (at.cores == 0 && losses_.empty()) losses_.push_back({{}, why});  // it has not begun
+  else if (at.what.processes.empty()) log::warning(why.text);  // all have been replaced
+  for (const auto& process : at.what.processes)
+    if (std::ranges::find(losses_, process, &loss::process) == losses_.end())
+      losses_.push_back({process, why});
 }
 
 void agent_launcher::flush(session& to) const {
@@ -347,30 +369,75 @@ std::vector<std::string> agent_launcher::arguments_of(const session& at, const s
 
 result<void> agent_launcher::start(const std::string& name, const std::string& trainer) {
   const std::lock_guard lock(mutex_);
-  if (failure_) return tl::unexpected(*failure_);
+  if (!losses_.empty()) return tl::unexpected(losses_.front().why);
   auto* const at = host_of_process(name);
   if (at == nullptr) return fail(errc::bad_config, name + " is on none of the nodes");
-  perform(*at, at->core.start({.name = name,
-                               .arguments = arguments_of(*at, name, trainer),
-                               .environment = at->what.environment,
-                               .working_folder = at->what.working_folder.string(),
-                               .secret = to_digits(link_.secret)}));
+  start_on(*at, name, trainer);
   return {};
 }
 
-result<void> agent_launcher::replace(const std::string& lost, const std::string& /*by*/,
-                                     const std::string& /*trainer*/) {
-  return fail(errc::bad_config, lost + " was started by an agent, which starts no other");
+void agent_launcher::start_on(session& at, const std::string& name, const std::string& trainer) {
+  perform(at, at.core.start({.name = name,
+                             .arguments = arguments_of(at, name, trainer),
+                             .environment = at.what.environment,
+                             .working_folder = at.what.working_folder.string(),
+                             .secret = to_digits(link_.secret)}));
+}
+
+/// Of the agents that are there, the one whose processes share its cores with the fewest.
+session* agent_launcher::roomiest() const {
+  session* best = nullptr;
+  const auto share = [](const session& each) {
+    return static_cast<double>(each.what.processes.size() + 1) / std::max(1U, each.cores);
+  };
+  for (const auto& each : sessions_)
+    if (each->core.is_ready() && (best == nullptr || share(*each) < share(*best)))
+      best = each.get();
+  return best;
+}
+
+result<void> agent_launcher::replace(const std::string& lost, const std::string& by,
+                                     const std::string& trainer) {
+  std::unique_lock lock(mutex_);
+  auto* const at = host_of_process(lost);
+  if (at == nullptr) return fail(errc::bad_config, lost + " is on none of the nodes");
+  if (at->core.is_ready()) perform(*at, {session_core::send{orders::kill{lost}}});
+  if (!changed_.wait_for(lock, settings_.silence,
+                         [&] { return !at->core.processes().contains(lost); }))
+    perform(*at, at->core.has_not_ended(lost, settings_.silence));
+  auto* const to = at->core.is_ready() ? at : roomiest();
+  if (to == nullptr)
+    return fail(errc::peer_lost, (losses_.empty() ? lost + " is lost" : losses_.front().why.text) +
+                                     ", and no other node is left");
+  std::erase_if(losses_, [&](const auto& each) { return each.process == lost; });
+  std::erase(at->what.processes, lost);
+  to->what.processes.push_back(by);
+  if (to != at) log::warning(by + " takes the place of " + lost + " on " + to->core.place().text());
+  start_on(*to, by, trainer);
+  return {};
 }
 
 std::optional<std::string> agent_launcher::failure() const {
   const std::lock_guard lock(mutex_);
-  return failure_ ? std::optional(failure_->text) : std::nullopt;
+  return losses_.empty() ? std::nullopt : std::optional(losses_.front().why.text);
+}
+
+std::set<std::string> agent_launcher::ended() const {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string> names;
+  for (const auto& each : losses_) names.insert(each.process);
+  return names;
+}
+
+std::string agent_launcher::host_of(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto* const at = host_of_process(name);
+  return at == nullptr ? std::string() : at->what.name;
 }
 
 void agent_launcher::join(bool in_order) {
   std::unique_lock lock(mutex_);
-  const bool patient = in_order && !failure_;
+  const bool patient = in_order && losses_.empty();
   expected_ = true;
   const auto idle = [this] {
     return std::ranges::all_of(sessions_,

@@ -140,10 +140,17 @@ void node_group::perform(const actors::progress_core::effects& what) {
 std::vector<std::size_t> node_group::lost(milliseconds patience) const {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, patience, [this] { return !lost_.empty(); });
+  const auto ended = launcher_->ended();
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < names_.size(); ++i)
-    if (lost_.contains(names_[i])) places.push_back(i);
+    if (lost_.contains(names_[i]) || ended.contains(names_[i])) places.push_back(i);
   return places;
+}
+
+std::vector<std::string> node_group::hosts_of_places() const {
+  std::vector<std::string> hosts;
+  for (const auto& name : names_) hosts.push_back(launcher_->host_of(name));
+  return hosts;
 }
 
 result<void> node_group::replace(const std::vector<std::size_t>& places) {

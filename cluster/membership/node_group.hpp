@@ -57,6 +57,9 @@ class node_group {
   /// one is, up to `patience`.
   [[nodiscard]] std::vector<std::size_t> lost(std::chrono::milliseconds patience) const;
 
+  /// Of each place, what is lost as one with its node: see node_launcher::host_of.
+  [[nodiscard]] std::vector<std::string> hosts_of_places() const;
+
   /// Starts other nodes in the places of lost ones and waits until all have joined. Their names tell
   /// how many there were: "stage-1.2". Where one does not join, all of them count as lost. Errors:
   /// those of node_launcher::replace; peer_lost, timed_out as of `start`.

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "actors/remote/node.hpp"
@@ -33,6 +34,12 @@ class node_launcher {
 
   /// How a node ended that was not told to and has not been replaced, if one has.
   [[nodiscard]] virtual std::optional<std::string> failure() const = 0;
+
+  /// All that ended so, by name.
+  [[nodiscard]] virtual std::set<std::string> ended() const { return {}; }
+
+  /// What is lost as one with a node: the name of its host. Empty: all nodes are on one.
+  [[nodiscard]] virtual std::string host_of(const std::string& /*name*/) const { return {}; }
 
   /// Waits for nodes that were told to end, and ends those that take too long; at once, when not
   /// all of them can end in order.

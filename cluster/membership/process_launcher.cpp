@@ -63,6 +63,13 @@ class ends {
     return failures_.empty() ? std::nullopt : std::optional(failures_.front().second);
   }
 
+  std::set<std::string> failed() {
+    const std::scoped_lock lock(mutex_);
+    std::set<std::string> names;
+    for (const auto& each : failures_) names.insert(each.first);
+    return names;
+  }
+
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -115,6 +122,7 @@ class process_launcher final : public node_launcher {
   }
 
   std::optional<std::string> failure() const override { return ends_->failure(); }
+  std::set<std::string> ended() const override { return ends_->failed(); }
 
   void join(bool in_order) override {
     ends_->expect();

@@ -206,13 +206,14 @@ TEST_CASE("Replicas that share out the optimizer's state keep the bits, and each
              {.replicas = 4, .shares_state = true},
              {.replicas = 2, .cuts = {5}, .schedule = "zb-h1", .shares_state = true}});
   const auto whole = train(resnet, images, {}).state_bytes.front();
-  for (const std::uint32_t replicas : {2U, 4U}) {
+  // Whole parameters of this model cannot be shared out to four more evenly than within 5.5%.
+  for (const auto& [replicas, uneven] : {std::pair{2U, 0.01}, std::pair{4U, 0.06}}) {
     const auto shared = train(resnet, images, {.replicas = replicas, .shares_state = true});
     REQUIRE(shared.state_bytes.size() == replicas);
     CHECK(std::reduce(shared.state_bytes.begin(), shared.state_bytes.end()) == whole);
     const auto share = static_cast<double>(whole) / replicas;
     for (const auto bytes : shared.state_bytes)
-      CHECK_THAT(static_cast<double>(bytes), WithinRel(share, 0.05));
+      CHECK_THAT(static_cast<double>(bytes), WithinRel(share, uneven));
   }
   std::vector<engine::batch> sentences;
   for (const std::int64_t size : {7, 12, 1})

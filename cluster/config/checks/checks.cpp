@@ -180,7 +180,7 @@ result<void> check_hang(draft& whole, const registries&) {
                   " cannot be ended when they hang; put them in processes");
 }
 
-/// Only processes that the trainer itself has started can be started again.
+/// What is lost must be of processes that can be started again.
 result<void> check_fault(draft& whole, const registries&) {
   const trainer_config& config = whole.config;
   if (config.train.on_fault == fault_policy::stop) return {};
@@ -193,9 +193,6 @@ result<void> check_fault(draft& whole, const registries&) {
   if (!config.data.node.empty())
     return refuse("data.node", "the data of a lost node cannot be opened elsewhere; have the "
                                "trainer read them");
-  if (!config.cluster.nodes.empty())
-    return refuse("cluster.launch", "processes that agents have started cannot be replaced yet; "
-                                    "keep checkpoints (--checkpoint-dir) and resume");
   return {};
 }
 

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <exception>
 #include <iterator>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/kept_versions.hpp"
+#include "cluster/hosts/keepers_core.hpp"
 #include "cluster/training/partitioning.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/partition/cost_model.hpp"
@@ -80,18 +82,38 @@ result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
   return all;
 }
 
+/// Where the versions of each stage are kept beside its own node: see second_keepers.
+result<std::vector<std::size_t>> second_keepers_of(const trainer_config& config) {
+  std::vector<std::string> hosts(stage_names_of(config.pipeline).size());
+  if (!config.cluster.nodes.empty()) {
+    const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+    if (!places) return tl::unexpected(places.error());
+    for (std::size_t i = 0; i < hosts.size(); ++i)
+      hosts[i] = config.cluster.nodes[places->at(i)].name;
+  }
+  return second_keepers(hosts);
+}
+
 /// Adds what is kept for a run that goes on after a loss: two versions of each stage on its own
-/// node and on the next, or with the trainer (see actors/recovery).
-void add_versions(const std::vector<stage_bytes>& bytes, std::uint32_t replicas,
-                  predicted_memory& to) {
+/// node and on another, or with the trainer. Of replicas, the one that keeps the most counts.
+result<void> add_versions(const std::vector<stage_bytes>& bytes, const trainer_config& config,
+                          predicted_memory& to) {
   constexpr double kept = actors::kept_versions::most;
   const auto stages = bytes.size();
-  const bool is_alone = stages * replicas == 1;
+  const auto version = [&](std::size_t stage) {
+    return kept * (bytes[stage].tensors + bytes[stage].state);
+  };
+  const auto second = second_keepers_of(config);
+  if (!second) return tl::unexpected(second.error());
+  std::vector<double> for_others(second->size(), 0);
+  for (std::size_t i = 0; i < second->size(); ++i) for_others[second->at(i)] += version(i % stages);
+  if (second->size() == 1) to.trainer += std::exchange(for_others[0], 0);
   for (std::size_t stage = 0; stage < stages; ++stage) {
-    const double version = bytes[stage].tensors + bytes[stage].state;
-    to.stages.at(stage) += kept * version;
-    (is_alone ? to.trainer : to.stages.at((stage + 1) % stages)) += kept * version;
+    double most = 0;
+    for (auto i = stage; i < for_others.size(); i += stages) most = std::max(most, for_others[i]);
+    to.stages.at(stage) += version(stage) + most;
   }
+  return {};
 }
 
 }  // namespace
@@ -127,7 +149,9 @@ result<predicted_memory> predict_memory(const application& program, const traine
   if (!bytes) return tl::unexpected(bytes.error());
   for (std::size_t stage = 0; stage < bytes->size(); ++stage)  // the planner's shares are equal
     all.stages[stage] += bytes->at(stage).state - bytes->at(stage).even_state;
-  if (config.train.on_fault == fault_policy::recover) add_versions(*bytes, replicas, all);
+  if (config.train.on_fault == fault_policy::recover)
+    if (auto added = add_versions(*bytes, config, all); !added)
+      return tl::unexpected(added.error());
   return all;
 }
 

@@ -13,6 +13,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/recovery/keeper_actor.hpp"
+#include "cluster/hosts/keepers_core.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -54,33 +55,38 @@ result<void> stage_recovery::open_keeper(std::size_t place) {
   return {};
 }
 
-std::vector<strong_actor_ptr> stage_recovery::keepers_of(std::size_t stage) const {
-  std::vector<strong_actor_ptr> all{keepers_.at(stage)};
-  all.push_back(here_ ? caf::actor_cast<strong_actor_ptr>(here_)
-                      : keepers_.at((stage + 1) % keepers_.size()));
+std::vector<strong_actor_ptr> stage_recovery::keepers_from(std::size_t stage) const {
+  std::vector<strong_actor_ptr> all;
+  for (std::size_t further = 0; further < keepers_.size(); ++further)
+    all.push_back(keepers_[(stage + further) % keepers_.size()]);
+  all.push_back(caf::actor_cast<strong_actor_ptr>(here_));
   std::erase(all, nullptr);
   return all;
 }
 
 std::vector<std::vector<strong_actor_ptr>> stage_recovery::keepers() const {
+  if (here_) return {keepers_from(0)};
+  const auto second = second_keepers(group_.hosts_of_places());
   std::vector<std::vector<strong_actor_ptr>> all;
-  for (std::size_t stage = 0; stage < keepers_.size(); ++stage) all.push_back(keepers_of(stage));
+  for (std::size_t stage = 0; stage < keepers_.size(); ++stage)
+    all.push_back({keepers_[stage], keepers_[second[stage]]});
   return all;
 }
 
 result<stage_recovery::point> stage_recovery::newest() {
   std::map<std::uint64_t, std::vector<actors::version_place>> found;  // by step, of stages in turn
   for (std::size_t stage = 0; stage < keepers_.size(); ++stage) {
+    const auto keepers = keepers_from(stage);
+    std::vector<actors::future<actors::versions_kept>> answers;
+    for (const auto& keeper : keepers)
+      answers.push_back(ask_.request<actors::versions_kept>(
+          caf::actor_cast<actors::keeper_actor>(keeper),
+          actors::list_versions{static_cast<std::uint32_t>(stage)}, waits.join));
+    const auto kept = actors::all(std::move(answers)).get();
+    if (!kept) return tl::unexpected(kept.error());
     std::map<std::uint64_t, strong_actor_ptr> here;
-    for (const auto& keeper : keepers_of(stage)) {
-      const auto kept =
-          ask_.request<actors::versions_kept>(
-                  caf::actor_cast<actors::keeper_actor>(keeper),
-                  actors::list_versions{static_cast<std::uint32_t>(stage)}, waits.join)
-              .get();
-      if (!kept) return tl::unexpected(kept.error());
-      for (const auto step : kept->steps) here.emplace(step, keeper);
-    }
+    for (std::size_t i = 0; i < kept->size(); ++i)
+      for (const auto step : kept->at(i).steps) here.emplace(step, keepers[i]);
     for (const auto& [step, keeper] : here) {
       auto& places = found[step];
       if (places.size() == stage) places.push_back({keeper, step});

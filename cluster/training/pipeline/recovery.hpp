@@ -16,8 +16,8 @@ namespace troupe::cluster {
 
 /// Lets a run go on when it loses stages: their nodes are replaced, and all stages go back to the
 /// newest version that is kept of every one of them. The versions of a stage are kept on its own
-/// node and on another one, or where there is no other in this process; so a stage is lost for good
-/// only with both (docs/recovery.md). Used by one thread.
+/// node and on another one, on another host where there is one (see second_keepers), or where there
+/// is no other node in this process; so a stage is lost for good only with both (docs/recovery.md). Used by one thread.
 class stage_recovery {
  public:
   /// `group` outlives it. Errors: those of the nodes.
@@ -50,8 +50,8 @@ class stage_recovery {
   [[nodiscard]] bool is_another_lost();
   [[nodiscard]] result<point> newest();
   [[nodiscard]] result<void> drop_stages();
-  /// The keepers of a stage that are there: its own node's, and the other.
-  [[nodiscard]] std::vector<caf::strong_actor_ptr> keepers_of(std::size_t stage) const;
+  /// All keepers that are there, a stage's own first.
+  [[nodiscard]] std::vector<caf::strong_actor_ptr> keepers_from(std::size_t stage) const;
 
   node_group& group_;
   actors::requester ask_;

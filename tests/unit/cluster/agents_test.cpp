@@ -338,6 +338,17 @@ TEST_CASE("a session loses an agent that is silent, but not for standing still i
   CHECK_THAT(why, ContainsSubstring("no agent has answered within 5 s"));
 }
 
+TEST_CASE("a session gives up an agent that does not end what it is to end") {
+  auto session = ready_session();
+  CHECK(session.start(start_of("stage-1")).size() == 1);
+  CHECK(session.processes().contains("stage-1"));
+  CHECK_THAT(reason(session.has_not_ended("stage-1", 3s)),
+             ContainsSubstring("node beta (10.0.0.2): its agent has not ended stage-1 within 3 s"));
+  CHECK(session.is_over());
+  CHECK(session.processes().empty());
+  CHECK(session.has_not_ended("stage-1", 3s).empty());
+}
+
 TEST_CASE("what ssh says is told with host, meaning and remedy") {
   const auto explained = [](int code, const std::string& line) {
     return explain_start(beta, {"beta", 1, code, 0}, {"Warning: something else", line}, {});

@@ -1,11 +1,14 @@
-// Which node a stage is on, which network an address is in, and what to listen at.
+// Which node a stage is on, who keeps its versions, which network an address is in, and what to
+// listen at.
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <string>
 #include <vector>
 
 #include "cluster/hosts/host_addresses.hpp"
+#include "cluster/hosts/keepers_core.hpp"
 #include "cluster/hosts/listening_core.hpp"
 #include "cluster/hosts/network_range.hpp"
 #include "cluster/hosts/placement_core.hpp"
@@ -132,4 +135,29 @@ TEST_CASE("Two machines that listen at one address are told from two nodes of on
       "stage-0 on node alpha and stage-1 on node beta both listen at 172.17.0.1, so neither"));
   CHECK_FALSE(check_addresses({{"stage-0", "alpha", "fd00::2", "[fd01::1]:4000"},
                                {"stage-1", "beta", "fd00::3", "[fd01::1]:4001"}}));
+}
+
+TEST_CASE("Versions are kept by the next stage, and by one on another host where there is one") {
+  CHECK(second_keepers({"a"}) == places{0});
+  CHECK(second_keepers({"a", "a", "a"}) == places{1, 2, 0});
+  CHECK(second_keepers({"a", "a", "b", "b"}) == places{2, 3, 0, 1});
+  CHECK(second_keepers({"a", "b", "a", "b"}) == places{1, 2, 3, 0});
+  CHECK(second_keepers({"a", "a", "a", "b"}) == places{3, 3, 3, 0});
+}
+
+TEST_CASE("No stage's versions are kept on its own host alone, and no stage keeps many more") {
+  for (std::size_t stages = 2; stages <= 12; ++stages) {
+    for (std::size_t count = 2; count <= stages; ++count) {
+      std::vector<std::string> hosts;
+      for (std::size_t i = 0; i < stages; ++i) hosts.push_back(std::to_string(i * count / stages));
+      const auto second = second_keepers(hosts);
+      std::vector<int> keeps(stages, 0);
+      for (std::size_t i = 0; i < stages; ++i) {
+        CHECK(hosts[second[i]] != hosts[i]);
+        ++keeps[second[i]];
+      }
+      INFO(stages << " stages on " << count << " hosts");
+      CHECK(*std::ranges::max_element(keeps) <= 2);
+    }
+  }
 }

@@ -1,0 +1,24 @@
+#include "cluster/hosts/keepers_core.hpp"
+
+#include <algorithm>
+
+namespace troupe::cluster {
+
+std::vector<std::size_t> second_keepers(const std::vector<std::string>& hosts) {
+  const auto count = hosts.size();
+  std::vector<std::size_t> keeps(count, 0);  // for how many others
+  std::vector<std::size_t> second;
+  for (std::size_t stage = 0; stage < count; ++stage) {
+    auto best = (stage + 1) % count;
+    for (std::size_t further = 1; further < count; ++further) {
+      const auto other = (stage + further) % count;
+      if (hosts[other] == hosts[stage]) continue;
+      if (hosts[best] == hosts[stage] || keeps[other] < keeps[best]) best = other;
+    }
+    ++keeps[best];
+    second.push_back(best);
+  }
+  return second;
+}
+
+}  // namespace troupe::cluster

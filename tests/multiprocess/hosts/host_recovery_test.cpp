@@ -1,0 +1,157 @@
+// Runs over nodes that go on when they lose stages, agents or whole hosts: to the bits of a run that
+// nothing happened to.
+
+#include <signal.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <functional>
+#include <string>
+
+#include "tests/multiprocess/hosts/launch_fixture.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+/// Four stages, so that each of two nodes has two.
+std::string run_of(const std::filesystem::path& weights) {
+  return "[pipeline]\nstages = 4\nmicro_batches = 2\nthreads_per_stage = 1\n"
+         "[model]\nname = \"resnet18\"\n"
+         "[data]\nsource = \"synthetic:3x32x32:10:48\"\n"
+         "[optimizer]\nname = \"adam\"\nlr = 0.01\n"
+         "[train]\nbatch_size = 8\nsteps = 10\neval = false\non_fault = \"recover\"\nsave = \"" +
+         weights.string() + "\"\n";
+}
+
+std::string weights_without_loss(const std::filesystem::path& folder) {
+  const auto saved = folder / "calm.safetensors";
+  const auto calm = run_program({"--config", write_config(folder / "calm.toml", run_of(saved))});
+  INFO(calm.err);
+  REQUIRE(calm.code == 0);
+  return bytes_of(saved);
+}
+
+/// Does something once, after the fourth step.
+std::function<void(pid_t, std::string_view)> in_the_middle(bool& done,
+                                                           std::function<void(pid_t)> act) {
+  return [&done, act = std::move(act)](pid_t trainer, std::string_view line) {
+    if (done || line.find("step 4/10") == std::string_view::npos) return;
+    done = true;
+    act(trainer);
+  };
+}
+
+void skip_without_hosts() {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+}
+
+/// Four stages on alpha and beta, of which something happens to beta.
+program_outcome check_over_ssh(const test_hosts& hosts, std::function<void()> happens) {
+  const auto calm = weights_without_loss(hosts / "");
+  const auto file =
+      write_config(hosts / "run.toml", ssh_cluster(hosts, "silence = 3\n") + node_tables(hosts) +
+                                           run_of(hosts / "stormy.safetensors"));
+  bool happened = false;
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"},
+                       in_the_middle(happened, [&](pid_t) { happens(); }));
+  INFO(outcome.err);
+  CHECK(happened);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("the run goes on behind step"));
+  CHECK(bytes_of(hosts / "stormy.safetensors") == calm);
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("A stage that an agent has started is replaced on its node") {
+  const scratch_folder folder;
+  const auto calm = weights_without_loss(folder / "");
+  const auto file = write_config(folder / "run.toml",
+                                 local_cluster + node_table("alpha", "") + node_table("beta", "") +
+                                     run_of(folder / "stormy.safetensors"));
+  bool killed = false;
+  const auto outcome =
+      run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
+                in_the_middle(killed, [](pid_t trainer) {
+                  const auto agents = children_of(trainer);
+                  REQUIRE(agents.size() == 2);
+                  const auto stages = children_of(agents.back());
+                  REQUIRE(stages.size() == 2);
+                  kill(stages.front(), SIGKILL);
+                }));
+  INFO(outcome.err);
+  CHECK(killed);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("was killed by signal 9 (SIGKILL); it is replaced"));
+  CHECK_THAT(outcome.err, ContainsSubstring(".2 on node"));
+  CHECK_THAT(outcome.err, !ContainsSubstring("takes the place of"));
+  CHECK(bytes_of(folder / "stormy.safetensors") == calm);
+}
+
+TEST_CASE("The stages of an agent that is lost go on together on another node") {
+  const scratch_folder folder;
+  const auto calm = weights_without_loss(folder / "");
+  const auto file = write_config(folder / "run.toml",
+                                 local_cluster + node_table("alpha", "") + node_table("beta", "") +
+                                     run_of(folder / "stormy.safetensors"));
+  bool killed = false;
+  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
+                                 in_the_middle(killed, [](pid_t trainer) {
+                                   const auto agents = children_of(trainer);
+                                   REQUIRE(agents.size() == 2);
+                                   kill(agents.front(), SIGKILL);
+                                 }));
+  INFO(outcome.err);
+  CHECK(killed);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring(".2 takes the place of stage-"));
+  CHECK(bytes_of(folder / "stormy.safetensors") == calm);
+  CHECK(children_of(getpid()).empty());
+}
+
+TEST_CASE("A run whose only agent is lost ends, which says so") {
+  const scratch_folder folder;
+  const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
+                                                          run_of(folder / "weights.safetensors"));
+  bool killed = false;
+  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file},
+                                 in_the_middle(killed, [](pid_t trainer) {
+                                   const auto agents = children_of(trainer);
+                                   REQUIRE(agents.size() == 1);
+                                   kill(agents.front(), SIGKILL);
+                                 }));
+  INFO(outcome.err);
+  CHECK(killed);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("node alpha: its agent was killed by signal 9"));
+}
+
+TEST_CASE("A host that is lost with all that runs there is done without") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto outcome =
+      check_over_ssh(hosts, [&] { kill(hosts.at(1).first_process(), SIGKILL); });
+  CHECK_THAT(outcome.err, ContainsSubstring(".2 takes the place of stage-"));
+  CHECK(hosts.at(0).left_after(2s).empty());
+}
+
+TEST_CASE("A host that is cut off is done without, and what runs there ends by itself") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  check_over_ssh(hosts, [&] {
+    CHECK(hosts.at(1).run({"ip", "link", "set", "eth0", "down"}).code == 0);
+  });
+  for (std::size_t i = 0; i < 2; ++i) {
+    INFO(hosts.at(i).name());
+    for (const auto& each : hosts.at(i).left_after(20s)) {
+      INFO(each.command);
+      CHECK(each.command.find("resnet_pipeline") == std::string::npos);
+    }
+  }
+}
