@@ -449,6 +449,11 @@ std::vector<option> node_table() {
        text([](auto& c) -> auto& { return c.cluster.nodes.back().network; }), ""},
       {"node", "stages", "", "", "", "The stages there, from 0; left out: placed by cores",
        numbers([](auto& c) -> auto& { return c.cluster.nodes.back().stages; }), ""},
+      {"node", "replicas", "", "", "",
+       "The replicas of which it runs stages, from 0; left out: of each, and all replicas of a "
+       "stage "
+       "on one node",
+       numbers([](auto& c) -> auto& { return c.cluster.nodes.back().replicas; }), ""},
       {"node", "cores", "", "", "", "Cores for its stages; 0: as many as the trainer's machine has",
        integer(
            [](auto& c) -> auto& { return c.cluster.nodes.back().cores; }, 0, most_threads),

@@ -95,13 +95,15 @@ std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores) {
     node_room room{.name = node.name, .cores = node.cores > 0 ? node.cores : std::max(1U, cores)};
     for (const auto& number : node.stages)
       room.stages.push_back(static_cast<std::uint32_t>(std::stoul(number)));
+    for (const auto& number : node.replicas)
+      room.replicas.push_back(static_cast<std::uint32_t>(std::stoul(number)));
     rooms.push_back(std::move(room));
   }
   return rooms;
 }
 
 result<std::vector<std::size_t>> node_of_stages(const trainer_config& config, unsigned cores) {
-  return place_stages(config.pipeline.stages, rooms_of(config, cores))
+  return place_replicas(config.pipeline.stages, config.pipeline.replicas, rooms_of(config, cores))
       .map_error([](placement_fault why) {
         return error{errc::bad_config, std::move(why.text)};
       });
@@ -129,7 +131,8 @@ std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores)
   const auto& nodes = config.cluster.nodes;
   const auto places = node_of_stages(config, cores);
   if (nodes.empty() || !places)
-    return std::vector<int>(config.pipeline.stages, threads_per_stage(config.pipeline, cores));
+    return std::vector<int>(config.pipeline.stages * config.pipeline.replicas,
+                            threads_per_stage(config.pipeline, cores));
   std::vector<int> threads;
   for (const auto place : *places) {
     const auto& node = nodes[place];

@@ -223,7 +223,8 @@ struct trainer_config {
 /// What placing stages needs to know of the nodes; `cores`: of a node that names none.
 [[nodiscard]] std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores);
 
-/// The index in `config.cluster.nodes` of each stage's node; `cores`: of a node that names none.
+/// The index in `config.cluster.nodes` of each stage's node, those of one replica after those of
+/// another; `cores`: of a node that names none.
 /// Errors: bad_config where the stages do not fit the nodes, and where there is no node.
 [[nodiscard]] result<std::vector<std::size_t>> node_of_stages(const trainer_config& config,
                                                               unsigned cores);
@@ -234,8 +235,8 @@ struct trainer_config {
 [[nodiscard]] result<std::optional<std::size_t>> stage_of_data(const trainer_config& config,
                                                                unsigned cores);
 
-/// Intra-op threads of each stage of a replica: as above, or where there are nodes what each
-/// stage's says, or an equal share of its cores. The config is checked.
+/// Intra-op threads of each stage, those of one replica after those of another: as above, or where
+/// there are nodes what each stage's says, or an equal share of its cores. The config is checked.
 [[nodiscard]] std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores);
 
 /// The learning rate of a step (the first is 1) in a run of `total_steps`: see

@@ -82,14 +82,14 @@ void place_stages_in(tour& all, const trainer_config& config, const run_needs& n
   const auto threads = threads_of_stages(config, cores);
   if (config.cluster.launch == launch_way::none) return;
   const auto places = node_of_stages(config, cores);  // an error: there are no nodes
-  for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
-    all.places.push_back(places ? (*places)[stage] + 1 : 0);
+  for (std::uint32_t i = 0; i < threads.size(); ++i) {
+    const auto stage = i % config.pipeline.stages;
+    all.places.push_back(places ? (*places)[i] + 1 : 0);
     auto& who = all.nodes[all.places.back()].who;
-    who.stages.push_back(stage);
-    const auto replicas = config.pipeline.replicas;  // beside each other
-    who.threads += threads[stage] * static_cast<int>(replicas);
+    if (std::ranges::find(who.stages, stage) == who.stages.end()) who.stages.push_back(stage);
+    who.threads += threads[i];
     who.what_is_needed = needs.of_what;
-    if (stage < needs.stage_bytes.size()) who.needed_bytes += needs.stage_bytes[stage] * replicas;
+    if (stage < needs.stage_bytes.size()) who.needed_bytes += needs.stage_bytes[stage];
   }
 }
 
@@ -165,9 +165,9 @@ edge_facts probe(visited& from, const visited& to, const std::string& transport)
   return out;
 }
 
-std::vector<edge_facts> probe_edges(tour& all, bool wraps) {
+std::vector<edge_facts> probe_edges(tour& all, std::size_t stages, bool wraps) {
   std::vector<edge_facts> out;
-  for (const auto& [one, other] : edges_to_probe(all.nodes.size(), all.places, wraps)) {
+  for (const auto& [one, other] : edges_to_probe(all.nodes.size(), all.places, stages, wraps)) {
     auto& from = all.nodes[one];
     const auto& to = all.nodes[other];
     // What a node lacks is its own finding.
@@ -214,7 +214,8 @@ examination examine(const trainer_config& config, const needs_of& needs_of_run) 
     examined.push_back(
         std::async(std::launch::async, [&node, &all] { examine_node(node, all.plan); }));
   for (auto& each : examined) each.get();
-  if (config.pipeline.stages_in == placement::processes) out.edges = probe_edges(all, known.wraps);
+  if (config.pipeline.stages_in == placement::processes)
+    out.edges = probe_edges(all, config.pipeline.stages, known.wraps);
   out.is_sealed = all.transport == name_of(messages::link_transport::tcp);
   if (needs && all.nodes.front().who.facts)
     all.nodes.front().who.facts->data_source = config.data.source;

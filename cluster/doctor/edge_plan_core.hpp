@@ -8,12 +8,13 @@
 namespace troupe::cluster::doctor {
 
 /// Which nodes must connect to which, as indices of nodes of which the first is the trainer's
-/// machine, in the order in which they are to be tried. `places`: the node of each stage. Every node
-/// connects to the trainer; neighbours in the pipeline connect to each other, whoever has something
-/// to say first; stages of one node do so within it. `wraps`: the last stage also speaks to the
+/// machine, in the order in which they are to be tried. `places`: the node of each stage, those of
+/// one replica of `stages` after those of another. Every node connects to the trainer; neighbours
+/// in the pipeline connect to each other, whoever has something to say first; stages of one node do
+/// so within it, and so do all replicas of a stage. `wraps`: the last stage also speaks to the
 /// first, as where stages have several chunks.
 [[nodiscard]] inline std::vector<std::pair<std::size_t, std::size_t>> edges_to_probe(
-    std::size_t nodes, const std::vector<std::size_t>& places, bool wraps) {
+    std::size_t nodes, const std::vector<std::size_t>& places, std::size_t stages, bool wraps) {
   std::vector<std::pair<std::size_t, std::size_t>> out;
   const auto add = [&out](std::size_t from, std::size_t to) {
     if (std::ranges::find(out, std::pair{from, to}) == out.end()) out.emplace_back(from, to);
@@ -23,8 +24,12 @@ namespace troupe::cluster::doctor {
     add(places[one], places[other]);
     add(places[other], places[one]);
   };
-  for (std::size_t stage = 1; stage < places.size(); ++stage) both(stage - 1, stage);
-  if (wraps && places.size() > 1) both(places.size() - 1, 0);
+  for (std::size_t begin = 0; begin < places.size(); begin += stages) {
+    for (std::size_t stage = 1; stage < stages; ++stage) both(begin + stage - 1, begin + stage);
+    if (wraps && stages > 1) both(begin + stages - 1, begin);
+  }
+  for (std::size_t one = 0; one < places.size(); ++one)
+    for (auto other = one + stages; other < places.size(); other += stages) both(one, other);
   if (nodes == 1 && !places.empty()) add(0, 0);
   return out;
 }

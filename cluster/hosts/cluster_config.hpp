@@ -42,6 +42,7 @@ struct node_entry {
   std::string address;  ///< Where its processes listen; empty: see `network`.
   std::string network;  ///< "10.0.0.0/8": listen on the interface in it; empty: the cluster's.
   std::vector<std::string> stages;       ///< Their numbers; empty: placed by cores.
+  std::vector<std::string> replicas;     ///< Of which it runs stages, by number; empty: of any.
   std::uint32_t cores = 0;               ///< 0: as many as the trainer's machine has.
   int threads = 0;                       ///< Of each stage; 0: cores divided by its stages.
   std::vector<std::string> environment;  ///< "NAME=VALUE", for its stage processes.

@@ -38,6 +38,16 @@ std::size_t roomiest(const std::vector<node_room>& nodes, const std::vector<std:
   return best;
 }
 
+/// The nodes that run stages of a replica, as indices.
+std::vector<std::size_t> nodes_of(std::uint32_t replica, const std::vector<node_room>& nodes) {
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto& named = nodes[i].replicas;
+    if (named.empty() || std::ranges::find(named, replica) != named.end()) out.push_back(i);
+  }
+  return out;
+}
+
 }  // namespace
 
 places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>& nodes) {
@@ -69,6 +79,35 @@ places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>&
                  " for " + std::to_string(nodes.size()) +
                  " nodes; take more stages, or leave the node out"});
   return places;
+}
+
+places_or_fault place_replicas(std::uint32_t stages, std::uint32_t replicas,
+                               const std::vector<node_room>& nodes) {
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    for (const auto replica : nodes[i].replicas)
+      if (replica >= replicas)
+        return tl::unexpected(placement_fault{
+            i,
+            "node \"" + nodes[i].name + "\": replica " + std::to_string(replica) +
+                " does not exist; the run has " + std::to_string(replicas) + ", from 0",
+            "replicas"});
+  std::vector<std::size_t> all;
+  for (std::uint32_t replica = 0; replica < replicas; ++replica) {
+    const auto indices = nodes_of(replica, nodes);
+    if (indices.empty() && !nodes.empty())
+      return tl::unexpected(placement_fault{
+          {},
+          "replica " + std::to_string(replica) + " has no node; name it in a [[node]]'s replicas"});
+    std::vector<node_room> here;
+    for (const auto index : indices) here.push_back(nodes[index]);
+    auto places = place_stages(stages, here);
+    if (!places) {
+      if (places.error().node) places.error().node = indices[*places.error().node];
+      return places;
+    }
+    for (const auto place : *places) all.push_back(indices[place]);
+  }
+  return all;
 }
 
 int threads_on(std::uint32_t cores, std::size_t stages, int wanted) noexcept {

@@ -12,14 +12,16 @@ namespace troupe::cluster {
 /// What placing needs to know of a node.
 struct node_room {
   std::string name;
-  std::uint32_t cores = 1;                 ///< At least 1.
-  std::vector<std::uint32_t> stages = {};  ///< That the user has put there.
+  std::uint32_t cores = 1;                   ///< At least 1.
+  std::vector<std::uint32_t> stages = {};    ///< That the user has put there.
+  std::vector<std::uint32_t> replicas = {};  ///< Of which it runs stages; empty: of any.
 };
 
 /// Why stages cannot be placed, and the node that this is about; nothing: all of them.
 struct placement_fault {
   std::optional<std::size_t> node;  ///< As an index.
   std::string text;
+  std::string key = "stages";  ///< Of the node, that is at fault.
 };
 
 /// The node of each stage, as an index into `nodes`. Stages that no node names go where the fewest
@@ -28,6 +30,13 @@ struct placement_fault {
 /// not exist or is named twice, or a node is left without a stage.
 [[nodiscard]] tl::expected<std::vector<std::size_t>, placement_fault> place_stages(
     std::uint32_t stages, const std::vector<node_room>& nodes);
+
+/// The same for several replicas of a pipeline: the places of the stages of replica 0, then of
+/// replica 1, .. Each replica is placed by itself, on the nodes that run stages of it; where nodes
+/// name none, all replicas of a stage are therefore on one node. Refused besides where a replica
+/// does not exist or has no node.
+[[nodiscard]] tl::expected<std::vector<std::size_t>, placement_fault> place_replicas(
+    std::uint32_t stages, std::uint32_t replicas, const std::vector<node_room>& nodes);
 
 /// Intra-op threads of each of `stages` stages on a node with `cores`, of which the user asked for
 /// `wanted` (0: an equal share of the cores); at least 1.

@@ -85,10 +85,11 @@ std::vector<error> check_nodes(draft& whole, const registries&) {
 std::vector<error> check_places(draft& whole, const registries&) {
   if (whole.config.cluster.nodes.empty()) return {};
   const auto rooms = rooms_of(whole.config, std::thread::hardware_concurrency());
-  const auto places = place_stages(whole.config.pipeline.stages, rooms);
+  const auto& pipeline = whole.config.pipeline;
+  const auto places = place_replicas(pipeline.stages, pipeline.replicas, rooms);
   if (places) return {};
-  const auto node = places.error().node;
-  return {{errc::bad_config, (node ? at_node(whole, *node, "stages") : "") + places.error().text}};
+  const auto& [node, text, key] = places.error();
+  return {{errc::bad_config, (node ? at_node(whole, *node, key) : "") + text}};
 }
 
 result<void> check_scheduler(draft& whole, const registries&) {
@@ -128,10 +129,6 @@ result<void> check_cluster(draft& whole, const registries&) {
     return refuse("pipeline.stages_in", "cluster.launch",
                   "stages in threads live in the trainer's process, and are launched nowhere; put "
                   "them in processes, or leave [cluster] and [[node]] out");
-  if (by_others && whole.config.pipeline.replicas > 1)
-    return refuse("pipeline.replicas", "cluster.launch",
-                  "replicas run in processes or threads of one machine, and cannot be launched on "
-                  "nodes yet; leave [cluster] and [[node]] out, or take replicas = 1");
   if (is_over_hosts(config.launch) && config.nodes.empty())
     return refuse("cluster.launch", "cluster.launch",
                   way + " needs hosts; name them in [[node]] tables" +

@@ -113,13 +113,19 @@ result<checked_run> placement_table(const application& program, const trainer_co
   const auto memory = predict_memory(program, config, *run);
   if (!memory) return tl::unexpected(memory.error());
   std::vector<row> rows{{"stage", "layers", "node", "address", "threads", "memory"}};
-  for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
+  // Where there are no nodes, replicas are alike.
+  const auto shown = places ? places->size() : config.pipeline.stages;
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto stage = static_cast<std::uint32_t>(i % config.pipeline.stages);
+    const auto replica = shown > config.pipeline.stages
+                             ? " of replica " + std::to_string(i / config.pipeline.stages)
+                             : std::string();
     row line{
-        std::to_string(stage),          layers_of_stage(*run, *layout, stage), "-", "this machine",
-        std::to_string(threads[stage]), in_mebi(memory->stages[stage])};
+        std::to_string(stage) + replica, layers_of_stage(*run, *layout, stage), "-", "this machine",
+        std::to_string(threads[i]),      in_mebi(memory->stages[stage])};
     if (config.cluster.launch == launch_way::none) line[3] = "joins " + config.link.listen;
     if (places) {
-      const auto& node = config.cluster.nodes[(*places)[stage]];
+      const auto& node = config.cluster.nodes[(*places)[i]];
       line[2] = node.name;
       line[3] = address_of(config.cluster, node);
     }
@@ -130,7 +136,8 @@ result<checked_run> placement_table(const application& program, const trainer_co
   if (const auto logical = logical_replicas_of(config); logical > 1) {
     const auto replicas = config.pipeline.replicas;
     out += std::to_string(replicas) + (replicas > 1 ? " replicas, each with" : " replica with") +
-           " these stages on this machine; a batch has " + std::to_string(logical) +
+           " these stages" + (places ? "" : " on this machine") + "; a batch has " +
+           std::to_string(logical) +
            " logical replicas, whose gradients are summed in a fixed tree\n";
     if (state_shares_of(config.pipeline) > 1)
       out += "the replicas of a stage share out its optimizer's state (zero = 1)\n";

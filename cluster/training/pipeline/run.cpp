@@ -113,23 +113,26 @@ void tell(const prepared_run& run, const std::vector<actors::build_stage>& order
 void tell_edges(node_group& group, const trainer_config& config) {
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!places) return;  // there are no nodes
+  const auto names = stage_names_of(config.pipeline);
   const auto stage = [&](std::size_t i) {
-    return "stage-" + std::to_string(i) + " (" + config.cluster.nodes[places->at(i)].name + ", " +
+    return names.at(i) + " (" + config.cluster.nodes[places->at(i)].name + ", " +
            group.node().address_of(group.hosts().at(i)).address + ")";
   };
   const auto carrier = std::string(messages::name_of(transport_of(config.link)));
   for (std::size_t i = 0; i + 1 < places->size(); ++i)
-    log::info(stage(i) + " -> " + stage(i + 1) + ": " + carrier);
+    if ((i + 1) % config.pipeline.stages != 0)
+      log::info(stage(i) + " -> " + stage(i + 1) + ": " + carrier);
 }
 
 /// Before the first step: where each stage listens, no other machine does.
 result<void> check_listening(node_group& group, const trainer_config& config) {
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!places || !is_over_hosts(config.cluster.launch)) return {};
+  const auto names = stage_names_of(config.pipeline);
   std::vector<listening> all;
   for (std::size_t i = 0; i < places->size(); ++i) {
     const auto& node = config.cluster.nodes[places->at(i)];
-    all.push_back({"stage-" + std::to_string(i), node.name,
+    all.push_back({names.at(i), node.name,
                    address_of_host(host_of_user(node.host)).value_or(node.host),
                    group.node().address_of(group.hosts().at(i)).address});
   }
@@ -380,7 +383,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
   std::vector<actors::build_stage> orders;
   for (const auto& name : stage_names_of(config.pipeline)) {
     const auto stage = static_cast<std::uint32_t>(orders.size()) % layout->stages;
-    orders.push_back(order_for(config, run, *layout, stage, threads.at(stage)));
+    orders.push_back(order_for(config, run, *layout, stage, threads.at(orders.size())));
     orders.back().name = name;
   }
   tell(run, orders,

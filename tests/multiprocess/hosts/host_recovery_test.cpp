@@ -1,5 +1,5 @@
-// Runs over nodes that go on when they lose stages, agents or whole hosts: to the bits of a run that
-// nothing happened to.
+// Runs over nodes that go on when they lose stages, agents or whole hosts: to the bits of a run
+// that nothing happened to.
 
 #include <signal.h>
 
@@ -17,9 +17,13 @@ using namespace troupe::tests;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
-/// Four stages, so that each of two nodes has two.
-std::string run_of(const std::filesystem::path& weights) {
-  return "[pipeline]\nstages = 4\nmicro_batches = 2\nthreads_per_stage = 1\n"
+const std::string four_stages = "stages = 4\n";
+const std::string two_replicas = "stages = 2\nreplicas = 2\n";
+
+/// Four processes, so that each of two nodes has two.
+std::string run_of(const std::filesystem::path& weights, const std::string& stages = four_stages) {
+  return "[pipeline]\n" + stages +
+         "micro_batches = 2\nthreads_per_stage = 1\n"
          "[model]\nname = \"resnet18\"\n"
          "[data]\nsource = \"synthetic:3x32x32:10:48\"\n"
          "[optimizer]\nname = \"adam\"\nlr = 0.01\n"
@@ -27,9 +31,11 @@ std::string run_of(const std::filesystem::path& weights) {
          weights.string() + "\"\n";
 }
 
-std::string weights_without_loss(const std::filesystem::path& folder) {
+std::string weights_without_loss(const std::filesystem::path& folder,
+                                 const std::string& stages = four_stages) {
   const auto saved = folder / "calm.safetensors";
-  const auto calm = run_program({"--config", write_config(folder / "calm.toml", run_of(saved))});
+  const auto calm =
+      run_program({"--config", write_config(folder / "calm.toml", run_of(saved, stages))});
   INFO(calm.err);
   REQUIRE(calm.code == 0);
   return bytes_of(saved);
@@ -49,16 +55,16 @@ void skip_without_hosts() {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
 }
 
-/// Four stages on alpha and beta, of which something happens to beta.
-program_outcome check_over_ssh(const test_hosts& hosts, std::function<void()> happens) {
-  const auto calm = weights_without_loss(hosts / "");
+/// Four processes on alpha and beta, of which something happens to beta.
+program_outcome check_over_ssh(const test_hosts& hosts, const std::string& nodes,
+                               const std::string& stages, std::function<void()> happens) {
+  const auto calm = weights_without_loss(hosts / "", stages);
   const auto file =
-      write_config(hosts / "run.toml", ssh_cluster(hosts, "silence = 3\n") + node_tables(hosts) +
-                                           run_of(hosts / "stormy.safetensors"));
+      write_config(hosts / "run.toml", ssh_cluster(hosts, "silence = 3\n") + nodes +
+                                           run_of(hosts / "stormy.safetensors", stages));
   bool happened = false;
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"},
-                       in_the_middle(happened, [&](pid_t) { happens(); }));
+  const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"},
+                                        in_the_middle(happened, [&](pid_t) { happens(); }));
   INFO(outcome.err);
   CHECK(happened);
   CHECK(outcome.code == 0);
@@ -72,19 +78,18 @@ program_outcome check_over_ssh(const test_hosts& hosts, std::function<void()> ha
 TEST_CASE("A stage that an agent has started is replaced on its node") {
   const scratch_folder folder;
   const auto calm = weights_without_loss(folder / "");
-  const auto file = write_config(folder / "run.toml",
-                                 local_cluster + node_table("alpha", "") + node_table("beta", "") +
-                                     run_of(folder / "stormy.safetensors"));
+  const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
+                                                          node_table("beta", "") +
+                                                          run_of(folder / "stormy.safetensors"));
   bool killed = false;
-  const auto outcome =
-      run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
-                in_the_middle(killed, [](pid_t trainer) {
-                  const auto agents = children_of(trainer);
-                  REQUIRE(agents.size() == 2);
-                  const auto stages = children_of(agents.back());
-                  REQUIRE(stages.size() == 2);
-                  kill(stages.front(), SIGKILL);
-                }));
+  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
+                                 in_the_middle(killed, [](pid_t trainer) {
+                                   const auto agents = children_of(trainer);
+                                   REQUIRE(agents.size() == 2);
+                                   const auto stages = children_of(agents.back());
+                                   REQUIRE(stages.size() == 2);
+                                   kill(stages.front(), SIGKILL);
+                                 }));
   INFO(outcome.err);
   CHECK(killed);
   CHECK(outcome.code == 0);
@@ -97,9 +102,9 @@ TEST_CASE("A stage that an agent has started is replaced on its node") {
 TEST_CASE("The stages of an agent that is lost go on together on another node") {
   const scratch_folder folder;
   const auto calm = weights_without_loss(folder / "");
-  const auto file = write_config(folder / "run.toml",
-                                 local_cluster + node_table("alpha", "") + node_table("beta", "") +
-                                     run_of(folder / "stormy.safetensors"));
+  const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
+                                                          node_table("beta", "") +
+                                                          run_of(folder / "stormy.safetensors"));
   bool killed = false;
   const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
                                  in_the_middle(killed, [](pid_t trainer) {
@@ -120,31 +125,42 @@ TEST_CASE("A run whose only agent is lost ends, which says so") {
   const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
                                                           run_of(folder / "weights.safetensors"));
   bool killed = false;
-  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file},
-                                 in_the_middle(killed, [](pid_t trainer) {
-                                   const auto agents = children_of(trainer);
-                                   REQUIRE(agents.size() == 1);
-                                   kill(agents.front(), SIGKILL);
-                                 }));
+  const auto outcome =
+      run_other(TROUPE_COMMAND, {"launch", file}, in_the_middle(killed, [](pid_t trainer) {
+                  const auto agents = children_of(trainer);
+                  REQUIRE(agents.size() == 1);
+                  kill(agents.front(), SIGKILL);
+                }));
   INFO(outcome.err);
   CHECK(killed);
   CHECK(outcome.code == 1);
-  CHECK_THAT(outcome.last_line(), ContainsSubstring("node alpha: its agent was killed by signal 9"));
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("node alpha: its agent was killed by signal 9"));
 }
 
 TEST_CASE("A host that is lost with all that runs there is done without") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
-  const auto outcome =
-      check_over_ssh(hosts, [&] { kill(hosts.at(1).first_process(), SIGKILL); });
+  const auto outcome = check_over_ssh(hosts, node_tables(hosts), four_stages,
+                                      [&] { kill(hosts.at(1).first_process(), SIGKILL); });
   CHECK_THAT(outcome.err, ContainsSubstring(".2 takes the place of stage-"));
   CHECK(hosts.at(0).left_after(2s).empty());
+}
+
+TEST_CASE("A host that is lost with a whole replica is done without") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  std::string nodes;
+  for (std::size_t i = 0; i < 2; ++i)
+    nodes += node_table(hosts.at(i).name(), hosts.at(i).address(),
+                        "replicas = [" + std::to_string(i) + "]\n");
+  check_over_ssh(hosts, nodes, two_replicas, [&] { kill(hosts.at(1).first_process(), SIGKILL); });
 }
 
 TEST_CASE("A host that is cut off is done without, and what runs there ends by itself") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
-  check_over_ssh(hosts, [&] {
+  check_over_ssh(hosts, node_tables(hosts), four_stages, [&] {
     CHECK(hosts.at(1).run({"ip", "link", "set", "eth0", "down"}).code == 0);
   });
   for (std::size_t i = 0; i < 2; ++i) {

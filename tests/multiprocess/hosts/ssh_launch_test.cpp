@@ -67,6 +67,36 @@ TEST_CASE("A launch over two hosts by ssh trains to the bits of a run on one") {
   check_nothing_left(hosts);
 }
 
+TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine") {
+  skip_without_hosts();
+  const bool whole_pipelines = GENERATE(false, true);
+  const test_hosts hosts({"alpha", "beta"});
+  const auto run = [&](const char* weights) {
+    auto text = small_run(hosts / weights);
+    return text.insert(text.find("stages = 2"), "replicas = 2\n");
+  };
+  const auto alone =
+      run_program({"--config", write_config(hosts / "plain.toml", run("plain.safetensors"))});
+  INFO(alone.err);
+  REQUIRE(alone.code == 0);
+  const auto node = [&](std::size_t i) {
+    const auto more = "replicas = [" + std::to_string(i) + "]\n";
+    return node_table(hosts.at(i).name(), hosts.at(i).address(), whole_pipelines ? more : "");
+  };
+  const auto file = write_config(
+      hosts / "run.toml", ssh_cluster(hosts) + node(0) + node(1) + run("launched.safetensors"));
+  const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-0 of replica 1 (" +
+                                            std::string(whole_pipelines ? "beta" : "alpha")));
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1 of replica 0 (" +
+                                            std::string(whole_pipelines ? "alpha" : "beta")));
+  CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
+  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  check_nothing_left(hosts);
+}
+
 TEST_CASE("The secret of a launch is in no argument and no environment of any host") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});

@@ -59,6 +59,7 @@ environment = ["A=b", "C="]
 working_folder = "/var/tmp"
 program = "/opt/trainer"
 device = "auto"
+replicas = [0]
 [[node]]
 name = "beta"
 host = "beta"
@@ -76,6 +77,7 @@ network = "fd00::/64"
                                          .address = "10.0.0.1",
                                          .network = "",
                                          .stages = {"2", "0"},
+                                         .replicas = {"0"},
                                          .cores = 4,
                                          .threads = 3,
                                          .environment = {"A=b", "C="},

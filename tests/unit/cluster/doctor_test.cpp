@@ -242,9 +242,10 @@ TEST_CASE("An edge that one side can open is told apart from one that neither ca
   closed.is_connected = false;
   closed.ours = {.by = "sealed tcp", .error = "timed out"};
   const auto one_way = only(edge_findings({closed, open}));
-  expect(one_way, severity::error, "edge",
-         "alpha cannot connect to beta at 10.0.0.2:40001 (timed out); the other way, beta to alpha, "
-         "is open");
+  expect(
+      one_way, severity::error, "edge",
+      "alpha cannot connect to beta at 10.0.0.2:40001 (timed out); the other way, beta to alpha, "
+      "is open");
   CHECK(one_way.where == "alpha -> beta");
   CHECK_THAT(one_way.remedy, ContainsSubstring("32768-60999"));
   CHECK_THAT(one_way.remedy, ContainsSubstring("firewall of beta for what comes in"));
@@ -281,8 +282,7 @@ TEST_CASE("An edge that is well shows what it reaches beside what is below it") 
   const auto found = edge_findings({healthy_edge()});
   REQUIRE(found.size() == 1);
   CHECK(found.front().level == severity::ok);
-  CHECK(found.front().text ==
-        "sealed tcp, 120 us, 900 MB/s (a plain socket: 80 us, 1100 MB/s)");
+  CHECK(found.front().text == "sealed tcp, 120 us, 900 MB/s (a plain socket: 80 us, 1100 MB/s)");
 }
 
 TEST_CASE("Clocks are compared over an edge, and where there is none by when a node answered") {
@@ -317,13 +317,21 @@ TEST_CASE("Libraries that differ between nodes are named, and kernels may differ
 
 TEST_CASE("Every node is tried to the trainer, and neighbours both ways") {
   using edges = std::vector<std::pair<std::size_t, std::size_t>>;
-  CHECK(edges_to_probe(3, {1, 2}, false) == edges{{1, 0}, {2, 0}, {1, 2}, {2, 1}});
-  CHECK(edges_to_probe(3, {1, 1, 2}, false) == edges{{1, 0}, {2, 0}, {1, 1}, {1, 2}, {2, 1}});
-  CHECK(edges_to_probe(4, {1, 2, 3}, true) ==
+  CHECK(edges_to_probe(3, {1, 2}, 2, false) == edges{{1, 0}, {2, 0}, {1, 2}, {2, 1}});
+  CHECK(edges_to_probe(3, {1, 1, 2}, 3, false) == edges{{1, 0}, {2, 0}, {1, 1}, {1, 2}, {2, 1}});
+  CHECK(edges_to_probe(4, {1, 2, 3}, 3, true) ==
         edges{{1, 0}, {2, 0}, {3, 0}, {1, 2}, {2, 1}, {2, 3}, {3, 2}, {3, 1}, {1, 3}});
-  CHECK(edges_to_probe(1, {0, 0}, false) == edges{{0, 0}});
-  CHECK(edges_to_probe(1, {0}, false) == edges{{0, 0}});
-  CHECK(edges_to_probe(1, {}, false).empty());
+  CHECK(edges_to_probe(1, {0, 0}, 2, false) == edges{{0, 0}});
+  CHECK(edges_to_probe(1, {0}, 1, false) == edges{{0, 0}});
+  CHECK(edges_to_probe(1, {}, 0, false).empty());
+}
+
+TEST_CASE("Where there are replicas, a replica's stages and all replicas of a stage are tried") {
+  using edges = std::vector<std::pair<std::size_t, std::size_t>>;
+  CHECK(edges_to_probe(3, {1, 2, 1, 2}, 2, false) ==
+        edges{{1, 0}, {2, 0}, {1, 2}, {2, 1}, {1, 1}, {2, 2}});
+  CHECK(edges_to_probe(3, {1, 1, 2, 2}, 2, false) ==
+        edges{{1, 0}, {2, 0}, {1, 1}, {2, 2}, {1, 2}, {2, 1}});
 }
 
 TEST_CASE("Requests and facts come back from their text, whatever lies between") {

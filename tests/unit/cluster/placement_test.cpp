@@ -137,6 +137,39 @@ TEST_CASE("Two machines that listen at one address are told from two nodes of on
                                {"stage-1", "beta", "fd00::3", "[fd01::1]:4001"}}));
 }
 
+TEST_CASE("All replicas of a stage are on one node, unless nodes name replicas") {
+  const std::vector<node_room> alike{{.name = "a"}, {.name = "b"}};
+  CHECK(place_replicas(2, 2, alike) == places{0, 1, 0, 1});
+  CHECK(place_replicas(2, 2, {{.name = "a", .replicas = {0}}, {.name = "b", .replicas = {1}}}) ==
+        places{0, 0, 1, 1});
+  CHECK(place_replicas(2, 3,
+                       {{.name = "a", .stages = {1}},
+                        {.name = "b", .replicas = {0, 2}},
+                        {.name = "c", .replicas = {1}}}) == places{1, 0, 2, 0, 1, 0});
+  CHECK(place_replicas(1, 1, {{.name = "a"}}) == places{0});
+}
+
+TEST_CASE("Replicas that do not exist, have no node or leave one without a stage are refused") {
+  const auto fault = [](std::uint32_t stages, std::uint32_t replicas,
+                        const std::vector<node_room>& nodes) {
+    const auto made = place_replicas(stages, replicas, nodes);
+    REQUIRE_FALSE(made);
+    return made.error();
+  };
+  const auto unknown = fault(1, 2, {{.name = "a"}, {.name = "b", .replicas = {2}}});
+  CHECK(unknown.node == 1);
+  CHECK(unknown.key == "replicas");
+  CHECK(unknown.text == "node \"b\": replica 2 does not exist; the run has 2, from 0");
+  const auto homeless = fault(1, 2, {{.name = "a", .replicas = {0}}});
+  CHECK_FALSE(homeless.node);
+  CHECK_THAT(homeless.text, ContainsSubstring("replica 1 has no node"));
+  const auto empty =
+      fault(1, 2, {{.name = "a", .replicas = {0}}, {.name = "b"}, {.name = "c", .replicas = {1}}});
+  CHECK(empty.node == 1);
+  CHECK(empty.key == "stages");
+  CHECK_THAT(empty.text, ContainsSubstring("node \"b\" is left without a stage"));
+}
+
 TEST_CASE("Versions are kept by the next stage, and by one on another host where there is one") {
   CHECK(second_keepers({"a"}) == places{0});
   CHECK(second_keepers({"a", "a", "a"}) == places{1, 2, 0});
