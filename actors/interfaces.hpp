@@ -35,9 +35,14 @@ using stage_actor = caf::typed_actor<
     // From a stage with which this one shares a weight, once a training step; may come before this
     // stage's own gradients are there.
     caf::reacts_to<struct tied_gradient>,
-    // From the same stage of another replica, twice a training step: its parts, perhaps before this
-    // stage's own gradients are there, and its sum. And from the own work thread.
-    caf::reacts_to<struct replica_gradients>, caf::reacts_to<struct replicas_added>,
+    // From the same stage of another replica, in a training step: its parts of the buckets that
+    // this stage adds up, perhaps before its own gradients are there, the sums of the others, what
+    // its micro-batches give to running statistics, and its parameters after an update. Errors,
+    // which fail the step: bad_frame for what does not fit, peer_lost for a replica that is gone.
+    caf::reacts_to<struct replica_gradients>, caf::reacts_to<struct replica_statistics>,
+    caf::reacts_to<struct replica_parameters>,
+    // From the stage's own threads.
+    caf::reacts_to<struct gradient_final>, caf::reacts_to<struct replicas_added>,
     // From the trainer, between steps, piece after piece (see transfer/pieces.hpp). Errors:
     // bad_data naming the tensor; bad_frame for a piece that is not due; bad_config for a chunk
     // that the stage does not have; stale where there was no dry run, or no evaluation without
@@ -84,6 +89,10 @@ using optimizer_actor = caf::typed_actor<
     // From the stage, once an update. Answered when it is applied. Errors: bad_config for gradients
     // that do not match, stale for a step out of order.
     caf::replies_to<struct apply_gradients>::with<struct applied>,
+    // From the stage, after an update, and once before the first where replicas share the state
+    // out. Errors: bad_frame for values that do not match.
+    caf::replies_to<struct replace_parameters>::with<struct acknowledged>,
+    caf::reacts_to<struct keep_state_of>,
     // From the trainer by way of the stage, between steps. Errors: bad_data naming the tensor.
     caf::replies_to<struct load_state>::with<struct acknowledged>,
     caf::replies_to<struct read_state>::with<struct kept_state>,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "actors/messages/declaration.hpp"
@@ -39,6 +40,32 @@ struct applied {
   }
 };
 
-using optimizer_messages = message_list<apply_gradients, applied>;
+/// Parameters as their owner on another replica has updated them. Answered when they are copied.
+struct replace_parameters {
+  static constexpr auto declared = travels("replace_parameters");
+
+  std::vector<std::optional<at::Tensor>> values = {};  // one a parameter; nullopt: it stays
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.values);
+  }
+};
+
+/// From now on the optimizer keeps the state of these parameters alone, and refuses no state of
+/// others: it passes over it.
+struct keep_state_of {
+  static constexpr auto declared = travels("keep_state_of");
+
+  std::vector<std::string> parameters = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.parameters);
+  }
+};
+
+using optimizer_messages =
+    message_list<apply_gradients, applied, replace_parameters, keep_state_of>;
 
 }  // namespace troupe::actors

@@ -20,10 +20,11 @@ struct update_rules {
   std::vector<std::string> groups = {};  // see optimizers::parse_group
   double clip_value = 0;                 // largest magnitude of an element; 0: any
   std::uint32_t accumulate = 1;          // steps whose gradients are averaged for one update
+  std::uint32_t state_shares = 1;        // replicas that the optimizer's state is shared out to
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.groups, self.clip_value, self.accumulate);
+    f(self.groups, self.clip_value, self.accumulate, self.state_shares);
   }
 };
 
@@ -98,10 +99,12 @@ struct replica_group {
   std::vector<caf::strong_actor_ptr> stages;  // stage_actors
   std::uint32_t own = 0;
   std::uint32_t logical = 1;
+  // Each updates the parameters that it owns alone, and has the optimizer's state of no others.
+  bool shares_state = false;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.stages, self.own, self.logical);
+    f(self.stages, self.own, self.logical, self.shares_state);
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -157,36 +158,77 @@ struct tied_gradient {
   }
 };
 
-/// From a stage to the same stage of another replica, for a step's sum over replicas: the sender's
-/// gradients of the parameters that the receiver adds up, or their sum, as the sender has added
-/// them up.
+/// A parameter's gradient has got the last micro-batch's: from a stage's work thread to its actor,
+/// never between nodes, before the step's `gradients_ready`, which has none of it.
+struct gradient_final {
+  static constexpr auto declared = stays_here;
+
+  engine::step_key step;
+  std::size_t parameter = 0;             // of all chunks
+  std::optional<at::Tensor> value = {};  // [..]
+};
+
+/// From a stage to the same stage of another replica, for a step's sum over replicas, bucket by
+/// bucket while the backward goes on: the sender's gradients of a bucket that the receiver adds up,
+/// or the sum of one, as the sender has added it up.
 struct replica_gradients {
   static constexpr auto declared = travels("replica_gradients");
 
   engine::step_key step;
+  std::uint32_t bucket = 0;           // see engine::make_buckets
   std::uint32_t from = 0;             // replica
   bool summed = false;
   std::vector<at::Tensor> gradients;  // [..] each; undefined: none
-  // With what is not summed: by chunk, what the sender's micro-batches give.
-  std::vector<engine::step_statistics> statistics = {};
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.from, self.summed, self.gradients, self.statistics);
+    f(self.step.epoch, self.step.step, self.bucket, self.from, self.summed, self.gradients);
   }
 };
 
-/// The share of a stage is added up: from its work thread to its actor, never between nodes.
+/// The same, once a step: what the sender's micro-batches give to running statistics.
+struct replica_statistics {
+  static constexpr auto declared = travels("replica_statistics");
+
+  engine::step_key step;
+  std::uint32_t from = 0;                                // replica
+  std::vector<engine::step_statistics> statistics = {};  // by chunk
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.from, self.statistics);
+  }
+};
+
+/// The same, after an update where replicas share it out: the parameters that the sender owns. They
+/// are its own tensors, which it writes next in an update that the receiver takes part in.
+struct replica_parameters {
+  static constexpr auto declared = travels("replica_parameters");
+
+  engine::step_key step;
+  std::uint32_t from = 0;          // replica
+  std::vector<at::Tensor> values;  // [..] each, in their order
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.step.epoch, self.step.step, self.from, self.values);
+  }
+};
+
+/// A bucket of a stage is added up: from the thread that adds to its actor, never between nodes.
 struct replicas_added {
   static constexpr auto declared = stays_here;
 
   engine::step_key step;
+  std::uint32_t bucket = 0;
   engine::step_gradients sums = {};
   double busy_s = 0;
   std::optional<std::string> failure = {};
 };
 
-using stage_messages = message_list<announce_plan, run_stage, stage_done, output_ready, work_done,
-                                    gradients_ready, step_undone, tied_gradient, replica_gradients, replicas_added>;
+using stage_messages =
+    message_list<announce_plan, run_stage, stage_done, output_ready, work_done, gradients_ready,
+                 step_undone, tied_gradient, gradient_final, replica_gradients, replica_statistics,
+                 replica_parameters, replicas_added>;
 
 }  // namespace troupe::actors

@@ -9,6 +9,9 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "actors/base/errors.hpp"
@@ -40,6 +43,7 @@ struct optimizer_state {
   std::shared_ptr<engine::activity> doing;
   tensor_assembly loading;  ///< A state that is on its way.
   optimizers::named_tensors loaded;
+  std::optional<std::set<std::string>> own;  ///< Parameters whose state is kept; nullopt: all.
 };
 
 using optimizer_pointer = optimizer_actor::stateful_pointer<optimizer_state>;
@@ -91,11 +95,28 @@ caf::result<acknowledged> on_load(optimizer_pointer self, const load_state& from
     state.loaded.clear();
   }
   if (auto added = state.loading.add(from.piece); !added) return refuse(added.error());
-  for (auto& [name, tensor] : state.loading.take()) state.loaded.emplace_back(name, tensor);
+  for (auto& [name, tensor] : state.loading.take())
+    if (!state.own || state.own->contains(optimizers::parameter_of(name)))
+      state.loaded.emplace_back(name, tensor);
   if (!state.loading.complete()) return acknowledged{};
   auto slots = optimizers::from_named(std::exchange(state.loaded, {}), state.names);
   if (!slots) return refuse(slots.error());
   state.slots = std::move(*slots);
+  return acknowledged{};
+}
+
+result<void> replace(const optimizer_state& state, const replace_parameters& by) {
+  if (by.values.size() != state.parameters.size())
+    return fail(errc::bad_frame, std::to_string(by.values.size()) + " values for " +
+                                     std::to_string(state.parameters.size()) + " parameters");
+  for (std::size_t i = 0; i < by.values.size(); ++i)
+    if (by.values[i]) state.parameters[i].detach().copy_(*by.values[i]);
+  return {};
+}
+
+caf::result<acknowledged> on_replace(optimizer_pointer self, const replace_parameters& by) {
+  if (auto done = guarded([&] { return replace(self->state, by); }); !done)
+    return refusal(self->state, done.error());
   return acknowledged{};
 }
 
@@ -153,6 +174,12 @@ optimizer_actor::behavior_type optimizer_behavior(
   return {
       [self, name](const apply_gradients& order) {
         return answering(name, [&] { return on_apply(self, order); });
+      },
+      [self, name](const replace_parameters& by) {
+        return answering(name, [&] { return on_replace(self, by); });
+      },
+      [self](const keep_state_of& which) {
+        self->state.own.emplace(which.parameters.begin(), which.parameters.end());
       },
       [self, name](const load_state& from) {
         return answering(name, [&] { return on_load(self, from); });

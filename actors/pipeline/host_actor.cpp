@@ -58,7 +58,8 @@ result<void> check_memory(const build_stage& order, const engine::model& describ
   if (!kept) return tl::unexpected(kept.error());
   return check_room(
       "its weights, gradients and optimizer state take",
-      static_cast<double>(least_training_bytes(described, order.slices, *kept)),
+      static_cast<double>(least_training_bytes(described, order.slices, *kept,
+                                               std::max(1U, order.rules.state_shares))),
       engine::read_free_memory());
 }
 

@@ -141,6 +141,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   pipeline made(system, std::move(stages), schedule, *layout);
   made.replicas_ = replicas;
   made.logical_ = logical;
+  made.shares_state_ = options.shares_state && replicas > 1;
   if (auto fed = made.choose_feeders(system, options); !fed) return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
   made.scaler_ = options.scaler;
@@ -211,7 +212,8 @@ connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t repli
                        .ties = ties_of(stage, replica, options.ties),
                        .may_leave_out = options.skip_bad_steps || options.scaler,
                        .clips_norm = options.clip_norm > 0,
-                       .replicas = {.stages = {}, .own = replica, .logical = logical_ / replicas_}};
+                       .replicas = {.stages = {}, .own = replica, .logical = logical_ / replicas_,
+                                    .shares_state = shares_state_}};
   if (!options.keepers.empty())
     around.keepers = options.keepers[std::size_t{replica} * layout_.stages + stage];
   if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);

@@ -95,6 +95,9 @@ struct pipeline_options {
   /// and their number alone decides on the bits. A multiple of `replicas` by a power of two, or any
   /// number on one replica. 0: `replicas`.
   std::uint32_t logical_replicas = 0;
+  /// The replicas of a stage share its optimizer's state out: each updates the parameters that it
+  /// owns, and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The same bits.
+  bool shares_state = false;
   /// Of each stage, who keeps what it is after each update, so that a run can go on from there when
   /// a stage is lost: keeper_actors, best one beside the stage and one elsewhere. A step then ends
   /// on no stage before all stages have stored the version before it. Empty: nobody.
@@ -269,6 +272,8 @@ class pipeline {
   template <class Answer, class Actor, class Request>
   [[nodiscard]] result<Answer> ask(const Actor& whom, Request request);
   [[nodiscard]] result<engine::named_tensor> read_scaler();
+  /// Places among all stages that together have the state of a stage's optimizer.
+  [[nodiscard]] std::vector<std::size_t> owners_of_state(std::size_t stage) const;
   template <class Answer, class Request>
   [[nodiscard]] result<void> read(std::size_t stage, Request request,
                                   std::vector<engine::named_tensor>& into);
@@ -292,6 +297,7 @@ class pipeline {
   std::vector<stage_actor> stages_;  // of all replicas, one replica after the other
   std::uint32_t replicas_ = 1;
   std::uint32_t logical_ = 1;
+  bool shares_state_ = false;
   std::vector<feeder_actor> feeders_;  // by replica
   bool owns_feeders_ = false;
   step_coordinator_actor coordinator_;  // null: nothing couples the stages

@@ -21,6 +21,13 @@ constexpr auto all_tensors = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
+std::vector<std::size_t> pipeline::owners_of_state(std::size_t stage) const {
+  std::vector<std::size_t> owners{stage};
+  for (auto at = stage + layout_.stages; shares_state_ && at < stages_.size(); at += layout_.stages)
+    owners.push_back(at);
+  return owners;
+}
+
 template <class Answer, class Request>
 result<void> pipeline::read(std::size_t stage, Request request,
                             std::vector<engine::named_tensor>& into) {
@@ -109,8 +116,9 @@ result<void> pipeline::visit_weights(std::uint32_t virtual_stage, const part_tak
 
 result<void> pipeline::visit_state(const part_taker& take) {
   for (std::size_t stage = 0; stage < layout_.stages; ++stage)
-    if (auto done = visit<kept_state>(stage, actors::read_state{}, 0, all_tensors, take); !done)
-      return done;
+    for (const auto owner : owners_of_state(stage))
+      if (auto done = visit<kept_state>(owner, actors::read_state{}, 0, all_tensors, take); !done)
+        return done;
   if (!scaler_) return {};
   return read_scaler().and_then([&](const engine::named_tensor& kept) {
     return take({kept.name, kept.tensor});
@@ -119,18 +127,18 @@ result<void> pipeline::visit_state(const part_taker& take) {
 
 result<std::vector<engine::tensor_form>> pipeline::list_state() {
   std::vector<engine::tensor_form> forms;
-  for (std::size_t stage = 0; stage < layout_.stages; ++stage) {
-    actors::read_state request;
-    request.forms = true;
-    auto listed = visit<kept_state>(
-        stage, request, 0, all_tensors, [&](const tensor_part& part) -> result<void> {
-          if (!part.range)
-            return fail(errc::bad_frame, "a form of '" + part.name + "' came without its shape");
-          forms.push_back({part.name, part.tensor.scalar_type(), part.range->shape});
-          return {};
-        });
-    if (!listed) return tl::unexpected(listed.error());
-  }
+  actors::read_state request;
+  request.forms = true;
+  const auto list = [&](const tensor_part& part) -> result<void> {
+    if (!part.range)
+      return fail(errc::bad_frame, "a form of '" + part.name + "' came without its shape");
+    forms.push_back({part.name, part.tensor.scalar_type(), part.range->shape});
+    return {};
+  };
+  for (std::size_t stage = 0; stage < layout_.stages; ++stage)
+    for (const auto owner : owners_of_state(stage))
+      if (auto listed = visit<kept_state>(owner, request, 0, all_tensors, list); !listed)
+        return tl::unexpected(listed.error());
   if (!scaler_) return forms;
   const auto scaler = read_scaler();
   if (!scaler) return tl::unexpected(scaler.error());
@@ -212,10 +220,10 @@ result<std::vector<engine::named_tensor>> pipeline::read_weights() {
 
 result<std::vector<engine::named_tensor>> pipeline::read_state() {
   std::vector<engine::named_tensor> all;
-  for (std::size_t stage = 0; stage < layout_.stages; ++stage) {
-    if (auto part = read<kept_state>(stage, actors::read_state{}, all); !part)
-      return tl::unexpected(part.error());
-  }
+  for (std::size_t stage = 0; stage < layout_.stages; ++stage)
+    for (const auto owner : owners_of_state(stage))
+      if (auto part = read<kept_state>(owner, actors::read_state{}, all); !part)
+        return tl::unexpected(part.error());
   if (!scaler_) return all;
   auto scaler = read_scaler();
   if (!scaler) return tl::unexpected(scaler.error());

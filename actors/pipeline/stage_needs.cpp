@@ -2,6 +2,10 @@
 
 #include <ATen/ops/ones.h>
 
+#include <algorithm>
+#include <iterator>
+
+#include "engine/collective/buckets.hpp"
 #include "engine/model/model.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/host_name.hpp"
@@ -31,15 +35,28 @@ result<std::uint64_t> tensors_a_parameter(const optimizers::optimizer& entry,
   return count;
 }
 
+std::uint64_t largest_share_bytes(const std::vector<engine::named_tensor>& parameters,
+                                  std::uint32_t shares) {
+  std::vector<std::uint64_t> bytes;
+  bytes.reserve(parameters.size());
+  for (const auto& each : parameters) bytes.push_back(each.tensor.nbytes());
+  const auto owners = engine::owners_of(bytes, shares);
+  std::vector<std::uint64_t> has(shares);
+  for (std::size_t i = 0; i < bytes.size(); ++i) has.at(owners[i]) += bytes[i];
+  return std::ranges::max(has);
+}
+
 std::uint64_t least_training_bytes(const engine::model& described,
                                    const std::vector<engine::layer_range>& slices,
-                                   std::uint64_t kept) {
+                                   std::uint64_t kept, std::uint32_t shares) {
   std::uint64_t sum = 0;
+  std::vector<engine::named_tensor> parameters;
   for (const auto& [first, last] : slices)
-    for (auto i = first; i < last && i < described.size(); ++i)
-      sum += bytes_of(described[i]->buffers()) +
-             bytes_of(described[i]->parameters()) * (2 + kept);
-  return sum;
+    for (auto i = first; i < last && i < described.size(); ++i) {
+      sum += bytes_of(described[i]->buffers());
+      std::ranges::move(described[i]->parameters(), std::back_inserter(parameters));
+    }
+  return sum + bytes_of(parameters) * 2 + largest_share_bytes(parameters, shares) * kept;
 }
 
 result<void> check_room(const std::string& what, double needed_bytes,

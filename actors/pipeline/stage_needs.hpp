@@ -23,12 +23,17 @@ namespace troupe::actors {
 [[nodiscard]] result<std::uint64_t> tensors_a_parameter(const optimizers::optimizer& entry,
                                                         const optimizers::options& chosen);
 
+/// Bytes of the parameters whose optimizer state one of `shares` replicas has, the one that has
+/// most: a stage's, which are shared out as engine::owners_of says.
+[[nodiscard]] std::uint64_t largest_share_bytes(const std::vector<engine::named_tensor>& parameters,
+                                                std::uint32_t shares);
+
 /// Bytes that some layers take at least while they are trained: weights and buffers, the step's
 /// gradients and the optimizer's state. Without activations. `described`: the whole model; it needs
-/// no memory. `kept`: see tensors_a_parameter.
+/// no memory. `kept`: see tensors_a_parameter; `shares`: replicas that the state is shared out to.
 [[nodiscard]] std::uint64_t least_training_bytes(const engine::model& described,
                                                  const std::vector<engine::layer_range>& slices,
-                                                 std::uint64_t kept);
+                                                 std::uint64_t kept, std::uint32_t shares = 1);
 
 /// Whether what takes so many bytes fits into what a process may have. `what`: "its weights take".
 /// Errors: bad_config naming it, this host, both amounts, the limit and what to do.

@@ -32,8 +32,10 @@ result<void> load_weights_of(const stage_state& state, const engine::tensor_read
 result<tensor_piece> state_in(const stage_state& state, const engine::tensor_reader& file,
                               const std::set<std::string>& except) {
   std::set<std::string> own;
-  for (const auto& each : state.end.parameters)
-    if (!except.contains(each.name)) own.insert(each.name);
+  for (std::size_t i = 0; i < state.end.parameters.size(); ++i)
+    if (const auto& name = state.end.parameters[i].name;
+        state.end.replicas.owns(i) && !except.contains(name))
+      own.insert(name);
   tensor_piece all{.begin = {}, .parts = {}, .last = true};
   for (const auto& entry : file.tensors()) {
     if (!own.contains(optimizers::parameter_of(entry.name))) continue;

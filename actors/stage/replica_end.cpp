@@ -7,60 +7,70 @@
 #include <utility>
 #include <variant>
 
+#include "actors/base/deadlines.hpp"
+#include "actors/base/errors.hpp"
+#include "actors/base/failure.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/optimizer.hpp"
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/tree.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::actors {
 namespace {
 
-std::vector<at::Tensor> to_send(const engine::step_gradients& gradients) {
+std::vector<at::Tensor> to_send(engine::step_gradients gradients) {
   std::vector<at::Tensor> all;
   all.reserve(gradients.size());
-  for (const auto& each : gradients) all.push_back(each.value_or(at::Tensor()));
+  for (auto& each : gradients) all.push_back(std::move(each).value_or(at::Tensor()));
   return all;
 }
 
-void perform(stage_pointer self, const engine::send_parts& what) {
-  auto& end = self->state.end;
-  const auto own = end.replicas.core.rank();
-  for (std::uint32_t rank = 0; rank < end.replicas.core.ranks(); ++rank)
-    if (rank != own)
-      self->send(end.replicas.stage_of(rank),
-                 replica_gradients{what.key, own, false,
-                                   to_send(end.replicas.part_of(end.gradients, rank)),
-                                   end.statistics});
+template <class Message>
+void send_to_others(stage_pointer self, const Message& message) {
+  const auto& replicas = self->state.end.replicas;
+  for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
+    if (rank != replicas.core.rank()) self->send(replicas.stage_of(rank), message);
+}
+
+void perform(stage_pointer self, const engine::send_part& what) {
+  auto& replicas = self->state.end.replicas;
+  self->send(replicas.stage_of(replicas.core.buckets()[what.bucket].owner),
+             replica_gradients{what.key, static_cast<std::uint32_t>(what.bucket),
+                               replicas.core.rank(), false,
+                               to_send(replicas.take_own(what.key, what.bucket))});
 }
 
 void perform(stage_pointer self, const engine::add_parts& what) {
   auto& state = self->state;
-  post_work(state,
-            {.kind = engine::work_kind::gradient_sum,
-             .step = state.steps.at(what.key).order.number},
-            [parts = state.end.replicas.take_parts(what.key), key = what.key,
-             to = caf::actor_cast<stage_actor>(self)]() mutable {
-              const auto begin = std::chrono::steady_clock::now();
-              replicas_added message{.step = key};
-              try {
-                const at::NoGradGuard no_grad;
-                message.sums = engine::tree_sum(std::move(parts), engine::add_each);
-              } catch (const std::exception& problem) {
-                message.failure =
-                    "summing the replicas' gradients failed: " + engine::reason_of(problem);
-              }
-              message.busy_s =
-                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-              caf::anon_send(to, std::move(message));
-            });
+  state.adding->post([parts = state.end.replicas.take_parts(what.key, what.bucket), what,
+                      to = caf::actor_cast<stage_actor>(self)]() mutable {
+    const auto begin = std::chrono::steady_clock::now();
+    replicas_added message{.step = what.key, .bucket = static_cast<std::uint32_t>(what.bucket)};
+    try {
+      const at::NoGradGuard no_grad;
+      message.sums = engine::tree_sum(std::move(parts), engine::add_each);
+    } catch (const std::exception& problem) {
+      message.failure = "summing the replicas' gradients failed: " + engine::reason_of(problem);
+    }
+    message.busy_s =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    caf::anon_send(to, std::move(message));
+  });
 }
 
 void perform(stage_pointer self, const engine::send_sum& what) {
-  auto& replicas = self->state.end.replicas;
-  const auto own = replicas.core.rank();
-  for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
-    if (rank != own)
-      self->send(replicas.stage_of(rank),
-                 replica_gradients{what.key, own, true, to_send(replicas.own_sum(what.key))});
+  const auto& replicas = self->state.end.replicas;
+  const bool all = self->state.steps.at(what.key).order.dry_run;  // they are its outcome
+  send_to_others(self, replica_gradients{what.key, static_cast<std::uint32_t>(what.bucket),
+                                         replicas.core.rank(), true,
+                                         to_send(replicas.sums_of(what.key, what.bucket, all))});
+}
+
+void perform(stage_pointer self, const engine::send_rest& what) {
+  const auto& end = self->state.end;
+  send_to_others(self, replica_statistics{what.key, end.replicas.core.rank(), end.statistics});
 }
 
 void perform(stage_pointer self, const engine::all_reduced& what) {
@@ -77,21 +87,113 @@ void follow(stage_pointer self, const result<engine::all_reduce_effects>& effect
     std::visit([self](const auto& each) { perform(self, each); }, effect);
 }
 
+/// All replicas' parameters are here: the optimizer, which alone writes them, takes them over.
+void take_parameters(stage_pointer self, const engine::step_key& key, const result<bool>& all) {
+  if (!all) return fail_all(self, all.error());
+  if (!*all) return;
+  auto& end = self->state.end;
+  self->request(end.optimizer, usual_deadlines.update,
+                replace_parameters{end.replicas.take_values(key)})
+      .then(
+          [self, key](const acknowledged&) {
+            if (self->state.steps.contains(key)) end_step(self, self->state.end.core.ended(key));
+          },
+          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
+/// What each has to keep of the state, and to know of others' gradients.
+void share_state(stage_pointer self) {
+  auto& end = self->state.end;
+  keep_state_of own;
+  for (std::size_t i = 0; i < end.parameters.size(); ++i)
+    if (end.replicas.owns(i)) own.parameters.push_back(end.parameters[i].name);
+  self->send(end.optimizer, std::move(own));
+  for (const auto& tie : end.ties) end.replicas.know_everywhere(tie.parameter);
+  for (const auto& module : self->state.modules)
+    for (const auto& tie : module->ties()) {
+      end.replicas.know_everywhere(tie.one);
+      end.replicas.know_everywhere(tie.other);
+    }
+}
+
 }  // namespace
+
+void join_replicas(stage_pointer self) {
+  auto& state = self->state;
+  const auto& replicas = state.end.replicas;
+  if (replicas.core.ranks() < 2) return;
+  if (replicas.shares_state()) share_state(self);
+  for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
+    if (rank != replicas.core.rank()) self->monitor(replicas.stage_of(rank));
+  // Additions wait for memory rather than for a core, and so do not wait for the work thread.
+  if (!state.adding)
+    state.adding = std::make_unique<engine::work_thread>(
+        state.name + " sum", state.threads, std::function<bool()>(),
+        [name = state.name, here = self->address()](const std::exception& problem) {
+          end_because(here, name, problem);
+        });
+}
+
+std::vector<engine::gradient_taker> takers_of(stage_pointer self, const engine::step_key& key) {
+  const auto& state = self->state;
+  std::vector<engine::gradient_taker> takers(state.modules.size());
+  if (state.end.replicas.core.ranks() < 2) return takers;
+  std::size_t first = 0;
+  for (std::size_t chunk = 0; chunk < takers.size(); ++chunk) {
+    takers[chunk] = [key, first, to = caf::actor_cast<stage_actor>(self)](
+                        std::size_t parameter, std::optional<at::Tensor> gradient) {
+      caf::anon_send(to, gradient_final{key, first + parameter, std::move(gradient)});
+    };
+    first += state.modules[chunk]->parameters().size();
+  }
+  return takers;
+}
+
+void on_gradient_final(stage_pointer self, const gradient_final& what) {
+  auto& state = self->state;
+  if (!state.steps.contains(what.step)) return;  // failed meanwhile
+  auto& replicas = state.end.replicas;
+  if (const auto bucket = replicas.keep_own(what.step, what.parameter, what.value))
+    follow(self, replicas.core.ready(what.step, *bucket));
+}
 
 void sum_over_replicas(stage_pointer self, const engine::step_key& key) {
   auto& end = self->state.end;
-  end.replicas.keep_own(key, end.gradients, end.statistics);
-  follow(self, end.replicas.core.begin(key));
+  end.replicas.keep_rest(key, end.gradients, end.statistics);
+  follow(self, end.replicas.core.complete(key));
 }
 
 void on_replica_gradients(stage_pointer self, const replica_gradients& from) {
   auto& replicas = self->state.end.replicas;
+  if (from.summed && !self->state.steps.contains(from.step)) return;  // failed meanwhile
   if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
-  const auto effects = from.summed ? replicas.core.sum_arrived(from.step, from.from)
-                                   : replicas.core.parts_arrived(from.step, from.from);
+  const auto effects = from.summed ? replicas.core.sum_arrived(from.step, from.bucket, from.from)
+                                   : replicas.core.part_arrived(from.step, from.bucket, from.from);
   if (effects) replicas.keep(from);
   follow(self, effects);
+}
+
+void on_replica_statistics(stage_pointer self, const replica_statistics& from) {
+  auto& replicas = self->state.end.replicas;
+  if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
+  const auto effects = replicas.core.rest_arrived(from.step, from.from);
+  if (effects) replicas.keep(from);
+  follow(self, effects);
+}
+
+void share_parameters(stage_pointer self, const engine::step_key& key) {
+  auto& replicas = self->state.end.replicas;
+  send_to_others(self, replica_parameters{key, replicas.core.rank(), replicas.own_values()});
+  take_parameters(self, key, replicas.gather.sent(key));
+}
+
+void on_replica_parameters(stage_pointer self, const replica_parameters& from) {
+  auto& replicas = self->state.end.replicas;
+  if (!self->state.steps.contains(from.step)) return;  // failed meanwhile
+  if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
+  const auto all = replicas.gather.arrived(from.step, from.from);
+  if (all) replicas.keep(from);
+  take_parameters(self, from.step, all);
 }
 
 void on_replicas_added(stage_pointer self, const replicas_added& what) {
@@ -100,8 +202,20 @@ void on_replicas_added(stage_pointer self, const replicas_added& what) {
   if (found == state.steps.end()) return;  // failed meanwhile
   found->second.report.busy_s += what.busy_s;
   if (what.failure) return fail_all(self, {errc::handler_failed, *what.failure});
-  state.end.replicas.keep_own_sum(what.step, what.sums);
-  follow(self, state.end.replicas.core.own_added(what.step));
+  state.end.replicas.keep_own_sum(what.step, what.bucket, what.sums);
+  follow(self, state.end.replicas.core.own_added(what.step, what.bucket));
+}
+
+void on_replica_down(stage_pointer self, const caf::actor_addr& whose) {
+  auto& replicas = self->state.end.replicas;
+  for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank) {
+    if (rank == replicas.core.rank() || replicas.stage_of(rank).address() != whose) continue;
+    // Of a step one of them waits at most: parameters are gathered after the reduction.
+    const auto summing = replicas.core.lost(rank);
+    const auto gathering = replicas.gather.lost(rank);
+    if (!summing) return fail_all(self, summing.error());
+    if (!gathering) return fail_all(self, gathering.error());
+  }
 }
 
 }  // namespace troupe::actors

@@ -2,14 +2,30 @@
 
 #include "actors/stage/stage_state.hpp"
 
-/// Carries out what a stage's `engine::all_reduce_core` says: parts and sums go to the same stage of
-/// the other replicas, and the work thread adds.
+/// Carries out what a stage's `engine::all_reduce_core` says: buckets of gradients and their sums
+/// go to the same stage of the other replicas, and a thread of its own adds.
 namespace troupe::actors {
 
-/// Begins the sum over replicas of the step's own gradients.
+/// Watches the other replicas' stages, and makes the thread that adds. Once the stage is connected.
+void join_replicas(stage_pointer self);
+
+/// For the modules, by chunk: hand each own gradient that is final to the stage. Null where there
+/// are no other replicas.
+[[nodiscard]] std::vector<engine::gradient_taker> takers_of(stage_pointer self,
+                                                            const engine::step_key& key);
+
+/// All own gradients of the step are there: the sum over replicas is to end.
 void sum_over_replicas(stage_pointer self, const engine::step_key& key);
 
+void on_gradient_final(stage_pointer self, const gradient_final& what);
 void on_replica_gradients(stage_pointer self, const replica_gradients& from);
+void on_replica_statistics(stage_pointer self, const replica_statistics& from);
+/// The own parameters are updated: sends them to the other replicas, and ends the step when theirs
+/// are here.
+void share_parameters(stage_pointer self, const engine::step_key& key);
+
+void on_replica_parameters(stage_pointer self, const replica_parameters& from);
 void on_replicas_added(stage_pointer self, const replicas_added& what);
+void on_replica_down(stage_pointer self, const caf::actor_addr& whose);
 
 }  // namespace troupe::actors

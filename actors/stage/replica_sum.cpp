@@ -1,15 +1,18 @@
 #include "actors/stage/replica_sum.hpp"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace troupe::actors {
 namespace {
 
-engine::all_reduce_core core_of(const replica_group& group) {
-  return engine::all_reduce_core(
-      group.own, static_cast<std::uint32_t>(std::max<std::size_t>(1, group.stages.size())));
+engine::all_reduce_core core_of(const replica_group& group,
+                                const std::vector<engine::named_tensor>& parameters) {
+  const auto ranks = static_cast<std::uint32_t>(group.stages.size());
+  if (ranks < 2) return engine::all_reduce_core(group.own, 1, {});
+  std::vector<std::uint64_t> bytes;
+  bytes.reserve(parameters.size());
+  for (const auto& each : parameters) bytes.push_back(each.tensor.nbytes());
+  return {group.own, ranks, engine::make_buckets(bytes, engine::owners_of(bytes, ranks))};
 }
 
 engine::step_gradients received(const std::vector<at::Tensor>& tensors) {
@@ -20,76 +23,179 @@ engine::step_gradients received(const std::vector<at::Tensor>& tensors) {
   return all;
 }
 
+tl::unexpected<error> misfit(std::uint32_t rank, const engine::step_key& step,
+                             const std::string& why) {
+  return fail(errc::bad_frame, "what replica " + std::to_string(rank) + " sent for " +
+                                   engine::to_string(step) + " " + why);
+}
+
 }  // namespace
 
 replica_sum::replica_sum(const replica_group& group, std::vector<engine::named_tensor> parameters,
                          std::size_t chunks)
-    : core(core_of(group)),
+    : core(core_of(group, parameters)),
+      gather(core.rank(), core.ranks()),
       logical_(group.logical),
       parameters_(std::move(parameters)),
-      chunks_(chunks) {
+      chunks_(chunks),
+      shares_state_(group.shares_state && core.ranks() > 1),
+      owner_of_(core.buckets().empty() ? 0 : parameters_.size()),
+      is_known_(parameters_.size()),
+      bucket_of_(core.buckets().empty() ? 0 : parameters_.size()) {
   for (const auto& each : group.stages) stages_.push_back(caf::actor_cast<stage_actor>(each));
-  std::vector<std::uint64_t> bytes;
-  bytes.reserve(parameters_.size());
-  for (const auto& each : parameters_) bytes.push_back(each.tensor.nbytes());
-  shares_ = engine::share_out(bytes, core.ranks());
+  for (std::size_t bucket = 0; bucket < core.buckets().size(); ++bucket)
+    for (const auto i : core.buckets()[bucket].parameters) {
+      bucket_of_[i] = bucket;
+      owner_of_[i] = core.buckets()[bucket].owner;
+    }
 }
 
-engine::step_gradients replica_sum::part_of(const engine::step_gradients& all,
-                                            std::uint32_t rank) const {
-  const auto& [first, last] = shares_.at(rank);
-  return {all.begin() + static_cast<std::ptrdiff_t>(first),
-          all.begin() + static_cast<std::ptrdiff_t>(last)};
+void replica_sum::know_everywhere(const std::string& parameter) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].name == parameter) is_known_[i] = true;
+}
+
+replica_sum::open_step& replica_sum::open(const engine::step_key& step) {
+  const auto [found, fresh] = steps_.try_emplace(step);
+  auto& opened = found->second;
+  if (!fresh) return opened;
+  opened.gradients.resize(parameters_.size());
+  opened.is_kept.resize(parameters_.size());
+  for (const auto& bucket : core.buckets()) opened.missing.push_back(bucket.parameters.size());
+  return opened;
 }
 
 result<void> replica_sum::check(const replica_gradients& from) const {
-  const auto refuse = [&](const std::string& why) {
-    return fail(errc::bad_frame, "what replica " + std::to_string(from.from) + " sent for " +
-                                     engine::to_string(from.step) + " " + why);
-  };
-  if (from.from >= shares_.size() || from.from == core.rank())
-    return refuse("is of none of the other replicas");
-  const auto& share = shares_[from.summed ? from.from : core.rank()];
-  if (from.gradients.size() != share.size())
-    return refuse("has " + std::to_string(from.gradients.size()) + " gradients, not " +
-                  std::to_string(share.size()));
-  for (std::size_t i = 0; i < share.size(); ++i) {
-    const auto& [name, parameter] = parameters_[share.first + i];
+  if (from.bucket >= core.buckets().size())
+    return misfit(from.from, from.step,
+                  "is bucket " + std::to_string(from.bucket) + " of " +
+                      std::to_string(core.buckets().size()));
+  const auto& which = core.buckets()[from.bucket].parameters;
+  if (from.gradients.size() != which.size())
+    return misfit(from.from, from.step,
+                  "has " + std::to_string(from.gradients.size()) + " gradients, not " +
+                      std::to_string(which.size()));
+  for (std::size_t i = 0; i < which.size(); ++i) {
+    const auto& [name, parameter] = parameters_[which[i]];
     const auto& each = from.gradients[i];
     if (each.defined() &&
         (each.sizes() != parameter.sizes() || each.scalar_type() != parameter.scalar_type()))
-      return refuse("has a gradient of " + name + " of another shape or type than it");
+      return misfit(from.from, from.step,
+                    "has a gradient of " + name + " of another shape or type than it");
   }
-  if (!from.summed && from.statistics.size() != chunks_)
-    return refuse("has statistics of another number of chunks");
   return {};
 }
 
-void replica_sum::keep_own(const engine::step_key& step, const engine::step_gradients& parts,
-                           std::vector<engine::step_statistics> statistics) {
-  steps_[step].parts[core.rank()] = part_of(parts, core.rank());
-  steps_[step].statistics[core.rank()] = std::move(statistics);
+result<void> replica_sum::check(const replica_statistics& from) const {
+  if (from.statistics.size() != chunks_)
+    return misfit(from.from, from.step, "has statistics of another number of chunks");
+  return {};
+}
+
+result<void> replica_sum::check(const replica_parameters& from) const {
+  if (!shares_state_) return misfit(from.from, from.step, "is of an update that is not shared out");
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (owner_of_[i] != from.from) continue;
+    const auto& [name, parameter] = parameters_[i];
+    if (at >= from.values.size() || !from.values[at].defined() ||
+        from.values[at].sizes() != parameter.sizes() ||
+        from.values[at].scalar_type() != parameter.scalar_type())
+      return misfit(from.from, from.step, "has no value of " + name + " of its shape and type");
+    ++at;
+  }
+  if (at != from.values.size())
+    return misfit(from.from, from.step, "has values of parameters that it does not own");
+  return {};
+}
+
+std::optional<std::size_t> replica_sum::keep_own(const engine::step_key& step,
+                                                 std::size_t parameter,
+                                                 std::optional<at::Tensor> gradient) {
+  auto& opened = open(step);
+  opened.gradients.at(parameter) = std::move(gradient);
+  opened.is_kept[parameter] = true;
+  if (bucket_of_.empty()) return std::nullopt;
+  const auto bucket = bucket_of_[parameter];
+  if (--opened.missing[bucket] > 0) return std::nullopt;
+  return bucket;
+}
+
+void replica_sum::keep_rest(const engine::step_key& step, const engine::step_gradients& rest,
+                            std::vector<engine::step_statistics> statistics) {
+  auto& opened = open(step);
+  for (std::size_t i = 0; i < rest.size(); ++i)
+    if (!opened.is_kept[i]) opened.gradients[i] = rest[i];
+  opened.statistics[core.rank()] = std::move(statistics);
 }
 
 void replica_sum::keep(const replica_gradients& from) {
-  auto& step = steps_[from.step];
-  (from.summed ? step.sums : step.parts)[from.from] = received(from.gradients);
-  if (!from.summed) step.statistics[from.from] = from.statistics;
+  auto& opened = open(from.step);
+  auto taken = received(from.gradients);
+  if (from.summed)
+    put_sums(opened, from.bucket, std::move(taken));
+  else
+    opened.parts[from.bucket][from.from] = std::move(taken);
 }
 
-void replica_sum::keep_own_sum(const engine::step_key& step, engine::step_gradients sum) {
-  steps_[step].sums[core.rank()] = std::move(sum);
+void replica_sum::keep(const replica_statistics& from) {
+  open(from.step).statistics[from.from] = from.statistics;
 }
 
-std::vector<engine::step_gradients> replica_sum::take_parts(const engine::step_key& step) {
+void replica_sum::keep_own_sum(const engine::step_key& step, std::size_t bucket,
+                               engine::step_gradients sum) {
+  put_sums(open(step), bucket, std::move(sum));
+}
+
+void replica_sum::put_sums(open_step& step, std::size_t bucket, engine::step_gradients sums) const {
+  const auto& which = core.buckets()[bucket].parameters;
+  for (std::size_t i = 0; i < which.size(); ++i) step.gradients[which[i]] = std::move(sums[i]);
+}
+
+engine::step_gradients replica_sum::take_own(const engine::step_key& step, std::size_t bucket) {
+  auto& opened = steps_.at(step);
+  engine::step_gradients own;
+  for (const auto i : core.buckets()[bucket].parameters)
+    own.push_back(std::exchange(opened.gradients[i], std::nullopt));
+  return own;
+}
+
+std::vector<engine::step_gradients> replica_sum::take_parts(const engine::step_key& step,
+                                                            std::size_t bucket) {
+  auto& opened = steps_.at(step);
+  opened.parts[bucket][core.rank()] = take_own(step, bucket);
   std::vector<engine::step_gradients> all;
-  for (auto& [rank, parts] : std::exchange(steps_[step].parts, {}))
-    all.push_back(std::move(parts));
+  auto taken = opened.parts.extract(bucket);
+  for (auto& [rank, parts] : taken.mapped()) all.push_back(std::move(parts));
   return all;
 }
 
-const engine::step_gradients& replica_sum::own_sum(const engine::step_key& step) const {
-  return steps_.at(step).sums.at(core.rank());
+engine::step_gradients replica_sum::sums_of(const engine::step_key& step, std::size_t bucket,
+                                            bool all) const {
+  engine::step_gradients sums;
+  for (const auto i : core.buckets()[bucket].parameters)
+    sums.push_back(all || !shares_state_ || is_known_[i] ? steps_.at(step).gradients[i]
+                                                         : std::nullopt);
+  return sums;
+}
+
+std::vector<at::Tensor> replica_sum::own_values() const {
+  std::vector<at::Tensor> values;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (owns(i)) values.push_back(parameters_[i].tensor.detach());
+  return values;
+}
+
+void replica_sum::keep(const replica_parameters& from) {
+  auto& values = values_[from.step];
+  values.resize(parameters_.size());
+  for (std::size_t i = 0, at = 0; i < parameters_.size(); ++i)
+    if (owner_of_[i] == from.from) values[i] = from.values[at++];
+}
+
+engine::step_gradients replica_sum::take_values(const engine::step_key& step) {
+  auto taken = values_.extract(step);
+  return taken ? std::move(taken.mapped()) : engine::step_gradients(parameters_.size());
 }
 
 replica_sum::outcome replica_sum::take(const engine::step_key& step) {
@@ -97,8 +203,7 @@ replica_sum::outcome replica_sum::take(const engine::step_key& step) {
   outcome all{.gradients = {}, .statistics = {}};
   all.statistics.resize(chunks_);
   if (!taken) return all;
-  for (auto& [rank, sums] : taken.mapped().sums)
-    std::ranges::move(sums, std::back_inserter(all.gradients));
+  all.gradients = std::move(taken.mapped().gradients);
   for (auto& [rank, statistics] : taken.mapped().statistics)
     for (std::size_t chunk = 0; chunk < statistics.size() && chunk < chunks_; ++chunk)
       all.statistics[chunk].push_back(std::move(statistics[chunk]));
@@ -107,7 +212,9 @@ replica_sum::outcome replica_sum::take(const engine::step_key& step) {
 
 void replica_sum::give_up() {
   core.give_up();
+  gather.give_up();
   steps_.clear();
+  values_.clear();
 }
 
 }  // namespace troupe::actors

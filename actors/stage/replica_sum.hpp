@@ -1,15 +1,18 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/stage.hpp"
 #include "engine/base/named_tensor.hpp"
+#include "engine/collective/all_gather_core.hpp"
 #include "engine/collective/all_reduce_core.hpp"
-#include "engine/collective/shares.hpp"
 #include "engine/stage/gradients.hpp"
 
 namespace troupe::actors {
@@ -23,27 +26,54 @@ class replica_sum {
   replica_sum(const replica_group& group, std::vector<engine::named_tensor> parameters,
               std::size_t chunks);
 
+  /// The sum of this parameter is to be known to all replicas, as others depend on it, even if only
+  /// one updates it.
+  void know_everywhere(const std::string& parameter);
+
   /// A batch is shared out to several logical replicas, here or elsewhere.
   [[nodiscard]] bool is_needed() const noexcept { return core.ranks() * logical_ > 1; }
+  /// Each parameter is updated by its owner alone.
+  [[nodiscard]] bool shares_state() const noexcept { return shares_state_; }
+  /// This replica updates the parameter.
+  [[nodiscard]] bool owns(std::size_t parameter) const {
+    return !shares_state_ || owner_of_[parameter] == core.rank();
+  }
   [[nodiscard]] std::uint32_t logical() const noexcept { return logical_; }
   [[nodiscard]] const stage_actor& stage_of(std::uint32_t rank) const { return stages_.at(rank); }
 
-  /// What rank `rank` adds up, of a list with one entry a parameter.
-  [[nodiscard]] engine::step_gradients part_of(const engine::step_gradients& all,
-                                               std::uint32_t rank) const;
-
   /// Whether a message fits the parameters. Errors: bad_frame.
   [[nodiscard]] result<void> check(const replica_gradients& from) const;
+  [[nodiscard]] result<void> check(const replica_statistics& from) const;
+  [[nodiscard]] result<void> check(const replica_parameters& from) const;
 
-  /// The own parts, or those or the sum of another rank, which were checked.
-  void keep_own(const engine::step_key& step, const engine::step_gradients& parts,
-                std::vector<engine::step_statistics> statistics);
+  /// An own gradient is final. Gives the bucket that it completes.
+  [[nodiscard]] std::optional<std::size_t> keep_own(const engine::step_key& step,
+                                                    std::size_t parameter,
+                                                    std::optional<at::Tensor> gradient);
+  /// All own gradients are: `rest` are those that were not kept before, one a parameter.
+  void keep_rest(const engine::step_key& step, const engine::step_gradients& rest,
+                 std::vector<engine::step_statistics> statistics);
+
+  /// Of another rank, which were checked.
   void keep(const replica_gradients& from);
-  void keep_own_sum(const engine::step_key& step, engine::step_gradients sum);
+  void keep(const replica_statistics& from);
+  void keep_own_sum(const engine::step_key& step, std::size_t bucket, engine::step_gradients sum);
 
-  /// All ranks' parts of the own share, by rank.
-  [[nodiscard]] std::vector<engine::step_gradients> take_parts(const engine::step_key& step);
-  [[nodiscard]] const engine::step_gradients& own_sum(const engine::step_key& step) const;
+  /// The own gradients of a bucket, which are given away.
+  [[nodiscard]] engine::step_gradients take_own(const engine::step_key& step, std::size_t bucket);
+  /// All ranks' parts of an own bucket, by rank.
+  [[nodiscard]] std::vector<engine::step_gradients> take_parts(const engine::step_key& step,
+                                                               std::size_t bucket);
+  /// The sums of a bucket that other replicas need: all of them, or where the state is shared out
+  /// and `all` is false, those that are to be known everywhere.
+  [[nodiscard]] engine::step_gradients sums_of(const engine::step_key& step, std::size_t bucket,
+                                               bool all) const;
+
+  /// The own parameters' values for other replicas, and theirs until all are here.
+  [[nodiscard]] std::vector<at::Tensor> own_values() const;
+  void keep(const replica_parameters& from);
+  /// One a parameter; nullopt: the own ones.
+  [[nodiscard]] engine::step_gradients take_values(const engine::step_key& step);
 
   struct outcome {
     engine::step_gradients gradients;                              // one a parameter
@@ -56,18 +86,29 @@ class replica_sum {
   void give_up();
 
   engine::all_reduce_core core;
+  engine::all_gather_core gather;  // of updated parameters
 
  private:
   struct open_step {
-    std::map<std::uint32_t, engine::step_gradients> parts, sums;  // by rank
+    engine::step_gradients gradients;  // own ones, then sums; one a parameter
+    std::vector<bool> is_kept;         // by parameter: the own one is final
+    std::vector<std::size_t> missing;  // by bucket: own gradients that are not
+    std::map<std::size_t, std::map<std::uint32_t, engine::step_gradients>> parts;  // bucket, rank
     std::map<std::uint32_t, std::vector<engine::step_statistics>> statistics;
   };
+
+  [[nodiscard]] open_step& open(const engine::step_key& step);
+  void put_sums(open_step& step, std::size_t bucket, engine::step_gradients sums) const;
 
   std::vector<stage_actor> stages_;  // by rank; empty: there is one
   std::uint32_t logical_ = 1;
   std::vector<engine::named_tensor> parameters_;
   std::size_t chunks_ = 1;
-  std::vector<engine::share> shares_;  // of the parameters, by rank
+  bool shares_state_ = false;
+  std::vector<std::uint32_t> owner_of_;  // by parameter; empty: there is one rank
+  std::vector<bool> is_known_;           // everywhere, by parameter
+  std::map<engine::step_key, engine::step_gradients> values_;  // of others, one a parameter
+  std::vector<std::size_t> bucket_of_;  // by parameter; empty: there is one rank
   std::map<engine::step_key, open_step> steps_;
 };
 

@@ -229,13 +229,14 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
   state.steps.emplace(order.step, std::move(announced));
   if (trains)
     state.work->post(
-        [modules = modules_of(state), key = order.step,
+        [modules = modules_of(state), key = order.step, takers = takers_of(self, order.step),
          terms = engine::step_terms{.number = order.number,
                                     .reversible = order.dry_run || state.end.may_leave_out,
                                     .first_microbatch = order.first_microbatch,
                                     .shares = order.shares,
                                     .keeps_statistics = state.end.replicas.is_needed()}] {
-          for (auto* const module : modules) module->begin(key, terms);
+          for (std::size_t chunk = 0; chunk < modules.size(); ++chunk)
+            modules[chunk]->begin(key, terms, takers[chunk]);
         });
   perform_effects(self, effects);
   return promise;
@@ -302,7 +303,7 @@ void couple(stage_state& state, const connect_stage& to) {
   end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size());
   rules.reduces = end.replicas.is_needed();
   rules.always_votes = !to.keepers.empty();
-  rules.tells_squares = to.replicas.own == 0;
+  rules.tells_squares = to.replicas.own == 0 || to.replicas.shares_state;
   end.core = engine::step_end_core(std::move(rules));
 }
 
@@ -341,6 +342,7 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   for (const auto& each : to.keepers)
     state.versions.keepers.push_back(caf::actor_cast<keeper_actor>(each));
   couple(state, to);
+  join_replicas(self);
   return acknowledged{};
 }
 
@@ -409,11 +411,14 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
   state.end.accumulate = given->accumulate;
   state.end.clip_value = given->clip_value;
   state.doing = std::move(given->doing);
+  state.threads = given->threads;
   end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
   self->set_exit_handler([self](const caf::exit_msg& exit) {
     if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
     self->quit(exit.reason);
   });
+  self->set_down_handler(
+      [self](const caf::down_msg& down) { on_replica_down(self, down.source); });
   state.work = std::make_unique<engine::work_thread>(
       state.name, given->threads,
       [modules = modules_of(state), doing = state.doing] {
@@ -463,6 +468,9 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const step_undone& what) { on_step_undone(self, what); },
       [self](const tied_gradient& from) { on_tied_gradient(self, from); },
       [self](const replica_gradients& from) { on_replica_gradients(self, from); },
+      [self](const replica_statistics& from) { on_replica_statistics(self, from); },
+      [self](const replica_parameters& from) { on_replica_parameters(self, from); },
+      [self](const gradient_final& what) { on_gradient_final(self, what); },
       [self](const replicas_added& what) { on_replicas_added(self, what); },
       [self](const load_weights& from) {
         return answering(self->state.name, [&] { return on_load(self, from); });

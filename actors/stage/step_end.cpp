@@ -139,19 +139,30 @@ void perform(stage_pointer self, const engine::share_ties& what) {
   }
 }
 
+/// Parameters that another replica updates, unless the step's gradients are what is wanted.
+std::vector<std::size_t> others_of(const stage_state& state, const step_key& key) {
+  std::vector<std::size_t> others;
+  if (state.steps.at(key).order.dry_run) return others;
+  for (std::size_t i = 0; i < state.end.parameters.size(); ++i)
+    if (!state.end.replicas.owns(i)) others.push_back(i);
+  return others;
+}
+
 void perform(stage_pointer self, const engine::sum_with_ties& what) {
   auto& end = self->state.end;
   // What other replicas lent, or were sent, is not to be written: a second handle says so.
   post_sum(self, what.key, what.terms,
            [own = std::exchange(end.gradients, {}), others = end.tied.take(what.key),
             statistics = std::exchange(end.all_statistics, {}), key = what.key,
-            shared = end.replicas.core.ranks() > 1](const module_list& modules,
-                                                    const auto& parameters) mutable {
+            shared = end.replicas.core.ranks() > 1, drops = others_of(self->state, what.key)](
+               const module_list& modules, const auto& parameters) mutable {
              for (std::size_t chunk = 0; chunk < statistics.size(); ++chunk)
                modules.at(chunk)->fold_statistics(key, statistics[chunk]);
              for (auto* const module : modules)
                if (shared) engine::sum_ties(parameters, module->ties(), own);
-             return add_ties(shared ? own : std::move(own), others, parameters);
+             auto sums = add_ties(shared ? own : std::move(own), others, parameters);
+             for (const auto i : drops) sums[i].reset();
+             return sums;
            });
 }
 
@@ -196,6 +207,7 @@ void perform(stage_pointer self, const engine::apply_step& what) {
             const auto found = self->state.steps.find(key);
             if (found == self->state.steps.end()) return;  // failed meanwhile
             found->second.report.busy_s += outcome.busy_s;
+            if (self->state.end.replicas.shares_state()) return share_parameters(self, key);
             end_step(self, self->state.end.core.ended(key));
           },
           [self](const caf::error& why) { fail_all(self, from_caf(why)); });

@@ -82,6 +82,12 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        integer(
            [](auto& c) -> auto& { return c.pipeline.replicas; }, 1, most_replicas),
        ""},
+      {"pipeline", "zero", "--zero", "", "STAGE",
+       "Optimizer state of a stage: 0: each replica has the whole of it; 1: shared out to the "
+       "replicas, each of which updates its share (ZeRO stage 1); the same bits",
+       integer(
+           [](auto& c) -> auto& { return c.pipeline.zero; }, 0, 1),
+       ""},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
        "Cuts of the model: the first layer of each slice but the first; empty: balanced by cost",
        cuts(), "pipeline.partition"},

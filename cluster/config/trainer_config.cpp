@@ -78,6 +78,10 @@ std::uint32_t logical_replicas_of(const trainer_config& config) noexcept {
   return logical > 0 ? logical : config.pipeline.replicas;
 }
 
+std::uint32_t state_shares_of(const pipeline_config& config) noexcept {
+  return config.zero > 0 ? config.replicas : 1;
+}
+
 std::vector<std::string> stage_names_of(const pipeline_config& config) {
   std::vector<std::string> names;
   for (std::uint32_t i = 0; i < config.stages * config.replicas; ++i)

@@ -55,6 +55,7 @@ struct pipeline_config {
   std::vector<std::string> recompute = {};  ///< Layers, or groups of them.
   bool idle_cores = true;                   ///< Used for other stages' weight gradients.
   std::uint32_t replicas = 1;               ///< Pipelines of the same stages that share a batch.
+  std::uint32_t zero = 0;                   ///< 1: they share out the optimizer's state.
 
   bool operator==(const pipeline_config&) const = default;
 };
@@ -207,6 +208,9 @@ struct trainer_config {
 
 /// How many shares of each batch are summed in a tree.
 [[nodiscard]] std::uint32_t logical_replicas_of(const trainer_config& config) noexcept;
+
+/// Replicas that a stage's optimizer state is shared out to; 1: each has the whole of it.
+[[nodiscard]] std::uint32_t state_shares_of(const pipeline_config& config) noexcept;
 
 /// What people read of each stage, those of one replica after those of another: "stage-1", or where
 /// there are replicas "stage-1 of replica 2".

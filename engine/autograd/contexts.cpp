@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
+#include <utility>
 
 namespace troupe::engine {
 
@@ -85,11 +86,15 @@ void gradient_sum::add(std::size_t parameter, const at::Tensor& gradient) {
   }
 }
 
+std::optional<at::Tensor> gradient_sum::take(std::size_t parameter) {
+  auto running = std::exchange(sums_.at(parameter), {});
+  return running.sum.defined() ? std::optional(std::move(running.sum)) : std::nullopt;
+}
+
 std::vector<std::optional<at::Tensor>> gradient_sum::take() {
   std::vector<std::optional<at::Tensor>> sums;
   sums.reserve(sums_.size());
-  for (auto& running : std::exchange(sums_, std::vector<running_sum>(sums_.size())))
-    sums.push_back(running.sum.defined() ? std::optional(std::move(running.sum)) : std::nullopt);
+  for (std::size_t i = 0; i < sums_.size(); ++i) sums.push_back(take(i));
   return sums;
 }
 

@@ -79,6 +79,8 @@ class gradient_sum {
 
   /// The sums so far (nullopt: no gradient at all); starts anew.
   [[nodiscard]] std::vector<std::optional<at::Tensor>> take();
+  /// The same of one parameter.
+  [[nodiscard]] std::optional<at::Tensor> take(std::size_t parameter);
 
  private:
   struct running_sum {

@@ -1,76 +1,178 @@
 #include "engine/collective/all_reduce_core.hpp"
 
-#include <string>
+#include <algorithm>
 
 namespace troupe::engine {
+namespace {
 
-result<all_reduce_effects> all_reduce_core::begin(const step_key& key) {
-  if (last_ && key <= *last_)
-    return fail(errc::stale, "a reduction of " + to_string(key) + ", which is over");
+std::string in_words(const char* what, std::size_t bucket, const step_key& key) {
+  return std::string(what) + " of bucket " + std::to_string(bucket) + " of " + to_string(key);
+}
+
+std::string of_replica(std::uint32_t rank) {
+  return " of replica " + std::to_string(rank);
+}
+
+error gone(std::uint32_t rank) {
+  return {errc::peer_lost, "replica " + std::to_string(rank) +
+                               " of it is gone: gradients cannot be summed without it"};
+}
+
+}  // namespace
+
+result<all_reduce_core::open_step*> all_reduce_core::open(const step_key& key,
+                                                          const std::string& what) {
+  if (lost_) return tl::unexpected(gone(*lost_));
+  if (last_ && key <= *last_) return fail(errc::stale, what + ", which is over");
+  if (!open_.contains(key) && open_.size() >= max_open)
+    return fail(errc::bad_frame, what + ": too many steps wait for other replicas");
   auto& step = open_[key];
-  if (step.at != phase::heard_of)
-    return fail(errc::bad_frame, "a reduction of " + to_string(key) + " begins twice");
-  step.at = phase::gathering;
-  all_reduce_effects effects;
-  if (ranks_ > 1) effects.emplace_back(send_parts{key});
-  advance(key, step, effects);
-  return effects;
+  step.buckets.resize(buckets_.size());
+  return &step;
 }
 
 result<all_reduce_core::open_step*> all_reduce_core::hear(const step_key& key, std::uint32_t from,
-                                                          const char* what) {
-  const auto text = std::string(what) + " of replica " + std::to_string(from) + " for " +
-                    to_string(key);
+                                                          const std::string& what) {
   if (from >= ranks_ || from == rank_)
-    return fail(errc::bad_frame, text + ": that is none of the other " +
+    return fail(errc::bad_frame, what + ": that is none of the other " +
                                      std::to_string(ranks_ - 1) + " replicas");
-  if (last_ && key <= *last_) return fail(errc::stale, text + ", which is over");
-  if (!open_.contains(key) && open_.size() >= max_open)
-    return fail(errc::bad_frame, text + ": too many steps wait for other replicas");
-  return &open_[key];
+  return open(key, what);
 }
 
-result<all_reduce_effects> all_reduce_core::parts_arrived(const step_key& key,
-                                                          std::uint32_t from) {
-  const auto step = hear(key, from, "the parts");
+result<void> all_reduce_core::check_bucket(std::size_t bucket, std::uint32_t owner,
+                                           const std::string& what) const {
+  if (bucket >= buckets_.size())
+    return fail(errc::bad_frame,
+                what + ": there are " + std::to_string(buckets_.size()) + " buckets");
+  if (buckets_[bucket].owner != owner)
+    return fail(errc::bad_frame, what + ": that one belongs to replica " +
+                                     std::to_string(buckets_[bucket].owner));
+  return {};
+}
+
+result<all_reduce_effects> all_reduce_core::ready(const step_key& key, std::size_t bucket) {
+  const auto what = in_words("the gradients", bucket, key);
+  if (bucket >= buckets_.size())
+    return fail(errc::bad_frame,
+                what + ": there are " + std::to_string(buckets_.size()) + " buckets");
+  const auto step = open(key, what);
   if (!step) return tl::unexpected(step.error());
-  if (!(*step)->parts.insert(from).second)
-    return fail(errc::bad_frame, "the parts of replica " + std::to_string(from) + " for " +
-                                     to_string(key) + " came twice");
+  auto& mine = (*step)->buckets[bucket];
+  if (mine.ready) return fail(errc::bad_frame, what + " are final twice");
+  mine.ready = true;
   all_reduce_effects effects;
-  advance(key, **step, effects);
+  leave(key, **step, effects);
   return effects;
 }
 
-result<all_reduce_effects> all_reduce_core::own_added(const step_key& key) {
+result<all_reduce_effects> all_reduce_core::complete(const step_key& key) {
+  const auto what = "a reduction of " + to_string(key);
+  const auto step = open(key, what);
+  if (!step) return tl::unexpected(step.error());
+  if ((*step)->complete) return fail(errc::bad_frame, what + " is complete twice");
+  (*step)->complete = true;
+  for (auto& each : (*step)->buckets) each.ready = true;
+  all_reduce_effects effects;
+  if (ranks_ > 1) effects.emplace_back(send_rest{key});
+  leave(key, **step, effects);
+  end(key, **step, effects);
+  return effects;
+}
+
+result<all_reduce_effects> all_reduce_core::part_arrived(const step_key& key, std::size_t bucket,
+                                                         std::uint32_t from) {
+  const auto what = in_words("the part", bucket, key) + of_replica(from);
+  if (auto mine = check_bucket(bucket, rank_, what); !mine) return tl::unexpected(mine.error());
+  const auto step = hear(key, from, what);
+  if (!step) return tl::unexpected(step.error());
+  if (!(*step)->buckets[bucket].parts.insert(from).second)
+    return fail(errc::bad_frame, what + " came twice");
+  all_reduce_effects effects;
+  gather(key, **step, bucket, effects);
+  return effects;
+}
+
+result<all_reduce_effects> all_reduce_core::own_added(const step_key& key, std::size_t bucket) {
   const auto found = open_.find(key);
-  if (found == open_.end() || found->second.at != phase::adding)
-    return fail(errc::bad_frame, "the sum of the own share of " + to_string(key) + " is not due");
-  found->second.at = phase::added;
+  if (found == open_.end() || bucket >= buckets_.size() ||
+      !found->second.buckets[bucket].adding || found->second.buckets[bucket].done)
+    return fail(errc::bad_frame, in_words("the own sum", bucket, key) + " is not due");
+  auto& step = found->second;
+  step.buckets[bucket].done = true;
+  ++step.done;
   all_reduce_effects effects;
-  if (ranks_ > 1) effects.emplace_back(send_sum{key});
-  advance(key, found->second, effects);
+  if (ranks_ > 1) effects.emplace_back(send_sum{key, bucket});
+  end(key, step, effects);
   return effects;
 }
 
-result<all_reduce_effects> all_reduce_core::sum_arrived(const step_key& key, std::uint32_t from) {
-  const auto step = hear(key, from, "the sum");
+result<all_reduce_effects> all_reduce_core::sum_arrived(const step_key& key, std::size_t bucket,
+                                                        std::uint32_t from) {
+  const auto what = in_words("the sum", bucket, key) + of_replica(from);
+  if (from >= ranks_ || from == rank_)
+    return fail(errc::bad_frame, what + ": that is none of the other " +
+                                     std::to_string(ranks_ - 1) + " replicas");
+  if (auto theirs = check_bucket(bucket, from, what); !theirs)
+    return tl::unexpected(theirs.error());
+  if (last_ && key <= *last_) return fail(errc::stale, what + ", which is over");
+  const auto found = open_.find(key);
+  if (found == open_.end() || !found->second.buckets[bucket].left)
+    return fail(errc::bad_frame, what + " came before the own part had left");
+  auto& step = found->second;
+  if (step.buckets[bucket].done) return fail(errc::bad_frame, what + " came twice");
+  step.buckets[bucket].done = true;
+  ++step.done;
+  step.in_flight_bytes -= buckets_[bucket].bytes;
+  all_reduce_effects effects;
+  leave(key, step, effects);
+  end(key, step, effects);
+  return effects;
+}
+
+result<all_reduce_effects> all_reduce_core::rest_arrived(const step_key& key, std::uint32_t from) {
+  const auto what = "the rest of " + to_string(key) + of_replica(from);
+  const auto step = hear(key, from, what);
   if (!step) return tl::unexpected(step.error());
-  if (!(*step)->sums.insert(from).second)
-    return fail(errc::bad_frame, "the sum of replica " + std::to_string(from) + " for " +
-                                     to_string(key) + " came twice");
+  if (!(*step)->rest.insert(from).second) return fail(errc::bad_frame, what + " came twice");
   all_reduce_effects effects;
-  advance(key, **step, effects);
+  end(key, **step, effects);
   return effects;
 }
 
-void all_reduce_core::advance(const step_key& key, open_step& step, all_reduce_effects& effects) {
-  const auto others = ranks_ - 1;
-  if (step.at == phase::gathering && step.parts.size() == others) {
-    step.at = phase::adding;
-    effects.emplace_back(add_parts{key});
+result<void> all_reduce_core::lost(std::uint32_t rank) {
+  lost_ = rank;
+  if (open_.empty()) return {};
+  return tl::unexpected(gone(rank));
+}
+
+void all_reduce_core::leave(const step_key& key, open_step& step, all_reduce_effects& effects) {
+  for (; step.next < buckets_.size() && step.buckets[step.next].ready; ++step.next) {
+    const auto at = step.next;
+    const auto& [owner, parameters, bytes] = buckets_[at];
+    if (owner != rank_) {
+      if (step.in_flight_bytes > 0 && step.in_flight_bytes + bytes > most_in_flight_bytes_) return;
+      step.in_flight_bytes += bytes;
+      peak_bytes_ = std::max(peak_bytes_, step.in_flight_bytes);
+      effects.emplace_back(send_part{key, at});
+    }
+    step.buckets[at].left = true;
+    gather(key, step, at, effects);
   }
-  if (step.at != phase::added || step.sums.size() < others) return;
+}
+
+void all_reduce_core::gather(const step_key& key, open_step& step, std::size_t bucket,
+                             all_reduce_effects& effects) const {
+  auto& mine = step.buckets[bucket];
+  if (buckets_[bucket].owner != rank_ || !mine.left || mine.adding ||
+      mine.parts.size() + 1 < ranks_)
+    return;
+  mine.adding = true;
+  effects.emplace_back(add_parts{key, bucket});
+}
+
+void all_reduce_core::end(const step_key& key, const open_step& step,
+                          all_reduce_effects& effects) {
+  if (!step.complete || step.done < buckets_.size() || step.rest.size() + 1 < ranks_) return;
   effects.emplace_back(all_reduced{key});
   last_ = key;
   open_.erase(key);

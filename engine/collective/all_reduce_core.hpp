@@ -5,93 +5,154 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "engine/collective/buckets.hpp"
 #include "engine/step/step_key.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::engine {
 
-/// Effect: send each other rank this rank's parts of the share that it owns.
-struct send_parts {
+/// Effect: send the own part of a bucket to its owner.
+struct send_part {
   step_key key;
+  std::size_t bucket = 0;
 
-  bool operator==(const send_parts&) const = default;
+  bool operator==(const send_part&) const = default;
 };
 
-/// Effect: all ranks' parts of the own share are here: add them in the tree's order, and answer with
-/// `own_added`.
+/// Effect: all ranks' parts of a bucket that this rank owns are here: add them in the tree's order,
+/// and answer with `own_added`.
 struct add_parts {
   step_key key;
+  std::size_t bucket = 0;
 
   bool operator==(const add_parts&) const = default;
 };
 
-/// Effect: send every other rank the sum of the own share.
+/// Effect: send every other rank the sum of an own bucket.
 struct send_sum {
   step_key key;
+  std::size_t bucket = 0;
 
   bool operator==(const send_sum&) const = default;
 };
 
-/// Effect: the sums of all shares are here.
+/// Effect: send every other rank what belongs to the step as a whole, beside its gradients.
+struct send_rest {
+  step_key key;
+
+  bool operator==(const send_rest&) const = default;
+};
+
+/// Effect: the sums of all buckets and the rest of all ranks are here.
 struct all_reduced {
   step_key key;
 
   bool operator==(const all_reduced&) const = default;
 };
 
-using all_reduce_effect = std::variant<send_parts, add_parts, send_sum, all_reduced>;
+using all_reduce_effect = std::variant<send_part, add_parts, send_sum, send_rest, all_reduced>;
 using all_reduce_effects = std::vector<all_reduce_effect>;
 
-/// One rank of an all-reduce a step: a reduce-scatter, in which each rank adds up the share that it
-/// owns, then an all-gather of the sums. Each rank sends and receives what a ring would, twice
-/// (ranks - 1) / ranks of all bytes, but the additions are in one order whatever arrives first. A
-/// pure state machine, which holds no tensors.
+/// One rank of an all-reduce a step, bucket by bucket, while gradients are still being computed: the
+/// owner of a bucket adds up all ranks' parts of it (reduce-scatter) and sends the sum to all
+/// (all-gather). Each rank sends and receives what a ring would, twice (ranks - 1) / ranks of all
+/// bytes, but the additions are in one order whatever arrives first.
 ///
-/// Errors, for all events: bad_frame for a rank out of range or the own one, and for what comes
-/// twice; stale for a step that is over. A refused event changes nothing.
+/// Buckets leave in one order on all ranks, each when it is complete, while the bytes of those
+/// that left for other ranks and whose sums have not come back stay within a limit; one that is
+/// larger than the limit leaves alone. The earliest bucket that is not summed everywhere can always
+/// leave, so ranks that wait for each other go on. A pure state machine, which holds no tensors.
+///
+/// Errors, for all events: bad_frame for a rank out of range or the own one, for a bucket out of
+/// range or of another owner, and for what comes twice; stale for a step that is over; peer_lost
+/// after `lost`. A refused event changes nothing.
 class all_reduce_core {
  public:
   /// Steps that other ranks may have begun before this one: none ends without it.
   static constexpr std::size_t max_open = 2;
+  static constexpr std::uint64_t usual_in_flight_bytes = 64 << 20;
 
-  explicit all_reduce_core(std::uint32_t rank = 0, std::uint32_t ranks = 1)
-      : rank_(rank), ranks_(ranks) {}
+  all_reduce_core() = default;
+  all_reduce_core(std::uint32_t rank, std::uint32_t ranks, std::vector<bucket> buckets,
+                  std::uint64_t most_in_flight_bytes = usual_in_flight_bytes)
+      : rank_(rank),
+        ranks_(ranks),
+        buckets_(std::move(buckets)),
+        most_in_flight_bytes_(most_in_flight_bytes) {}
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
   [[nodiscard]] std::uint32_t ranks() const noexcept { return ranks_; }
+  [[nodiscard]] const std::vector<bucket>& buckets() const noexcept { return buckets_; }
 
-  /// The own parts are there.
-  [[nodiscard]] result<all_reduce_effects> begin(const step_key& key);
+  /// The own gradients of a bucket are final.
+  [[nodiscard]] result<all_reduce_effects> ready(const step_key& key, std::size_t bucket);
 
-  /// Another rank's parts of the own share, perhaps before `begin`.
-  [[nodiscard]] result<all_reduce_effects> parts_arrived(const step_key& key, std::uint32_t from);
+  /// The own gradients of all buckets are, and the rest is there.
+  [[nodiscard]] result<all_reduce_effects> complete(const step_key& key);
 
-  [[nodiscard]] result<all_reduce_effects> own_added(const step_key& key);
+  /// Another rank's part of an own bucket, perhaps before `ready`.
+  [[nodiscard]] result<all_reduce_effects> part_arrived(const step_key& key, std::size_t bucket,
+                                                        std::uint32_t from);
 
-  /// The sum of the share that another rank owns.
-  [[nodiscard]] result<all_reduce_effects> sum_arrived(const step_key& key, std::uint32_t from);
+  [[nodiscard]] result<all_reduce_effects> own_added(const step_key& key, std::size_t bucket);
+
+  /// The sum of a bucket that another rank owns.
+  [[nodiscard]] result<all_reduce_effects> sum_arrived(const step_key& key, std::size_t bucket,
+                                                       std::uint32_t from);
+
+  [[nodiscard]] result<all_reduce_effects> rest_arrived(const step_key& key, std::uint32_t from);
+
+  /// A rank is gone: nothing that waits for it will come about. An error if a step does, and from
+  /// then on for all steps.
+  [[nodiscard]] result<void> lost(std::uint32_t rank);
+
+  /// The most bytes that have been in flight at once.
+  [[nodiscard]] std::uint64_t peak_in_flight_bytes() const noexcept { return peak_bytes_; }
 
   /// The steps under way cannot succeed any more.
   void give_up() { open_.clear(); }
 
  private:
-  enum class phase : std::uint8_t { heard_of, gathering, adding, added };
-
-  struct open_step {
-    phase at = phase::heard_of;
-    std::set<std::uint32_t> parts, sums;  // ranks whose have arrived
+  struct open_bucket {
+    bool ready = false;
+    bool left = false;  // its turn has come: sent, or here where it is to be added
+    bool adding = false;
+    bool done = false;
+    std::set<std::uint32_t> parts;  // ranks whose have arrived
   };
 
-  [[nodiscard]] result<open_step*> hear(const step_key& key, std::uint32_t from, const char* what);
-  void advance(const step_key& key, open_step& step, all_reduce_effects& effects);
+  struct open_step {
+    bool complete = false;  // here
+    std::vector<open_bucket> buckets;
+    std::size_t next = 0;  // that leaves
+    std::size_t done = 0;
+    std::uint64_t in_flight_bytes = 0;
+    std::set<std::uint32_t> rest;  // ranks whose has arrived
+  };
 
-  std::uint32_t rank_;
-  std::uint32_t ranks_;
+  [[nodiscard]] result<open_step*> open(const step_key& key, const std::string& what);
+  [[nodiscard]] result<open_step*> hear(const step_key& key, std::uint32_t from,
+                                        const std::string& what);
+  [[nodiscard]] result<void> check_bucket(std::size_t bucket, std::uint32_t owner,
+                                          const std::string& what) const;
+  void leave(const step_key& key, open_step& step, all_reduce_effects& effects);
+  void gather(const step_key& key, open_step& step, std::size_t bucket,
+              all_reduce_effects& effects) const;
+  void end(const step_key& key, const open_step& step, all_reduce_effects& effects);
+
+  std::uint32_t rank_ = 0;
+  std::uint32_t ranks_ = 1;
+  std::vector<bucket> buckets_;
+  std::uint64_t most_in_flight_bytes_ = usual_in_flight_bytes;
   std::map<step_key, open_step> open_;
   std::optional<step_key> last_;  // that is over
+  std::optional<std::uint32_t> lost_;
+  std::uint64_t peak_bytes_ = 0;
 };
 
 }  // namespace troupe::engine

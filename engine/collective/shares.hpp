@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace troupe::engine {
 
@@ -20,10 +19,5 @@ struct share {
 /// many parts halve each share: part i has what parts 2i and 2i + 1 of them have.
 [[nodiscard]] share share_of_batch(std::uint32_t microbatches, std::uint32_t index,
                                    std::uint32_t parts);
-
-/// Which tensors each of `owners` sums up for all: in order, borders where the bytes before them
-/// are nearest to an equal share.
-[[nodiscard]] std::vector<share> share_out(const std::vector<std::uint64_t>& bytes,
-                                           std::size_t owners);
 
 }  // namespace troupe::engine

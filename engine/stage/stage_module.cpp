@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -26,9 +27,7 @@ stage_module::stage_module(model layers, stage_options options)
       statistics_(engine::buffers(layers_)),
       weights_(
           [this](const step_key& step, microbatch_id microbatch, const at::Tensor& weight,
-                 const at::Tensor& gradient) {
-            sum_of(step, microbatch).add(index_of_.at(weight.unsafeGetTensorImpl()), gradient);
-          },
+                 const at::Tensor& gradient) { add_deferred(step, microbatch, weight, gradient); },
           options_.idle_cores) {
   options_.recompute.resize(layers_.size(), false);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
@@ -61,8 +60,10 @@ void stage_module::leave_out_weights(watched_storages& made) const {
   for (const auto& buffer : buffers_) made.leave_out(buffer.tensor);
 }
 
-void stage_module::begin(const step_key& step, const step_terms& terms) {
-  begun_[step] = {terms};
+void stage_module::begin(const step_key& step, const step_terms& terms, gradient_taker take) {
+  auto& begun = begun_[step] = {terms, std::move(take)};
+  if (begun.take) begun.deferred.resize(parameters_.size());
+  begun.missing = std::reduce(terms.shares.begin(), terms.shares.end(), std::uint64_t{0});
   while (gradients_.size() < terms.shares.size()) gradients_.emplace_back(parameters_.size());
   contexts_.recount();
 }
@@ -192,9 +193,40 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
   sum_of(step, microbatch).add(gradients);
   context.reset();
   contexts_.charge(step, microbatch, made);
-  weights_.put(step, microbatch, later.take());
+  defer(step, microbatch, later.take());
   contexts_.count(step, microbatch);
   return input_gradient;
+}
+
+void stage_module::defer(const step_key& step, microbatch_id microbatch,
+                         std::vector<weight_task> tasks) {
+  const auto found = begun_.find(step);
+  if (found == begun_.end() || !found->second.take)
+    return weights_.put(step, microbatch, std::move(tasks));
+  auto& begun = found->second;
+  for (const auto& task : tasks)
+    ++begun.deferred.at(index_of_.at(task.weight.unsafeGetTensorImpl()));
+  weights_.put(step, microbatch, std::move(tasks));
+  if (begun.missing == 0 || --begun.missing > 0) return;
+  for (auto i = parameters_.size(); i-- > 0;)
+    if (begun.deferred[i] == 0) hand_over(begun, i);
+}
+
+void stage_module::add_deferred(const step_key& step, microbatch_id microbatch,
+                                const at::Tensor& weight, const at::Tensor& gradient) {
+  const auto parameter = index_of_.at(weight.unsafeGetTensorImpl());
+  sum_of(step, microbatch).add(parameter, gradient);
+  const auto found = begun_.find(step);
+  if (found == begun_.end() || !found->second.take) return;
+  if (--found->second.deferred.at(parameter) == 0 && found->second.missing == 0)
+    hand_over(found->second, parameter);
+}
+
+void stage_module::hand_over(begun_step& step, std::size_t parameter) {
+  std::vector<std::optional<at::Tensor>> parts;
+  parts.reserve(gradients_.size());
+  for (auto& each : gradients_) parts.push_back(each.take(parameter));
+  step.take(parameter, tree_sum(std::move(parts), add_gradients));
 }
 
 void stage_module::backward_weights(const step_key& step, microbatch_id microbatch) {

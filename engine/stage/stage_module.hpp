@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -49,6 +50,12 @@ struct step_terms {
   bool keeps_statistics = false;  ///< For `take_statistics`; else layers fold them at once.
 };
 
+/// Takes a parameter's gradient as soon as the last micro-batch's is added to it, in the thread
+/// that computes: what `take_sums` would give of it, by its place among `parameters()`. Gradients
+/// come in the order in which the backward completes them.
+using gradient_taker =
+    std::function<void(std::size_t parameter, std::optional<at::Tensor> gradient)>;
+
 /// What one micro-batch's forward gives.
 struct forward_outcome {
   at::Tensor activation;     // for the next stage; on the last only without labels
@@ -65,8 +72,10 @@ class stage_module {
  public:
   stage_module(model layers, stage_options options);
 
-  /// Before the first forward of a training step. Without it, its key's number counts.
-  void begin(const step_key& step, const step_terms& terms);
+  /// Before the first forward of a training step. Without it, its key's number counts. `take`:
+  /// given each gradient that is final before the step ends, if the terms say of how many
+  /// micro-batches.
+  void begin(const step_key& step, const step_terms& terms, gradient_taker take = {});
 
   /// After the last backward of a step that was begun. `keep` false puts the running statistics
   /// back to what they were before it.
@@ -99,7 +108,7 @@ class stage_module {
   /// The step's gradients in the order of `parameters()`, those of logical replicas summed in the
   /// order of a tree, and ties inside the stage; starts anew.
   [[nodiscard]] step_gradients take_gradients();
-  /// The same without the ties, for replicas, which sum first.
+  /// The same without the ties, for replicas, which sum first: those that no `gradient_taker` has.
   [[nodiscard]] step_gradients take_sums();
   /// Those inside the stage.
   [[nodiscard]] const std::vector<weight_tie>& ties() const noexcept { return ties_; }
@@ -131,17 +140,24 @@ class stage_module {
   [[nodiscard]] const model& layers() const noexcept { return layers_; }
 
  private:
+  struct begun_step {
+    step_terms terms;
+    gradient_taker take = {};
+    std::vector<at::Tensor> buffers = {};  // before it; empty: not copied yet, or not reversible
+    std::vector<std::uint32_t> deferred = {};  // by parameter: tasks that are to be done
+    std::uint64_t missing = 0;                 // backwards that have not come
+  };
+
   [[nodiscard]] at::Tensor prepare(const at::Tensor& input) const;
   [[nodiscard]] at::Tensor run_layers(at::Tensor x, bool training) const;
   void leave_out_weights(watched_storages& made) const;
   [[nodiscard]] forward_pass pass_of(const step_key& step, microbatch_id microbatch);
+  void hand_over(begun_step& step, std::size_t parameter);
   [[nodiscard]] gradient_sum& sum_of(const step_key& step, microbatch_id microbatch);
   void copy_buffers_of(const step_key& step);
-
-  struct begun_step {
-    step_terms terms;
-    std::vector<at::Tensor> buffers = {};  // before it; empty: not copied yet, or not reversible
-  };
+  void defer(const step_key& step, microbatch_id microbatch, std::vector<weight_task> tasks);
+  void add_deferred(const step_key& step, microbatch_id microbatch, const at::Tensor& weight,
+                    const at::Tensor& gradient);
 
   model layers_;
   stage_options options_;

@@ -83,10 +83,7 @@ step_decision step_coordinator_core::decide(const ballot& of) {
   if (nearest != of.votes.rend()) return overflowed(of, **nearest);
   step_decision decision;
   if (rules_.clip_norm > 0) {
-    double squares = 0;
-    for (const auto& vote : of.votes)
-      for (const double each : vote->squares) squares += each;
-    const double norm = std::sqrt(squares);
+    const double norm = norm_of(of);
     if (!std::isfinite(norm))
       return refuse("step " + std::to_string(of.votes.front()->number) +
                     ": the norm of all gradients is " + to_text(norm) +
@@ -95,6 +92,22 @@ step_decision step_coordinator_core::decide(const ballot& of) {
   }
   if (rules_.scaler) rules_.scaler->hear(true);
   return decision;
+}
+
+// Replicas that share a stage's parameters out tell the squares of their own, and 0 for the others.
+double step_coordinator_core::norm_of(const ballot& of) const {
+  const auto stages = rules_.stages / std::max(1U, rules_.replicas);
+  double sum = 0;
+  for (std::uint32_t stage = 0; stage < stages; ++stage) {
+    std::vector<double> squares;
+    for (auto at = stage; at < rules_.stages; at += stages) {
+      const auto& told = of.votes[at]->squares;
+      squares.resize(std::max(squares.size(), told.size()));
+      for (std::size_t i = 0; i < told.size(); ++i) squares[i] += told[i];
+    }
+    for (const double each : squares) sum += each;
+  }
+  return std::sqrt(sum);
 }
 
 step_decision step_coordinator_core::overflowed(const ballot& of, const step_vote& nearest) {

@@ -61,6 +61,7 @@ class step_coordinator_core {
   [[nodiscard]] std::string name_of(stage_id stage) const;
   [[nodiscard]] result<void> admit(const step_vote& vote, const std::string& what) const;
   [[nodiscard]] step_decision decide(const ballot& of);
+  [[nodiscard]] double norm_of(const ballot& of) const;
   [[nodiscard]] step_decision overflowed(const ballot& of, const step_vote& nearest);
   [[nodiscard]] step_decision refuse(std::string why) const;
 

@@ -139,6 +139,8 @@ result<checked_run> placement_table(const application& program, const trainer_co
            " these stages" + (places ? "" : " on this machine") + "; a batch has " +
            std::to_string(logical) +
            " logical replicas, whose gradients are summed in a fixed tree\n";
+    if (state_shares_of(config.pipeline) > 1)
+      out += "the replicas of a stage share out its optimizer's state (zero = 1)\n";
   }
   if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
   checked_run checked{.table = std::move(out)};

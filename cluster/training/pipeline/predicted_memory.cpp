@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
@@ -47,9 +49,16 @@ result<engine::model_profile> measure_bytes(const prepared_run& run, const train
               "the layers' memory cannot be measured: " + engine::reason_of(problem));
 }
 
-/// Bytes of one version of each stage: see actors/recovery.
-result<std::vector<double>> version_bytes(const prepared_run& run, const trainer_config& config,
-                                          const registries& known) {
+/// What a stage of one replica keeps.
+struct stage_bytes {
+  double tensors = 0;     // parameters and buffers
+  double state = 0;       // of the optimizer, at most where replicas share it out
+  double even_state = 0;  // the same if shares were all equal
+};
+
+result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
+                                                 const trainer_config& config,
+                                                 const registries& known) {
   const auto layout =
       engine::layout_of(schedule_of(config.pipeline, known.schedules), config.pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
@@ -57,14 +66,20 @@ result<std::vector<double>> version_bytes(const prepared_run& run, const trainer
   if (!entry) return tl::unexpected(entry.error());
   const auto slots = actors::tensors_a_parameter(*entry, config.optimizer.options);
   if (!slots) return tl::unexpected(slots.error());
-  std::vector<double> bytes(config.pipeline.stages);
-  for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage)
+  const auto shares = state_shares_of(config.pipeline);
+  std::vector<stage_bytes> all(config.pipeline.stages);
+  for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
+    std::vector<engine::named_tensor> parameters;
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
       const auto& range = run.ranges[layout->virtual_stage_of({stage, chunk})];
-      bytes[stage] += static_cast<double>(actors::bytes_of(tensors_of(run, range)) +
-                                          actors::bytes_of(parameters_of(run, range)) * *slots);
+      all[stage].tensors += static_cast<double>(actors::bytes_of(tensors_of(run, range)));
+      std::ranges::move(parameters_of(run, range), std::back_inserter(parameters));
     }
-  return bytes;
+    all[stage].state =
+        static_cast<double>(actors::largest_share_bytes(parameters, shares) * *slots);
+    all[stage].even_state = static_cast<double>(actors::bytes_of(parameters) * *slots) / shares;
+  }
+  return all;
 }
 
 /// Where the versions of each stage are kept beside its own node: see second_keepers.
@@ -81,22 +96,22 @@ result<std::vector<std::size_t>> second_keepers_of(const trainer_config& config)
 
 /// Adds what is kept for a run that goes on after a loss: two versions of each stage on its own
 /// node and on another, or with the trainer. Of replicas, the one that keeps the most counts.
-result<void> add_versions(const prepared_run& run, const trainer_config& config,
-                          const registries& known, predicted_memory& to) {
+result<void> add_versions(const std::vector<stage_bytes>& bytes, const trainer_config& config,
+                          predicted_memory& to) {
   constexpr double kept = actors::kept_versions::most;
-  const auto bytes = version_bytes(run, config, known);
-  if (!bytes) return tl::unexpected(bytes.error());
-  const auto stages = bytes->size();
+  const auto stages = bytes.size();
+  const auto version = [&](std::size_t stage) {
+    return kept * (bytes[stage].tensors + bytes[stage].state);
+  };
   const auto second = second_keepers_of(config);
   if (!second) return tl::unexpected(second.error());
   std::vector<double> for_others(second->size(), 0);
-  for (std::size_t i = 0; i < second->size(); ++i)
-    for_others[second->at(i)] += kept * bytes->at(i % stages);
+  for (std::size_t i = 0; i < second->size(); ++i) for_others[second->at(i)] += version(i % stages);
   if (second->size() == 1) to.trainer += std::exchange(for_others[0], 0);
   for (std::size_t stage = 0; stage < stages; ++stage) {
     double most = 0;
     for (auto i = stage; i < for_others.size(); i += stages) most = std::max(most, for_others[i]);
-    to.stages.at(stage) += kept * bytes->at(stage) + most;
+    to.stages.at(stage) += version(stage) + most;
   }
   return {};
 }
@@ -130,8 +145,12 @@ result<predicted_memory> predict_memory(const application& program, const traine
   const auto reader = stage_of_data(config, std::thread::hardware_concurrency());
   if (!reader) return tl::unexpected(reader.error());
   (*reader ? all.stages.at(**reader) : all.trainer) += batches;
+  const auto bytes = bytes_of_stages(run, config, known);
+  if (!bytes) return tl::unexpected(bytes.error());
+  for (std::size_t stage = 0; stage < bytes->size(); ++stage)  // the planner's shares are equal
+    all.stages[stage] += bytes->at(stage).state - bytes->at(stage).even_state;
   if (config.train.on_fault == fault_policy::recover)
-    if (auto added = add_versions(run, config, known, all); !added)
+    if (auto added = add_versions(*bytes, config, all); !added)
       return tl::unexpected(added.error());
   return all;
 }

@@ -73,7 +73,8 @@ actors::build_stage order_for(const trainer_config& config, const prepared_run& 
           .optimizer_options = optimizer.options,
           .rules = {.groups = optimizer.groups,
                     .clip_value = optimizer.clip_value,
-                    .accumulate = config.train.accumulate}};
+                    .accumulate = config.train.accumulate,
+                    .state_shares = state_shares_of(config.pipeline)}};
 }
 
 /// By the stages' own past, and their prediction if there is one.
@@ -303,6 +304,7 @@ result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
                                .data = run.reader,
                                .replicas = config.pipeline.replicas,
                                .logical_replicas = logical_replicas_of(config),
+                               .shares_state = config.pipeline.zero > 0,
                                .keepers = parts.recovery
                                               ? parts.recovery->keepers()
                                               : std::vector<std::vector<caf::strong_actor_ptr>>()});

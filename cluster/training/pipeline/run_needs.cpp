@@ -36,7 +36,8 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
       saved += actors::bytes_of(tensors_of(*run, range));
       if (config.train.save_state) saved += actors::bytes_of(parameters_of(*run, range)) * *slots;
     }
-    out.stage_bytes.push_back(actors::least_training_bytes(run->layers, slices, *slots));
+    out.stage_bytes.push_back(actors::least_training_bytes(run->layers, slices, *slots,
+                                                           state_shares_of(config.pipeline)));
   }
   if (!config.train.save.empty()) out.saved_bytes = saved;
   return out;

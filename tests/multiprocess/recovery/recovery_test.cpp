@@ -201,6 +201,12 @@ TEST_CASE("Replicas and a dynamic loss scale survive the loss of a stage") {
             {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}});
 }
 
+TEST_CASE("Replicas that share out the optimizer's state survive the loss of a stage") {
+  check_run(training({"--stages", "2", "--replicas", "2", "--zero", "1", "--loss-scale", "dynamic",
+                      "--loss-scale-interval", "3"}),
+            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}});
+}
+
 TEST_CASE("Evaluations are made once, also where a stage is lost in one") {
   for (const std::size_t lines : {3, 4})  // the third step, which an evaluation follows, and that
     check_run({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8",

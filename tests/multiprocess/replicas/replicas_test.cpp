@@ -150,6 +150,7 @@ TEST_CASE("One, two and four replicas of four logical ones train images to the s
               {"--replicas", "2", "--stages", "2", "--link", "tcp", "--schedule", "zb-h1"},
               {"--replicas", "2", "--stages", "2", "--schedule", "interleaved-1f1b"},
               {"--replicas", "4", "--stages", "1", "--stages-in", "threads"},
+              {"--replicas", "2", "--stages", "1", "--link", "shm", "--zero", "1"},
               {"--replicas", "4", "--stages", "1", "--link", "shm", "--recompute", "layer2"},
               {"--replicas", "1", "--stages", "3", "--schedule", "gpipe"}});
 }
@@ -160,6 +161,7 @@ TEST_CASE("Replicas of tied weights with dropout, clipping and accumulation: the
   check_ways(TROUPE_TRANSFORMER, sentences(folder),
              {{"--replicas", "2", "--stages", "2", "--link", "shm"},
               {"--replicas", "4", "--stages", "1", "--link", "tcp"},
+              {"--replicas", "2", "--stages", "2", "--link", "tcp", "--zero", "1"},
               {"--replicas", "2", "--stages", "2", "--stages-in", "threads", "--credits", "1"}});
 }
 
@@ -207,6 +209,126 @@ TEST_CASE("Training on replicas goes on from saved weights and state", "[untimed
   };
   check_same(saved("straight"), saved("whole"));
   check_same(saved("straight.state.safetensors"), saved("whole.state.safetensors"));
+}
+
+TEST_CASE("State that replicas shared out is loaded by another number of them") {
+  const scratch_folder folder;
+  const words run{"--model",
+                  "resnet18",
+                  "--data",
+                  "synthetic:3x32x32:10:8",
+                  "--no-eval",
+                  "--no-shuffle",
+                  "--batch-size",
+                  "8",
+                  "--stages",
+                  "1",
+                  "--save-state",
+                  "--optimizer",
+                  "adamw",
+                  "--micro-batches",
+                  "4",
+                  "--logical-replicas",
+                  "4",
+                  "--threads-per-stage",
+                  "1",
+                  "--steps"};
+  const auto go = [&](const words& more) {
+    const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+  };
+  go({"2", "--replicas", "2", "--save", folder / "straight"});
+  go({"1", "--replicas", "4", "--zero", "1", "--save", folder / "half"});
+  go({"1", "--replicas", "2", "--zero", "1", "--init", folder / "half", "--save",
+      folder / "whole"});
+  go({"1", "--replicas", "1", "--init", folder / "half", "--save", folder / "alone"});
+  const auto saved = [&](const std::string& name) {
+    replicated_run result{{}, {}, engine::load_safetensors(folder / name).value()};
+    std::ranges::sort(result.weights, {}, &engine::named_tensor::name);
+    return result;
+  };
+  for (const std::string other : {"whole", "alone"}) {
+    check_same(saved("straight"), saved(other));
+    check_same(saved("straight.state.safetensors"), saved(other + ".state.safetensors"));
+  }
+}
+
+TEST_CASE("A checkpoint of state that replicas shared out is resumed by any number of them",
+          "[untimed]") {
+  const scratch_folder folder;
+  const words run{"--model",
+                  "resnet18",
+                  "--data",
+                  "synthetic:3x32x32:10:48",
+                  "--no-eval",
+                  "--batch-size",
+                  "8",
+                  "--stages",
+                  "1",
+                  "--optimizer",
+                  "adam",
+                  "--lr",
+                  "0.01",
+                  "--clip-norm",
+                  "1",
+                  "--accumulate",
+                  "2",
+                  "--loss-scale",
+                  "dynamic",
+                  "--loss-scale-interval",
+                  "2",
+                  "--micro-batches",
+                  "4",
+                  "--logical-replicas",
+                  "4",
+                  "--threads-per-stage",
+                  "1",
+                  "--steps",
+                  "8",
+                  "--save-state",
+                  "--checkpoint-dir",
+                  folder / "checkpoints"};
+  const auto go = [&](const words& more) {
+    const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+  };
+  go({"--replicas", "2", "--zero", "1", "--checkpoint-every", "4", "--save", folder / "straight"});
+  go({"--replicas", "4", "--zero", "1", "--resume", "4", "--save", folder / "shared"});
+  go({"--replicas", "2", "--resume", "4", "--save", folder / "whole"});
+  go({"--replicas", "1", "--resume", "4", "--save", folder / "alone"});
+  const auto saved = [&](const std::string& name) {
+    replicated_run result{{}, {}, engine::load_safetensors(folder / name).value()};
+    std::ranges::sort(result.weights, {}, &engine::named_tensor::name);
+    return result;
+  };
+  for (const std::string other : {"shared", "whole", "alone"}) {
+    INFO(other);
+    check_same(saved("straight"), saved(other));
+    check_same(saved("straight.state.safetensors"), saved(other + ".state.safetensors"));
+  }
+}
+
+TEST_CASE("troupe check predicts less memory where replicas share out the optimizer's state") {
+  const scratch_folder folder;
+  std::ofstream(folder / "run.toml") << "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n";
+  const auto predicted = [&](const char* zero) {
+    const auto outcome = tests::run_other(
+        TROUPE_COMMAND, {"check", folder / "run.toml", "--", "--model", "resnet18", "--data",
+                         "synthetic:3x32x32:10:16", "--batch-size", "8", "--optimizer", "adamw",
+                         "--stages", "1", "--replicas", "2", "--zero", zero});
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    const auto end = outcome.out.find(" MiB");
+    REQUIRE(end != std::string::npos);
+    const auto begin = outcome.out.find_last_of(' ', end - 1);
+    return std::stod(outcome.out.substr(begin, end - begin));
+  };
+  // Two tensors of 11.2 million numbers, of which each replica has a half.
+  const auto saved = predicted("0") - predicted("1");
+  CHECK(saved > 41);
+  CHECK(saved < 45);
 }
 
 TEST_CASE("A killed stage of a replica ends the run with its name") {

@@ -1,7 +1,13 @@
 #include "actors/pipeline/stage_needs.hpp"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstdint>
+#include <memory>
+
+#include "engine/model/blocks.hpp"
 
 namespace {
 
@@ -21,6 +27,21 @@ TEST_CASE("An optimizer's tensors are counted by the step that makes them") {
   CHECK(count("sgd", {}) == 0);
   CHECK(count("sgd", {{"momentum", 0.9}}) == 1);
   CHECK(count("adamw", {}) == 2);
+}
+
+TEST_CASE("Training needs each parameter, its gradient and the replica's share of the state") {
+  const auto random = at::detail::createCPUGenerator(1);
+  engine::model layers;
+  layers.push_back(std::make_unique<engine::linear>("one", 64, 100, random));
+  layers.push_back(std::make_unique<engine::linear>("two", 100, 30, random));
+  layers.push_back(std::make_unique<engine::linear>("three", 30, 50, random));
+  const std::uint64_t one = 6400, two = 3000, three = 1500;  // weights; with them their biases
+  const auto all = 4 * (one + 100 + two + 30 + three + 50);
+  CHECK(actors::least_training_bytes(layers, {{0, 3}}, 2) == all * 4);
+  CHECK(actors::least_training_bytes(layers, {{0, 1}, {2, 3}}, 0) ==
+        2 * 4 * (one + 100 + three + 50));
+  // The largest weight outweighs all others together: shares end at the borders of parameters.
+  CHECK(actors::least_training_bytes(layers, {{0, 3}}, 2, 2) == all * 2 + 2 * 4 * one);
 }
 
 TEST_CASE("What does not fit is refused with both amounts, the limit and what to do") {

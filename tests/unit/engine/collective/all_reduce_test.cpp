@@ -5,10 +5,13 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <deque>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "engine/collective/all_gather_core.hpp"
+#include "engine/collective/buckets.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/collective/tree.hpp"
 
@@ -86,107 +89,257 @@ TEST_CASE("micro-batches are shared out once each, and alike whatever the number
   CHECK(share_of_batch(1, 0, 4) == share{0, 1});  // the first has it
 }
 
-TEST_CASE("tensors are shared out at their borders, as even as they are") {
-  CHECK(share_out({4, 4, 4, 4}, 2) == std::vector<share>{{0, 2}, {2, 4}});
-  CHECK(share_out({100, 1, 1}, 2) == std::vector<share>{{0, 1}, {1, 3}});
-  CHECK(share_out({1, 1, 100}, 2) == std::vector<share>{{0, 2}, {2, 3}});
-  CHECK(share_out({8}, 3).size() == 3);
-  for (std::size_t owners = 1; owners <= 5; ++owners) {
-    std::size_t next = 0;
-    for (const auto& each : share_out({3, 0, 7, 7, 1, 0}, owners)) {
-      CHECK(each.first == next);
-      next = each.last;
-    }
-    CHECK(next == 6);
+TEST_CASE("parameters are owned as evenly as whole ones allow, and alike on every rank") {
+  CHECK(owners_of({4, 4, 4, 4}, 2) == std::vector<std::uint32_t>{0, 1, 0, 1});
+  CHECK(owners_of({100, 1, 1}, 2) == std::vector<std::uint32_t>{0, 1, 1});
+  CHECK(owners_of({8}, 3) == std::vector<std::uint32_t>{0});
+  CHECK(owners_of({}, 3).empty());
+  // Convolutions of a ResNet-18 and many small parameters beside them, in f32.
+  std::vector<std::uint64_t> bytes;
+  for (const std::uint64_t width : {64, 128, 256, 512})
+    for (int i = 0; i < 4; ++i) bytes.insert(bytes.end(), {width * width * 36, width * 4, width * 4});
+  const auto all = std::reduce(bytes.begin(), bytes.end());
+  for (const std::uint32_t owners : {2U, 4U}) {
+    std::vector<std::uint64_t> has(owners, 0);
+    const auto whose = owners_of(bytes, owners);
+    for (std::size_t i = 0; i < bytes.size(); ++i) has.at(whose[i]) += bytes[i];
+    INFO(owners << " owners");
+    CHECK(static_cast<double>(std::ranges::max(has)) <=
+          1.05 * static_cast<double>(all) / owners);
   }
 }
 
-TEST_CASE("a rank alone only adds its own parts") {
-  all_reduce_core core;
-  CHECK(core.begin(key(1)).value() == all_reduce_effects{add_parts{key(1)}});
-  CHECK(core.own_added(key(1)).value() == all_reduce_effects{all_reduced{key(1)}});
-  check_refused(core.begin(key(1)), errc::stale, "step 1 of epoch 0, which is over");
+TEST_CASE("buckets hold whole parameters of one owner, the last parameters first") {
+  CHECK(make_buckets({10, 1, 1, 30, 2, 2}, {0, 1, 0, 1, 0, 1}, 4) ==
+        std::vector<bucket>{
+            {1, {5}, 2}, {1, {3}, 30}, {0, {4, 2}, 3}, {1, {1}, 1}, {0, {0}, 10}});
+  CHECK(make_buckets({}, {}, 4).empty());
 }
+
+TEST_CASE("a rank alone has nothing to wait for") {
+  all_reduce_core core;
+  CHECK(core.complete(key(1)).value() == all_reduce_effects{all_reduced{key(1)}});
+  check_refused(core.complete(key(1)), errc::stale, "step 1 of epoch 0, which is over");
+}
+
+TEST_CASE("a bucket leaves as soon as it and those before it are final") {
+  all_reduce_core core(0, 2, {{1, {2}, 8}, {0, {1}, 8}, {1, {0}, 8}});
+  CHECK(core.ready(key(1), 1).value().empty());
+  CHECK(core.ready(key(1), 0).value() == all_reduce_effects{send_part{key(1), 0}});
+  CHECK(core.part_arrived(key(1), 1, 1).value() == all_reduce_effects{add_parts{key(1), 1}});
+  CHECK(core.own_added(key(1), 1).value() == all_reduce_effects{send_sum{key(1), 1}});
+  CHECK(core.sum_arrived(key(1), 0, 1).value().empty());
+  CHECK(core.complete(key(1)).value() ==
+        all_reduce_effects{send_rest{key(1)}, send_part{key(1), 2}});
+  CHECK(core.sum_arrived(key(1), 2, 1).value().empty());
+  CHECK(core.rest_arrived(key(1), 1).value() == all_reduce_effects{all_reduced{key(1)}});
+}
+
+TEST_CASE("bytes in flight are bounded, and a bucket above the bound leaves alone") {
+  all_reduce_core core(0, 2, {{1, {3}, 6}, {1, {2}, 4}, {1, {1}, 1}, {1, {0}, 90}}, 10);
+  CHECK(core.complete(key(1)).value() ==
+        all_reduce_effects{send_rest{key(1)}, send_part{key(1), 0}, send_part{key(1), 1}});
+  CHECK(core.sum_arrived(key(1), 1, 1).value() == all_reduce_effects{send_part{key(1), 2}});
+  CHECK(core.sum_arrived(key(1), 0, 1).value().empty());
+  CHECK(core.peak_in_flight_bytes() == 10);
+  CHECK(core.sum_arrived(key(1), 2, 1).value() == all_reduce_effects{send_part{key(1), 3}});
+}
+
+namespace {
+
+struct message {
+  std::uint32_t from, to;
+  std::size_t bucket;
+  step_key of;
+  enum : std::uint8_t { part, sum, rest } what;
+};
+
+/// Ranks on a network that a seed invents: any message may overtake any other.
+class world {
+ public:
+  explicit world(std::uint32_t seed)
+      : random_(seed),
+        ranks_(static_cast<std::uint32_t>(2 + random_() % 4)),
+        at_(ranks_, 0),
+        begun_(ranks_, 1),
+        adding_(ranks_),
+        unready_(ranks_) {
+    std::vector<std::uint64_t> bytes(random_() % 9);
+    for (auto& each : bytes) each = random_() % 20;
+    const auto buckets = make_buckets(bytes, owners_of(bytes, ranks_), 8);
+    for (std::uint32_t i = 0; i < ranks_; ++i) {
+      cores_.emplace_back(i, ranks_, buckets, bound);
+      begin(i);
+    }
+  }
+
+  /// Whether all ranks have ended all their steps.
+  bool run() {
+    for (int move = 0; move < 20000 && !is_over(); ++move) {
+      const auto rank = static_cast<std::uint32_t>(random_() % ranks_);
+      const auto now = random_() % 3;
+      if (now == 0) go_backward(rank);
+      if (now == 1 && !adding_[rank].empty()) {
+        const auto which = adding_[rank].front();
+        adding_[rank].pop_front();
+        follow(rank, cores_[rank].own_added(which.key, which.bucket));
+      }
+      if (now == 2 && !under_way_.empty()) deliver();
+    }
+    for (const auto& core : cores_)
+      CHECK(core.peak_in_flight_bytes() <= std::max(bound, largest(core)));
+    return is_over() && under_way_.empty();
+  }
+
+ private:
+  static constexpr std::uint64_t steps = 4, bound = 16;
+
+  static std::uint64_t largest(const all_reduce_core& core) {
+    std::uint64_t most = 0;
+    for (const auto& each : core.buckets()) most = std::max(most, each.bytes);
+    return most;
+  }
+
+  bool is_over() const {
+    return std::ranges::all_of(at_, [](auto each) { return each == steps; });
+  }
+
+  void begin(std::uint32_t rank) {
+    for (std::size_t i = 0; i < cores_[rank].buckets().size(); ++i) unready_[rank].push_back(i);
+    std::ranges::shuffle(unready_[rank], random_);
+  }
+
+  void go_backward(std::uint32_t rank) {
+    if (begun_[rank] > steps || begun_[rank] != at_[rank] + 1) return;
+    const auto step = key(begun_[rank]);
+    if (!unready_[rank].empty() && random_() % 4 != 0) {
+      const auto bucket = unready_[rank].back();
+      unready_[rank].pop_back();
+      return follow(rank, cores_[rank].ready(step, bucket));
+    }
+    unready_[rank].clear();
+    ++begun_[rank];
+    begin(rank);
+    follow(rank, cores_[rank].complete(step));
+  }
+
+  void deliver() {
+    const auto which = random_() % under_way_.size();
+    const auto what = under_way_[which];
+    under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(which));
+    auto& to = cores_[what.to];
+    follow(what.to, what.what == message::part  ? to.part_arrived(what.of, what.bucket, what.from)
+                    : what.what == message::sum ? to.sum_arrived(what.of, what.bucket, what.from)
+                                                : to.rest_arrived(what.of, what.from));
+  }
+
+  void to_others(std::uint32_t rank, message what) {
+    for (what.to = 0; what.to < ranks_; ++what.to)
+      if (what.to != rank) under_way_.push_back(what);
+  }
+
+  void follow(std::uint32_t rank, const result<all_reduce_effects>& effects) {
+    INFO((effects ? "" : effects.error().text));
+    REQUIRE(effects);
+    for (const auto& effect : *effects) {
+      if (const auto* part = std::get_if<send_part>(&effect))
+        under_way_.push_back({rank, cores_[rank].buckets()[part->bucket].owner, part->bucket,
+                              part->key, message::part});
+      if (const auto* sum = std::get_if<send_sum>(&effect))
+        to_others(rank, {rank, 0, sum->bucket, sum->key, message::sum});
+      if (const auto* rest = std::get_if<send_rest>(&effect))
+        to_others(rank, {rank, 0, 0, rest->key, message::rest});
+      if (const auto* add = std::get_if<add_parts>(&effect)) adding_[rank].push_back(*add);
+      if (const auto* over = std::get_if<all_reduced>(&effect))
+        CHECK(over->key == key(++at_[rank]));
+    }
+  }
+
+  std::mt19937 random_;
+  std::uint32_t ranks_;
+  std::vector<all_reduce_core> cores_;
+  std::vector<std::uint64_t> at_;     // reductions that ended, by rank
+  std::vector<std::uint64_t> begun_;  // that is under way or next
+  std::vector<std::deque<add_parts>> adding_;
+  std::vector<std::vector<std::size_t>> unready_;
+  std::vector<message> under_way_;
+};
+
+}  // namespace
 
 TEST_CASE("ranks end each reduction whatever comes first") {
   const auto seed = std::random_device()();
-  INFO("seed " << seed);
-  std::mt19937 random(seed);
-  for (int round = 0; round < 200; ++round) {
-    const auto ranks = static_cast<std::uint32_t>(2 + random() % 4);
-    struct message {
-      std::uint32_t from, to;
-      step_key of;
-      bool sum;
-    };
-    std::vector<all_reduce_core> cores;
-    std::vector<std::uint64_t> at(ranks, 0);  // reductions that ended
-    std::vector<std::uint64_t> begun(ranks, 0);
-    std::vector<std::deque<step_key>> adding(ranks);
-    std::vector<message> under_way;
-    for (std::uint32_t i = 0; i < ranks; ++i) cores.emplace_back(i, ranks);
-    const auto follow = [&](std::uint32_t rank, const result<all_reduce_effects>& effects) {
-      INFO((effects ? "" : effects.error().text));
-      REQUIRE(effects);
-      for (const auto& effect : *effects) {
-        for (std::uint32_t to = 0; to < ranks; ++to) {
-          if (to == rank) continue;
-          if (const auto* parts = std::get_if<send_parts>(&effect))
-            under_way.push_back({rank, to, parts->key, false});
-          if (const auto* sum = std::get_if<send_sum>(&effect))
-            under_way.push_back({rank, to, sum->key, true});
-        }
-        if (const auto* add = std::get_if<add_parts>(&effect)) adding[rank].push_back(add->key);
-        if (const auto* over = std::get_if<all_reduced>(&effect))
-          CHECK(over->key == key(++at[rank]));
-      }
-    };
-    constexpr std::uint64_t steps = 4;
-    const auto is_over = [&] {
-      return std::ranges::all_of(at, [](auto each) { return each == steps; });
-    };
-    for (int move = 0; move < 10000 && !is_over(); ++move) {
-      const auto rank = static_cast<std::uint32_t>(random() % ranks);
-      switch (random() % 3) {
-        case 0:
-          if (begun[rank] == at[rank] && begun[rank] < steps)
-            follow(rank, cores[rank].begin(key(++begun[rank])));
-          break;
-        case 1:
-          if (!adding[rank].empty()) {
-            const auto which = adding[rank].front();
-            adding[rank].pop_front();
-            follow(rank, cores[rank].own_added(which));
-          }
-          break;
-        default:
-          if (!under_way.empty()) {
-            const auto which = random() % under_way.size();
-            const auto what = under_way[which];
-            under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(which));
-            follow(what.to, what.sum ? cores[what.to].sum_arrived(what.of, what.from)
-                                     : cores[what.to].parts_arrived(what.of, what.from));
-          }
-      }
-    }
-    CHECK(is_over());
-    CHECK(under_way.empty());
+  for (std::uint32_t round = 0; round < 300; ++round) {
+    INFO("seed " << seed + round);
+    CHECK(world(seed + round).run());
   }
 }
 
 TEST_CASE("what no rank of the group can have sent is refused and changes nothing") {
-  all_reduce_core core(0, 2);
-  check_refused(core.parts_arrived(key(1), 0), errc::bad_frame, "replica 0 for step 1");
-  check_refused(core.parts_arrived(key(1), 2), errc::bad_frame, "none of the other 1 replicas");
-  check_refused(core.own_added(key(1)), errc::bad_frame, "is not due");
-  REQUIRE(core.parts_arrived(key(1), 1));
-  check_refused(core.parts_arrived(key(1), 1), errc::bad_frame, "came twice");
-  REQUIRE(core.sum_arrived(key(2), 1));
-  check_refused(core.parts_arrived(key(3), 1), errc::bad_frame, "too many steps wait");
-  CHECK(core.begin(key(1)).value() ==
-        all_reduce_effects{send_parts{key(1)}, add_parts{key(1)}});
-  check_refused(core.begin(key(1)), errc::bad_frame, "begins twice");
-  CHECK(core.own_added(key(1)).value() == all_reduce_effects{send_sum{key(1)}});
-  CHECK(core.sum_arrived(key(1), 1).value() == all_reduce_effects{all_reduced{key(1)}});
-  check_refused(core.sum_arrived(key(1), 1), errc::stale, "which is over");
+  all_reduce_core core(0, 2, {{0, {1}, 8}, {1, {0}, 8}});
+  check_refused(core.part_arrived(key(1), 0, 0), errc::bad_frame, "replica 0");
+  check_refused(core.part_arrived(key(1), 0, 2), errc::bad_frame, "none of the other 1 replicas");
+  check_refused(core.part_arrived(key(1), 1, 1), errc::bad_frame, "belongs to replica 1");
+  check_refused(core.part_arrived(key(1), 2, 1), errc::bad_frame, "there are 2 buckets");
+  check_refused(core.sum_arrived(key(1), 0, 1), errc::bad_frame, "belongs to replica 0");
+  check_refused(core.sum_arrived(key(1), 1, 1), errc::bad_frame, "before the own part had left");
+  check_refused(core.ready(key(1), 2), errc::bad_frame, "there are 2 buckets");
+  check_refused(core.own_added(key(1), 0), errc::bad_frame, "is not due");
+  REQUIRE(core.part_arrived(key(1), 0, 1));
+  check_refused(core.part_arrived(key(1), 0, 1), errc::bad_frame, "came twice");
+  REQUIRE(core.rest_arrived(key(2), 1));
+  check_refused(core.rest_arrived(key(3), 1), errc::bad_frame, "too many steps wait");
+  REQUIRE(core.ready(key(1), 0));
+  check_refused(core.ready(key(1), 0), errc::bad_frame, "final twice");
+  CHECK(core.complete(key(1)).value() ==
+        all_reduce_effects{send_rest{key(1)}, send_part{key(1), 1}});
+  check_refused(core.complete(key(1)), errc::bad_frame, "complete twice");
+  CHECK(core.own_added(key(1), 0).value() == all_reduce_effects{send_sum{key(1), 0}});
+  CHECK(core.rest_arrived(key(1), 1).value().empty());
+  check_refused(core.rest_arrived(key(1), 1), errc::bad_frame, "came twice");
+  CHECK(core.sum_arrived(key(1), 1, 1).value() == all_reduce_effects{all_reduced{key(1)}});
+  check_refused(core.sum_arrived(key(1), 1, 1), errc::stale, "which is over");
+}
+
+TEST_CASE("an all-gather ends when every rank's part is there, once") {
+  all_gather_core alone;
+  CHECK(alone.sent(key(1)).value());
+  all_gather_core core(1, 3);
+  CHECK_FALSE(core.arrived(key(1), 0).value());
+  CHECK_FALSE(core.sent(key(1)).value());
+  CHECK_FALSE(core.arrived(key(1), 0));
+  CHECK_FALSE(core.arrived(key(1), 1));
+  CHECK_FALSE(core.arrived(key(1), 3));
+  CHECK_FALSE(core.arrived(key(2), 0).value());
+  CHECK_FALSE(core.arrived(key(3), 0));  // too many
+  CHECK(core.arrived(key(1), 2).value());
+  const auto stale = core.arrived(key(1), 2);
+  REQUIRE_FALSE(stale);
+  CHECK(stale.error().code == errc::stale);
+}
+
+TEST_CASE("an all-gather whose rank is gone fails, and so does what begins after it") {
+  all_gather_core idle(0, 2);
+  CHECK(idle.lost(1));
+  const auto late = idle.sent(key(1));
+  REQUIRE_FALSE(late);
+  CHECK(late.error().code == errc::peer_lost);
+  all_gather_core core(0, 3);
+  REQUIRE(core.sent(key(1)));
+  const auto told = core.lost(2);
+  REQUIRE_FALSE(told);
+  CHECK(told.error().code == errc::peer_lost);
+  CHECK(told.error().text.find("replica 2 of it is gone") != std::string::npos);
+}
+
+TEST_CASE("a rank that is gone ends what waits for it, and nothing begins after it") {
+  all_reduce_core idle(0, 2, {});
+  CHECK(idle.lost(1));
+  check_refused(idle.complete(key(1)), errc::peer_lost, "replica 1 of it is gone");
+  all_reduce_core core(0, 3, {{1, {0}, 8}});
+  REQUIRE(core.ready(key(1), 0));
+  const auto told = core.lost(2);
+  REQUIRE_FALSE(told);
+  CHECK(told.error().code == errc::peer_lost);
+  check_refused(core.rest_arrived(key(1), 1), errc::peer_lost, "replica 2 of it is gone");
 }

@@ -76,6 +76,23 @@ TEST_CASE("a repeated vote changes nothing, and a contradicting one is refused")
   check_refused(core, squares(1, 1, {1}), errc::stale, "after its vote on step 2");
 }
 
+TEST_CASE("the norm has the same bits whichever replica tells a parameter's squares") {
+  const double third = 1.0 / 3, tenth = 0.1, huge = 1e9;
+  const auto scale_of = [](const std::vector<std::vector<double>>& by_place) {
+    step_coordinator_core core({.stages = 4, .clip_norm = 1, .replicas = 2});
+    std::optional<step_decision> decided;
+    for (std::uint32_t place = 0; place < 4; ++place)
+      decided = core.hear(squares(1, place, by_place[place])).value();
+    REQUIRE(decided);
+    return decided->scale;
+  };
+  // Stages 0 and 1 of replica 0, then those of replica 1.
+  const auto one = scale_of({{huge, third, tenth}, {third}, {}, {}});
+  CHECK(one < 1);
+  CHECK(scale_of({{huge, 0, tenth}, {0}, {0, third, 0}, {third}}) == one);
+  CHECK(scale_of({{0, 0, 0}, {third}, {huge, third, tenth}, {0}}) == one);
+}
+
 TEST_CASE("a coordinator refuses who is no stage, and keeps few steps open") {
   step_coordinator_core core({.stages = 2});
   check_refused(core, vote(1, 2), errc::bad_frame, "there are 2 stages");

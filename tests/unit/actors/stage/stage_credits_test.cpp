@@ -8,11 +8,7 @@
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <memory>
-#include <mutex>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,15 +17,14 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
-#include "actors/messages/recovery.hpp"
 #include "actors/messages/stage.hpp"
-#include "actors/messages/transfer.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
 #include "engine/model/blocks.hpp"
 #include "engine/schedule/generators.hpp"
+#include "tests/unit/actors/stage/idle_stage.hpp"
 
 namespace {
 
@@ -40,85 +35,9 @@ using engine::edge;
 constexpr std::uint32_t credits = 2;
 constexpr std::uint32_t microbatches = 10;
 
-/// What a stage was sent.
-template <class T>
-class inbox {
- public:
-  void put(T item) {
-    const std::lock_guard lock(mutex_);
-    items_.push_back(std::move(item));
-    changed_.notify_all();
-  }
-  T next() {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, 10s, [this] { return !items_.empty(); }))
-      throw std::runtime_error("nothing came in time");
-    T out = std::move(items_.front());
-    items_.pop_front();
-    return out;
-  }
-  bool empty() {
-    const std::lock_guard lock(mutex_);
-    return items_.empty();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<T> items_;
-};
-
-struct received {
-  bool answers = false;  // each run at once
-  inbox<actors::announce_plan> plans;
-  inbox<actors::run_stage> runs;
-  inbox<actors::connect_stage> connections;
-  inbox<actors::activation> activations;
-  inbox<actors::target> targets;
-};
-
-/// A last stage that uses nothing of what it gets.
-actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
-                                              std::shared_ptr<received> got) {
-  return {
-      [got](const actors::connect_stage& to) {
-        got->connections.put(to);
-        return actors::acknowledged{};
-      },
-      [got](const actors::announce_plan& told) {
-        got->plans.put(told);
-        return actors::acknowledged{};
-      },
-      [self, got](const actors::run_stage& order) -> caf::result<actors::stage_done> {
-        got->runs.put(order);
-        if (got->answers) return actors::stage_done{.step = order.step, .skipped = {}};
-        return self->make_response_promise<actors::stage_done>();
-      },
-      [got](const actors::activation& in) { got->activations.put(in); },
-      [got](const actors::target& in) { got->targets.put(in); },
-      [](const actors::gradient&) {},
-      [](const actors::credit&) {},
-      [](const actors::output_ready&) {},
-      [](const actors::work_done&) {},
-      [](const actors::load_weights&) { return actors::acknowledged{}; },
-      [](const actors::gradients_ready&) {},
-      [](const actors::step_undone&) {},
-      [](const actors::tied_gradient&) {},
-      [](const actors::replica_gradients&) {},
-      [](const actors::replicas_added&) {},
-      [](const actors::read_weights&) {
-        return actors::weights_piece{{{}, {}, true}};
-      },
-      [](const actors::load_file&) { return actors::file_loaded{}; },
-      [](const actors::read_outputs&) { return actors::outputs_piece{}; },
-      [](const actors::load_state&) { return actors::acknowledged{}; },
-      [](const actors::read_state&) { return actors::kept_state{}; },
-      [](const actors::read_dry_run&) { return actors::dry_run_part{}; },
-      [](const actors::take_version&) { return actors::acknowledged{}; },
-      [](const actors::adopt_version&) { return actors::acknowledged{}; },
-      [](const actors::buffers_copied&) {},
-  };
-}
+using tests::idle_stage;
+using tests::inbox;
+using tests::received;
 
 actors::stage_actor first_stage(caf::actor_system& system) {
   const auto random = at::detail::createCPUGenerator(1);

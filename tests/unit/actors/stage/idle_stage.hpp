@@ -1,0 +1,116 @@
+#pragma once
+
+#include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+#include "actors/interfaces.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/flow.hpp"
+#include "actors/messages/pipeline.hpp"
+#include "actors/messages/recovery.hpp"
+#include "actors/messages/stage.hpp"
+#include "actors/messages/transfer.hpp"
+
+namespace troupe::tests {
+
+/// What an actor was sent, for the thread that tests.
+template <class T>
+class inbox {
+ public:
+  void put(T item) {
+    const std::lock_guard lock(mutex_);
+    items_.push_back(std::move(item));
+    changed_.notify_all();
+  }
+  T next() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, bound, [this] { return !items_.empty(); }))
+      throw std::runtime_error("nothing came in time");
+    T out = std::move(items_.front());
+    items_.pop_front();
+    return out;
+  }
+  /// Whether something comes in time; it stays.
+  bool comes() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, bound, [this] { return !items_.empty(); });
+  }
+  bool empty() {
+    const std::lock_guard lock(mutex_);
+    return items_.empty();
+  }
+
+ private:
+  static constexpr std::chrono::seconds bound{10};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<T> items_;
+};
+
+struct received {
+  bool answers = false;  // each run at once
+  inbox<actors::announce_plan> plans;
+  inbox<actors::run_stage> runs;
+  inbox<actors::connect_stage> connections;
+  inbox<actors::activation> activations;
+  inbox<actors::target> targets;
+  inbox<actors::replica_gradients> gradients;
+  inbox<actors::replica_parameters> parameters;
+};
+
+/// A last stage that uses nothing of what it gets.
+inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
+                                                     std::shared_ptr<received> got) {
+  return {
+      [got](const actors::connect_stage& to) {
+        got->connections.put(to);
+        return actors::acknowledged{};
+      },
+      [got](const actors::announce_plan& told) {
+        got->plans.put(told);
+        return actors::acknowledged{};
+      },
+      [self, got](const actors::run_stage& order) -> caf::result<actors::stage_done> {
+        got->runs.put(order);
+        if (got->answers) return actors::stage_done{.step = order.step, .skipped = {}};
+        return self->make_response_promise<actors::stage_done>();
+      },
+      [got](const actors::activation& in) { got->activations.put(in); },
+      [got](const actors::target& in) { got->targets.put(in); },
+      [](const actors::gradient&) {},
+      [](const actors::credit&) {},
+      [](const actors::output_ready&) {},
+      [](const actors::work_done&) {},
+      [](const actors::load_weights&) { return actors::acknowledged{}; },
+      [](const actors::gradients_ready&) {},
+      [](const actors::step_undone&) {},
+      [](const actors::tied_gradient&) {},
+      [got](const actors::replica_gradients& from) { got->gradients.put(from); },
+      [](const actors::replica_statistics&) {},
+      [got](const actors::replica_parameters& from) { got->parameters.put(from); },
+      [](const actors::gradient_final&) {},
+      [](const actors::replicas_added&) {},
+      [](const actors::read_weights&) {
+        return actors::weights_piece{{{}, {}, true}};
+      },
+      [](const actors::load_file&) { return actors::file_loaded{}; },
+      [](const actors::read_outputs&) { return actors::outputs_piece{}; },
+      [](const actors::load_state&) { return actors::acknowledged{}; },
+      [](const actors::read_state&) { return actors::kept_state{}; },
+      [](const actors::read_dry_run&) { return actors::dry_run_part{}; },
+      [](const actors::take_version&) { return actors::acknowledged{}; },
+      [](const actors::adopt_version&) { return actors::acknowledged{}; },
+      [](const actors::buffers_copied&) {},
+  };
+}
+
+}  // namespace troupe::tests
