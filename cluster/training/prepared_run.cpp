@@ -75,28 +75,13 @@ result<void> check_micro_batches(const application& program, const trainer_confi
           (rest >= least ? ", or at most --micro-batches " + std::to_string(rest / least) : ""));
 }
 
-/// A run with a fixed loss scale, or none, leaves a saved one.
-result<void> take_scaler(prepared_run& run, const at::Tensor& kept,
-                         const std::filesystem::path& file) {
-  if (!run.scaler) return {};
-  const auto scaler = engine::from_tensor(kept, *run.scaler);
-  if (!scaler) return fail(scaler.error().code, file.string() + ": " + scaler.error().text);
-  run.scaler = *scaler;
-  return {};
-}
-
 /// Opens what the run begins from, and checks all of it.
 result<void> read_init(prepared_run& run, const model_config& config) {
   if (config.init.empty()) return {};
-  auto from = read_checkpoint(config.init);
-  if (!from) return tl::unexpected(from.error());
-  if (auto skipped = skip_tensors(*from, run.layers, config.init_skip); !skipped) return skipped;
-  if (auto finite = check_finite(*from); !finite) return finite;
-  if (auto fits = check_fits(*from, run.layers); !fits) return fits;
-  if (from->scaler.defined()) {
-    if (auto taken = take_scaler(run, from->scaler, from->state_file->file()); !taken) return taken;
-  }
-  run.init = std::move(*from);
+  auto opened = open_state(run, config.init, config.init_skip);
+  if (!opened) return tl::unexpected(opened.error());
+  run.scaler = opened->scaler;
+  run.init = std::move(opened->from);
   return {};
 }
 
@@ -217,6 +202,25 @@ result<void> count_steps(prepared_run& run, const trainer_config& config) {
 }
 
 }  // namespace
+
+// A run with a fixed loss scale, or none, leaves a saved one.
+result<file_state> open_state(const prepared_run& run, const std::filesystem::path& weights,
+                              const std::vector<std::string>& skip) {
+  auto from = read_checkpoint(weights);
+  if (!from) return tl::unexpected(from.error());
+  if (auto skipped = skip_tensors(*from, run.layers, skip); !skipped)
+    return tl::unexpected(skipped.error());
+  if (auto finite = check_finite(*from); !finite) return tl::unexpected(finite.error());
+  if (auto fits = check_fits(*from, run.layers); !fits) return tl::unexpected(fits.error());
+  auto scaler = run.scaler;
+  if (scaler && from->scaler.defined()) {
+    const auto kept = engine::from_tensor(from->scaler, *scaler);
+    if (!kept)
+      return fail(kept.error().code, from->state_file->file().string() + ": " + kept.error().text);
+    scaler = *kept;
+  }
+  return file_state{std::move(*from), std::move(scaler)};
+}
 
 result<prepared_run> prepare(const application& program, const trainer_config& config,
                              std::shared_ptr<const engine::dataset> data) {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "actors/pipeline/pipeline.hpp"
@@ -35,6 +37,18 @@ struct prepared_run {
 /// bad_config, bad_data.
 [[nodiscard]] result<prepared_run> prepare(const application& program, const trainer_config& config,
                                            std::shared_ptr<const engine::dataset> data);
+
+/// What a file has the steps go on from.
+struct file_state {
+  checkpoint from;
+  std::optional<engine::loss_scaler> scaler;  // where the run's loss scale is dynamic
+};
+
+/// Opens weights, and with them the optimizers' state and the loss scale, and checks that all of it
+/// fits the run. `skip`: see skip_tensors. Errors: bad_data, bad_config.
+[[nodiscard]] result<file_state> open_state(const prepared_run& run,
+                                            const std::filesystem::path& weights,
+                                            const std::vector<std::string>& skip);
 
 /// Parameters and buffers of some layers, without memory.
 [[nodiscard]] std::vector<engine::named_tensor> tensors_of(const prepared_run& run,

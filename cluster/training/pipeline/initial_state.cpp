@@ -40,8 +40,8 @@ std::vector<std::uint32_t> virtual_stages_of(const actors::pipeline& stages, std
   return all;
 }
 
-result<void> load_weights(actors::pipeline& stages, const prepared_run& run, std::uint32_t stage) {
-  const auto& from = *run.init;
+result<void> load_weights(actors::pipeline& stages, const prepared_run& run, const checkpoint& from,
+                          std::uint32_t stage) {
   const auto read = is_read(stages, stage, from.weights_file, false, from);
   if (!read) return tl::unexpected(read.error());
   if (*read) return {};
@@ -55,8 +55,8 @@ result<void> load_weights(actors::pipeline& stages, const prepared_run& run, std
   return {};
 }
 
-result<void> load_state(actors::pipeline& stages, const prepared_run& run, std::uint32_t stage) {
-  const auto& from = *run.init;
+result<void> load_state(actors::pipeline& stages, const prepared_run& run, const checkpoint& from,
+                        std::uint32_t stage) {
   std::vector<std::string> names;
   for (const auto at : virtual_stages_of(stages, stage))
     for (auto& name : states_of(from, parameters_of(run, run.ranges[at])))
@@ -70,11 +70,10 @@ result<void> load_state(actors::pipeline& stages, const prepared_run& run, std::
 
 }  // namespace
 
-result<void> load_init(actors::pipeline& stages, const prepared_run& run) {
-  if (!run.init) return {};
+result<void> load_init(actors::pipeline& stages, const prepared_run& run, const checkpoint& from) {
   for (std::uint32_t stage = 0; stage < stages.layout().stages; ++stage) {
-    if (auto loaded = load_weights(stages, run, stage); !loaded) return loaded;
-    if (auto loaded = load_state(stages, run, stage); !loaded) return loaded;
+    if (auto loaded = load_weights(stages, run, from, stage); !loaded) return loaded;
+    if (auto loaded = load_state(stages, run, from, stage); !loaded) return loaded;
   }
   return {};
 }

@@ -73,7 +73,7 @@ std::vector<std::vector<strong_actor_ptr>> stage_recovery::keepers() const {
   return all;
 }
 
-result<stage_recovery::point> stage_recovery::newest() {
+result<std::optional<stage_recovery::point>> stage_recovery::newest() {
   std::map<std::uint64_t, std::vector<actors::version_place>> found;  // by step, of stages in turn
   for (std::size_t stage = 0; stage < keepers_.size(); ++stage) {
     const auto keepers = keepers_from(stage);
@@ -94,9 +94,7 @@ result<stage_recovery::point> stage_recovery::newest() {
   }
   for (auto each = found.rbegin(); each != found.rend(); ++each)
     if (each->second.size() == keepers_.size()) return point{each->first, std::move(each->second)};
-  return fail(errc::stale,
-              "no version is left of a stage that was lost with the node that "
-              "kept it");
+  return std::nullopt;
 }
 
 result<void> stage_recovery::drop_stages() {
@@ -109,11 +107,11 @@ result<void> stage_recovery::drop_stages() {
   return actors::all(std::move(answers)).get().map([](const auto&) {});
 }
 
-result<stage_recovery::point> stage_recovery::recover(const error& why) {
-  auto from = try_once(why);
+result<stage_recovery::point> stage_recovery::recover(const error& why, std::uint64_t without) {
+  auto from = try_once(why, without);
   while (!from && from.error().code == errc::peer_lost && in_vain_ <= most_in_vain &&
          is_another_lost())
-    from = try_once(from.error());
+    from = try_once(from.error(), without);
   return from;
 }
 
@@ -126,7 +124,7 @@ bool stage_recovery::is_another_lost() {
   return true;
 }
 
-result<stage_recovery::point> stage_recovery::try_once(const error& why) {
+result<stage_recovery::point> stage_recovery::try_once(const error& why, std::uint64_t without) {
   lost_ = group_.lost(until_known);
   if (lost_.empty()) return tl::unexpected(why);
   const auto told = group_.explain(why);
@@ -138,10 +136,11 @@ result<stage_recovery::point> stage_recovery::try_once(const error& why) {
                                 : "; " + std::to_string(lost_.size()) + " stages are replaced"));
   for (const auto place : lost_) keepers_.at(place) = nullptr;
   if (auto dropped = drop_stages(); !dropped) return tl::unexpected(dropped.error());
-  auto from = newest();
-  if (!from) return fail(from.error().code, told.text + "; " + from.error().text);
-  if (from->step > last_step_) in_vain_ = 1;
-  last_step_ = from->step;
+  auto found = newest();
+  if (!found) return tl::unexpected(found.error());
+  const auto from = found->value_or(point{without});
+  if (from.step > last_step_) in_vain_ = 1;
+  last_step_ = from.step;
   if (auto replaced = group_.replace(std::exchange(lost_, {})); !replaced)
     return tl::unexpected(replaced.error());
   for (std::size_t place = 0; place < keepers_.size(); ++place)

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "actors/futures/requester.hpp"
@@ -17,7 +18,8 @@ namespace troupe::cluster {
 /// Lets a run go on when it loses stages: their nodes are replaced, and all stages go back to the
 /// newest version that is kept of every one of them. The versions of a stage are kept on its own
 /// node and on another one, on another host where there is one (see second_keepers), or where there
-/// is no other node in this process; so a stage is lost for good only with both (docs/recovery.md). Used by one thread.
+/// is no other node in this process; so a stage is lost for good only with both (docs/recovery.md).
+/// Used by one thread.
 class stage_recovery {
  public:
   /// `group` outlives it. Errors: those of the nodes.
@@ -29,26 +31,28 @@ class stage_recovery {
   /// Of each stage, for pipeline_options.
   [[nodiscard]] std::vector<std::vector<caf::strong_actor_ptr>> keepers() const;
 
-  /// A step, and where each stage's version of it is.
+  /// A step, and where each stage's version of it is; nowhere: no version is kept of all stages.
   struct point {
     std::uint64_t step = 0;
-    std::vector<actors::version_place> versions;
+    std::vector<actors::version_place> versions = {};
   };
 
-  /// After `why`: replaces what was lost, and says where the run can go on from. The stages of
-  /// before have been told to end on all nodes. Errors: `why`, where no node was lost; stale where
-  /// no version is kept of all stages; those of replacing a node; handler_failed when the run has
-  /// come here more than `most_in_vain` times without a newer version.
-  [[nodiscard]] result<point> recover(const error& why);
+  /// After `why`: replaces what was lost, and says where the run can go on from; where no version
+  /// is kept of all stages, that is `without`: a step that the run can go back to by itself. The
+  /// stages of before have been told to end on all nodes. Errors: `why`, where no node was lost;
+  /// those of replacing a node; handler_failed when the run has come here more than `most_in_vain`
+  /// times without having come further.
+  [[nodiscard]] result<point> recover(const error& why, std::uint64_t without);
   static constexpr int most_in_vain = 3;
 
  private:
   explicit stage_recovery(node_group& group);
   [[nodiscard]] result<void> open_keeper(std::size_t place);
-  [[nodiscard]] result<point> try_once(const error& why);
+  [[nodiscard]] result<point> try_once(const error& why, std::uint64_t without);
   /// Waits until others are lost than those that the last try could not replace.
   [[nodiscard]] bool is_another_lost();
-  [[nodiscard]] result<point> newest();
+  /// Nothing: no version is kept of all stages.
+  [[nodiscard]] result<std::optional<point>> newest();
   [[nodiscard]] result<void> drop_stages();
   /// All keepers that are there, a stage's own first.
   [[nodiscard]] std::vector<caf::strong_actor_ptr> keepers_from(std::size_t stage) const;

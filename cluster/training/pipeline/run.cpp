@@ -23,9 +23,9 @@
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/node_run.hpp"
-#include "cluster/training/pipeline/initial_state.hpp"
 #include "cluster/training/pipeline/recovery.hpp"
 #include "cluster/training/pipeline/reporter.hpp"
+#include "cluster/training/pipeline/start_point.hpp"
 #include "cluster/training/pipeline/verify.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
@@ -138,13 +138,6 @@ result<void> check_listening(node_group& group, const trainer_config& config) {
   }
   return check_addresses(all);
 }
-
-/// Where a run begins, or goes on.
-struct start_point {
-  std::uint64_t steps_before = 0;
-  std::optional<engine::loss_scaler> scaler = {};
-  std::vector<actors::version_place> versions = {};  // of the stages; empty: as run.init says
-};
 
 /// What the user has been told of a run. Steps that are computed again are not told again.
 struct told_progress {
@@ -310,16 +303,6 @@ result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
                                               : std::vector<std::vector<caf::strong_actor_ptr>>()});
 }
 
-/// Gives the stages what they begin with.
-result<void> load(run_parts& parts, actors::pipeline& stages, const start_point& from) {
-  if (!from.versions.empty()) {
-    if (auto adopted = stages.adopt_versions(from.versions); !adopted) return adopted;
-  } else if (auto loaded = load_init(stages, parts.run); !loaded) {
-    return loaded;
-  }
-  return parts.recovery ? stages.take_versions(from.steps_before) : result<void>();
-}
-
 void tell_end(run_parts& parts) {
   tell_traffic(parts.group);
   parts.report->finish(parts.run.predicted);
@@ -327,23 +310,52 @@ void tell_end(run_parts& parts) {
     log::warning(std::to_string(parts.run.data->skipped()) + " unreadable images were skipped");
 }
 
+/// Replaces what was lost, and finds where the run goes on. `stages`: as they were; none where they
+/// had not been composed.
+result<start_point> recover(run_parts& parts, const error& why,
+                            std::optional<actors::pipeline>& stages, start_point before) {
+  const auto print = [&](const std::string& line) { parts.report->print(line); };
+  const auto begin = std::chrono::steady_clock::now();
+  auto found = parts.recovery->recover(why, parts.checkpoints.last_step(print));
+  if (!found) return tl::unexpected(found.error());
+  auto from = std::move(before);
+  if (found->versions.empty()) {
+    from = go_back(parts.run, parts.checkpoints, found->step);
+  } else if (stages) {
+    const auto scaler = stages->scaler_after(found->step);
+    if (!scaler) return tl::unexpected(scaler.error());
+    from = {.steps_before = found->step, .scaler = *scaler, .versions = std::move(found->versions)};
+  } else {
+    from.steps_before = found->step;
+    from.versions = std::move(found->versions);
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  print("the run goes on behind step " + std::to_string(from.steps_before) + ", " +
+        format("%.1f s", took.count()) + " after the loss was known");
+  return from;
+}
+
 /// Composes the stages and trains with them, from `from` on; and again, from where it could go on,
 /// when stages are lost and that does not end the run.
 result<void> train_to_end(run_parts& parts, start_point from) {
   std::optional<actors::pipeline> stages;
+  bool verified = false;  // before that the stages are as the run begins, lost or not
   const auto attempt = [&]() -> result<void> {
     auto made = compose(parts, from);
     if (!made) return tl::unexpected(made.error());
     stages.emplace(std::move(*made));
-    return load(parts, *stages, from)
+    return load(*stages, parts.run, from)
+        .and_then([&] {
+          return parts.recovery ? stages->take_versions(from.steps_before) : result<void>();
+        })
         .and_then([&]() -> result<void> {
-          if (!from.versions.empty() || !parts.config.train.verify || parts.control.stop.wanted())
-            return {};
+          if (verified || !parts.config.train.verify || parts.control.stop.wanted()) return {};
           const auto print = [&](const std::vector<std::string>& lines) {
             parts.report->print(lines);
           };
           return verify(*stages, parts.program, parts.config, parts.run, print);
         })
+        .map([&] { verified = true; })
         .and_then([&] { return train(parts, *stages, from); });
   };
   for (;;) {
@@ -353,23 +365,13 @@ result<void> train_to_end(run_parts& parts, start_point from) {
       if (!done || parts.control.stop.wanted()) return done;
       return show(parts.program, parts.config, *stages, *parts.report);
     }
-    const auto begin = std::chrono::steady_clock::now();
-    auto found = parts.recovery->recover(done.error());
+    auto found = recover(parts, done.error(), stages, std::move(from));
     if (!found) {
       tell_end(parts);
       return tl::unexpected(found.error());
     }
-    if (stages) {
-      const auto scaler = stages->scaler_after(found->step);
-      if (!scaler) return tl::unexpected(scaler.error());
-      from.scaler = *scaler;
-      stages.reset();
-    }
-    from.steps_before = found->step;
-    from.versions = std::move(found->versions);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    parts.report->print("the run goes on behind step " + std::to_string(from.steps_before) + ", " +
-                        format("%.1f s", took.count()) + " after the loss was known");
+    stages.reset();
+    from = std::move(*found);
   }
 }
 
@@ -415,7 +417,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   std::move(*keeper),
                   std::move(*recovery),
                   {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
-  return train_to_end(parts, {.steps_before = run.steps_before, .scaler = run.scaler});
+  return train_to_end(parts, beginning_of(run));
 }
 
 /// What the model's layers and stages are predicted to need.

@@ -149,6 +149,11 @@ void checkpoint_keeper::report(const printer& print) {
     wait(print);
 }
 
+std::uint64_t checkpoint_keeper::last_step(const printer& print) {
+  wait(print);
+  return last_step_;
+}
+
 result<void> checkpoint_keeper::write(std::uint64_t steps, bool is_asked, const saved_parts& parts,
                                       const printer& print) {
   const auto begun = clock::now();

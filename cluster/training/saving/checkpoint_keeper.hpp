@@ -55,6 +55,15 @@ class checkpoint_keeper {
   /// Prints what became of the one under way, if that is known.
   void report(const printer& print);
 
+  /// The steps in the last one that is whole, or in what the run began with; waits for the one
+  /// under way.
+  [[nodiscard]] std::uint64_t last_step(const printer& print);
+
+  /// Errors: bad_data, io_failed.
+  [[nodiscard]] result<whole_checkpoint> of_step(std::uint64_t step) const {
+    return folder_.of_step(step);
+  }
+
   /// Writes one at the end of a run, or where it was interrupted, and waits for it.
   [[nodiscard]] result<void> write_last(std::uint64_t steps, const saved_parts& parts,
                                         const printer& print);

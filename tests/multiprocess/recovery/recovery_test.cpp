@@ -67,6 +67,7 @@ struct fault {
   std::string stage;
   int signal = SIGKILL;
   std::string with = {};  ///< Another stage that gets it too.
+  std::function<void()> before = {};
 };
 
 /// The steps that a run's JSON lines tell, in their order; an evaluation is 0.
@@ -86,6 +87,7 @@ class saboteur {
           for (const auto& [lines, what] : faults) {
             while (!over_ && (program_ == 0 || steps_in(json).size() < lines))
               std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            if (what.before) what.before();
             const bool sent = send(what.signal, what.stage);
             if (sent && (what.with.empty() || send(what.signal, what.with))) ++done_;
           }
@@ -126,7 +128,7 @@ const words recovering{"--on-fault", "recover"};
 /// A run with faults has the weights and state of the same run without, and tells the same steps:
 /// `run` is its command line, the faults come after so many steps.
 program_outcome check_run(const std::string& program, const words& run,
-                          const std::map<std::size_t, fault>& faults) {
+                          const std::map<std::size_t, fault>& faults, const words& more = {}) {
   const scratch_folder folder;
   const tests::scratch_memory memory;
   const auto calm =
@@ -134,10 +136,11 @@ program_outcome check_run(const std::string& program, const words& run,
   INFO(calm.err);
   REQUIRE(calm.code == 0);
   saboteur watch(folder / "stormy.json", faults);
-  const auto outcome = run_other(
-      program,
-      with(with(run, recovering), {"--save", folder / "stormy", "--json", folder / "stormy.json"}),
-      std::ref(watch));
+  const auto outcome =
+      run_other(program,
+                with(with(with(run, recovering), more),
+                     {"--save", folder / "stormy", "--json", folder / "stormy.json"}),
+                std::ref(watch));
   UNSCOPED_INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(watch.done() == faults.size());
@@ -150,8 +153,9 @@ program_outcome check_run(const std::string& program, const words& run,
   return outcome;
 }
 
-program_outcome check_run(const words& run, const std::map<std::size_t, fault>& faults) {
-  return check_run(TROUPE_PROGRAM, run, faults);
+program_outcome check_run(const words& run, const std::map<std::size_t, fault>& faults,
+                          const words& more = {}) {
+  return check_run(TROUPE_PROGRAM, run, faults, more);
 }
 
 }  // namespace
@@ -228,21 +232,32 @@ TEST_CASE("Dropout and tied weights survive the loss of a stage") {
             {{3, {.stage = "stage-1"}}, {6, {.stage = "stage-0"}}});
 }
 
-TEST_CASE("A stage that is lost with the node that kept it ends the run, which says so") {
+TEST_CASE("Stages that are lost with all versions of them go back to where the run began") {
+  const auto outcome = check_run(training({"--stages", "2", "--loss-scale", "dynamic"}),
+                                 {{5, {.stage = "stage-0", .with = "stage-1"}}});
+  CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to where it began"));
+}
+
+TEST_CASE("Stages that are lost with all versions of them go back to the run's last checkpoint") {
   const scratch_folder folder;
-  bool done = false;
-  const auto both = [&](pid_t program, std::string_view) {
-    if (done || steps_in(folder / "steps").size() < 2) return;
-    done = true;
-    for (const auto pid : tests::children_of(program)) ::kill(pid, SIGKILL);
+  const auto outcome = check_run(training({"--stages", "2", "--loss-scale", "dynamic"}),
+                                 {{7, {.stage = "stage-0", .with = "stage-1"}}},
+                                 {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "2"});
+  CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to its checkpoint of step "));
+}
+
+TEST_CASE(
+    "Where the last checkpoint is damaged, a run without versions goes back to where it began") {
+  const scratch_folder folder;
+  const auto damage = [&] {
+    for (const auto& each : fs::recursive_directory_iterator(folder / "kept"))
+      if (each.path().extension() == ".safetensors") fs::resize_file(each.path(), 100'000);
   };
-  auto run = training({"--stages", "2", "--json", folder / "steps", "--save", folder / "weights"});
-  std::ranges::replace(run, std::string("12"), std::string("100000"));
-  const auto outcome = run_program(with(run, recovering), both);
-  INFO(outcome.err);
-  CHECK(outcome.code == 1);
-  CHECK_THAT(outcome.last_line(), ContainsSubstring("was killed by signal 9 (SIGKILL)") &&
-                                      ContainsSubstring("no version is left of"));
+  const auto outcome = check_run(training({"--stages", "2"}),
+                                 {{7, {.stage = "stage-0", .with = "stage-1", .before = damage}}},
+                                 {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "4"});
+  CHECK_THAT(outcome.err, ContainsSubstring("the run cannot go back to its last checkpoint") &&
+                              ContainsSubstring("the run goes back to where it began"));
 }
 
 TEST_CASE("A stage that is lost again and again without progress ends the run") {
