@@ -109,8 +109,12 @@ result<void> replace(const optimizer_state& state, const replace_parameters& by)
   if (by.values.size() != state.parameters.size())
     return fail(errc::bad_frame, std::to_string(by.values.size()) + " values for " +
                                      std::to_string(state.parameters.size()) + " parameters");
-  for (std::size_t i = 0; i < by.values.size(); ++i)
-    if (by.values[i]) state.parameters[i].detach().copy_(*by.values[i]);
+  for (std::size_t i = 0; i < by.values.size(); ++i) {
+    if (!by.values[i]) continue;
+    if (by.values[i]->sizes() != state.parameters[i].sizes())
+      return fail(errc::bad_frame, "a value of another shape than parameter " + std::to_string(i));
+    state.parameters[i].detach().copy_(*by.values[i]);
+  }
   return {};
 }
 

@@ -62,8 +62,10 @@ void stage_module::leave_out_weights(watched_storages& made) const {
 
 void stage_module::begin(const step_key& step, const step_terms& terms, gradient_taker take) {
   auto& begun = begun_[step] = {terms, std::move(take)};
-  if (begun.take) begun.deferred.resize(parameters_.size());
   begun.missing = std::reduce(terms.shares.begin(), terms.shares.end(), std::uint64_t{0});
+  // Where nobody says which backward is the last, no gradient is known to be final.
+  if (begun.missing == 0) begun.take = nullptr;
+  if (begun.take) begun.deferred.resize(parameters_.size());
   while (gradients_.size() < terms.shares.size()) gradients_.emplace_back(parameters_.size());
   contexts_.recount();
 }
