@@ -96,8 +96,8 @@ struct stage_done {
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.losses, self.correct, self.busy_s, self.peak_memory_bytes,
-      self.peak_context_bytes, self.skipped, self.loss_scale);
+    f(self.step.epoch, self.step.step, self.losses, self.correct, self.busy_s,
+      self.peak_memory_bytes, self.peak_context_bytes, self.skipped, self.loss_scale);
   }
 };
 
@@ -175,8 +175,8 @@ struct replica_gradients {
   static constexpr auto declared = travels("replica_gradients");
 
   engine::step_key step;
-  std::uint32_t bucket = 0;           // see engine::make_buckets
-  std::uint32_t from = 0;             // replica
+  std::uint32_t bucket = 0;  // see engine::make_buckets
+  std::uint32_t from = 0;    // replica
   bool summed = false;
   std::vector<at::Tensor> gradients;  // [..] each; undefined: none
 
@@ -200,18 +200,20 @@ struct replica_statistics {
   }
 };
 
-/// The same, after an update where replicas share it out: the parameters that the sender owns. They
-/// are its own tensors, which it writes next in an update that the receiver takes part in.
+/// The same, after an update where replicas share it out: the parameters of a bucket that the
+/// sender owns. They are its own tensors, which it writes next in an update that the receiver takes
+/// part in.
 struct replica_parameters {
   static constexpr auto declared = travels("replica_parameters");
 
   engine::step_key step;
+  std::uint32_t bucket = 0;        // see engine::make_buckets
   std::uint32_t from = 0;          // replica
-  std::vector<at::Tensor> values;  // [..] each, in their order
+  std::vector<at::Tensor> values;  // [..] each, in the bucket's order
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.from, self.values);
+    f(self.step.epoch, self.step.step, self.bucket, self.from, self.values);
   }
 };
 
@@ -222,7 +224,6 @@ struct replicas_added {
   engine::step_key step;
   std::uint32_t bucket = 0;
   engine::step_gradients sums = {};
-  double busy_s = 0;
   std::optional<std::string> failure = {};
 };
 

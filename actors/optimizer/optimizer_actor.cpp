@@ -119,6 +119,9 @@ result<void> replace(const optimizer_state& state, const replace_parameters& by)
 }
 
 caf::result<acknowledged> on_replace(optimizer_pointer self, const replace_parameters& by) {
+  // Another kind of update than those above, in time too: its size tells them apart.
+  const engine::activity_scope scope(*self->state.doing,
+                                     {.kind = engine::work_kind::update, .size = by.values.size()});
   if (auto done = guarded([&] { return replace(self->state, by); }); !done)
     return refusal(self->state, done.error());
   return acknowledged{};

@@ -21,6 +21,7 @@
 #include "actors/recovery/keeper_actor.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/blueprint/initial_weights.hpp"
+#include "engine/collective/shares.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -56,11 +57,10 @@ result<void> check_memory(const build_stage& order, const engine::model& describ
   if (!options) return tl::unexpected(options.error());
   const auto kept = tensors_a_parameter(*entry, *options);
   if (!kept) return tl::unexpected(kept.error());
-  return check_room(
-      "its weights, gradients and optimizer state take",
-      static_cast<double>(least_training_bytes(described, order.slices, *kept,
-                                               std::max(1U, order.rules.state_shares))),
-      engine::read_free_memory());
+  return check_room("its weights, gradients and optimizer state take",
+                    static_cast<double>(least_training_bytes(described, order.slices, *kept,
+                                                             order.rules.state_shares)),
+                    engine::read_free_memory());
 }
 
 result<std::vector<model_slice>> build_slices(const build_stage& order, const host_parts& parts) {
@@ -94,6 +94,9 @@ result<engine::stage_options> stage_options(const build_stage& order,
   if (!precision) return tl::unexpected(precision.error());
   if (order.slices.empty() || order.slices.size() > engine::max_chunks || order.threads < 1)
     return fail(errc::bad_config, "a stage order names no slice of the model, or no thread");
+  if (order.rules.state_shares < 1 || order.rules.state_shares > engine::most_replicas)
+    return fail(errc::bad_config, "a stage order shares its optimizer's state out to " +
+                                      std::to_string(order.rules.state_shares) + " replicas");
   return engine::stage_options{.loss = std::move(*loss),
                                .precision = *precision,
                                .channels_last = order.channels_last,
@@ -169,8 +172,7 @@ host_actor spawn_host(caf::actor_system& system, host_parts parts) {
 
 result<stage_actor> build(caf::actor_system& system, const build_stage& order,
                           const host_parts& parts) try {
-  const auto name =
-      order.name.empty() ? "stage-" + std::to_string(order.stage.value) : order.name;
+  const auto name = order.name.empty() ? "stage-" + std::to_string(order.stage.value) : order.name;
   auto options = stage_options(order, parts.losses);
   if (!options) return tl::unexpected(options.error());
   auto slices = build_slices(order, parts);

@@ -67,9 +67,11 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   }
   const auto arithmetic = std::make_shared<engine::activity>(models_of(modules));
   const auto updates = std::make_shared<engine::activity>();
+  const auto sums = std::make_shared<engine::activity>();
   if (blueprint.progress) {
     blueprint.progress->watch("arithmetic", arithmetic);
     blueprint.progress->watch("optimizer", updates);
+    blueprint.progress->watch("sum over replicas", sums);
   }
   const auto owner = spawn_optimizer(
       system, {blueprint.name, std::move(parameters), std::move(*optimizer), std::move(*options),
@@ -81,7 +83,8 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
                                     .threads = blueprint.threads,
                                     .clip_value = blueprint.rules.clip_value,
                                     .accumulate = blueprint.rules.accumulate,
-                                    .doing = arithmetic});
+                                    .doing = arithmetic,
+                                    .summing = sums});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
       [owner = *owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "messages/link/meeting_place.hpp"
+
 namespace troupe::actors {
 namespace {
 
@@ -165,8 +167,9 @@ void neighbourhood::close_all(const std::string& name, const error& why, effects
 neighbourhood::effects neighbourhood::connect_failed(const std::string& name, const error& why) {
   auto& node = neighbours_[name];
   if (node.peer || node.lost) return {};
-  return gone(name, {errc::peer_lost,
-                     "node '" + name + "' at " + node.address + " cannot be reached: " + why.text});
+  return gone(name, {errc::peer_lost, "node '" + name + "' at " +
+                                          messages::meeting_place::parse(node.address).outside +
+                                          " cannot be reached: " + why.text});
 }
 
 neighbourhood::effects neighbourhood::gone(const std::string& name, const error& why) {

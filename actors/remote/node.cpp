@@ -13,6 +13,7 @@
 #include "actors/base/errors.hpp"
 #include "actors/futures/request_inbox.hpp"
 #include "messages/base/log.hpp"
+#include "messages/link/meeting_place.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -248,8 +249,9 @@ result<std::string> node::join(const std::string& address, milliseconds timeout)
     name = core_->name_of(*peer);
     return !name || !name->empty();
   });
-  if (!settled) return fail(errc::timed_out, "no hello from the node at " + address);
-  if (!name) return fail(errc::peer_lost, "the node at " + address + " closed the connection");
+  const auto where = messages::meeting_place::parse(address).outside;
+  if (!settled) return fail(errc::timed_out, "no hello from the node at " + where);
+  if (!name) return fail(errc::peer_lost, "the node at " + where + " closed the connection");
   return *name;
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <chrono>
 #include <exception>
 #include <utility>
 #include <variant>
@@ -36,17 +35,22 @@ void send_to_others(stage_pointer self, const Message& message) {
 
 void perform(stage_pointer self, const engine::send_part& what) {
   auto& replicas = self->state.end.replicas;
-  self->send(replicas.stage_of(replicas.core.buckets()[what.bucket].owner),
-             replica_gradients{what.key, static_cast<std::uint32_t>(what.bucket),
-                               replicas.core.rank(), false,
-                               to_send(replicas.take_own(what.key, what.bucket))});
+  self->send(
+      replicas.stage_of(replicas.core.buckets()[what.bucket].owner),
+      replica_gradients{what.key, static_cast<std::uint32_t>(what.bucket), replicas.core.rank(),
+                        false, to_send(replicas.take_own(what.key, what.bucket))});
 }
 
 void perform(stage_pointer self, const engine::add_parts& what) {
   auto& state = self->state;
-  state.adding->post([parts = state.end.replicas.take_parts(what.key, what.bucket), what,
-                      to = caf::actor_cast<stage_actor>(self)]() mutable {
-    const auto begin = std::chrono::steady_clock::now();
+  const engine::work_item item{.kind = engine::work_kind::gradient_sum,
+                               .step = state.steps.at(what.key).order.number,
+                               .size = state.end.replicas.core.buckets()[what.bucket].bytes};
+  state.summing->give();
+  state.adding->post([parts = state.end.replicas.take_parts(what.key, what.bucket), what, item,
+                      doing = state.summing, to = caf::actor_cast<stage_actor>(self)]() mutable {
+    doing->take();
+    const engine::activity_scope scope(*doing, item);
     replicas_added message{.step = what.key, .bucket = static_cast<std::uint32_t>(what.bucket)};
     try {
       const at::NoGradGuard no_grad;
@@ -54,8 +58,6 @@ void perform(stage_pointer self, const engine::add_parts& what) {
     } catch (const std::exception& problem) {
       message.failure = "summing the replicas' gradients failed: " + engine::reason_of(problem);
     }
-    message.busy_s =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     caf::anon_send(to, std::move(message));
   });
 }
@@ -82,6 +84,8 @@ void perform(stage_pointer self, const engine::all_reduced& what) {
 }
 
 void follow(stage_pointer self, const result<engine::all_reduce_effects>& effects) {
+  // What another replica sent before it heard that a third is gone: no step is left to fail.
+  if (!effects && effects.error().code == errc::peer_lost && self->state.steps.empty()) return;
   if (!effects) return fail_all(self, effects.error());
   for (const auto& effect : *effects)
     std::visit([self](const auto& each) { perform(self, each); }, effect);
@@ -101,13 +105,18 @@ void take_parameters(stage_pointer self, const engine::step_key& key, const resu
           [self](const caf::error& why) { fail_all(self, from_caf(why)); });
 }
 
-/// What each has to keep of the state, and to know of others' gradients.
-void share_state(stage_pointer self) {
-  auto& end = self->state.end;
+/// The optimizer keeps the state of what this replica updates, which is all where none shares.
+void keep_own_state(stage_pointer self) {
+  const auto& end = self->state.end;
   keep_state_of own;
   for (std::size_t i = 0; i < end.parameters.size(); ++i)
     if (end.replicas.owns(i)) own.parameters.push_back(end.parameters[i].name);
   self->send(end.optimizer, std::move(own));
+}
+
+/// Both ends of a tie need its sum, whoever updates it.
+void know_tied_sums(stage_pointer self) {
+  auto& end = self->state.end;
   for (const auto& tie : end.ties) end.replicas.know_everywhere(tie.parameter);
   for (const auto& module : self->state.modules)
     for (const auto& tie : module->ties()) {
@@ -122,7 +131,8 @@ void join_replicas(stage_pointer self) {
   auto& state = self->state;
   const auto& replicas = state.end.replicas;
   if (replicas.core.ranks() < 2) return;
-  if (replicas.shares_state()) share_state(self);
+  keep_own_state(self);
+  know_tied_sums(self);
   for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
     if (rank != replicas.core.rank()) self->monitor(replicas.stage_of(rank));
   // Additions wait for memory rather than for a core, and so do not wait for the work thread.
@@ -183,7 +193,10 @@ void on_replica_statistics(stage_pointer self, const replica_statistics& from) {
 
 void share_parameters(stage_pointer self, const engine::step_key& key) {
   auto& replicas = self->state.end.replicas;
-  send_to_others(self, replica_parameters{key, replicas.core.rank(), replicas.own_values()});
+  const auto& buckets = replicas.core.buckets();
+  for (std::uint32_t i = 0; i < buckets.size(); ++i)
+    if (buckets[i].owner == replicas.core.rank())
+      send_to_others(self, replica_parameters{key, i, replicas.core.rank(), replicas.values_of(i)});
   take_parameters(self, key, replicas.gather.sent(key));
 }
 
@@ -191,16 +204,14 @@ void on_replica_parameters(stage_pointer self, const replica_parameters& from) {
   auto& replicas = self->state.end.replicas;
   if (!self->state.steps.contains(from.step)) return;  // failed meanwhile
   if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
-  const auto all = replicas.gather.arrived(from.step, from.from);
+  const auto all = replicas.gather.arrived(from.step, from.bucket, from.from);
   if (all) replicas.keep(from);
   take_parameters(self, from.step, all);
 }
 
 void on_replicas_added(stage_pointer self, const replicas_added& what) {
   auto& state = self->state;
-  const auto found = state.steps.find(what.step);
-  if (found == state.steps.end()) return;  // failed meanwhile
-  found->second.report.busy_s += what.busy_s;
+  if (!state.steps.contains(what.step)) return;  // failed meanwhile
   if (what.failure) return fail_all(self, {errc::handler_failed, *what.failure});
   state.end.replicas.keep_own_sum(what.step, what.bucket, what.sums);
   follow(self, state.end.replicas.core.own_added(what.step, what.bucket));

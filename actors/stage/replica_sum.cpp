@@ -15,12 +15,22 @@ engine::all_reduce_core core_of(const replica_group& group,
   return {group.own, ranks, engine::make_buckets(bytes, engine::owners_of(bytes, ranks))};
 }
 
+engine::all_gather_core gather_of(const engine::all_reduce_core& core) {
+  std::vector<std::uint32_t> owners;
+  for (const auto& each : core.buckets()) owners.push_back(each.owner);
+  return engine::all_gather_core(core.rank(), core.ranks(), std::move(owners));
+}
+
 engine::step_gradients received(const std::vector<at::Tensor>& tensors) {
   engine::step_gradients all;
   all.reserve(tensors.size());
   for (const auto& each : tensors)
     all.push_back(each.defined() ? std::optional(each) : std::nullopt);
   return all;
+}
+
+bool is_like(const at::Tensor& one, const at::Tensor& other) {
+  return one.sizes() == other.sizes() && one.scalar_type() == other.scalar_type();
 }
 
 tl::unexpected<error> misfit(std::uint32_t rank, const engine::step_key& step,
@@ -34,7 +44,7 @@ tl::unexpected<error> misfit(std::uint32_t rank, const engine::step_key& step,
 replica_sum::replica_sum(const replica_group& group, std::vector<engine::named_tensor> parameters,
                          std::size_t chunks)
     : core(core_of(group, parameters)),
-      gather(core.rank(), core.ranks()),
+      gather(gather_of(core)),
       logical_(group.logical),
       parameters_(std::move(parameters)),
       chunks_(chunks),
@@ -65,21 +75,28 @@ replica_sum::open_step& replica_sum::open(const engine::step_key& step) {
   return opened;
 }
 
+result<const std::vector<std::size_t>*> replica_sum::parameters_of(std::uint32_t bucket,
+                                                                   std::uint32_t from,
+                                                                   const engine::step_key& step,
+                                                                   std::size_t count) const {
+  const auto& buckets = core.buckets();
+  if (bucket >= buckets.size())
+    return misfit(from, step,
+                  "is bucket " + std::to_string(bucket) + " of " + std::to_string(buckets.size()));
+  const auto& which = buckets[bucket].parameters;
+  if (count != which.size())
+    return misfit(from, step,
+                  "has " + std::to_string(count) + " tensors, not " + std::to_string(which.size()));
+  return &which;
+}
+
 result<void> replica_sum::check(const replica_gradients& from) const {
-  if (from.bucket >= core.buckets().size())
-    return misfit(from.from, from.step,
-                  "is bucket " + std::to_string(from.bucket) + " of " +
-                      std::to_string(core.buckets().size()));
-  const auto& which = core.buckets()[from.bucket].parameters;
-  if (from.gradients.size() != which.size())
-    return misfit(from.from, from.step,
-                  "has " + std::to_string(from.gradients.size()) + " gradients, not " +
-                      std::to_string(which.size()));
-  for (std::size_t i = 0; i < which.size(); ++i) {
-    const auto& [name, parameter] = parameters_[which[i]];
+  const auto which = parameters_of(from.bucket, from.from, from.step, from.gradients.size());
+  if (!which) return tl::unexpected(which.error());
+  for (std::size_t i = 0; i < from.gradients.size(); ++i) {
+    const auto& [name, parameter] = parameters_[(**which)[i]];
     const auto& each = from.gradients[i];
-    if (each.defined() &&
-        (each.sizes() != parameter.sizes() || each.scalar_type() != parameter.scalar_type()))
+    if (each.defined() && !is_like(each, parameter))
       return misfit(from.from, from.step,
                     "has a gradient of " + name + " of another shape or type than it");
   }
@@ -94,18 +111,14 @@ result<void> replica_sum::check(const replica_statistics& from) const {
 
 result<void> replica_sum::check(const replica_parameters& from) const {
   if (!shares_state_) return misfit(from.from, from.step, "is of an update that is not shared out");
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (owner_of_[i] != from.from) continue;
-    const auto& [name, parameter] = parameters_[i];
-    if (at >= from.values.size() || !from.values[at].defined() ||
-        from.values[at].sizes() != parameter.sizes() ||
-        from.values[at].scalar_type() != parameter.scalar_type())
+  const auto which = parameters_of(from.bucket, from.from, from.step, from.values.size());
+  if (!which) return tl::unexpected(which.error());
+  for (std::size_t i = 0; i < from.values.size(); ++i) {
+    const auto& [name, parameter] = parameters_[(**which)[i]];
+    const auto& each = from.values[i];
+    if (!each.defined() || !is_like(each, parameter))
       return misfit(from.from, from.step, "has no value of " + name + " of its shape and type");
-    ++at;
   }
-  if (at != from.values.size())
-    return misfit(from.from, from.step, "has values of parameters that it does not own");
   return {};
 }
 
@@ -179,18 +192,18 @@ engine::step_gradients replica_sum::sums_of(const engine::step_key& step, std::s
   return sums;
 }
 
-std::vector<at::Tensor> replica_sum::own_values() const {
+std::vector<at::Tensor> replica_sum::values_of(std::size_t bucket) const {
   std::vector<at::Tensor> values;
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (owns(i)) values.push_back(parameters_[i].tensor.detach());
+  for (const auto i : core.buckets()[bucket].parameters)
+    values.push_back(parameters_[i].tensor.detach());
   return values;
 }
 
 void replica_sum::keep(const replica_parameters& from) {
   auto& values = values_[from.step];
   values.resize(parameters_.size());
-  for (std::size_t i = 0, at = 0; i < parameters_.size(); ++i)
-    if (owner_of_[i] == from.from) values[i] = from.values[at++];
+  const auto& which = core.buckets()[from.bucket].parameters;
+  for (std::size_t i = 0; i < which.size(); ++i) values[which[i]] = from.values[i];
 }
 
 engine::step_gradients replica_sum::take_values(const engine::step_key& step) {

@@ -69,8 +69,8 @@ class replica_sum {
   [[nodiscard]] engine::step_gradients sums_of(const engine::step_key& step, std::size_t bucket,
                                                bool all) const;
 
-  /// The own parameters' values for other replicas, and theirs until all are here.
-  [[nodiscard]] std::vector<at::Tensor> own_values() const;
+  /// The values of an own bucket's parameters for other replicas, and theirs until all are here.
+  [[nodiscard]] std::vector<at::Tensor> values_of(std::size_t bucket) const;
   void keep(const replica_parameters& from);
   /// One a parameter; nullopt: the own ones.
   [[nodiscard]] engine::step_gradients take_values(const engine::step_key& step);
@@ -98,6 +98,11 @@ class replica_sum {
   };
 
   [[nodiscard]] open_step& open(const engine::step_key& step);
+  /// Of a bucket, from a message with so many tensors. Errors: bad_frame where they do not fit.
+  [[nodiscard]] result<const std::vector<std::size_t>*> parameters_of(std::uint32_t bucket,
+                                                                      std::uint32_t from,
+                                                                      const engine::step_key& step,
+                                                                      std::size_t count) const;
   void put_sums(open_step& step, std::size_t bucket, engine::step_gradients sums) const;
 
   std::vector<stage_actor> stages_;  // by rank; empty: there is one

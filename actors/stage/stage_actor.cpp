@@ -325,8 +325,8 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
     return refuse("a tie of it names no other stage");
   if ((to.may_leave_out || to.clips_norm || !to.keepers.empty()) && !to.coordinator)
     return refuse("its steps are coupled with others', and nobody coordinates them");
-  if (to.replicas.logical < 1 || (!to.replicas.stages.empty() &&
-                                  to.replicas.own >= to.replicas.stages.size()))
+  if (to.replicas.logical < 1 ||
+      (!to.replicas.stages.empty() && to.replicas.own >= to.replicas.stages.size()))
     return refuse("its replica is none of those it is told of");
   if (!std::ranges::all_of(to.replicas.stages, [](const auto& stage) { return bool(stage); }))
     return refuse("a replica of it is no stage");
@@ -411,14 +411,14 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
   state.end.accumulate = given->accumulate;
   state.end.clip_value = given->clip_value;
   state.doing = std::move(given->doing);
+  state.summing = std::move(given->summing);
   state.threads = given->threads;
   end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
   self->set_exit_handler([self](const caf::exit_msg& exit) {
     if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
     self->quit(exit.reason);
   });
-  self->set_down_handler(
-      [self](const caf::down_msg& down) { on_replica_down(self, down.source); });
+  self->set_down_handler([self](const caf::down_msg& down) { on_replica_down(self, down.source); });
   state.work = std::make_unique<engine::work_thread>(
       state.name, given->threads,
       [modules = modules_of(state), doing = state.doing] {

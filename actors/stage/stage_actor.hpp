@@ -20,7 +20,8 @@ struct stage_parts {
   int threads = 1;            ///< Intra-op threads of its work thread.
   double clip_value = 0;      ///< See update_rules.
   std::uint32_t accumulate = 1;
-  std::shared_ptr<engine::activity> doing;  ///< What its work thread publishes; not null.
+  std::shared_ptr<engine::activity> doing;    ///< What its work thread publishes; not null.
+  std::shared_ptr<engine::activity> summing;  ///< The same of its sums over replicas.
 };
 
 /// Spawns a stage with a work thread of its own. It ends when told to (exit message), after the

@@ -109,6 +109,7 @@ struct stage_state {
   std::vector<engine::named_tensor> predicted;     // by the last slice, of the last evaluation
   std::map<std::uint32_t, weight_loader> loading;  // by chunk: its weights are partly there
   std::shared_ptr<engine::activity> doing;         // the work thread's
+  std::shared_ptr<engine::activity> summing;       // the other thread's
   int threads = 1;                                 // intra-op, of each of the threads below
   std::unique_ptr<engine::work_thread> adding;     // replicas' gradients; null: there are none
   std::unique_ptr<engine::work_thread> work;       // last: its tasks use the module

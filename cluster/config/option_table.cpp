@@ -7,6 +7,7 @@
 #include "cluster/config/option.hpp"
 #include "cluster/config/option_fields.hpp"
 #include "cluster/config/program_info.hpp"
+#include "engine/collective/shares.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/step/edge.hpp"
@@ -18,7 +19,6 @@ namespace {
 using namespace fields;
 
 constexpr std::int64_t most_stages = engine::max_stages;
-constexpr std::int64_t most_replicas = 64;
 constexpr std::int64_t most_micro_batches = engine::max_microbatches;
 constexpr std::int64_t most_credits = engine::max_credits;
 constexpr std::int64_t most_threads = 4096;
@@ -80,7 +80,7 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
       {"pipeline", "replicas", "--replicas", "", "N",
        "Pipelines of the same stages that share each batch and sum their gradients",
        integer(
-           [](auto& c) -> auto& { return c.pipeline.replicas; }, 1, most_replicas),
+           [](auto& c) -> auto& { return c.pipeline.replicas; }, 1, engine::most_replicas),
        ""},
       {"pipeline", "zero", "--zero", "", "STAGE",
        "Optimizer state of a stage: 0: each replica has the whole of it; 1: shared out to the "
@@ -332,8 +332,9 @@ std::vector<option> step_options() {
 std::vector<option> link_options() {
   return {
       {"link", "transport", "--link", "", "KIND",
-       "Transport between stages; auto: shared memory, tcp where --listen names a port, loopback "
-       "for stages in threads",
+       "Transport between stages; mixed: tcp between machines, shared memory inside one; auto: "
+       "mixed over hosts, tcp where --listen names a port, loopback for stages in threads, else "
+       "shared memory",
        choice([](auto& c) -> auto& { return c.link.transport; }), ""},
       {"link", "listen", "--listen", "", "HOST:PORT",
        "Address where stage processes reach this one over tcp; port 0: any free one",

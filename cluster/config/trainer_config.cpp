@@ -19,6 +19,9 @@ std::string_view name_of(placement value) noexcept {
 std::string_view name_of(transport value) noexcept {
   return word_of(value);
 }
+bool opens_port(transport value) noexcept {
+  return value == transport::tcp || value == transport::mixed;
+}
 
 double loss_scale_of(const trainer_config& config) noexcept {
   return config.train.loss_scale.value_or(config.model.precision == engine::precision::fp16 ? 0

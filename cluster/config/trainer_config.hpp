@@ -23,7 +23,8 @@ namespace troupe::cluster {
 
 enum class placement : std::uint8_t { processes, threads };
 enum class memory_format : std::uint8_t { contiguous, channels_last };
-enum class transport : std::uint8_t { automatic, tcp, shm, loopback };
+/// `mixed`: tcp between machines, and shared memory between processes of one.
+enum class transport : std::uint8_t { automatic, tcp, shm, loopback, mixed };
 /// What frames over tcp pass through: sealed, each byte encrypted and authenticated; trusted, UCX's
 /// tcp, InfiniBand or RoCE, where whoever reaches a port can write the process's memory.
 enum class network : std::uint8_t { sealed, trusted };
@@ -35,6 +36,8 @@ enum class fault_policy : std::uint8_t { stop, recover };
 /// The word that a user writes for a value ("cross-entropy", "auto").
 [[nodiscard]] std::string_view name_of(placement value) noexcept;
 [[nodiscard]] std::string_view name_of(transport value) noexcept;
+/// Whether processes of other machines may be met over it.
+[[nodiscard]] bool opens_port(transport value) noexcept;
 
 /// TOML table [pipeline].
 struct pipeline_config {

@@ -18,7 +18,8 @@ inline constexpr std::array<std::string_view, 2> placement{"processes", "threads
 inline constexpr std::array<std::string_view, 2> memory_format{"contiguous", "channels_last"};
 inline constexpr std::array<std::string_view, 6> lr_schedule{"constant", "linear",    "step",
                                                              "cosine",   "one-cycle", "polynomial"};
-inline constexpr std::array<std::string_view, 4> transport{"auto", "tcp", "shm", "loopback"};
+inline constexpr std::array<std::string_view, 5> transport{"auto", "tcp", "shm", "loopback",
+                                                           "mixed"};
 inline constexpr std::array<std::string_view, 2> network{"sealed", "trusted"};
 inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
 inline constexpr std::array<std::string_view, 2> fault_policy{"stop", "recover"};

@@ -112,7 +112,7 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
           {.path = host.working_folder.string(), .purpose = "its working folder"});
     node.listen = {all.transport, "", ""};
     // As a node does: see serve_as_node.
-    if (all.plan.link.transport == transport::tcp && !is_loopback(all.plan.listen))
+    if (opens_port(all.plan.link.transport) && !is_loopback(all.plan.listen))
       node.listen = {all.transport, host.listen, host_of(all.plan.listen)};
     all.nodes.push_back(std::move(node));
   }

@@ -11,6 +11,7 @@
 #include "cluster/hosts/network_range.hpp"
 #include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
+#include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -154,7 +155,8 @@ class awaited_nodes final : public node_launcher {
 
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
   result<void> start(const std::string& name, const std::string& trainer) override {
-    log::info(name + " may join now: troupe join " + trainer + " --name " + name);
+    log::info(name + " may join now: troupe join " +
+              messages::meeting_place::parse(trainer).outside + " --name " + name);
     return {};
   }
   result<void> replace(const std::string&, const std::string& by,
@@ -191,7 +193,7 @@ result<agent_plan> plan_agents(const trainer_config& config,
     auto address = trainer_address(config);
     if (!address) return tl::unexpected(address.error());
     listen = std::move(*address);
-    link->transport = transport::tcp;
+    if (link->transport != transport::tcp) link->transport = transport::mixed;
     link->beyond_loopback = !is_loopback(listen);
   }
   auto settings = agent_settings_of(config, names);

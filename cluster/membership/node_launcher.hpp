@@ -79,7 +79,7 @@ struct process_link {
 [[nodiscard]] std::unique_ptr<node_launcher> make_thread_launcher(registries known);
 
 /// What frames between processes really pass through: `automatic` is shared memory, for all nodes
-/// run on one machine.
+/// run on one machine. Of `mixed`, what they pass through between machines.
 [[nodiscard]] messages::link_transport transport_of(const process_link& link) noexcept;
 [[nodiscard]] messages::link_transport transport_of(const link_config& config) noexcept;
 [[nodiscard]] actors::link_factory process_link_factory(const process_link& link);

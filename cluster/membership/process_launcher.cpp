@@ -16,8 +16,8 @@
 
 #include "actors/base/deadlines.hpp"
 #include "cluster/config/checks/checks.hpp"
-#include "cluster/config/sources/command_line.hpp"
 #include "cluster/config/files/secret_file.hpp"
+#include "cluster/config/sources/command_line.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
@@ -25,6 +25,7 @@
 #include "cluster/membership/node_launcher.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/link_options.hpp"
+#include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -174,10 +175,11 @@ result<process_link> process_link_of(const node_options& options) {
   else if (!options.secret_file.empty())
     secret = read_secret_file(options.secret_file);
   if (!secret) return tl::unexpected(secret.error());
-  return process_link{.transport = options.transport,
-                      .network = options.network,
-                      .secret = std::move(*secret),
-                      .beyond_loopback = !is_loopback(options.join)};
+  return process_link{
+      .transport = options.transport,
+      .network = options.network,
+      .secret = std::move(*secret),
+      .beyond_loopback = !is_loopback(messages::meeting_place::parse(options.join).outside)};
 }
 
 result<std::unique_ptr<node_launcher>> make_process_launcher(process_link link, bool verbose) {
@@ -197,7 +199,7 @@ result<std::unique_ptr<node_launcher>> make_process_launcher(process_link link, 
 }
 
 messages::link_transport transport_of(const process_link& link) noexcept {
-  if (link.transport != transport::tcp) return messages::link_transport::shm;
+  if (!opens_port(link.transport)) return messages::link_transport::shm;
   return link.network == network::trusted ? messages::link_transport::trusted
                                           : messages::link_transport::tcp;
 }
@@ -210,6 +212,7 @@ messages::link_transport transport_of(const link_config& config) noexcept {
 actors::link_factory process_link_factory(const process_link& link) {
   messages::link_options options;
   options.transport = transport_of(link);
+  options.has_inside_door = link.transport == transport::mixed;
   if (options.transport == messages::link_transport::trusted) {
     log::warning(
         "the network is trusted: whoever reaches the ports that UCX opens can write this process's "

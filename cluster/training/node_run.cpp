@@ -6,6 +6,7 @@
 #include "cluster/config/checks/checks.hpp"
 #include "cluster/hosts/host_addresses.hpp"
 #include "cluster/membership/run_guard.hpp"
+#include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
 
@@ -41,8 +42,9 @@ result<void> serve_as_node(const node_options& options, const host_spawner& spaw
   joined_node_settings settings{
       .name = options.name, .trainer = options.join, .make_link = process_link_factory(*link)};
   // Other nodes reach this one where it listens, which may be another host than theirs.
-  if (link->transport == transport::tcp && !is_loopback(options.join)) {
-    auto listen = listen_address(options.listen, host_of(options.join));
+  const auto trainer = messages::meeting_place::parse(options.join).outside;
+  if (opens_port(link->transport) && !is_loopback(trainer)) {
+    auto listen = listen_address(options.listen, host_of(trainer));
     if (!listen) return fail(listen.error().code, options.name + ": " + listen.error().text);
     settings.listen = std::move(*listen);
   }

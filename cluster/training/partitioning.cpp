@@ -95,7 +95,7 @@ result<engine::planning> planning_of(const trainer_config& config, const registr
                        .credits = config.pipeline.credits};
   if (config.pipeline.stages_in == placement::processes)
     how.bytes_per_s =
-        config.link.transport == transport::tcp ? tcp_bytes_per_s : shared_memory_bytes_per_s;
+        opens_port(config.link.transport) ? tcp_bytes_per_s : shared_memory_bytes_per_s;
   how.optimizer_copies = *copies / state_shares_of(config.pipeline);
   how.memory_cap_bytes = static_cast<double>(config.pipeline.memory_mib) * (1 << 20);
   how.recompute = std::move(*recompute);

@@ -1,6 +1,6 @@
 #include "engine/collective/all_gather_core.hpp"
 
-#include <string>
+#include <algorithm>
 
 namespace troupe::engine {
 namespace {
@@ -12,30 +12,48 @@ error without_part_of(std::uint32_t rank) {
 
 }  // namespace
 
-result<bool> all_gather_core::sent(const step_key& key) {
-  return note(key, rank_);
-}
-
-result<bool> all_gather_core::arrived(const step_key& key, std::uint32_t from) {
-  if (from >= ranks_ || from == rank_)
-    return fail(errc::bad_frame, "parameters of replica " + std::to_string(from) + " for " +
-                                     to_string(key) + ": that is none of the other " +
-                                     std::to_string(ranks_ - 1) + " replicas");
-  return note(key, from);
-}
-
-result<bool> all_gather_core::note(const step_key& key, std::uint32_t rank) {
-  const auto what = "the parameters of replica " + std::to_string(rank) + " for " + to_string(key);
+result<all_gather_core::open_step*> all_gather_core::open(const step_key& key,
+                                                          const std::string& what) {
   if (lost_) return tl::unexpected(without_part_of(*lost_));
   if (last_ && key <= *last_) return fail(errc::stale, what + ", which is over");
   if (!open_.contains(key) && open_.size() >= max_open)
     return fail(errc::bad_frame, what + ": too many steps wait for other replicas");
-  auto& here = open_[key];
-  if (!here.insert(rank).second) return fail(errc::bad_frame, what + " came twice");
-  if (here.size() < ranks_) return false;
+  return &open_[key];
+}
+
+bool all_gather_core::end(const step_key& key, const open_step& step) {
+  const auto own = static_cast<std::size_t>(std::ranges::count(owners_, rank_));
+  if (!step.sent || step.arrived.size() + own < owners_.size()) return false;
   last_ = key;
   open_.erase(key);
   return true;
+}
+
+result<bool> all_gather_core::sent(const step_key& key) {
+  const auto what = "the own parameters for " + to_string(key);
+  const auto step = open(key, what);
+  if (!step) return tl::unexpected(step.error());
+  if ((*step)->sent) return fail(errc::bad_frame, what + " were sent twice");
+  (*step)->sent = true;
+  return end(key, **step);
+}
+
+result<bool> all_gather_core::arrived(const step_key& key, std::size_t bucket, std::uint32_t from) {
+  const auto what = "parameters of replica " + std::to_string(from) + ", bucket " +
+                    std::to_string(bucket) + ", for " + to_string(key);
+  if (from >= ranks_ || from == rank_)
+    return fail(errc::bad_frame,
+                what + ": that is none of the other " + std::to_string(ranks_ - 1) + " replicas");
+  if (bucket >= owners_.size())
+    return fail(errc::bad_frame,
+                what + ": there are " + std::to_string(owners_.size()) + " buckets");
+  if (owners_[bucket] != from)
+    return fail(errc::bad_frame,
+                what + ": that one belongs to replica " + std::to_string(owners_[bucket]));
+  const auto step = open(key, what);
+  if (!step) return tl::unexpected(step.error());
+  if (!(*step)->arrived.insert(bucket).second) return fail(errc::bad_frame, what + " came twice");
+  return end(key, **step);
 }
 
 result<void> all_gather_core::lost(std::uint32_t rank) {

@@ -29,8 +29,9 @@ std::vector<bucket> make_buckets(const std::vector<std::uint64_t>& bytes,
   std::map<std::uint32_t, bucket> filling;  // by owner
   for (auto i = bytes.size(); i-- > 0;) {
     auto& open = filling.try_emplace(owners[i], bucket{owners[i]}).first->second;
-    if (!open.parameters.empty() && open.bytes + bytes[i] > most_bytes)
-      full.push_back(std::exchange(open, bucket{owners[i]}));
+    const bool is_full =
+        open.bytes + bytes[i] > most_bytes || open.parameters.size() >= most_bucket_parameters;
+    if (!open.parameters.empty() && is_full) full.push_back(std::exchange(open, bucket{owners[i]}));
     open.parameters.push_back(i);
     open.bytes += bytes[i];
   }

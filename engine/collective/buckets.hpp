@@ -19,6 +19,9 @@ struct bucket {
 /// enough that the first leaves early.
 inline constexpr std::uint64_t usual_bucket_bytes = 4 << 20;
 
+/// Parameters at which a bucket is full, however small they are: a frame has a limit too.
+inline constexpr std::size_t most_bucket_parameters = 1024;
+
 /// Which of `owners` owns each parameter of these bytes: the largest parameters first, each to the
 /// owner that has the fewest bytes so far, so that shares are as even as whole parameters allow.
 /// The same on every rank.
@@ -26,8 +29,8 @@ inline constexpr std::uint64_t usual_bucket_bytes = 4 << 20;
                                                    std::uint32_t owners);
 
 /// All parameters in buckets, in the order in which backwards complete their gradients: the last
-/// parameter first. A bucket ends before the parameter that would bring it above `most_bytes`; a
-/// larger parameter has one of its own.
+/// parameter first. A bucket ends before the parameter that would bring it above `most_bytes`, or
+/// above most_bucket_parameters; a larger parameter has one of its own.
 [[nodiscard]] std::vector<bucket> make_buckets(const std::vector<std::uint64_t>& bytes,
                                                const std::vector<std::uint32_t>& owners,
                                                std::uint64_t most_bytes = usual_bucket_bytes);

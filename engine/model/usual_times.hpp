@@ -25,14 +25,14 @@ enum class work_kind : std::uint8_t {
 };
 inline constexpr work_kind last_work_kind = work_kind::start;
 
-/// One piece of work. `microbatch`, `chunk` and `size` are of forwards and backwards only.
+/// One piece of work. `microbatch` and `chunk` are of forwards and backwards only.
 struct work_item {
   work_kind kind = work_kind::forward;
   bool evaluation = false;
   std::uint64_t step = 0;  ///< The number of the update that it is for.
   std::uint32_t microbatch = 0;
   std::uint32_t chunk = 0;
-  std::uint64_t size = 0;  ///< Elements of the tensor that comes in: another shape is new work.
+  std::uint64_t size = 0;  ///< Of what comes in: elements, bytes. Another size is new work.
 
   bool operator==(const work_item&) const = default;
 };

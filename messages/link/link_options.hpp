@@ -27,6 +27,9 @@ enum class link_transport : std::uint8_t {
 
 struct link_options {
   link_transport transport = link_transport::tcp;
+  /// With tcp and trusted: processes of this machine meet at a second door, over shared memory (see
+  /// meeting_place). They use it wherever both have one.
+  bool has_inside_door = false;
   limits bounds = {};  ///< Of frames sent and received.
 
   /// Bytes of one peer that are handed to the carrier and not delivered, at most; the rest waits at
@@ -61,8 +64,10 @@ struct link_options {
 /// A link between processes. It has a thread of its own, which sleeps when there is nothing to do.
 /// Addresses are "host:port" (a missing host means loopback) or, over shm, "unix:PATH"; the empty
 /// one to listen at is a free port of loopback, or a fresh name in a folder that only this user
-/// enters. Forked children must not use a link of their parent. Errors: transport_missing,
-/// io_failed; bad_config without the secret it needs.
+/// enters. With a second door `listen` takes the address of the first and gives both, and `connect`
+/// takes either; where the second cannot be reached, it goes to the first and warns. Forked
+/// children must not use a link of their parent. Errors: transport_missing, io_failed; bad_config
+/// without the secret it needs.
 [[nodiscard]] result<std::unique_ptr<link>> make_link(link_options options, link_events events);
 
 }  // namespace troupe::messages

@@ -56,6 +56,10 @@ struct process_backend {
 using tcp_backend = process_backend<link_transport::tcp>;
 using shm_backend = process_backend<link_transport::shm>;
 using trusted_backend = process_backend<link_transport::trusted>;
+/// tcp, and as all are on this machine, its second door.
+struct inside_backend : tcp_backend {
+  inside_backend() { options.has_inside_door = true; }
+};
 
 /// The simulated network that this thread steps while it waits for something; null where links have
 /// threads of their own.
@@ -102,11 +106,12 @@ struct simulated_backend {
 #define LINK_TEST(title)                                                                   \
   TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, simulated_backend<1>,              \
                      simulated_backend<2>, simulated_backend<3>, tcp_backend, shm_backend, \
-                     trusted_backend)
+                     trusted_backend, inside_backend)
 
 /// One where several threads act at once, so not for the simulated link.
-#define THREADED_LINK_TEST(title) \
-  TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, tcp_backend, shm_backend, trusted_backend)
+#define THREADED_LINK_TEST(title)                                                                  \
+  TEMPLATE_TEST_CASE(title, "[link]", loopback_backend, tcp_backend, shm_backend, trusted_backend, \
+                     inside_backend)
 
 // Frames
 

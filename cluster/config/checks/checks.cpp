@@ -167,7 +167,7 @@ result<void> check_link(draft& whole, const registries&) {
               blame(whole, "link.transport", "pipeline.stages_in") + link +
                   source(whole, "link.transport", link) + " cannot connect stages in " + stages +
                   source(whole, "pipeline.stages_in", stages) + "; allowed there: " +
-                  (where == placement::threads ? "auto, loopback" : "auto, tcp, shm"));
+                  (where == placement::threads ? "auto, loopback" : "auto, tcp, shm, mixed"));
 }
 
 result<void> check_hang(draft& whole, const registries&) {
@@ -188,11 +188,13 @@ result<void> check_fault(draft& whole, const registries&) {
     return fail(errc::bad_config, blame(whole, "train.on_fault", setting) + what);
   };
   if (config.pipeline.stages_in != placement::processes)
-    return refuse("pipeline.stages_in", "stages in threads end with the trainer, and cannot be "
-                                        "replaced; put them in processes");
+    return refuse("pipeline.stages_in",
+                  "stages in threads end with the trainer, and cannot be "
+                  "replaced; put them in processes");
   if (!config.data.node.empty())
-    return refuse("data.node", "the data of a lost node cannot be opened elsewhere; have the "
-                               "trainer read them");
+    return refuse("data.node",
+                  "the data of a lost node cannot be opened elsewhere; have the "
+                  "trainer read them");
   return {};
 }
 
@@ -285,8 +287,7 @@ result<void> check_listen(draft& whole, const registries&) {
     return fail(errc::bad_config, given(whole, "link.listen")->where() +
                                       ": shared memory opens no port to listen at: choose --link "
                                       "tcp, or leave --listen out");
-  const bool is_tcp =
-      link.transport == transport::tcp || is_over_hosts(whole.config.cluster.launch);
+  const bool is_tcp = opens_port(link.transport) || is_over_hosts(whole.config.cluster.launch);
   if (!is_tcp && link.listen.empty() && link.network == network::trusted)
     return fail(errc::bad_config, given(whole, "link.network")->where() +
                                       ": says what tcp runs on: choose --link tcp with it");

@@ -139,7 +139,7 @@ result<void> check_cluster(draft& whole, const registries&) {
   if (is_over_hosts(config.launch) && link.transport == transport::shm)
     return refuse("link.transport", "cluster.launch",
                   "shared memory does not reach other hosts, on which \"" + way +
-                      "\" starts the stages; choose auto or tcp");
+                      "\" starts the stages; choose auto, mixed or tcp");
   if (config.launch == launch_way::none && link.listen.empty())
     return refuse("cluster.launch", "link.listen",
                   "where others start the processes, they must know where to join: name an address "
@@ -152,7 +152,8 @@ result<void> check_cluster(draft& whole, const registries&) {
     return refuse("cluster.logs", "cluster.logs",
                   "there is a file for each node, and no node; add [[node]] tables, or redirect "
                   "what the program writes");
-  if (is_over_hosts(config.launch)) whole.config.link.transport = transport::tcp;
+  if (is_over_hosts(config.launch) && link.transport == transport::automatic)
+    whole.config.link.transport = transport::mixed;
   return {};
 }
 result<void> check_data_node(draft& whole, const registries&) {

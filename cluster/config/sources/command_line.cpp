@@ -17,6 +17,7 @@
 #include "cluster/config/sources/toml_file.hpp"
 #include "cluster/config/words.hpp"
 #include "messages/base/near_miss.hpp"
+#include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -252,10 +253,11 @@ result<command> read_node(std::span<const char* const> arguments) {
                 "--verbose: " +
                     std::string(wrong.what()));
   }
-  if (!is_address(out.join) && !is_unix_socket(out.join))
+  const auto outside = messages::meeting_place::parse(out.join).outside;
+  if (!is_address(outside) && !is_unix_socket(outside))
     return fail(errc::bad_config,
                 "--join: \"" + out.join + "\" is not an address; allowed: HOST:PORT, unix:PATH");
-  if (!is_loopback(out.join) && out.secret_file.empty() && out.secret_descriptor < 0)
+  if (!is_loopback(outside) && out.secret_file.empty() && out.secret_descriptor < 0)
     return fail(errc::bad_config, "--join: " + out.join +
                                       " is on another machine: name the file of the cluster's "
                                       "secret with --secret-file");
@@ -264,7 +266,7 @@ result<command> read_node(std::span<const char* const> arguments) {
   const auto found = std::find(words.begin(), words.end(), link);
   if (found == words.end() || word_of(transport::loopback) == link)
     return fail(errc::bad_config,
-                "--link: unknown value \"" + link + "\"; allowed: auto, tcp, shm");
+                "--link: unknown value \"" + link + "\"; allowed: auto, tcp, shm, mixed");
   out.transport = static_cast<transport>(found - words.begin());
   const auto networks = words_of<network>;
   const auto chosen = std::find(networks.begin(), networks.end(), network_word);

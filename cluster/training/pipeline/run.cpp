@@ -35,6 +35,8 @@
 #include "engine/partition/prediction.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
+#include "messages/link/link_options.hpp"
+#include "messages/link/meeting_place.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::cluster {
@@ -114,14 +116,20 @@ void tell_edges(node_group& group, const trainer_config& config) {
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   if (!places) return;  // there are no nodes
   const auto names = stage_names_of(config.pipeline);
-  const auto stage = [&](std::size_t i) {
-    return names.at(i) + " (" + config.cluster.nodes[places->at(i)].name + ", " +
-           group.node().address_of(group.hosts().at(i)).address + ")";
+  const auto place = [&](std::size_t i) {
+    return messages::meeting_place::parse(group.node().address_of(group.hosts().at(i)).address);
   };
-  const auto carrier = std::string(messages::name_of(transport_of(config.link)));
-  for (std::size_t i = 0; i + 1 < places->size(); ++i)
-    if ((i + 1) % config.pipeline.stages != 0)
-      log::info(stage(i) + " -> " + stage(i + 1) + ": " + carrier);
+  const auto stage = [&](std::size_t i) {
+    return names.at(i) + " (" + config.cluster.nodes[places->at(i)].name + ", " + place(i).outside +
+           ")";
+  };
+  for (std::size_t i = 0; i + 1 < places->size(); ++i) {
+    if ((i + 1) % config.pipeline.stages == 0) continue;
+    const auto carrier = messages::meet_inside(place(i), place(i + 1))
+                             ? messages::link_transport::shm
+                             : transport_of(config.link);
+    log::info(stage(i) + " -> " + stage(i + 1) + ": " + std::string(messages::name_of(carrier)));
+  }
 }
 
 /// Before the first step: where each stage listens, no other machine does.
@@ -132,9 +140,10 @@ result<void> check_listening(node_group& group, const trainer_config& config) {
   std::vector<listening> all;
   for (std::size_t i = 0; i < places->size(); ++i) {
     const auto& node = config.cluster.nodes[places->at(i)];
-    all.push_back({names.at(i), node.name,
-                   address_of_host(host_of_user(node.host)).value_or(node.host),
-                   group.node().address_of(group.hosts().at(i)).address});
+    all.push_back(
+        {names.at(i), node.name, address_of_host(host_of_user(node.host)).value_or(node.host),
+         messages::meeting_place::parse(group.node().address_of(group.hosts().at(i)).address)
+             .outside});
   }
   return check_addresses(all);
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "messages/base/log.hpp"
+#include "messages/link/meeting_place.hpp"
 #include "messages/link/ucx/carrier.hpp"
 #include "messages/link/ucx/handles.hpp"
 
@@ -22,38 +23,49 @@ using namespace std::chrono_literals;
 constexpr int most_accepted = 32;
 /// While frames pass through UCX, the doors are looked at so often.
 constexpr auto door_pause = 100us;
-constexpr std::uint64_t listener_tag = 0;  // peers are numbered from 1
 
 }  // namespace
 
-result<std::unique_ptr<engine>> engine::make(const link_options& options, link_events events,
-                                             link_counters& counters,
+result<std::unique_ptr<engine>> engine::make(const link_options& options,
+                                             const std::optional<link_options>& inside,
+                                             link_events events, link_counters& counters,
                                              std::shared_ptr<shared_memory> memory,
                                              std::shared_ptr<return_desk> desk) {
   std::unique_ptr<engine> out(
-      new engine(options, std::move(events), counters, std::move(memory), std::move(desk)));
+      new engine(options, inside, std::move(events), counters, std::move(memory), std::move(desk)));
   if (auto started = out->start(); !started) return tl::unexpected(std::move(started.error()));
   return out;
 }
 
-engine::engine(const link_options& options, link_events events, link_counters& counters,
-               std::shared_ptr<shared_memory> memory, std::shared_ptr<return_desk> desk)
+// Only what is met over shared memory is lent any.
+engine::entrance::entrance(engine& of, const link_options& how,
+                           std::shared_ptr<shared_memory> memory,
+                           const std::shared_ptr<return_desk>& desk)
+    : options(how),
+      shared{options,
+             of.pool_,
+             of.counters_,
+             of.events_,
+             of.attention_,
+             how.transport == link_transport::shm ? std::move(memory) : nullptr,
+             desk,
+             [&of] { return of.make_share(); },
+             record::faster_cipher()} {}
+
+engine::engine(const link_options& options, const std::optional<link_options>& inside,
+               link_events events, link_counters& counters, std::shared_ptr<shared_memory> memory,
+               std::shared_ptr<return_desk> desk)
     : options_(options),
       counters_(counters),
       events_(std::move(events)),
       pool_(options.pool_bytes),
-      shared_{options_,
-              pool_,
-              counters_,
-              events_,
-              attention_,
-              std::move(memory),
-              std::move(desk),
-              [this] { return make_share(); },
-              record::faster_cipher()} {}
+      outside_(*this, options, memory, desk),
+      inside_(inside ? std::make_unique<entrance>(*this, *inside, std::move(memory), desk)
+                     : nullptr) {}
 
 engine::~engine() {
-  listener_.reset();
+  outside_.listener.reset();
+  if (inside_) inside_->listener.reset();
   for (auto& [id, each] : peers_) each.core->cancel();
   events_.tell();
   peers_.clear();
@@ -65,10 +77,15 @@ result<void> engine::start() {
   if (!epoll_) {
     return fail(errc::io_failed, fmt::format("cannot make an epoll: {}", std::strerror(errno)));
   }
-  if (options_.transport == link_transport::tcp) return {};
-  auto made = ucx::library::open(options_);
+  if (auto opened = open_ucx(outside_); !opened || !inside_) return opened;
+  return open_ucx(*inside_);
+}
+
+result<void> engine::open_ucx(entrance& at) {
+  if (at.options.transport == link_transport::tcp) return {};
+  auto made = ucx::library::open(at.options);
   if (!made) return tl::unexpected(std::move(made.error()));
-  ucx_ = std::move(*made);
+  at.ucx = std::move(*made);
   return {};
 }
 
@@ -88,47 +105,63 @@ key_share engine::share_to_show(clock::time_point now) {
 
 result<std::string> engine::listen(const std::optional<door::address>& where,
                                    const std::string& text) {
-  if (listener_) return fail(errc::address_unavailable, "the link listens already");
-  auto made = where ? door::listener::open(*where, text) : door::listener::open_private();
-  if (!made) return tl::unexpected(std::move(made.error()));
-  listener_.emplace(std::move(*made));
+  if (outside_.listener) return fail(errc::address_unavailable, "the link listens already");
+  if (auto opened = open(
+          outside_, where ? door::listener::open(*where, text) : door::listener::open_private(),
+          outside_tag);
+      !opened) {
+    return tl::unexpected(std::move(opened.error()));
+  }
+  meeting_place met{.outside = outside_.listener->text()};
+  if (inside_ && !this_machine().empty()) {
+    if (auto opened = open(*inside_, door::listener::open_private(), inside_tag); !opened) {
+      return tl::unexpected(std::move(opened.error()));
+    }
+    met.inside = inside_->listener->text();
+    met.machine = this_machine();
+  }
+  return met.text();
+}
+
+result<void> engine::open(entrance& at, result<door::listener> door, std::uint64_t tag) {
+  if (!door) return tl::unexpected(std::move(door.error()));
+  at.listener.emplace(std::move(*door));
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.u64 = listener_tag;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_->fd(), &event) != 0) {
-    return fail(errc::io_failed, fmt::format("cannot wait for peers: {}", std::strerror(errno)));
-  }
-  return listener_->text();
+  event.data.u64 = tag;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, at.listener->fd(), &event) == 0) return {};
+  return fail(errc::io_failed, fmt::format("cannot wait for peers: {}", std::strerror(errno)));
 }
 
 template <class From>
-engine::peer& engine::add_peer(std::string name, connection::role mine, From from) {
-  const peer_id id{next_peer_++};
+engine::peer& engine::add_peer(entrance& at, std::string name, connection::role mine, From from) {
+  const peer_id id{next_peer_ + (&at == inside_.get() ? 1 : 0)};
+  next_peer_ += 2;
   const door::door_carrier::waiting_room where{epoll_.get(), id.value};
   peer& out = peers_[id.value];
-  if (ucx_) {
+  if (at.ucx) {
     auto made =
-        std::make_unique<ucx::ucx_carrier>(where, options_, std::move(from), ucx_->context());
+        std::make_unique<ucx::ucx_carrier>(where, at.options, std::move(from), at.ucx->context());
     out.over_ucx = made.get();
     out.by = std::move(made);
   } else {
-    out.by = std::make_unique<door::door_carrier>(where, options_.bounds, std::move(from));
+    out.by = std::make_unique<door::door_carrier>(where, at.options.bounds, std::move(from));
   }
-  out.core = std::make_unique<connection>(id, std::move(name), mine, *out.by, shared_);
+  out.core = std::make_unique<connection>(id, std::move(name), mine, *out.by, at.shared);
   out.by->serve(*out.core);
   ++living_;
   return out;
 }
 
-void engine::accept_waiting(clock::time_point now) {
-  for (int taken = 0; listener_ && taken < most_accepted; ++taken) {
-    auto who = listener_->accept();
+void engine::accept_waiting(entrance& at, clock::time_point now) {
+  for (int taken = 0; at.listener && taken < most_accepted; ++taken) {
+    auto who = at.listener->accept();
     if (!who) return;
-    take_in(std::move(*who), now);
+    take_in(at, std::move(*who), now);
   }
 }
 
-void engine::take_in(door::visitor who, clock::time_point now) {
+void engine::take_in(entrance& at, door::visitor who, clock::time_point now) {
   if (who.is_other_user) {
     ++counters_.refused(refusal::other_user);
     return;
@@ -139,7 +172,7 @@ void engine::take_in(door::visitor who, clock::time_point now) {
   }
   if (strangers_ >= options_.handshakes) push_out_stranger();
   std::string name = who.name;
-  peer& added = add_peer(std::move(name), connection::role::accepts, std::move(who));
+  peer& added = add_peer(at, std::move(name), connection::role::accepts, std::move(who));
   added.core->accept(now + options_.handshake_timeout, share_to_show(now));
   ++strangers_;
   added.is_stranger = true;
@@ -156,14 +189,14 @@ void engine::push_out_stranger() {
 
 void engine::mind_strangers(clock::time_point now) {
   alarm_.expire(now);
-  if (alarm_.is_raised() == is_screened_ || !listener_) return;
+  if (alarm_.is_raised() == is_screened_ || !outside_.listener) return;
   is_screened_ = alarm_.is_raised();
-  const bool works = listener_->screen(is_screened_);
+  const bool works = outside_.listener->screen(is_screened_);
   if (!works || std::exchange(has_warned_, true)) return;
   log::warning(
       fmt::format("many strangers come to {}: from now on the system drops what does not "
                   "begin as a peer does, for {} s each time",
-                  listener_->text(), door::alarm::life.count()));
+                  outside_.listener->text(), door::alarm::life.count()));
 }
 
 void engine::connect(const door::address& where, std::string name,
@@ -173,7 +206,8 @@ void engine::connect(const door::address& where, std::string name,
                   {errc::address_unavailable,
                    fmt::format("cannot connect to {}: limit peers is {}", name, options_.peers)});
   }
-  peer& added = add_peer(std::move(name), connection::role::connects, where);
+  auto& at = inside_ && where.is_unix() ? *inside_ : outside_;
+  peer& added = add_peer(at, std::move(name), connection::role::connects, where);
   added.core->connect(clock::now() + timeout, std::move(done));
   deadline_ = std::min(deadline_, added.core->deadline());
 }
@@ -212,7 +246,7 @@ void engine::give_back(peer_id to, std::uint64_t loan) {
 bool engine::poll(clock::time_point now, bool news) {
   bool worked = settle_all(now);  // what was commanded goes out before we look for what came in
   worked |= events_.tell();       // buffers that come back now are still in the cache
-  if (ucx_) worked |= progress_ucx();
+  worked |= progress_ucx();
   if (!by_ucx_ || news || now >= look_at_) worked |= look_at_doors(now);
   shown_.expire(now);
   if (now >= sweep_at_) sweep(now);
@@ -230,8 +264,8 @@ bool engine::look_at_doors(clock::time_point now) {
   bool worked = false;
   for (int i = 0; i < count; ++i) {
     const epoll_event& one = ready[static_cast<std::size_t>(i)];
-    if (one.data.u64 == listener_tag) {
-      accept_waiting(now);
+    if (one.data.u64 < first_peer) {
+      accept_waiting(one.data.u64 == inside_tag ? *inside_ : outside_, now);
       continue;
     }
     if ((one.data.u64 & ucx::ucx_carrier::worker_tag) != 0) {
@@ -319,9 +353,11 @@ void engine::sweep(clock::time_point now) {
 }
 
 bool engine::progress_ucx() {
-  bool worked = false;
   by_ucx_ = false;
+  if (!outside_.ucx && !inside_) return false;
+  bool worked = false;
   for (auto& [id, each] : peers_) {
+    if (each.over_ucx == nullptr) continue;
     worked |= each.over_ucx->progress_ucx();
     by_ucx_ |= each.over_ucx->uses_ucx();
   }
@@ -340,8 +376,10 @@ void engine::settle_expired(clock::time_point now) {
 
 bool engine::arm() {
   if (!attention_.empty()) return false;
-  return !ucx_ ||
-         std::ranges::all_of(peers_, [](auto& each) { return each.second.over_ucx->arm(); });
+  if (!outside_.ucx && !inside_) return true;
+  return std::ranges::all_of(peers_, [](auto& each) {
+    return each.second.over_ucx == nullptr || each.second.over_ucx->arm();
+  });
 }
 
 }  // namespace troupe::messages

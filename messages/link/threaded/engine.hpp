@@ -31,19 +31,19 @@ class engine {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// `counters` outlives the engine; `memory` (null: none) is what it lends, and `desk` is told of
-  /// what was borrowed and is over. Errors: transport_missing, io_failed.
-  [[nodiscard]] static result<std::unique_ptr<engine>> make(const link_options& options,
-                                                            link_events events,
-                                                            link_counters& counters,
-                                                            std::shared_ptr<shared_memory> memory,
-                                                            std::shared_ptr<return_desk> desk);
+  /// Options for each door: `inside`, whose transport is shm, is for the second one, if there is to
+  /// be one. `counters` outlives the engine; `memory` (null: none) is what it lends over shm,
+  /// and `desk` is told of what was borrowed and is over. Errors: transport_missing, io_failed.
+  [[nodiscard]] static result<std::unique_ptr<engine>> make(
+      const link_options& options, const std::optional<link_options>& inside, link_events events,
+      link_counters& counters, std::shared_ptr<shared_memory> memory,
+      std::shared_ptr<return_desk> desk);
   engine(const engine&) = delete;
   engine& operator=(const engine&) = delete;
   /// Completes what is in flight with errc::cancelled and closes every connection.
   ~engine();
 
-  /// nullopt: at a fresh private name.
+  /// nullopt: at a fresh private name, as the second door always is. Gives a meeting_place.
   [[nodiscard]] result<std::string> listen(const std::optional<door::address>& where,
                                            const std::string& text);
   void connect(const door::address& where, std::string name, std::chrono::milliseconds timeout,
@@ -54,6 +54,9 @@ class engine {
   /// Reports a send or connect that never started.
   void refuse(link::completion done, error why);
   void refuse(link::connected done, error why);
+
+  /// Whether a peer came, or was met, at the second of two doors.
+  [[nodiscard]] static bool is_inside(peer_id which) noexcept { return which.value % 2 == 1; }
 
   /// Does what there is to do and tells the owner. Returns whether there was anything. `news`: a
   /// socket may be ready; else they are looked at only now and then.
@@ -78,15 +81,32 @@ class engine {
   };
   using peer_map = std::unordered_map<std::uint64_t, peer>;
 
-  engine(const link_options& options, link_events events, link_counters& counters,
-         std::shared_ptr<shared_memory> memory, std::shared_ptr<return_desk> desk);
+  /// A door, and what moves the frames of those who are met there.
+  struct entrance {
+    entrance(engine& of, const link_options& how, std::shared_ptr<shared_memory> memory,
+             const std::shared_ptr<return_desk>& desk);
+
+    const link_options options;
+    connection_shared shared;
+    std::unique_ptr<ucx::library> ucx;  // null: the door carries everything
+    std::optional<door::listener> listener;
+  };
+
+  // What epoll says of the doors; peers are numbered from there, the inside ones with odd numbers.
+  static constexpr std::uint64_t outside_tag = 0, inside_tag = 1, first_peer = 2;
+
+  engine(const link_options& options, const std::optional<link_options>& inside, link_events events,
+         link_counters& counters, std::shared_ptr<shared_memory> memory,
+         std::shared_ptr<return_desk> desk);
 
   result<void> start();
+  static result<void> open_ucx(entrance& at);
+  result<void> open(entrance& at, result<door::listener> door, std::uint64_t tag);
   template <class From>
-  peer& add_peer(std::string name, connection::role mine, From from);
+  peer& add_peer(entrance& at, std::string name, connection::role mine, From from);
   bool look_at_doors(clock::time_point now);
-  void accept_waiting(clock::time_point now);
-  void take_in(door::visitor who, clock::time_point now);
+  void accept_waiting(entrance& at, clock::time_point now);
+  void take_in(entrance& at, door::visitor who, clock::time_point now);
   void push_out_stranger();
   void mind_strangers(clock::time_point now);
   bool settle(connection& which, clock::time_point now);
@@ -110,7 +130,7 @@ class engine {
   clock::duration sweep_pause_ = {};
   clock::time_point look_at_ = {};  // at the doors, though nothing was told of them
   bool by_ucx_ = false;             // frames of some peer pass through UCX
-  std::uint64_t next_peer_ = 1;
+  std::uint64_t next_peer_ = first_peer;
   std::uint64_t strangers_ = 0;  // came in and are not up
   std::uint64_t living_ = 0;     // peers that are not gone
   lobby lobby_;
@@ -118,11 +138,10 @@ class engine {
   bool is_screened_ = false;  // by the listener
   bool has_warned_ = false;   // of strangers
   shown_share shown_;
-  connection_shared shared_;
 
   descriptor epoll_;
-  std::optional<door::listener> listener_;
-  std::unique_ptr<ucx::library> ucx_;  // null: the door carries everything
+  entrance outside_;                  // the only one, where there is one
+  std::unique_ptr<entrance> inside_;  // null: there is no second
   peer_map peers_;
 };
 

@@ -16,6 +16,7 @@
 #include <variant>
 
 #include "messages/base/log.hpp"
+#include "messages/link/meeting_place.hpp"
 #include "messages/link/mpsc_queue.hpp"
 #include "messages/link/threaded/engine.hpp"
 
@@ -33,8 +34,12 @@ constexpr auto glance = 3us;
 /// thread to sleep when there is nothing to do.
 class threaded_link final : public link {
  public:
-  threaded_link(link_options options, int wake_fd, std::shared_ptr<shared_memory> memory)
-      : options_(std::move(options)), wake_fd_(wake_fd), memory_(std::move(memory)) {}
+  threaded_link(link_options options, std::optional<link_options> inside, int wake_fd,
+                std::shared_ptr<shared_memory> memory)
+      : options_(std::move(options)),
+        inside_(std::move(inside)),
+        wake_fd_(wake_fd),
+        memory_(std::move(memory)) {}
 
   ~threaded_link() override {
     desk_->close();
@@ -77,14 +82,24 @@ class threaded_link final : public link {
 
   void connect(const std::string& address, std::chrono::milliseconds timeout,
                connected done) override {
-    result<door::address> where = door::resolve(address, false);
-    if (where) where = within_reach(*where, address);
-    push(connect_command{std::move(where), address, timeout, std::move(done)});
+    const auto place = meeting_place::parse(address);
+    if (!inside_ || place.inside.empty() || place.machine != this_machine())
+      return connect_to(place.outside, timeout, std::move(done));
+    // A door in the file system may be out of reach although the machine is the same: another user
+    // tidied it away, for one.
+    connect_to(place.inside, timeout,
+               [this, place, timeout, done = std::move(done)](const result<peer_id>& met) mutable {
+                 if (met || met.error().code != errc::address_unavailable) return done(met);
+                 log::warning(fmt::format(
+                     "a process of this machine is met at {} instead, which is slower: {}",
+                     place.outside, met.error().text));
+                 connect_to(place.outside, timeout, std::move(done));
+               });
   }
 
   void send(peer_id peer, frame message, completion done) override {
-    auto cut_up =
-        cut(std::move(message), options_.bounds, options_.inline_bytes, options_.chunk_bytes);
+    const auto& how = inside_ && engine::is_inside(peer) ? *inside_ : options_;
+    auto cut_up = cut(std::move(message), how.bounds, how.inline_bytes, how.chunk_bytes);
     if (!cut_up) return push(refuse_command{std::move(cut_up.error()), std::move(done)});
     (*cut_up)->done = std::move(done);
     counters_.bytes_in_flight += (*cut_up)->tensor_bytes;
@@ -135,6 +150,12 @@ class threaded_link final : public link {
 
   [[nodiscard]] bool is_shm() const { return options_.transport == link_transport::shm; }
 
+  void connect_to(const std::string& address, std::chrono::milliseconds timeout, connected done) {
+    result<door::address> where = door::resolve(address, false);
+    if (where) where = within_reach(*where, address);
+    push(connect_command{std::move(where), address, timeout, std::move(done)});
+  }
+
   /// `where`, unless this link must not go there.
   [[nodiscard]] result<door::address> within_reach(door::address where,
                                                    const std::string& text) const {
@@ -144,7 +165,7 @@ class threaded_link final : public link {
                               "address, or choose the tcp transport",
                               text));
     }
-    if (!is_shm() && where.is_unix()) {
+    if (!is_shm() && !inside_ && where.is_unix()) {
       return fail(errc::address_unavailable,
                   fmt::format("{} is within one machine, and this link is not: write host:port, or "
                               "choose the shm transport",
@@ -168,7 +189,7 @@ class threaded_link final : public link {
   }
 
   void run(link_events events, std::promise<result<void>>& started) {
-    auto made = engine::make(options_, std::move(events), counters_, memory_, desk_);
+    auto made = engine::make(options_, inside_, std::move(events), counters_, memory_, desk_);
     if (!made) return started.set_value(tl::unexpected(std::move(made.error())));
     engine_ = std::move(*made);
     started.set_value({});
@@ -278,6 +299,7 @@ class threaded_link final : public link {
   }
 
   const link_options options_;
+  const std::optional<link_options> inside_;  // of the second door
   const int wake_fd_;
   const std::shared_ptr<shared_memory> memory_;  // null: everything is copied
   const std::shared_ptr<return_desk> desk_ =
@@ -298,6 +320,15 @@ class threaded_link final : public link {
 
   std::thread thread_;
 };
+
+/// With the numbers that the transport works best with, where none were chosen.
+link_options completed(link_options options) {
+  const bool is_shm = options.transport == link_transport::shm;
+  if (options.in_flight_bytes == 0) options.in_flight_bytes = std::uint64_t{is_shm ? 4U : 1U} << 20;
+  if (options.chunk_bytes == 0) options.chunk_bytes = options.in_flight_bytes / 2;
+  options.chunk_bytes = std::max(options.chunk_bytes, wire::least_chunk_bytes);
+  return options;
+}
 
 /// Null, and a warning, where the system has no memory that can be shared.
 std::shared_ptr<shared_memory> memory_to_lend() {
@@ -325,16 +356,21 @@ result<std::unique_ptr<link>> make_link(link_options options, link_events events
   if (options.beyond_loopback && options.secret.empty()) {
     return fail(errc::bad_config, "a link beyond loopback addresses needs a secret");
   }
-  const bool is_shm = options.transport == link_transport::shm;
-  if (options.in_flight_bytes == 0) options.in_flight_bytes = std::uint64_t{is_shm ? 4U : 1U} << 20;
-  if (options.chunk_bytes == 0) options.chunk_bytes = options.in_flight_bytes / 2;
-  options.chunk_bytes = std::max(options.chunk_bytes, wire::least_chunk_bytes);
+  std::optional<link_options> inside;
+  if (options.has_inside_door && options.transport != link_transport::shm) {
+    inside = options;
+    inside->transport = link_transport::shm;
+    inside->settings.clear();  // they are of the network
+    inside = completed(std::move(*inside));
+  }
+  options = completed(std::move(options));
+  const bool lends = inside || options.transport == link_transport::shm;
   const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd < 0) {
     return fail(errc::io_failed, fmt::format("cannot make an eventfd: {}", std::strerror(errno)));
   }
-  auto out = std::make_unique<threaded_link>(std::move(options), wake_fd,
-                                             is_shm ? memory_to_lend() : nullptr);
+  auto out = std::make_unique<threaded_link>(std::move(options), std::move(inside), wake_fd,
+                                             lends ? memory_to_lend() : nullptr);
   if (auto started = out->start(std::move(events)); !started) {
     return tl::unexpected(std::move(started.error()));
   }

@@ -9,6 +9,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <memory>
+#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,6 +97,11 @@ TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine") 
                                             std::string(whole_pipelines ? "beta" : "alpha")));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1 of replica 0 (" +
                                             std::string(whole_pipelines ? "alpha" : "beta")));
+  // Stages of one host meet inside it.
+  const std::regex edge("-> stage-1 of replica 0 \\([^)]*\\): (shm|sealed tcp)");
+  std::smatch found;
+  REQUIRE(std::regex_search(outcome.err, found, edge));
+  CHECK(found.str(1) == (whole_pipelines ? "shm" : "sealed tcp"));
   CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
   CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
   check_nothing_left(hosts);

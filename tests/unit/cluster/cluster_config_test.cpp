@@ -86,7 +86,7 @@ network = "fd00::/64"
                                          .device = "auto"});
   CHECK(c.cluster.nodes[1].name == "beta");
   CHECK(c.cluster.nodes[1].network == "fd00::/64");
-  CHECK(c.link.transport == transport::tcp);
+  CHECK(c.link.transport == transport::mixed);
   CHECK(node_of_stages(c, 4).value() == std::vector<std::size_t>{0, 1, 0});
   CHECK(threads_of_stages(c, 6) == std::vector<int>{3, 6, 3});
 }
@@ -113,7 +113,7 @@ TEST_CASE("the keys of schedulers reach their members, and a host file gives the
   CHECK(c.cluster.stream == stream_proof::munge);
   CHECK(c.cluster.mpi_options == std::vector<std::string>{"-v"});
   CHECK(c.cluster.slurm_options == std::vector<std::string>{"-Q"});
-  CHECK(c.link.transport == transport::tcp);
+  CHECK(c.link.transport == transport::mixed);
   REQUIRE(c.cluster.nodes.size() == 2);
   CHECK(c.cluster.nodes[0].name == "alpha");
   CHECK(threads_of_stages(c, 1) == std::vector<int>{4, 4});

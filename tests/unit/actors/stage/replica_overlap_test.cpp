@@ -75,7 +75,7 @@ class gated final : public engine::layer {
 /// One stage of two replicas; the other one is idle.
 struct half_a_pair {
   explicit half_a_pair(bool shares_state = false) {
-    actors::stage_blueprint parts{.name = "stage-0"};
+    actors::stage_blueprint parts{.name = "stage-0", .progress = board};
     actors::model_slice slice;
     slice.layers.push_back(std::make_unique<gated>());
     slice.layers.push_back(
@@ -125,6 +125,15 @@ struct half_a_pair {
     return text;
   }
 
+  /// What a heartbeat would tell of a thread of the stage.
+  actors::progress_report told_of(const std::string& thread) {
+    for (const auto& each : board->tell(std::chrono::steady_clock::now()))
+      if (const auto report = actors::to_report(each); report && report->thread == thread)
+        return *report;
+    return {};
+  }
+
+  std::shared_ptr<actors::progress_board> board = std::make_shared<actors::progress_board>(1s);
   actors::system_config config;
   caf::actor_system system{config};
   std::shared_ptr<tests::received> got = std::make_shared<tests::received>();
@@ -178,5 +187,8 @@ TEST_CASE("A replica that dies before it sends its updated parameters fails the 
   const auto sent = pair.got->parameters.next();
   REQUIRE(sent.values.size() == 1);
   CHECK(sent.values.front().sizes() == at::IntArrayRef({64, 64}));
+  CHECK(sent.bucket == own_bucket);
   CHECK(why == "stage-0: replica 1 of it is gone: its parameters cannot be had without it");
+  // The thread that added up its bucket is watched like the others.
+  CHECK(pair.told_of("sum over replicas").count >= 4);
 }

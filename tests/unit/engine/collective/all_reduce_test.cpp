@@ -35,7 +35,8 @@ std::string tree_of(std::size_t parts) {
   return tree_sum(all, in_words);
 }
 
-void check_refused(const result<all_reduce_effects>& effects, errc code, const std::string& words) {
+template <class Outcome>
+void check_refused(const result<Outcome>& effects, errc code, const std::string& words) {
   REQUIRE_FALSE(effects);
   CHECK(effects.error().code == code);
   CHECK_THAT(effects.error().text, ContainsSubstring(words));
@@ -97,23 +98,27 @@ TEST_CASE("parameters are owned as evenly as whole ones allow, and alike on ever
   // Convolutions of a ResNet-18 and many small parameters beside them, in f32.
   std::vector<std::uint64_t> bytes;
   for (const std::uint64_t width : {64, 128, 256, 512})
-    for (int i = 0; i < 4; ++i) bytes.insert(bytes.end(), {width * width * 36, width * 4, width * 4});
+    for (int i = 0; i < 4; ++i)
+      bytes.insert(bytes.end(), {width * width * 36, width * 4, width * 4});
   const auto all = std::reduce(bytes.begin(), bytes.end());
   for (const std::uint32_t owners : {2U, 4U}) {
     std::vector<std::uint64_t> has(owners, 0);
     const auto whose = owners_of(bytes, owners);
     for (std::size_t i = 0; i < bytes.size(); ++i) has.at(whose[i]) += bytes[i];
     INFO(owners << " owners");
-    CHECK(static_cast<double>(std::ranges::max(has)) <=
-          1.05 * static_cast<double>(all) / owners);
+    CHECK(static_cast<double>(std::ranges::max(has)) <= 1.05 * static_cast<double>(all) / owners);
   }
 }
 
 TEST_CASE("buckets hold whole parameters of one owner, the last parameters first") {
   CHECK(make_buckets({10, 1, 1, 30, 2, 2}, {0, 1, 0, 1, 0, 1}, 4) ==
-        std::vector<bucket>{
-            {1, {5}, 2}, {1, {3}, 30}, {0, {4, 2}, 3}, {1, {1}, 1}, {0, {0}, 10}});
+        std::vector<bucket>{{1, {5}, 2}, {1, {3}, 30}, {0, {4, 2}, 3}, {1, {1}, 1}, {0, {0}, 10}});
   CHECK(make_buckets({}, {}, 4).empty());
+  const std::vector<std::uint64_t> empty_ones(most_bucket_parameters + 1, 0);
+  const auto two = make_buckets(empty_ones, owners_of(empty_ones, 1), 4);
+  REQUIRE(two.size() == 2);
+  CHECK(two[0].parameters.size() == most_bucket_parameters);
+  CHECK(two[1].parameters.size() == 1);
 }
 
 TEST_CASE("a rank alone has nothing to wait for") {
@@ -301,30 +306,41 @@ TEST_CASE("what no rank of the group can have sent is refused and changes nothin
   check_refused(core.sum_arrived(key(1), 1, 1), errc::stale, "which is over");
 }
 
-TEST_CASE("an all-gather ends when every rank's part is there, once") {
+TEST_CASE("an all-gather ends when every bucket of every rank is there, once") {
   all_gather_core alone;
   CHECK(alone.sent(key(1)).value());
-  all_gather_core core(1, 3);
-  CHECK_FALSE(core.arrived(key(1), 0).value());
+  all_gather_core core(1, 3, {0, 1, 2, 0});
+  CHECK_FALSE(core.arrived(key(1), 0, 0).value());
   CHECK_FALSE(core.sent(key(1)).value());
-  CHECK_FALSE(core.arrived(key(1), 0));
-  CHECK_FALSE(core.arrived(key(1), 1));
-  CHECK_FALSE(core.arrived(key(1), 3));
-  CHECK_FALSE(core.arrived(key(2), 0).value());
-  CHECK_FALSE(core.arrived(key(3), 0));  // too many
-  CHECK(core.arrived(key(1), 2).value());
-  const auto stale = core.arrived(key(1), 2);
-  REQUIRE_FALSE(stale);
-  CHECK(stale.error().code == errc::stale);
+  check_refused(core.sent(key(1)), errc::bad_frame, "sent twice");
+  check_refused(core.arrived(key(1), 0, 0), errc::bad_frame, "came twice");
+  check_refused(core.arrived(key(1), 1, 1), errc::bad_frame, "none of the other 2 replicas");
+  check_refused(core.arrived(key(1), 0, 3), errc::bad_frame, "none of the other 2 replicas");
+  check_refused(core.arrived(key(1), 4, 0), errc::bad_frame, "there are 4 buckets");
+  check_refused(core.arrived(key(1), 3, 2), errc::bad_frame, "belongs to replica 0");
+  CHECK_FALSE(core.arrived(key(2), 0, 0).value());
+  check_refused(core.arrived(key(3), 0, 0), errc::bad_frame, "too many steps wait");
+  CHECK_FALSE(core.arrived(key(1), 2, 2).value());
+  CHECK(core.arrived(key(1), 3, 0).value());
+  check_refused(core.arrived(key(1), 2, 2), errc::stale, "which is over");
+}
+
+TEST_CASE("an all-gather waits for nothing of ranks that own no bucket") {
+  all_gather_core owner(0, 3, {0, 0});
+  CHECK(owner.sent(key(1)).value());
+  all_gather_core other(2, 3, {0, 0});
+  CHECK_FALSE(other.arrived(key(1), 1, 0).value());
+  CHECK_FALSE(other.arrived(key(1), 0, 0).value());
+  CHECK(other.sent(key(1)).value());
 }
 
 TEST_CASE("an all-gather whose rank is gone fails, and so does what begins after it") {
-  all_gather_core idle(0, 2);
+  all_gather_core idle(0, 2, {0, 1});
   CHECK(idle.lost(1));
   const auto late = idle.sent(key(1));
   REQUIRE_FALSE(late);
   CHECK(late.error().code == errc::peer_lost);
-  all_gather_core core(0, 3);
+  all_gather_core core(0, 3, {0, 1, 2});
   REQUIRE(core.sent(key(1)));
   const auto told = core.lost(2);
   REQUIRE_FALSE(told);
