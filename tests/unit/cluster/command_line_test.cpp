@@ -456,7 +456,7 @@ TEST_CASE("a child's wrong flags are refused") {
         "--join: \"here\" is not an address; allowed: HOST:PORT, unix:PATH");
   CHECK(error_of({"--join", "[::1]:1", "--node-name", ""}) == "--node-name: is empty");
   CHECK(error_of({"--join", "[::1]:1", "--node-name", "a", "--link", "loopback"}) ==
-        "--link: unknown value \"loopback\"; allowed: auto, tcp, shm");
+        "--link: unknown value \"loopback\"; allowed: auto, tcp, shm, mixed");
   for (const auto& words :
        {std::vector<std::string>{"--join", "h:1"}, std::vector<std::string>{"--join"},
         std::vector<std::string>{"--join", "h:1", "--node-name", "a", "--lr", "1"}})

@@ -97,7 +97,7 @@ TEST_CASE("values that do not fit each other are refused by the name of the near
       {{"--link", "loopback"},
        "--link: loopback (--link loopback) cannot connect stages in processes (pipeline.stages_in "
        "= "
-       "processes by default); allowed there: auto, tcp, shm"},
+       "processes by default); allowed there: auto, tcp, shm, mixed"},
       {{"--config", file, "--link", "shm"},
        "--link: shm (--link shm) cannot connect stages in threads (pipeline.stages_in = threads "
        "in " +
