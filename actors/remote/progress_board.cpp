@@ -5,6 +5,9 @@
 namespace troupe::actors {
 namespace {
 
+/// Each loss, as heartbeats may go astray.
+constexpr int times_told = 20;
+
 progress_report report_of(const std::string& thread, const engine::activity& what,
                           const engine::activity::snapshot& seen) {
   progress_report report{.thread = thread, .count = 2 * seen.count};
@@ -26,6 +29,11 @@ void progress_board::watch(std::string thread, std::shared_ptr<const engine::act
   threads_.push_back({std::move(thread), std::move(what), work_timer(interval_)});
 }
 
+void progress_board::note_lost(std::string node) {
+  const std::scoped_lock lock(mutex_);
+  lost_.push_back({std::move(node), times_told});
+}
+
 std::vector<messages::element> progress_board::tell(std::chrono::steady_clock::time_point now) {
   const std::scoped_lock lock(mutex_);
   std::vector<messages::element> all;
@@ -37,6 +45,11 @@ std::vector<messages::element> progress_board::tell(std::chrono::steady_clock::t
     if (report.kind) report.running_s = std::chrono::duration<double>(running).count();
     all.push_back(to_element(report));
   }
+  for (auto& [name, times] : lost_) {
+    all.push_back(to_element(loss_report{name}));
+    --times;
+  }
+  std::erase_if(lost_, [](const lost_node& each) { return each.times == 0; });
   return all;
 }
 

@@ -23,7 +23,11 @@ class progress_board {
   /// From here on heartbeats tell of a thread. `thread` is its name within the node.
   void watch(std::string thread, std::shared_ptr<const engine::activity> what);
 
-  /// What the next heartbeat is to tell: an element for each thread. Called once an interval.
+  /// From here on heartbeats tell, for some seconds, that this node counts another one as lost.
+  void note_lost(std::string node);
+
+  /// What the next heartbeat is to tell: an element for each thread, and for each node that was
+  /// lost of late. Called once an interval.
   [[nodiscard]] std::vector<messages::element> tell(std::chrono::steady_clock::time_point now);
 
  private:
@@ -33,9 +37,15 @@ class progress_board {
     work_timer timer;
   };
 
+  struct lost_node {
+    std::string name;
+    int times = 0;  // that it is still to be told
+  };
+
   const std::chrono::milliseconds interval_;
   std::mutex mutex_;
   std::vector<watched> threads_;
+  std::vector<lost_node> lost_;
 };
 
 }  // namespace troupe::actors

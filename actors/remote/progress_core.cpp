@@ -17,6 +17,7 @@ constexpr double times_without_past = 6;
 constexpr double more_before_again = 2;
 
 constexpr const char* element_name = "progress";
+constexpr const char* loss_name = "loss";
 constexpr std::int64_t waits = -1;  // in the place of a kind of work
 constexpr double no_past = -1;      // in the place of a usual time
 
@@ -78,6 +79,16 @@ std::optional<progress_report> to_report(const element& in) {
   if (*kind != waits) report.kind = static_cast<engine::work_kind>(*kind);
   if (*usual >= 0) report.usual_s = *usual;
   return report;
+}
+
+element to_element(const loss_report& report) {
+  return {loss_name, {{report.node}}};
+}
+
+std::optional<loss_report> to_loss(const element& in) {
+  if (in.type != loss_name || in.fields.size() != 1) return std::nullopt;
+  const auto* node = field<std::string>(in, 0);
+  return node == nullptr ? std::nullopt : std::optional(loss_report{*node});
 }
 
 work_timer::clock::duration work_timer::tick(std::uint64_t count, clock::time_point now) {

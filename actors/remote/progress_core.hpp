@@ -35,6 +35,17 @@ struct progress_report {
 /// Nothing: it is no report.
 [[nodiscard]] std::optional<progress_report> to_report(const messages::element& in);
 
+/// That a node counts another one as lost, as its heartbeats say it: others need not.
+struct loss_report {
+  std::string node;
+
+  bool operator==(const loss_report&) const = default;
+};
+
+[[nodiscard]] messages::element to_element(const loss_report& report);
+/// Nothing: it is no such report.
+[[nodiscard]] std::optional<loss_report> to_loss(const messages::element& in);
+
 /// Counts how long a thread has been at one piece of work, on its own node. Pure: the time comes
 /// in. A tick adds the time since the last one, but at most two intervals: while this process stood
 /// still, so did the work. So stopping a run (Ctrl-Z) or its machine makes nothing late.

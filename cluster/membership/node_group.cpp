@@ -26,6 +26,9 @@ using std::chrono::steady_clock;
 
 constexpr auto waits = actors::usual_deadlines;
 constexpr milliseconds look_every{50};  // for a node that ended while it was waited for
+constexpr milliseconds look_for_word_every{5};
+/// That only another node counts as lost: longer than the trainer needs to hear of either's end.
+constexpr milliseconds until_suspects_end{1500};
 
 }  // namespace
 
@@ -39,8 +42,7 @@ result<std::unique_ptr<node_group>> node_group::start(std::shared_ptr<node_launc
   group->first_names_ = group->names_ = names;
   group->starts_.assign(names.size(), 1);
   group->patience_ = patience;
-  if (auto opened = group->open(listen); !opened)
-    return tl::unexpected(opened.error());
+  if (auto opened = group->open(listen); !opened) return tl::unexpected(opened.error());
   return group;
 } catch (const std::exception& problem) {
   return fail(errc::io_failed, "the run's own node cannot start: " + engine::reason_of(problem));
@@ -116,7 +118,27 @@ result<std::vector<actors::stage_actor>> node_group::build(
 void node_group::on_told(const std::string& name, const std::vector<messages::element>& told) {
   for (const auto& each : told) {
     if (const auto report = actors::to_report(each)) perform(progress_.heard(name, *report));
+    if (const auto loss = actors::to_loss(each)) {
+      const std::scoped_lock lock(mutex_);
+      suspicions_.heard(name, loss->node, steady_clock::now());
+    }
   }
+  end_suspect();
+}
+
+/// On the link's thread.
+void node_group::end_suspect() {
+  std::unique_lock lock(mutex_);
+  if (!lost_.empty()) return;
+  const auto found = suspicions_.due(names_, until_suspects_end, steady_clock::now());
+  if (!found) return;
+  const error why{errc::peer_lost,
+                  found->by + " has lost sight of " + found->of + ", which others have not"};
+  if (!hung_) hung_ = why;
+  lock.unlock();
+  log::warning(why.text + ": it is lost");
+  node_->lose(found->of, why);
+  launcher_->kill(found->of);
 }
 
 void node_group::perform(const actors::progress_core::effects& what) {
@@ -157,9 +179,10 @@ result<void> node_group::replace(const std::vector<std::size_t>& places) {
   std::vector<std::string> fresh;
   for (const auto place : places) {
     fresh.push_back(first_names_.at(place) + "." + std::to_string(++starts_.at(place)));
-    const auto old = std::exchange(names_[place], fresh.back());
+    std::string old;
     {
       const std::scoped_lock lock(mutex_);
+      old = std::exchange(names_[place], fresh.back());
       lost_.erase(old);
       hung_.reset();
     }
@@ -169,7 +192,8 @@ result<void> node_group::replace(const std::vector<std::size_t>& places) {
   if (auto here = await(fresh); !here) {
     const std::scoped_lock lock(mutex_);
     lost_.insert(fresh.begin(), fresh.end());
-    return here;
+    // Also where one is only late: another may not be.
+    return fail(errc::peer_lost, here.error().text);
   }
   for (const auto place : places) {
     const auto host = node_->find(names_[place], "host", waits.join);
@@ -179,18 +203,18 @@ result<void> node_group::replace(const std::vector<std::size_t>& places) {
   return {};
 }
 
-error node_group::explain(const error& why) const {
+error node_group::explain(const error& why, milliseconds patience) const {
   if (why.code != errc::peer_lost) return why;
   {
     const std::scoped_lock lock(mutex_);
     if (hung_) return *hung_;
   }
-  const auto deadline = steady_clock::now() + waits.last_word;
+  const auto deadline = steady_clock::now() + patience;
   for (;;) {
     if (auto ended = launcher_->failure())
       return {errc::peer_lost, node_->stood_still() ? *ended + ": " + why.text : *ended};
     if (steady_clock::now() > deadline) return why;
-    std::this_thread::sleep_for(look_every);
+    std::this_thread::sleep_for(look_for_word_every);
   }
 }
 

@@ -20,12 +20,15 @@
 #include "actors/remote/progress_core.hpp"
 #include "actors/system.hpp"
 #include "cluster/membership/node_launcher.hpp"
+#include "cluster/membership/suspicions_core.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 
-/// The trainer's node and those that have joined it. They live and die with this
-/// object; whatever way this process ends, no node outlives it. Used by one thread.
+/// The trainer's node and those that have joined it. They live and die with this object; whatever
+/// way this process ends, no node outlives it. A node that another one has lost sight of, and
+/// nobody else, is ended, and is lost from then on: the two would never speak to each other again.
+/// Used by one thread.
 class node_group {
  public:
   /// Starts nodes of these names and waits until all have joined. `where` may be shared with
@@ -60,15 +63,17 @@ class node_group {
   /// Of each place, what is lost as one with its node: see node_launcher::host_of.
   [[nodiscard]] std::vector<std::string> hosts_of_places() const;
 
-  /// Starts other nodes in the places of lost ones and waits until all have joined. Their names tell
-  /// how many there were: "stage-1.2". Where one does not join, all of them count as lost. Errors:
-  /// those of node_launcher::replace; peer_lost, timed_out as of `start`.
+  /// Starts other nodes in the places of lost ones and waits until all have joined. Their names
+  /// tell how many there were: "stage-1.2". Where one does not join in time, all of them count as
+  /// lost. Errors: those of node_launcher::replace; peer_lost.
   [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
 
   /// `why`, or where it is peer_lost what a node hangs in, or the system's word on the node
-  /// that ended: "stage-1 was killed by signal 9 (SIGKILL)". Waits a moment for that word. Where
-  /// this process itself has stood still, nodes may have ended for that, and both are told.
-  [[nodiscard]] error explain(const error& why) const;
+  /// that ended: "stage-1 was killed by signal 9 (SIGKILL)". Waits up to `patience` for that word,
+  /// which never comes of a node that is stopped or cut off. Where this process itself has stood
+  /// still, nodes may have ended for that, and both are told.
+  [[nodiscard]] error explain(const error& why, std::chrono::milliseconds patience =
+                                                    actors::usual_deadlines.last_word) const;
 
  private:
   node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress);
@@ -76,6 +81,7 @@ class node_group {
   [[nodiscard]] result<void> await(const std::vector<std::string>& names);
   void on_told(const std::string& name, const std::vector<messages::element>& told);
   void perform(const actors::progress_core::effects& what);
+  void end_suspect();
 
   actors::message_registry types_;
   actors::system_config config_;
@@ -86,10 +92,12 @@ class node_group {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::set<std::string> lost_;  // nodes, not replaced: not all will end in order; guarded
-  std::optional<error> hung_;   // the first node that was; guarded
+  std::optional<error> hung_;   // the first node that was, or was out of sight; guarded
+  suspicions_core suspicions_;  // guarded
   std::unique_ptr<actors::node> node_;
-  std::vector<std::string> first_names_, names_;  // by place
-  std::vector<std::size_t> starts_;               // of each place
+  std::vector<std::string> first_names_;  // by place
+  std::vector<std::string> names_;        // by place; changed under the lock
+  std::vector<std::size_t> starts_;       // of each place
   std::vector<caf::strong_actor_ptr> hosts_;
 };
 

@@ -48,13 +48,15 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
   caf::actor_system system(config);
   auto end = std::make_shared<ending>();
 
-  const auto on_node_down = [end](const std::string& other, const error& why) {
-    if (other != "trainer") return;
-    const bool in_order = why.code == errc::cancelled;
-    end->decide(in_order ? result<void>() : tl::unexpected(why));
-  };
   const auto progress =
       std::make_shared<actors::progress_board>(actors::liveness_settings().interval);
+  const auto on_node_down = [end, progress](const std::string& other, const error& why) {
+    const bool in_order = why.code == errc::cancelled;
+    if (other == "trainer")
+      end->decide(in_order ? result<void>() : tl::unexpected(why));
+    else if (!in_order)
+      progress->note_lost(other);
+  };
   auto node = actors::node::start(
       system, types,
       {.name = settings.name,

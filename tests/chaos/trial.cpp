@@ -69,28 +69,6 @@ const words two_stages{"program", "stage-0", "stage-1"};
 const words three_stages{"program", "stage-0", "stage-1", "stage-2"};
 const words of_server{"program", "shard-0", "shard-1", "worker-0", "worker-1"};
 
-/// Reads how every orphan ended; kills what still runs after some seconds.
-void take_in_orphans(outcome& ended) {
-  auto until = steady::now() + std::chrono::seconds(5);
-  for (;;) {
-    siginfo_t how{};
-    if (::waitid(P_ALL, 0, &how, WEXITED | WNOHANG) != 0) return;  // there is none
-    if (how.si_pid == 0) {
-      if (steady::now() > until) {
-        for (const auto each : tests::children_of(::getpid())) {
-          ::kill(each, SIGKILL);
-          ++ended.left_running;
-        }
-        until += std::chrono::hours(1);
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      continue;
-    }
-    const bool by_exit = how.si_code == CLD_EXITED;
-    ended.orphans.push_back({how.si_pid, by_exit ? how.si_status : 0, by_exit ? 0 : how.si_status});
-  }
-}
-
 /// One run, as its thread of lines and its own thread see it.
 struct watched {
   std::mutex mutex;
@@ -186,6 +164,27 @@ std::string outcome::last_line() const {
   for (auto line = log.rbegin(); line != log.rend(); ++line)
     if (!line->text.empty()) return line->text;
   return "";
+}
+
+void take_in_orphans(outcome& ended) {
+  auto until = steady::now() + std::chrono::seconds(5);
+  for (;;) {
+    siginfo_t how{};
+    if (::waitid(P_ALL, 0, &how, WEXITED | WNOHANG) != 0) return;  // there is none
+    if (how.si_pid == 0) {
+      if (steady::now() > until) {
+        for (const auto each : tests::children_of(::getpid())) {
+          ::kill(each, SIGKILL);
+          ++ended.left_running;
+        }
+        until += std::chrono::hours(1);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      continue;
+    }
+    const bool by_exit = how.si_code == CLD_EXITED;
+    ended.orphans.push_back({how.si_pid, by_exit ? how.si_status : 0, by_exit ? 0 : how.si_status});
+  }
 }
 
 outcome run(const subject& what, const run_folder& folder,

@@ -94,6 +94,9 @@ struct intervention {
                           std::map<std::string, std::string> environment,
                           const std::vector<intervention>& interventions, seconds bound);
 
+/// Reads how every orphan of a run ended that is over; kills what still runs after some seconds.
+void take_in_orphans(outcome& ended);
+
 /// What is wrong with an end, whatever was done to the run: a process that ended by a signal that
 /// nobody sends (`sent` are those that we sent, to whomever), an exit code that no document has,
 /// something left running, a last line that does not say what failed.

@@ -24,6 +24,8 @@ using caf::strong_actor_ptr;
 constexpr auto waits = actors::usual_deadlines;
 /// From a stage's word that another was lost to the system's.
 constexpr std::chrono::seconds until_known{5};
+/// From a loss that is known to the system's word on it, which is there at once or never comes.
+constexpr std::chrono::milliseconds until_explained{300};
 constexpr std::chrono::milliseconds look_every{10};
 
 }  // namespace
@@ -107,7 +109,9 @@ result<void> stage_recovery::drop_stages() {
   return actors::all(std::move(answers)).get().map([](const auto&) {});
 }
 
-result<stage_recovery::point> stage_recovery::recover(const error& why, std::uint64_t without) {
+result<stage_recovery::point> stage_recovery::recover(const error& why, std::uint64_t without,
+                                                      std::uint64_t reached) {
+  if (std::exchange(reached_, reached) < reached) in_vain_ = 0;
   auto from = try_once(why, without);
   while (!from && from.error().code == errc::peer_lost && in_vain_ <= most_in_vain &&
          is_another_lost())
@@ -127,10 +131,10 @@ bool stage_recovery::is_another_lost() {
 result<stage_recovery::point> stage_recovery::try_once(const error& why, std::uint64_t without) {
   lost_ = group_.lost(until_known);
   if (lost_.empty()) return tl::unexpected(why);
-  const auto told = group_.explain(why);
+  const auto told = group_.explain(why, until_explained);
   if (++in_vain_ > most_in_vain)
     return fail(errc::handler_failed, told.text + "; the run was lost " + std::to_string(in_vain_) +
-                                          " times behind step " + std::to_string(last_step_));
+                                          " times behind step " + std::to_string(reached_));
   log::warning(told.text + (lost_.size() == 1
                                 ? "; it is replaced"
                                 : "; " + std::to_string(lost_.size()) + " stages are replaced"));
@@ -139,8 +143,6 @@ result<stage_recovery::point> stage_recovery::try_once(const error& why, std::ui
   auto found = newest();
   if (!found) return tl::unexpected(found.error());
   const auto from = found->value_or(point{without});
-  if (from.step > last_step_) in_vain_ = 1;
-  last_step_ = from.step;
   if (auto replaced = group_.replace(std::exchange(lost_, {})); !replaced)
     return tl::unexpected(replaced.error());
   for (std::size_t place = 0; place < keepers_.size(); ++place)

@@ -39,10 +39,11 @@ class stage_recovery {
 
   /// After `why`: replaces what was lost, and says where the run can go on from; where no version
   /// is kept of all stages, that is `without`: a step that the run can go back to by itself. The
-  /// stages of before have been told to end on all nodes. Errors: `why`, where no node was lost;
-  /// those of replacing a node; handler_failed when the run has come here more than `most_in_vain`
-  /// times without having come further.
-  [[nodiscard]] result<point> recover(const error& why, std::uint64_t without);
+  /// stages of before have been told to end on all nodes. `reached`: the last step that was ever
+  /// done. Errors: `why`, where no node was lost; those of replacing a node; handler_failed when
+  /// nodes were lost more than `most_in_vain` times and `reached` has stayed the same.
+  [[nodiscard]] result<point> recover(const error& why, std::uint64_t without,
+                                      std::uint64_t reached);
   static constexpr int most_in_vain = 3;
 
  private:
@@ -62,7 +63,7 @@ class stage_recovery {
   std::vector<caf::strong_actor_ptr> keepers_;  // by node; null: it was lost
   actors::keeper_actor here_;                   // where there is one node; else null
   std::vector<std::size_t> lost_;               // places that are still to be replaced
-  std::uint64_t last_step_ = 0;
+  std::uint64_t reached_ = 0;
   int in_vain_ = 0;
 };
 

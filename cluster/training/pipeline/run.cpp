@@ -325,7 +325,7 @@ result<start_point> recover(run_parts& parts, const error& why,
                             std::optional<actors::pipeline>& stages, start_point before) {
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const auto begin = std::chrono::steady_clock::now();
-  auto found = parts.recovery->recover(why, parts.checkpoints.last_step(print));
+  auto found = parts.recovery->recover(why, parts.checkpoints.last_step(print), parts.told.steps);
   if (!found) return tl::unexpected(found.error());
   auto from = std::move(before);
   if (found->versions.empty()) {

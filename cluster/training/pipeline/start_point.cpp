@@ -32,8 +32,10 @@ start_point go_back(const prepared_run& run, const checkpoint_keeper& checkpoint
     }
     log::warning("the run cannot go back to its last checkpoint: " + opened.error().text);
   }
-  log::warning(std::string(no_version) + ": the run goes back to where it began; checkpoints " +
-               "([checkpoint] dir) would have kept what was done");
+  const auto* const advice = checkpoints.are_kept()
+                                 ? ""
+                                 : "; checkpoints ([checkpoint] dir) would have kept what was done";
+  log::warning(std::string(no_version) + ": the run goes back to where it began" + advice);
   return beginning_of(run);
 }
 

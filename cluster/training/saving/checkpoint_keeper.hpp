@@ -35,6 +35,9 @@ class checkpoint_keeper {
   [[nodiscard]] static result<checkpoint_keeper> open(const trainer_config& config,
                                                       std::uint64_t steps, clock::time_point now);
 
+  /// Whether [checkpoint] names a folder.
+  [[nodiscard]] bool are_kept() const { return !config_->checkpoint.dir.empty(); }
+
   /// Warns where the disk has less room than one more checkpoint's weights need.
   void warn_of_little_room(std::uint64_t weight_bytes) const;
 

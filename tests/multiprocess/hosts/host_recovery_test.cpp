@@ -171,3 +171,34 @@ TEST_CASE("A host that is cut off is done without, and what runs there ends by i
     }
   }
 }
+
+TEST_CASE("Of two hosts that lose sight of each other for a while, one has its stages replaced") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto calm = weights_without_loss(hosts / "");
+  const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
+                                                         run_of(hosts / "stormy.safetensors"));
+  const auto set_way = [&](std::size_t from, std::size_t to, const char* what) {
+    std::vector<std::string> words{"ip", "neigh", what, hosts.at(to).address(), "dev", "eth0"};
+    if (what == std::string("replace")) words.insert(words.end(), {"lladdr", "02:00:00:00:00:99"});
+    CHECK(hosts.at(from).run(words).code == 0);
+  };
+  bool cut = false, healed = false;
+  const auto on_line = [&](pid_t, std::string_view line) {
+    const bool now = !cut && line.find("step 4/10") != std::string_view::npos;
+    const bool then = !healed && line.find("which others have not") != std::string_view::npos;
+    cut = cut || now;
+    healed = healed || then;
+    if (!now && !then) return;
+    set_way(0, 1, now ? "replace" : "del");
+    set_way(1, 0, now ? "replace" : "del");
+  };
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "launch", file, "--", "--verbose"}, on_line);
+  INFO(outcome.err);
+  CHECK(cut);
+  CHECK(healed);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("has lost sight of"));
+  CHECK(bytes_of(hosts / "stormy.safetensors") == calm);
+}

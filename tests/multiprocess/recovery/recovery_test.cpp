@@ -18,6 +18,7 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
@@ -179,6 +180,13 @@ TEST_CASE("A run goes on however often it loses a stage, if it comes forward in 
                                                                  {10, {.stage = "stage-2"}}});
 }
 
+TEST_CASE("A run that goes back to one checkpoint again and again comes forward all the same") {
+  const scratch_folder folder;
+  const fault both{.stage = "stage-0", .with = "stage-1"};
+  check_run(training({"--stages", "3"}), {{5, both}, {6, both}, {7, both}, {8, both}, {9, both}},
+            {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "100"});
+}
+
 TEST_CASE("A stage that is stopped is replaced like one that is dead") {
   const auto outcome =
       check_run(training({"--stages", "2"}), {{4, {.stage = "stage-1", .signal = SIGSTOP}}});
@@ -193,6 +201,29 @@ TEST_CASE("A stage that is lost while it takes its place is replaced again") {
   const auto outcome =
       check_run(training({"--stages", "2"}), {{5, {.stage = "stage-1", .with = "stage-1.2"}}});
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1.3"));
+}
+
+TEST_CASE("A replacement that does not join in time is replaced by another") {
+  scratch_folder folder;
+  bool killed = false, stopped = false;
+  const auto stop_the_next = [&](pid_t program, std::string_view line) {
+    if (!std::exchange(killed, killed || line.find("step 5/") == 0) && killed)
+      ::kill(process_of(program, "stage-1"), SIGKILL);
+    if (stopped || line.find("it is replaced") == std::string_view::npos) return;
+    while (!(stopped = process_of(program, "stage-1.2") != 0))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ::kill(process_of(program, "stage-1.2"), SIGSTOP);
+  };
+  const auto outcome = run_program(with(with(training({"--stages", "2"}), recovering),
+                                        {"--save", folder / "weights", "--join-timeout", "3"}),
+                                   stop_the_next);
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1.2 has not joined the run within 3 s; it is "
+                                            "replaced"));
+  const auto calm = run_program(training({"--stages", "2", "--save", folder / "calm"}));
+  REQUIRE(calm.code == 0);
+  check_same_weights(folder / "calm", folder / "weights");
 }
 
 TEST_CASE("The only stage of a run is replaced from what the trainer keeps") {

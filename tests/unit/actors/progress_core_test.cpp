@@ -2,6 +2,7 @@
 // pause.
 
 #include "actors/remote/progress_core.hpp"
+#include "actors/remote/progress_board.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -351,4 +352,28 @@ TEST_CASE("Times of many shapes take bounded memory: the oldest shape is forgott
   CHECK(times.median_of(forward_of(1, 0, 9'999)));
   CHECK(times.median_of(forward_of(1, 0, 10'000 - usual_times::most_kinds)));
   CHECK(!times.median_of(forward_of(1, 0, 9'999 - usual_times::most_kinds)));
+}
+
+TEST_CASE("That a node was lost is told from what a thread is at") {
+  const actors::loss_report loss{"stage-1"};
+  const auto travels = actors::to_element(loss);
+  CHECK(actors::to_loss(travels) == loss);
+  CHECK(!actors::to_report(travels));
+  CHECK(!actors::to_loss(actors::to_element(actors::progress_report{.thread = "optimizer"})));
+  auto many = travels;
+  many.fields.push_back({std::string("stage-2")});
+  CHECK(!actors::to_loss(many));
+  auto number = travels;
+  number.fields[0] = {std::int64_t{1}};
+  CHECK(!actors::to_loss(number));
+}
+
+TEST_CASE("A node tells of another's loss for a while") {
+  actors::progress_board board(std::chrono::milliseconds(100));
+  const auto now = std::chrono::steady_clock::now();
+  CHECK(board.tell(now).empty());
+  board.note_lost("stage-1");
+  int told = 0;
+  while (!board.tell(now).empty()) ++told;
+  CHECK(told == 20);
 }

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/chaos/random.hpp"
+
+namespace troupe::chaos {
+
+/// What is lost or hindered.
+enum class target : std::uint8_t {
+  first_stage,
+  middle_stage,
+  last_stage,
+  apart,       ///< Two stages of which neither keeps the other's versions.
+  neighbours,  ///< A stage and the next one, which keeps its versions.
+  mirrored,    ///< The last stage and the first one, which keeps its versions.
+  all_stages,
+  replacement,  ///< The process that is to take a lost stage's place.
+  trainer,
+  checkpoints,  ///< The disk that they are on.
+  stage_there,  ///< A stage on another host.
+  agent,        ///< On another host.
+  carrier,      ///< The ssh of an agent.
+  host,         ///< With all that runs there.
+  two_hosts,    ///< The way between them.
+  launcher,     ///< Which is the trainer of a launch.
+};
+
+/// What happens to it.
+enum class means : std::uint8_t {
+  kill,    ///< SIGKILL
+  abort,   ///< SIGABRT
+  stop,    ///< SIGSTOP, for good.
+  pause,   ///< SIGSTOP, and SIGCONT a moment later: sooner or later than it counts as lost.
+  exit,    ///< It exits with a code of its own.
+  fail,    ///< Its arithmetic throws.
+  memory,  ///< It takes memory until its control group's limit ends it.
+  full,    ///< Of a disk.
+  cut,     ///< No packet arrives or leaves.
+  deaf,    ///< No packet arrives.
+  mute,    ///< No packet leaves.
+};
+
+/// When.
+enum class moment : std::uint8_t {
+  starting,  ///< No process has joined.
+  joining,   ///< Some have; of a replacement: it runs, and takes its place.
+  building,  ///< All have, and no step is done.
+  step,      ///< Any time within a step.
+  forward,
+  backward,
+  update,
+  behind_update,  ///< While versions are copied, and the next step is voted on.
+  evaluation,
+  checkpoint,  ///< One is being written.
+  recovery,    ///< Another stage is being replaced.
+  saving,      ///< All steps are done.
+};
+
+[[nodiscard]] const char* name_of(target whom);
+[[nodiscard]] const char* name_of(means how);
+[[nodiscard]] const char* name_of(moment at);
+
+struct fault {
+  target whom = target::first_stage;
+  means how = means::kill;
+  moment at = moment::step;
+  std::size_t steps_before = 1;  ///< After what happened before.
+  std::size_t place = 0;         ///< Which stage, where several are meant.
+  bool at_end = false;           ///< Of the work, not at its begin.
+  double share = 0;              ///< Of any delay, 0 to 1.
+};
+
+/// What can happen to one of them, and when: a row of the matrix.
+struct fault_row {
+  target whom;
+  means how;
+  std::vector<moment> moments;
+};
+
+/// Every row that a run on one machine of so many stage processes can have.
+[[nodiscard]] std::vector<fault_row> fault_rows(std::size_t places);
+
+/// Every row that a launch over hosts can have.
+[[nodiscard]] std::vector<fault_row> host_fault_rows();
+
+/// So many faults for one launch over hosts.
+[[nodiscard]] std::vector<fault> draw_host_faults(choices& random, std::size_t count);
+
+/// So many faults for one run: all of them follow from `random`. What only happens at the begin of
+/// a run comes first, what only happens at its end last.
+[[nodiscard]] std::vector<fault> draw_faults(choices& random, std::size_t places,
+                                             std::size_t count);
+
+}  // namespace troupe::chaos

@@ -1,0 +1,143 @@
+#include "tests/chaos/recovery/matrix.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+
+namespace troupe::chaos {
+namespace {
+
+constexpr std::array sequels{sequel::versions,  sequel::checkpoint, sequel::beginning,
+                             sequel::unnoticed, sequel::warned,     sequel::ended};
+
+/// The faults of one row.
+struct row {
+  std::size_t count = 0, bad = 0;
+  std::map<sequel, std::size_t> after;
+  std::vector<double> noticed, added;
+  std::vector<std::uint64_t> again;
+
+  void add(const fault_outcome& one, bool is_bad) {
+    ++count;
+    if (is_bad) ++bad;
+    ++after[one.after];
+    if (one.after == sequel::unnoticed || one.after == sequel::warned || one.after == sequel::ended)
+      return;
+    noticed.push_back(one.noticed.count());
+    added.push_back(one.added.count());
+    again.push_back(one.steps_again);
+  }
+};
+
+/// The value below or at which a share of them are; none: "-".
+template <class Number>
+std::string part_of(std::vector<Number> values, double share, const char* format) {
+  if (values.empty()) return "-";
+  std::ranges::sort(values);
+  const auto index = static_cast<std::size_t>(share * static_cast<double>(values.size()));
+  char text[32];
+  std::snprintf(text, sizeof text, format,
+                static_cast<double>(values[std::min(index, values.size() - 1)]));
+  return text;
+}
+
+std::string line_of(const std::string& name, row& of) {
+  std::string text = "| " + name + " | " + std::to_string(of.count);
+  for (const auto each : sequels)
+    text += " | " + (of.after[each] == 0 ? "" : std::to_string(of.after[each]));
+  text += " | " + part_of(of.noticed, 0.5, "%.2f") + " | " + part_of(of.added, 0.5, "%.2f") +
+          " | " + part_of(of.added, 0.99, "%.2f") + " | " + part_of(of.again, 0.5, "%.0f") + " | " +
+          part_of(of.again, 1, "%.0f") + " | " +
+          (of.bad == 0 ? "yes" : "**no, " + std::to_string(of.bad) + "**") + " |\n";
+  return text;
+}
+
+std::string head_of(const std::string& name) {
+  std::string text = "| " + name + " | faults";
+  std::string rule = "| --- | ---";
+  for (const auto each : sequels) {
+    text += std::string(" | ") + name_of(each);
+    rule += " | ---";
+  }
+  return text + " | noticed, s | added p50, s | p99, s | steps again p50 | most | bits equal |\n" +
+         rule + " | --- | --- | --- | --- | --- | --- |\n";
+}
+
+std::string name_of_row(target whom, means how) {
+  return std::string(name_of(how)) + " of " + name_of(whom);
+}
+
+}  // namespace
+
+std::string matrix_of(const std::vector<storm_outcome>& all) {
+  std::map<std::pair<target, means>, row> rows;
+  std::map<moment, row> moments;
+  row sum;
+  for (const auto& storm : all)
+    for (const auto& each : storm.faults) {
+      const bool is_bad = !storm.complaints.empty();
+      rows[{each.what.whom, each.what.how}].add(each, is_bad);
+      moments[each.met].add(each, is_bad);
+      sum.add(each, is_bad);
+    }
+  std::string text = head_of("fault");
+  for (auto& [what, each] : rows) text += line_of(name_of_row(what.first, what.second), each);
+  text += line_of("all", sum) + "\n" + head_of("moment");
+  for (auto& [at, each] : moments) text += line_of(name_of(at), each);
+  return text;
+}
+
+std::vector<std::string> rows_not_met(const std::vector<storm_outcome>& all) {
+  std::set<std::pair<target, means>> met;
+  std::size_t most_places = 0;
+  for (const auto& storm : all) {
+    most_places = std::max(most_places, storm_subject_of(storm.subject).stages.size());
+    for (const auto& each : storm.faults) met.emplace(each.what.whom, each.what.how);
+  }
+  std::vector<std::string> found;
+  auto rows = fault_rows(most_places);
+  const auto of_hosts = host_fault_rows();
+  rows.insert(rows.end(), of_hosts.begin(), of_hosts.end());
+  for (const auto& row : rows)
+    if (!met.contains({row.whom, row.how})) found.push_back(name_of_row(row.whom, row.how));
+  return found;
+}
+
+std::vector<std::string> moments_not_met(const std::vector<storm_outcome>& all) {
+  std::set<moment> met, possible;
+  for (const auto& storm : all)
+    for (const auto& each : storm.faults) met.insert(each.met);
+  for (const auto& row : fault_rows(4)) possible.insert(row.moments.begin(), row.moments.end());
+  std::vector<std::string> found;
+  for (const auto each : possible)
+    if (!met.contains(each)) found.emplace_back(name_of(each));
+  return found;
+}
+
+std::string complaint_of(const storm_outcome& one) {
+  if (one.complaints.empty()) return "";
+  std::string text = "bad: ./dev chaos recovery --faults 1 --on " + one.subject + " --seed " +
+                     std::to_string(one.seed) + "\n";
+  for (const auto& each : one.faults) text += "  " + each.text + ": " + name_of(each.after) + "\n";
+  for (const auto& each : one.complaints) text += "  complaint: " + each + "\n";
+  return text;
+}
+
+void write_into(const std::string& file, const std::string& matrix) {
+  std::ifstream in(file);
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::string first = "<!-- chaos:matrix -->\n", last = "<!-- /chaos:matrix -->";
+  const auto begin = text.find(first), end = text.find(last);
+  if (begin == std::string::npos || end == std::string::npos)
+    throw std::runtime_error(file + " has no place for the matrix");
+  text.replace(begin + first.size(), end - begin - first.size(), matrix);
+  std::ofstream(file) << text;
+}
+
+}  // namespace troupe::chaos

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/chaos/recovery/storm.hpp"
+
+namespace troupe::chaos {
+
+/// What became of faults, as tables in Markdown: a row for each target and means, and one for each
+/// moment.
+[[nodiscard]] std::string matrix_of(const std::vector<storm_outcome>& all);
+
+/// Rows of the matrix that no fault has met: "exit of last stage".
+[[nodiscard]] std::vector<std::string> rows_not_met(const std::vector<storm_outcome>& all);
+/// Moments that no fault has met.
+[[nodiscard]] std::vector<std::string> moments_not_met(const std::vector<storm_outcome>& all);
+
+/// What is wrong with a storm, with the command that repeats it; empty: nothing.
+[[nodiscard]] std::string complaint_of(const storm_outcome& one);
+
+/// Replaces what stands between the marks <!-- chaos:matrix --> and <!-- /chaos:matrix --> of a
+/// file. Throws where they are not there.
+void write_into(const std::string& file, const std::string& matrix);
+
+}  // namespace troupe::chaos

@@ -1,0 +1,152 @@
+// Runs that lose stages, trainers and disks at moments drawn by a seed, and go on to the bits of
+// one that nothing happened to: a short campaign of one seed. TROUPE_FAULTS=n makes n faults or a
+// few more, TROUPE_SEED=s others, TROUPE_STORM=name runs of one kind, TROUPE_CHAOS_DOCS=file writes
+// the matrix into a file (./dev chaos recovery).
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/chaos/recovery/matrix.hpp"
+#include "tests/chaos/recovery/storm.hpp"
+#include "tests/chaos/recovery/striker.hpp"
+#include "tests/multiprocess/hosts/test_hosts.hpp"
+
+namespace {
+
+using namespace troupe;
+
+constexpr chaos::seconds bound{180};  // of one launch
+
+std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::stoull(text);
+}
+
+std::string text_of(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? "" : text;
+}
+
+std::string joined(const std::vector<std::string>& all) {
+  std::string text;
+  for (const auto& each : all) text += (text.empty() ? "" : ", ") + each;
+  return text;
+}
+
+void tell(const chaos::storm_outcome& one) {
+  std::printf("seed %llu, %s, %.1f s%s\n", static_cast<unsigned long long>(one.seed),
+              one.subject.c_str(), one.took.count(), one.complaints.empty() ? "" : ": BAD");
+  for (const auto& each : one.faults)
+    std::printf("  %s: %s, noticed %.2f s, added %.2f s, %llu again\n", each.text.c_str(),
+                name_of(each.after), each.noticed.count(), each.added.count(),
+                static_cast<unsigned long long>(each.steps_again));
+  if (!one.complaints.empty()) std::printf("%s%s", complaint_of(one).c_str(), one.log.c_str());
+  std::fflush(stdout);
+}
+
+/// What this machine can run.
+std::vector<std::string> subject_names() {
+  std::vector<std::string> names;
+  for (const auto& each : chaos::storm_subjects()) names.push_back(each.name);
+  if (tests::test_hosts::unavailable().empty()) names.push_back(chaos::host_subject().name);
+  return names;
+}
+
+chaos::storm_outcome storm_of(std::uint64_t seed, const std::string& name, chaos::calm_runs& calm) {
+  if (name == chaos::host_subject().name) return chaos::raise_host_storm(seed, calm, bound);
+  return chaos::raise_storm(seed, chaos::storm_subject_of(name), calm, bound);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "A seed draws the same faults each time, and all seeds together every kind at every moment") {
+  constexpr std::size_t places = 4, faults_of_a_run = 6, seeds = 4000;
+  std::set<std::tuple<chaos::target, chaos::means, chaos::moment>> drawn;
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    chaos::choices first(seed), again(seed);
+    const auto faults = chaos::draw_faults(first, places, faults_of_a_run);
+    const auto others = chaos::draw_faults(again, places, faults_of_a_run);
+    REQUIRE(faults.size() == faults_of_a_run);
+    for (std::size_t i = 0; i < faults.size(); ++i) {
+      REQUIRE(faults[i].at == others[i].at);
+      REQUIRE(faults[i].share == others[i].share);
+      drawn.emplace(faults[i].whom, faults[i].how, faults[i].at);
+    }
+  }
+  std::size_t possible = 0;
+  for (const auto& row : chaos::fault_rows(places)) possible += row.moments.size();
+  CHECK(drawn.size() == possible);
+}
+
+TEST_CASE("A run goes on, each time as documented, after one fault of each kind and moment") {
+  using enum chaos::target;
+  using chaos::means;
+  using chaos::moment;
+  struct expected {
+    chaos::fault what;
+    chaos::sequel after;
+  };
+  const auto memory = chaos::memory_group::work() ? means::memory : means::kill;
+  const std::vector<expected> course{
+      {{middle_stage, means::kill, moment::forward}, chaos::sequel::versions},
+      {{last_stage, means::abort, moment::backward}, chaos::sequel::versions},
+      {{first_stage, means::exit, moment::update}, chaos::sequel::versions},
+      {{neighbours, means::kill, moment::behind_update}, chaos::sequel::checkpoint},
+      {{last_stage, memory, moment::forward}, chaos::sequel::versions},
+      {{trainer, means::kill, moment::step}, chaos::sequel::ended},
+      {{first_stage, means::stop, moment::evaluation}, chaos::sequel::versions},
+      {{replacement, means::kill, moment::joining}, chaos::sequel::versions}};
+  std::vector<chaos::fault> faults;
+  for (const auto& each : course) faults.push_back(each.what);
+  const auto& what = chaos::storm_subject_of("three-shm");
+  chaos::calm_runs calm(bound);
+  const auto done = chaos::raise_storm(what, faults, calm.of(what), bound);
+  tell(done);
+  CHECK(complaint_of(done) == "");
+  REQUIRE(done.faults.size() == course.size());
+  for (std::size_t i = 0; i < course.size(); ++i) {
+    INFO(done.faults[i].text);
+    CHECK(done.faults[i].met == course[i].what.at);
+    CHECK(done.faults[i].after == course[i].after);
+  }
+}
+
+TEST_CASE("Whatever of a run is lost at whatever moment, it goes on to the bits of a calm run") {
+  const auto wanted = number_of("TROUPE_FAULTS", 0);
+  if (wanted == 0) SKIP("a campaign: ./dev chaos recovery");
+  const auto seed = number_of("TROUPE_SEED", 1);
+  const auto only = text_of("TROUPE_STORM");
+  const auto names = subject_names();
+  chaos::calm_runs calm(bound);
+  std::vector<chaos::storm_outcome> all;
+  std::size_t faults = 0, bad = 0;
+  for (std::uint64_t i = 0; faults < wanted; ++i) {
+    chaos::choices random(seed + i);
+    const auto& name = random.one_of(names);
+    all.push_back(storm_of(seed + i, only.empty() ? name : only, calm));
+    tell(all.back());
+    faults += std::max<std::size_t>(all.back().faults.size(), 1);
+    if (!all.back().complaints.empty()) ++bad;
+  }
+  const auto matrix = chaos::matrix_of(all);
+  std::printf("\n%s\nnot met: %s; %s\n", matrix.c_str(), joined(chaos::rows_not_met(all)).c_str(),
+              joined(chaos::moments_not_met(all)).c_str());
+  for (const auto& each : all) std::printf("%s", complaint_of(each).c_str());
+  std::fflush(stdout);
+  CHECK(bad == 0);
+  constexpr std::size_t enough = 400;  // faults, for each kind to be among them
+  if (wanted >= enough && only.empty()) {
+    CHECK(joined(chaos::rows_not_met(all)) == "");
+    CHECK(joined(chaos::moments_not_met(all)) == "");
+  }
+  if (const auto file = text_of("TROUPE_CHAOS_DOCS"); !file.empty() && bad == 0)
+    chaos::write_into(file, matrix);
+}

@@ -1,0 +1,228 @@
+#include "tests/chaos/recovery/sequel.hpp"
+
+#include <ATen/ops/equal.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "engine/state/safetensors.hpp"
+
+namespace troupe::chaos {
+namespace {
+
+namespace fs = std::filesystem;
+using words = std::vector<std::string>;
+
+const std::string goes_on = "the run goes on behind step ";
+
+words storm_of(const words& more) {
+  return with({"--model",
+               "storm",
+               "--data",
+               "synthetic:3x20x20:10:64",
+               "--batch-size",
+               "16",
+               "--micro-batches",
+               "4",
+               "--optimizer",
+               "adam",
+               "--lr",
+               "0.01",
+               "--lr-schedule",
+               "cosine",
+               "--accumulate",
+               "2",
+               "--clip-norm",
+               "1",
+               "--loss-scale",
+               "dynamic",
+               "--loss-scale-interval",
+               "5",
+               "--steps",
+               std::to_string(storm_steps),
+               "--eval-every",
+               "6",
+               "--save-state",
+               "--threads-per-stage",
+               "1",
+               "--verbose"},
+              more);
+}
+
+words names_of(std::size_t stages) {
+  words names;
+  for (std::size_t i = 0; i < stages; ++i) names.push_back("stage-" + std::to_string(i));
+  return names;
+}
+
+std::string fault_of_equality(const fs::path& one, const fs::path& other, const std::string& what) {
+  const auto first = engine::load_safetensors(one), second = engine::load_safetensors(other);
+  if (!first || !second)
+    return what + " cannot be read: " + (first ? second.error() : first.error()).text;
+  if (first->size() != second->size()) return what + ": another number of tensors";
+  for (std::size_t i = 0; i < first->size(); ++i)
+    if (first->at(i).name != second->at(i).name || !first->at(i).tensor.equal(second->at(i).tensor))
+      return what + ": " + second->at(i).name + " has other bits";
+  return "";
+}
+
+}  // namespace
+
+fs::path state_of(const fs::path& weights) {
+  return weights.string() + ".state.safetensors";
+}
+
+std::vector<std::string> with(std::vector<std::string> all, const std::vector<std::string>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+const char* name_of(sequel what) {
+  switch (what) {
+    case sequel::versions:
+      return "versions";
+    case sequel::checkpoint:
+      return "checkpoint";
+    case sequel::beginning:
+      return "beginning";
+    case sequel::unnoticed:
+      return "unnoticed";
+    case sequel::warned:
+      return "warned";
+    case sequel::ended:
+      break;
+  }
+  return "ended";
+}
+
+const std::vector<storm_subject>& storm_subjects() {
+  static const std::vector<storm_subject> all{
+      {"three-shm", names_of(3), storm_of({"--stages", "3", "--link", "shm"})},
+      {"four-tcp", names_of(4),
+       storm_of({"--stages", "4", "--link", "tcp", "--schedule", "zb-h1"})},
+      {"two-replicas",
+       {"stage-0 of replica 0", "stage-1 of replica 0", "stage-0 of replica 1",
+        "stage-1 of replica 1"},
+       storm_of({"--stages", "2", "--replicas", "2", "--zero", "1", "--link", "shm"})},
+      {"one-shm", names_of(1), storm_of({"--stages", "1", "--link", "shm"})}};
+  return all;
+}
+
+const storm_subject& host_subject() {
+  static const storm_subject hosts{"three-hosts", names_of(3), storm_of({"--stages", "3"})};
+  return hosts;
+}
+
+const storm_subject& storm_subject_of(const std::string& name) {
+  for (const auto& each : storm_subjects())
+    if (each.name == name) return each;
+  if (host_subject().name == name) return host_subject();
+  throw std::invalid_argument("no subject " + name);
+}
+
+calm_run::calm_run(const storm_subject& what, seconds bound) {
+  const run_folder own;
+  const auto json = folder_ / "calm.json";
+  scene run(TROUPE_STORMY, with(what.arguments, {"--save", weights(), "--json", json}),
+            own.environment(), json);
+  const auto ended = run.end(bound);
+  const auto left = own.left_behind();
+  if (ended.code != 0 || ended.signal != 0 || ended.is_late || !left.empty())
+    throw std::runtime_error("an undisturbed run of " + what.name +
+                             " failed, or left something:\n" + ended.text() +
+                             (left.empty() ? "" : left.front()));
+  told_ = run.told();
+  std::vector<double> gaps;
+  for (std::size_t i = 1; i < told_.size(); ++i)
+    if (!told_[i].is_evaluation && !told_[i - 1].is_evaluation)
+      gaps.push_back((told_[i].at - told_[i - 1].at).count());
+  std::ranges::nth_element(gaps, gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2));
+  usual_step_ = seconds(gaps.at(gaps.size() / 2));
+}
+
+fs::path calm_run::state() const {
+  return state_of(weights());
+}
+
+const calm_run& calm_runs::of(const storm_subject& what) {
+  auto& made = made_[what.name];
+  if (!made) made = std::make_unique<calm_run>(what, bound_);
+  return *made;
+}
+
+bool is_settled(const scene& run, const fault& what, const strike& done) {
+  const bool is_on_its_way = run.count_of(goes_on, done.lines) > 0;
+  const auto told = run.steps_told();
+  if (is_on_its_way) return told > done.told;
+  const bool is_replaced = run.count_of(" replaced", done.lines) > 0;
+  const bool may_be_unnoticed = what.how == means::pause || what.whom == target::checkpoints;
+  return may_be_unnoticed && !is_replaced && told >= std::min(done.told + 4, storm_steps);
+}
+
+fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seconds usual_step) {
+  fault_outcome made;
+  made.what = what;
+  made.met = done.met;
+  std::string hit;
+  for (const auto& each : done.hit) hit += (hit.empty() ? "" : ", ") + each;
+  made.text = std::string(name_of(what.how)) + " of " + name_of(what.whom) +
+              (hit.empty() ? "" : " (" + hit + ")") + ", " + name_of(done.met) + ", behind step " +
+              std::to_string(done.told);
+  made.after = run.has_ended()                    ? sequel::ended
+               : what.whom == target::checkpoints ? sequel::warned
+                                                  : sequel::unnoticed;
+  std::uint64_t from = 0;
+  for (auto i = done.lines; i < run.log().size(); ++i) {
+    const auto& [at, text] = run.log()[i];
+    if (text.find(" replaced") != std::string::npos && made.noticed.count() == 0)
+      made.noticed = at - done.at;
+    if (text.find("the run goes back to its checkpoint") != std::string::npos)
+      made.after = sequel::checkpoint;
+    if (text.find("the run goes back to where it began") != std::string::npos)
+      made.after = sequel::beginning;
+    if (text.find(goes_on) == std::string::npos) continue;
+    from = std::strtoull(&text[text.find(goes_on) + goes_on.size()], nullptr, 10);
+    if (made.after == sequel::unnoticed || made.after == sequel::ended)
+      made.after = sequel::versions;
+  }
+  for (const auto& each : run.told()) {
+    if (each.is_evaluation) continue;
+    if (each.at <= done.at + made.noticed)
+      made.steps_again = each.step > from ? each.step - from : 0;
+    if (each.step <= done.told) continue;
+    made.added = std::max(seconds(0), each.at - done.at - usual_step);
+    break;
+  }
+  const bool is_again = made.after != sequel::unnoticed && made.after != sequel::warned &&
+                        made.after != sequel::ended;
+  if (!is_again) made.steps_again = 0;
+  return made;
+}
+
+std::vector<std::string> differences(const storm_end& end, const calm_run& calm) {
+  std::vector<std::string> found;
+  std::map<std::string, std::size_t> expected, told;
+  for (const auto& each : calm.told()) ++expected[each.text];
+  for (const auto& text : end.told) {
+    if (!expected.contains(text)) found.push_back("a calm run does not tell " + text);
+    ++told[text];
+  }
+  for (const auto& [text, count] : expected)
+    if (told[text] < count) found.push_back("a calm run tells " + text);
+  if (end.launches == 1 && end.told.size() != calm.told().size())
+    found.emplace_back("lines are told twice");
+  const auto compare = [&](const fs::path& one, const fs::path& other, const char* what) {
+    if (auto wrong = fault_of_equality(one, other, what); !wrong.empty()) found.push_back(wrong);
+  };
+  compare(calm.weights(), end.weights, "weights");
+  compare(calm.state(), state_of(end.weights), "optimizer state");
+  const auto newest = cluster::checkpoint_folder(end.kept).latest();
+  if (newest && *newest)
+    compare(calm.weights(), (*newest)->weights(), "last checkpoint");
+  else
+    found.emplace_back("there is no whole checkpoint");
+  return found;
+}
+
+}  // namespace troupe::chaos

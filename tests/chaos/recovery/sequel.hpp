@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/chaos/recovery/fault.hpp"
+#include "tests/chaos/recovery/scene.hpp"
+#include "tests/chaos/trial.hpp"
+
+namespace troupe::chaos {
+
+/// A run that is disturbed, and its stage processes by their places.
+struct storm_subject {
+  std::string name;  ///< "three-shm"
+  std::vector<std::string> stages;
+  std::vector<std::string> arguments;
+};
+[[nodiscard]] const std::vector<storm_subject>& storm_subjects();
+/// A run for three hosts.
+[[nodiscard]] const storm_subject& host_subject();
+/// Throws std::invalid_argument for a name that is none.
+[[nodiscard]] const storm_subject& storm_subject_of(const std::string& name);
+
+/// What a run is like that nothing happens to: what it tells, and what it saves, in a folder of its
+/// own that goes with this object.
+class calm_run {
+ public:
+  /// Throws where that run goes wrong.
+  calm_run(const storm_subject& what, seconds bound);
+
+  [[nodiscard]] const std::vector<told_line>& told() const { return told_; }
+  [[nodiscard]] seconds usual_step() const { return usual_step_; }
+  [[nodiscard]] std::filesystem::path weights() const { return folder_ / "weights"; }
+  [[nodiscard]] std::filesystem::path state() const;
+
+ private:
+  tests::scratch_folder folder_;
+  std::vector<told_line> told_;
+  seconds usual_step_{};
+};
+
+/// Those of all subjects, each made when it is first asked for.
+class calm_runs {
+ public:
+  explicit calm_runs(seconds bound) : bound_(bound) {}
+  [[nodiscard]] const calm_run& of(const storm_subject& what);
+
+ private:
+  seconds bound_;
+  std::map<std::string, std::unique_ptr<calm_run>> made_;
+};
+
+/// What became of a run after a fault.
+enum class sequel : std::uint8_t {
+  versions,    ///< It went on from the newest version that was kept of all stages.
+  checkpoint,  ///< It went back to its last checkpoint.
+  beginning,   ///< It went back to where it began.
+  unnoticed,   ///< Nothing happened.
+  warned,      ///< A warning, and it went on.
+  ended,       ///< It ended as docs/failures.md says, and was started again.
+};
+[[nodiscard]] const char* name_of(sequel what);
+
+struct fault_outcome {
+  fault what;
+  moment met = moment::step;  ///< When it really was.
+  sequel after = sequel::versions;
+  seconds noticed{};              ///< From the fault to the word that something is replaced.
+  seconds added{};                ///< To the next step that had not been told, less a usual step.
+  std::uint64_t steps_again = 0;  ///< Told before, and computed once more by all stages.
+  std::string text;               ///< "kill -9 of stage-1.2, forward, behind step 7".
+};
+
+/// That something was done, and when.
+struct strike {
+  seconds at{};
+  std::size_t lines = 0;   ///< That the run had written.
+  std::uint64_t told = 0;  ///< Steps.
+  moment met = moment::step;
+  std::vector<std::string> hit;  ///< Processes that are lost by it, or may be.
+};
+
+/// Whether a run has gone on after a fault, so far that the next may come.
+[[nodiscard]] bool is_settled(const scene& run, const fault& what, const strike& done);
+
+/// What became of the run, as far as it has told.
+[[nodiscard]] fault_outcome outcome_of(scene& run, const fault& what, const strike& done,
+                                       seconds usual_step);
+
+/// What a disturbed run, or all that it was started again as, leaves to compare.
+struct storm_end {
+  std::vector<std::string> told;  ///< Lines of JSON, without times.
+  std::size_t launches = 1;
+  std::filesystem::path weights;  ///< With the optimizer's state beside it.
+  std::filesystem::path kept;     ///< Checkpoints.
+};
+
+/// In what it differs from a calm run; nothing: in no bit.
+[[nodiscard]] std::vector<std::string> differences(const storm_end& end, const calm_run& calm);
+
+/// The file of the optimizer's state that is saved with these weights.
+[[nodiscard]] std::filesystem::path state_of(const std::filesystem::path& weights);
+
+/// A command line with more words at its end.
+[[nodiscard]] std::vector<std::string> with(std::vector<std::string> all,
+                                            const std::vector<std::string>& more);
+
+/// The steps of a storm's runs.
+inline constexpr std::uint64_t storm_steps = 48;
+
+}  // namespace troupe::chaos

@@ -1,0 +1,236 @@
+#include "tests/chaos/recovery/storm.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/chaos/recovery/striker.hpp"
+
+namespace troupe::chaos {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t most_launches = 12;
+constexpr seconds patience{30};
+const std::string ordered_exit = " exited with code " + std::to_string(code_of_exit);
+constexpr std::size_t disk_bytes = 64 << 20;
+constexpr std::size_t files_allowed = 6;  // more than after two faults
+
+/// What a process has open: "socket", "/memfd:ucx".
+std::map<std::string, std::size_t> files_of(pid_t process) {
+  std::error_code gone, unreadable;
+  std::map<std::string, std::size_t> files;
+  for (fs::directory_iterator each("/proc/" + std::to_string(process) + "/fd", gone), end;
+       !gone && each != end; each.increment(gone)) {
+    const auto target = fs::read_symlink(*each, unreadable).string();
+    ++files[target.substr(0, target.find_first_of("[0123456789"))];
+  }
+  return files;
+}
+
+std::size_t count_of(const std::map<std::string, std::size_t>& files) {
+  std::size_t count = 0;
+  for (const auto& each : files) count += each.second;
+  return count;
+}
+
+/// "socket: 4 more".
+std::string growth_of(const std::map<std::string, std::size_t>& before,
+                      const std::map<std::string, std::size_t>& after) {
+  std::string text;
+  for (const auto& [what, count] : after) {
+    const auto known = before.find(what);
+    const auto had = known == before.end() ? 0 : known->second;
+    if (count > had)
+      text += (text.empty() ? "" : ", ") + what + ": " + std::to_string(count - had) + " more";
+  }
+  return text;
+}
+
+bool may_end_the_run(const fault& what, moment met) {
+  const bool before_steps =
+      met == moment::starting || met == moment::joining || met == moment::building;
+  return what.whom == target::trainer || what.how == means::fail || before_steps;
+}
+
+/// One storm as it goes on, launch by launch.
+class storm {
+ public:
+  storm(const storm_subject& what, const std::vector<fault>& faults, const calm_run& calm,
+        seconds bound)
+      : what_(what), faults_(faults), calm_(calm), bound_(bound) {
+    for (const auto* each : {"marks", "disk"}) fs::create_directory(folder_ / each);
+    places_ = {.marks = folder_ / "marks", .disk = folder_ / "disk"};
+    if (small_disk::works()) places_.filled_up = &disk_.emplace(places_.disk, disk_bytes);
+    if (memory_group::work()) places_.group = &group_.emplace();
+  }
+
+  storm_outcome blow() {
+    for (std::size_t i = 0; i < most_launches && launch(); ++i) {
+    }
+    const auto wrong = differences(
+        {.told = told_, .launches = tries_, .weights = folder_ / "weights", .kept = places_.kept()},
+        calm_);
+    result_.complaints.insert(result_.complaints.end(), wrong.begin(), wrong.end());
+    return std::move(result_);
+  }
+
+ private:
+  /// Whether it is to be started again.
+  bool launch();
+  void disturb(scene& run);
+  void end_trainer(scene& run, const fault& what);
+  void count_files(scene& run);
+  void check_end(const outcome& ended, const run_folder& folder);
+  void complain(const std::string& text) { result_.complaints.push_back(text); }
+
+  const storm_subject& what_;
+  const std::vector<fault>& faults_;
+  const calm_run& calm_;
+  const seconds bound_;
+  const tests::scratch_folder folder_;
+  storm_places places_;
+  std::optional<small_disk> disk_;
+  std::optional<memory_group> group_;
+  storm_outcome result_;
+  std::size_t next_ = 0;   // of the faults
+  std::size_t tries_ = 0;  // launches
+  bool may_end_ = false;   // the last fault ends the run
+  std::set<std::string> hit_;
+  std::vector<std::string> told_;
+  std::map<pid_t, std::vector<std::map<std::string, std::size_t>>> files_;
+};
+
+bool storm::launch() {
+  const run_folder own;
+  const auto json = folder_ / ("told-" + std::to_string(tries_++));
+  auto environment = own.environment();
+  environment[marks_folder] = places_.marks;
+  for (const auto& each : fs::directory_iterator(places_.marks)) fs::remove(each);
+  scene run(
+      TROUPE_STORMY,
+      with(what_.arguments, {"--save", own.weights(), "--json", json, "--on-fault", "recover",
+                             "--checkpoint-dir", places_.kept(), "--checkpoint-every", "4",
+                             "--checkpoint-keep", "2", "--resume", "auto", "--join-timeout", "10"}),
+      std::move(environment), json);
+  hit_.clear();
+  files_.clear();
+  may_end_ = false;
+  disturb(run);
+  const auto ended = run.end(bound_);
+  result_.took += ended.took;
+  result_.log += ended.text();
+  for (const auto& each : run.told()) told_.push_back(each.text);
+  check_end(ended, own);
+  const bool in_order = ended.code == 0 && ended.signal == 0 && !ended.is_late;
+  if (in_order) {
+    for (const auto& [from, to] :
+         {std::pair(own.weights(), folder_ / "weights"),
+          std::pair(state_of(own.weights()), state_of(folder_ / "weights"))})
+      fs::copy_file(from, to, fs::copy_options::overwrite_existing);
+  }
+  return !in_order && may_end_;
+}
+
+void storm::disturb(scene& run) {
+  striker strikes(run, what_.stages, places_, storm_steps);
+  while (next_ < faults_.size() && !run.has_ended()) {
+    const auto& fault = faults_[next_++];
+    const bool too_late =
+        (fault.at == moment::starting || fault.at == moment::building) && run.steps_told() > 0;
+    const bool impossible = (fault.how == means::memory && places_.group == nullptr) ||
+                            (fault.whom == target::checkpoints && places_.filled_up == nullptr);
+    if (too_late || impossible) continue;
+    const auto done = strikes.perform(fault, patience);
+    if (!done) continue;
+    hit_.insert(done->hit.begin(), done->hit.end());
+    may_end_ = may_end_the_run(fault, done->met);
+    if (fault.whom == target::trainer) {
+      for (const auto& each : what_.stages) hit_.insert(run.name_now(each));
+      end_trainer(run, fault);
+    }
+    if (run.wait_for([&] { return is_settled(run, fault, *done); }, 2 * patience) ||
+        run.has_ended())
+      result_.faults.push_back(outcome_of(run, fault, *done, calm_.usual_step()));
+    else
+      complain("it did not go on after " + std::string(name_of(fault.how)) + " of " +
+               name_of(fault.whom) + ", " + name_of(done->met));
+    count_files(run);
+  }
+}
+
+/// One that is stopped is continued when its stages have given it up.
+void storm::end_trainer(scene& run, const fault& what) {
+  if (what.how != means::stop) return;
+  static_cast<void>(run.wait_for(
+      [&] {
+        return std::ranges::all_of(what_.stages,
+                                   [&](const auto& stage) { return run.process_of(stage) == 0; });
+      },
+      patience));
+  ::kill(run.program(), SIGCONT);
+}
+
+void storm::count_files(scene& run) {
+  if (run.has_ended()) return;
+  auto all = tests::children_of(run.program());
+  all.push_back(run.program());
+  for (const auto each : all)
+    if (auto files = files_of(each); !files.empty()) files_[each].push_back(std::move(files));
+}
+
+void storm::check_end(const outcome& ended, const run_folder& folder) {
+  const subject program{.name = what_.name,
+                        .program = "resnet_pipeline",  // whose words it says last
+                        .arguments = {},
+                        .processes = {},
+                        .tensors = 0};
+  for (const auto& each : complaints(program, ended, {SIGABRT, SIGKILL}))
+    if (!each.ends_with(ordered_exit)) complain(each);
+  const bool in_order = ended.code == 0 && ended.signal == 0;
+  if (!in_order && !may_end_)
+    complain("it ended with code " + std::to_string(ended.code) + ", signal " +
+             std::to_string(ended.signal) + ": " + ended.last_line());
+  for (const auto& [process, counts] : files_)
+    if (counts.size() > 2 && count_of(counts.back()) > count_of(counts[1]) + files_allowed)
+      complain("process " + std::to_string(process) + " has " +
+               std::to_string(count_of(counts.back())) + " open files, and had " +
+               std::to_string(count_of(counts[1])) +
+               " after two faults: " + growth_of(counts[1], counts.back()));
+  for (const auto& line : ended.log)
+    if (line.text.find("was computed again, and its loss is") != std::string::npos)
+      complain(line.text);
+  if (!in_order) return;
+  for (const auto& each : folder.left_behind())
+    if (each != state_of(folder.weights())) complain("it left " + each);
+  for (const auto& line : ended.log) {
+    const auto at = line.text.find(" exited with code ");
+    if (at == std::string::npos || line.text.ends_with(" code 0")) continue;
+    const auto begin = line.text.rfind(": ", at);
+    const auto name = line.text.substr(begin == std::string::npos ? 0 : begin + 2, at - begin - 2);
+    if (!hit_.contains(name)) complain("nothing was done to it: " + line.text);
+  }
+}
+
+}  // namespace
+
+storm_outcome raise_storm(const storm_subject& what, const std::vector<fault>& faults,
+                          const calm_run& calm, seconds bound) {
+  auto made = storm(what, faults, calm, bound).blow();
+  made.subject = what.name;
+  return made;
+}
+
+storm_outcome raise_storm(std::uint64_t seed, const storm_subject& what, calm_runs& calm,
+                          seconds bound) {
+  constexpr std::size_t faults_of_a_run = 6;
+  choices random(seed);
+  const auto faults = draw_faults(random, what.stages.size(), faults_of_a_run);
+  auto made = raise_storm(what, faults, calm.of(what), bound);
+  made.seed = seed;
+  return made;
+}
+
+}  // namespace troupe::chaos
