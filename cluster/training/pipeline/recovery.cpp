@@ -113,8 +113,7 @@ result<stage_recovery::point> stage_recovery::recover(const error& why, std::uin
                                                       std::uint64_t reached) {
   if (std::exchange(reached_, reached) < reached) in_vain_ = 0;
   auto from = try_once(why, without);
-  while (!from && from.error().code == errc::peer_lost && in_vain_ <= most_in_vain &&
-         is_another_lost())
+  while (!from && from.error().code == errc::peer_lost && is_another_lost())
     from = try_once(from.error(), without);
   return from;
 }
@@ -132,9 +131,10 @@ result<stage_recovery::point> stage_recovery::try_once(const error& why, std::ui
   lost_ = group_.lost(until_known);
   if (lost_.empty()) return tl::unexpected(why);
   const auto told = group_.explain(why, until_explained);
-  if (++in_vain_ > most_in_vain)
-    return fail(errc::handler_failed, told.text + "; the run was lost " + std::to_string(in_vain_) +
-                                          " times behind step " + std::to_string(reached_));
+  if (in_vain_ == most_in_vain)
+    return fail(errc::handler_failed, told.text + "; the run was lost " +
+                                          std::to_string(in_vain_ + 1) + " times behind step " +
+                                          std::to_string(reached_));
   log::warning(told.text + (lost_.size() == 1
                                 ? "; it is replaced"
                                 : "; " + std::to_string(lost_.size()) + " stages are replaced"));
@@ -143,6 +143,7 @@ result<stage_recovery::point> stage_recovery::try_once(const error& why, std::ui
   auto found = newest();
   if (!found) return tl::unexpected(found.error());
   const auto from = found->value_or(point{without});
+  ++in_vain_;  // not before: that others are lost as well is often found out one by one
   if (auto replaced = group_.replace(std::exchange(lost_, {})); !replaced)
     return tl::unexpected(replaced.error());
   for (std::size_t place = 0; place < keepers_.size(); ++place)

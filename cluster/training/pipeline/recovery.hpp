@@ -41,7 +41,7 @@ class stage_recovery {
   /// is kept of all stages, that is `without`: a step that the run can go back to by itself. The
   /// stages of before have been told to end on all nodes. `reached`: the last step that was ever
   /// done. Errors: `why`, where no node was lost; those of replacing a node; handler_failed when
-  /// nodes were lost more than `most_in_vain` times and `reached` has stayed the same.
+  /// nodes were replaced `most_in_vain` times and `reached` has stayed the same.
   [[nodiscard]] result<point> recover(const error& why, std::uint64_t without,
                                       std::uint64_t reached);
   static constexpr int most_in_vain = 3;

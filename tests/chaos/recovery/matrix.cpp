@@ -86,7 +86,9 @@ std::string matrix_of(const std::vector<storm_outcome>& all) {
       moments[each.met].add(each, is_bad);
       sum.add(each, is_bad);
     }
-  std::string text = head_of("fault");
+  std::string text = std::to_string(sum.count) + " faults in " + std::to_string(all.size()) +
+                     " runs, of the seeds " + std::to_string(all.front().seed) + " to " +
+                     std::to_string(all.back().seed) + ":\n\n" + head_of("fault");
   for (auto& [what, each] : rows) text += line_of(name_of_row(what.first, what.second), each);
   text += line_of("all", sum) + "\n" + head_of("moment");
   for (auto& [at, each] : moments) text += line_of(name_of(at), each);

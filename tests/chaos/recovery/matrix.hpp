@@ -7,8 +7,8 @@
 
 namespace troupe::chaos {
 
-/// What became of faults, as tables in Markdown: a row for each target and means, and one for each
-/// moment.
+/// What became of the faults of one storm at least, as tables in Markdown: a row for each target
+/// and means, and one for each moment.
 [[nodiscard]] std::string matrix_of(const std::vector<storm_outcome>& all);
 
 /// Rows of the matrix that no fault has met: "exit of last stage".

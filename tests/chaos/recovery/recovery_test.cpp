@@ -124,6 +124,7 @@ TEST_CASE("Whatever of a run is lost at whatever moment, it goes on to the bits 
   if (wanted == 0) SKIP("a campaign: ./dev chaos recovery");
   const auto seed = number_of("TROUPE_SEED", 1);
   const auto only = text_of("TROUPE_STORM");
+  const auto docs = text_of("TROUPE_CHAOS_DOCS");
   const auto names = subject_names();
   chaos::calm_runs calm(bound);
   std::vector<chaos::storm_outcome> all;
@@ -135,6 +136,8 @@ TEST_CASE("Whatever of a run is lost at whatever moment, it goes on to the bits 
     tell(all.back());
     faults += std::max<std::size_t>(all.back().faults.size(), 1);
     if (!all.back().complaints.empty()) ++bad;
+    // Each time, so that a campaign that is cut short leaves what it has seen.
+    if (!docs.empty()) chaos::write_into(docs, chaos::matrix_of(all));
   }
   const auto matrix = chaos::matrix_of(all);
   std::printf("\n%s\nnot met: %s; %s\n", matrix.c_str(), joined(chaos::rows_not_met(all)).c_str(),
@@ -147,6 +150,4 @@ TEST_CASE("Whatever of a run is lost at whatever moment, it goes on to the bits 
     CHECK(joined(chaos::rows_not_met(all)) == "");
     CHECK(joined(chaos::moments_not_met(all)) == "");
   }
-  if (const auto file = text_of("TROUPE_CHAOS_DOCS"); !file.empty() && bad == 0)
-    chaos::write_into(file, matrix);
 }

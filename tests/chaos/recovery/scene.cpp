@@ -65,6 +65,11 @@ bool scene::has_ended() {
   return shared_->ended.has_value();
 }
 
+bool scene::has_ended_well() {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->ended && shared_->ended->ok();
+}
+
 std::pair<pid_t, std::string> scene::find(const std::string& stage) const {
   std::pair<pid_t, std::string> found;
   std::error_code gone;

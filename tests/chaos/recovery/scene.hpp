@@ -41,6 +41,8 @@ class scene {
   /// Of a moment of the steady clock, in nanoseconds.
   [[nodiscard]] seconds at(std::uint64_t steady_ns) const;
   [[nodiscard]] bool has_ended();
+  /// With code 0.
+  [[nodiscard]] bool has_ended_well();
   [[nodiscard]] pid_t program() const { return program_; }
   /// The process that has a stage now, "stage-1" or "stage-1.2"; 0: there is none.
   [[nodiscard]] pid_t process_of(const std::string& stage) const;

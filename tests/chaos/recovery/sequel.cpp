@@ -3,6 +3,7 @@
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 
 #include "cluster/checkpoints/checkpoint_folder.hpp"
@@ -151,13 +152,31 @@ const calm_run& calm_runs::of(const storm_subject& what) {
   return *made;
 }
 
+namespace {
+
+/// When the run said last that it goes on, after a fault; none: it has not.
+std::optional<seconds> went_on_at(const scene& run, const strike& done) {
+  std::optional<seconds> found;
+  for (auto i = done.lines; i < run.log().size(); ++i)
+    if (run.log()[i].text.find(goes_on) != std::string::npos) found = run.log()[i].at;
+  return found;
+}
+
+/// The first step that was told after `from`; null: none.
+const told_line* first_step_after(const scene& run, seconds from) {
+  for (const auto& each : run.told())
+    if (!each.is_evaluation && each.at > from) return &each;
+  return nullptr;
+}
+
+}  // namespace
+
 bool is_settled(const scene& run, const fault& what, const strike& done) {
-  const bool is_on_its_way = run.count_of(goes_on, done.lines) > 0;
-  const auto told = run.steps_told();
-  if (is_on_its_way) return told > done.told;
+  if (const auto went_on = went_on_at(run, done)) return first_step_after(run, *went_on) != nullptr;
   const bool is_replaced = run.count_of(" replaced", done.lines) > 0;
   const bool may_be_unnoticed = what.how == means::pause || what.whom == target::checkpoints;
-  return may_be_unnoticed && !is_replaced && told >= std::min(done.told + 4, storm_steps);
+  return may_be_unnoticed && !is_replaced &&
+         run.steps_told() >= std::min(done.told + 4, storm_steps);
 }
 
 fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seconds usual_step) {
@@ -169,7 +188,8 @@ fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seco
   made.text = std::string(name_of(what.how)) + " of " + name_of(what.whom) +
               (hit.empty() ? "" : " (" + hit + ")") + ", " + name_of(done.met) + ", behind step " +
               std::to_string(done.told);
-  made.after = run.has_ended()                    ? sequel::ended
+  const bool is_lost = run.has_ended() && !run.has_ended_well();
+  made.after = is_lost                            ? sequel::ended
                : what.whom == target::checkpoints ? sequel::warned
                                                   : sequel::unnoticed;
   std::uint64_t from = 0;
@@ -186,17 +206,17 @@ fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seco
     if (made.after == sequel::unnoticed || made.after == sequel::ended)
       made.after = sequel::versions;
   }
-  for (const auto& each : run.told()) {
-    if (each.is_evaluation) continue;
-    if (each.at <= done.at + made.noticed)
-      made.steps_again = each.step > from ? each.step - from : 0;
-    if (each.step <= done.told) continue;
-    made.added = std::max(seconds(0), each.at - done.at - usual_step);
-    break;
+  const auto went_on = went_on_at(run, done);
+  if (!went_on) return made;
+  std::uint64_t before = 0;
+  for (const auto& each : run.told())
+    if (!each.is_evaluation && each.at <= *went_on) before = each.step;
+  made.steps_again = before > from ? before - from : 0;
+  if (const auto* const next = first_step_after(run, *went_on)) {
+    // What was under way, and was told after the fault, has not been delayed by it.
+    const auto in_time = static_cast<double>(before > done.told ? before - done.told : 0);
+    made.added = std::max(seconds(0), next->at - done.at - (1 + in_time) * usual_step);
   }
-  const bool is_again = made.after != sequel::unnoticed && made.after != sequel::warned &&
-                        made.after != sequel::ended;
-  if (!is_again) made.steps_again = 0;
   return made;
 }
 

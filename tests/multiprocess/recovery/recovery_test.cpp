@@ -67,7 +67,7 @@ pid_t process_of(pid_t program, const std::string& stage) {
 struct fault {
   std::string stage;
   int signal = SIGKILL;
-  std::string with = {};  ///< Another stage that gets it too.
+  words with = {};  ///< Other stages that get it too.
   std::function<void()> before = {};
 };
 
@@ -89,8 +89,9 @@ class saboteur {
             while (!over_ && (program_ == 0 || steps_in(json).size() < lines))
               std::this_thread::sleep_for(std::chrono::milliseconds(2));
             if (what.before) what.before();
-            const bool sent = send(what.signal, what.stage);
-            if (sent && (what.with.empty() || send(what.signal, what.with))) ++done_;
+            bool sent = send(what.signal, what.stage);
+            for (const auto& other : what.with) sent = send(what.signal, other) && sent;
+            if (sent) ++done_;
           }
         }) {}
   saboteur(const saboteur&) = delete;
@@ -182,9 +183,14 @@ TEST_CASE("A run goes on however often it loses a stage, if it comes forward in 
 
 TEST_CASE("A run that goes back to one checkpoint again and again comes forward all the same") {
   const scratch_folder folder;
-  const fault both{.stage = "stage-0", .with = "stage-1"};
+  const fault both{.stage = "stage-0", .with = {"stage-1"}};
   check_run(training({"--stages", "3"}), {{5, both}, {6, both}, {7, both}, {8, both}, {9, both}},
             {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "100"});
+}
+
+TEST_CASE("All of many stages are lost at once, found out one by one, and replaced") {
+  check_run(training({"--stages", "5"}),
+            {{5, {.stage = "stage-4", .with = {"stage-2", "stage-0", "stage-3", "stage-1"}}}});
 }
 
 TEST_CASE("A stage that is stopped is replaced like one that is dead") {
@@ -194,12 +200,12 @@ TEST_CASE("A stage that is stopped is replaced like one that is dead") {
 }
 
 TEST_CASE("Stages that are lost together are replaced together, where they are no neighbours") {
-  check_run(training({"--stages", "4"}), {{5, {.stage = "stage-0", .with = "stage-2"}}});
+  check_run(training({"--stages", "4"}), {{5, {.stage = "stage-0", .with = {"stage-2"}}}});
 }
 
 TEST_CASE("A stage that is lost while it takes its place is replaced again") {
   const auto outcome =
-      check_run(training({"--stages", "2"}), {{5, {.stage = "stage-1", .with = "stage-1.2"}}});
+      check_run(training({"--stages", "2"}), {{5, {.stage = "stage-1", .with = {"stage-1.2"}}}});
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1.3"));
 }
 
@@ -265,14 +271,14 @@ TEST_CASE("Dropout and tied weights survive the loss of a stage") {
 
 TEST_CASE("Stages that are lost with all versions of them go back to where the run began") {
   const auto outcome = check_run(training({"--stages", "2", "--loss-scale", "dynamic"}),
-                                 {{5, {.stage = "stage-0", .with = "stage-1"}}});
+                                 {{5, {.stage = "stage-0", .with = {"stage-1"}}}});
   CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to where it began"));
 }
 
 TEST_CASE("Stages that are lost with all versions of them go back to the run's last checkpoint") {
   const scratch_folder folder;
   const auto outcome = check_run(training({"--stages", "2", "--loss-scale", "dynamic"}),
-                                 {{7, {.stage = "stage-0", .with = "stage-1"}}},
+                                 {{7, {.stage = "stage-0", .with = {"stage-1"}}}},
                                  {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "2"});
   CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to its checkpoint of step "));
 }
@@ -285,7 +291,7 @@ TEST_CASE(
       if (each.path().extension() == ".safetensors") fs::resize_file(each.path(), 100'000);
   };
   const auto outcome = check_run(training({"--stages", "2"}),
-                                 {{7, {.stage = "stage-0", .with = "stage-1", .before = damage}}},
+                                 {{7, {.stage = "stage-0", .with = {"stage-1"}, .before = damage}}},
                                  {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "4"});
   CHECK_THAT(outcome.err, ContainsSubstring("the run cannot go back to its last checkpoint") &&
                               ContainsSubstring("the run goes back to where it began"));
