@@ -1,6 +1,7 @@
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -148,15 +149,22 @@ fs::path checkpoint_folder::path_of(std::uint64_t step) const {
   return folder_ / name.data();
 }
 
-result<void> checkpoint_folder::prepare() const {
+result<descriptor> checkpoint_folder::prepare() const {
   std::error_code why;
   fs::create_directories(folder_, why);
   if (why) return failed(folder_, "no folder can be made there", why);
+  descriptor taken(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // A system that knows no such locks refuses none.
+  if (taken && ::flock(taken.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return fail(errc::io_failed, folder_.string() +
+                                     " is where another run writes its checkpoints just now: end "
+                                     "that one, or name another folder");
   const auto names = names_in(folder_);
   if (!names) return fail(errc::io_failed, names.error().text);
   for (const auto& name : *names)
     if (name.starts_with(half_written)) fs::remove_all(folder_ / name, why);
-  return try_to_write(folder_);
+  if (auto fine = try_to_write(folder_); !fine) return tl::unexpected(fine.error());
+  return taken;
 }
 
 std::optional<std::uint64_t> checkpoint_folder::free_bytes() const {
@@ -292,6 +300,12 @@ result<std::vector<fs::path>> checkpoints_at(const fs::path& path) {
 result<whole_checkpoint> read_whole(const fs::path& folder) {
   auto manifest = read_manifest(folder / checkpoint_folder::manifest_name);
   if (!manifest) return tl::unexpected(manifest.error());
+  const auto own = (folder / "").parent_path().filename().string();
+  if (const auto named = step_in(own); named && *named != manifest->step)
+    return fail(errc::bad_data, (folder / checkpoint_folder::manifest_name).string() +
+                                    " is of step " + std::to_string(manifest->step) +
+                                    ", and not of the step that its folder is named after: give "
+                                    "the folder its own name back");
   const auto faults = find_faults(folder, *manifest, check_depth::checksums);
   if (!faults.empty()) return fail(errc::bad_data, faults.front().text());
   return whole_checkpoint{folder, std::move(*manifest)};

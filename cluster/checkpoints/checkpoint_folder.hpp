@@ -11,6 +11,7 @@
 #include "cluster/checkpoints/checkpoint_manifest.hpp"
 #include "engine/state/tensor_stream.hpp"
 #include "messages/base/error.hpp"
+#include "messages/descriptor.hpp"
 
 namespace troupe::cluster {
 
@@ -33,8 +34,9 @@ class checkpoint_folder {
   explicit checkpoint_folder(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   /// Makes the folder where there is none, writes some bytes there and takes them away, and removes
-  /// half-written checkpoints. Errors: io_failed with the system's reason.
-  [[nodiscard]] result<void> prepare() const;
+  /// half-written checkpoints. No other process can do so while the descriptor lives that it gives.
+  /// Errors: io_failed with the system's reason, or where another process has the folder.
+  [[nodiscard]] result<descriptor> prepare() const;
 
   /// Room that is left on its disk; none: the system does not say.
   [[nodiscard]] std::optional<std::uint64_t> free_bytes() const;

@@ -1,8 +1,10 @@
 #include "cluster/checkpoints/checkpoint_manifest.hpp"
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
+#include "cluster/launch/file_digest.hpp"
 #include "engine/state/mapped_file.hpp"
 
 namespace troupe::cluster {
@@ -26,6 +28,17 @@ checkpoint_manifest::file to_file(const json& from) {
   return made;
 }
 
+constexpr const char* checksum_name = "checksum";
+
+/// Of all that a manifest says, whatever the order and the spaces that it is written with.
+std::string checksum_of(json manifest) {
+  manifest.erase(checksum_name);
+  const auto text = manifest.dump();
+  running_digest digest(32);
+  digest.add(std::as_bytes(std::span(text)));
+  return digest.digits();
+}
+
 tl::unexpected<error> bad(std::string text) {
   return fail(errc::bad_data, std::move(text));
 }
@@ -35,12 +48,12 @@ tl::unexpected<error> bad(std::string text) {
 std::string to_text(const checkpoint_manifest& manifest) {
   json files = json::object();
   for (const auto& [name, file] : manifest.files) files[name] = to_json(file);
-  return json{{"troupe_checkpoint", format},
-              {"step", manifest.step},
-              {"settings", manifest.settings},
-              {"files", std::move(files)}}
-             .dump(2) +
-         "\n";
+  json made{{"troupe_checkpoint", format},
+            {"step", manifest.step},
+            {"settings", manifest.settings},
+            {"files", std::move(files)}};
+  made[checksum_name] = checksum_of(made);
+  return made.dump(2) + "\n";
 }
 
 result<checkpoint_manifest> parse_manifest(std::string_view text) try {
@@ -49,6 +62,8 @@ result<checkpoint_manifest> parse_manifest(std::string_view text) try {
     return bad("is of another Troupe: its format is number " + std::to_string(version) +
                ", and this program knows number " + std::to_string(format) +
                "; take the Troupe that wrote it");
+  if (parsed.contains(checksum_name) && parsed.at(checksum_name) != checksum_of(parsed))
+    return bad("is not as its checkpoint wrote it: its own checksum differs");
   checkpoint_manifest out;
   out.step = parsed.at("step").get<std::uint64_t>();
   out.settings = parsed.at("settings").get<std::map<std::string, std::string>>();

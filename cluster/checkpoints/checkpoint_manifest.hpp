@@ -33,8 +33,9 @@ inline constexpr std::string_view checkpoint_weights_name = "weights.safetensors
 /// The text of a manifest.json.
 [[nodiscard]] std::string to_text(const checkpoint_manifest& manifest);
 
-/// The opposite. Tables and members that it does not know are passed over. Errors: bad_data, also
-/// for a newer format, as what follows the file's name in a sentence.
+/// The opposite. Tables and members that it does not know are passed over; only an older Troupe
+/// wrote no checksum of the manifest itself. Errors: bad_data, also for a newer format, as what
+/// follows the file's name in a sentence.
 [[nodiscard]] result<checkpoint_manifest> parse_manifest(std::string_view text);
 
 /// Errors: bad_data naming the file.

@@ -98,7 +98,7 @@ class process_launcher final : public node_launcher {
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
 
   result<void> start(const std::string& name, const std::string& trainer) override {
-    if (auto room = allow_open_files(own_files + ++started_ * files_a_node); !room) return room;
+    if (auto room = allow_open_files(own_files + ++there_ * files_a_node); !room) return room;
     const auto secret = secret_pipe(link_.secret);
     if (!secret) return tl::unexpected(secret.error());
     child_spec child{
@@ -119,6 +119,7 @@ class process_launcher final : public node_launcher {
     group_.kill(lost);
     if (!ends_->forgive(lost, actors::usual_deadlines.end))
       return fail(errc::io_failed, lost + " was killed, and has not ended");
+    --there_;
     return start(by, trainer);
   }
 
@@ -140,7 +141,7 @@ class process_launcher final : public node_launcher {
  private:
   process_link link_;
   bool verbose_;
-  std::uint64_t started_ = 0;
+  std::uint64_t there_ = 0;  // nodes that are not lost
   std::shared_ptr<ends> ends_;
   process_group group_;
 };

@@ -107,7 +107,7 @@ result<void> take_complete(prepared_run& run, const trainer_config& config,
 
 /// Opens the checkpoint that the run goes on from, if there is one, or else what --init names.
 result<void> read_beginning(prepared_run& run, const trainer_config& config) {
-  const auto resumed = find_resumed(config);
+  const auto resumed = find_resumed(config, run.model.options);
   if (!resumed) return tl::unexpected(resumed.error());
   if (!*resumed) {
     if (!config.checkpoint.resume.empty())

@@ -372,7 +372,11 @@ result<void> train_to_end(run_parts& parts, start_point from) {
     if (done || !parts.recovery || done.error().code != errc::peer_lost) {
       tell_end(parts);
       if (!done || parts.control.stop.wanted()) return done;
-      return show(parts.program, parts.config, *stages, *parts.report);
+      const auto shown = show(parts.program, parts.config, *stages, *parts.report);
+      if (shown || shown.error().code != errc::peer_lost) return shown;
+      // The run is done and saved: a stage that is lost now does not undo that.
+      log::warning(parts.group.explain(shown.error()).text + "; no sample is shown");
+      return done;
     }
     auto found = recover(parts, done.error(), stages, std::move(from));
     if (!found) {
@@ -407,7 +411,8 @@ result<void> drive(node_group& group, const application& program, const trainer_
   if (!report) return tl::unexpected(report.error());
   if (run.predicted && config.observe.progress)
     (*report)->print(engine::to_lines(*run.predicted, run.layer_names));
-  auto keeper = checkpoint_keeper::open(config, run.steps_before, checkpoint_keeper::clock::now());
+  auto keeper = checkpoint_keeper::open(config, run.model.options, run.steps_before,
+                                        checkpoint_keeper::clock::now());
   if (!keeper) return tl::unexpected(keeper.error());
   keeper->warn_of_little_room(bytes_of(run.layers));
   if (run.steps_before > 0)

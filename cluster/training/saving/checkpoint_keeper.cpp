@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -38,6 +39,11 @@ result<std::optional<whole_checkpoint>> found_by(const checkpoint_config& config
   const char* const end = which.data() + which.size();
   const auto [stop, status] = std::from_chars(which.data(), end, step);
   const bool is_step = stop == end && status == std::errc();
+  std::error_code why;
+  if (!is_step && !std::filesystem::exists(which, why))
+    return fail(errc::bad_config, "checkpoint.resume: there is no " + which +
+                                      "; allowed: latest, auto, the number of a step, and the "
+                                      "folder of a checkpoint");
   auto found = is_step ? folder.of_step(step) : read_whole(which);
   if (found && is_step) warn_of_later(folder, step);
   return std::move(found).map(
@@ -66,22 +72,27 @@ result<void> finished(const checkpoint_folder& folder, const checkpoint_folder::
 
 }  // namespace
 
-std::map<std::string, std::string> settings_of_steps(const trainer_config& config) {
-  return {{"model.name", config.model.name},
-          {"data.source", config.data.source},
-          {"data.image_size", std::to_string(config.data.image_size)},
-          {"data.shuffle", config.data.shuffle ? "true" : "false"},
-          {"train.accumulate", std::to_string(config.train.accumulate)},
-          {"train.batch_size", std::to_string(config.train.batch_size)},
-          {"train.logical_replicas", std::to_string(logical_replicas_of(config))},
-          {"train.seed", std::to_string(config.train.seed)},
-          {"optimizer.name", config.optimizer.name}};
+std::map<std::string, std::string> settings_of_steps(
+    const trainer_config& config, const std::map<std::string, double>& model_options) {
+  std::map<std::string, std::string> all{
+      {"model.name", config.model.name},
+      {"data.source", config.data.source},
+      {"data.image_size", std::to_string(config.data.image_size)},
+      {"data.shuffle", config.data.shuffle ? "true" : "false"},
+      {"train.accumulate", std::to_string(config.train.accumulate)},
+      {"train.batch_size", std::to_string(config.train.batch_size)},
+      {"train.logical_replicas", std::to_string(logical_replicas_of(config))},
+      {"train.seed", std::to_string(config.train.seed)},
+      {"optimizer.name", config.optimizer.name}};
+  for (const auto& [name, value] : model_options) all["model." + name] = format("%.17g", value);
+  return all;
 }
 
-result<std::optional<whole_checkpoint>> find_resumed(const trainer_config& config) {
+result<std::optional<whole_checkpoint>> find_resumed(
+    const trainer_config& config, const std::map<std::string, double>& model_options) {
   auto found = found_by(config.checkpoint);
   if (!found || !*found) return found;
-  const auto own = settings_of_steps(config);
+  const auto own = settings_of_steps(config, model_options);
   for (const auto& [name, value] : (*found)->manifest.settings) {
     const auto ours = own.find(name);
     if (ours == own.end() || ours->second == value) continue;
@@ -95,20 +106,24 @@ result<std::optional<whole_checkpoint>> find_resumed(const trainer_config& confi
   return found;
 }
 
-checkpoint_keeper::checkpoint_keeper(const trainer_config& config, std::uint64_t steps,
-                                     clock::time_point now)
+checkpoint_keeper::checkpoint_keeper(const trainer_config& config,
+                                     const std::map<std::string, double>& model_options,
+                                     std::uint64_t steps, clock::time_point now)
     : config_(&config),
+      settings_(settings_of_steps(config, model_options)),
       folder_(config.checkpoint.dir),
       period_(period_of(config.checkpoint).value_or(checkpoint_period())),
       last_step_(steps),
       last_time_(now) {}
 
-result<checkpoint_keeper> checkpoint_keeper::open(const trainer_config& config, std::uint64_t steps,
-                                                  clock::time_point now) {
-  checkpoint_keeper made(config, steps, now);
+result<checkpoint_keeper> checkpoint_keeper::open(
+    const trainer_config& config, const std::map<std::string, double>& model_options,
+    std::uint64_t steps, clock::time_point now) {
+  checkpoint_keeper made(config, model_options, steps, now);
   if (config.checkpoint.dir.empty()) return made;
-  if (auto fine = made.folder_.prepare(); !fine)
-    return fail(fine.error().code, "checkpoint.dir: " + fine.error().text);
+  auto taken = made.folder_.prepare();
+  if (!taken) return fail(taken.error().code, "checkpoint.dir: " + taken.error().text);
+  made.taken_ = std::move(*taken);
   return made;
 }
 
@@ -161,7 +176,7 @@ result<void> checkpoint_keeper::write(std::uint64_t steps, bool is_asked, const 
   if (steps == last_step_) return {};
   const auto weights = parts.weights();
   if (!weights) return tl::unexpected(weights.error());
-  auto files = folder_.collect(steps, settings_of_steps(*config_), {*weights, parts.state});
+  auto files = folder_.collect(steps, settings_, {*weights, parts.state});
   last_time_ = clock::now();
   if (!files && files.error().code != errc::io_failed) return tl::unexpected(files.error());
   if (!files) {

@@ -12,17 +12,21 @@
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "messages/base/error.hpp"
+#include "messages/descriptor.hpp"
 
 namespace troupe::cluster {
 
 /// Settings that decide, with a checkpoint, what the steps after it are to the bit, and that a run
-/// may not change therefore: which samples come when, and what is drawn.
-[[nodiscard]] std::map<std::string, std::string> settings_of_steps(const trainer_config& config);
+/// may not change therefore: which samples come when, what is drawn, and the model with its own
+/// options.
+[[nodiscard]] std::map<std::string, std::string> settings_of_steps(
+    const trainer_config& config, const std::map<std::string, double>& model_options);
 
 /// The checkpoint that the run is to go on from; none: --resume names none, or "latest" where there
 /// is none yet, or "auto" where none is whole. Warns of what is passed over. Errors: bad_data, and
 /// bad_config naming a setting that is another one than the checkpoint's.
-[[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(const trainer_config& config);
+[[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(
+    const trainer_config& config, const std::map<std::string, double>& model_options);
 
 /// Writes a run's checkpoints when they are due. Does nothing where [checkpoint] names no folder.
 /// Used by one thread; its destructor waits for what is under way.
@@ -31,9 +35,10 @@ class checkpoint_keeper {
   using clock = std::chrono::steady_clock;
 
   /// `config` outlives it. `steps`: that are in what the run begins with. Errors: io_failed, where
-  /// no checkpoint can be written.
-  [[nodiscard]] static result<checkpoint_keeper> open(const trainer_config& config,
-                                                      std::uint64_t steps, clock::time_point now);
+  /// no checkpoint can be written, or another run has the folder.
+  [[nodiscard]] static result<checkpoint_keeper> open(
+      const trainer_config& config, const std::map<std::string, double>& model_options,
+      std::uint64_t steps, clock::time_point now);
 
   /// Whether [checkpoint] names a folder.
   [[nodiscard]] bool are_kept() const { return !config_->checkpoint.dir.empty(); }
@@ -72,7 +77,9 @@ class checkpoint_keeper {
                                         const printer& print);
 
  private:
-  checkpoint_keeper(const trainer_config& config, std::uint64_t steps, clock::time_point now);
+  checkpoint_keeper(const trainer_config& config,
+                    const std::map<std::string, double>& model_options, std::uint64_t steps,
+                    clock::time_point now);
 
   /// What another thread makes a checkpoint of.
   struct under_way {
@@ -84,7 +91,9 @@ class checkpoint_keeper {
   void warn(std::uint64_t step, const error& why, const printer& print) const;
 
   const trainer_config* config_;
+  std::map<std::string, std::string> settings_;
   checkpoint_folder folder_;
+  descriptor taken_;  // nobody else writes there
   checkpoint_period period_;
   std::uint64_t last_step_;
   clock::time_point last_time_;

@@ -11,6 +11,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -78,6 +79,7 @@ std::vector<checkpoint_fault> faults_in(const fs::path& folder, check_depth dept
 void make_older(const fs::path& checkpoint) {
   auto manifest = nlohmann::json::parse(bytes_of(checkpoint / "manifest.json"));
   for (auto& [name, file] : manifest.at("files").items()) file.erase("tensors");
+  manifest.erase("checksum");
   put(checkpoint / "manifest.json", manifest.dump());
 }
 
@@ -93,9 +95,59 @@ TEST_CASE("a manifest is read as it was written, with and without checksums of t
   REQUIRE(read);
   CHECK(*read == manifest);
   auto more = nlohmann::json::parse(to_text(manifest));
+  more.erase("checksum");
   more["added_later"] = {1, 2};
   more["files"]["weights.safetensors"]["added_later"] = "x";
   CHECK(parse_manifest(more.dump()).value() == manifest);
+}
+
+TEST_CASE("a manifest with another step, setting or file than it was written with is refused") {
+  const auto text = to_text({.step = 40,
+                             .settings = {{"train.seed", "1"}},
+                             .files = {{"weights.safetensors", {12, "ab", {}}},
+                                       {"weights.state.safetensors", {3, "cd", {}}}}});
+  const auto differs = [&](const std::function<void(nlohmann::json&)>& change) {
+    auto other = nlohmann::json::parse(text);
+    change(other);
+    const auto read = parse_manifest(other.dump());
+    REQUIRE_FALSE(read);
+    CHECK(read.error().code == errc::bad_data);
+    CHECK_THAT(read.error().text, ContainsSubstring("its own checksum differs"));
+  };
+  differs([](auto& all) { all["step"] = 41; });
+  differs([](auto& all) { all["settings"]["train.seed"] = "2"; });
+  differs([](auto& all) { all["settings"].erase("train.seed"); });
+  differs([](auto& all) { all["files"].erase("weights.state.safetensors"); });
+  differs([](auto& all) { all["checksum"] = 7; });
+  CHECK(parse_manifest(nlohmann::json::parse(text).dump()));  // written with other spaces
+}
+
+TEST_CASE(
+    "a checkpoint under another step's name is refused, and one under a name of yours is not") {
+  const scratch_folder folder;
+  const auto checkpoint = write(folder.path(), 4);
+  const auto other = folder.path() / "step-000030", own = folder.path() / "the-good-one";
+  std::filesystem::rename(checkpoint, other);
+  for (const auto& path : {other, other / ""}) {
+    const auto read = read_whole(path);
+    REQUIRE_FALSE(read);
+    CHECK_THAT(read.error().text, ContainsSubstring("manifest.json is of step 4, and not of the"));
+  }
+  std::filesystem::rename(other, own);
+  CHECK(read_whole(own));
+}
+
+TEST_CASE("one process at a time writes checkpoints into a folder") {
+  const scratch_folder folder;
+  const checkpoint_folder all(folder.path());
+  {
+    const auto first = all.prepare();
+    REQUIRE(first);
+    const auto second = all.prepare();
+    REQUIRE_FALSE(second);
+    CHECK_THAT(second.error().text, ContainsSubstring("another run writes its checkpoints"));
+  }
+  CHECK(all.prepare());
 }
 
 TEST_CASE("what is no manifest of ours is refused by what is wrong with it") {

@@ -43,7 +43,7 @@ TEST_CASE("a share is shown for a second, and forgotten then") {
 TEST_CASE("a link that showed a share forgets it though nobody else comes") {
   link_options options;
   link_counters counters;
-  const auto made = engine::make(options, {}, counters, nullptr,
+  const auto made = engine::make(options, std::nullopt, {}, counters, nullptr,
                                  std::make_shared<return_desk>([](peer_id, std::uint64_t) {}));
   REQUIRE(made);
   engine& listening = **made;
