@@ -5,14 +5,18 @@
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mkldnn_convolution.h>
+#include <c10/util/BFloat16.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "engine/autograd/weight_gradients.hpp"
+#include "engine/kernels/weight_gradient.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -78,6 +82,47 @@ at::Tensor backward_of(gradient_of which, const at::Tensor& gradient, const at::
   return to_input ? input_gradient : weight_gradient;
 }
 
+/// Where Troupe's own kernel takes a weight's gradient: its convolution.
+std::optional<kernels::convolution_shape> own_shape(const at::Tensor& input,
+                                                    const at::Tensor& weight, const sides& how) {
+  const auto last = at::MemoryFormat::ChannelsLast;
+  const auto type = input.scalar_type();
+  const bool fits = input.is_cpu() && (type == at::kFloat || type == at::kBFloat16) &&
+                    weight.scalar_type() == at::kFloat && input.suggest_memory_format() == last &&
+                    input.is_contiguous(last) && input.numel() > 0 && how.groups == 1 &&
+                    how.dilation[0] == 1;
+  if (!fits) return std::nullopt;
+  const kernels::convolution_shape shape{input.size(0),  input.size(1),  input.size(2),
+                                         input.size(3),  weight.size(0), weight.size(2),
+                                         weight.size(3), how.stride[0],  how.padding[0]};
+  static const auto best = kernels::best_instructions();
+  const bool wins = type == at::kFloat ? kernels::outruns_onednn<float>(best, shape)
+                                       : kernels::outruns_onednn<c10::BFloat16>(best, shape);
+  return wins ? std::optional(shape) : std::nullopt;
+}
+
+template <class T>
+at::Tensor own_weight_gradient(const at::Tensor& gradient, const at::Tensor& input,
+                               const at::Tensor& weight, const kernels::convolution_shape& shape) {
+  const auto last = at::MemoryFormat::ChannelsLast;
+  const auto given = gradient.contiguous(last);
+  auto made = at::empty(weight.sizes(), weight.options().requires_grad(false), last);
+  kernels::weight_gradient(kernels::best_instructions(), shape, input.const_data_ptr<T>(),
+                           given.const_data_ptr<T>(), made.mutable_data_ptr<float>());
+  return made;
+}
+
+/// In the type of the weight; `cast` is the weight in that of the input.
+at::Tensor weight_gradient_of(const at::Tensor& gradient, const at::Tensor& input,
+                              const at::Tensor& weight, const at::Tensor& cast, const sides& how) {
+  const auto shape = own_shape(input, weight, how);
+  if (!shape)
+    return backward_of(gradient_of::weight, gradient, input, cast, how).to(weight.scalar_type());
+  return input.scalar_type() == at::kFloat
+             ? own_weight_gradient<float>(gradient, input, weight, *shape)
+             : own_weight_gradient<c10::BFloat16>(gradient, input, weight, *shape);
+}
+
 /// The weight is the parameter itself, cast inside: its gradient is one task, cast included.
 struct convolution_function : torch::autograd::Function<convolution_function> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
@@ -99,9 +144,9 @@ struct convolution_function : torch::autograd::Function<convolution_function> {
     if (context->needs_input_grad(0))
       out[0] = backward_of(gradient_of::input, gradients[0], input, cast, how);
     if (!context->needs_input_grad(1)) return out;
-    const auto weight_gradient = [gradient = gradients[0], input = input, cast = cast, how,
-                                  type = weight.scalar_type()] {
-      return backward_of(gradient_of::weight, gradient, input, cast, how).to(type);
+    const auto weight_gradient = [gradient = gradients[0], input = input, weight = weight,
+                                  cast = cast, how] {
+      return weight_gradient_of(gradient, input, weight, cast, how);
     };
     if (auto* const later = weight_gradient_collector::current())
       later->add({weight, weight_gradient});

@@ -19,9 +19,10 @@ struct convolution_geometry {
 /// autocast's; the weight is cast to it. `weight` is a parameter, and leaves its gradient to the
 /// `weight_gradient_collector` of the thread that goes backward, if there is one.
 ///
-/// f32 on a CPU always goes through oneDNN, where ATen switches between two implementations by the
-/// number of images and threads: so results do not depend on how a batch is cut. Errors are torch's
-/// exceptions.
+/// On a CPU a channels_last weight gradient is left to the kernel of engine/kernels where that is
+/// faster, with its sum in f32; the rest, in f32, always goes through oneDNN, where ATen switches
+/// between two implementations by the number of images and threads: so results do not depend on how
+/// a batch is cut. Errors are torch's exceptions.
 [[nodiscard]] at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
                                   const convolution_geometry& how);
 

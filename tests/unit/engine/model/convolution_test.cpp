@@ -39,7 +39,9 @@ convolution_case any_case() {
   return GENERATE(
       convolution_case{3, 8, 16, 1, {}}, convolution_case{17, 16, 32, 1, {.stride = 2}},
       convolution_case{2, 8, 8, 3, {.padding = 1}},
-      convolution_case{2, 8, 16, 3, {.stride = 2, .padding = 2, .dilation = 2, .groups = 4}});
+      convolution_case{2, 8, 16, 3, {.stride = 2, .padding = 2, .dilation = 2, .groups = 4}},
+      convolution_case{3, 64, 16, 3, {.stride = 2, .padding = 1}},
+      convolution_case{2, 128, 32, 3, {.padding = 2, .dilation = 2, .groups = 2}});
 }
 
 std::vector<at::Tensor> gradients(const at::Tensor& output, const convolution_tensors& of,

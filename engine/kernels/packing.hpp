@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "engine/kernels/pixel_walk.hpp"
+#include "messages/base/simd.hpp"
+
+namespace troupe::engine::kernels {
+
+/// Four bytes of a packed operand: a number in f32, or those of two pixels in bf16, the first in
+/// the low half.
+using word = std::uint32_t;
+
+/// Packs a block's pixels of the input, [kernel columns, images, rows, slots, channels]. Channels
+/// are filled up with zeros to `channels`. A slot of one pixel is in f32, of two in bf16. T is
+/// float or c10::BFloat16.
+template <class T>
+void pack_input(simd level, const convolution_shape& of, const pixel_block& block,
+                const slot_grid& grid, std::int64_t channels, const T* input, word* to);
+
+/// Packs a block's pixels of the output's gradient, [images, rows, slots, out].
+template <class T>
+void pack_gradient(simd level, const convolution_shape& of, const pixel_block& block,
+                   const slot_grid& grid, const T* gradient, word* to);
+
+}  // namespace troupe::engine::kernels

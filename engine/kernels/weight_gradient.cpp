@@ -1,0 +1,214 @@
+#include "engine/kernels/weight_gradient.hpp"
+
+#include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/BFloat16.h>
+
+#include <algorithm>
+#include <cassert>
+#include <type_traits>
+#include <vector>
+
+#include "engine/kernels/packing.hpp"
+#include "engine/kernels/pixel_walk.hpp"
+#include "engine/kernels/tile.hpp"
+
+namespace troupe::engine::kernels {
+namespace {
+
+simd level_of(instructions which) {
+  if (which == instructions::portable) return simd::portable;
+  return which == instructions::avx2 ? simd::avx2 : simd::avx512;
+}
+
+tile_kernel tiles_of([[maybe_unused]] instructions which, [[maybe_unused]] bool pairs) {
+#if defined(__x86_64__)
+  if (pairs) return avx512_bf16_tiles();
+  if (which == instructions::avx2) return avx2_tiles();
+  if (which != instructions::portable) return avx512_tiles();
+#endif
+  return portable_tiles();
+}
+
+/// Uninitialised memory of the pool that tensors come from.
+template <class T>
+class scratch {
+ public:
+  explicit scratch(std::int64_t count)
+      : memory_(c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(count) * sizeof(T))) {}
+
+  [[nodiscard]] T* data() const noexcept { return static_cast<T*>(memory_.get()); }
+
+ private:
+  c10::DataPtr memory_;
+};
+
+/// One computation of a gradient. Operands in f32 are read as they lie, unless a pixel's channels
+/// are no whole number of vectors; others are packed block by block.
+template <class T>
+class gradient_pass {
+ public:
+  gradient_pass(instructions with, const convolution_shape& of)
+      : of_(of),
+        level_(level_of(with)),
+        pixels_(!std::is_same_v<T, float> && with == instructions::avx512_bf16 ? 2 : 1),
+        kernel_(tiles_of(with, pixels_ == 2)),
+        channels_(pieces(of.in, kernel_.lanes) * kernel_.lanes),
+        as_they_lie_(std::is_same_v<T, float> && channels_ == of.in) {}
+
+  void run(const T* input, const T* gradient, float* to, const float* sum) const {
+    const auto blocks = blocks_of(of_);
+    const bool apart = sum != nullptr && blocks.size() > 1;
+    const scratch<float> before(apart ? of_.out * row_numbers() : 0);
+    const auto packed = as_they_lie_ ? words{} : most_words(blocks);
+    const scratch<word> x(packed.x);
+    const scratch<word> y(packed.y);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const bool is_last = i + 1 == blocks.size();
+      tile made;
+      made.to_step = row_numbers();
+      made.to = apart && !is_last ? before.data() : to;
+      made.before = i == 0 ? nullptr : apart ? before.data() : to;
+      made.sum = is_last ? sum : nullptr;
+      if (as_they_lie_)
+        add_as_they_lie(blocks[i], input, gradient, made);
+      else
+        add_packed(blocks[i], input, gradient, x.data(), y.data(), made);
+    }
+  }
+
+ private:
+  using all_runs = std::vector<std::vector<pixel_run>>;  // by position of the kernel
+  struct words {
+    std::int64_t x = 0;
+    std::int64_t y = 0;
+  };
+
+  [[nodiscard]] std::int64_t row_numbers() const {
+    return of_.kernel_height * of_.kernel_width * of_.in;
+  }
+
+  [[nodiscard]] words most_words(const std::vector<pixel_block>& blocks) const {
+    words most;
+    for (const auto& block : blocks) {
+      const auto grid = grid_of(of_, block, pixels_);
+      const auto line = block.images() * grid.width;
+      most.x = std::max(most.x, of_.kernel_width * grid.rows * line * channels_);
+      most.y = std::max(most.y, block.rows() * line * of_.out);
+    }
+    return most;
+  }
+
+  template <class Runs>
+  [[nodiscard]] all_runs at_each_position(const Runs& runs) const {
+    all_runs found;
+    for (std::int64_t row = 0; row < of_.kernel_height; ++row)
+      for (std::int64_t column = 0; column < of_.kernel_width; ++column)
+        found.push_back(runs(row, column));
+    return found;
+  }
+
+  void add_as_they_lie(const pixel_block& block, const T* input, const T* gradient,
+                       tile made) const {
+    made.x = input;
+    made.x_pixel = of_.in;
+    made.x_step = of_.in * of_.stride;
+    made.y = gradient;
+    made.y_step = of_.out;
+    compute(made, at_each_position([&](std::int64_t row, std::int64_t column) {
+              return runs_at(of_, block, row, column);
+            }));
+  }
+
+  void add_packed(const pixel_block& block, const T* input, const T* gradient, word* x, word* y,
+                  tile made) const {
+    const auto grid = grid_of(of_, block, pixels_);
+    pack_input(level_, of_, block, grid, channels_, input, x);
+    pack_gradient(level_, of_, block, grid, gradient, y);
+    made.x = x;
+    made.x_pixel = made.x_step = channels_;
+    made.y = y;
+    made.y_step = of_.out;
+    compute(made, at_each_position([&](std::int64_t row, std::int64_t column) {
+              return packed_runs_at(of_, block, grid, row, column);
+            }));
+  }
+
+  /// All tiles of the gradient; `whole` begins where the first one does.
+  void compute(const tile& whole, const all_runs& runs) const {
+    const auto across = pieces(of_.in, kernel_.columns());
+    const auto down = pieces(of_.out, kernel_.rows);  // of nearly the same size
+    at::parallel_for(0, across * down, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (auto i = begin; i < end; ++i) {
+        const auto column = i / down * kernel_.columns();
+        const auto row = of_.out * (i % down) / down;
+        auto one = whole;
+        one.columns = static_cast<int>(std::min<std::int64_t>(kernel_.columns(), of_.in - column));
+        one.rows = static_cast<int>(of_.out * (i % down + 1) / down - row);
+        one.x = static_cast<const word*>(whole.x) + column;
+        one.y = static_cast<const word*>(whole.y) + row;
+        compute_positions(one, row * row_numbers() + column, runs);
+      }
+    });
+  }
+
+  /// The tile at each position of the kernel, the first of which is at a place among the numbers.
+  void compute_positions(tile one, std::int64_t place, const all_runs& runs) const {
+    const auto moved = [](auto* from, std::int64_t by) { return from ? from + by : nullptr; };
+    for (const auto& each : runs) {
+      auto here = one;
+      here.to = one.to + place;
+      here.before = moved(one.before, place);
+      here.sum = moved(one.sum, place);
+      here.runs = each.data();
+      here.run_count = static_cast<std::int64_t>(each.size());
+      kernel_.compute(here);
+      place += of_.in;
+    }
+  }
+
+  const convolution_shape& of_;
+  simd level_;
+  std::int64_t pixels_;  // of a slot
+  tile_kernel kernel_;
+  std::int64_t channels_;  // a whole number of vectors
+  bool as_they_lie_;
+};
+
+}  // namespace
+
+bool has(instructions which) noexcept {
+  if (!troupe::has(level_of(which))) return false;
+#if defined(__x86_64__)
+  if (which == instructions::avx512_bf16) return __builtin_cpu_supports("avx512bf16");
+#endif
+  return true;
+}
+
+instructions best_instructions() noexcept {
+  for (const auto each : {instructions::avx512_bf16, instructions::avx512, instructions::avx2})
+    if (has(each)) return each;
+  return instructions::portable;
+}
+
+template <class T>
+void weight_gradient(instructions with, const convolution_shape& of, const T* input,
+                     const T* gradient, float* to, const float* sum) {
+  assert(has(with) && of.out_height() > 0 && of.out_width() > 0 && of.images > 0);
+  gradient_pass<T>(with, of).run(input, gradient, to, sum);
+}
+
+template <class T>
+bool outruns_onednn(instructions with, const convolution_shape& of) noexcept {
+  if (with == instructions::portable || with == instructions::avx2) return false;
+  return of.in >= 64 && of.in % 16 == 0;
+}
+
+template bool outruns_onednn<float>(instructions, const convolution_shape&) noexcept;
+template bool outruns_onednn<c10::BFloat16>(instructions, const convolution_shape&) noexcept;
+template void weight_gradient(instructions, const convolution_shape&, const float*, const float*,
+                              float*, const float*);
+template void weight_gradient(instructions, const convolution_shape&, const c10::BFloat16*,
+                              const c10::BFloat16*, float*, const float*);
+
+}  // namespace troupe::engine::kernels

@@ -1,0 +1,94 @@
+"""Weight gradients of convolutions by Troupe's kernel, shape by shape, beside oneDNN's.
+
+./dev bench kernels [--json FILE] [--rounds R] [--write-docs]
+
+The protocol is in docs/kernels.md. A figure is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import harness
+from harness import Contender, Figure, Result
+
+from figures import read_figures, unit_of
+
+PAGE = harness.REPO / "docs" / "kernels.md"
+TYPES = ("fp32", "bf16")
+NETWORKS = {"resnet50": 15, "resnet18": 16}  # images of a micro-batch
+HEADER = ["convolution", *(f"{kind} {what}" for kind in TYPES
+                           for what in ("Troupe", "oneDNN", "ratio", "of the peak"))]
+
+
+def contenders() -> list[Contender]:
+    """Each network in each type, a process of its own."""
+    program = harness.require_program("kernels_bench")
+    return [Contender(f"{network}.{kind}",
+                      [program, "--json", "--network", network, "--type", kind,
+                       "--images", str(images)], read_figures)
+            for network, images in NETWORKS.items() for kind in TYPES]
+
+
+def cells(result: Result, layer: str) -> list[str]:
+    """GFLOP/s of both, the ratio of the times, and Troupe's share of the peak."""
+    ours, theirs = (result.median(f"{layer} {who}") for who in ("troupe", "onednn"))
+    if ours is None or theirs is None:
+        return ["-"] * 4
+    return [harness.number(ours, 0), harness.number(theirs, 0), harness.number(theirs / ours),
+            harness.number(ours / result.median("peak"))]
+
+
+def rows(results: dict[str, Result]) -> list[list[str]]:
+    """Each layer, then the sum over a network in ms."""
+    found = []
+    for network in NETWORKS:
+        of = [results[f"{network}.{kind}"] for kind in TYPES]
+        layers = [name.removesuffix(" troupe") for name in of[0].figures()
+                  if name.endswith(" troupe") and not name.startswith("all ")]
+        found += [[f"{network} {layer}", *(cell for result in of for cell in cells(result, layer))]
+                  for layer in layers]
+        total = [f"{network} in all, ms"]
+        for result in of:
+            ours, theirs = result.median("all troupe"), result.median("all onednn")
+            ratio = ours / theirs if ours and theirs else None
+            total += [harness.number(ours, 0), harness.number(theirs, 0), harness.number(ratio), "-"]
+        found.append(total)
+    return found
+
+
+def figures(results: list[Result]) -> list[Figure]:
+    """Everything that was printed, under its contender's name."""
+    return [made for result in results for name in result.figures()
+            for made in harness.figures_against(result, name, f"{result.contender.name}.{name}",
+                                                unit_of(result.runs(name)), [])]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev bench kernels", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
+    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/kernels.md")
+    options = parser.parse_args()
+    load = harness.load_before_start()
+    results = harness.interleave(contenders(), options.rounds, 600.0)
+    by_name = {result.contender.name: result for result in results}
+    peaks = ", ".join(f"{harness.number(by_name[f'resnet50.{kind}'].median('peak'), 0)} in {kind}"
+                      for kind in TYPES)
+    where = (f"{harness.circumstances(load)}; {options.rounds} rounds. One core's peak in GFLOP/s: "
+             f"{peaks}")
+    table = rows(by_name)
+    print(f"{where}\n\n{harness.table(HEADER, table)}")
+    if options.json:
+        harness.write_figures(options.json, figures(results))
+    if options.write_docs and not any(result.failure for result in results):
+        harness.write_section("kernels",
+                              f"Measured {where}.\n\n{harness.markdown_table(HEADER, table)}", PAGE)
+    return harness.exit_code(results)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.guarded(main))

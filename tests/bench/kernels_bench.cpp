@@ -1,0 +1,227 @@
+// The weight gradients of a network's convolutions by Troupe's kernel and by oneDNN, shape by shape
+// and one after the other, in GFLOP/s of one core.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/native/ConvUtils.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randn.h>
+#include <c10/util/BFloat16.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "engine/kernels/tile.hpp"
+#include "engine/kernels/weight_gradient.hpp"
+#include "tests/bench/figures.hpp"
+
+namespace {
+
+namespace kernels = troupe::engine::kernels;
+using kernels::convolution_shape;
+using kernels::instructions;
+using troupe::bench::figures;
+using troupe::bench::stopwatch;
+
+struct options {
+  bool json = false;
+  std::string type = "fp32";
+  std::string network = "resnet50";
+  std::int64_t images = 15;
+  int rounds = 7;
+  std::string with = "best";
+  int threads = 1;
+  std::string only;
+};
+
+constexpr auto channels_last = at::MemoryFormat::ChannelsLast;
+
+/// A convolution of a network, and how often it has one like it.
+struct layer {
+  std::int64_t in;
+  std::int64_t out;
+  std::int64_t size;  ///< Of the image's sides.
+  std::int64_t kernel;
+  std::int64_t stride;
+  int count;
+
+  [[nodiscard]] std::string name() const {
+    return std::to_string(kernel) + "x" + std::to_string(kernel) + "/" + std::to_string(stride) +
+           " " + std::to_string(in) + "->" + std::to_string(out) + " @" + std::to_string(size) +
+           " x" + std::to_string(count);
+  }
+};
+
+/// ResNet-50 on images of 128 x 128.
+const std::vector<layer> resnet50{
+    {3, 64, 128, 7, 2, 1},   {64, 64, 32, 1, 1, 1},   {64, 64, 32, 3, 1, 3},
+    {64, 256, 32, 1, 1, 4},  {256, 64, 32, 1, 1, 2},  {256, 128, 32, 1, 1, 1},
+    {128, 128, 32, 3, 2, 1}, {128, 512, 16, 1, 1, 4}, {256, 512, 32, 1, 2, 1},
+    {512, 128, 16, 1, 1, 3}, {128, 128, 16, 3, 1, 3}, {512, 256, 16, 1, 1, 1},
+    {256, 256, 16, 3, 2, 1}, {256, 1024, 8, 1, 1, 6}, {512, 1024, 16, 1, 2, 1},
+    {1024, 256, 8, 1, 1, 5}, {256, 256, 8, 3, 1, 5},  {1024, 512, 8, 1, 1, 1},
+    {512, 512, 8, 3, 2, 1},  {512, 2048, 4, 1, 1, 3}, {1024, 2048, 8, 1, 2, 1},
+    {2048, 512, 4, 1, 1, 2}, {512, 512, 4, 3, 1, 2}};
+
+/// ResNet-18 on images of 32 x 32.
+const std::vector<layer> resnet18{
+    {3, 64, 32, 7, 2, 1},   {64, 64, 8, 3, 1, 4},   {64, 128, 8, 3, 2, 1},  {64, 128, 8, 1, 2, 1},
+    {128, 128, 4, 3, 1, 3}, {128, 256, 4, 3, 2, 1}, {128, 256, 4, 1, 2, 1}, {256, 256, 2, 3, 1, 3},
+    {256, 512, 2, 3, 2, 1}, {256, 512, 2, 1, 2, 1}, {512, 512, 1, 3, 1, 3}};
+
+convolution_shape shape_of(const layer& of, std::int64_t images) {
+  return {images, of.in, of.size, of.size, of.out, of.kernel, of.kernel, of.stride, of.kernel / 2};
+}
+
+/// One convolution's operands and gradients.
+class subject {
+ public:
+  subject(const layer& of, const options& chosen)
+      : shape_(shape_of(of, chosen.images)),
+        with_(chosen.with == "portable" ? instructions::portable
+              : chosen.with == "avx2"   ? instructions::avx2
+              : chosen.with == "avx512" ? instructions::avx512
+                                        : kernels::best_instructions()),
+        type_(chosen.type == "bf16" ? at::kBFloat16 : at::kFloat),
+        input_(make({chosen.images, of.in, of.size, of.size})),
+        gradient_(make({chosen.images, of.out, shape_.out_height(), shape_.out_width()})),
+        weight_(make({of.out, of.in, of.kernel, of.kernel})) {}
+
+  [[nodiscard]] double flops() const {
+    return 2.0 * static_cast<double>(gradient_.numel() * weight_.numel() / weight_.size(0));
+  }
+
+  [[nodiscard]] at::Tensor ours() const {
+    auto made = at::empty(weight_.sizes(), at::TensorOptions(at::kFloat), channels_last);
+    if (type_ == at::kFloat)
+      kernels::weight_gradient(with_, shape_, input_.const_data_ptr<float>(),
+                               gradient_.const_data_ptr<float>(), made.mutable_data_ptr<float>());
+    else
+      kernels::weight_gradient(with_, shape_, input_.const_data_ptr<c10::BFloat16>(),
+                               gradient_.const_data_ptr<c10::BFloat16>(),
+                               made.mutable_data_ptr<float>());
+    return made;
+  }
+
+  /// As engine/autograd calls it.
+  [[nodiscard]] at::Tensor onednns() const {
+    const std::array<std::int64_t, 2> stride{shape_.stride, shape_.stride};
+    const std::array<std::int64_t, 2> padding{shape_.padding, shape_.padding};
+    const std::array<std::int64_t, 2> once{1, 1};
+    const std::array<bool, 3> wanted{false, true, false};
+    if (type_ == at::kFloat)
+      return std::get<1>(decltype(at::native::mkldnn_convolution_backward_stub)::DEFAULT(
+          input_, gradient_, weight_, padding, stride, once, 1, wanted));
+    return std::get<1>(at::convolution_backward(gradient_, input_, weight_,
+                                                at::OptionalIntArrayRef(), stride, padding, once,
+                                                false, {0, 0}, 1, wanted))
+        .to(at::kFloat);
+  }
+
+ private:
+  [[nodiscard]] at::Tensor make(at::IntArrayRef sizes) const {
+    return at::randn(sizes).to(type_).contiguous(channels_last);
+  }
+
+  convolution_shape shape_;
+  instructions with_;
+  at::ScalarType type_;
+  at::Tensor input_;
+  at::Tensor gradient_;
+  at::Tensor weight_;
+};
+
+template <class Work>
+double seconds(const Work& work) {
+  const stopwatch watch;
+  work();
+  return watch.seconds();
+}
+
+/// What the tile computes from operands in the first-level cache: the machine's rate.
+double peak_gflops(const options& chosen) {
+  const bool pairs = chosen.type == "bf16" && kernels::has(instructions::avx512_bf16);
+  auto kernel = kernels::portable_tiles();
+#if defined(__x86_64__)
+  if (kernels::has(instructions::avx2)) kernel = kernels::avx2_tiles();
+  if (kernels::has(instructions::avx512)) kernel = kernels::avx512_tiles();
+  if (pairs) kernel = kernels::avx512_bf16_tiles();
+#endif
+  constexpr std::int64_t pixels = 64;
+  const std::vector<float> x(static_cast<std::size_t>(pixels * kernel.columns()), 0.0F);
+  const std::vector<float> y(static_cast<std::size_t>(pixels * kernel.rows), 0.0F);
+  std::vector<float> to(static_cast<std::size_t>(kernel.rows * kernel.columns()));
+  const std::vector<kernels::pixel_run> runs(32, {0, 0, pixels});
+  kernels::tile one;
+  one.x = x.data();
+  one.x_pixel = one.x_step = kernel.columns();
+  one.y = y.data();
+  one.y_step = one.rows = kernel.rows;
+  one.runs = runs.data();
+  one.run_count = static_cast<std::int64_t>(runs.size());
+  one.columns = kernel.columns();
+  one.to = to.data();
+  one.to_step = kernel.columns();
+  double best = std::numeric_limits<double>::infinity();
+  constexpr int times = 100;
+  for (int i = 0; i < 40; ++i)
+    best = std::min(best, seconds([&] {
+                      for (int each = 0; each < times; ++each) kernel.compute(one);
+                    }));
+  const double flops = 2.0 * (pairs ? 2 : 1) * static_cast<double>(times * pixels * 32) *
+                       kernel.rows * kernel.columns();
+  return flops / best / 1e9;
+}
+
+void measure(const options& chosen) {
+  const figures out(chosen.json);
+  out.add("peak", peak_gflops(chosen), "GFLOP/s");
+  std::map<std::string, double> total;
+  for (const auto& each : chosen.network == "resnet50" ? resnet50 : resnet18) {
+    if (!each.name().starts_with(chosen.only)) continue;
+    const subject of(each, chosen);
+    std::vector<double> ours;
+    std::vector<double> theirs;
+    static_cast<void>(of.ours()), static_cast<void>(of.onednns());
+    for (int i = 0; i < chosen.rounds; ++i) {
+      ours.push_back(seconds([&] { static_cast<void>(of.ours()); }));
+      theirs.push_back(seconds([&] { static_cast<void>(of.onednns()); }));
+    }
+    const double own = troupe::bench::quantile(ours, 0.5);
+    const double other = troupe::bench::quantile(theirs, 0.5);
+    total["troupe"] += each.count * own;
+    total["onednn"] += each.count * other;
+    out.add(each.name() + " troupe", of.flops() / own / 1e9, "GFLOP/s");
+    out.add(each.name() + " onednn", of.flops() / other / 1e9, "GFLOP/s");
+  }
+  for (const auto& [name, value] : total) out.add("all " + name, value * 1e3, "ms");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  options chosen;
+  CLI::App app("kernels_bench: weight gradients of convolutions, beside oneDNN's");
+  app.add_flag("--json", chosen.json, "One JSON object a line");
+  app.add_option("--type", chosen.type, "Numbers of the operands")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_option("--network", chosen.network, "Whose convolutions")
+      ->check(CLI::IsMember({"resnet50", "resnet18"}));
+  app.add_option("--images", chosen.images, "Images of a micro-batch")->check(CLI::PositiveNumber);
+  app.add_option("--rounds", chosen.rounds, "Times of each")->check(CLI::PositiveNumber);
+  app.add_option("--threads", chosen.threads, "Intra-op threads")->check(CLI::PositiveNumber);
+  app.add_option("--only", chosen.only, "Layers whose names begin like this");
+  app.add_option("--with", chosen.with, "Instruction set of Troupe's kernel")
+      ->check(CLI::IsMember({"best", "portable", "avx2", "avx512"}));
+  CLI11_PARSE(app, argc, argv);
+  at::set_num_threads(chosen.threads);
+  const at::NoGradGuard no_grad;
+  measure(chosen);
+}
