@@ -162,7 +162,8 @@ class device_allocator final : public c10::DeviceAllocator {
     void* const address =
         limit != 0 && used + bytes > limit ? nullptr : the_memory().allocate(bytes);
     TORCH_CHECK_WITH(OutOfMemoryError, address != nullptr, "fake:", device_of_thread,
-                     " out of memory. Tried to allocate ", bytes, " bytes");
+                     " out of memory. Tried to allocate ", bytes, " bytes, of ", limit,
+                     " bytes are ", limit - std::min(limit, used), " free.");
     used += bytes;
     world.tasks.allocated(address, current_stream(device_of_thread));
     return {address, new piece{address, bytes, device_of_thread}, &free_piece_or_nothing, on};

@@ -7,6 +7,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_native.h>
@@ -15,6 +16,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -308,6 +310,26 @@ void run_on_cpu(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
+/// Rounded correctly, as on a card; MKL's, which the CPU's operator uses, is not.
+at::Tensor sqrt(const at::Tensor& of) {
+  {
+    const task run(of.device().index(), "aten::sqrt");
+    run.reads(of);
+  }
+  auto made = at::empty_like(of);
+  const auto from = as_cpu(of).contiguous();
+  auto roots = at::empty(of.sizes(), from.options());
+  const auto fill = [&]<class T>(T*) {
+    std::transform(from.const_data_ptr<T>(), from.const_data_ptr<T>() + from.numel(),
+                   roots.mutable_data_ptr<T>(), [](T each) { return std::sqrt(each); });
+  };
+  of.scalar_type() == at::kDouble ? fill(static_cast<double*>(nullptr))
+                                  : fill(static_cast<float*>(nullptr));
+  as_cpu(made).copy_(roots);
+  note_result(made);
+  return made;
+}
+
 /// The engine's own, so that the choice between implementations is the CPU's.
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, c10::IntArrayRef stride,
@@ -406,6 +428,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", record_stream);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
+  m.impl("sqrt", sqrt);
   // These have forms in other operators too, which round otherwise than the CPU's kernels.
   m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
 }
