@@ -31,7 +31,8 @@ using stage_actor = caf::typed_actor<
     caf::reacts_to<struct credit>,
     // From the stage's own work thread.
     caf::reacts_to<struct output_ready>, caf::reacts_to<struct work_done>,
-    caf::reacts_to<struct gradients_ready>, caf::reacts_to<struct step_undone>,
+    caf::reacts_to<struct losses_known>, caf::reacts_to<struct gradients_ready>,
+    caf::reacts_to<struct step_undone>,
     // From a stage with which this one shares a weight, once a training step; may come before this
     // stage's own gradients are there.
     caf::reacts_to<struct tied_gradient>,

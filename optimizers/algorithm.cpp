@@ -61,6 +61,8 @@ class stepper {
       direct<float>(at, gradient);
     else if (type == at::kDouble && is_plain(*at.param))
       direct<double>(at, gradient);
+    else if (!at.param->is_cpu() && update_->has_tensors())
+      by_tensors(at, gradient);
     else if (type == at::kDouble)
       staged<double>(at, gradient);
     else
@@ -123,6 +125,29 @@ class stepper {
     }
     over.next_kept[k] = kept.template mutable_data_ptr<T>();
     over.kept[k] = old.defined() ? old.template const_data_ptr<T>() : over.next_kept[k];
+  }
+
+  /// On the parameter's own device.
+  void by_tensors(const places& at, const at::Tensor& gradient) {
+    const auto type = at.param->scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    param_numbers numbers = read_scalars(at);
+    std::array<at::Tensor, max_slots> kept;
+    for (std::size_t k = 0; k < uses_.size(); ++k) {
+      if (!swept(k)) continue;
+      numbers.fresh = numbers.fresh || !at.kept[k]->defined();
+      if (!at.kept[k]->defined()) *at.kept[k] = like(*at.param).fill_(uses_[k].start);
+      kept[k] = at.kept[k]->to(type);
+    }
+    auto next = at.param->detach().to(type);
+    update_->run_tensors(next, strided(gradient).to(type), kept, numbers);
+    for (std::size_t k = 0; k < uses_.size(); ++k) {
+      if (!swept(k)) continue;
+      if (replace_) *at.kept[k] = like(*at.param);
+      at.kept[k]->copy_(kept[k]);
+    }
+    if (replace_) replace_param(at, like(*at.param));
+    at.param->copy_(next);
+    write_scalars(at, numbers);
   }
 
   /// By way of contiguous copies on the CPU, rounded back to what they came from.
@@ -222,6 +247,10 @@ result<void> run_step(const algorithm& from, simd level, std::vector<at::Tensor>
 }
 
 }  // namespace
+
+void update::run_tensors(at::Tensor&, const at::Tensor&, std::span<at::Tensor>, param_numbers&) {
+  throw std::logic_error("this algorithm is written for floats");
+}
 
 bool update::wants_operators(const at::Tensor&, const at::Tensor&,
                              std::span<at::Tensor* const>) const {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "optimizers/base/operand.hpp"
 #include "optimizers/optimizer.hpp"
 #include "optimizers/sweep.hpp"
 
@@ -51,6 +52,14 @@ class update {
   virtual void run(simd level, const arrays<float>& over, param_numbers& numbers) = 0;
   virtual void run(simd level, const arrays<double>& over, param_numbers& numbers) = 0;
 
+  /// Whether `run_tensors` works: the same arithmetic by ATen's operators, for elements that lie on
+  /// a device.
+  [[nodiscard]] virtual bool has_tensors() const { return false; }
+  /// Of f32 or f64 tensors that are not the CPU's, to new ones: `param` and `kept` (undefined where
+  /// not used) hold what they become. Throws std::logic_error without `has_tensors`.
+  virtual void run_tensors(at::Tensor& param, const at::Tensor& gradient,
+                           std::span<at::Tensor> kept, param_numbers& numbers);
+
   /// Whether a parameter is one of those that the algorithm updates with ATen's operators instead.
   /// `kept`: its tensor slots, null where not used, undefined at first.
   [[nodiscard]] virtual bool wants_operators(const at::Tensor& param, const at::Tensor& gradient,
@@ -74,9 +83,29 @@ struct algorithm {
 /// Each step takes one pass over memory in the calling thread, whatever the number of tensors, and
 /// holds no lock. f32 and f64 tensors on the CPU without gaps are updated where they are; a
 /// gradient or slot with another layout than its parameter's is brought to it first, a sparse
-/// gradient made dense. Other tensors (bf16, f16, gaps, another device) are computed on the CPU as
-/// f32 (f64 for f64) and rounded back, state too. The same bits on every CPU and at every level.
+/// gradient made dense. Other tensors of the CPU (bf16, f16, gaps) are computed there as f32 (f64
+/// for f64) and rounded back, state too. The same bits on every CPU and at every level. On another
+/// device ATen's operators do the same, in the same order; an algorithm that is written for floats
+/// only (see `elementwise`) is computed on the CPU, whose host then waits for the device.
 [[nodiscard]] optimizer make_optimizer(algorithm from, simd level = best_simd());
+
+/// A method that cannot be run with operands says so by this member.
+template <class Method>
+concept floats_only = requires {
+  typename Method::floats_only;
+};
+
+/// `Element` over whole tensors.
+template <class Element, std::size_t... slot>
+void run_element(const Element& element, at::Tensor& param, const at::Tensor& gradient,
+                 std::span<at::Tensor> kept, std::index_sequence<slot...>) {
+  operand x(param);
+  std::array<operand, sizeof...(slot)> own{
+      (Element::uses[slot] ? operand(kept[slot]) : operand(0.0))...};
+  element(x, operand(gradient), own[slot]...);
+  param = x.tensor();
+  ((Element::uses[slot] ? void(kept[slot] = own[slot].tensor()) : void()), ...);
+}
 
 /// An update made of a Method, which has `uses()` and `with<T>(numbers, run)`, which calls `run`
 /// with an element function for `sweep`.
@@ -92,6 +121,20 @@ class sweeping_update final : public update {
   }
   void run(simd level, const arrays<double>& over, param_numbers& numbers) override {
     run_as<double>(level, over, numbers);
+  }
+
+  bool has_tensors() const override { return !floats_only<Method>; }
+  void run_tensors(at::Tensor& param, const at::Tensor& gradient, std::span<at::Tensor> kept,
+                   param_numbers& numbers) override {
+    if constexpr (floats_only<Method>)
+      update::run_tensors(param, gradient, kept, numbers);
+    else if constexpr (requires { method_.run_tensors(param, gradient, kept, numbers); })
+      method_.run_tensors(param, gradient, kept, numbers);
+    else
+      method_.template with<operand>(numbers, [&](const auto& element) {
+        constexpr auto slots = std::remove_cvref_t<decltype(element)>::uses.size();
+        run_element(element, param, gradient, kept, std::make_index_sequence<slots>());
+      });
   }
 
   bool wants_operators(const at::Tensor& param, const at::Tensor& gradient,

@@ -36,6 +36,8 @@ struct function_element {
 /// The same with its options, for `sweeping_update`.
 template <std::size_t slot_count, std::size_t option_count, class Function>
 struct function_method {
+  using floats_only = void;  // the function need not be a template
+
   Function function;
   std::array<double, option_count> values{};
 

@@ -124,6 +124,10 @@ void run_kernel(simd level, const Element& element, const arrays<T>& over) {
   run_at(level, [&] { sweep_blocks(element, over, slots); });
 }
 
+// What elements compute with: these, and what operand.hpp has of the same names.
+using std::abs;
+using std::sqrt;
+
 /// a * b + c with one rounding, on every CPU.
 template <class T>
 [[gnu::always_inline]] inline T fused(T a, T b, T c) {
@@ -139,6 +143,11 @@ template <class T>
 template <class T>
 [[gnu::always_inline]] inline T larger(T a, T b) {
   return a < b ? b : a;
+}
+
+template <class T>
+[[gnu::always_inline]] inline T choose(bool which, T a, T b) {
+  return which ? a : b;
 }
 
 /// -1, 0 or 1; NaN for NaN is not promised.

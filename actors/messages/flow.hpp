@@ -6,13 +6,16 @@
 #include <cstdint>
 
 #include "actors/messages/declaration.hpp"
+#include "engine/device/device_streams.hpp"
 #include "engine/step/edge.hpp"
 #include "engine/step/step_key.hpp"
 #include "messages/base/ids.hpp"
 
 /// What flows along the edges of the pipeline: between stages, and from the feeder to the
 /// model's ends. Tensors are shared by reference inside a process, and nobody writes them once they
-/// are sent; that holds for every message.
+/// are sent; that holds for every message. A tensor on a device goes by reference to stages of the
+/// same process only, with an event (`made`) that says when it is there, and to others as a copy of
+/// the host's.
 namespace troupe::actors {
 
 /// Which micro-batch of which step a message is about, and which of its receiver's chunks it is
@@ -35,7 +38,8 @@ struct activation {
   static constexpr auto declared = travels("activation");
 
   microbatch_key key;
-  at::Tensor tensor;  // [n, ...]
+  at::Tensor tensor;              // [n, ...]
+  engine::ready_event made = {};  // stays in the process
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
@@ -61,7 +65,8 @@ struct gradient {
   static constexpr auto declared = travels("gradient");
 
   microbatch_key key;
-  at::Tensor tensor;  // [n, ...], undefined where nothing upstream needs it
+  at::Tensor tensor;              // [n, ...], undefined where nothing upstream needs it
+  engine::ready_event made = {};  // stays in the process
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "actors/messages/declaration.hpp"
+#include "engine/device/device_streams.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"
 #include "engine/stage/running_statistics.hpp"
+#include "engine/stage/stage_module.hpp"
 #include "engine/step/step_key.hpp"
 #include "engine/step/step_vote.hpp"
 
@@ -109,6 +111,17 @@ struct output_ready {
   engine::step_key step;
   engine::action action = {};
   at::Tensor tensor = {};  // activation or input gradient
+  engine::ready_event made = {};
+};
+
+/// What a step's forwards have left on a device, once the host has it: from a stage's work thread
+/// to its actor, never between nodes, when all actions of the step are done.
+struct losses_known {
+  static constexpr auto declared = stays_here;
+
+  engine::step_key step;
+  std::vector<engine::microbatch_loss> losses = {};
+  std::optional<std::string> failure = {};
 };
 
 /// An action's arithmetic is over: from a stage's work thread to its actor, never between nodes.
@@ -151,6 +164,7 @@ struct tied_gradient {
   engine::step_key step;
   std::string parameter;            // the receiver's
   std::optional<at::Tensor> value;  // [..] f32
+  engine::ready_event made = {};    // stays in the process
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
@@ -179,6 +193,7 @@ struct replica_gradients {
   std::uint32_t from = 0;    // replica
   bool summed = false;
   std::vector<at::Tensor> gradients;  // [..] each; undefined: none
+  engine::ready_event made = {};      // stays in the process
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
@@ -193,6 +208,7 @@ struct replica_statistics {
   engine::step_key step;
   std::uint32_t from = 0;                                // replica
   std::vector<engine::step_statistics> statistics = {};  // by chunk
+  engine::ready_event made = {};                         // stays in the process
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
@@ -210,6 +226,7 @@ struct replica_parameters {
   std::uint32_t bucket = 0;        // see engine::make_buckets
   std::uint32_t from = 0;          // replica
   std::vector<at::Tensor> values;  // [..] each, in the bucket's order
+  engine::ready_event made = {};   // stays in the process
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
@@ -228,8 +245,8 @@ struct replicas_added {
 };
 
 using stage_messages =
-    message_list<announce_plan, run_stage, stage_done, output_ready, work_done, gradients_ready,
-                 step_undone, tied_gradient, gradient_final, replica_gradients, replica_statistics,
-                 replica_parameters, replicas_added>;
+    message_list<announce_plan, run_stage, stage_done, output_ready, work_done, losses_known,
+                 gradients_ready, step_undone, tied_gradient, gradient_final, replica_gradients,
+                 replica_statistics, replica_parameters, replicas_added>;
 
 }  // namespace troupe::actors

@@ -41,6 +41,7 @@ struct optimizer_state {
   std::uint64_t last_step = 0;  ///< That completed an update.
   param_version version;
   std::shared_ptr<engine::activity> doing;
+  std::shared_ptr<const engine::device_streams> streams;
   tensor_assembly loading;  ///< A state that is on its way.
   optimizers::named_tensors loaded;
   std::optional<std::set<std::string>> own;  ///< Parameters whose state is kept; nullopt: all.
@@ -79,10 +80,21 @@ caf::result<applied> on_apply(optimizer_pointer self, const apply_gradients& ord
   auto& state = self->state;
   const engine::activity_scope scope(*state.doing,
                                      {.kind = engine::work_kind::update, .step = order.step});
+  const auto on_device = state.streams->computing();
   const auto begin = steady_clock::now();
   if (auto stepped = guarded([&] { return step(state, order); }); !stepped)
     return refusal(state, stepped.error());
   return applied{state.version, std::chrono::duration<double>(steady_clock::now() - begin).count()};
+}
+
+/// State that came over the host lies where its parameters do; numbers stay.
+void to_devices(optimizers::state& slots, const std::vector<at::Tensor>& parameters) {
+  for (auto& [name, tensors] : slots)
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      auto& each = tensors[i];
+      const bool is_number = each.defined() && each.dim() == 0 && each.scalar_type() == at::kDouble;
+      if (each.defined() && !is_number) each = each.to(parameters[i].device());
+    }
 }
 
 caf::result<acknowledged> on_load(optimizer_pointer self, const load_state& from) {
@@ -101,6 +113,8 @@ caf::result<acknowledged> on_load(optimizer_pointer self, const load_state& from
   if (!state.loading.complete()) return acknowledged{};
   auto slots = optimizers::from_named(std::exchange(state.loaded, {}), state.names);
   if (!slots) return refuse(slots.error());
+  const auto on_device = state.streams->computing();
+  to_devices(*slots, state.parameters);
   state.slots = std::move(*slots);
   return acknowledged{};
 }
@@ -122,6 +136,7 @@ caf::result<acknowledged> on_replace(optimizer_pointer self, const replace_param
   // Another kind of update than those above, in time too: its size tells them apart.
   const engine::activity_scope scope(*self->state.doing,
                                      {.kind = engine::work_kind::update, .size = by.values.size()});
+  const auto on_device = self->state.streams->computing();
   if (auto done = guarded([&] { return replace(self->state, by); }); !done)
     return refusal(self->state, done.error());
   return acknowledged{};
@@ -133,7 +148,7 @@ tensor_piece forms_of(const std::vector<engine::named_tensor>& list, const list_
   tensor_piece piece{.begin = from};
   for (auto i = from.tensor; i < list.size() && piece.parts.size() < most.tensors; ++i) {
     const auto& [name, tensor] = list[i];
-    piece.parts.push_back({name, at::empty({0}, tensor.options()),
+    piece.parts.push_back({name, at::empty({0}, tensor.options().device(at::kCPU)),
                            storage_range{tensor.sizes().vec(), tensor.strides().vec(),
                                          static_cast<std::uint64_t>(tensor.numel())}});
   }
@@ -146,6 +161,7 @@ caf::result<kept_state> on_read(optimizer_pointer self, const read_state& what) 
   for (auto& [name, tensor] : optimizers::to_named(self->state.slots, self->state.names))
     all.push_back({name, tensor});
   if (what.forms) return kept_state{forms_of(all, what.from, what.most)};
+  const auto on_device = self->state.streams->computing();
   auto piece = cut_piece(all, what.from, what.most, piece_tensors::copied);
   if (!piece) return to_caf({piece.error().code, self->state.name + ": " + piece.error().text});
   return kept_state{std::move(*piece)};
@@ -154,11 +170,12 @@ caf::result<kept_state> on_read(optimizer_pointer self, const read_state& what) 
 caf::result<state_copied> on_copy(optimizer_pointer self) {
   auto& state = self->state;
   const at::NoGradGuard no_grad;
+  const auto on_device = state.streams->computing();
   state_copied out;
   for (std::size_t i = 0; i < state.parameters.size(); ++i)
-    out.tensors.push_back({state.names[i], state.parameters[i].detach().clone()});
+    out.tensors.push_back({state.names[i], engine::copy_on_host(state.parameters[i].detach())});
   for (auto& [name, tensor] : optimizers::to_named(state.slots, state.names))
-    out.tensors.push_back({name, tensor.clone()});
+    out.tensors.push_back({name, engine::copy_on_host(tensor)});
   return out;
 }
 
@@ -175,6 +192,8 @@ optimizer_actor::behavior_type optimizer_behavior(
   }
   state.optimizer = std::move(given->optimizer);
   state.groups = std::move(*groups);
+  state.streams = given->streams ? std::move(given->streams)
+                                 : std::make_shared<engine::device_streams>(at::kCPU);
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
   const auto name = state.name + ": optimizer '" + state.optimizer.name + "'";
   end_when_thrown(*self, name);

@@ -8,6 +8,7 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "engine/device/device_streams.hpp"
 #include "engine/model/activity.hpp"
 #include "engine/model/layer.hpp"
 #include "messages/base/error.hpp"
@@ -25,6 +26,8 @@ struct optimizer_parts {
   int threads = 1;                               ///< Intra-op threads of its thread.
   std::vector<std::string> groups = {};          ///< See optimizers::parse_group.
   std::shared_ptr<engine::activity> doing = {};  ///< What its thread publishes; null: nothing.
+  /// Of the stage: updates go to the stream of its arithmetic. Null: the parameters are the CPU's.
+  std::shared_ptr<const engine::device_streams> streams = {};
 };
 
 /// Spawns an optimizer on a thread of its own: an update never holds up a scheduler. Updates are in

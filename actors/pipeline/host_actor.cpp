@@ -22,6 +22,7 @@
 #include "engine/base/torch_error.hpp"
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/collective/shares.hpp"
+#include "engine/device/open_device.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -48,6 +49,15 @@ model_slice slice_of(engine::model layers, engine::layer_range which,
   return slice;
 }
 
+result<void> check_device_room(c10::Device device, double needed) {
+  const auto free = engine::free_bytes_on(device);
+  if (!free || needed <= static_cast<double>(*free)) return {};
+  return fail(errc::bad_config, "its weights, gradients and optimizer state take " +
+                                    in_mebi(needed) + ", but " + device.str() + " has " +
+                                    in_mebi(static_cast<double>(*free)) +
+                                    " free; use more stages, or another device");
+}
+
 /// Before anything of the stage is in memory.
 result<void> check_memory(const build_stage& order, const engine::model& described,
                           const optimizers::registry& optimizers) {
@@ -57,9 +67,12 @@ result<void> check_memory(const build_stage& order, const engine::model& describ
   if (!options) return tl::unexpected(options.error());
   const auto kept = tensors_a_parameter(*entry, *options);
   if (!kept) return tl::unexpected(kept.error());
-  return check_room("its weights, gradients and optimizer state take",
-                    static_cast<double>(least_training_bytes(described, order.slices, *kept,
-                                                             order.rules.state_shares)),
+  const auto needed = static_cast<double>(
+      least_training_bytes(described, order.slices, *kept, order.rules.state_shares));
+  // Layers are made here one after the other, and then moved.
+  if (const c10::Device device(order.device); !device.is_cpu())
+    return check_device_room(device, needed);
+  return check_room("its weights, gradients and optimizer state take", needed,
                     engine::read_free_memory());
 }
 
@@ -90,6 +103,9 @@ result<engine::stage_options> stage_options(const build_stage& order,
                                             const engine::loss_registry& losses) {
   auto loss = engine::find_loss(losses, order.loss);
   if (!loss) return tl::unexpected(loss.error());
+  if (const auto why = engine::open_device(order.device); !why.empty())
+    return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) + ": device \"" +
+                                      order.device + "\": " + why);
   const auto precision = engine::parse_precision(order.precision);
   if (!precision) return tl::unexpected(precision.error());
   if (order.slices.empty() || order.slices.size() > engine::max_chunks || order.threads < 1)

@@ -56,12 +56,16 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
 
   std::vector<std::unique_ptr<engine::stage_module>> modules;
   std::vector<engine::named_tensor> parameters;
+  const auto streams = std::make_shared<const engine::device_streams>(blueprint.options.device);
+  const auto on_device = streams->computing();
   for (auto& [layers, is_first, is_last, recompute] : blueprint.slices) {
     auto place = blueprint.options;
     place.idle_cores = place.idle_cores && blueprint.threads == 1 && place.device.is_cpu();
     place.is_first = is_first;
     place.is_last = is_last;
     place.recompute = std::move(recompute);
+    place.streams = streams;
+    engine::to_device(layers, place.device);
     modules.push_back(std::make_unique<engine::stage_module>(std::move(layers), place));
     std::ranges::copy(modules.back()->parameters(), std::back_inserter(parameters));
   }
@@ -75,7 +79,7 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   }
   const auto owner = spawn_optimizer(
       system, {blueprint.name, std::move(parameters), std::move(*optimizer), std::move(*options),
-               blueprint.threads, blueprint.rules.groups, updates});
+               blueprint.threads, blueprint.rules.groups, updates, streams});
   if (!owner) return tl::unexpected(owner.error());
   auto stage = spawn_stage(system, {.name = blueprint.name,
                                     .modules = std::move(modules),

@@ -55,6 +55,7 @@ caf::result<file_loaded> on_load_file(stage_pointer self, const load_file& from)
   };
   const auto file = find(from);
   if (!file) return file_loaded{false};
+  const auto on_device = state.streams->computing();
   const std::set<std::string> except(from.except.begin(), from.except.end());
   if (!from.state) {
     if (auto loaded = load_weights_of(state, *file, except); !loaded) return refuse(loaded.error());

@@ -27,30 +27,46 @@ std::vector<at::Tensor> to_send(engine::step_gradients gradients) {
 }
 
 template <class Message>
-void send_to_others(stage_pointer self, const Message& message) {
+void send_to_others(stage_pointer self, const Message& message, const engine::ready_event& made) {
   const auto& replicas = self->state.end.replicas;
   for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
-    if (rank != replicas.core.rank()) self->send(replicas.stage_of(rank), message);
+    if (rank != replicas.core.rank()) send_tensors(self, replicas.stage_of(rank), message, made);
+}
+
+/// Sums over replicas are made on the stream of copies, so that the backward goes on meanwhile.
+void take_all(stage_pointer self, std::vector<at::Tensor>& tensors,
+              const engine::ready_event& made) {
+  for (auto& each : tensors) each = self->state.streams->take_for_copies(each, made);
 }
 
 void perform(stage_pointer self, const engine::send_part& what) {
   auto& replicas = self->state.end.replicas;
-  self->send(
-      replicas.stage_of(replicas.core.buckets()[what.bucket].owner),
-      replica_gradients{what.key, static_cast<std::uint32_t>(what.bucket), replicas.core.rank(),
-                        false, to_send(replicas.take_own(what.key, what.bucket))});
+  send_tensors(self, replicas.stage_of(replicas.core.buckets()[what.bucket].owner),
+               replica_gradients{what.key,
+                                 static_cast<std::uint32_t>(what.bucket),
+                                 replicas.core.rank(),
+                                 false,
+                                 to_send(replicas.take_own(what.key, what.bucket)),
+                                 {}},
+               self->state.streams->mark());
 }
 
 void perform(stage_pointer self, const engine::add_parts& what) {
   auto& state = self->state;
+  auto parts = state.end.replicas.take_parts(what.key, what.bucket);
+  const auto made = state.streams->mark();  // the own one; the others are there for copies
+  for (auto& part : parts)
+    for (auto& each : part)
+      if (each) each = state.streams->take_for_copies(*each, made);
   const engine::work_item item{.kind = engine::work_kind::gradient_sum,
                                .step = state.steps.at(what.key).order.number,
                                .size = state.end.replicas.core.buckets()[what.bucket].bytes};
   state.summing->give();
-  state.adding->post([parts = state.end.replicas.take_parts(what.key, what.bucket), what, item,
-                      doing = state.summing, to = caf::actor_cast<stage_actor>(self)]() mutable {
+  state.adding->post([parts = std::move(parts), what, item, doing = state.summing,
+                      streams = state.streams, to = caf::actor_cast<stage_actor>(self)]() mutable {
     doing->take();
     const engine::activity_scope scope(*doing, item);
+    const auto on_device = streams->copying();
     replicas_added message{.step = what.key, .bucket = static_cast<std::uint32_t>(what.bucket)};
     try {
       const at::NoGradGuard no_grad;
@@ -65,19 +81,32 @@ void perform(stage_pointer self, const engine::add_parts& what) {
 void perform(stage_pointer self, const engine::send_sum& what) {
   const auto& replicas = self->state.end.replicas;
   const bool all = self->state.steps.at(what.key).order.dry_run;  // they are its outcome
-  send_to_others(self, replica_gradients{what.key, static_cast<std::uint32_t>(what.bucket),
-                                         replicas.core.rank(), true,
-                                         to_send(replicas.sums_of(what.key, what.bucket, all))});
+  send_to_others(self,
+                 replica_gradients{what.key,
+                                   static_cast<std::uint32_t>(what.bucket),
+                                   replicas.core.rank(),
+                                   true,
+                                   to_send(replicas.sums_of(what.key, what.bucket, all)),
+                                   {}},
+                 self->state.streams->mark_copies());
 }
 
 void perform(stage_pointer self, const engine::send_rest& what) {
   const auto& end = self->state.end;
-  send_to_others(self, replica_statistics{what.key, end.replicas.core.rank(), end.statistics});
+  send_to_others(self, replica_statistics{what.key, end.replicas.core.rank(), end.statistics, {}},
+                 self->state.streams->mark());
 }
 
 void perform(stage_pointer self, const engine::all_reduced& what) {
   auto& end = self->state.end;
   auto [gradients, statistics] = end.replicas.take(what.key);
+  const auto& streams = *self->state.streams;
+  const auto made = streams.mark_copies();
+  for (auto& each : gradients)
+    if (each) each = streams.take(*each, made);
+  for (auto& chunk : statistics)
+    for (auto& replica : chunk)
+      for (auto& each : replica.values) each = streams.take(each, made);
   end.gradients = std::move(gradients);
   end.all_statistics = std::move(statistics);
   end_step(self, end.core.reduced(what.key));
@@ -179,7 +208,9 @@ void on_replica_gradients(stage_pointer self, const replica_gradients& from) {
   if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
   const auto effects = from.summed ? replicas.core.sum_arrived(from.step, from.bucket, from.from)
                                    : replicas.core.part_arrived(from.step, from.bucket, from.from);
-  if (effects) replicas.keep(from);
+  auto here = from;
+  if (effects) take_all(self, here.gradients, from.made);
+  if (effects) replicas.keep(here);
   follow(self, effects);
 }
 
@@ -187,7 +218,10 @@ void on_replica_statistics(stage_pointer self, const replica_statistics& from) {
   auto& replicas = self->state.end.replicas;
   if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
   const auto effects = replicas.core.rest_arrived(from.step, from.from);
-  if (effects) replicas.keep(from);
+  auto here = from;
+  if (effects)
+    for (auto& chunk : here.statistics) take_all(self, chunk.values, from.made);
+  if (effects) replicas.keep(here);
   follow(self, effects);
 }
 
@@ -196,7 +230,9 @@ void share_parameters(stage_pointer self, const engine::step_key& key) {
   const auto& buckets = replicas.core.buckets();
   for (std::uint32_t i = 0; i < buckets.size(); ++i)
     if (buckets[i].owner == replicas.core.rank())
-      send_to_others(self, replica_parameters{key, i, replicas.core.rank(), replicas.values_of(i)});
+      send_to_others(
+          self, replica_parameters{key, i, replicas.core.rank(), replicas.values_of(i), {}},
+          self->state.streams->mark());
   take_parameters(self, key, replicas.gather.sent(key));
 }
 
@@ -205,7 +241,10 @@ void on_replica_parameters(stage_pointer self, const replica_parameters& from) {
   if (!self->state.steps.contains(from.step)) return;  // failed meanwhile
   if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
   const auto all = replicas.gather.arrived(from.step, from.bucket, from.from);
-  if (all) replicas.keep(from);
+  auto here = from;
+  if (all)
+    for (auto& each : here.values) each = self->state.streams->take(each, from.made);
+  if (all) replicas.keep(here);
   take_parameters(self, from.step, all);
 }
 

@@ -16,6 +16,7 @@
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/stage/load_file.hpp"
+#include "actors/stage/losses.hpp"
 #include "actors/stage/replica_end.hpp"
 #include "actors/stage/run_order.hpp"
 #include "actors/stage/stage_state.hpp"
@@ -32,23 +33,43 @@ namespace {
 using engine::action_kind;
 using engine::step_key;
 
-/// Runs on the work thread. Torch's exceptions end here. The output goes to the stage actor `to` as
-/// soon as it is there: the neighbour need not wait for the weights' gradients.
+/// Where an action's output goes: to the stage's actor as soon as it is there, since the neighbour
+/// need not wait for the weights' gradients.
+struct way_out {
+  stage_actor to;
+  engine::work_thread* leaving = nullptr;  // not null: by way of the host
+
+  void operator()(output_ready output, const engine::device_streams& streams) const {
+    output.made = output.tensor.defined() ? streams.mark() : nullptr;
+    if (leaving == nullptr) return caf::anon_send(to, std::move(output));
+    leaving->post([to = to, output = std::move(output)]() mutable {
+      output.tensor = engine::to_host(output.tensor, output.made);
+      output.made.reset();
+      caf::anon_send(to, std::move(output));
+    });
+  }
+};
+
+/// Runs on the work thread. Torch's exceptions end here.
 work_done perform(engine::stage_module& module, const engine::start_action& what,
                   engine::step_kind kind, std::int64_t batch_size, const microbatch_inbox& in,
-                  const stage_actor& to) {
+                  const way_out& out) {
   const auto& [key, action] = what;
+  const auto& streams = module.streams();
   work_done outcome{.step = key, .action = action};
   const auto begin = std::chrono::steady_clock::now();
   try {
     if (action.kind == action_kind::forward) {
-      auto forward = module.forward(key, kind, action.microbatch, in.input, in.labels, batch_size);
-      caf::anon_send(to, output_ready{key, action, std::move(forward.activation)});
+      auto forward =
+          module.forward(key, kind, action.microbatch, streams.take(in.input, in.input_made),
+                         streams.take(in.labels, {}), batch_size);
+      out({key, action, std::move(forward.activation)}, streams);
       outcome.loss = forward.loss;
       outcome.correct = forward.correct;
     } else if (action.kind != action_kind::weight_gradient) {
-      caf::anon_send(to, output_ready{key, action,
-                                      module.backward_input(key, action.microbatch, in.gradient)});
+      auto gradient = module.backward_input(key, action.microbatch,
+                                            streams.take(in.gradient, in.gradient_made));
+      out({key, action, std::move(gradient)}, streams);
     }
     if (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient)
       module.backward_weights(key, action.microbatch);
@@ -101,6 +122,14 @@ engine::work_item item_of(const engine::action& what, const run_stage& order,
   return item;
 }
 
+way_out way_of(stage_pointer self, const engine::action& what) {
+  const auto& state = self->state;
+  const auto& receiver =
+      (what.kind == action_kind::forward ? state.after : state.before)[what.chunk].stage;
+  const bool leaves = receiver && is_elsewhere(self, receiver);
+  return {caf::actor_cast<stage_actor>(self), leaves ? state.leaving.get() : nullptr};
+}
+
 void start(stage_pointer self, const engine::start_action& what) {
   auto& state = self->state;
   const auto step = state.steps.find(what.key);
@@ -109,9 +138,11 @@ void start(stage_pointer self, const engine::start_action& what) {
   microbatch_inbox in;
   if (what.what.kind == action_kind::forward) {
     in.input = std::move(state.inbox[key].input);
+    in.input_made = std::move(state.inbox[key].input_made);
     in.labels = std::move(state.inbox[key].labels);
   } else if (what.what.kind != action_kind::weight_gradient) {
     in.gradient = std::move(state.inbox[key].gradient);
+    in.gradient_made = std::move(state.inbox[key].gradient_made);
     state.inbox.erase(key);
   }
   if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(key);
@@ -121,8 +152,8 @@ void start(stage_pointer self, const engine::start_action& what) {
   post_work(state, item,
             [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
              batch_size = step->second.order.batch_size, in = std::move(in),
-             to = caf::actor_cast<stage_actor>(self)] {
-              caf::anon_send(to, perform(*module, what, kind, batch_size, in, to));
+             out = way_of(self, what.what)] {
+              caf::anon_send(out.to, perform(*module, what, kind, batch_size, in, out));
             });
 }
 
@@ -146,10 +177,11 @@ void send(stage_pointer self, const engine::send_output& what) {
   const bool is_gradient = what.on == engine::edge::gradient;
   const auto& [stage, chunk] = (is_gradient ? state.before : state.after)[what.chunk];
   const microbatch_key key{what.key, what.microbatch, chunk};
+  const auto& [tensor, made] = output.mapped();
   if (is_gradient)
-    self->send(stage, gradient{key, output.mapped()});
+    self->send(stage, gradient{key, tensor, made});
   else
-    self->send(stage, activation{key, output.mapped()});
+    self->send(stage, activation{key, tensor, made});
 }
 
 void grant(stage_pointer self, const engine::grant_credit& what) {
@@ -164,6 +196,22 @@ void grant(stage_pointer self, const engine::grant_credit& what) {
     self->send(from.stage, granted);
 }
 
+void actions_done(stage_pointer self, const step_key& key) {
+  const auto& order = self->state.steps.at(key).order;
+  if (order.kind != engine::step_kind::training) return answer(self, key);
+  end_step(self, self->state.end.core.actions_done(key));
+}
+
+void on_losses_known(stage_pointer self, const losses_known& from) {
+  const auto found = self->state.steps.find(from.step);
+  if (found == self->state.steps.end()) return;  // failed meanwhile
+  if (from.failure) return fail_all(self, {errc::handler_failed, *from.failure});
+  for (const auto& each : from.losses)
+    if (const auto added = add_loss(self, found->second, each); !added)
+      return fail_all(self, added.error());
+  actions_done(self, from.step);
+}
+
 void perform_effects(stage_pointer self, const result<engine::stage_effects>& effects) {
   if (!effects) return fail_all(self, effects.error());
   for (const auto& effect : *effects) {
@@ -173,11 +221,9 @@ void perform_effects(stage_pointer self, const result<engine::stage_effects>& ef
       send(self, *output);
     } else if (const auto* used = std::get_if<engine::grant_credit>(&effect)) {
       grant(self, *used);
-    } else if (const auto& finished = std::get<engine::step_finished>(effect);
-               finished.kind == engine::step_kind::training) {
-      end_step(self, self->state.end.core.actions_done(finished.key));
-    } else {
-      answer(self, finished.key);
+    } else if (const auto& key = std::get<engine::step_finished>(effect).key;
+               !fetch_losses(self, key)) {
+      actions_done(self, key);
     }
   }
   if (self->state.core.is_idle()) self->state.work->open_gap();
@@ -252,7 +298,8 @@ void on_output_ready(stage_pointer self, const output_ready& output) {
   if (!receiver.stage && on == engine::edge::input && output.tensor.defined())
     state.predicted.push_back({std::to_string(microbatch.value), output.tensor});
   if (receiver.stage)
-    state.outputs[{microbatch_key{output.step, microbatch, chunk}, on}] = output.tensor;
+    state.outputs[{microbatch_key{output.step, microbatch, chunk}, on}] = {output.tensor,
+                                                                           output.made};
   perform_effects(self, state.core.output_ready(output.step, output.action));
 }
 
@@ -263,16 +310,11 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
     return fail_all(self, {errc::handler_failed,
                            engine::to_string(outcome.action, chunks_of(self->state)) + " of " +
                                engine::to_string(outcome.step) + " failed: " + *outcome.failure});
-  if (!std::isfinite(outcome.loss) && found->second.order.kind == engine::step_kind::training) {
-    const auto told = self->state.end.core.loss_not_finite(
-        outcome.step, "the loss of micro-batch " + std::to_string(outcome.action.microbatch.value) +
-                          " is " + (std::isnan(outcome.loss) ? "NaN" : "infinite"));
-    if (!told) return fail_all(self, told.error());
-  }
-  auto& report = found->second.report;
-  report.losses.at(logical_of(found->second.order, outcome.action.microbatch)) += outcome.loss;
-  report.correct += outcome.correct;
-  report.busy_s += outcome.busy_s;
+  if (const auto added =
+          add_loss(self, found->second, {outcome.action.microbatch, outcome.loss, outcome.correct});
+      !added)
+    return fail_all(self, added.error());
+  found->second.report.busy_s += outcome.busy_s;
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
 }
 
@@ -359,6 +401,7 @@ caf::result<acknowledged> on_load(stage_pointer self, const load_weights& from) 
   auto& state = self->state;
   const auto* module = module_of(state, from.chunk);
   if (!module) return no_such_chunk(state, from.chunk);
+  const auto on_device = state.streams->computing();
   if (from.piece.begin == list_place{}) state.loading.erase(from.chunk);
   auto& loader =
       state.loading.try_emplace(from.chunk, engine::collect_weights(module->layers()), from.partly)
@@ -374,6 +417,7 @@ template <class Answer>
 caf::result<Answer> piece_of(const stage_state& state,
                              const std::vector<engine::named_tensor>& list, const list_place& from,
                              const piece_limits& most) {
+  const auto on_device = state.streams->computing();
   auto piece = cut_piece(list, from, most, piece_tensors::copied);
   if (!piece) return to_caf({piece.error().code, state.name + ": " + piece.error().text});
   return Answer{std::move(*piece)};
@@ -413,6 +457,13 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
   state.doing = std::move(given->doing);
   state.summing = std::move(given->summing);
   state.threads = given->threads;
+  state.streams = state.modules.front()->options().streams;
+  if (!state.streams->is_cpu())
+    state.leaving = std::make_unique<engine::work_thread>(
+        state.name + " out", 1, std::function<bool()>(),
+        [name = state.name, here = self->address()](const std::exception& problem) {
+          end_because(here, name, problem);
+        });
   end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
   self->set_exit_handler([self](const caf::exit_msg& exit) {
     if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
@@ -445,6 +496,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       },
       [self](const activation& in) {
         self->state.inbox[in.key].input = in.tensor;
+        self->state.inbox[in.key].input_made = in.made;
         perform_effects(
             self, self->state.core.input_arrived(in.key.step, in.key.microbatch, in.key.chunk));
       },
@@ -455,6 +507,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       },
       [self](const gradient& in) {
         self->state.inbox[in.key].gradient = in.tensor;
+        self->state.inbox[in.key].gradient_made = in.made;
         perform_effects(
             self, self->state.core.gradient_arrived(in.key.step, in.key.microbatch, in.key.chunk));
       },
@@ -464,6 +517,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       },
       [self](const output_ready& output) { on_output_ready(self, output); },
       [self](const work_done& outcome) { on_work_done(self, outcome); },
+      [self](const losses_known& from) { on_losses_known(self, from); },
       [self](const gradients_ready& from) { on_gradients_ready(self, from); },
       [self](const step_undone& what) { on_step_undone(self, what); },
       [self](const tied_gradient& from) { on_tied_gradient(self, from); },

@@ -16,11 +16,28 @@ module_list modules_of(const stage_state& state) {
 void post_work(const stage_state& state, const engine::work_item& what,
                std::function<void()> task) {
   state.doing->give();
-  state.work->post([doing = state.doing, what, task = std::move(task)] {
+  state.work->post([doing = state.doing, streams = state.streams, what, task = std::move(task)] {
     doing->take();
+    const auto on_device = streams->computing();
     const engine::activity_scope scope(*doing, what);
     task();
   });
+}
+
+void to_host(tied_gradient& message) {
+  if (message.value) message.value = engine::to_host(*message.value, message.made);
+}
+
+void to_host(replica_gradients& message) {
+  message.gradients = engine::to_host(message.gradients, message.made);
+}
+
+void to_host(replica_statistics& message) {
+  for (auto& chunk : message.statistics) chunk.values = engine::to_host(chunk.values, message.made);
+}
+
+void to_host(replica_parameters& message) {
+  message.values = engine::to_host(message.values, message.made);
 }
 
 double loss_scale_of(const stage_state& state, const announced_step& step) {

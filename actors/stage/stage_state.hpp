@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
@@ -38,6 +39,13 @@ struct microbatch_inbox {
   at::Tensor input;     // [n, ...]
   at::Tensor labels;    // [n] i64, or [n, T] i64, last stage
   at::Tensor gradient;  // [n, ...]
+  engine::ready_event input_made, gradient_made;
+};
+
+/// A computed output.
+struct kept_output {
+  at::Tensor tensor;
+  engine::ready_event made;
 };
 
 /// An output that the core has not let go yet: of which own chunk, for which edge.
@@ -102,7 +110,7 @@ struct stage_state {
   std::vector<slice_link> before, after;  // by chunk
   feeder_actor feeder;                    // of the model's two ends
   std::map<microbatch_key, microbatch_inbox> inbox;
-  std::map<output_key, at::Tensor> outputs;  // computed, and not sent
+  std::map<output_key, kept_output> outputs;  // computed, and not sent
   std::map<engine::step_key, announced_step> steps;
   step_end_state end;
   version_state versions;
@@ -111,8 +119,11 @@ struct stage_state {
   std::shared_ptr<engine::activity> doing;         // the work thread's
   std::shared_ptr<engine::activity> summing;       // the other thread's
   int threads = 1;                                 // intra-op, of each of the threads below
-  std::unique_ptr<engine::work_thread> adding;     // replicas' gradients; null: there are none
-  std::unique_ptr<engine::work_thread> work;       // last: its tasks use the module
+  std::shared_ptr<const engine::device_streams> streams;  // of all threads of the stage
+  // Waits for copies to the host of what goes to other processes; null on the CPU.
+  std::unique_ptr<engine::work_thread> leaving;
+  std::unique_ptr<engine::work_thread> adding;  // replicas' gradients; null: there are none
+  std::unique_ptr<engine::work_thread> work;    // last: its tasks use the module
 };
 
 using stage_pointer = stage_actor::stateful_pointer<stage_state>;
@@ -123,6 +134,33 @@ using module_list = std::vector<engine::stage_module*>;
 
 /// Has the work thread do something that it is seen to be at. `what` says for which step.
 void post_work(const stage_state& state, const engine::work_item& what, std::function<void()> task);
+
+/// Whether what it is sent leaves this process, and so the device.
+template <class Receiver>
+[[nodiscard]] bool is_elsewhere(stage_pointer self, const Receiver& who) {
+  return !self->state.streams->is_cpu() && who.node() != self->node();
+}
+
+/// For messages: to the same place by way of the host, and with when its tensors are there.
+void to_host(tied_gradient& message);
+void to_host(replica_gradients& message);
+void to_host(replica_statistics& message);
+void to_host(replica_parameters& message);
+
+/// Sends tensors that a stream of the stage has made by then: `made`. A stage in another process
+/// gets copies of the host's, a little later.
+template <class Message>
+void send_tensors(stage_pointer self, const stage_actor& to, Message message,
+                  const engine::ready_event& made) {
+  message.made = made;
+  if (!is_elsewhere(self, to)) return self->send(to, std::move(message));
+  self->state.leaving->post(
+      [from = caf::actor_cast<stage_actor>(self), to, message = std::move(message)]() mutable {
+        to_host(message);
+        message.made.reset();
+        caf::send_as(from, to, std::move(message));
+      });
+}
 
 /// What the step's loss is multiplied by. Asked once its backwards begin, so the decision on the
 /// step before has come.

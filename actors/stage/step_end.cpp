@@ -58,6 +58,15 @@ struct preparation {
   optimizers::gradient_accumulator* sums = nullptr;
 };
 
+/// On a device the host waits for all of them at once.
+std::vector<double> squares_of(const engine::step_gradients& gradients) {
+  const bool on_device =
+      std::ranges::any_of(gradients, [](const auto& each) { return each && !each->is_cpu(); });
+  if (!on_device) return optimizers::squares_of_each(gradients);
+  const auto squares = engine::to_host(optimizers::squares_on_device(gradients));  // [n] f64
+  return {squares.const_data_ptr<double>(), squares.const_data_ptr<double>() + squares.numel()};
+}
+
 /// Unscales complete gradients and makes the update's of them. Errors: those of adding them up.
 result<void> prepare(gradients_ready& message, const gradient_terms& terms, const preparation& by) {
   auto& gradients = message.gradients;
@@ -69,7 +78,7 @@ result<void> prepare(gradients_ready& message, const gradient_terms& terms, cons
   if (terms.use == gradient_use::add) return {};
   gradients = by.sums->take_mean();
   if (by.clip_value > 0) gradients = optimizers::clipped(gradients, by.clip_value);
-  if (terms.squares) report.squares = optimizers::squares_of_each(gradients);
+  if (terms.squares) report.squares = squares_of(gradients);
   return {};
 }
 
@@ -134,8 +143,9 @@ void perform(stage_pointer self, const engine::share_ties& what) {
   for (const auto& tie : end.ties) {
     const auto own = std::ranges::find(end.parameters, tie.parameter, &engine::named_tensor::name);
     const auto index = static_cast<std::size_t>(own - end.parameters.begin());
-    self->send(caf::actor_cast<stage_actor>(tie.other),
-               tied_gradient{what.key, tie.other_parameter, end.gradients.at(index)});
+    send_tensors(self, caf::actor_cast<stage_actor>(tie.other),
+                 tied_gradient{what.key, tie.other_parameter, end.gradients.at(index), {}},
+                 self->state.streams->mark());
   }
 }
 
@@ -185,6 +195,7 @@ void perform(stage_pointer self, const engine::cast_vote& what) {
 
 void perform(stage_pointer self, const engine::keep_gradients&) {
   auto& state = self->state;
+  const auto on_device = state.streams->computing();
   dry_run_outcome outcome;
   outcome.gradients = engine::name_gradients(state.end.parameters, state.end.gradients);
   for (const auto& module : state.modules)
@@ -261,8 +272,10 @@ void on_tied_gradient(stage_pointer self, const tied_gradient& from) {
   const auto effects = state.end.core.tie_arrived(from.step, from.parameter);
   if (!effects && effects.error().code == errc::stale)
     return log::warning(state.name + ": refused " + effects.error().text);
+  auto here = from;
+  if (effects && here.value) here.value = state.streams->take(*from.value, from.made);
   if (effects)
-    if (const auto kept = state.end.tied.keep(from, state.end.parameters); !kept)
+    if (const auto kept = state.end.tied.keep(here, state.end.parameters); !kept)
       return fail_all(self, kept.error());
   end_step(self, effects);
 }

@@ -72,6 +72,7 @@ version_halves halves_of(const std::vector<named_tensor>& version) {
 
 /// Writes the weights and buffers of all chunks. Errors: bad_data.
 result<void> put_weights(const stage_state& state, const tensor_piece& weights) {
+  const auto on_device = state.streams->computing();
   std::vector<named_tensor> own;
   for (const auto& module : state.modules)
     std::ranges::move(engine::collect_weights(module->layers()), std::back_inserter(own));

@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "engine/base/torch_error.hpp"
+#include "engine/device/device_streams.hpp"
 #include "engine/model/model.hpp"
 
 namespace troupe::actors {
@@ -49,7 +50,7 @@ std::optional<tensor_part> cut_tensor(const engine::named_tensor& from, std::uin
                    static_cast<std::uint64_t>(dense.numel()) - first);
   auto run = flat_view(dense).narrow(0, static_cast<std::int64_t>(first),
                                      static_cast<std::int64_t>(count));
-  if (how == piece_tensors::copied) run = run.clone();
+  if (how == piece_tensors::copied) run = engine::copy_on_host(run);
   return tensor_part{from.name, std::move(run),
                      storage_range{dense.sizes().vec(), dense.strides().vec(), first}};
 }
@@ -65,7 +66,8 @@ std::optional<tensor_part> next_part(const engine::named_tensor& from, std::uint
   if (first > 0 || bytes > most.bytes) return cut_tensor(from, first, left, must, how);
   if (bytes > left.bytes && !must) return std::nullopt;
   const auto detached = from.tensor.detach();
-  return tensor_part{from.name, how == piece_tensors::copied ? detached.clone() : detached};
+  return tensor_part{from.name,
+                     how == piece_tensors::copied ? engine::copy_on_host(detached) : detached};
 }
 
 /// Whether such a tensor has its elements in one run of memory, each once.

@@ -20,8 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr const char* no_training =
-    "Stages train on the CPU: this version of Troupe does not train on cards yet.";
+constexpr const char* who_trains =
+    "Stages train on the CPU, and on a card that LibTorch can use where device = \"cuda:N\" names "
+    "it.";
 
 struct judged_card {
   engine::card card;
@@ -103,11 +104,13 @@ std::string to_text(const device_report& all) {
               ? format("nccl     %s in %s\n", engine::nccl::version_text(all.nccl->second).c_str(),
                        all.nccl->first.c_str())
               : "nccl     cannot be used: " + all.nccl.error().text + "\n";
-  return text + no_training + "\n";
+  return text + who_trains + "\n";
 }
 
 std::string to_json(const device_report& all) {
-  ordered_json cards = ordered_json::array();
+  ordered_json cards = ordered_json::array(), trains_on = ordered_json::array({"cpu"});
+  for (const auto& [card, problem] : all.cards)
+    if (problem.empty()) trains_on.push_back(format("cuda:%d", card.index));
   for (const auto& [card, problem] : all.cards)
     cards.push_back({{"device", format("cuda:%d", card.index)},
                      {"name", card.name},
@@ -128,7 +131,7 @@ std::string to_json(const device_report& all) {
                              {"problem", all.problem},
                              {"cards", std::move(cards)}}},
                            {"nccl", std::move(nccl)},
-                           {"trains_on", ordered_json::array({"cpu"})}};
+                           {"trains_on", std::move(trains_on)}};
   return whole.dump(2) + "\n";
 }
 

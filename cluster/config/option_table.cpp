@@ -135,8 +135,7 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        "Weight gradients may run on idle cores, where a stage has one compute thread",
        on_off([](auto& c) -> auto& { return c.pipeline.idle_cores; }), ""},
       {"pipeline", "device", "--device", "", "DEVICE",
-       "What the stages compute on: cpu, cuda:N for card N, or auto for the best that can be "
-       "trained on. So far that is the CPU, and a card is refused",
+       "What the stages compute on: cpu, cuda:N for card N, or auto, which is the CPU so far",
        text([](auto& c) -> auto& { return c.pipeline.device; }), ""},
       {"pipeline", "stages_in", "--stages-in", "", "KIND", "Where the stages live",
        choice([](auto& c) -> auto& { return c.pipeline.stages_in; }), ""},

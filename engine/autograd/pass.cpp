@@ -1,6 +1,7 @@
 #include "engine/autograd/pass.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <utility>
 
@@ -34,9 +35,13 @@ const forward_pass& current_pass() {
   return pass_of_thread;
 }
 
-at::Generator random_for(std::string_view layer) {
-  return at::make_generator<at::CPUGeneratorImpl>(
-      splitmix64::combine(pass_of_thread.random, hash_of(layer)));
+at::Generator random_for(std::string_view layer, c10::Device on) {
+  const auto seed = splitmix64::combine(pass_of_thread.random, hash_of(layer));
+  if (on.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(seed);
+  auto made =
+      at::globalContext().getAcceleratorHooksInterface(on.type()).getNewGenerator(on.index());
+  made.set_current_seed(seed);
+  return made;
 }
 
 }  // namespace troupe::engine

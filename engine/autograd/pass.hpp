@@ -2,6 +2,7 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string_view>
@@ -49,8 +50,8 @@ class pass_scope {
 /// For layers: the pass on this thread.
 [[nodiscard]] const forward_pass& current_pass();
 
-/// For layers: what the layer of this name draws from in this pass. A repeated forward gets the
-/// same numbers.
-[[nodiscard]] at::Generator random_for(std::string_view layer);
+/// For layers: what the layer of this name draws from in this pass, on the device where it draws;
+/// the numbers of different kinds of devices differ. A repeated forward gets the same numbers.
+[[nodiscard]] at::Generator random_for(std::string_view layer, c10::Device on = c10::kCPU);
 
 }  // namespace troupe::engine

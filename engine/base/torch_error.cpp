@@ -22,6 +22,15 @@ std::optional<std::string> bytes_refused(const std::string& text) {
   return text.substr(begin, end - begin);
 }
 
+/// Without the allocator's settings and accounts, which fill a page.
+std::string device_is_full(const std::string& text) {
+  const auto line = text.substr(0, text.find('\n'));
+  constexpr std::string_view last_of_use = "free.";
+  const auto end = line.find(last_of_use);
+  return line.substr(0, end == std::string::npos ? end : end + last_of_use.size()) +
+         " Use a smaller micro-batch, or recompute activations (pipeline.recompute)";
+}
+
 }  // namespace
 
 std::string reason_of(const std::exception& problem) {
@@ -34,6 +43,7 @@ std::string reason_of(const std::exception& problem) {
   }
   const auto* torch = dynamic_cast<const c10::Error*>(&problem);
   const std::string text = torch ? torch->what_without_backtrace() : problem.what();
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&problem)) return device_is_full(text);
   if (const auto bytes = torch ? bytes_refused(text) : std::nullopt)
     return "there is no memory for a tensor of " + *bytes + " bytes";
   return text.substr(0, text.find('\n'));

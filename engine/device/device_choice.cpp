@@ -26,12 +26,7 @@ std::string reason_against_training_on(int index, const driver_facts& driver) {
   if (index >= cards)
     return format("there is no such card on this machine, which has %s; see `troupe devices`",
                   cards == 1 ? "cuda:0 alone" : format("cuda:0 to cuda:%d", cards - 1).c_str());
-  return std::string(reason_against_training_on_cards());
-}
-
-std::string_view reason_against_training_on_cards() {
-  return "this version of Troupe trains on the CPU only, whatever cards there are; use device = "
-         "\"cpu\"";
+  return {};
 }
 
 }  // namespace troupe::engine

@@ -21,11 +21,8 @@ struct device_choice {
 /// Reads "cpu", "auto" or "cuda:N"; nothing: it is none of them.
 [[nodiscard]] std::optional<device_choice> parse_device(std::string_view text);
 
-/// Why stages cannot be trained on card `index` of the machine that this driver is of, and what to
-/// do. Never empty so far: training on cards is not there yet.
+/// Why the machine that this driver is of has no card `index` to train on, and what to do; empty:
+/// it has one. Whether LibTorch can use it is another question (see reason_against).
 [[nodiscard]] std::string reason_against_training_on(int index, const driver_facts& driver);
-
-/// The same for a machine whose driver nobody has asked.
-[[nodiscard]] std::string_view reason_against_training_on_cards();
 
 }  // namespace troupe::engine

@@ -40,8 +40,12 @@ result<loss_function> find_loss(const loss_registry& known, const std::string& n
   return fail(errc::bad_config, "unknown loss '" + name + "'; known: " + join(known.names()));
 }
 
+at::Tensor rows_correct(const at::Tensor& logits, const at::Tensor& labels) {
+  return at::argmax(logits, -1).eq(labels).sum();
+}
+
 std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& labels) {
-  return at::argmax(logits, -1).eq(labels).sum().item<std::int64_t>();
+  return rows_correct(logits, labels).item<std::int64_t>();
 }
 
 }  // namespace troupe::engine

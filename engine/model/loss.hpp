@@ -34,5 +34,7 @@ using loss_registry = named_values<loss_function>;
 
 /// How many rows of `logits` [N, K] or [N, T, K] have their largest entry at the label.
 [[nodiscard]] std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& labels);
+/// The same as a number on their device. [] i64
+[[nodiscard]] at::Tensor rows_correct(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace troupe::engine

@@ -97,6 +97,8 @@ at::Tensor run_layer(layer& which, const at::Tensor& input, bool training) try {
   auto output = which.forward(input, training);
   note_backward(output, which);
   return output;
+} catch (c10::OutOfMemoryError&) {
+  throw;  // says what was wanted, to whoever knows the stage and its action
 } catch (const std::exception& problem) {
   throw std::runtime_error(which.name() + " with an input of " + shape_text(input.sizes()) + ": " +
                            reason_of(problem));
@@ -141,6 +143,17 @@ result<void> load_weights(const model& layers, const std::vector<named_tensor>& 
     return fail(errc::handler_failed, "copying weights failed: " + reason_of(caught));
   }
   return {};
+}
+
+void to_device(const model& layers, c10::Device device) {
+  if (device.is_cpu()) return;
+  const c10::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own_weights(layers)) {
+    // What `set_data` does, which knows the backends that come with LibTorch only. Handles, and
+    // that a gradient is required, belong to the object and stay.
+    const auto moved = tensor.detach().to(device);
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(moved.getIntrusivePtr());
+  }
 }
 
 void to_memory_format(const model& layers, bool channels_last) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <string>
 #include <vector>
 
@@ -43,6 +45,10 @@ namespace troupe::engine {
 /// floats or the reverse.
 [[nodiscard]] result<void> load_weights(const model& layers,
                                         const std::vector<named_tensor>& tensors);
+
+/// Moves every parameter and buffer to a device, in the layout that it has. Before anything else
+/// has handles of what is recorded by autograd. On the CPU already: nothing happens.
+void to_device(const model& layers, c10::Device device);
 
 /// Lays out every 4-D parameter and buffer as channels last, or contiguous, as
 /// torch.nn.Module.to(memory_format=...) does; convolutions then give their outputs in it.

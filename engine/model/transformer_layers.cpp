@@ -36,7 +36,7 @@ at::Tensor drop(const at::Tensor& x, double share, const std::string& layer, boo
   at::Tensor mask;
   {
     const c10::NoGradGuard no_grad;
-    mask = at::empty_like(x).bernoulli_(kept, random_for(layer)).div_(kept);
+    mask = at::empty_like(x).bernoulli_(kept, random_for(layer, x.device())).div_(kept);
   }
   return x * mask;
 }

@@ -4,10 +4,13 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isnan.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
 #include <cmath>
+
+#include "engine/device/device_streams.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -51,9 +54,20 @@ void sum_ties(const std::vector<named_tensor>& parameters, const std::vector<wei
   }
 }
 
+bool all_finite(const step_gradients& gradients) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> each_finite;  // [] bool
+  for (const auto& each : gradients)
+    if (each) each_finite.push_back(at::isfinite(*each).all());
+  return each_finite.empty() || to_host(at::stack(each_finite)).all().item<bool>();
+}
+
 std::string first_not_finite(const std::vector<named_tensor>& parameters,
                              const step_gradients& gradients) {
   const at::NoGradGuard no_grad;
+  const bool on_device =
+      std::ranges::any_of(gradients, [](const auto& each) { return each && !each->is_cpu(); });
+  if (on_device && all_finite(gradients)) return "";
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i] || is_finite(*gradients[i])) continue;
     const bool nan = at::isnan(*gradients[i]).any().item<bool>();

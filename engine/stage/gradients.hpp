@@ -24,8 +24,11 @@ using step_gradients = std::vector<std::optional<at::Tensor>>;
 void sum_ties(const std::vector<named_tensor>& parameters, const std::vector<weight_tie>& ties,
               step_gradients& gradients);
 
+/// Whether all are, of gradients on one device: the host waits for it once.
+[[nodiscard]] bool all_finite(const step_gradients& gradients);
+
 /// The first gradient that is not finite, in words: "the gradient of fc.bias has a NaN"; empty:
-/// none. One pass over memory.
+/// none. One pass over memory; on a device the host waits for one answer unless there is one.
 [[nodiscard]] std::string first_not_finite(const std::vector<named_tensor>& parameters,
                                            const step_gradients& gradients);
 

@@ -30,6 +30,7 @@ stage_module::stage_module(model layers, stage_options options)
                  const at::Tensor& gradient) { add_deferred(step, microbatch, weight, gradient); },
           options_.idle_cores) {
   options_.recompute.resize(layers_.size(), false);
+  if (!options_.streams) options_.streams = std::make_shared<device_streams>(options_.device);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     index_of_.emplace(parameters_[i].tensor.unsafeGetTensorImpl(), i);
   for (const auto& layer : layers_)
@@ -37,7 +38,7 @@ stage_module::stage_module(model layers, stage_options options)
 }
 
 at::Tensor stage_module::prepare(const at::Tensor& input) const {
-  auto x = input.detach().to(options_.device);
+  auto x = streams().take(input.detach(), {});
   if (options_.channels_last && x.dim() == 4) x = x.contiguous(at::MemoryFormat::ChannelsLast);
   return x;
 }
@@ -136,11 +137,11 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
   if (options_.is_last && !training && !labels.defined()) {
     outcome.activation = output;
   } else if (options_.is_last) {
-    const auto targets = labels.to(options_.device);
+    const auto targets = streams().take(labels, {});
     const double weight = static_cast<double>(input.size(0)) / static_cast<double>(batch_size);
-    if (!training) outcome.correct = count_correct(output, targets);
+    const auto correct = training ? at::Tensor() : rows_correct(output, targets);
     output = options_.loss(output, targets) * weight;
-    outcome.loss = output.item<double>();
+    note_loss(step, {microbatch, output.detach(), correct}, outcome);
   } else {
     outcome.activation = output.detach();
   }
@@ -161,6 +162,31 @@ forward_outcome stage_module::forward(const step_key& step, step_kind kind,
   return outcome;
 }
 
+void stage_module::note_loss(const step_key& step, waiting_loss fresh, forward_outcome& outcome) {
+  if (!options_.device.is_cpu()) return losses_[step].push_back(std::move(fresh));
+  outcome.loss = fresh.loss.item<double>();
+  if (fresh.correct.defined()) outcome.correct = fresh.correct.item<std::int64_t>();
+}
+
+std::vector<microbatch_loss> stage_module::take_losses(const step_key& step) {
+  const auto taken = losses_.extract(step);
+  losses_.erase(losses_.begin(), losses_.lower_bound(step));  // of steps that failed
+  if (!taken) return {};
+  std::vector<at::Tensor> values;
+  for (const auto& each : taken.mapped()) {
+    values.push_back(each.loss);
+    values.push_back(each.correct);
+  }
+  values = to_host(values);
+  std::vector<microbatch_loss> known;
+  for (std::size_t i = 0; i < taken.mapped().size(); ++i) {
+    const auto& correct = values[2 * i + 1];
+    known.push_back({taken.mapped()[i].microbatch, values[2 * i].item<double>(),
+                     correct.defined() ? correct.item<std::int64_t>() : 0});
+  }
+  return known;
+}
+
 at::Tensor stage_module::backward_input(const step_key& step, microbatch_id microbatch,
                                         const at::Tensor& gradient) {
   auto context = contexts_.take(step, microbatch);
@@ -176,7 +202,7 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
   if (!options_.is_first) wanted.push_back(context->input);
 
   std::vector<at::Tensor> seeds;
-  if (gradient.defined()) seeds.push_back(gradient.to(options_.device));
+  if (gradient.defined()) seeds.push_back(streams().take(gradient, {}));
   weight_gradient_collector later;
   std::optional<storage_watch> watch(std::in_place);
   auto gradients = torch::autograd::grad({context->output}, wanted, seeds,
@@ -186,6 +212,7 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
   watch.reset();
   leave_out_weights(made);
   made.leave_out(gradient);
+  for (const auto& each : seeds) made.leave_out(each);
   for (const auto& each : gradients) made.leave_out(each);  // for the sums and the slice before
   at::Tensor input_gradient;
   if (!options_.is_first) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "engine/autograd/contexts.hpp"
 #include "engine/autograd/pass.hpp"
 #include "engine/autograd/precision.hpp"
+#include "engine/device/device_streams.hpp"
 #include "engine/model/layer.hpp"
 #include "engine/model/loss.hpp"
 #include "engine/schedule/plan.hpp"
@@ -31,6 +33,8 @@ struct stage_options {
   engine::precision precision = precision::fp32;
   bool channels_last = false;
   c10::Device device = c10::kCPU;
+  /// Of the device, shared with all that computes for the stage; null: the module makes its own.
+  std::shared_ptr<const device_streams> streams = {};
   std::uint64_t seed = 0;            ///< Of what layers draw (dropout).
   std::vector<bool> recompute = {};  ///< Layers whose activations are not kept; empty: none.
   /// Begin deferred weight gradients early (see weight_queue): only for a stage on a CPU whose
@@ -58,14 +62,25 @@ using gradient_taker =
 
 /// What one micro-batch's forward gives.
 struct forward_outcome {
-  at::Tensor activation;     // for the next stage; on the last only without labels
+  at::Tensor activation;  // for the next stage; on the last only without labels
+  // On a device these two stay there, for `take_losses`:
   double loss = 0;           // last stage: this micro-batch's share of the batch's mean loss
   std::int64_t correct = 0;  // last stage, evaluation: samples classified right
+};
+
+/// The same, once it is known on the host.
+struct microbatch_loss {
+  microbatch_id microbatch;
+  double loss = 0;
+  std::int64_t correct = 0;
 };
 
 /// The arithmetic of one pipeline stage: a slice of the model with its autograd contexts and
 /// gradient sums. Never writes a parameter. Batch norm sees one micro-batch at a time, and updates
 /// its running statistics in the order of the forwards.
+///
+/// On a device everything but `take_losses` only gives work to it: within `streams().computing()`,
+/// by a thread whose autograd has no other threads (see work_thread). The layers must lie there.
 ///
 /// Used by one thread at a time. Torch's exceptions pass through.
 class stage_module {
@@ -88,6 +103,10 @@ class stage_module {
   forward_outcome forward(const step_key& step, step_kind kind, microbatch_id microbatch,
                           const at::Tensor& input, const at::Tensor& labels,
                           std::int64_t batch_size);
+
+  /// What a step's forwards have left on the device, in their order; waits for that.
+  [[nodiscard]] std::vector<microbatch_loss> take_losses(const step_key& step);
+  [[nodiscard]] bool has_losses(const step_key& step) const { return losses_.contains(step); }
 
   /// Returns the gradient of the micro-batch's input, undefined on the first stage, and leaves the
   /// weights' gradients that can wait to `backward_weights`. `gradient`: of this stage's
@@ -137,6 +156,7 @@ class stage_module {
   /// Handles share storage with the layers' own.
   [[nodiscard]] const std::vector<named_tensor>& parameters() const noexcept { return parameters_; }
   [[nodiscard]] const stage_options& options() const noexcept { return options_; }
+  [[nodiscard]] const device_streams& streams() const noexcept { return *options_.streams; }
   [[nodiscard]] const model& layers() const noexcept { return layers_; }
 
  private:
@@ -148,6 +168,14 @@ class stage_module {
     std::uint64_t missing = 0;                 // backwards that have not come
   };
 
+  /// A loss that is on the device yet.
+  struct waiting_loss {
+    microbatch_id microbatch;
+    at::Tensor loss;     // [] f32
+    at::Tensor correct;  // [] i64; undefined in training
+  };
+
+  void note_loss(const step_key& step, waiting_loss fresh, forward_outcome& outcome);
   [[nodiscard]] at::Tensor prepare(const at::Tensor& input) const;
   [[nodiscard]] at::Tensor run_layers(at::Tensor x, bool training) const;
   void leave_out_weights(watched_storages& made) const;
@@ -168,6 +196,7 @@ class stage_module {
   std::vector<gradient_sum> gradients_;  // of each logical replica, at least one
   std::vector<weight_tie> ties_;
   std::map<step_key, begun_step> begun_;
+  std::map<step_key, std::vector<waiting_loss>> losses_;
   running_statistics statistics_;
   weight_queue weights_;  // last: its helper uses the rest
 };

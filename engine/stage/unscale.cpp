@@ -51,9 +51,14 @@ bool unscale(at::Tensor& gradient, double factor) {
 bool unscale(step_gradients& gradients, double scale) {
   const at::NoGradGuard no_grad;
   bool finite = true;
-  for (auto& each : gradients)
-    if (each) finite = unscale(*each, 1 / scale) && finite;
-  return finite;
+  step_gradients on_device;
+  for (auto& each : gradients) {
+    if (each && !each->is_cpu())
+      each = on_device.emplace_back(at::mul(*each, 1 / scale));
+    else if (each)
+      finite = unscale(*each, 1 / scale) && finite;
+  }
+  return all_finite(on_device) && finite;
 }
 
 }  // namespace troupe::engine

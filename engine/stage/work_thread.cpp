@@ -1,6 +1,7 @@
 #include "engine/stage/work_thread.hpp"
 
 #include <ATen/Parallel.h>
+#include <c10/core/AutogradState.h>
 #include <pthread.h>
 
 #include <utility>
@@ -71,6 +72,10 @@ void work_thread::run(int intra_op_threads) {
     // A thread's first look at the setting takes the process's last one; set ours after that.
     static_cast<void>(at::get_num_threads());
     at::set_num_threads(intra_op_threads);
+    // Autograd has a thread of its own for each device, which knows nothing of what this thread
+    // does meanwhile: which weight gradients are to wait, whose the memory is. A backward of this
+    // thread stays in it.
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   });
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -11,7 +11,8 @@
 namespace troupe::engine {
 
 /// The one thread a stage computes on, so that a long forward never holds up a scheduler. Tasks run
-/// in the order they were posted. The destructor finishes what was posted and joins.
+/// in the order they were posted, and autograd's backward in this thread, whatever the device. The
+/// destructor finishes what was posted and joins.
 class work_thread {
  public:
   /// `intra_op_threads`: how many threads one operator may use on this thread, at least 1. `name`

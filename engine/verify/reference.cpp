@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "engine/autograd/autocast.hpp"
+#include "engine/device/device_streams.hpp"
 #include "engine/model/model.hpp"
 #include "engine/stage/unscale.hpp"
 
@@ -37,7 +38,7 @@ std::vector<named_tensor> name_gradients(const std::vector<named_tensor>& parame
 
 std::vector<named_tensor> copy_buffers(const model& layers) {
   auto all = buffers(layers);
-  for (auto& each : all) each.tensor = each.tensor.clone();
+  for (auto& each : all) each.tensor = copy_on_host(each.tensor);
   return all;
 }
 

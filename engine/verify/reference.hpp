@@ -19,7 +19,7 @@ struct step_result {
 [[nodiscard]] std::vector<named_tensor> name_gradients(const std::vector<named_tensor>& parameters,
                                                        const step_gradients& gradients);
 
-/// Copies of a model's buffers.
+/// Copies of a model's buffers, on the CPU.
 [[nodiscard]] std::vector<named_tensor> copy_buffers(const model& layers);
 
 /// One training step of a whole model as one process does it without a pipeline: each micro-batch

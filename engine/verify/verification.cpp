@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/device/device_streams.hpp"
 #include "messages/base/format.hpp"
 
 namespace troupe::engine {
@@ -74,8 +75,11 @@ bool verification::passed() const {
   return loss_passed && std::ranges::all_of(gradients, fine) && std::ranges::all_of(buffers, fine);
 }
 
-tensor_difference compare_tensors(const named_tensor& here, const at::Tensor& there,
+tensor_difference compare_tensors(const named_tensor& from, const at::Tensor& other,
                                   double tolerance) {
+  // Where they lie does not matter, and elements are looked at on the host.
+  const named_tensor here{from.name, to_host(from.tensor)};
+  const auto there = to_host(other);
   const at::NoGradGuard no_grad;
   tensor_difference out{.name = here.name};
   if (!here.tensor.defined() && !there.defined()) {

@@ -24,7 +24,7 @@ struct adadelta_element {
   void operator()(T& x, T gradient, T& square, T& deltas) const {
     const T slope = decayed(x, gradient);
     square = blend(square, rho, slope * slope, fresh);
-    const T delta = std::sqrt(deltas + eps) / std::sqrt(square + eps) * slope;
+    const T delta = sqrt(deltas + eps) / sqrt(square + eps) * slope;
     deltas = blend(deltas, rho, delta * delta, fresh);
     x = fused(delta, minus_lr, x);
   }

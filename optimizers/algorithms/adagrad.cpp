@@ -22,7 +22,7 @@ struct adagrad_element {
   void operator()(T& x, T gradient, T& sum) const {
     const T slope = decayed(x, gradient);
     sum = fused(slope, slope, sum);
-    x = fused(slope / (std::sqrt(sum) + eps), minus_lr, x);
+    x = fused(slope / (sqrt(sum) + eps), minus_lr, x);
   }
 };
 

@@ -17,7 +17,7 @@ struct adamax_element {
   void operator()(T& x, T gradient, T& average, T& norm) const {
     const T slope = decayed(x, gradient);
     average = blend(average, beta1, slope, fresh1);
-    norm = larger(norm * beta2, std::abs(slope) + eps);
+    norm = larger(norm * beta2, abs(slope) + eps);
     x = fused(average / norm, minus_step, x);
   }
 };

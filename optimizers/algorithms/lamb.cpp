@@ -1,3 +1,8 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/where.h>
+
 #include <algorithm>
 
 #include "optimizers/algorithms.hpp"
@@ -20,7 +25,7 @@ struct lamb_step {
 
   void operator()(T& x, T gradient, T& average, T& square) const {
     moments(gradient * sign, average, square);
-    const T divisor = fused(std::sqrt(square), root_scale, eps);
+    const T divisor = fused(sqrt(square), root_scale, eps);
     x = fused(x, weight_decay, average * average_scale / divisor);
   }
 };
@@ -32,7 +37,7 @@ struct lamb_apply {
   T average_scale, root_scale, eps, weight_decay, minus_lr;
 
   void operator()(T& x, T /*gradient*/, T& average, T& square) const {
-    const T divisor = fused(std::sqrt(square), root_scale, eps);
+    const T divisor = fused(sqrt(square), root_scale, eps);
     x = fused(fused(x, weight_decay, average * average_scale / divisor), minus_lr, x);
   }
 };
@@ -81,6 +86,27 @@ class lamb_method {
                              .weight_decay = step.weight_decay,
                              .minus_lr = static_cast<T>(-lr_ * trust)},
                updated);
+  }
+
+  /// The norms stay on the device.
+  void run_tensors(at::Tensor& param, const at::Tensor& gradient, std::span<at::Tensor> kept,
+                   param_numbers& numbers) {
+    moments_.count(numbers.scalars[0]);
+    const lamb_step<operand> element{.moments = moment_element<operand>(moments_),
+                                     .sign = operand(maximize_ ? -1.0 : 1.0),
+                                     .average_scale = operand(1 / moments_.correction1()),
+                                     .root_scale = operand(1 / std::sqrt(moments_.correction2())),
+                                     .eps = operand(eps_),
+                                     .weight_decay = operand(decay_)};
+    at::Tensor step = param;
+    run_element(element, step, gradient, kept, std::make_index_sequence<2>());
+    const auto norm = [](const at::Tensor& of) {
+      return at::linalg_vector_norm(of, 2, at::OptionalIntArrayRef(), false, at::kDouble);
+    };
+    const auto length = norm(param), step_length = norm(step);
+    const auto scales = length.gt(0).logical_and(step_length.gt(0));
+    const auto trust = at::where(scales, length / step_length, 1.0);  // [] f64
+    param = at::addcmul(param, step, trust.mul(-lr_).to(param.scalar_type()));
   }
 
  private:

@@ -59,7 +59,7 @@ struct adam_element {
   void operator()(T& x, T gradient, T& average, T& square, T& most) const {
     moments(decayed(x, gradient), average, square);
     if constexpr (amsgrad) most = larger(most, square);
-    const T root = std::sqrt(amsgrad ? most : square);
+    const T root = sqrt(amsgrad ? most : square);
     x = fused(average / fused(root, root_scale, eps), minus_step, x);
   }
 };

@@ -99,7 +99,7 @@ class muon_method {
     adam_element<T, false> adam;
 
     void operator()(T& x, T gradient, T& /*buffer*/, T& average, T& square) const {
-      T none = 0;
+      T none(0);
       adam(x, gradient, average, square, none);
     }
   };

@@ -26,7 +26,7 @@ struct nadam_element {
   void operator()(T& x, T gradient, T& average, T& square) const {
     const T slope = decayed(x, gradient);
     moments(slope, average, square);
-    const T divisor = fused(std::sqrt(square), root_scale, eps);
+    const T divisor = fused(sqrt(square), root_scale, eps);
     x = fused(slope / divisor, of_gradient, x);
     x = fused(average / divisor, of_average, x);
   }

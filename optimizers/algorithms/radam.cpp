@@ -19,7 +19,7 @@ struct radam_element {
 
   void operator()(T& x, T gradient, T& average, T& square) const {
     moments(decayed(x, gradient), average, square);
-    x = fused(rectified ? average / (std::sqrt(square) + eps) : average, minus_step, x);
+    x = fused(rectified ? average / (sqrt(square) + eps) : average, minus_step, x);
   }
 };
 

@@ -31,7 +31,7 @@ struct rmsprop_element {
       average = blend(average, alpha, slope, fresh);
       variance = fused(-average, average, square);
     }
-    T change = slope / (std::sqrt(variance) + eps);
+    T change = slope / (sqrt(variance) + eps);
     if constexpr (has_momentum) change = buffer = fused(buffer, momentum, change);
     x = fused(change, minus_lr, x);
   }

@@ -31,11 +31,11 @@ struct rprop_element {
   void operator()(T& x, T gradient, T& previous, T& size) const {
     const T turned = gradient * sign;
     const T agreement = turned * previous;
-    const T factor = agreement > T(0) ? etaplus : agreement < T(0) ? etaminus : T(1);
+    const T factor = choose(agreement > T(0), etaplus, choose(agreement < T(0), etaminus, T(1)));
     const T wanted = size * factor;
-    const T bounded = wanted < least ? least : wanted;
-    size = bounded > most ? most : bounded;
-    previous = agreement < T(0) ? T(0) : turned;
+    const T bounded = choose(wanted < least, least, wanted);
+    size = choose(bounded > most, most, bounded);
+    previous = choose(agreement < T(0), T(0), turned);
     x = fused(-sign_of(previous), size, x);
   }
 };

@@ -52,6 +52,8 @@ struct sgd_element {
 
 class sgd_method {
  public:
+  using floats_only = void;  // what is not for them goes through `run_operators`
+
   explicit sgd_method(const options& chosen)
       : lr_(chosen.at("lr")),
         momentum_(chosen.at("momentum")),

@@ -1,5 +1,8 @@
 #include "optimizers/training/gradients.hpp"
 
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -36,6 +39,20 @@ std::vector<double> squares_of_each(const gradient_list& gradients) {
     squares.push_back(each != nullptr ? squares_of(*each) : 0);
   }
   return squares;
+}
+
+at::Tensor squares_on_device(const gradient_list& gradients) {
+  std::vector<at::Tensor> squares(gradients.size());
+  at::TensorOptions options;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor* each = given(gradients[i]);
+    if (each == nullptr) continue;
+    squares[i] = strided(*each).to(at::kDouble).square().sum();
+    options = squares[i].options();
+  }
+  for (auto& each : squares)
+    if (!each.defined()) each = at::zeros({}, options);
+  return at::stack(squares);
 }
 
 gradient_list scaled(const gradient_list& gradients, double factor) {

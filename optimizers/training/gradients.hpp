@@ -18,6 +18,10 @@ using gradient_list = std::vector<std::optional<at::Tensor>>;
 /// Every gradient times `factor`. New tensors: two gradients may well be the same one.
 [[nodiscard]] gradient_list scaled(const gradient_list& gradients, double factor);
 
+/// The sums of squares of gradients on one device, 0 where there is none, without waiting for it:
+/// one number a gradient, rounded otherwise than `squares_of_each`. [n] f64 there
+[[nodiscard]] at::Tensor squares_on_device(const gradient_list& gradients);
+
 /// Every element brought into [-most, most]. NaN stays. New tensors.
 [[nodiscard]] gradient_list clipped(const gradient_list& gradients, double most);
 

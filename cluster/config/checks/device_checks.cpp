@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/device/device_choice.hpp"
+#include "engine/device/open_device.hpp"
 #include "messages/base/near_miss.hpp"
 
 namespace troupe::cluster {
@@ -11,14 +12,13 @@ namespace {
 
 using kind = engine::device_choice::kind;
 
-// Why stages cannot compute there; empty: they can. `here`: on this machine.
+// Why stages cannot compute there; empty: they can, as far as this machine can tell. `here`: on it.
 std::string fault_of(const std::string& device, bool here) {
   const auto choice = engine::parse_device(device);
   if (!choice) return unknown_value(device, {"cpu", "auto", "cuda:0"}) + ", cuda:1, ..";
-  if (choice->what != kind::cuda) return {};
-  return '"' + device + "\": " +
-         (here ? engine::reason_against_training_on(choice->index, engine::ask_driver())
-               : std::string(engine::reason_against_training_on_cards()));
+  if (choice->what != kind::cuda || !here) return {};
+  const auto why = engine::open_device(device);
+  return why.empty() ? why : '"' + device + "\": " + why;
 }
 
 }  // namespace

@@ -51,6 +51,16 @@ result<launch_choice> place_nodes(const application& program, const trainer_conf
   return choose_launcher(config, stage_names_of(config.pipeline));
 }
 
+/// What a stage computes on, by its place among all.
+std::string device_of(const trainer_config& config, std::size_t place) {
+  auto device = config.pipeline.device;
+  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  if (places && place < places->size())
+    if (const auto& own = config.cluster.nodes[places->at(place)].device; !own.empty())
+      device = own;
+  return device == "auto" ? "cpu" : device;
+}
+
 actors::build_stage order_for(const trainer_config& config, const prepared_run& run,
                               const engine::model_layout& layout, std::uint32_t stage,
                               int threads) {
@@ -104,7 +114,7 @@ void tell(const prepared_run& run, const std::vector<actors::build_stage>& order
     for (const auto& [first, last] : order.slices)
       log::debug(order.name + ": layers " + std::to_string(first) + " to " +
                  std::to_string(last - 1) + ", " + order.model + " in " + order.precision +
-                 (order.channels_last ? " channels_last" : "") +
+                 (order.channels_last ? " channels_last" : "") + " on " + order.device +
                  ", intra-op threads: " + std::to_string(order.threads) +
                  (order.idle_cores ? ", idle cores help" : "") + "; " + link);
   log::debug(std::to_string(run.steps) + " steps of " + std::to_string(run.microbatches) +
@@ -400,6 +410,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
     const auto stage = static_cast<std::uint32_t>(orders.size()) % layout->stages;
     orders.push_back(order_for(config, run, *layout, stage, threads.at(orders.size())));
     orders.back().name = name;
+    orders.back().device = device_of(config, orders.size() - 1);
   }
   tell(run, orders,
        config.pipeline.stages_in == placement::threads

@@ -60,7 +60,8 @@ TEST_CASE("troupe devices lists cards, and why one cannot be used") {
                                "this LibTorch has no code for its architecture 6.1, but for "
                                "7.5, 9.0, 12.0, 12.0 and newer; "));
   CHECK_THAT(said, ContainsSubstring(std::string("nccl     2.28.9 in ") + TROUPE_FAKE_NCCL + "\n"));
-  CHECK_THAT(said, ContainsSubstring("does not train on cards yet"));
+  CHECK_THAT(said,
+             ContainsSubstring("Stages train on the CPU, and on a card that LibTorch can use"));
 }
 
 TEST_CASE("troupe devices --json tells programs the same") {
@@ -79,7 +80,7 @@ TEST_CASE("troupe devices --json tells programs the same") {
   CHECK(cards[1]["usable"] == false);
   CHECK(cards[1]["architecture"] == "6.1");
   CHECK(said["nccl"]["usable"] == true);
-  CHECK(said["trains_on"] == nlohmann::json::array({"cpu"}));
+  CHECK(said["trains_on"] == nlohmann::json::array({"cpu", "cuda:0"}));
 }
 
 TEST_CASE("troupe devices names a driver that is too old, and does not load LibTorch's CUDA") {

@@ -320,14 +320,21 @@ TEST_CASE("stages compute on the CPU, by default and where the best device is as
         "cuda:1, ..");
 }
 
-TEST_CASE("a card of another host is refused without asking a driver here") {
+TEST_CASE("a card that this machine does not have is refused in one line") {
+  const auto why = error_of({"--device", "cuda:99"});
+  CHECK(why.starts_with("--device: \"cuda:99\": "));
+  CHECK(why.size() > 40);
+  CHECK(why.find('\n') == std::string::npos);
+}
+
+TEST_CASE("a card of another host is that host's business") {
   const folder here;
   const auto file = here.write("run.toml",
                                "[cluster]\nlaunch = \"ssh\"\n"
                                "[[node]]\nname = \"a\"\nhost = \"a\"\ndevice = \"cuda:0\"\n"
-                               "[[node]]\nname = \"b\"\nhost = \"b\"\ndevice = \"cpu\"\n");
+                               "[[node]]\nname = \"b\"\nhost = \"b\"\ndevice = \"gpu\"\n");
   CHECK(error_of({"--config", file, "--listen", "10.0.0.1:0"}) ==
         file +
-            ":6:10: node.device: \"cuda:0\": this version of Troupe trains on the CPU only, "
-            "whatever cards there are; use device = \"cpu\"");
+            ":10:10: node.device: unknown value \"gpu\"; did you mean \"cpu\"?; allowed: cpu, "
+            "auto, cuda:0, cuda:1, ..");
 }

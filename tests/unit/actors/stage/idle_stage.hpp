@@ -91,6 +91,7 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::output_ready&) {},
       [](const actors::work_done&) {},
       [](const actors::load_weights&) { return actors::acknowledged{}; },
+      [](const actors::losses_known&) {},
       [](const actors::gradients_ready&) {},
       [](const actors::step_undone&) {},
       [](const actors::tied_gradient&) {},

@@ -42,11 +42,11 @@ void check_refused(const actors::replica_sum& sum, const Message& message,
 }
 
 replica_gradients gradients(std::uint32_t bucket, std::vector<at::Tensor> all) {
-  return {first_step, bucket, 1, false, std::move(all)};
+  return {first_step, bucket, 1, false, std::move(all), {}};
 }
 
 replica_parameters values(std::uint32_t bucket, std::vector<at::Tensor> all) {
-  return {first_step, bucket, 1, std::move(all)};
+  return {first_step, bucket, 1, std::move(all), {}};
 }
 
 }  // namespace
@@ -77,8 +77,8 @@ TEST_CASE("Updated parameters of another replica are its own, all and whole, or 
 
 TEST_CASE("Statistics of another number of chunks are refused") {
   const auto sum = sum_of(false);
-  CHECK(sum.check(replica_statistics{first_step, 1, std::vector<engine::step_statistics>(1)}));
-  check_refused(sum, replica_statistics{first_step, 1, {}}, "statistics of another number");
+  CHECK(sum.check(replica_statistics{first_step, 1, std::vector<engine::step_statistics>(1), {}}));
+  check_refused(sum, replica_statistics{first_step, 1, {}, {}}, "statistics of another number");
 }
 
 TEST_CASE("Values of other replicas wait under their parameters until they are taken, once") {

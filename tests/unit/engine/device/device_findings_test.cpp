@@ -46,7 +46,7 @@ TEST_CASE("what speaks against training on a card begins with what is missing fi
   const auto one = driver_of(13000, {card_of(9, 0)});
   CHECK(reason_against_training_on(1, one) ==
         "there is no such card on this machine, which has cuda:0 alone; see `troupe devices`");
-  CHECK(reason_against_training_on(0, one) == reason_against_training_on_cards());
+  CHECK(reason_against_training_on(0, one).empty());
   auto none = one;
   none.problem = "there is no NVIDIA driver";
   CHECK(reason_against_training_on(0, none) == none.problem);

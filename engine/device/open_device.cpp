@@ -1,0 +1,53 @@
+#include "engine/device/open_device.hpp"
+
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <mutex>
+
+#include "engine/device/device_choice.hpp"
+#include "engine/device/device_findings_core.hpp"
+#include "engine/device/torch_cuda.hpp"
+
+namespace troupe::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Where the LibTorch lies that is loaded: torch, of a wheel.
+fs::path torch_folder() {
+  Dl_info found{};
+  if (dladdr(reinterpret_cast<const void*>(&at::detail::getCUDAHooks), &found) == 0 ||
+      found.dli_fname == nullptr)
+    return {};
+  return fs::path(found.dli_fname).parent_path().parent_path();
+}
+
+/// What is asked once.
+struct card_findings {
+  driver_facts driver = ask_driver();
+  std::string problem;  // of all cards
+  torch_cuda_facts built;
+
+  card_findings() {
+    const auto torch = torch_folder();
+    problem = reason_against_all(driver, cuda_of_torch(torch));
+    if (problem.empty()) built = load_torch_cuda(torch / "lib" / "libtorch_cuda.so");
+  }
+};
+
+}  // namespace
+
+std::string open_device(const std::string& device) {
+  const auto choice = parse_device(device);
+  if (!choice || choice->what != device_choice::kind::cuda) return {};
+  static std::mutex mutex;
+  const std::scoped_lock lock(mutex);
+  static const card_findings found;
+  if (auto why = reason_against_training_on(choice->index, found.driver); !why.empty()) return why;
+  if (!found.problem.empty()) return found.problem;
+  return reason_against(found.driver.cards[static_cast<std::size_t>(choice->index)], found.built);
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,227 @@
+// A stage's arithmetic and updates on a device of tests: the CPU's bits, the same split of the
+// backward, and no wait for the device.
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/AutogradState.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/model/blocks.hpp"
+#include "engine/model/model.hpp"
+#include "engine/stage/stage_module.hpp"
+#include "engine/stage/unscale.hpp"
+#include "optimizers/optimizer.hpp"
+#include "optimizers/training/gradients.hpp"
+#include "tests/fake_device/fake_device.hpp"
+
+namespace {
+
+namespace fake = troupe::tests::fake_device;
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using engine::device_streams;
+
+constexpr engine::step_key step{};
+
+engine::model two_maps() {
+  const at::Generator random = at::make_generator<at::CPUGeneratorImpl>(1);
+  engine::model layers;
+  layers.push_back(std::make_unique<engine::linear>("a", 16, 16, random));
+  layers.push_back(std::make_unique<engine::linear>("b", 16, 10, random));
+  return layers;
+}
+
+struct split_backward {
+  std::vector<std::size_t> waiting;  // bytes for W, after each I
+  double loss = 0;
+  engine::step_gradients gradients;
+};
+
+/// Two micro-batches: both forwards, both I, both W.
+split_backward run_split(c10::Device where, const at::Tensor& inputs, const at::Tensor& labels) {
+  const auto streams = std::make_shared<const device_streams>(where);
+  const auto on_device = streams->computing();
+  auto layers = two_maps();
+  engine::to_device(layers, where);
+  engine::stage_module stage(std::move(layers), {.device = where, .streams = streams});
+  stage.begin(step, {});
+  split_backward found;
+  for (std::uint32_t i = 0; i < 2; ++i)
+    found.loss += stage
+                      .forward(step, engine::step_kind::training, {i},
+                               streams->take(inputs.narrow(0, 4 * i, 4), {}),
+                               streams->take(labels.narrow(0, 4 * i, 4), {}), 8)
+                      .loss;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    CHECK_FALSE(stage.backward_input(step, {i}, {}).defined());
+    found.waiting.push_back(stage.contexts().bytes(step));
+  }
+  for (std::uint32_t i = 0; i < 2; ++i) stage.backward_weights(step, {i});
+  CHECK(stage.contexts().bytes(step) == 0);
+  for (const auto& each : stage.take_losses(step)) found.loss += each.loss;
+  found.gradients = stage.take_gradients();
+  return found;
+}
+
+/// Autograd as a stage's work thread has it, for a test.
+struct one_thread {
+  one_thread() { set(false); }
+  ~one_thread() { set(true); }
+  static void set(bool many) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(many);
+  }
+};
+
+/// Tensors of odd sizes, so that kernels have a rest beside their vectors.
+std::vector<at::Tensor> some_parameters() {
+  return {at::randn({37, 19}), at::randn({101}), at::randn({3, 5, 7})};
+}
+
+}  // namespace
+
+TEST_CASE("The split of the backward survives on a device, with the CPU's bits and no wait") {
+  fake::install();
+  const one_thread autograd;
+  const auto inputs = at::randn({8, 16}), labels = at::randint(0, 10, {8}, at::kLong);
+  const auto here = run_split(c10::kCPU, inputs, labels);
+  fake::reset();
+  const auto there = run_split(fake::device(0), inputs, labels);
+  CHECK(here.waiting.front() > 0);
+  CHECK(there.waiting == here.waiting);
+  CHECK(there.loss == here.loss);
+  REQUIRE(there.gradients.size() == 4);
+  for (std::size_t i = 0; i < 4; ++i)
+    CHECK(at::equal(fake::peek(*there.gradients[i]), *here.gradients[i]));
+  const auto found = fake::seen();
+  CHECK(found.races.empty());
+  // Moving the weights, before the step, waits; the losses are waited for by one event.
+  CHECK(found.synchronisations.size() == 4);
+  CHECK(found.event_waits == 1);
+}
+
+TEST_CASE("With autograd's own threads the split would be lost on a device") {
+  fake::install();
+  const auto inputs = at::randn({8, 16}), labels = at::randint(0, 10, {8}, at::kLong);
+  CHECK(run_split(fake::device(0), inputs, labels).waiting.back() == 0);
+}
+
+TEST_CASE("What comes from the host or another device is copied behind its event") {
+  fake::install();
+  fake::reset();
+  const device_streams one(fake::device(0)), two(fake::device(1)), host(c10::kCPU);
+  const auto given = at::rand({4, 3, 5, 5}).contiguous(at::MemoryFormat::ChannelsLast);
+  engine::ready_event made;
+  at::Tensor first, second;
+  {
+    const auto on_device = one.computing();
+    first = one.take(given, {}).mul(2);
+    made = one.mark();
+  }
+  {
+    const auto on_device = two.computing();
+    second = two.take(first, made).add(1);
+    made = two.mark();
+  }
+  CHECK(second.device() == fake::device(1));
+  const auto back = host.take(second, made);
+  CHECK(back.is_contiguous(at::MemoryFormat::ChannelsLast));
+  CHECK(at::equal(back, given * 2 + 1));
+  CHECK(fake::seen().races.empty());
+  CHECK(fake::seen().host_reads.empty());
+  CHECK(fake::seen().synchronisations.empty());
+  CHECK(fake::seen().event_waits == 1);
+}
+
+TEST_CASE("Gradients on a device are looked through and unscaled with one wait") {
+  fake::install();
+  const device_streams streams(fake::device(0));
+  const auto on_device = streams.computing();
+  const auto good = at::randn({33}), bad = at::full({5}, std::numeric_limits<float>::infinity());
+  const std::vector<engine::named_tensor> parameters{{"a", good}, {"b", good}, {"c", bad}};
+  engine::step_gradients gradients{good.to(fake::device(0)), std::nullopt};
+  fake::reset();
+  CHECK(engine::first_not_finite(parameters, gradients).empty());
+  CHECK(engine::unscale(gradients, 4));
+  CHECK(fake::seen().event_waits == 2);
+  CHECK(fake::seen().synchronisations.empty());
+  CHECK(at::equal(fake::peek(*gradients[0]), good / 4));
+  gradients.emplace_back(bad.to(fake::device(0)));
+  CHECK(engine::first_not_finite(parameters, gradients) == "the gradient of c is infinite");
+  CHECK_FALSE(engine::unscale(gradients, 4));
+  const auto squares = engine::to_host(optimizers::squares_on_device({good.to(fake::device(0))}));
+  CHECK(std::abs(squares[0].item<double>() - optimizers::squares_of_each({good})[0]) < 1e-12);
+}
+
+TEST_CASE("Every optimizer updates a device's parameters there, with the CPU's bits") {
+  fake::install();
+  const auto known = optimizers::built_in();
+  const std::map<std::string, std::vector<optimizers::options>> more{
+      {"sgd", {{{"momentum", 0.9}, {"weight_decay", 0.1}}, {{"momentum", 0.9}, {"nesterov", 1}}}},
+      {"adam", {{{"amsgrad", 1}, {"weight_decay", 0.1}}, {{"maximize", 1}}}},
+      {"rmsprop", {{{"momentum", 0.9}, {"centered", 1}}, {{"weight_decay", 0.1}}}},
+      {"qhm", {{{"weight_decay", 0.1}}, {{"weight_decay", 0.1}, {"weight_decay_type", 1}}}},
+      {"radam", {{{"decoupled_weight_decay", 1}, {"weight_decay", 0.1}}}}};
+  const std::vector<optimizers::options> plain{{}};
+  for (const auto& name : known.names()) {
+    const auto entry = known.find(name);
+    REQUIRE(entry);
+    const auto found = more.find(name);
+    for (const auto& given : found == more.end() ? plain : found->second) {
+      const auto chosen = optimizers::complete(*entry, given);
+      REQUIRE(chosen);
+      const device_streams streams(fake::device(0));
+      const auto on_device = streams.computing();
+      auto here = some_parameters();
+      std::vector<at::Tensor> there;
+      for (const auto& each : here) there.push_back(each.to(fake::device(0)));
+      optimizers::state state_here, state_there;
+      for (std::uint64_t i = 1; i <= 8; ++i) {
+        std::vector<std::optional<at::Tensor>> gradients, moved;
+        for (const auto& each : here) {
+          gradients.emplace_back(at::randn(each.sizes()));
+          moved.emplace_back(gradients.back()->to(fake::device(0)));
+        }
+        fake::reset();
+        REQUIRE(entry->step(here, gradients, state_here, *chosen, i));
+        REQUIRE(entry->step(there, moved, state_there, *chosen, i));
+        CHECK(fake::seen().races.empty());
+        CHECK(fake::seen().synchronisations.empty());
+      }
+      for (std::size_t i = 0; i < here.size(); ++i) {
+        INFO(name << ", parameter " << i);
+        CHECK(there[i].device() == fake::device(0));
+        const auto apart = (fake::peek(there[i]) - here[i]).abs().max().item<double>();
+        // Norms of whole tensors are summed in another order.
+        if (name == "lamb")
+          CHECK(apart < 1e-6);
+        else
+          CHECK(apart == 0);
+      }
+      for (const auto& [slot, tensors] : state_here)
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+          INFO(name << ", " << slot << " " << i);
+          const auto& other = state_there.at(slot).at(i);
+          REQUIRE(tensors[i].defined() == other.defined());
+          if (!other.defined()) continue;
+          CHECK(other.is_cpu() == (other.dim() == 0));
+          if (name != "lamb")
+            CHECK(at::equal(other.is_cpu() ? other : fake::peek(other), tensors[i]));
+        }
+    }
+  }
+}
