@@ -184,6 +184,7 @@ class host_storm {
     }
     const auto wrong = differences(
         {.told = told_, .launches = tries_, .weights = hosts_ / "weights", .kept = kept_}, calm_);
+    result_.differs = !wrong.empty();
     for (const auto& each : wrong) complain(each);
     return std::move(result_);
   }

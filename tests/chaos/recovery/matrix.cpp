@@ -81,14 +81,17 @@ std::string matrix_of(const std::vector<storm_outcome>& all) {
   row sum;
   for (const auto& storm : all)
     for (const auto& each : storm.faults) {
-      const bool is_bad = !storm.complaints.empty();
+      const bool is_bad = storm.differs;
       rows[{each.what.whom, each.what.how}].add(each, is_bad);
       moments[each.met].add(each, is_bad);
       sum.add(each, is_bad);
     }
+  const auto bad = std::ranges::count_if(
+      all, [](const storm_outcome& each) { return !each.complaints.empty(); });
   std::string text = std::to_string(sum.count) + " faults in " + std::to_string(all.size()) +
-                     " runs, of the seeds " + std::to_string(all.front().seed) + " to " +
-                     std::to_string(all.back().seed) + ":\n\n" + head_of("fault");
+                     " runs, of which " + std::to_string(bad) +
+                     " had something wrong, of the seeds " + std::to_string(all.front().seed) +
+                     " to " + std::to_string(all.back().seed) + ":\n\n" + head_of("fault");
   for (auto& [what, each] : rows) text += line_of(name_of_row(what.first, what.second), each);
   text += line_of("all", sum) + "\n" + head_of("moment");
   for (auto& [at, each] : moments) text += line_of(name_of(at), each);

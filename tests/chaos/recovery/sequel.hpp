@@ -81,7 +81,8 @@ struct strike {
   std::size_t lines = 0;   ///< That the run had written.
   std::uint64_t told = 0;  ///< Steps.
   moment met = moment::step;
-  std::vector<std::string> hit;  ///< Processes that are lost by it, or may be.
+  std::vector<std::string> hit;     ///< Processes that are lost by it, or may be.
+  std::vector<std::string> others;  ///< That may end for it: stages of a trainer that is stopped.
 };
 
 /// Whether a run has gone on after a fault, so far that the next may come.

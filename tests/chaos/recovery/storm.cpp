@@ -74,6 +74,7 @@ class storm {
     const auto wrong = differences(
         {.told = told_, .launches = tries_, .weights = folder_ / "weights", .kept = places_.kept()},
         calm_);
+    result_.differs = !wrong.empty();
     result_.complaints.insert(result_.complaints.end(), wrong.begin(), wrong.end());
     return std::move(result_);
   }
@@ -138,18 +139,12 @@ void storm::disturb(scene& run) {
     const bool impossible = (fault.how == means::memory && places_.group == nullptr) ||
                             (fault.whom == target::checkpoints && places_.filled_up == nullptr);
     if (too_late || impossible) continue;
-    const auto note_all = [&] {
-      for (const auto& each : what_.stages) hit_.insert(run.name_now(each));
-    };
-    if (fault.whom == target::trainer) note_all();  // its stages end where it is stopped
     const auto done = strikes.perform(fault, patience);
     if (!done) continue;
     hit_.insert(done->hit.begin(), done->hit.end());
+    hit_.insert(done->others.begin(), done->others.end());
     may_end_ = may_end_the_run(fault, done->met);
-    if (fault.whom == target::trainer) {
-      note_all();
-      end_trainer(run, fault);
-    }
+    if (fault.whom == target::trainer) end_trainer(run, fault);
     if (run.wait_for([&] { return is_settled(run, fault, *done); }, 2 * patience) ||
         run.has_ended())
       result_.faults.push_back(outcome_of(run, fault, *done, calm_.usual_step()));

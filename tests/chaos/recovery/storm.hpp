@@ -16,6 +16,7 @@ struct storm_outcome {
   std::string subject;
   std::vector<fault_outcome> faults;
   std::vector<std::string> complaints;  ///< Empty: as it should be.
+  bool differs = false;                 ///< What it told or saved, from a calm run.
   std::string log;
   seconds took{};
 };

@@ -198,7 +198,10 @@ void striker::act(const fault& what, const std::vector<std::string>& on, strike&
     made.hit.push_back(run_.name_now(each));
     processes.push_back(run_.process_of(each));
   }
-  if (what.whom == target::trainer) processes = {run_.program()};
+  if (what.whom == target::trainer) {
+    processes = {run_.program()};
+    for (const auto& each : stages_) made.others.push_back(run_.name_now(each));
+  }
   for (const auto each : processes)
     if (each != 0) ::kill(each, signal_of(what.how));
   if (what.how == means::pause) pause(what, processes);
