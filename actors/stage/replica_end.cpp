@@ -230,9 +230,9 @@ void share_parameters(stage_pointer self, const engine::step_key& key) {
   const auto& buckets = replicas.core.buckets();
   for (std::uint32_t i = 0; i < buckets.size(); ++i)
     if (buckets[i].owner == replicas.core.rank())
-      send_to_others(
-          self, replica_parameters{key, i, replicas.core.rank(), replicas.values_of(i), {}},
-          self->state.streams->mark());
+      send_to_others(self,
+                     replica_parameters{key, i, replicas.core.rank(), replicas.values_of(i), {}},
+                     self->state.streams->mark());
   take_parameters(self, key, replicas.gather.sent(key));
 }
 
