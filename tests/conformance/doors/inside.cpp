@@ -5,8 +5,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <string>
 
-#include "lent.hpp"
 #include "messages/link/meeting_place.hpp"
+#include "tests/conformance/lent.hpp"
 
 namespace troupe::messages::testing {
 namespace {
