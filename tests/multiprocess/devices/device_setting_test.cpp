@@ -54,15 +54,14 @@ TEST_CASE("a run on the CPU loads no library of CUDA's") {
   CHECK_FALSE(here.loaded());
 }
 
-TEST_CASE("a card that is there is refused while stages train on the CPU only") {
+TEST_CASE("a card that is there is refused where LibTorch's CUDA libraries are not") {
   const machine_with_cards here("NVIDIA H200,9,0,150323855360");
   const auto outcome = train_on("cuda:0");
   CHECK(outcome.code == refused);
   CHECK(here.loaded());
-  CHECK_THAT(outcome.err,
-             ContainsSubstring("--device: \"cuda:0\": this version of Troupe trains on "
-                               "the CPU only, whatever cards there are; use device = "
-                               "\"cpu\""));
+  CHECK_THAT(outcome.err, ContainsSubstring(
+                              "--device: \"cuda:0\": LibTorch's CUDA library cannot be loaded: ") &&
+                              ContainsSubstring("; pip install nvidia-"));
 }
 
 TEST_CASE("a card that is not there is refused with those that are") {
