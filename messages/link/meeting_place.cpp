@@ -8,7 +8,6 @@
 #include <climits>
 #include <cstdint>
 #include <fstream>
-#include <span>
 
 namespace troupe::messages {
 namespace {
@@ -31,9 +30,8 @@ std::string name_of_machine() {
   std::array<std::uint8_t, 16> hash{};
   crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const std::uint8_t*>(seen.data()),
                      seen.size(), nullptr, 0);
-  std::string out;
-  for (const auto byte : std::span(hash).first(8)) out += fmt::format("{:02x}", byte);
-  return out;
+  std::array<char, 2 * hash.size() + 1> digits{};
+  return sodium_bin2hex(digits.data(), digits.size(), hash.data(), hash.size());
 }
 
 }  // namespace

@@ -8,8 +8,8 @@ namespace troupe::messages {
 /// or "host:port+unix:PATH@MACHINE" where there are two. A value.
 struct meeting_place {
   std::string outside = {};  ///< The only door, or the one for other machines.
-  std::string inside =
-      {};  ///< "unix:PATH", for processes of the same machine; empty: there is none.
+  /// "unix:PATH", for processes of the same machine; empty: there is none.
+  std::string inside = {};
   std::string machine = {};  ///< On which `inside` is.
 
   /// Text that names no second door is `outside` as it is; nothing is checked.
