@@ -60,8 +60,20 @@ CLI::Option* add_measured_options(CLI::App& command, apps::measured_model& measu
       ->needs(profile);
   command
       .add_option("--link-gbytes", measured.link_gbytes,
-                  "1e9 bytes a second between two stages; 0: by reference, at no cost")
+                  "1e9 bytes a second at which a stage sends; 0: by reference, at no cost")
       ->check(CLI::Range(0.0, 1e6))
+      ->needs(profile);
+  command
+      .add_option("--network-gbits", measured.network_gbits,
+                  "1e9 bits a second, each way, of a network between the stages; 0: no bound")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str()
+      ->needs(profile);
+  command
+      .add_option("--network-ms", measured.network_ms,
+                  "Milliseconds that a message travels there, one way")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str()
       ->needs(profile);
   return profile;
 }

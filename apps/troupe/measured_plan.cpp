@@ -14,6 +14,7 @@ namespace {
 using cut_list = std::vector<std::size_t>;
 
 constexpr double giga = 1e9;
+constexpr double bits_of_byte = 8;
 
 std::vector<std::string> names_of(const engine::saved_profile& profile) {
   std::vector<std::string> names;
@@ -30,6 +31,8 @@ engine::planning planning_of(const plan_request& request, const engine::saved_pr
           .threads_per_stage = profile.threads_per_stage,
           .credits = profile.credits,
           .bytes_per_s = asked.link_gbytes ? *asked.link_gbytes * giga : profile.bytes_per_s,
+          .network = {.bytes_per_s = asked.network_gbits * giga / bits_of_byte,
+                      .latency_s = asked.network_ms / 1000},
           .optimizer_copies = profile.optimizer_copies,
           .memory_cap_bytes = static_cast<double>(asked.memory_mib) * (1 << 20)};
 }

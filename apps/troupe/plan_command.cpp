@@ -57,7 +57,7 @@ result<predicted_plan> predict(const plan_request& request) {
   auto steps = make_plan(request);
   if (!steps) return tl::unexpected(steps.error());
   auto costs = engine::even_costs(steps->layout(), request.costs);
-  auto run = engine::simulate(*steps, costs, request.latency);
+  auto run = engine::simulate(*steps, costs, {.latency = request.latency});
   if (!run) return tl::unexpected(run.error());
   return predicted_plan{std::move(*steps), std::move(costs), std::move(*run), {}};
 }

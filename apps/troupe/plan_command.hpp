@@ -24,7 +24,10 @@ struct measured_model {
   std::uint64_t memory_mib = 0;                ///< Cap of a stage for "auto"; 0: none.
   std::optional<std::int64_t> batch_size;
   std::optional<std::uint32_t> cores;  ///< That all stages share.
-  std::optional<double> link_gbytes;   ///< 1e9 bytes a second between neighbours; 0: by reference.
+  std::optional<double> link_gbytes;   ///< 1e9 bytes a second at which a stage sends; 0: by
+                                       ///< reference.
+  double network_gbits = 0;            ///< 1e9 bits a second each way between stages; 0: no bound.
+  double network_ms = 0;               ///< One way.
 };
 
 /// What `troupe plan` is asked for.

@@ -118,6 +118,18 @@ std::vector<slice_cost> seconds_of(const stage_costs& costs, const cut_list& cut
   return seconds;
 }
 
+message_times times_of(const stage_costs& costs, const planning& how, const cut_list& cuts) {
+  message_times times{.latency = how.network.latency_s};
+  for (const auto& slice : slices_between(cuts, costs.layers()))
+    times.transfer.push_back(
+        costs.transfer_s(static_cast<std::uint32_t>(times.transfer.size()), slice.first));
+  return times;
+}
+
+result<simulation> play(const step_model& step, const planning& how, const cut_list& cuts) {
+  return simulate(step.steps, seconds_of(step.costs, cuts), times_of(step.costs, how, cuts));
+}
+
 stage_prediction predict_stage(std::uint32_t stage, const step_model& step,
                                const std::vector<layer_range>& all) {
   const auto& [steps, costs] = step;
@@ -208,7 +220,7 @@ result<std::optional<cut_list>> fastest_of(const std::vector<cut_list>& all, con
   std::optional<cut_list> best;
   double least_s = infinite;
   for (const auto& cuts : all) {
-    const auto run = simulate(step.steps, seconds_of(step.costs, cuts));
+    const auto run = play(step, how, cuts);
     if (!run) return tl::unexpected(run.error());
     const double step_s = prediction_of(step, how, cuts, *run).step_s;
     if (step_s >= least_s) continue;
@@ -239,9 +251,9 @@ result<simulated_step> simulate_step(const cost_model& costs, const planning& ho
   auto step = model_step(costs, how, microbatches);
   if (!step) return tl::unexpected(step.error());
   if (auto sound = check_cuts(cuts, step->costs); !sound) return tl::unexpected(sound.error());
-  auto seconds = seconds_of(step->costs, cuts);
-  auto run = simulate(step->steps, seconds);
+  auto run = play(*step, how, cuts);
   if (!run) return tl::unexpected(run.error());
+  auto seconds = seconds_of(step->costs, cuts);
   return simulated_step{std::move(step->steps), std::move(seconds), std::move(*run)};
 }
 
@@ -250,7 +262,7 @@ result<prediction> predict(const cost_model& costs, const planning& how, std::ui
   const auto step = model_step(costs, how, microbatches);
   if (!step) return tl::unexpected(step.error());
   if (auto sound = check_cuts(cuts, step->costs); !sound) return tl::unexpected(sound.error());
-  const auto run = simulate(step->steps, seconds_of(step->costs, cuts));
+  const auto run = play(*step, how, cuts);
   if (!run) return tl::unexpected(run.error());
   return prediction_of(*step, how, cuts, *run);
 }

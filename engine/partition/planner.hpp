@@ -14,6 +14,13 @@
 
 namespace troupe::engine {
 
+/// A network between any two stages, beside what sending costs them. Messages travel while stages
+/// compute, one after the other each way.
+struct network_link {
+  double bytes_per_s = 0;  ///< Each way; 0: as fast as they are sent.
+  double latency_s = 0;    ///< Of a message, one way.
+};
+
 /// Where stages run and what the user bounds.
 struct planning {
   schedule_choice schedule = {};
@@ -22,7 +29,8 @@ struct planning {
   std::uint32_t cores = 1;  ///< Of the machine that all stages share.
   std::uint32_t threads_per_stage = 1;
   std::uint32_t credits = 1;         ///< Micro-batches that may wait on an edge.
-  double bytes_per_s = 0;            ///< Between neighbours; 0: by reference, at no cost.
+  double bytes_per_s = 0;            ///< At which a stage sends; 0: by reference, at no cost.
+  network_link network = {};
   double optimizer_copies = 1;       ///< Of a parameter, in the optimizer's state.
   double memory_cap_bytes = 0;       ///< Of a stage; 0: none.
   std::vector<bool> recompute = {};  ///< One a layer; empty: none.

@@ -9,6 +9,7 @@ stage_costs::stage_costs(model_profile at, const planning& how, const plan& step
     : at_(std::move(at)),
       layout_(steps.layout()),
       bytes_per_s_(how.bytes_per_s),
+      network_bytes_per_s_(how.network.bytes_per_s),
       optimizer_copies_(how.optimizer_copies),
       gradient_copies_(steps.microbatches > 1 ? 2 : 1),
       credits_(how.credits),
@@ -60,6 +61,10 @@ double stage_costs::edge_s(std::uint32_t virtual_stage, std::size_t layer) const
   return bytes_per_s_ > 0 ? edge_bytes(virtual_stage, layer) / bytes_per_s_ : 0;
 }
 
+double stage_costs::transfer_s(std::uint32_t virtual_stage, std::size_t layer) const {
+  return network_bytes_per_s_ > 0 ? edge_bytes(virtual_stage, layer) / network_bytes_per_s_ : 0;
+}
+
 slice_cost stage_costs::seconds(std::uint32_t virtual_stage, layer_range slice) const {
   const auto &before = sums_[slice.first], &after = sums_[slice.last];
   return {.forward = after.forward_s - before.forward_s + edge_s(virtual_stage + 1, slice.last),
@@ -75,8 +80,10 @@ double stage_costs::slowness(std::uint32_t virtual_stage, layer_range slice) con
   const auto &before = sums_[slice.first], &after = sums_[slice.last];
   const double work = after.forward_s - before.forward_s + after.input_s - before.input_s +
                       after.weight_s - before.weight_s;
-  return std::max(
-      {work, 2 * edge_s(virtual_stage, slice.first), 2 * edge_s(virtual_stage + 1, slice.last)});
+  return std::max({work, 2 * edge_s(virtual_stage, slice.first),
+                   2 * edge_s(virtual_stage + 1, slice.last),
+                   transfer_s(virtual_stage, slice.first),
+                   transfer_s(virtual_stage + 1, slice.last)});
 }
 
 stage_costs::kept stage_costs::kept_bytes(layer_range slice) const {

@@ -22,8 +22,10 @@ class stage_costs {
   /// A micro-batch through the slice at this virtual stage, with sending to other stages.
   [[nodiscard]] slice_cost seconds(std::uint32_t virtual_stage, layer_range slice) const;
   [[nodiscard]] double update_s(layer_range slice) const;
-  /// The slice's arithmetic with a micro-batch, or one of its edges both ways, whichever takes
-  /// longer.
+  /// Of a micro-batch that crosses the network into `virtual_stage`, or out of it again backward.
+  [[nodiscard]] double transfer_s(std::uint32_t virtual_stage, std::size_t layer) const;
+  /// The slice's arithmetic with a micro-batch, sending over one of its edges both ways, or what
+  /// travels there one way, whichever takes longest.
   [[nodiscard]] double slowness(std::uint32_t virtual_stage, layer_range slice) const;
 
   /// Bytes of a micro-batch that cross into `virtual_stage` when it begins with this layer: none at
@@ -58,7 +60,7 @@ class stage_costs {
 
   model_profile at_;
   model_layout layout_;
-  double bytes_per_s_, optimizer_copies_;
+  double bytes_per_s_, network_bytes_per_s_, optimizer_copies_;
   double gradient_copies_;
   std::uint32_t credits_;
   std::vector<bool> recompute_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "engine/schedule/plan_text.hpp"
@@ -16,18 +17,19 @@ constexpr double never = std::numeric_limits<double>::infinity();
 /// of its slices has an output: so the work is linear in the number of actions.
 class player {
  public:
-  player(const plan& steps, const std::vector<slice_cost>& costs, double latency,
+  player(const plan& steps, const std::vector<slice_cost>& costs, const message_times& messages,
          hand_over gradients)
       : plan_(steps),
         layout_(steps.layout()),
         costs_(costs),
-        latency_(latency),
+        messages_(messages),
         gradients_(gradients),
         slices_(layout_.virtual_stages()),
         stages_(layout_.stages) {
     for (auto& slice : slices_) {
-      slice.forward_end.assign(steps.microbatches, never);
-      slice.gradient_end.assign(steps.microbatches, never);
+      for (auto* times : {&slice.forward_end, &slice.gradient_end, &slice.forward_arrival,
+                          &slice.gradient_arrival})
+        times->assign(steps.microbatches, never);
     }
   }
 
@@ -70,10 +72,12 @@ class player {
 
  private:
   struct slice_progress {
-    std::vector<double> forward_end, gradient_end;  // by micro-batch
+    // By micro-batch; what arrives does so at the slice's neighbour.
+    std::vector<double> forward_end, gradient_end, forward_arrival, gradient_arrival;
   };
   struct stage_progress {
     double free_at = 0;
+    std::map<std::uint32_t, double> sent_at = {};  // by receiver: when all before has left
     std::vector<double> starts;
     bool awake = false;
   };
@@ -91,9 +95,13 @@ class player {
     awake_.push_back(s);
   }
 
-  /// When what a slice made is with its neighbour.
-  [[nodiscard]] double arrival(double end, std::uint32_t from, std::size_t to) const {
-    return layout_.slice_at(from).stage == to ? end : end + latency_;
+  /// When a message that is ready at `end` is at the other side of the cut before virtual stage
+  /// `cut`. A stage's messages are sent in the order in which it makes them.
+  double send(double end, std::uint32_t from, std::uint32_t to, std::uint32_t cut) {
+    if (from == to) return end;
+    double& sent_at = stages_[from].sent_at[to];
+    sent_at = std::max(sent_at, end) + (messages_.transfer.empty() ? 0 : messages_.transfer[cut]);
+    return sent_at + messages_.latency;
   }
 
   [[nodiscard]] double ready_at(std::size_t s, const action& what) const {
@@ -103,12 +111,12 @@ class player {
     const auto& own = slices_[at];
     switch (what.kind) {
       case action_kind::forward:
-        return at == 0 ? 0 : arrival(slices_[at - 1].forward_end[i], at - 1, s);
+        return at == 0 ? 0 : slices_[at - 1].forward_arrival[i];
       case action_kind::weight_gradient:
         return own.gradient_end[i];
       default:
         if (at + 1 == slices_.size()) return own.forward_end[i];
-        return std::max(own.forward_end[i], arrival(slices_[at + 1].gradient_end[i], at + 1, s));
+        return std::max(own.forward_end[i], slices_[at + 1].gradient_arrival[i]);
     }
   }
 
@@ -130,11 +138,16 @@ class player {
   void pass_on(std::uint32_t at, const action& what, double when) {
     if (what.kind == action_kind::weight_gradient) return;
     const bool is_forward = what.kind == action_kind::forward;
-    auto& ends = is_forward ? slices_[at].forward_end : slices_[at].gradient_end;
-    double& end = ends[what.microbatch.value];
-    end = std::min(end, when);
-    if (is_forward ? at + 1 < slices_.size() : at > 0)
-      wake(layout_.slice_at(is_forward ? at + 1 : at - 1).stage);
+    auto& slice = slices_[at];
+    double& end = (is_forward ? slice.forward_end : slice.gradient_end)[what.microbatch.value];
+    if (end != never) return;
+    end = when;
+    if (is_forward ? at + 1 == slices_.size() : at == 0) return;
+    const std::uint32_t from = layout_.slice_at(at).stage;
+    const std::uint32_t to = layout_.slice_at(is_forward ? at + 1 : at - 1).stage;
+    (is_forward ? slice.forward_arrival : slice.gradient_arrival)[what.microbatch.value] =
+        send(when, from, to, is_forward ? at + 1 : at);
+    wake(to);
   }
 
   [[nodiscard]] deadlock stuck(std::uint32_t s) const {
@@ -180,7 +193,7 @@ class player {
   const plan& plan_;
   const model_layout layout_;
   const std::vector<slice_cost>& costs_;
-  const double latency_;
+  const message_times& messages_;
   const hand_over gradients_;
   std::vector<slice_progress> slices_;  // by virtual stage
   std::vector<stage_progress> stages_;
@@ -191,7 +204,22 @@ bool usable(double number) {
   return std::isfinite(number) && number >= 0;
 }
 
-result<void> check_input(const plan& steps, const std::vector<slice_cost>& costs, double latency) {
+result<void> check_messages(const message_times& messages, std::uint32_t virtual_stages) {
+  const auto wrong = [](const std::string& text) { return fail(errc::bad_config, text); };
+  const auto& [latency, transfer] = messages;
+  if (!usable(latency))
+    return wrong("a latency must be finite and not negative, and is " + std::to_string(latency));
+  if (!transfer.empty() && transfer.size() != virtual_stages)
+    return wrong(std::to_string(transfer.size()) + " transfers for " +
+                 std::to_string(virtual_stages) + " slices of the model");
+  for (const double each : transfer)
+    if (!usable(each))
+      return wrong("a transfer must be finite and not negative, and is " + std::to_string(each));
+  return {};
+}
+
+result<void> check_input(const plan& steps, const std::vector<slice_cost>& costs,
+                         const message_times& messages) {
   const auto wrong = [](const std::string& text) { return fail(errc::bad_config, text); };
   const std::uint32_t virtual_stages = steps.layout().virtual_stages();
   if (steps.microbatches > max_microbatches)
@@ -208,8 +236,7 @@ result<void> check_input(const plan& steps, const std::vector<slice_cost>& costs
                  std::to_string(forward) + ", " + std::to_string(input) + ", " +
                  std::to_string(weight));
   }
-  if (usable(latency)) return {};
-  return wrong("a latency must be finite and not negative, and is " + std::to_string(latency));
+  return check_messages(messages, virtual_stages);
 }
 
 }  // namespace
@@ -228,10 +255,10 @@ double slice_cost::of(action_kind kind) const noexcept {
   return input_gradient + weight_gradient;
 }
 
-result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs, double latency,
-                            hand_over gradients) {
-  if (auto good = check_input(steps, costs, latency); !good) return tl::unexpected(good.error());
-  player play(steps, costs, latency, gradients);
+result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs,
+                            const message_times& messages, hand_over gradients) {
+  if (auto good = check_input(steps, costs, messages); !good) return tl::unexpected(good.error());
+  player play(steps, costs, messages, gradients);
   play.play();
   if (const auto stuck = play.stuck()) return fail(errc::bad_config, stuck->text);
   return play.summary();
@@ -246,7 +273,8 @@ std::vector<slice_cost> even_costs(const model_layout& layout, const slice_cost&
 
 std::optional<deadlock> find_deadlock(const plan& steps) {
   const std::vector<slice_cost> costs(steps.layout().virtual_stages());
-  player play(steps, costs, 0, hand_over::early);
+  const message_times at_once;
+  player play(steps, costs, at_once, hand_over::early);
   play.play();
   return play.stuck();
 }

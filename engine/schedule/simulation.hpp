@@ -28,7 +28,15 @@ enum class hand_over : std::uint8_t {
   at_end,  ///< When all of B is done: as published formulas have it.
 };
 
-/// What a plan does when every action takes its cost and every message the same time.
+/// How long messages between two stages take. They travel while both stages compute; each direction
+/// between two stages carries one message after the other.
+struct message_times {
+  double latency = 0;                 ///< Of each message, after its transfer.
+  std::vector<double> transfer = {};  ///< By virtual stage: of what a micro-batch sends across the
+                                      ///< cut before it, either way; empty: none takes time.
+};
+
+/// What a plan does when every action takes its cost and every message its time.
 struct simulation {
   double makespan = 0;                          ///< Start of the first to end of the last action.
   double bubble = 0;                            ///< Idle share of stages x makespan, 0..1.
@@ -41,12 +49,12 @@ struct simulation {
 };
 
 /// Runs a plan against a clock of its own. An action starts when its stage is free and its input is
-/// there; stages follow their plan's order. `costs`: one a virtual stage of the model. `latency`:
-/// of a message between two stages. `gradients`: of B. Time and memory are linear in the plan's
-/// size. Errors: bad_config when there is not one cost for each virtual stage, a number is not
-/// finite and at least 0, or an action waits for ever (names it).
+/// there; stages follow their plan's order. `costs`: one a virtual stage of the model, in the unit of
+/// `messages`. `gradients`: of B. Time and memory are linear in the plan's size. Errors: bad_config
+/// when there is not one cost, or one transfer where there are any, for each virtual stage, a number
+/// is not finite and at least 0, or an action waits for ever (names it).
 [[nodiscard]] result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs,
-                                          double latency = 0,
+                                          const message_times& messages = {},
                                           hand_over gradients = hand_over::early);
 
 /// The same costs for each stage of a plan, shared evenly by its chunks.

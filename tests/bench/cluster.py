@@ -8,6 +8,7 @@ namespaces with an sshd each, and a network's rate is limited by the system's to
 
 from __future__ import annotations
 
+import re
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from figures import FIGURE_ROW, figure_row, kinds_main, say_figure
 from hosts import Hosts
 
 RATE = "10gbit"
+FAR_GBITS, FAR_MS = "1", "20"
 RUN_S = 120.0
 PATIENT_JOIN = "join_timeout = 60\n"
 # So small that its steps and its building are nothing beside a launch.
@@ -141,6 +143,35 @@ def measure_over(network: str) -> Callable[[Path], None]:
     return measure
 
 
+def predicted_far(folder: Path) -> float:
+    """Seconds of that step over the long network, as `troupe plan` predicts them from a profile."""
+    file, profile = folder / "run.toml", folder / "profile.toml"
+    file.write_text(PIPELINE.format(stages=2) + REAL)
+    for command in (
+            [program("resnet_pipeline"), "--config", str(file), "--link", "tcp",
+             "--save-profile", str(profile), "--profile-only"],
+            [program("troupe"), "plan", "--profile", str(profile), "--stages", "2",
+             "--micro-batches", "4", "--partition", "even", "--network-gbits", FAR_GBITS,
+             "--network-ms", FAR_MS]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+        if done.returncode:
+            raise harness.Failure(done.stderr)
+    said = re.search(r"^predicted: ([0-9.]+) s a step", done.stdout, re.MULTILINE)
+    if not said:
+        raise harness.Failure(done.stdout)
+    return float(said.group(1))
+
+
+def measure_far(folder: Path) -> None:
+    """The same step over a long, slow network, and what was predicted."""
+    say_figure("predicted", predicted_far(folder), "s")
+    with Hosts(["alpha", "beta"], cable=["--gbits", FAR_GBITS, "--ms", FAR_MS]) as hosts:
+        launch = hosts.home.inside([program("troupe"), "launch", str(folder / "run.toml"), "--"])
+        text = over_ssh(hosts) + '[link]\ntransport = "tcp"\n' + PIPELINE.format(stages=2) + REAL
+        _, steps = Launch(launch, text, folder).run()
+        say_figure("step", statistics.median(steps[1:]), "s")
+
+
 def measure_link(_: Path) -> None:
     """A sealed link between two hosts with a limited network between them."""
     with Hosts(["alpha", "beta"], RATE) as hosts:
@@ -161,11 +192,13 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "start.no_launch": measure_plain, "start.two_hosts_ssh": measure_ssh,
     "start.32_local_nodes": measure_many, "step.shared_memory": measure_here,
     "step.sealed_10_gbit": measure_over("sealed"), "step.trusted_10_gbit": measure_over("trusted"),
+    "step.sealed_1_gbit_20_ms": measure_far,
     "link.sealed_10_gbit": measure_link}
 ROWS = [("start.no_launch", "first_step"), ("start.two_hosts_ssh", "ssh"),
         ("start.two_hosts_ssh", "first_step"), ("start.32_local_nodes", "first_step"),
         ("step.shared_memory", "step"), ("step.sealed_10_gbit", "step"),
-        ("step.trusted_10_gbit", "step"), ("link.sealed_10_gbit", "rtt_8B_p50"),
+        ("step.trusted_10_gbit", "step"), ("step.sealed_1_gbit_20_ms", "predicted"),
+        ("step.sealed_1_gbit_20_ms", "step"), ("link.sealed_10_gbit", "rtt_8B_p50"),
         ("link.sealed_10_gbit", "tensor_8MiB_rate")]
 
 
@@ -198,6 +231,11 @@ def remark(results: list[Result]) -> str:
         if here and there:
             out.append(f"A step over two hosts ({network}, 10 Gbit/s) takes "
                        f"{100 * (there / here - 1):+.1f} % of one over shared memory.")
+    far, said = (median.get(("step.sealed_1_gbit_20_ms", figure)) for figure in (
+        "step", "predicted"))
+    if far and said:
+        out.append(f"At 1 Gbit/s and 20 ms it takes {100 * (far / said - 1):+.1f} % of what "
+                   "`troupe plan` predicts.")
     return " ".join(out)
 
 

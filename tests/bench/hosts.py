@@ -1,5 +1,6 @@
 """Hosts of a benchmark: network, PID, mount, IPC and UTS namespaces with an sshd each, on a bridge
-whose rate can be limited. Needs root. Standard library only.
+whose rate can be limited, or which the last host reaches by a long cable. Needs root. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -68,8 +69,10 @@ class Host:
 class Hosts:
     """A home, from which runs are launched, and hosts that it reaches by ssh. A context."""
 
-    def __init__(self, names: Sequence[str], rate: str = "") -> None:
-        """`rate`: of each host's link, each way, as tc says it; empty: as fast as the machine."""
+    def __init__(self, names: Sequence[str], rate: str = "",
+                 cable: Sequence[str] | None = None) -> None:
+        """`rate`: of each host's link, each way, as tc says it; empty: as fast as the machine.
+        `cable`: flags of long_cable, between the last host and all others."""
         if os.geteuid() != 0:
             raise harness.Missing("only root makes network namespaces")
         for program in ("unshare", "nsenter", "ip", "tc", "ssh", "ssh-keygen"):
@@ -78,6 +81,8 @@ class Hosts:
         self.folder = Path(tempfile.mkdtemp(prefix="troupe-hosts-"))
         self.hosts: list[Host] = []
         self.rate = rate
+        self.cable = cable
+        self.cables: list[subprocess.Popen[bytes]] = []
         try:
             self._start(names)
         except BaseException:
@@ -100,7 +105,7 @@ class Hosts:
             host = self._host(name, "mount -t tmpfs tmpfs /run && mkdir -p /run/sshd && exec "
                               f"/usr/sbin/sshd -D -e -f {self.folder / 'sshd_config'}",
                               "Server listening on 0.0.0.0")
-            self._connect(host, f"{SUBNET}{place}")
+            self._connect(host, f"{SUBNET}{place}", self.cable if name == names[-1] else None)
         key = (self.folder / "host_key.pub").read_text()
         (self.folder / "known_hosts").write_text(
             "".join(f"{host.address} {key}" for host in self.hosts[1:]))
@@ -113,10 +118,21 @@ class Hosts:
         self.hosts.append(host)
         return host
 
-    def _connect(self, host: Host, address: str) -> None:
+    def _lay(self, host: Host, flags: Sequence[str]) -> None:
+        cable = subprocess.Popen(
+            [harness.require_program("long_cable"), "--end", f"{self.home.first}:to-{host.name}",
+             "--end", f"{host.first}:eth0", *flags], stdout=subprocess.PIPE)
+        self.cables.append(cable)
+        if cable.stdout.readline() != b"is up\n":
+            raise harness.Missing(f"the cable to {host.name} has ended")
+
+    def _connect(self, host: Host, address: str, cable: Sequence[str] | None) -> None:
         host.address = address
         home, there = (f"nsenter -t {each.first} -n" for each in (self.home, host))
-        _sh(f"{home} ip link add to-{host.name} type veth peer name eth0 netns {host.first}")
+        if cable is None:
+            _sh(f"{home} ip link add to-{host.name} type veth peer name eth0 netns {host.first}")
+        else:
+            self._lay(host, cable)
         _sh(f"{home} ip link set to-{host.name} master br0 up")
         _sh(f"{there} ip addr add {address}/24 dev eth0")
         _sh(f"{there} ip link set eth0 up")
@@ -141,4 +157,7 @@ class Hosts:
         for host in self.hosts:
             with contextlib.suppress(OSError):
                 host.end()
+        for cable in self.cables:
+            cable.kill()
+            cable.wait()
         shutil.rmtree(self.folder, ignore_errors=True)

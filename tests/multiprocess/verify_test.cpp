@@ -166,6 +166,9 @@ TEST_CASE("troupe plan predicts from a saved profile what the run was told, and 
   INFO(other.err << other.out);
   CHECK(other.code == 0);
   CHECK_THAT(other.out, ContainsSubstring("64 samples a step") && ContainsSubstring("stage-2  "));
+  const auto far = plan({"--partition", "even", "--network-gbits", "1", "--network-ms", "20000"});
+  CHECK(far.code == 0);
+  CHECK_THAT(far.out, ContainsSubstring(" s a step, bubble 9"));
   const auto capped = plan({"--memory-mib", "1"});
   CHECK(capped.code == 2);
   CHECK_THAT(capped.err, ContainsSubstring("least cap that would do"));

@@ -175,6 +175,23 @@ TEST_CASE(
   CHECK(worst < 1.03);
 }
 
+TEST_CASE("A network between stages delays what they wait for, and costs them no work") {
+  const layer_cost layer{.name = "l",
+                         .forward_s = 1,
+                         .input_s = 1,
+                         .weight_s = 1,
+                         .output_bytes = 10 * mebi,
+                         .parameter_bytes = 1 << 20};
+  const auto costs = cost_model::fit({profile_of(1, {layer, layer})}).value();
+  planning how{.schedule = {.name = "gpipe"}, .stages = 2, .batch_size = 2, .cores = 2};
+  CHECK(predict(costs, how, 2, {1})->step_s == 8);
+  how.network = {.bytes_per_s = 10 * mebi, .latency_s = 3};
+  const auto far = predict(costs, how, 2, {1}).value();
+  CHECK(far.step_s == 16);
+  CHECK(far.stages[0].busy_s == 6);
+  CHECK(simulate_step(costs, how, 2, {1})->run.makespan == 16);
+}
+
 TEST_CASE(
     "A stage of several slices sums them, its memory follows the plan, and what it sends its "
     "neighbours") {

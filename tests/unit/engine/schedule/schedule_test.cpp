@@ -62,7 +62,7 @@ plan make(const schedule_choice& schedule, std::uint32_t p, std::uint32_t m) {
 
 simulation run(const plan& steps, const slice_cost& of_stage,
                hand_over gradients = hand_over::early) {
-  return simulate(steps, even_costs(steps.layout(), of_stage), 0, gradients).value();
+  return simulate(steps, even_costs(steps.layout(), of_stage), {}, gradients).value();
 }
 
 /// Idle time of the stage that has least of it, in the whole step and between its own first and
@@ -337,22 +337,42 @@ TEST_CASE("a simulated stage waits for the slower one before it, and for message
   CHECK(ran->period == 10);
   CHECK(ran->busy == std::vector<double>{8, 4});
   CHECK(ran->bubble == Approx(1 - 12.0 / 20.0));
-  const auto late = simulate(gpipe(2, 2), {{3, 1, 0}, {1, 1, 0}}, 0.5);
+  const auto late = simulate(gpipe(2, 2), {{3, 1, 0}, {1, 1, 0}}, {.latency = 0.5});
   REQUIRE(late);
   CHECK(late->starts[1] == std::vector<double>{3.5, 6.5, 7.5, 8.5});
   CHECK(late->makespan == 11);
   // Between chunks of one stage nothing travels.
   const auto layout = layout_of({"zb-v"}, 1).value();
-  CHECK(simulate(zb_v(1, 2), even_costs(layout, {}), 0.5)->makespan == 6);
+  CHECK(simulate(zb_v(1, 2), even_costs(layout, {}), {.latency = 0.5})->makespan == 6);
+}
+
+TEST_CASE("messages of a simulated stage travel one after the other each way, beside its work") {
+  // The second forward is made at 2 and leaves when the first has, at 5; gradients, made at 11 and
+  // 12, leave the other way at once.
+  const message_times slow{.latency = 1, .transfer = {0, 4}};
+  const auto ran = simulate(gpipe(2, 2), {{1, 1, 0}, {1, 1, 0}}, slow);
+  REQUIRE(ran);
+  CHECK(ran->starts[1] == std::vector<double>{6, 10, 11, 12});
+  CHECK(ran->starts[0] == std::vector<double>{0, 1, 17, 21});
+  CHECK(ran->busy == std::vector<double>{4, 4});
+  // There and back across two cuts; the third lies within a stage.
+  const auto alone = simulate(zb_v(2, 1), {{1, 1, 0}, {1, 1, 0}, {1, 1, 0}, {1, 1, 0}},
+                              {.transfer = {0, 10, 10, 10}});
+  REQUIRE(alone);
+  CHECK(alone->makespan == 8 + 4 * 10);
 }
 
 TEST_CASE("a simulation without one usable cost a slice is refused") {
+  CHECK_THAT(simulate(gpipe(1, 2), {{1, 1, 1}}, {.transfer = {0, 1}}).error().text,
+             ContainsSubstring("2 transfers for 1 slices"));
+  CHECK_THAT(simulate(gpipe(1, 2), {{1, 1, 1}}, {.transfer = {-1}}).error().text,
+             ContainsSubstring("a transfer must be finite"));
   CHECK_THAT(simulate(gpipe(2, 2), {{1, 1, 1}}).error().text,
              ContainsSubstring("1 costs for 2 slices"));
   for (const double wrong : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     CHECK_THAT(simulate(gpipe(2, 2), {{1, 1, 1}, {1, 1, wrong}}).error().text,
                ContainsSubstring("slice 1: a cost must be finite"));
-    CHECK_THAT(simulate(gpipe(1, 2), {{1, 1, 1}}, wrong).error().text,
+    CHECK_THAT(simulate(gpipe(1, 2), {{1, 1, 1}}, {.latency = wrong}).error().text,
                ContainsSubstring("a latency must be finite"));
   }
 }
@@ -560,7 +580,7 @@ TEST_CASE("a parse error names line, column, what was expected and what was foun
 TEST_CASE("a chart shows when each stage does what") {
   const plan steps = one_f_one_b(2, 2);
   const auto costs = even_costs(steps.layout(), {1, 1, 1});
-  const auto ran = simulate(steps, costs, 0, hand_over::at_end).value();
+  const auto ran = simulate(steps, costs, {}, hand_over::at_end).value();
   CHECK(to_terminal(steps, costs, ran, 100, false) ==
         "0 |F0-F1-      B0----   B1----|\n"
         "1 |   F0-B0----F1-B1----      |\n");
