@@ -200,9 +200,9 @@ void weight_gradient(instructions with, const convolution_shape& of, const T* in
 
 template <class T>
 bool outruns_onednn(instructions with, const convolution_shape& of) noexcept {
-  if (with == instructions::portable || with == instructions::avx2) return false;
-  if (of.in < 64 || of.in % 16 != 0) return false;
+  if (with == instructions::portable || of.in < 64 || of.in % 16 != 0) return false;
   if (of.kernel_height * of.kernel_width > 1) return true;
+  if (with == instructions::avx2) return !std::is_same_v<T, float>;
   // Both reach the same rate in the other convolutions of one pixel, or memory bounds them.
   if constexpr (std::is_same_v<T, float>) return of.in <= 2 * of.out || of.in >= 1024;
   return with == instructions::avx512_bf16 && of.in * of.out >= 1 << 18;
