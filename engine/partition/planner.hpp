@@ -28,8 +28,8 @@ struct planning {
   std::int64_t batch_size = 1;
   std::uint32_t cores = 1;  ///< Of the machine that all stages share.
   std::uint32_t threads_per_stage = 1;
-  std::uint32_t credits = 1;         ///< Micro-batches that may wait on an edge.
-  double bytes_per_s = 0;            ///< At which a stage sends; 0: by reference, at no cost.
+  std::uint32_t credits = 1;  ///< Micro-batches that may wait on an edge.
+  double bytes_per_s = 0;     ///< At which a stage sends; 0: by reference, at no cost.
   network_link network = {};
   double optimizer_copies = 1;       ///< Of a parameter, in the optimizer's state.
   double memory_cap_bytes = 0;       ///< Of a stage; 0: none.

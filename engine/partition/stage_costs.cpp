@@ -80,10 +80,9 @@ double stage_costs::slowness(std::uint32_t virtual_stage, layer_range slice) con
   const auto &before = sums_[slice.first], &after = sums_[slice.last];
   const double work = after.forward_s - before.forward_s + after.input_s - before.input_s +
                       after.weight_s - before.weight_s;
-  return std::max({work, 2 * edge_s(virtual_stage, slice.first),
-                   2 * edge_s(virtual_stage + 1, slice.last),
-                   transfer_s(virtual_stage, slice.first),
-                   transfer_s(virtual_stage + 1, slice.last)});
+  return std::max(
+      {work, 2 * edge_s(virtual_stage, slice.first), 2 * edge_s(virtual_stage + 1, slice.last),
+       transfer_s(virtual_stage, slice.first), transfer_s(virtual_stage + 1, slice.last)});
 }
 
 stage_costs::kept stage_costs::kept_bytes(layer_range slice) const {

@@ -49,10 +49,10 @@ struct simulation {
 };
 
 /// Runs a plan against a clock of its own. An action starts when its stage is free and its input is
-/// there; stages follow their plan's order. `costs`: one a virtual stage of the model, in the unit of
-/// `messages`. `gradients`: of B. Time and memory are linear in the plan's size. Errors: bad_config
-/// when there is not one cost, or one transfer where there are any, for each virtual stage, a number
-/// is not finite and at least 0, or an action waits for ever (names it).
+/// there; stages follow their plan's order. `costs`: one a virtual stage of the model, in the unit
+/// of `messages`. `gradients`: of B. Time and memory are linear in the plan's size. Errors:
+/// bad_config when there is not one cost, or one transfer where there are any, for each virtual
+/// stage, a number is not finite and at least 0, or an action waits for ever (names it).
 [[nodiscard]] result<simulation> simulate(const plan& steps, const std::vector<slice_cost>& costs,
                                           const message_times& messages = {},
                                           hand_over gradients = hand_over::early);
