@@ -14,9 +14,10 @@ from harness import Contender
 
 from figures import Bench, Comparison, read_figures
 
+SUMS = ["all_reduce", "all_reduce.lent"]
 FAMILIES = {"troupe": "Troupe", "gloo": "gloo"}
-FIGURES = ["all_reduce", "memory.add", "memory.add_rate", "memory.copy_rate",
-           "all_reduce_over_memory"]
+FIGURES = ["all_reduce", "all_reduce.lent", "memory.add", "memory.add_rate", "memory.copy_rate",
+           "all_reduce_over_memory", "all_reduce.lent_over_memory"]
 
 
 def contenders(names: list[str]) -> list[Contender]:
@@ -31,7 +32,7 @@ def contenders(names: list[str]) -> list[Contender]:
 
 def comparisons() -> list[Comparison]:
     """The sum has a peer; the memory's rate and the ratio to it have none."""
-    return [Comparison(figure, "troupe", figure, "gloo" if figure == "all_reduce" else "")
+    return [Comparison(figure, "troupe", figure, "gloo" if figure in SUMS else "", "all_reduce")
             for figure in FIGURES]
 
 
