@@ -34,10 +34,11 @@ struct build_stage {
 
   stage_id stage;
   std::string name = {};  // for people; empty: "stage-1"
-  std::string model;  // a name in the node's model registry
+  std::string model;      // a name in the node's model registry
   std::int64_t classes = 0;
   std::map<std::string, double> model_options = {};
   std::uint64_t seed = 0;
+  bool weights_follow = false;              // all of them: it need not begin with the seed's
   std::vector<engine::layer_range> slices;  // one a chunk of the stage
   std::string loss;
   std::string precision = "fp32";
@@ -52,9 +53,10 @@ struct build_stage {
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.stage, self.name, self.model, self.classes, self.model_options, self.seed, self.slices, self.loss,
-      self.precision, self.channels_last, self.device, self.threads, self.idle_cores,
-      self.recompute, self.optimizer, self.optimizer_options, self.rules);
+    f(self.stage, self.name, self.model, self.classes, self.model_options, self.seed,
+      self.weights_follow, self.slices, self.loss, self.precision, self.channels_last, self.device,
+      self.threads, self.idle_cores, self.recompute, self.optimizer, self.optimizer_options,
+      self.rules);
   }
 };
 

@@ -91,7 +91,7 @@ result<std::vector<model_slice>> build_slices(const build_stage& order, const ho
   engine::initial_weights weights(*blueprint, order.seed);
   std::vector<model_slice> slices;
   for (const auto range : order.slices) {
-    auto layers = weights.make(range);
+    auto layers = order.weights_follow ? engine::make_any(*blueprint, range) : weights.make(range);
     if (!layers) return tl::unexpected(layers.error());
     engine::to_memory_format(*layers, order.channels_last);
     slices.push_back(slice_of(std::move(*layers), range, *recompute));

@@ -15,8 +15,8 @@ result<engine::shared_plan> plan_of(const stage_state& state, const run_stage& o
     return engine::proved_plan::empty(static_cast<std::uint32_t>(state.modules.size()), order.kind);
   const auto plan = state.plans.find(order.plan);
   if (plan == state.plans.end())
-    return fail(errc::bad_config, "a run of plan " + std::to_string(order.plan) +
-                                      ", which was not announced to it");
+    return fail(errc::bad_config,
+                "a run of plan " + std::to_string(order.plan) + ", which was not announced to it");
   if (plan->second->kind() != order.kind)
     return fail(errc::bad_config, "plan " + std::to_string(order.plan) +
                                       " is of another kind of step than the run that names it");

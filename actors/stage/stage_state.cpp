@@ -52,7 +52,8 @@ void give_up(stage_pointer self, const error& why) {
   self->state.end.gradients.clear();
   self->state.end.tied.clear();
   self->state.end.replicas.give_up();
-  self->state.versions.waiting.clear();
+  for (const auto& each : std::exchange(self->state.versions.waiting, {}))
+    each(tl::unexpected(why));
   if (steps.empty()) log::error(why.text);
   for (auto& [key, step] : steps) step.answer.deliver(to_caf(why));
 }

@@ -96,9 +96,11 @@ struct version_state {
   std::uint32_t stage = 0;            // its number with them
   std::uint64_t step = 0;             // of the version
   std::size_t missing = 0;            // keepers that do not have it yet
+  std::optional<error> problem = {};  // why one of them never will
   // Copies of the optimizer's half and of the stage's own; sent once both are there.
   std::optional<std::vector<engine::named_tensor>> state = {}, buffers = {};
-  std::vector<std::function<void()>> waiting = {};  // until all have it
+  // Until all have it, or one cannot.
+  std::vector<std::function<void(const result<void>&)>> waiting = {};
 };
 
 struct stage_state {

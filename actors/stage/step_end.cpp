@@ -190,7 +190,10 @@ void vote(stage_pointer self, const engine::step_vote& what) {
 }
 
 void perform(stage_pointer self, const engine::cast_vote& what) {
-  when_stored(self, [self, cast = what.vote] { vote(self, cast); });
+  if (const auto& why = self->state.versions.problem) return fail_all(self, *why);
+  when_stored(self, [self, cast = what.vote](const result<void>& all) {
+    if (all) vote(self, cast);
+  });
 }
 
 void perform(stage_pointer self, const engine::keep_gradients&) {

@@ -27,19 +27,25 @@ struct outgoing {
 void stored(stage_pointer self) {
   auto& versions = self->state.versions;
   if (--versions.missing > 0) return;
-  for (const auto& each : std::exchange(versions.waiting, {})) each();
+  for (const auto& each : std::exchange(versions.waiting, {})) each({});
+}
+
+/// No step can be voted on any more, for that needs its predecessor's version to be kept.
+void cannot_store(stage_pointer self, const error& why) {
+  self->state.versions.problem = why;
+  fail_all(self, why);
 }
 
 void send_piece(stage_pointer self, const std::shared_ptr<const outgoing>& what,
                 const keeper_actor& to, const list_place& from) {
   auto piece = cut_piece(what->tensors, from, {}, piece_tensors::shared);
-  if (!piece) return fail_all(self, piece.error());
+  if (!piece) return cannot_store(self, piece.error());
   const auto next = end_of(*piece);
   self->request(to, usual_deadlines.transfer,
                 store_version{self->state.versions.stage, what->step, *piece})
       .then([self, what, to, next, last = piece->last](
                 const acknowledged&) { last ? stored(self) : send_piece(self, what, to, next); },
-            [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+            [self](const caf::error& why) { cannot_store(self, from_caf(why)); });
 }
 
 /// Once both halves are there: the optimizer's, and the buffers of the work thread.
@@ -133,12 +139,13 @@ void store_version_of(stage_pointer self, std::uint64_t step) {
             self->state.versions.state = from.tensors;
             send_version(self);
           },
-          [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+          [self](const caf::error& why) { cannot_store(self, from_caf(why)); });
 }
 
-void when_stored(stage_pointer self, std::function<void()> what) {
+void when_stored(stage_pointer self, std::function<void(const result<void>&)> what) {
   auto& versions = self->state.versions;
-  if (versions.missing == 0) return what();
+  if (versions.problem) return what(tl::unexpected(*versions.problem));
+  if (versions.missing == 0) return what({});
   versions.waiting.push_back(std::move(what));
 }
 
@@ -151,11 +158,14 @@ void on_buffers_copied(stage_pointer self, const buffers_copied& from) {
 
 caf::result<acknowledged> on_take_version(stage_pointer self, const take_version& what) {
   auto& state = self->state;
+  if (state.versions.problem) return to_caf(*state.versions.problem);
   if (!state.steps.empty() || state.versions.missing > 0)
     return to_caf({errc::bad_config, state.name + ": a version cannot be taken within a step"});
   auto promise = self->make_response_promise<acknowledged>();
   store_version_of(self, what.step);
-  when_stored(self, [promise]() mutable { promise.deliver(acknowledged{}); });
+  when_stored(self, [promise](const result<void>& all) mutable {
+    all ? promise.deliver(acknowledged{}) : promise.deliver(to_caf(all.error()));
+  });
   return promise;
 }
 

@@ -14,8 +14,8 @@ namespace troupe::actors {
 /// the copies. Nothing happens where nobody keeps them.
 void store_version_of(stage_pointer self, std::uint64_t step);
 
-/// Runs `what` once the last version is with all keepers, perhaps now.
-void when_stored(stage_pointer self, std::function<void()> what);
+/// Runs `what` once the last version is with all keepers, perhaps now, or with why it cannot be.
+void when_stored(stage_pointer self, std::function<void(const result<void>&)> what);
 
 void on_buffers_copied(stage_pointer self, const buffers_copied& from);
 [[nodiscard]] caf::result<acknowledged> on_take_version(stage_pointer self,

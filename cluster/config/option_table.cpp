@@ -419,6 +419,12 @@ std::vector<option> cluster_options() {
        number(
            [](auto& c) -> auto& { return c.cluster.join_timeout; }, 1, 86400),
        ""},
+      {"cluster", "understudies", "--understudies", "", "N",
+       "Processes beside those of the stages, which have joined and wait to take the place of one "
+       "that is lost (--on-fault recover); another one then waits instead",
+       number(
+           [](auto& c) -> auto& { return c.cluster.understudies; }, 0, 64),
+       ""},
   };
 }
 

@@ -67,6 +67,7 @@ struct cluster_config {
   push_extent push = push_extent::nothing;
   double silence = 10;       ///< Seconds without a word after which agent or launcher is lost.
   double join_timeout = 30;  ///< Seconds within which all stage processes must have joined.
+  std::uint32_t understudies = 0;  ///< Processes that wait to take a lost stage's place.
   std::vector<node_entry> nodes;
 
   bool operator==(const cluster_config&) const = default;

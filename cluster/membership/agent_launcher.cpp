@@ -94,10 +94,10 @@ class agent_launcher final : public node_launcher {
 
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
   result<void> start(const std::string& name, const std::string& trainer) override;
-  result<void> replace(const std::string& lost, const std::string& by,
-                       const std::string& trainer) override;
-  std::optional<std::string> failure() const override;
-  std::set<std::string> ended() const override;
+  result<void> start_on(const std::string& host, const std::string& name,
+                        const std::string& trainer) override;
+  result<void> give_up(const std::string& name) override;
+  std::vector<node_end> ends() const override;
   std::string host_of(const std::string& name) const override;
   void join(bool in_order) override;
   void kill() override { group_->kill(); }  // agents end with their streams
@@ -140,7 +140,7 @@ class agent_launcher final : public node_launcher {
   std::vector<std::unique_ptr<session>> sessions_;
   node_logs logs_;
   std::vector<loss> losses_;  // of what was not replaced, in their order
-  bool expected_ = false;         // told to end: what comes now is no failure
+  bool expected_ = false;     // told to end: what comes now is no failure
   std::optional<process_group> group_;
   std::unique_ptr<actors::ticker> ticker_;
 };
@@ -338,8 +338,10 @@ void agent_launcher::note_end(session& at, const child_exit& how) {
 /// Of an agent, and so of its processes.
 void agent_launcher::note_loss(session& at, const error& why) {
   if (expected_) return;
-  if (at.cores == 0 && losses_.empty()) losses_.push_back({{}, why});  // it has not begun
-  else if (at.what.processes.empty()) log::warning(why.text);  // all have been replaced
+  if (at.cores == 0 && losses_.empty())
+    losses_.push_back({{}, why});  // it has not begun
+  else if (at.what.processes.empty())
+    log::warning(why.text);  // all have been replaced
   for (const auto& process : at.what.processes)
     if (std::ranges::find(losses_, process, &loss::process) == losses_.end())
       losses_.push_back({process, why});
@@ -396,37 +398,35 @@ session* agent_launcher::roomiest() const {
   return best;
 }
 
-result<void> agent_launcher::replace(const std::string& lost, const std::string& by,
-                                     const std::string& trainer) {
+result<void> agent_launcher::give_up(const std::string& name) {
   std::unique_lock lock(mutex_);
-  auto* const at = host_of_process(lost);
-  if (at == nullptr) return fail(errc::bad_config, lost + " is on none of the nodes");
-  if (at->core.is_ready()) perform(*at, {session_core::send{orders::kill{lost}}});
+  auto* const at = host_of_process(name);
+  if (at == nullptr) return fail(errc::bad_config, name + " is on none of the nodes");
+  if (at->core.is_ready()) perform(*at, {session_core::send{orders::kill{name}}});
   if (!changed_.wait_for(lock, settings_.silence,
-                         [&] { return !at->core.processes().contains(lost); }))
-    perform(*at, at->core.has_not_ended(lost, settings_.silence));
-  auto* const to = at->core.is_ready() ? at : roomiest();
-  if (to == nullptr)
-    return fail(errc::peer_lost, (losses_.empty() ? lost + " is lost" : losses_.front().why.text) +
-                                     ", and no other node is left");
-  std::erase_if(losses_, [&](const auto& each) { return each.process == lost; });
-  std::erase(at->what.processes, lost);
-  to->what.processes.push_back(by);
-  if (to != at) log::warning(by + " takes the place of " + lost + " on " + to->core.place().text());
-  start_on(*to, by, trainer);
+                         [&] { return !at->core.processes().contains(name); }))
+    perform(*at, at->core.has_not_ended(name, settings_.silence));
+  std::erase_if(losses_, [&](const auto& each) { return each.process == name; });
+  std::erase(at->what.processes, name);
   return {};
 }
 
-std::optional<std::string> agent_launcher::failure() const {
+result<void> agent_launcher::start_on(const std::string& host, const std::string& name,
+                                      const std::string& trainer) {
   const std::lock_guard lock(mutex_);
-  return losses_.empty() ? std::nullopt : std::optional(losses_.front().why.text);
+  auto* at = find(host);
+  if (at == nullptr || !at->core.is_ready()) at = roomiest();
+  if (at == nullptr) return fail(errc::peer_lost, "no other node is left");
+  at->what.processes.push_back(name);
+  start_on(*at, name, trainer);
+  return {};
 }
 
-std::set<std::string> agent_launcher::ended() const {
+std::vector<node_end> agent_launcher::ends() const {
   const std::lock_guard lock(mutex_);
-  std::set<std::string> names;
-  for (const auto& each : losses_) names.insert(each.process);
-  return names;
+  std::vector<node_end> all;
+  for (const auto& each : losses_) all.push_back({each.process, each.why.text});
+  return all;
 }
 
 std::string agent_launcher::host_of(const std::string& name) const {

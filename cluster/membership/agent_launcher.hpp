@@ -22,7 +22,8 @@ struct agent_host {
   std::string host;               ///< What ssh or srun is told; empty: this machine, without them.
   std::string listen;             ///< Where its processes listen: see node_options::listen.
   std::filesystem::path program;  ///< There; empty: the path of our own.
-  std::string library_path = {};  ///< LD_LIBRARY_PATH of the agent and its processes; empty: theirs.
+  std::string library_path =
+      {};  ///< LD_LIBRARY_PATH of the agent and its processes; empty: theirs.
   std::filesystem::path working_folder;
   std::map<std::string, std::string> environment;
   std::uint32_t cores = 0;             ///< That its processes count on.

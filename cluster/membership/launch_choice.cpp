@@ -159,11 +159,12 @@ class awaited_nodes final : public node_launcher {
               messages::meeting_place::parse(trainer).outside + " --name " + name);
     return {};
   }
-  result<void> replace(const std::string&, const std::string& by,
-                       const std::string& trainer) override {
-    return start(by, trainer);
+  result<void> start_on(const std::string&, const std::string& name,
+                        const std::string& trainer) override {
+    return start(name, trainer);
   }
-  std::optional<std::string> failure() const override { return std::nullopt; }
+  result<void> give_up(const std::string&) override { return {}; }
+  std::vector<node_end> ends() const override { return {}; }
   void join(bool) override {}
   void kill() override {}
   void kill(const std::string&) override {}

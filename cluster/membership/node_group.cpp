@@ -1,5 +1,6 @@
 #include "cluster/membership/node_group.hpp"
 
+#include <algorithm>
 #include <caf/actor.hpp>
 #include <caf/send.hpp>
 #include <chrono>
@@ -36,9 +37,11 @@ result<std::unique_ptr<node_group>> node_group::start(std::shared_ptr<node_launc
                                                       const std::vector<std::string>& names,
                                                       const std::string& listen,
                                                       actors::progress_settings progress,
-                                                      milliseconds patience) try {
+                                                      milliseconds patience,
+                                                      std::size_t understudies) try {
   if (auto enough = actors::check_threads(); !enough) return tl::unexpected(enough.error());
-  std::unique_ptr<node_group> group(new node_group(std::move(where), std::move(progress)));
+  std::unique_ptr<node_group> group(
+      new node_group(std::move(where), std::move(progress), understudies));
   group->first_names_ = group->names_ = names;
   group->starts_.assign(names.size(), 1);
   group->patience_ = patience;
@@ -48,23 +51,21 @@ result<std::unique_ptr<node_group>> node_group::start(std::shared_ptr<node_launc
   return fail(errc::io_failed, "the run's own node cannot start: " + engine::reason_of(problem));
 }
 
-node_group::node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress)
-    : system_(config_), launcher_(std::move(where)), progress_(std::move(progress)) {
+node_group::node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress,
+                       std::size_t understudies)
+    : system_(config_),
+      launcher_(std::move(where)),
+      understudies_(*launcher_, understudies),
+      progress_(std::move(progress)) {
   actors::add_protocol(types_);
 }
 
 result<void> node_group::open(const std::string& listen) {
-  const auto on_node_down = [this](const std::string& name, const error& why) {
-    if (why.code == errc::cancelled) return;
-    const std::scoped_lock lock(mutex_);
-    lost_.insert(name);
-    changed_.notify_all();
-  };
   auto node = actors::node::start(
       system_, types_,
       {.name = "trainer",
        .listen = listen,
-       .on_node_down = on_node_down,
+       .on_node_down = [this](const auto& name, const auto& why) { on_node_down(name, why); },
        .on_told = [this](const auto& name, const auto& told) { on_told(name, told); }},
       launcher_->trainer_link());
   if (!node) return tl::unexpected(node.error());
@@ -72,7 +73,10 @@ result<void> node_group::open(const std::string& listen) {
   for (const auto& name : names_) {
     if (auto started = launcher_->start(name, node_->address()); !started) return started;
   }
-  if (auto here = await(names_); !here) return here;
+  if (auto begun = understudies_.fill(hosts_of_places(), node_->address()); !begun) return begun;
+  auto all = understudies_.names();
+  all.insert(all.begin(), names_.begin(), names_.end());
+  if (auto here = await(all); !here) return here;
   for (const auto& name : names_) {
     const auto host = node_->find(name, "host", waits.join);
     if (!host) return tl::unexpected(explain(host.error()));
@@ -89,7 +93,8 @@ result<void> node_group::await(const std::vector<std::string>& names) {
     while (!missing.empty() && node_->wait_for(missing.front(), look_every))
       missing.erase(missing.begin());
     if (missing.empty()) return {};
-    if (auto ended = launcher_->failure()) return fail(errc::peer_lost, *ended);
+    for (const auto& nodes : {names, this->names()})
+      if (auto ended = end_of(nodes)) return fail(errc::peer_lost, *ended);
     const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - begin);
     if (waited > patience_) {
       std::erase_if(missing, [&](const auto& name) { return node_->wait_for(name, {}); });
@@ -162,10 +167,11 @@ void node_group::perform(const actors::progress_core::effects& what) {
 std::vector<std::size_t> node_group::lost(milliseconds patience) const {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, patience, [this] { return !lost_.empty(); });
-  const auto ended = launcher_->ended();
+  auto gone = lost_;
+  for (auto& each : launcher_->ends()) gone.insert(std::move(each.node));
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < names_.size(); ++i)
-    if (lost_.contains(names_[i]) || ended.contains(names_[i])) places.push_back(i);
+    if (gone.contains(names_[i])) places.push_back(i);
   return places;
 }
 
@@ -175,19 +181,39 @@ std::vector<std::string> node_group::hosts_of_places() const {
   return hosts;
 }
 
+result<void> node_group::put_another(std::size_t place) {
+  const auto old = names_.at(place);
+  const auto host = launcher_->host_of(old);
+  const auto understudy = understudies_.take(host);
+  const auto by =
+      understudy ? *understudy : first_names_.at(place) + "." + std::to_string(++starts_.at(place));
+  const auto end = end_of({old});
+  {
+    const std::scoped_lock lock(mutex_);
+    names_[place] = by;
+    lost_.erase(old);
+    hung_.reset();
+  }
+  if (auto ended = launcher_->give_up(old); !ended) return ended;
+  if (!understudy)
+    if (auto begun = launcher_->start_on(host, by, node_->address()); !begun)
+      return fail(begun.error().code,
+                  begun.error().code == errc::peer_lost
+                      ? end.value_or(old + " is lost") + ", and " + begun.error().text
+                      : begun.error().text);
+  const auto there = launcher_->host_of(by);
+  if (there != host)
+    log::warning(by + " takes the place of " + old + " on node " + there);
+  else if (understudy)
+    log::info(by + " takes the place of " + old);
+  return {};
+}
+
 result<void> node_group::replace(const std::vector<std::size_t>& places) {
   std::vector<std::string> fresh;
   for (const auto place : places) {
-    fresh.push_back(first_names_.at(place) + "." + std::to_string(++starts_.at(place)));
-    std::string old;
-    {
-      const std::scoped_lock lock(mutex_);
-      old = std::exchange(names_[place], fresh.back());
-      lost_.erase(old);
-      hung_.reset();
-    }
-    if (auto started = launcher_->replace(old, fresh.back(), node_->address()); !started)
-      return started;
+    if (auto put = put_another(place); !put) return put;
+    fresh.push_back(names_[place]);
   }
   if (auto here = await(fresh); !here) {
     const std::scoped_lock lock(mutex_);
@@ -203,6 +229,34 @@ result<void> node_group::replace(const std::vector<std::size_t>& places) {
   return {};
 }
 
+void node_group::fill_understudies() {
+  if (auto begun = understudies_.fill(hosts_of_places(), node_->address()); !begun)
+    log::warning("no other understudy is started: " + begun.error().text);
+}
+
+void node_group::on_node_down(const std::string& name, const error& why) {
+  if (why.code == errc::cancelled) return;
+  if (understudies_.lost(name)) {
+    log::warning(name + " is lost, an understudy; " +
+                 (understudies_.goes_on() ? "another one is started" : "no other one is started"));
+    return launcher_->kill(name);
+  }
+  const std::scoped_lock lock(mutex_);
+  lost_.insert(name);
+  changed_.notify_all();
+}
+
+std::vector<std::string> node_group::names() const {
+  const std::scoped_lock lock(mutex_);
+  return names_;
+}
+
+std::optional<std::string> node_group::end_of(const std::vector<std::string>& nodes) const {
+  for (auto& [node, how] : launcher_->ends())
+    if (node.empty() || std::ranges::find(nodes, node) != nodes.end()) return std::move(how);
+  return std::nullopt;
+}
+
 error node_group::explain(const error& why, milliseconds patience) const {
   if (why.code != errc::peer_lost) return why;
   {
@@ -211,7 +265,7 @@ error node_group::explain(const error& why, milliseconds patience) const {
   }
   const auto deadline = steady_clock::now() + patience;
   for (;;) {
-    if (auto ended = launcher_->failure())
+    if (auto ended = end_of(names()))
       return {errc::peer_lost, node_->stood_still() ? *ended + ": " + why.text : *ended};
     if (steady_clock::now() > deadline) return why;
     std::this_thread::sleep_for(look_for_word_every);
@@ -219,7 +273,14 @@ error node_group::explain(const error& why, milliseconds patience) const {
 }
 
 node_group::~node_group() {
-  const bool all_here = hosts_.size() == names_.size();
+  bool all_here = hosts_.size() == names_.size();
+  for (const auto& name : understudies_.names()) {
+    const auto host = all_here && node_->wait_for(name, waits.end)
+                          ? node_->find(name, "host", waits.join)
+                          : fail(errc::peer_lost, name);
+    all_here = all_here && host;
+    if (host) hosts_.push_back(*host);
+  }
   for (const auto& host : std::exchange(hosts_, {}))
     caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{});
   system_.await_all_actors_done();
@@ -230,6 +291,7 @@ node_group::~node_group() {
     const std::scoped_lock lock(mutex_);
     in_order = lost_.empty();
   }
+  if (auto buried = understudies_.bury(); !buried) log::warning(buried.error().text);
   launcher_->join(in_order);
 }
 

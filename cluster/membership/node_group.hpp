@@ -21,6 +21,7 @@
 #include "actors/system.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "cluster/membership/suspicions_core.hpp"
+#include "cluster/membership/understudies.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -35,12 +36,14 @@ class node_group {
   /// whoever kills or suspends them; its nodes end with this object. `listen`: of the trainer's
   /// node. `progress`: what counts as slow work, which is said in the log, and as
   /// hung: such a node is lost. `patience`: for all to join; who is missing is said meanwhile.
+  /// `understudies`: how many more nodes join, to take the places of lost ones.
   /// Errors: those of the link; io_failed when a node cannot be
   /// started; peer_lost when one ends before it has joined, with its reason; timed_out.
   [[nodiscard]] static result<std::unique_ptr<node_group>> start(
       std::shared_ptr<node_launcher> where, const std::vector<std::string>& names,
       const std::string& listen, actors::progress_settings progress = {},
-      std::chrono::milliseconds patience = actors::usual_deadlines.join);
+      std::chrono::milliseconds patience = actors::usual_deadlines.join,
+      std::size_t understudies = 0);
   node_group(const node_group&) = delete;
   node_group& operator=(const node_group&) = delete;
   /// Ends the nodes in order and waits for them.
@@ -63,10 +66,14 @@ class node_group {
   /// Of each place, what is lost as one with its node: see node_launcher::host_of.
   [[nodiscard]] std::vector<std::string> hosts_of_places() const;
 
-  /// Starts other nodes in the places of lost ones and waits until all have joined. Their names
-  /// tell how many there were: "stage-1.2". Where one does not join in time, all of them count as
-  /// lost. Errors: those of node_launcher::replace; peer_lost.
+  /// Puts other nodes in the places of lost ones: understudies, and where there are none new ones,
+  /// whose names tell how many there were: "stage-1.2". Waits until all have joined. Where one does
+  /// not join in time, all of them count as lost. Errors: those of node_launcher; peer_lost.
   [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
+
+  /// Starts understudies for those that were taken, or lost. Does not wait for them; one that
+  /// cannot be started is warned of.
+  void fill_understudies();
 
   /// `why`, or where it is peer_lost what a node hangs in, or the system's word on the node
   /// that ended: "stage-1 was killed by signal 9 (SIGKILL)". Waits up to `patience` for that word,
@@ -76,9 +83,15 @@ class node_group {
                                                     actors::usual_deadlines.last_word) const;
 
  private:
-  node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress);
+  node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress,
+             std::size_t understudies);
   [[nodiscard]] result<void> open(const std::string& listen);
   [[nodiscard]] result<void> await(const std::vector<std::string>& names);
+  [[nodiscard]] result<void> put_another(std::size_t place);
+  /// How the first of these nodes ended that did so by itself.
+  [[nodiscard]] std::optional<std::string> end_of(const std::vector<std::string>& nodes) const;
+  [[nodiscard]] std::vector<std::string> names() const;
+  void on_node_down(const std::string& name, const error& why);
   void on_told(const std::string& name, const std::vector<messages::element>& told);
   void perform(const actors::progress_core::effects& what);
   void end_suspect();
@@ -87,6 +100,7 @@ class node_group {
   actors::system_config config_;
   caf::actor_system system_;
   std::shared_ptr<node_launcher> launcher_;
+  understudies understudies_;
   actors::progress_core progress_;  // the link's thread's
   std::chrono::milliseconds patience_{0};
   mutable std::mutex mutex_;

@@ -1,9 +1,8 @@
 #pragma once
 
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "actors/remote/node.hpp"
 #include "cluster/config/sources/command_line.hpp"
@@ -13,6 +12,12 @@
 #include "messages/link/link_options.hpp"
 
 namespace troupe::cluster {
+
+/// That a node has ended, and how: "stage-1 was killed by signal 9 (SIGKILL)".
+struct node_end {
+  std::string node;  ///< Empty: where its agent never began.
+  std::string how;
+};
 
 /// Where nodes run: the port behind a node_group, with one implementation for processes and one
 /// for threads. Used by one thread, but for `kill`, `suspend` and `resume`.
@@ -27,16 +32,18 @@ class node_launcher {
   [[nodiscard]] virtual result<void> start(const std::string& name,
                                            const std::string& trainer_address) = 0;
 
-  /// Makes sure that a node has ended, and starts another one, `by`, in its place. Errors:
-  /// bad_config where that cannot be done, io_failed.
-  [[nodiscard]] virtual result<void> replace(const std::string& lost, const std::string& by,
-                                             const std::string& trainer_address) = 0;
+  /// Starts one that was not planned for: on this host (see host_of), or where that is lost on
+  /// another one. Errors: bad_config where that cannot be done, peer_lost where no host is left,
+  /// io_failed.
+  [[nodiscard]] virtual result<void> start_on(const std::string& host, const std::string& name,
+                                              const std::string& trainer_address) = 0;
 
-  /// How a node ended that was not told to and has not been replaced, if one has.
-  [[nodiscard]] virtual std::optional<std::string> failure() const = 0;
+  /// Makes sure that a node has ended; it is none of `ends` from then on. Errors: bad_config where
+  /// that cannot be done, io_failed.
+  [[nodiscard]] virtual result<void> give_up(const std::string& name) = 0;
 
-  /// All that ended so, by name.
-  [[nodiscard]] virtual std::set<std::string> ended() const { return {}; }
+  /// The nodes that have ended, were not told to and have not been given up, in that order.
+  [[nodiscard]] virtual std::vector<node_end> ends() const = 0;
 
   /// What is lost as one with a node: the name of its host. Empty: all nodes are on one.
   [[nodiscard]] virtual std::string host_of(const std::string& /*name*/) const { return {}; }

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -34,13 +33,13 @@ constexpr std::uint64_t files_a_node =
     12;  // more descriptors for each: pipes, connections, segments
 
 /// What the children's ends were, shared with the process group's thread.
-class ends {
+class child_ends {
  public:
   void note(const child_exit& ended) {
     const std::scoped_lock lock(mutex_);
     log_end(ended, expected_);
     over_.insert(ended.name);
-    if (!expected_) failures_.emplace_back(ended.name, describe(ended));
+    if (!expected_) failures_.push_back({ended.name, describe(ended)});
     changed_.notify_all();
   }
 
@@ -54,21 +53,13 @@ class ends {
   bool forgive(const std::string& name, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     const bool ended = changed_.wait_for(lock, patience, [&] { return over_.contains(name); });
-    std::erase_if(failures_, [&](const auto& each) { return each.first == name; });
+    std::erase_if(failures_, [&](const auto& each) { return each.node == name; });
     return ended;
   }
 
-  /// The first.
-  std::optional<std::string> failure() {
+  std::vector<node_end> failures() {
     const std::scoped_lock lock(mutex_);
-    return failures_.empty() ? std::nullopt : std::optional(failures_.front().second);
-  }
-
-  std::set<std::string> failed() {
-    const std::scoped_lock lock(mutex_);
-    std::set<std::string> names;
-    for (const auto& each : failures_) names.insert(each.first);
-    return names;
+    return failures_;
   }
 
  private:
@@ -76,7 +67,7 @@ class ends {
   std::condition_variable changed_;
   bool expected_ = false;
   std::set<std::string> over_;
-  std::vector<std::pair<std::string, std::string>> failures_;  // name, and how it ended
+  std::vector<node_end> failures_;
 };
 
 /// Whether this process is a node that another process of the program started. What a node
@@ -88,7 +79,7 @@ bool was_launched() {
 
 class process_launcher final : public node_launcher {
  public:
-  process_launcher(process_link link, bool verbose, std::shared_ptr<ends> ended,
+  process_launcher(process_link link, bool verbose, std::shared_ptr<child_ends> ended,
                    process_group group)
       : link_(std::move(link)),
         verbose_(verbose),
@@ -114,22 +105,25 @@ class process_launcher final : public node_launcher {
     return group_.start(child);
   }
 
-  result<void> replace(const std::string& lost, const std::string& by,
-                       const std::string& trainer) override {
-    group_.kill(lost);
-    if (!ends_->forgive(lost, actors::usual_deadlines.end))
-      return fail(errc::io_failed, lost + " was killed, and has not ended");
-    --there_;
-    return start(by, trainer);
+  result<void> start_on(const std::string&, const std::string& name,
+                        const std::string& trainer) override {
+    return start(name, trainer);
   }
 
-  std::optional<std::string> failure() const override { return ends_->failure(); }
-  std::set<std::string> ended() const override { return ends_->failed(); }
+  result<void> give_up(const std::string& name) override {
+    group_.kill(name);
+    if (!ends_->forgive(name, actors::usual_deadlines.end))
+      return fail(errc::io_failed, name + " was killed, and has not ended");
+    --there_;
+    return {};
+  }
+
+  std::vector<node_end> ends() const override { return ends_->failures(); }
 
   void join(bool in_order) override {
     ends_->expect();
-    const auto patience =
-        in_order && !failure() ? actors::usual_deadlines.end : std::chrono::seconds{0};
+    const auto patience = in_order && ends_->failures().empty() ? actors::usual_deadlines.end
+                                                                : std::chrono::seconds{0};
     if (!group_.wait(patience)) group_.terminate_all(actors::usual_deadlines.terminate);
   }
 
@@ -142,7 +136,7 @@ class process_launcher final : public node_launcher {
   process_link link_;
   bool verbose_;
   std::uint64_t there_ = 0;  // nodes that are not lost
-  std::shared_ptr<ends> ends_;
+  std::shared_ptr<child_ends> ends_;
   process_group group_;
 };
 
@@ -191,7 +185,7 @@ result<std::unique_ptr<node_launcher>> make_process_launcher(process_link link, 
                 "them (run_node, as troupe::main does) before it starts any");
   if (auto room = allow_open_files(own_files + files_a_node); !room)
     return tl::unexpected(room.error());
-  auto ended = std::make_shared<ends>();
+  auto ended = std::make_shared<child_ends>();
   auto group = process_group::create(
       {.on_exit = [ended](const child_exit& child) { ended->note(child); }, .on_line = {}});
   if (!group) return tl::unexpected(group.error());

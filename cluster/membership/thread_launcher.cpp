@@ -27,20 +27,25 @@ class thread_launcher final : public node_launcher {
                    .name = name, .trainer = trainer, .make_link = trainer_link()}] {
           const auto ended = run_node(settings, spawn_);
           const std::scoped_lock lock(mutex_);
-          if (!ended && !failure_) failure_ = settings.name + ": " + ended.error().text;
+          if (!ended) ends_.push_back({settings.name, settings.name + ": " + ended.error().text});
         });
     return {};
   } catch (const std::system_error& refused) {
     return fail(errc::io_failed, name + ": no thread can be started: " + refused.code().message());
   }
 
-  result<void> replace(const std::string& lost, const std::string&, const std::string&) override {
-    return fail(errc::bad_config, lost + " is a thread of this process, and cannot be replaced");
+  result<void> start_on(const std::string&, const std::string& name,
+                        const std::string& trainer) override {
+    return start(name, trainer);
   }
 
-  std::optional<std::string> failure() const override {
+  result<void> give_up(const std::string& name) override {
+    return fail(errc::bad_config, name + " is a thread of this process, and cannot be replaced");
+  }
+
+  std::vector<node_end> ends() const override {
     const std::scoped_lock lock(mutex_);
-    return failure_;
+    return ends_;
   }
 
   void join(bool) override {
@@ -56,7 +61,7 @@ class thread_launcher final : public node_launcher {
   const messages::loopback_network network_;
   const host_spawner spawn_;
   mutable std::mutex mutex_;
-  std::optional<std::string> failure_;
+  std::vector<node_end> ends_;
   std::vector<std::thread> threads_;
 };
 

@@ -29,7 +29,8 @@ result<run_end> run_nodes(node_run run, const trainer_config& config, run_contro
   if (!guard) return tl::unexpected(guard.error());
   const std::chrono::duration<double> patience(config.cluster.join_timeout);
   auto group = node_group::start(all, run.names, run.listen, std::move(run.progress),
-                                 std::chrono::duration_cast<std::chrono::milliseconds>(patience));
+                                 std::chrono::duration_cast<std::chrono::milliseconds>(patience),
+                                 run.understudies);
   if (!group) return tl::unexpected(group.error());
   if (auto driven = run.drive(**group); !driven)
     return tl::unexpected((*group)->explain(driven.error()));

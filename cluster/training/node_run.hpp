@@ -21,6 +21,7 @@ struct node_run {
   std::vector<std::string> names;
   actors::progress_settings progress;
   std::function<result<void>(node_group&)> drive;
+  std::size_t understudies = 0;
 };
 
 /// Worker processes of this program, linked as the config says. Errors: bad_config, io_failed.

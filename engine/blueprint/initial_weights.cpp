@@ -25,6 +25,23 @@ at::Tensor parameter_of(const layer& which, const std::string& name) {
   return found->tensor;
 }
 
+template <class Make>
+result<model> slice_of(const model_blueprint& of, layer_range which, const Make& make) {
+  const auto [first, last] = which;
+  const auto count = of.layers.size();
+  if (first >= last || last > count)
+    return fail(errc::bad_config, "layers [" + std::to_string(first) + ", " + std::to_string(last) +
+                                      ") are not a slice of the model's " + std::to_string(count) +
+                                      " layers");
+  model layers;
+  for (std::size_t i = first; i < last; ++i) {
+    auto made = make(i);
+    if (!made) return tl::unexpected(made.error());
+    layers.push_back(std::move(*made));
+  }
+  return layers;
+}
+
 }  // namespace
 
 initial_weights::initial_weights(model_blueprint of, std::uint64_t seed)
@@ -41,19 +58,7 @@ result<std::unique_ptr<layer>> initial_weights::make(std::size_t index) try {
 }
 
 result<model> initial_weights::make(layer_range which) {
-  const auto [first, last] = which;
-  const auto count = blueprint_.layers.size();
-  if (first >= last || last > count)
-    return fail(errc::bad_config, "layers [" + std::to_string(first) + ", " + std::to_string(last) +
-                                      ") are not a slice of the model's " + std::to_string(count) +
-                                      " layers");
-  model layers;
-  for (std::size_t i = first; i < last; ++i) {
-    auto made = make(i);
-    if (!made) return tl::unexpected(made.error());
-    layers.push_back(std::move(*made));
-  }
-  return layers;
+  return slice_of(blueprint_, which, [this](std::size_t index) { return make(index); });
 }
 
 std::unique_ptr<layer> initial_weights::first_drawn(std::size_t index) {
@@ -113,6 +118,10 @@ std::size_t initial_weights::layer_of(const std::string& parameter) {
   if (found == layer_of_.end())
     throw std::runtime_error("its tie '" + parameter + "' is a parameter of no layer");
   return found->second;
+}
+
+result<model> make_any(const model_blueprint& of, layer_range which) {
+  return slice_of(of, which, [&](std::size_t index) { return make_any(of, index); });
 }
 
 result<model> make_whole(const model_blueprint& of, std::uint64_t seed) {

@@ -376,6 +376,21 @@ TEST_CASE("a chunk that waits for its frame costs no processor time, and is take
   CHECK(peer.nodes.server.downs.stays_empty(0ms));
 }
 
+TEST_CASE("a farewell that comes before a frame is answered as soon as that is here", "[link]") {
+  bad_peer<shm_backend> peer;  // frames come in another way there, and may be late
+  wire::farewell bye{.code = static_cast<std::uint8_t>(errc::cancelled)};
+  bye.frames[static_cast<std::size_t>(lane::data)] = 2;
+  peer.them.seal_and_say(bye, {}, {});
+  REQUIRE(peer.nodes.server.downs.stays_empty(200ms));
+  const auto said = std::chrono::steady_clock::now();
+  peer.them.speaks_ucx = true;  // which passes what waits at the door
+  peer.them.say_frame(peer.prefix, peer.one.data);
+  CHECK(number_of(peer.them.await(peer.nodes.server.frames)) == 1);
+  CHECK(peer.them.await(peer.nodes.server.downs).first == peer.id);
+  CHECK(std::chrono::steady_clock::now() - said < link_options().linger / 4);
+  CHECK(peer.them.work_until([&] { return !peer.them.farewell().empty(); }));
+}
+
 TEMPLATE_TEST_CASE("a chunk that comes again is thrown away, and what follows is taken", "[link]",
                    tcp_backend, shm_backend) {
   bad_peer<TestType> peer;

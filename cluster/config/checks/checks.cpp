@@ -183,7 +183,13 @@ result<void> check_hang(draft& whole, const registries&) {
 /// What is lost must be of processes that can be started again.
 result<void> check_fault(draft& whole, const registries&) {
   const trainer_config& config = whole.config;
-  if (config.train.on_fault == fault_policy::stop) return {};
+  if (config.train.on_fault == fault_policy::stop) {
+    if (config.cluster.understudies == 0) return {};
+    return fail(errc::bad_config, blame(whole, "cluster.understudies", "train.on_fault") +
+                                      "understudies take the places of lost stages, and a run "
+                                      "ends with the first that is lost; add --on-fault recover "
+                                      "([train] on_fault)");
+  }
   const auto refuse = [&](const char* setting, const std::string& what) {
     return fail(errc::bad_config, blame(whole, "train.on_fault", setting) + what);
   };

@@ -250,6 +250,8 @@ void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome&
   told.losses[step] = outcome.loss;
   if (told.losses.size() > remembered) told.losses.erase(told.losses.begin());
   parts.report->step(step, outcome);
+  // Not before: who has just lost a stage needs the cores.
+  if (parts.recovery) parts.group.fill_understudies();
 }
 
 /// Drives the composed stages through the run. The weights are saved before the last evaluation.
@@ -301,6 +303,7 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
 result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
   const auto& config = parts.config;
   const auto& run = parts.run;
+  for (auto& each : parts.orders) each.weights_follow = !from.versions.empty();
   auto stages = parts.group.build(parts.orders);
   if (!stages) return tl::unexpected(stages.error());
   return actors::pipeline::compose(
@@ -462,7 +465,8 @@ result<run_end> drive_nodes(const application& program, const trainer_config& co
                     .listen = std::move(placed->listen),
                     .names = stage_names_of(config.pipeline),
                     .progress = std::move(progress),
-                    .drive = std::move(drive)},
+                    .drive = std::move(drive),
+                    .understudies = config.cluster.understudies},
                    config, control);
 }
 

@@ -274,7 +274,8 @@ result<void> connection::add_frame(const wire::frame_prefix& prefix,
   result<void> taken = reassembly_.add_head(prefix, data);
   if (!taken) return taken;
   shared_.counters.bytes_received += std::uint64_t{prefix.header_bytes} + prefix.inline_bytes;
-  if (!held_.empty()) want_attention();  // they may be its chunks
+  // What is held may be its chunks, and a farewell that has outrun it may be due now.
+  if (!held_.empty() || farewell_) want_attention();
   return taken;
 }
 

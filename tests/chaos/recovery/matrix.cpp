@@ -78,12 +78,14 @@ std::string name_of_row(target whom, means how) {
 std::string matrix_of(const std::vector<storm_outcome>& all) {
   std::map<std::pair<target, means>, row> rows;
   std::map<moment, row> moments;
+  std::map<std::string, row> runs;
   row sum;
   for (const auto& storm : all)
     for (const auto& each : storm.faults) {
       const bool is_bad = storm.differs;
       rows[{each.what.whom, each.what.how}].add(each, is_bad);
       moments[each.met].add(each, is_bad);
+      runs[storm.subject].add(each, is_bad);
       sum.add(each, is_bad);
     }
   const auto bad = std::ranges::count_if(
@@ -95,6 +97,8 @@ std::string matrix_of(const std::vector<storm_outcome>& all) {
   for (auto& [what, each] : rows) text += line_of(name_of_row(what.first, what.second), each);
   text += line_of("all", sum) + "\n" + head_of("moment");
   for (auto& [at, each] : moments) text += line_of(name_of(at), each);
+  text += "\n" + head_of("run");
+  for (auto& [name, each] : runs) text += line_of(name, each);
   return text;
 }
 

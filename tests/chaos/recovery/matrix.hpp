@@ -8,7 +8,7 @@
 namespace troupe::chaos {
 
 /// What became of the faults of one storm at least, as tables in Markdown: a row for each target
-/// and means, and one for each moment.
+/// and means, one for each moment, and one for each kind of run.
 [[nodiscard]] std::string matrix_of(const std::vector<storm_outcome>& all);
 
 /// Rows of the matrix that no fault has met: "exit of last stage".

@@ -70,7 +70,22 @@ bool scene::has_ended_well() {
   return shared_->ended && shared_->ended->ok();
 }
 
+std::string scene::understudy_of(const std::string& stage) const {
+  const std::string takes = " takes the place of ";
+  std::string now = stage;
+  for (const auto& line : log_) {
+    const auto at = line.text.find(takes);
+    if (at == std::string::npos) continue;
+    const auto from = line.text.rfind(' ', at - 1) + 1;
+    const auto of = line.text.substr(at + takes.size());
+    if (of == now || of.starts_with(now + ".") || of.starts_with(stage + "."))
+      now = line.text.substr(from, at - from);
+  }
+  return now == stage ? "" : now;
+}
+
 std::pair<pid_t, std::string> scene::find(const std::string& stage) const {
+  const auto understudy = understudy_of(stage);
   std::pair<pid_t, std::string> found;
   std::error_code gone;
   for (std::filesystem::directory_iterator
@@ -80,6 +95,7 @@ std::pair<pid_t, std::string> scene::find(const std::string& stage) const {
     std::ifstream list(each->path() / "children");
     for (pid_t child = 0; list >> child;) {
       auto name = name_of_process(child);
+      if (name == understudy) return {child, std::move(name)};
       const bool is_it = name == stage || (name.starts_with(stage) && name[stage.size()] == '.');
       if (is_it && name.size() >= found.second.size() && (name > found.second || found.first == 0))
         found = {child, std::move(name)};

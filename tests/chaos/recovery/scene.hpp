@@ -44,7 +44,7 @@ class scene {
   /// With code 0.
   [[nodiscard]] bool has_ended_well();
   [[nodiscard]] pid_t program() const { return program_; }
-  /// The process that has a stage now, "stage-1" or "stage-1.2"; 0: there is none.
+  /// The process that has a stage now, "stage-1", "stage-1.2" or "understudy-1"; 0: there is none.
   [[nodiscard]] pid_t process_of(const std::string& stage) const;
   /// Its name.
   [[nodiscard]] std::string name_now(const std::string& stage) const;
@@ -67,6 +67,8 @@ class scene {
   [[nodiscard]] outcome end(seconds bound, bool is_alone = true);
 
  private:
+  /// That has taken a stage's place, as of the last look; empty: none has.
+  [[nodiscard]] std::string understudy_of(const std::string& stage) const;
   [[nodiscard]] std::pair<pid_t, std::string> find(const std::string& stage) const;
   void read_json();
 

@@ -106,6 +106,10 @@ const std::vector<storm_subject>& storm_subjects() {
        {"stage-0 of replica 0", "stage-1 of replica 0", "stage-0 of replica 1",
         "stage-1 of replica 1"},
        storm_of({"--stages", "2", "--replicas", "2", "--zero", "1", "--link", "shm"})},
+      {"understudies",
+       names_of(3),
+       storm_of({"--stages", "3", "--link", "shm"}),
+       {"--understudies", "2"}},
       {"one-shm", names_of(1), storm_of({"--stages", "1", "--link", "shm"})}};
   return all;
 }

@@ -18,6 +18,7 @@ struct storm_subject {
   std::string name;  ///< "three-shm"
   std::vector<std::string> stages;
   std::vector<std::string> arguments;
+  std::vector<std::string> when_disturbed = {};  ///< More, for runs that go on after losses.
 };
 [[nodiscard]] const std::vector<storm_subject>& storm_subjects();
 /// A run for three hosts.

@@ -111,12 +111,12 @@ bool storm::launch() {
   auto environment = own.environment();
   environment[marks_folder] = places_.marks;
   for (const auto& each : fs::directory_iterator(places_.marks)) fs::remove(each);
-  scene run(
-      TROUPE_STORMY,
-      with(what_.arguments, {"--save", folder_ / "weights", "--json", json, "--on-fault", "recover",
-                             "--checkpoint-dir", places_.kept(), "--checkpoint-every", "4",
-                             "--checkpoint-keep", "2", "--resume", "auto", "--join-timeout", "10"}),
-      std::move(environment), json);
+  scene run(TROUPE_STORMY,
+            with(with(what_.arguments, what_.when_disturbed),
+                 {"--save", folder_ / "weights", "--json", json, "--on-fault", "recover",
+                  "--checkpoint-dir", places_.kept(), "--checkpoint-every", "4",
+                  "--checkpoint-keep", "2", "--resume", "auto", "--join-timeout", "10"}),
+            std::move(environment), json);
   hit_.clear();
   files_.clear();
   may_end_ = false;
@@ -169,8 +169,10 @@ void storm::end_trainer(scene& run, const fault& what) {
 
 void storm::count_files(scene& run) {
   if (run.has_ended()) return;
-  auto all = tests::children_of(run.program());
-  all.push_back(run.program());
+  // An understudy that waits has fewer open than the stage that it may become.
+  std::vector<pid_t> all{run.program()};
+  for (const auto& stage : what_.stages)
+    if (const auto process = run.process_of(stage); process != 0) all.push_back(process);
   for (const auto each : all)
     if (auto files = files_of(each); !files.empty()) files_[each].push_back(std::move(files));
 }

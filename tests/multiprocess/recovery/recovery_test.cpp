@@ -232,6 +232,53 @@ TEST_CASE("A replacement that does not join in time is replaced by another") {
   check_same_weights(folder / "calm", folder / "weights");
 }
 
+TEST_CASE("Understudies take the places of lost stages, and others wait instead") {
+  for (const std::string link : {"shm", "tcp"}) {
+    const auto outcome = check_run(
+        training({"--stages", "2", "--link", link}),
+        {{3, {.stage = "stage-1"}}, {5, {.stage = "understudy-1"}}, {7, {.stage = "stage-0"}}},
+        {"--understudies", "1"});
+    CHECK_THAT(outcome.err, ContainsSubstring("understudy-1 takes the place of stage-1") &&
+                                ContainsSubstring("understudy-2 takes the place of understudy-1") &&
+                                ContainsSubstring("understudy-3 takes the place of stage-0") &&
+                                !ContainsSubstring("stage-1.2"));
+  }
+}
+
+TEST_CASE("Where more stages are lost than understudies wait, others are started") {
+  const auto outcome =
+      check_run(training({"--stages", "4"}), {{5, {.stage = "stage-0", .with = {"stage-2"}}}},
+                {"--understudies", "1"});
+  CHECK_THAT(outcome.err, ContainsSubstring("understudy-1 takes the place of stage-0"));
+}
+
+TEST_CASE("A lost understudy does no harm, and takes nobody's place") {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    INFO(signal);
+    const scratch_folder folder;
+    const tests::scratch_memory memory;
+    bool hit = false, killed = false;
+    const auto watch = [&](pid_t program, std::string_view line) {
+      if (!std::exchange(hit, hit || line.find("step 1/") == 0) && hit)
+        ::kill(process_of(program, "understudy-1"), signal);
+      if (!std::exchange(killed, killed || (hit && line.find("is lost, an understudy") !=
+                                                       std::string_view::npos)) &&
+          killed)
+        ::kill(process_of(program, "stage-1"), SIGKILL);
+    };
+    auto run = training({"--stages", "2", "--understudies", "1"});
+    std::ranges::replace(run, std::string("12"), std::string("100"));
+    const auto outcome =
+        run_program(with(with(run, recovering), {"--save", folder / "weights"}), watch);
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK(killed);
+    CHECK_THAT(outcome.err, ContainsSubstring("the run goes on behind step") &&
+                                !ContainsSubstring("understudy-1 takes"));
+    CHECK(memory.left().empty());
+  }
+}
+
 TEST_CASE("The only stage of a run is replaced from what the trainer keeps") {
   check_run(training({"--stages", "1"}), {{3, {.stage = "stage-0"}}, {8, {.stage = "stage-0"}}});
 }

@@ -287,10 +287,12 @@ TEST_CASE("Links between nodes end both actors, whichever ends first and however
 TEST_CASE("An actor that traps exits hears of a linked remote one once, and not after unlinking") {
   pair_of_nodes nodes;
   std::promise<int> heard;
-  std::promise<void> linked;
+  std::promise<void> linked, exited;
   const auto trapper = nodes.far->system.spawn([&](caf::event_based_actor* self) -> caf::behavior {
     auto exits = std::make_shared<int>(0);
-    self->set_exit_handler([exits](const caf::exit_msg&) { ++*exits; });
+    self->set_exit_handler([exits, &exited](const caf::exit_msg&) {
+      if (++*exits == 1) exited.set_value();
+    });
     return {[self, exits, &heard](const std::string&) {
       heard.set_value(*exits);
       self->quit();
@@ -316,6 +318,8 @@ TEST_CASE("An actor that traps exits hears of a linked remote one once, and not 
   here->monitor(near);
   here->send(near, 1);
   here->receive([](const caf::down_msg&) {}, caf::after(patience) >> [] { FAIL("no down"); });
+  // An actor that ends tells who watches it before those that it is linked to.
+  if (!unlinks) REQUIRE(exited.get_future().wait_for(patience) == std::future_status::ready);
   nodes.flush(far);
   here->send(remote, std::string("how many?"));
   auto count = heard.get_future();

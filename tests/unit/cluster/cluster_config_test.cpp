@@ -48,6 +48,9 @@ network = "10.0.0.0/8"
 ssh_options = ["-p", "2222"]
 silence = 3
 join_timeout = 90.5
+understudies = 2
+[train]
+on_fault = "recover"
 [[node]]
 name = "alpha"
 host = "me@10.0.0.1"
@@ -71,6 +74,7 @@ network = "fd00::/64"
   CHECK(c.cluster.ssh_options == std::vector<std::string>{"-p", "2222"});
   CHECK(c.cluster.silence == 3);
   CHECK(c.cluster.join_timeout == 90.5);
+  CHECK(c.cluster.understudies == 2);
   REQUIRE(c.cluster.nodes.size() == 2);
   CHECK(c.cluster.nodes[0] == node_entry{.name = "alpha",
                                          .host = "me@10.0.0.1",

@@ -4,6 +4,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -124,6 +125,15 @@ TEST_CASE("only stages in processes can be ended for hanging") {
   CHECK(config_of({"--hang-timeout", "0", "--stages-in", "threads"}).train.hang_timeout == 0);
   CHECK(config_of({"--hang-timeout", "60", "--slow-after", "0.5"}).train.hang_timeout == 60);
   CHECK(config_of({"--slow-after", "0.5"}).observe.slow_after == 0.5);
+}
+
+TEST_CASE("understudies are for runs that go on after a loss") {
+  CHECK(error_of({"--understudies", "1"}) ==
+        "--understudies: understudies take the places of lost stages, and a run ends with the "
+        "first that is lost; add --on-fault recover ([train] on_fault)");
+  CHECK(config_of({"--understudies", "2", "--on-fault", "recover"}).cluster.understudies == 2);
+  CHECK_THAT(error_of({"--understudies", "65", "--on-fault", "recover"}),
+             Catch::Matchers::ContainsSubstring("0 to 64"));
 }
 
 TEST_CASE("an address to listen on needs a host and a port") {

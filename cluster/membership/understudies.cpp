@@ -1,0 +1,69 @@
+#include "cluster/membership/understudies.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::cluster {
+
+result<void> understudies::fill(const std::vector<std::string>& hosts,
+                                const std::string& trainer_address) {
+  if (auto buried = bury(); !buried) return buried;
+  for (auto missing = most_ - std::min(most_, names().size()); missing > 0 && goes_on();
+       --missing) {
+    const auto& host = hosts[started_ % hosts.size()];
+    const auto name = "understudy-" + std::to_string(++started_);
+    const auto begun = launcher_.start_on(host, name, trainer_address);
+    const std::scoped_lock lock(mutex_);
+    if (!begun) {
+      in_vain_ = most_in_vain;
+      return begun;
+    }
+    waiting_.push_back(name);
+  }
+  return {};
+}
+
+bool understudies::goes_on() const {
+  const std::scoped_lock lock(mutex_);
+  return in_vain_ < most_in_vain;
+}
+
+std::vector<std::string> understudies::names() const {
+  const std::scoped_lock lock(mutex_);
+  return waiting_;
+}
+
+std::optional<std::string> understudies::take(const std::string& host) {
+  for (const auto& [name, how] : launcher_.ends()) lost(name);
+  const std::scoped_lock lock(mutex_);
+  if (waiting_.empty()) return std::nullopt;
+  auto chosen = std::ranges::find_if(
+      waiting_, [&](const auto& name) { return launcher_.host_of(name) == host; });
+  if (chosen == waiting_.end()) chosen = waiting_.begin();
+  auto name = std::move(*chosen);
+  waiting_.erase(chosen);
+  in_vain_ = 0;
+  return name;
+}
+
+bool understudies::lost(const std::string& name) {
+  const std::scoped_lock lock(mutex_);
+  if (std::erase(waiting_, name) == 0) return false;
+  lost_.push_back(name);
+  ++in_vain_;
+  return true;
+}
+
+result<void> understudies::bury() {
+  for (const auto& [name, how] : launcher_.ends()) lost(name);
+  std::vector<std::string> dead;
+  {
+    const std::scoped_lock lock(mutex_);
+    dead = std::exchange(lost_, {});
+  }
+  for (const auto& name : dead)
+    if (auto ended = launcher_.give_up(name); !ended) return ended;
+  return {};
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,81 @@
+// What a stage's versions are stored with, and who hears when they cannot be.
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <caf/all.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "actors/pipeline/local_stages.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/recovery/keeper_actor.hpp"
+#include "actors/system.hpp"
+#include "engine/model/blocks.hpp"
+
+using namespace troupe;
+
+namespace {
+
+constexpr std::size_t stage_count = 2;
+
+engine::model layers() {
+  const auto random = at::detail::createCPUGenerator(1);
+  engine::model made;
+  made.push_back(std::make_unique<engine::linear>("one", 3, 8, random));
+  made.push_back(std::make_unique<engine::linear>("two", 8, 4, random));
+  return made;
+}
+
+/// Two stages, each of which has a keeper of its own and one that both share.
+struct kept_stages {
+  kept_stages() {
+    auto spawned = actors::local_stages::spawn(system, layers(), {1}, {}, optimizers::built_in());
+    REQUIRE(spawned);
+    stages = std::make_unique<actors::local_stages>(std::move(*spawned));
+    std::vector<std::vector<caf::strong_actor_ptr>> keepers;
+    for (std::size_t stage = 0; stage < stage_count; ++stage)
+      keepers.push_back({as_pointer(actors::spawn_keeper(system)), as_pointer(shared)});
+    auto composed =
+        actors::pipeline::compose(system, stages->handles(), "1f1b", {.keepers = keepers});
+    REQUIRE(composed);
+    pipeline = std::make_unique<actors::pipeline>(std::move(*composed));
+    for (const auto& each : keepers) own.push_back(each.front());
+  }
+  ~kept_stages() {
+    for (const auto& each : own)
+      caf::anon_send_exit(caf::actor_cast<caf::actor>(each), caf::exit_reason::user_shutdown);
+    end_shared_keeper();
+  }
+
+  static caf::strong_actor_ptr as_pointer(const actors::keeper_actor& keeper) {
+    return caf::actor_cast<caf::strong_actor_ptr>(keeper);
+  }
+  void end_shared_keeper() { caf::anon_send_exit(shared, caf::exit_reason::user_shutdown); }
+
+  actors::system_config config;
+  caf::actor_system system{config};
+  const actors::keeper_actor shared = actors::spawn_keeper(system);
+  std::vector<caf::strong_actor_ptr> own;
+  std::unique_ptr<actors::local_stages> stages;
+  std::unique_ptr<actors::pipeline> pipeline;
+};
+
+}  // namespace
+
+TEST_CASE("Who wants versions to be taken hears at once that a keeper of them is gone") {
+  kept_stages company;
+  REQUIRE(company.pipeline->take_versions(0));
+  const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
+  REQUIRE(company.pipeline->train(batch, 2, 0.1));
+  company.end_shared_keeper();
+  const auto began = std::chrono::steady_clock::now();
+  const auto taken = company.pipeline->take_versions(1);
+  REQUIRE_FALSE(taken);
+  CHECK(taken.error().code != errc::timed_out);
+  CHECK_FALSE(company.pipeline->train(batch, 2, 0.1));
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
+}
