@@ -43,6 +43,15 @@ def children_of(pid: int) -> dict[str, int]:
     return found
 
 
+def holder_of(stage: str, log: str) -> str:
+    """The node that has a stage's place after what a run has said."""
+    for line in log.splitlines():
+        words = line.split(" takes the place of ")
+        if len(words) == 2 and words[1] in (stage, *(f"{stage}.{n}" for n in range(2, 10))):
+            stage = words[0].split()[-1]
+    return stage
+
+
 def lines_of(file: Path) -> int:
     """Steps that a run has told."""
     return file.read_bytes().count(b"\n") if file.exists() else 0
@@ -82,17 +91,17 @@ class Run:
                 if "seconds" in line]
 
 
-def measure_kills(stages: int) -> Callable[[Path], None]:
+def measure_kills(stages: int, understudies: int = 0) -> Callable[[Path], None]:
     """From the kill of a stage to the end of the first step that was not told before."""
     def measure(folder: Path) -> None:
         steps = (KILLS + 2) * STEPS_BETWEEN
         run = Run(folder, [*SMALL, "--stages", str(stages), "--steps", str(steps), "--on-fault",
-                           "recover"])
+                           "recover", "--understudies", str(understudies)])
         gaps = []
         for number in range(KILLS):
             told = (number + 1) * STEPS_BETWEEN
             run.wait_for(told)
-            name = f"stage-{number % stages}"
+            name = holder_of(f"stage-{number % stages}", run.log.read_text(errors="replace"))
             pids = [pid for at, pid in children_of(run.child.pid).items()
                     if at == name or at.startswith(name + ".")]
             before = lines_of(run.steps)
@@ -124,6 +133,7 @@ def measure_price(folder: Path) -> None:
 
 KINDS: dict[str, Callable[[Path], None]] = {
     "kill.two_stages": measure_kills(2), "kill.one_stage": measure_kills(1),
+    "kill.understudy": measure_kills(2, understudies=1),
     "price.resnet50": measure_price}
 
 
