@@ -10,6 +10,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/remote/progress_board.hpp"
+#include "engine/collective/port.hpp"
 #include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -41,6 +42,8 @@ struct stage_blueprint {
   int threads = 1;                             ///< Intra-op threads of its arithmetic.
   update_rules rules = {};
   std::shared_ptr<progress_board> progress = {};  ///< Told of its threads; null: nobody is.
+  /// By what it may sum with its replicas beside links; null: NCCL, where its device is a card.
+  std::shared_ptr<const engine::collective_maker> collectives = {};
 };
 
 /// Spawns a stage with an optimizer that lives as long as it does. Errors: bad_config.

@@ -98,6 +98,9 @@ struct pipeline_options {
   /// The replicas of a stage share its optimizer's state out: each updates the parameters that it
   /// owns, and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The same bits.
   bool shares_state = false;
+  /// How replicas of a stage on devices may sum their gradients: by a collective library of their
+  /// devices where it can (see engine::choose_sum), or else over links.
+  engine::sum_wish sums = {};
   /// Of each stage, who keeps what it is after each update, so that a run can go on from there when
   /// a stage is lost: keeper_actors, best one beside the stage and one elsewhere. A step then ends
   /// on no stage before all stages have stored the version before it. Empty: nobody.
@@ -243,6 +246,9 @@ class pipeline {
   /// for a step that this pipeline has not decided on, or long ago.
   [[nodiscard]] result<std::optional<engine::loss_scaler>> scaler_after(std::uint64_t step);
 
+  /// How the replicas sum their gradients and why so, in one line; empty: there is one replica.
+  [[nodiscard]] const std::string& sum_line() const noexcept { return sum_line_; }
+
   /// Whom to give the batches of its steps to, by replica (see feed.hpp).
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
 
@@ -262,8 +268,11 @@ class pipeline {
   [[nodiscard]] result<void> choose_feeders(caf::actor_system& system,
                                            const pipeline_options& options);
   [[nodiscard]] result<void> connect(const pipeline_options& options);
+  /// How each stage's replicas sum, by what they offer.
+  [[nodiscard]] result<std::vector<replica_group>> choose_sums(const pipeline_options& options);
   [[nodiscard]] connect_stage surroundings_of(std::uint32_t stage, std::uint32_t replica,
-                                              const pipeline_options& options) const;
+                                              const pipeline_options& options,
+                                              const replica_group& sums) const;
   [[nodiscard]] result<void> plan_replica(run_stage& run, std::uint32_t replica,
                                           const step_order& order);
   [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage, std::uint32_t replica,
@@ -306,6 +315,7 @@ class pipeline {
   engine::model_layout layout_;
   engine::plan_book plans_;
   std::deque<pending_step> under_way_;
+  std::string sum_line_;
   std::uint64_t last_step_ = 0;
   std::uint64_t steps_before_ = 0;
   std::uint64_t training_steps_ = 0;
