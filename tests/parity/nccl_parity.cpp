@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <caf/actor_system.hpp>
 #include <caf/send.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -52,14 +53,16 @@ const tests::fake_nccl::controls& library() {
 }
 
 /// NCCL's ports, on the devices of tests.
-maker nccl_maker(engine::nccl::patience waits = {}) {
+maker nccl_maker(engine::nccl::patience waits = {},
+                 std::function<void(const std::string&)> hung = {}) {
   return std::make_shared<engine::nccl::maker>(engine::nccl::maker_options{
       .places = {.named = TROUPE_FAKE_NCCL},
       .type = c10::DeviceType::PrivateUse1,
       .device_for = [](c10::Device on) -> result<std::shared_ptr<engine::nccl::device>> {
         return fake::make_nccl_device(library(), on);
       },
-      .waits = waits});
+      .waits = waits,
+      .hung = std::move(hung)});
 }
 
 /// What goes wrong at a call of a function that is so many after the next.
@@ -428,4 +431,29 @@ TEST_CASE("NCCL that finds no interface, and replicas that cannot join, are one 
   REQUIRE_FALSE(outcome);
   CHECK((outcome.error().text.find("there are more ranks than cards") != std::string::npos ||
          outcome.error().text.find("joining takes longer") != std::string::npos));
+}
+
+TEST_CASE(
+    "An abort that hangs is reported, where a process would end, and holds up no other stage") {
+  const prepared ready;
+  std::promise<std::string> hung;
+  std::atomic<bool> told = false;
+  company all(two, cards(2), nccl_maker({.call = 300ms}, [&](const std::string& line) {
+                if (!told.exchange(true)) hung.set_value(line);
+              }));
+  auto pipeline = all.compose(two);
+  script("ncclSend", "stall");
+  const int launched = library().calls_of("ncclGroupEnd");
+  const auto outcome = failed_step(all, pipeline, [&](company& stages) {
+    while (library().calls_of("ncclGroupEnd") < launched + 2) std::this_thread::yield();
+    script("ncclCommAbort", "hang");
+    stages.kill(1);
+  });
+  REQUIRE_FALSE(outcome);
+  auto line = hung.get_future();
+  const auto status = line.wait_for(20s);
+  library().release();
+  REQUIRE(status == std::future_status::ready);
+  CHECK_THAT(line.get(), ContainsSubstring("NCCL (the replicas of stage-") &&
+                             ContainsSubstring("ncclCommAbort has not returned for 0."));
 }

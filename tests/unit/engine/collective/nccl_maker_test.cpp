@@ -12,7 +12,7 @@ namespace nccl = troupe::engine::nccl;
 using Catch::Matchers::ContainsSubstring;
 using troupe::errc;
 
-nccl::maker_options fake() {
+nccl::maker_options over_fake() {
   return {.places = {.named = TROUPE_FAKE_NCCL}};
 }
 
@@ -39,7 +39,7 @@ TEST_CASE("an invitation is the same after its way as text, and nothing else is 
 }
 
 TEST_CASE("a maker says why a device's tensors cannot go by NCCL") {
-  const nccl::maker cards(fake());
+  const nccl::maker cards(over_fake());
   const auto cpu = cards.library_for(c10::Device(c10::kCPU));
   REQUIRE_FALSE(cpu);
   CHECK(cpu.error().text == "NCCL is for cards, and the stage computes on the CPU");
@@ -51,7 +51,7 @@ TEST_CASE("a maker says why a device's tensors cannot go by NCCL") {
 }
 
 TEST_CASE("an invitation for other ranks, and a device that is not there, are refused") {
-  const nccl::maker cards(fake());
+  const nccl::maker cards(over_fake());
   const auto text = cards.invite(2);
   REQUIRE(text);
   const auto join = [&](std::uint32_t rank, std::uint32_t ranks) {
