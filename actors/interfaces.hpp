@@ -10,6 +10,11 @@ namespace troupe::actors {
 /// One pipeline stage: a slice of the model or several, its chunks, and their places in the flow.
 /// Lives on any node.
 using stage_actor = caf::typed_actor<
+    // From whoever composes the pipeline, before `connect_stage`: by what the stage can sum with
+    // its replicas beside links, and an invitation for them. Errors: transport_missing,
+    // handler_failed.
+    caf::replies_to<struct ask_sum_offer>::with<struct sum_offered>,
+    caf::replies_to<struct invite_replicas>::with<struct replicas_invited>,
     // From whoever composes the pipeline, once, before the first `run_stage`.
     caf::replies_to<struct connect_stage>::with<struct acknowledged>,
     // From the trainer, before the first `run_stage` that names it. Errors: bad_config (a rule that
@@ -44,6 +49,7 @@ using stage_actor = caf::typed_actor<
     caf::reacts_to<struct replica_parameters>,
     // From the stage's own threads.
     caf::reacts_to<struct gradient_final>, caf::reacts_to<struct replicas_added>,
+    caf::reacts_to<struct replicas_gathered>,
     // From the trainer, between steps, piece after piece (see transfer/pieces.hpp). Errors:
     // bad_data naming the tensor; bad_frame for a piece that is not due; bad_config for a chunk
     // that the stage does not have; stale where there was no dry run, or no evaluation without

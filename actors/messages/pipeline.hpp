@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/messages/declaration.hpp"
+#include "engine/collective/sum_choice_core.hpp"
 #include "engine/model/layer_range.hpp"
 #include "engine/step/edge.hpp"
 #include "messages/base/ids.hpp"
@@ -103,10 +104,56 @@ struct replica_group {
   std::uint32_t logical = 1;
   // Each updates the parameters that it owns alone, and has the optimizer's state of no others.
   bool shares_state = false;
+  engine::replica_sum_way sums = engine::replica_sum_way::links;
+  std::string invitation = {};  // of collective_maker; empty: they sum over links
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.stages, self.own, self.logical, self.shares_state);
+    f(self.stages, self.own, self.logical, self.shares_state, self.sums, self.invitation);
+  }
+};
+
+/// Asks a stage by what it can sum with its replicas beside links.
+struct ask_sum_offer {
+  static constexpr auto declared = travels("ask_sum_offer");
+
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+/// The answer: see engine::sum_offer.
+struct sum_offered {
+  static constexpr auto declared = travels("sum_offered");
+
+  engine::sum_offer offer;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.offer.stage, self.offer.library, self.offer.why_not, self.offer.device,
+      self.offer.machine);
+  }
+};
+
+/// Asks a stage for an invitation of so many replicas to a group of their devices.
+struct invite_replicas {
+  static constexpr auto declared = travels("invite_replicas");
+
+  std::uint32_t ranks = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.ranks);
+  }
+};
+
+struct replicas_invited {
+  static constexpr auto declared = travels("replicas_invited");
+
+  std::string invitation;  // whoever holds it may join
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.invitation);
   }
 };
 
@@ -134,6 +181,7 @@ struct connect_stage {
   }
 };
 
-using pipeline_messages = message_list<build_stage, stage_built, connect_stage>;
+using pipeline_messages = message_list<build_stage, stage_built, ask_sum_offer, sum_offered,
+                                       invite_replicas, replicas_invited, connect_stage>;
 
 }  // namespace troupe::actors

@@ -17,6 +17,7 @@
 #include "engine/stage/stage_module.hpp"
 #include "engine/step/step_key.hpp"
 #include "engine/step/step_vote.hpp"
+#include "messages/base/error.hpp"
 
 /// A stage's part of a step: its order, its answer, what its own work thread tells it, and
 /// the sums of weights that it shares with other stages.
@@ -201,7 +202,8 @@ struct replica_gradients {
   }
 };
 
-/// The same, once a step: what the sender's micro-batches give to running statistics.
+/// The same, once a step: what the sender's micro-batches give to running statistics, and where
+/// gradients are not summed over links, of which parameters the sender has none.
 struct replica_statistics {
   static constexpr auto declared = travels("replica_statistics");
 
@@ -209,10 +211,11 @@ struct replica_statistics {
   std::uint32_t from = 0;                                // replica
   std::vector<engine::step_statistics> statistics = {};  // by chunk
   engine::ready_event made = {};                         // stays in the process
+  std::vector<std::uint32_t> without = {};               // parameters, of all chunks
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.from, self.statistics);
+    f(self.step.epoch, self.step.step, self.from, self.statistics, self.without);
   }
 };
 
@@ -234,19 +237,32 @@ struct replica_parameters {
   }
 };
 
-/// A bucket of a stage is added up: from the thread that adds to its actor, never between nodes.
+/// A bucket of a stage is added up: from the thread that adds, or from a port of the replicas'
+/// devices, to its actor, never between nodes. By a port only the owner has the sums, where nobody
+/// else needs them.
 struct replicas_added {
   static constexpr auto declared = stays_here;
 
   engine::step_key step;
   std::uint32_t bucket = 0;
   engine::step_gradients sums = {};
-  std::optional<std::string> failure = {};
+  std::optional<error> failure = {};
+  std::uint32_t connection = 0;  // of the stage: of an earlier one it concerns nobody
+};
+
+/// By a port: the parameters that other replicas have updated are here, nullopt for the own ones.
+struct replicas_gathered {
+  static constexpr auto declared = stays_here;
+
+  engine::step_key step;
+  engine::step_gradients values = {};  // one a parameter
+  std::optional<error> failure = {};
+  std::uint32_t connection = 0;  // see replicas_added
 };
 
 using stage_messages =
     message_list<announce_plan, run_stage, stage_done, output_ready, work_done, losses_known,
                  gradients_ready, step_undone, tied_gradient, gradient_final, replica_gradients,
-                 replica_statistics, replica_parameters, replicas_added>;
+                 replica_statistics, replica_parameters, replicas_added, replicas_gathered>;
 
 }  // namespace troupe::actors

@@ -7,6 +7,7 @@
 
 #include "actors/optimizer/optimizer_actor.hpp"
 #include "actors/stage/stage_actor.hpp"
+#include "engine/collective/nccl/maker.hpp"
 #include "engine/model/model.hpp"
 
 namespace troupe::actors {
@@ -77,6 +78,7 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
     blueprint.progress->watch("optimizer", updates);
     blueprint.progress->watch("sum over replicas", sums);
   }
+  if (!blueprint.collectives) blueprint.collectives = std::make_shared<engine::nccl::maker>();
   const auto owner = spawn_optimizer(
       system, {blueprint.name, std::move(parameters), std::move(*optimizer), std::move(*options),
                blueprint.threads, blueprint.rules.groups, updates, streams});
@@ -88,7 +90,8 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
                                     .clip_value = blueprint.rules.clip_value,
                                     .accumulate = blueprint.rules.accumulate,
                                     .doing = arithmetic,
-                                    .summing = sums});
+                                    .summing = sums,
+                                    .collectives = std::move(blueprint.collectives)});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
       [owner = *owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;
@@ -111,7 +114,8 @@ result<local_stages> local_stages::spawn(caf::actor_system& system, engine::mode
                           .optimizer = like.optimizer,
                           .optimizer_options = like.optimizer_options,
                           .threads = like.threads,
-                          .rules = like.rules};
+                          .rules = like.rules,
+                          .collectives = like.collectives};
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk)
       stage.slices.push_back(std::move((*slices)[layout->virtual_stage_of({s, chunk})]));
     auto handle = spawn_stage_with_optimizer(system, std::move(stage), known);

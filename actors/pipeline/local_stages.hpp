@@ -10,6 +10,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/remote/progress_board.hpp"
+#include "engine/collective/port.hpp"
 #include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -40,8 +41,11 @@ struct stage_blueprint {
   optimizers::options optimizer_options = {};  ///< They override the defaults.
   int threads = 1;                             ///< Intra-op threads of its arithmetic.
   update_rules rules = {};
-  std::shared_ptr<progress_board> progress =
-      {};  ///< Gets the progress of its threads; may be null.
+  /// Gets the progress of its threads; may be null.
+  std::shared_ptr<progress_board> progress = {};
+  /// The collective library by which it may sum with its replicas instead of over links; null:
+  /// NCCL, if its device is a GPU.
+  std::shared_ptr<const engine::collective_maker> collectives = {};
 };
 
 /// Spawns a stage with an optimizer that lives as long as the stage. Errors: bad_config.

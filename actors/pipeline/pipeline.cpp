@@ -203,7 +203,8 @@ result<void> pipeline::choose_feeders(caf::actor_system& system, const pipeline_
 }
 
 connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t replica,
-                                        const pipeline_options& options) const {
+                                        const pipeline_options& options,
+                                        const replica_group& sums) const {
   connect_stage around{.before = {},
                        .after = {},
                        .feeder = {},
@@ -212,14 +213,11 @@ connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t repli
                        .ties = ties_of(stage, replica, options.ties),
                        .may_leave_out = options.skip_bad_steps || options.scaler,
                        .clips_norm = options.clip_norm > 0,
-                       .replicas = {.stages = {}, .own = replica, .logical = logical_ / replicas_,
-                                    .shares_state = shares_state_}};
+                       .replicas = sums};
+  around.replicas.own = replica;
   if (!options.keepers.empty())
     around.keepers = options.keepers[std::size_t{replica} * layout_.stages + stage];
   if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);
-  for (std::uint32_t r = 0; replicas_ > 1 && r < replicas_; ++r)
-    around.replicas.stages.push_back(
-        caf::actor_cast<caf::strong_actor_ptr>(stages_[r * layout_.stages + stage]));
   for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
     const std::uint32_t at = layout_.virtual_stage_of({stage, chunk});
     const bool first = at == 0, last = at + 1 == layout_.virtual_stages();
@@ -231,11 +229,42 @@ connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t repli
   return around;
 }
 
+result<std::vector<replica_group>> pipeline::choose_sums(const pipeline_options& options) {
+  std::vector<replica_group> groups(
+      layout_.stages,
+      {.stages = {}, .logical = logical_ / replicas_, .shares_state = shares_state_});
+  std::vector<engine::sum_choice> choices;
+  for (std::uint32_t stage = 0; replicas_ > 1 && stage < layout_.stages; ++stage) {
+    auto& group = groups[stage];
+    std::vector<engine::sum_offer> offers;
+    for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
+      const auto& each = stages_[replica * layout_.stages + stage];
+      group.stages.push_back(caf::actor_cast<caf::strong_actor_ptr>(each));
+      auto offered = ask<sum_offered>(each, ask_sum_offer{});
+      if (!offered) return tl::unexpected(offered.error());
+      offers.push_back(std::move(offered->offer));
+    }
+    auto chosen = engine::choose_sum(offers, options.sums);
+    if (!chosen) return tl::unexpected(chosen.error());
+    group.sums = chosen->way;
+    choices.push_back(std::move(*chosen));
+    if (group.sums == engine::replica_sum_way::links) continue;
+    auto invited = ask<replicas_invited>(stages_[stage], invite_replicas{replicas_});
+    if (!invited) return tl::unexpected(invited.error());
+    group.invitation = std::move(invited->invitation);
+  }
+  if (!choices.empty()) sum_line_ = engine::to_line(choices);
+  return groups;
+}
+
 result<void> pipeline::connect(const pipeline_options& options) {
+  const auto groups = choose_sums(options);
+  if (!groups) return tl::unexpected(groups.error());
   for (std::uint32_t replica = 0; replica < replicas_; ++replica)
     for (std::uint32_t stage = 0; stage < layout_.stages; ++stage) {
-      const auto connected = ask<acknowledged>(stages_[replica * layout_.stages + stage],
-                                               surroundings_of(stage, replica, options));
+      const auto connected =
+          ask<acknowledged>(stages_[replica * layout_.stages + stage],
+                            surroundings_of(stage, replica, options, (*groups)[stage]));
       if (!connected) return tl::unexpected(connected.error());
     }
   return {};

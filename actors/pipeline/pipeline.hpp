@@ -100,6 +100,9 @@ struct pipeline_options {
   /// and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The bits are the
   /// same.
   bool shares_state = false;
+  /// How the replicas of a stage on devices may sum their gradients: with a collective library of
+  /// their devices if it can be used (see engine::choose_sum), otherwise over links.
+  engine::sum_wish sums = {};
   /// For each stage, the keeper_actors that hold its versions, so that a run can continue after the
   /// loss of a stage: ideally one beside the stage and one elsewhere. No stage then ends a step
   /// before all stages have stored the version before it. Empty: no versions are kept.
@@ -246,6 +249,9 @@ class pipeline {
   /// that this pipeline has not decided on, or decided on long ago.
   [[nodiscard]] result<std::optional<engine::loss_scaler>> scaler_after(std::uint64_t step);
 
+  /// How the replicas sum their gradients and why, in one line; empty: there is one replica.
+  [[nodiscard]] const std::string& sum_line() const noexcept { return sum_line_; }
+
   /// The actors that take the batches of its steps, by replica (see feed.hpp).
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
 
@@ -265,8 +271,11 @@ class pipeline {
   [[nodiscard]] result<void> choose_feeders(caf::actor_system& system,
                                             const pipeline_options& options);
   [[nodiscard]] result<void> connect(const pipeline_options& options);
+  /// How each stage's replicas sum, by what they offer.
+  [[nodiscard]] result<std::vector<replica_group>> choose_sums(const pipeline_options& options);
   [[nodiscard]] connect_stage surroundings_of(std::uint32_t stage, std::uint32_t replica,
-                                              const pipeline_options& options) const;
+                                              const pipeline_options& options,
+                                              const replica_group& sums) const;
   [[nodiscard]] result<void> plan_replica(run_stage& run, std::uint32_t replica,
                                           const step_order& order);
   [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage, std::uint32_t replica,
@@ -309,6 +318,7 @@ class pipeline {
   engine::model_layout layout_;
   engine::plan_book plans_;
   std::deque<pending_step> under_way_;
+  std::string sum_line_;
   std::uint64_t last_step_ = 0;
   std::uint64_t steps_before_ = 0;
   std::uint64_t training_steps_ = 0;

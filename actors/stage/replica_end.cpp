@@ -1,18 +1,22 @@
 #include "actors/stage/replica_end.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 
 #include <exception>
+#include <memory>
 #include <utility>
 #include <variant>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
+#include "actors/base/process_identity.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
+#include "engine/collective/packing.hpp"
 #include "engine/collective/tree.hpp"
 #include "messages/base/log.hpp"
 
@@ -39,6 +43,11 @@ void take_all(stage_pointer self, std::vector<at::Tensor>& tensors,
   for (auto& each : tensors) each = self->state.streams->take_for_copies(each, made);
 }
 
+error cannot_sum(const std::exception& problem) {
+  return {errc::handler_failed,
+          "summing the replicas' gradients failed: " + engine::reason_of(problem)};
+}
+
 void perform(stage_pointer self, const engine::send_part& what) {
   auto& replicas = self->state.end.replicas;
   send_tensors(self, replicas.stage_of(replicas.core.buckets()[what.bucket].owner),
@@ -63,18 +72,74 @@ void perform(stage_pointer self, const engine::add_parts& what) {
                                .size = state.end.replicas.core.buckets()[what.bucket].bytes};
   state.summing->give();
   state.adding->post([parts = std::move(parts), what, item, doing = state.summing,
-                      streams = state.streams, to = caf::actor_cast<stage_actor>(self)]() mutable {
+                      streams = state.streams, connection = state.connection,
+                      to = caf::actor_cast<stage_actor>(self)]() mutable {
     doing->take();
     const engine::activity_scope scope(*doing, item);
     const auto on_device = streams->copying();
-    replicas_added message{.step = what.key, .bucket = static_cast<std::uint32_t>(what.bucket)};
+    replicas_added message{.step = what.key,
+                           .bucket = static_cast<std::uint32_t>(what.bucket),
+                           .connection = connection};
     try {
       const at::NoGradGuard no_grad;
       message.sums = engine::tree_sum(std::move(parts), engine::add_each);
     } catch (const std::exception& problem) {
-      message.failure = "summing the replicas' gradients failed: " + engine::reason_of(problem);
+      message.failure = cannot_sum(problem);
     }
     caf::anon_send(to, std::move(message));
+  });
+}
+
+/// Packs the own gradients of a bucket on the stream of copies, and has the port sum them: for all
+/// ranks, or for the bucket's owner alone.
+void sum_by_port(const std::shared_ptr<engine::collective_port>& port, const stage_actor& to,
+                 const engine::step_gradients& own, const std::vector<at::Tensor>& like,
+                 std::optional<std::uint32_t> owner, replicas_added message) {
+  auto packed = engine::pack_to_sum(own, like, port->ranks());
+  const bool is_for_us = !owner || *owner == port->rank();
+  std::vector<engine::collective_operation> group;
+  for (const auto& flat : packed.flat)
+    group.push_back({.what = owner ? engine::collective::reduce : engine::collective::all_reduce,
+                     .from = flat,
+                     .to = is_for_us ? flat : at::Tensor(),
+                     .peer = owner.value_or(0)});
+  message.sums.resize(like.size());
+  if (is_for_us) message.sums = std::move(packed.views);
+  port->submit(std::move(group), [to, message = std::move(message)](const auto& how) mutable {
+    if (!how) message.failure = how.error();
+    caf::anon_send(to, std::move(message));
+  });
+}
+
+void perform(stage_pointer self, const engine::sum_bucket& what) {
+  auto& state = self->state;
+  auto& replicas = state.end.replicas;
+  const auto& bucket = replicas.core.buckets()[what.bucket];
+  const auto& order = state.steps.at(what.key).order;  // a dry run's sums are its outcome
+  const bool everywhere = order.dry_run || replicas.is_known_everywhere(what.bucket);
+  const engine::work_item item{
+      .kind = engine::work_kind::gradient_sum, .step = order.number, .size = bucket.bytes};
+  state.summing->give();
+  state.adding->post([own = replicas.take_own(what.key, what.bucket),
+                      like = replicas.like(what.bucket), made = state.streams->mark(),
+                      owner = everywhere ? std::nullopt : std::optional(bucket.owner), what, item,
+                      port = state.port, doing = state.summing, streams = state.streams,
+                      connection = state.connection,
+                      to = caf::actor_cast<stage_actor>(self)]() mutable {
+    doing->take();
+    const engine::activity_scope scope(*doing, item);
+    const auto on_device = streams->copying();
+    replicas_added message{.step = what.key,
+                           .bucket = static_cast<std::uint32_t>(what.bucket),
+                           .connection = connection};
+    try {
+      for (auto& each : own)
+        if (each) each = streams->take_for_copies(*each, made);
+      sum_by_port(port, to, own, like, owner, message);
+    } catch (const std::exception& problem) {
+      message.failure = cannot_sum(problem);
+      caf::anon_send(to, std::move(message));
+    }
   });
 }
 
@@ -93,8 +158,11 @@ void perform(stage_pointer self, const engine::send_sum& what) {
 
 void perform(stage_pointer self, const engine::send_rest& what) {
   const auto& end = self->state.end;
-  send_to_others(self, replica_statistics{what.key, end.replicas.core.rank(), end.statistics, {}},
-                 self->state.streams->mark());
+  send_to_others(
+      self,
+      replica_statistics{
+          what.key, end.replicas.core.rank(), end.statistics, {}, end.replicas.without(what.key)},
+      self->state.streams->mark());
 }
 
 void perform(stage_pointer self, const engine::all_reduced& what) {
@@ -121,17 +189,61 @@ void follow(stage_pointer self, const result<engine::all_reduce_effects>& effect
 }
 
 /// All replicas' parameters are here: the optimizer, which alone writes them, takes them over.
-void take_parameters(stage_pointer self, const engine::step_key& key, const result<bool>& all) {
-  if (!all) return fail_all(self, all.error());
-  if (!*all) return;
-  auto& end = self->state.end;
-  self->request(end.optimizer, usual_deadlines.update,
-                replace_parameters{end.replicas.take_values(key)})
+void replace_by(stage_pointer self, const engine::step_key& key, engine::step_gradients values) {
+  self->request(self->state.end.optimizer, usual_deadlines.update,
+                replace_parameters{std::move(values)})
       .then(
           [self, key](const acknowledged&) {
             if (self->state.steps.contains(key)) end_step(self, self->state.end.core.ended(key));
           },
           [self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
+void take_parameters(stage_pointer self, const engine::step_key& key, const result<bool>& all) {
+  if (!all) return fail_all(self, all.error());
+  if (*all) replace_by(self, key, self->state.end.replicas.take_values(key));
+}
+
+/// Each replica's parameters go to all, by the port. `all`: by parameter, its owner and its value.
+void broadcast_by_port(const std::shared_ptr<engine::collective_port>& port, const stage_actor& to,
+                       const std::vector<std::pair<std::uint32_t, at::Tensor>>& all,
+                       replicas_gathered message) {
+  std::vector<engine::collective_operation> group;
+  for (const auto& [owner, value] : all) {
+    const bool is_own = owner == port->rank();
+    const auto here = is_own ? value : at::empty_like(value);
+    group.push_back({.what = engine::collective::broadcast,
+                     .from = is_own ? value : at::Tensor(),
+                     .to = here,
+                     .peer = owner});
+    message.values.push_back(is_own ? std::nullopt : std::optional(here));
+  }
+  port->submit(std::move(group), [to, message = std::move(message)](const auto& how) mutable {
+    if (!how) message.failure = how.error();
+    caf::anon_send(to, std::move(message));
+  });
+}
+
+void gather_by_port(stage_pointer self, const engine::step_key& key) {
+  const auto& state = self->state;
+  std::vector<std::pair<std::uint32_t, at::Tensor>> all;
+  for (const auto& each : state.end.parameters) all.emplace_back(0, each.tensor.detach());
+  for (const auto& bucket : state.end.replicas.core.buckets())
+    for (const auto i : bucket.parameters) all[i].first = bucket.owner;
+  state.adding->post([all = std::move(all), key, made = state.streams->mark(), port = state.port,
+                      streams = state.streams, connection = state.connection,
+                      to = caf::actor_cast<stage_actor>(self)] {
+    const auto on_device = streams->copying();
+    replicas_gathered message{.step = key, .connection = connection};
+    try {
+      streams->copies_wait(made);
+      broadcast_by_port(port, to, all, message);
+    } catch (const std::exception& problem) {
+      message.failure = {errc::handler_failed, "gathering the replicas' parameters failed: " +
+                                                   engine::reason_of(problem)};
+      caf::anon_send(to, std::move(message));
+    }
+  });
 }
 
 /// The optimizer keeps the state of what this replica updates, which is all where none shares.
@@ -154,12 +266,54 @@ void know_tied_sums(stage_pointer self) {
     }
 }
 
+result<void> join_port(stage_pointer self, const replica_group& group) {
+  auto& state = self->state;
+  ++state.connection;
+  state.port.reset();
+  const bool by_port = group.sums != engine::replica_sum_way::links;
+  if (!by_port || group.stages.size() < 2) return {};
+  auto joined = state.collectives->join({.name = "the replicas of " + state.name,
+                                         .invitation = group.invitation,
+                                         .rank = group.own,
+                                         .ranks = static_cast<std::uint32_t>(group.stages.size()),
+                                         .on = state.streams->device(),
+                                         .order = group.sums == engine::replica_sum_way::fast
+                                                      ? engine::sum_order::fast
+                                                      : engine::sum_order::tree});
+  if (!joined) return tl::unexpected(joined.error());
+  state.port = std::move(*joined);
+  return {};
+}
+
 }  // namespace
 
-void join_replicas(stage_pointer self) {
+sum_offered offer_sum(stage_pointer self) {
+  const auto& state = self->state;
+  const auto on = state.streams->device();
+  sum_offered answer{{.stage = state.name,
+                      .library = {},
+                      .why_not = {},
+                      .device = on.str(),
+                      .machine = own_identity().host}};
+  if (auto library = state.collectives->library_for(on))
+    answer.offer.library = std::move(*library);
+  else
+    answer.offer.why_not = std::move(library.error().text);
+  return answer;
+}
+
+caf::result<replicas_invited> on_invite_replicas(stage_pointer self,
+                                                 const invite_replicas& wanted) {
+  auto made = self->state.collectives->invite(wanted.ranks);
+  if (!made) return to_caf({made.error().code, self->state.name + ": " + made.error().text});
+  return replicas_invited{std::move(*made)};
+}
+
+result<void> join_replicas(stage_pointer self, const replica_group& group) {
   auto& state = self->state;
   const auto& replicas = state.end.replicas;
-  if (replicas.core.ranks() < 2) return;
+  if (auto joined = join_port(self, group); !joined) return joined;
+  if (replicas.core.ranks() < 2) return {};
   keep_own_state(self);
   know_tied_sums(self);
   for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
@@ -171,6 +325,7 @@ void join_replicas(stage_pointer self) {
         [name = state.name, here = self->address()](const std::exception& problem) {
           end_because(here, name, problem);
         });
+  return {};
 }
 
 std::vector<engine::gradient_taker> takers_of(stage_pointer self, const engine::step_key& key) {
@@ -226,6 +381,7 @@ void on_replica_statistics(stage_pointer self, const replica_statistics& from) {
 }
 
 void share_parameters(stage_pointer self, const engine::step_key& key) {
+  if (self->state.port) return gather_by_port(self, key);
   auto& replicas = self->state.end.replicas;
   const auto& buckets = replicas.core.buckets();
   for (std::uint32_t i = 0; i < buckets.size(); ++i)
@@ -250,16 +406,32 @@ void on_replica_parameters(stage_pointer self, const replica_parameters& from) {
 
 void on_replicas_added(stage_pointer self, const replicas_added& what) {
   auto& state = self->state;
-  if (!state.steps.contains(what.step)) return;  // failed meanwhile
-  if (what.failure) return fail_all(self, {errc::handler_failed, *what.failure});
-  state.end.replicas.keep_own_sum(what.step, what.bucket, what.sums);
-  follow(self, state.end.replicas.core.own_added(what.step, what.bucket));
+  if (what.connection != state.connection || !state.steps.contains(what.step)) return;  // failed
+  if (what.failure) return fail_all(self, *what.failure);
+  auto& replicas = state.end.replicas;
+  replicas.keep_own_sum(what.step, what.bucket, what.sums);
+  follow(self, state.port ? replicas.core.summed(what.step, what.bucket)
+                          : replicas.core.own_added(what.step, what.bucket));
+}
+
+void on_replicas_gathered(stage_pointer self, const replicas_gathered& what) {
+  auto& state = self->state;
+  if (what.connection != state.connection || !state.steps.contains(what.step)) return;  // failed
+  if (what.failure) return fail_all(self, *what.failure);
+  auto values = what.values;
+  for (auto& each : values)
+    if (each) each = state.streams->take(*each, {});
+  replace_by(self, what.step, std::move(values));
 }
 
 void on_replica_down(stage_pointer self, const caf::actor_addr& whose) {
   auto& replicas = self->state.end.replicas;
   for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank) {
     if (rank == replicas.core.rank() || replicas.stage_of(rank).address() != whose) continue;
+    // The library of the port does not notice every death by itself.
+    if (self->state.port)
+      self->state.port->lose(
+          {errc::peer_lost, "replica " + std::to_string(rank) + " of it is gone"});
     // Of a step one of them waits at most: parameters are gathered after the reduction.
     const auto summing = replicas.core.lost(rank);
     const auto gathering = replicas.gather.lost(rank);

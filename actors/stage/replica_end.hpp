@@ -3,11 +3,18 @@
 #include "actors/stage/stage_state.hpp"
 
 /// Carries out what a stage's `engine::all_reduce_core` says: buckets of gradients and their sums
-/// go to the same stage of the other replicas, and a thread of its own adds.
+/// go to the same stage of the other replicas, and a thread of its own adds; or a port of the
+/// replicas' devices sums them.
 namespace troupe::actors {
 
-/// Watches the other replicas' stages, and makes the thread that adds. Once the stage is connected.
-void join_replicas(stage_pointer self);
+/// By what this stage can sum with its replicas beside links.
+[[nodiscard]] sum_offered offer_sum(stage_pointer self);
+[[nodiscard]] caf::result<replicas_invited> on_invite_replicas(stage_pointer self,
+                                                               const invite_replicas& wanted);
+
+/// Watches the other replicas' stages, begins to join their port where they have one, and makes the
+/// thread that adds. Once the stage is connected. Errors: those of the port.
+[[nodiscard]] result<void> join_replicas(stage_pointer self, const replica_group& group);
 
 /// For the modules, by chunk: hand each own gradient that is final to the stage. Null where there
 /// are no other replicas.
@@ -26,6 +33,7 @@ void share_parameters(stage_pointer self, const engine::step_key& key);
 
 void on_replica_parameters(stage_pointer self, const replica_parameters& from);
 void on_replicas_added(stage_pointer self, const replicas_added& what);
+void on_replicas_gathered(stage_pointer self, const replicas_gathered& what);
 void on_replica_down(stage_pointer self, const caf::actor_addr& whose);
 
 }  // namespace troupe::actors

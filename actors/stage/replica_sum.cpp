@@ -1,5 +1,6 @@
 #include "actors/stage/replica_sum.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe::actors {
@@ -12,7 +13,10 @@ engine::all_reduce_core core_of(const replica_group& group,
   std::vector<std::uint64_t> bytes;
   bytes.reserve(parameters.size());
   for (const auto& each : parameters) bytes.push_back(each.tensor.nbytes());
-  return {group.own, ranks, engine::make_buckets(bytes, engine::owners_of(bytes, ranks))};
+  const bool by_port = group.sums != engine::replica_sum_way::links;
+  return {group.own, ranks, engine::make_buckets(bytes, engine::owners_of(bytes, ranks)),
+          engine::all_reduce_core::usual_in_flight_bytes,
+          by_port ? engine::bucket_way::whole : engine::bucket_way::parts};
 }
 
 engine::all_gather_core gather_of(const engine::all_reduce_core& core) {
@@ -46,6 +50,7 @@ replica_sum::replica_sum(const replica_group& group, std::vector<engine::named_t
     : core(core_of(group, parameters)),
       gather(gather_of(core)),
       logical_(group.logical),
+      by_port_(group.sums != engine::replica_sum_way::links && core.ranks() > 1),
       parameters_(std::move(parameters)),
       chunks_(chunks),
       shares_state_(group.shares_state && core.ranks() > 1),
@@ -63,6 +68,11 @@ replica_sum::replica_sum(const replica_group& group, std::vector<engine::named_t
 void replica_sum::know_everywhere(const std::string& parameter) {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     if (parameters_[i].name == parameter) is_known_[i] = true;
+}
+
+bool replica_sum::is_known_everywhere(std::size_t bucket) const {
+  const auto& which = core.buckets()[bucket].parameters;
+  return !shares_state_ || std::ranges::any_of(which, [this](auto i) { return is_known_[i]; });
 }
 
 replica_sum::open_step& replica_sum::open(const engine::step_key& step) {
@@ -106,6 +116,8 @@ result<void> replica_sum::check(const replica_gradients& from) const {
 result<void> replica_sum::check(const replica_statistics& from) const {
   if (from.statistics.size() != chunks_)
     return misfit(from.from, from.step, "has statistics of another number of chunks");
+  if (std::ranges::any_of(from.without, [this](auto i) { return i >= parameters_.size(); }))
+    return misfit(from.from, from.step, "names a parameter that there is not");
   return {};
 }
 
@@ -126,6 +138,7 @@ std::optional<std::size_t> replica_sum::keep_own(const engine::step_key& step,
                                                  std::size_t parameter,
                                                  std::optional<at::Tensor> gradient) {
   auto& opened = open(step);
+  if (!gradient) opened.without.push_back(static_cast<std::uint32_t>(parameter));
   opened.gradients.at(parameter) = std::move(gradient);
   opened.is_kept[parameter] = true;
   if (bucket_of_.empty()) return std::nullopt;
@@ -137,8 +150,12 @@ std::optional<std::size_t> replica_sum::keep_own(const engine::step_key& step,
 void replica_sum::keep_rest(const engine::step_key& step, const engine::step_gradients& rest,
                             std::vector<engine::step_statistics> statistics) {
   auto& opened = open(step);
-  for (std::size_t i = 0; i < rest.size(); ++i)
-    if (!opened.is_kept[i]) opened.gradients[i] = rest[i];
+  for (std::size_t i = 0; i < rest.size(); ++i) {
+    if (opened.is_kept[i]) continue;
+    if (!rest[i]) opened.without.push_back(static_cast<std::uint32_t>(i));
+    opened.gradients[i] = rest[i];
+  }
+  for (const auto i : opened.without) ++opened.lacking[i];
   opened.statistics[core.rank()] = std::move(statistics);
 }
 
@@ -152,7 +169,9 @@ void replica_sum::keep(const replica_gradients& from) {
 }
 
 void replica_sum::keep(const replica_statistics& from) {
-  open(from.step).statistics[from.from] = from.statistics;
+  auto& opened = open(from.step);
+  opened.statistics[from.from] = from.statistics;
+  for (const auto i : from.without) ++opened.lacking[i];
 }
 
 void replica_sum::keep_own_sum(const engine::step_key& step, std::size_t bucket,
@@ -192,6 +211,11 @@ engine::step_gradients replica_sum::sums_of(const engine::step_key& step, std::s
   return sums;
 }
 
+const std::vector<std::uint32_t>& replica_sum::without(const engine::step_key& step) const {
+  static const std::vector<std::uint32_t> none;  // messages over links say it themselves
+  return by_port_ ? steps_.at(step).without : none;
+}
+
 std::vector<at::Tensor> replica_sum::values_of(std::size_t bucket) const {
   std::vector<at::Tensor> values;
   for (const auto i : core.buckets()[bucket].parameters)
@@ -217,6 +241,10 @@ replica_sum::outcome replica_sum::take(const engine::step_key& step) {
   all.statistics.resize(chunks_);
   if (!taken) return all;
   all.gradients = std::move(taken.mapped().gradients);
+  // A collective gives zeros where no rank has a gradient; an update is to see none.
+  if (by_port_)
+    for (const auto& [parameter, ranks] : taken.mapped().lacking)
+      if (ranks == core.ranks()) all.gradients[parameter].reset();
   for (auto& [rank, statistics] : taken.mapped().statistics)
     for (std::size_t chunk = 0; chunk < statistics.size() && chunk < chunks_; ++chunk)
       all.statistics[chunk].push_back(std::move(statistics[chunk]));

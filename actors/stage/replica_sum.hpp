@@ -38,6 +38,9 @@ class replica_sum {
   [[nodiscard]] bool owns(std::size_t parameter) const {
     return !shares_state_ || owner_of_[parameter] == core.rank();
   }
+  /// All need the sums of a bucket, as replicas that share nothing out do, or for a weight in it
+  /// that others depend on.
+  [[nodiscard]] bool is_known_everywhere(std::size_t bucket) const;
   [[nodiscard]] std::uint32_t logical() const noexcept { return logical_; }
   [[nodiscard]] const stage_actor& stage_of(std::uint32_t rank) const { return stages_.at(rank); }
 
@@ -69,6 +72,11 @@ class replica_sum {
   [[nodiscard]] engine::step_gradients sums_of(const engine::step_key& step, std::size_t bucket,
                                                bool all) const;
 
+  /// Of which parameters this replica has no gradient in a step, where all own ones are kept.
+  [[nodiscard]] const std::vector<std::uint32_t>& without(const engine::step_key& step) const;
+  /// A bucket's parameters.
+  [[nodiscard]] std::vector<at::Tensor> like(std::size_t bucket) const { return values_of(bucket); }
+
   /// The values of an own bucket's parameters for other replicas, and theirs until all are here.
   [[nodiscard]] std::vector<at::Tensor> values_of(std::size_t bucket) const;
   void keep(const replica_parameters& from);
@@ -95,6 +103,8 @@ class replica_sum {
     std::vector<std::size_t> missing;  // by bucket: own gradients that are not
     std::map<std::size_t, std::map<std::uint32_t, engine::step_gradients>> parts;  // bucket, rank
     std::map<std::uint32_t, std::vector<engine::step_statistics>> statistics;
+    std::vector<std::uint32_t> without;              // parameters that have no own gradient
+    std::map<std::uint32_t, std::uint32_t> lacking;  // by parameter, ranks that have none
   };
 
   [[nodiscard]] open_step& open(const engine::step_key& step);
@@ -107,6 +117,7 @@ class replica_sum {
 
   std::vector<stage_actor> stages_;  // by rank; empty: there is one
   std::uint32_t logical_ = 1;
+  bool by_port_ = false;
   std::vector<engine::named_tensor> parameters_;
   std::size_t chunks_ = 1;
   bool shares_state_ = false;

@@ -372,6 +372,8 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
     return refuse("its replica is none of those it is told of");
   if (!std::ranges::all_of(to.replicas.stages, [](const auto& stage) { return bool(stage); }))
     return refuse("a replica of it is no stage");
+  if (to.replicas.sums > engine::replica_sum_way::fast)
+    return refuse("its replicas are to sum in a way that there is not");
   if (!std::ranges::all_of(to.keepers, [](const auto& keeper) { return bool(keeper); }))
     return refuse("a keeper of its versions is none");
   if (!state.steps.empty()) return refuse("it cannot be connected while a step is under way");
@@ -384,7 +386,8 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   for (const auto& each : to.keepers)
     state.versions.keepers.push_back(caf::actor_cast<keeper_actor>(each));
   couple(state, to);
-  join_replicas(self);
+  if (auto joined = join_replicas(self, to.replicas); !joined)
+    return to_caf({joined.error().code, state.name + ": " + joined.error().text});
   return acknowledged{};
 }
 
@@ -458,6 +461,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
   state.summing = std::move(given->summing);
   state.threads = given->threads;
   state.streams = state.modules.front()->options().streams;
+  state.collectives = std::move(given->collectives);
   if (!state.streams->is_cpu())
     state.leaving = std::make_unique<engine::work_thread>(
         state.name + " out", 1, std::function<bool()>(),
@@ -485,6 +489,8 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
   // Of what it sent: a message that a limit of the link keeps here.
   self->set_error_handler([self](const caf::error& why) { fail_all(self, from_caf(why)); });
   return {
+      [self](const ask_sum_offer&) { return offer_sum(self); },
+      [self](const invite_replicas& wanted) { return on_invite_replicas(self, wanted); },
       [self](const connect_stage& to) {
         return answering(self->state.name, [&] { return on_connect(self, to); });
       },
@@ -526,6 +532,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const replica_parameters& from) { on_replica_parameters(self, from); },
       [self](const gradient_final& what) { on_gradient_final(self, what); },
       [self](const replicas_added& what) { on_replicas_added(self, what); },
+      [self](const replicas_gathered& what) { on_replicas_gathered(self, what); },
       [self](const load_weights& from) {
         return answering(self->state.name, [&] { return on_load(self, from); });
       },

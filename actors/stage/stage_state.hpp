@@ -22,6 +22,7 @@
 #include "actors/stage/replica_sum.hpp"
 #include "actors/stage/tied_gradients.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "engine/collective/port.hpp"
 #include "engine/model/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/work_thread.hpp"
@@ -122,6 +123,9 @@ struct stage_state {
   std::shared_ptr<engine::activity> summing;       // the other thread's
   int threads = 1;                                 // intra-op, of each of the threads below
   std::shared_ptr<const engine::device_streams> streams;  // of all threads of the stage
+  std::shared_ptr<const engine::collective_maker> collectives;
+  std::shared_ptr<engine::collective_port> port;  // of the replicas; null: they sum over links
+  std::uint32_t connection = 0;                   // how often the stage has been connected
   // Waits for copies to the host of what goes to other processes; null on the CPU.
   std::unique_ptr<engine::work_thread> leaving;
   std::unique_ptr<engine::work_thread> adding;  // replicas' gradients; null: there are none

@@ -88,6 +88,10 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        integer(
            [](auto& c) -> auto& { return c.pipeline.zero; }, 0, 1),
        ""},
+      {"pipeline", "reduce", "--reduce", "", "ORDER",
+       "Order of additions where GPUs sum the replicas' gradients by NCCL; ordered: a fixed tree, "
+       "as over links; fast: NCCL's own, whose bits are not promised",
+       choice([](auto& c) -> auto& { return c.pipeline.reduce; }), ""},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
        "Cuts of the model: the first layer of each slice except the first; empty: balanced by cost",
        cuts(), "pipeline.partition"},

@@ -32,6 +32,7 @@ using lr_schedule = optimizers::rate_curve;
 enum class partition : std::uint8_t { even, automatic, cuts };
 enum class nan_policy : std::uint8_t { stop, skip };
 enum class fault_policy : std::uint8_t { stop, recover };
+enum class reduce_order : std::uint8_t { ordered, fast };
 
 /// The word that a user writes for a value ("cross-entropy", "auto").
 [[nodiscard]] std::string_view name_of(placement value) noexcept;
@@ -59,6 +60,7 @@ struct pipeline_config {
   bool idle_cores = true;                   ///< Used for other stages' weight gradients.
   std::uint32_t replicas = 1;               ///< Pipelines of the same stages that share a batch.
   std::uint32_t zero = 0;                   ///< 1: they share out the optimizer's state.
+  reduce_order reduce = reduce_order::ordered;  ///< Of sums that replicas' devices make.
 
   bool operator==(const pipeline_config&) const = default;
 };

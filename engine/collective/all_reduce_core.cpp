@@ -82,6 +82,8 @@ result<all_reduce_effects> all_reduce_core::complete(const step_key& key) {
 result<all_reduce_effects> all_reduce_core::part_arrived(const step_key& key, std::size_t bucket,
                                                          std::uint32_t from) {
   const auto what = in_words("the part", bucket, key) + of_replica(from);
+  if (way_ == bucket_way::whole)
+    return fail(errc::bad_frame, what + ": the replicas sum by a collective");
   if (auto mine = check_bucket(bucket, rank_, what); !mine) return tl::unexpected(mine.error());
   const auto step = hear(key, from, what);
   if (!step) return tl::unexpected(step.error());
@@ -109,6 +111,8 @@ result<all_reduce_effects> all_reduce_core::own_added(const step_key& key, std::
 result<all_reduce_effects> all_reduce_core::sum_arrived(const step_key& key, std::size_t bucket,
                                                         std::uint32_t from) {
   const auto what = in_words("the sum", bucket, key) + of_replica(from);
+  if (way_ == bucket_way::whole)
+    return fail(errc::bad_frame, what + ": the replicas sum by a collective");
   if (from >= ranks_ || from == rank_)
     return fail(errc::bad_frame, what + ": that is none of the other " +
                                      std::to_string(ranks_ - 1) + " replicas");
@@ -120,6 +124,21 @@ result<all_reduce_effects> all_reduce_core::sum_arrived(const step_key& key, std
     return fail(errc::bad_frame, what + " came before the own part had left");
   auto& step = found->second;
   if (step.buckets[bucket].done) return fail(errc::bad_frame, what + " came twice");
+  step.buckets[bucket].done = true;
+  ++step.done;
+  step.in_flight_bytes -= buckets_[bucket].bytes;
+  all_reduce_effects effects;
+  leave(key, step, effects);
+  end(key, step, effects);
+  return effects;
+}
+
+result<all_reduce_effects> all_reduce_core::summed(const step_key& key, std::size_t bucket) {
+  const auto found = open_.find(key);
+  if (way_ != bucket_way::whole || found == open_.end() || bucket >= buckets_.size() ||
+      !found->second.buckets[bucket].left || found->second.buckets[bucket].done)
+    return fail(errc::bad_frame, in_words("the sum", bucket, key) + " is not due");
+  auto& step = found->second;
   step.buckets[bucket].done = true;
   ++step.done;
   step.in_flight_bytes -= buckets_[bucket].bytes;
@@ -149,14 +168,17 @@ void all_reduce_core::leave(const step_key& key, open_step& step, all_reduce_eff
   for (; step.next < buckets_.size() && step.buckets[step.next].ready; ++step.next) {
     const auto at = step.next;
     const auto& [owner, parameters, bytes] = buckets_[at];
-    if (owner != rank_) {
+    if (owner != rank_ || way_ == bucket_way::whole) {
       if (step.in_flight_bytes > 0 && step.in_flight_bytes + bytes > most_in_flight_bytes_) return;
       step.in_flight_bytes += bytes;
       peak_bytes_ = std::max(peak_bytes_, step.in_flight_bytes);
-      effects.emplace_back(send_part{key, at});
+      if (way_ == bucket_way::whole)
+        effects.emplace_back(sum_bucket{key, at});
+      else
+        effects.emplace_back(send_part{key, at});
     }
     step.buckets[at].left = true;
-    gather(key, step, at, effects);
+    if (way_ == bucket_way::parts) gather(key, step, at, effects);
   }
 }
 

@@ -41,6 +41,15 @@ struct send_sum {
   bool operator==(const send_sum&) const = default;
 };
 
+/// Effect, where buckets are summed by collectives: all ranks begin the sum of this one now, in the
+/// same order; answer with `summed`.
+struct sum_bucket {
+  step_key key;
+  std::size_t bucket = 0;
+
+  bool operator==(const sum_bucket&) const = default;
+};
+
 /// Effect: send every other rank what belongs to the step as a whole, beside its gradients.
 struct send_rest {
   step_key key;
@@ -55,8 +64,12 @@ struct all_reduced {
   bool operator==(const all_reduced&) const = default;
 };
 
-using all_reduce_effect = std::variant<send_part, add_parts, send_sum, send_rest, all_reduced>;
+using all_reduce_effect =
+    std::variant<send_part, add_parts, send_sum, sum_bucket, send_rest, all_reduced>;
 using all_reduce_effects = std::vector<all_reduce_effect>;
+
+/// How a bucket is summed: by parts that ranks send each other, or as a whole by a collective.
+enum class bucket_way : std::uint8_t { parts, whole };
 
 /// One rank of an all-reduce a step, bucket by bucket, while gradients are still being computed: the
 /// owner of a bucket adds up all ranks' parts of it (reduce-scatter) and sends the sum to all
@@ -66,7 +79,9 @@ using all_reduce_effects = std::vector<all_reduce_effect>;
 /// Buckets leave in one order on all ranks, each when it is complete, while the bytes of those
 /// that left for other ranks and whose sums have not come back stay within a limit; one that is
 /// larger than the limit leaves alone. The earliest bucket that is not summed everywhere can always
-/// leave, so ranks that wait for each other go on. A pure state machine, which holds no tensors.
+/// leave, so ranks that wait for each other go on. Where a collective of all ranks sums buckets
+/// instead of messages (`bucket_way::whole`), buckets begin in that order and within that limit. A
+/// pure state machine, which holds no tensors.
 ///
 /// Errors, for all events: bad_frame for a rank out of range or the own one, for a bucket out of
 /// range or of another owner, and for what comes twice; stale for a step that is over; peer_lost
@@ -79,9 +94,11 @@ class all_reduce_core {
 
   all_reduce_core() = default;
   all_reduce_core(std::uint32_t rank, std::uint32_t ranks, std::vector<bucket> buckets,
-                  std::uint64_t most_in_flight_bytes = usual_in_flight_bytes)
+                  std::uint64_t most_in_flight_bytes = usual_in_flight_bytes,
+                  bucket_way way = bucket_way::parts)
       : rank_(rank),
         ranks_(ranks),
+        way_(way),
         buckets_(std::move(buckets)),
         most_in_flight_bytes_(most_in_flight_bytes) {}
 
@@ -104,6 +121,9 @@ class all_reduce_core {
   /// The sum of a bucket that another rank owns.
   [[nodiscard]] result<all_reduce_effects> sum_arrived(const step_key& key, std::size_t bucket,
                                                        std::uint32_t from);
+
+  /// What `sum_bucket` began is over.
+  [[nodiscard]] result<all_reduce_effects> summed(const step_key& key, std::size_t bucket);
 
   [[nodiscard]] result<all_reduce_effects> rest_arrived(const step_key& key, std::uint32_t from);
 
@@ -147,6 +167,7 @@ class all_reduce_core {
 
   std::uint32_t rank_ = 0;
   std::uint32_t ranks_ = 1;
+  bucket_way way_ = bucket_way::parts;
   std::vector<bucket> buckets_;
   std::uint64_t most_in_flight_bytes_ = usual_in_flight_bytes;
   std::map<step_key, open_step> open_;

@@ -178,6 +178,10 @@ void perform(rank_pointer self, const engine::send_sum& what) {
   send_gradients(self, what.key, what.bucket, true, replicas.sums_of(what.key, what.bucket, true));
 }
 
+void perform(rank_pointer /*self*/, const engine::sum_bucket& /*what*/) {
+  die("a sum by a collective, which this measures nothing of");
+}
+
 void perform(rank_pointer self, const engine::send_rest& what) {
   self->send(
       self->state.other,

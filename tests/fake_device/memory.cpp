@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <system_error>
 
 namespace troupe::tests::fake_device {
@@ -81,6 +82,15 @@ void* memory::seen_by_device(void* address) const {
 bool memory::contains(const void* address) const {
   const auto* const at = static_cast<const std::byte*>(address);
   return at >= hidden_ && at < hidden_ + whole;
+}
+
+const void* memory::piece_of(const void* address) {
+  auto* const at = static_cast<std::byte*>(const_cast<void*>(address));
+  const std::scoped_lock lock(mutex_);
+  const auto behind = taken_.upper_bound(at);
+  if (behind == taken_.begin()) return nullptr;
+  const auto& [begin, of] = *std::prev(behind);
+  return at < begin + of.room ? begin : nullptr;
 }
 
 }  // namespace troupe::tests::fake_device

@@ -30,6 +30,9 @@ class memory {
 
   [[nodiscard]] bool contains(const void* address) const;
 
+  /// Where the piece begins that `address` lies in; null: in none that is taken.
+  [[nodiscard]] const void* piece_of(const void* address);
+
  private:
   struct extent {
     std::size_t bytes;  // that were asked for

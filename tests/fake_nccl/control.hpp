@@ -18,19 +18,24 @@
 namespace troupe::tests::fake_nccl {
 
 /// A function of the table below.
-#define TROUPE_FAKE_NCCL_CONTROLS(X)                                                  \
-  X(enter_device, "fake_enter_device", void, (int device))                            \
-  X(make_stream, "fake_make_stream", void*, (int device))                             \
-  X(drop_stream, "fake_drop_stream", void, (void* stream))                            \
-  /* Queues host work, which stands for a kernel. */                                  \
-  X(post, "fake_post", void, (void* stream, void (*work)(void*), void* argument))     \
-  X(mark, "fake_mark", std::uint64_t, (void* stream))                                 \
-  X(reached, "fake_reached", int, (void* stream, std::uint64_t mark))                 \
-  X(wait_for, "fake_wait_for", void, (void* stream, void* other, std::uint64_t mark)) \
-  /* Lets calls that hang return. */                                                  \
-  X(release, "fake_release", void, ())                                                \
-  /* What a program did that NCCL forbids, one line each; empty: nothing. */          \
-  X(wrong_uses, "fake_wrong_uses", const char*, ())                                   \
+#define TROUPE_FAKE_NCCL_CONTROLS(X)                                                             \
+  X(enter_device, "fake_enter_device", void, (int device))                                       \
+  X(make_stream, "fake_make_stream", void*, (int device))                                        \
+  X(drop_stream, "fake_drop_stream", void, (void* stream))                                       \
+  /* Queues host work, which stands for a kernel. */                                             \
+  X(post, "fake_post", void, (void* stream, void (*work)(void*), void* argument))                \
+  X(mark, "fake_mark", std::uint64_t, (void* stream))                                            \
+  X(reached, "fake_reached", int, (void* stream, std::uint64_t mark))                            \
+  X(wait_for, "fake_wait_for", void, (void* stream, void* other, std::uint64_t mark))            \
+  /* For memory that the host cannot read: where operations find what an address means, and who  \
+     is told, when an operation is called, which memory it will read and write on its stream. */ \
+  X(see_memory, "fake_see_memory", void,                                                         \
+    (void* (*translate)(void*),                                                                  \
+     void (*used)(void* stream, const char* what, const void* from, const void* to)))            \
+  /* Lets calls that hang return. */                                                             \
+  X(release, "fake_release", void, ())                                                           \
+  /* What a program did that NCCL forbids, one line each; empty: nothing. */                     \
+  X(wrong_uses, "fake_wrong_uses", const char*, ())                                              \
   X(calls_of, "fake_calls_of", int, (const char* function))
 
 }  // namespace troupe::tests::fake_nccl

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -30,6 +31,19 @@ struct controls {
 #undef TROUPE_FAKE_NCCL_LOOK_UP
   }
 };
+
+/// Queues kernels on a stream, which keeps them until they have run.
+inline void post_kernels(const controls& fake, void* stream, std::function<void()> kernels) {
+  auto* const kept = new std::function<void()>(std::move(kernels));
+  fake.post(
+      stream,
+      [](void* argument) {
+        const std::unique_ptr<std::function<void()>> own(
+            static_cast<std::function<void()>*>(argument));
+        (*own)();
+      },
+      kept);
+}
 
 /// A device whose memory is the host's: a stream of its own, and one that stands for the callers'.
 class device final : public engine::nccl::device {
@@ -65,6 +79,10 @@ class device final : public engine::nccl::device {
   result<void> wait_for(engine::nccl::mark& earlier) override {
     auto& here = static_cast<point&>(earlier);
     fake_.wait_for(own_, here.stream, here.at);
+    return {};
+  }
+  result<void> run(const std::function<void()>& kernels) override {
+    post_kernels(fake_, own_, kernels);
     return {};
   }
 

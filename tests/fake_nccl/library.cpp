@@ -44,6 +44,17 @@ thread_local int group_depth = 0;
 std::mutex guard;
 std::string last_error_text;
 
+/// See fake_see_memory; null: operations use addresses as they are.
+std::atomic<void* (*)(void*)> translation = nullptr;
+std::atomic<void (*)(void*, const char*, const void*, const void*)> memory_watch = nullptr;
+
+/// Where an operation finds the memory at an address.
+template <class Pointer>
+Pointer found_at(Pointer address) {
+  auto* const translate = translation.load();
+  return translate == nullptr ? address : translate(const_cast<void*>(address));
+}
+
 void set_last_error(const std::string& text) {
   const std::scoped_lock lock(guard);
   last_error_text = text;
@@ -231,7 +242,11 @@ status operate(const char* name, communicator_handle* handle, void* on, const ar
   if (const status code = examine(*rank, what, static_cast<stream*>(on)); code != status::success)
     return code;
   if (wrong && wrong->what == mishap::kind::stuck) rank->stuck = true;
-  grouped.push_back({.rank = rank, .on = static_cast<stream*>(on), .what = what, .wrong = wrong});
+  if (auto* const used = memory_watch.load()) used(on, name, what.from, what.to);
+  arguments seen = what;
+  seen.from = found_at(what.from);
+  seen.to = found_at(what.to);
+  grouped.push_back({.rank = rank, .on = static_cast<stream*>(on), .what = seen, .wrong = wrong});
   if (wrong && wrong->what == mishap::kind::async) {
     set_last_error(wrong->text);
     rank->state = wrong->code;
@@ -462,6 +477,12 @@ int fake_reached(void* of, std::uint64_t mark) {
 void fake_wait_for(void* of, void* other, std::uint64_t mark) {
   static_cast<stream*>(of)->post(
       [other, mark] { return static_cast<stream*>(other)->reached(mark); });
+}
+
+void fake_see_memory(void* (*translate)(void*),
+                     void (*used)(void*, const char*, const void*, const void*)) {
+  translation = translate;
+  memory_watch = used;
 }
 
 void fake_release() {

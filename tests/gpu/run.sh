@@ -11,7 +11,8 @@ build=build/release
 
 cmake --preset release >/dev/null
 cmake --build $build --target troupe unit_devices unit_fake_device unit_device_stage \
-  parity_devices unit_nccl unit_nccl_tensors nccl_processes devices_program card_parity
+  parity_devices parity_nccl conformance_collective unit_nccl unit_nccl_tensors nccl_processes \
+  devices_program card_parity
 
 seen=$(mktemp)
 compared=$(mktemp)
@@ -21,7 +22,7 @@ $build/bin/troupe devices
 
 passed=true
 ctest --test-dir $build --output-on-failure -j1 \
-  -R '^(unit_devices|unit_fake_device|unit_device_stage|parity_devices|unit_nccl|unit_nccl_tensors|nccl_processes|devices_program):' ||
+  -R '^(unit_devices|unit_fake_device|unit_device_stage|parity_devices|parity_nccl|conformance_collective|unit_nccl|unit_nccl_tensors|nccl_processes|devices_program):' ||
   passed=false
 
 # 3: no card can be used. Anything else that is not 0 is a failure.

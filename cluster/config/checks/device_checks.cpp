@@ -1,5 +1,6 @@
 #include "cluster/config/checks/device_checks.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,32 @@ std::string fault_of(const std::string& device, bool here) {
   return why.empty() ? why : '"' + device + "\": " + why;
 }
 
+bool is_cpu(const std::string& device) {
+  const auto choice = engine::parse_device(device);
+  return choice && choice->what != kind::cuda;
+}
+
+// Whether some stage is on a CPU, as far as that can be told before stages have places.
+bool has_cpu_stages(const trainer_config& config) {
+  const auto& nodes = config.cluster.nodes;
+  if (nodes.empty()) return is_cpu(config.pipeline.device);
+  return std::ranges::any_of(nodes, [&](const auto& node) {
+    return is_cpu(node.device.empty() ? config.pipeline.device : node.device);
+  });
+}
+
+// Why the sum over replicas cannot be NCCL's own; empty: it can.
+std::string fault_of_fast(const trainer_config& config) {
+  if (has_cpu_stages(config))
+    return "\"fast\" is NCCL's own order of additions, and NCCL sums on cards, but stages compute "
+           "on "
+           "the CPU; leave it out, or name cards (--device cuda:0)";
+  if (config.pipeline.zero > 0)
+    return "\"fast\" sums for all replicas alike, but with zero = 1 each sum goes to one of them; "
+           "leave one of the two out";
+  return {};
+}
+
 }  // namespace
 
 std::vector<error> check_devices(draft& whole, const registries&) {
@@ -39,6 +66,8 @@ std::vector<error> check_devices(draft& whole, const registries&) {
     if (const auto why = fault_of(device, here); !why.empty())
       refuse("node[" + std::to_string(i) + "].device", why);
   }
+  if (config.pipeline.reduce == reduce_order::fast)
+    if (const auto why = fault_of_fast(config); !why.empty()) refuse("pipeline.reduce", why);
   return found;
 }
 

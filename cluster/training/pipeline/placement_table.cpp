@@ -137,8 +137,9 @@ result<checked_run> placement_table(const application& program, const trainer_co
     const auto replicas = config.pipeline.replicas;
     out += std::to_string(replicas) + (replicas > 1 ? " replicas, each with" : " replica with") +
            " these stages" + (places ? "" : " on this machine") + "; a batch has " +
-           std::to_string(logical) +
-           " logical replicas, whose gradients are summed in a fixed tree\n";
+           std::to_string(logical) + " logical replicas, whose gradients " +
+           (config.pipeline.reduce == reduce_order::fast ? "NCCL sums in its own order\n"
+                                                         : "are summed in a fixed tree\n");
     if (state_shares_of(config.pipeline) > 1)
       out += "the replicas of a stage share out its optimizer's state (zero = 1)\n";
   }

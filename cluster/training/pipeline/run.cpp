@@ -31,6 +31,7 @@
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/saving/streams.hpp"
+#include "engine/collective/nccl/api.hpp"
 #include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
 #include "messages/base/format.hpp"
@@ -300,6 +301,11 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
   return parts.control.saver.save_if_lost(saved);
 }
 
+engine::sum_wish sums_wished(const trainer_config& config) {
+  return {.fast = config.pipeline.reduce == reduce_order::fast,
+          .network_is_trusted = config.link.network == network::trusted};
+}
+
 result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
   const auto& config = parts.config;
   const auto& run = parts.run;
@@ -320,6 +326,7 @@ result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
                                .replicas = config.pipeline.replicas,
                                .logical_replicas = logical_replicas_of(config),
                                .shares_state = config.pipeline.zero > 0,
+                               .sums = sums_wished(config),
                                .keepers = parts.recovery
                                               ? parts.recovery->keepers()
                                               : std::vector<std::vector<caf::strong_actor_ptr>>()});
@@ -366,6 +373,7 @@ result<void> train_to_end(run_parts& parts, start_point from) {
     auto made = compose(parts, from);
     if (!made) return tl::unexpected(made.error());
     stages.emplace(std::move(*made));
+    if (!stages->sum_line().empty()) parts.report->print(stages->sum_line());
     return load(*stages, parts.run, from)
         .and_then([&] {
           return parts.recovery ? stages->take_versions(from.steps_before) : result<void>();
@@ -494,6 +502,9 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
   // Before there is a step there is nothing to keep, and it must not end the process.
   if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
+  // NCCL authenticates and encrypts nothing: within a machine its sockets leave it nowhere.
+  if (config.pipeline.replicas > 1 && !is_over_hosts(config.cluster.launch))
+    engine::nccl::keep_on_loopback();
   run_control control(config);
   const auto stage_with_data = stage_of_data(config, std::thread::hardware_concurrency());
   if (!stage_with_data) return tl::unexpected(stage_with_data.error());

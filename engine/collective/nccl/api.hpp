@@ -65,8 +65,11 @@ enum class reach {
 /// The site-packages that the LibTorch of this process is in; empty where it is in none.
 [[nodiscard]] std::vector<std::filesystem::path> site_packages_of_torch();
 
-/// Loads NCCL and checks its version. `reach::loopback` sets NCCL_SOCKET_IFNAME of this process,
-/// whatever the environment says: call it before threads that read the environment start. Errors:
+/// NCCL's own sockets stay on this machine's loopback, here and in processes that this one starts:
+/// sets NCCL_SOCKET_IFNAME, whatever it was. Before threads that read the environment start.
+void keep_on_loopback();
+
+/// Loads NCCL and checks its version. `reach::loopback` calls keep_on_loopback first. Errors:
 /// transport_missing, naming the place, what is wrong (missing, half installed, without one of the
 /// functions, too old) and what to do.
 [[nodiscard]] result<std::shared_ptr<const api>> load(const search& places, reach sockets);

@@ -30,6 +30,19 @@ std::string last_words(const api& library, communicator_handle* handle) {
   return text;
 }
 
+result<void> check(const std::vector<stream_step>& steps, int rank, int ranks) {
+  for (const auto& each : steps)
+    if (!each.kernels)
+      if (auto sound = check(each.group, rank, ranks); !sound) return sound;
+  return {};
+}
+
+std::string describe(const std::vector<stream_step>& steps) {
+  for (const auto& each : steps)
+    if (!each.group.empty()) return describe(each.group);
+  return "kernels";
+}
+
 /// Looks a few times within the limit, so that a hang is seen soon after it.
 std::chrono::milliseconds look_each(std::chrono::milliseconds limit) {
   return std::clamp(limit / 8, 5ms, 250ms);
@@ -63,8 +76,17 @@ communicator::~communicator() {
 }
 
 void communicator::submit(std::vector<operation> group, done ended) {
-  request asked{.group = std::move(group), .ended = std::move(ended), .ready = nullptr};
-  auto sound = check(asked.group, how_.rank, how_.invited.ranks);
+  std::vector<stream_step> steps;
+  steps.push_back({.group = std::move(group)});
+  submit(std::move(steps), std::move(ended));
+}
+
+void communicator::submit(result<std::vector<stream_step>> steps, done ended) {
+  request asked{.steps = {}, .ended = std::move(ended), .ready = nullptr};
+  auto sound = steps.and_then([this](const std::vector<stream_step>& all) {
+    return check(all, how_.rank, how_.invited.ranks);
+  });
+  if (steps) asked.steps = std::move(*steps);
   if (!sound) {
     asked.refused = std::move(sound.error());
   } else if (auto ready = how_.on->mark_callers()) {
@@ -201,13 +223,11 @@ std::optional<error> communicator::loss() {
 void communicator::start(request asked) {
   if (asked.refused || broken_) {
     const error why = asked.refused ? *asked.refused : *broken_;
-    asked.group.clear();  // what was kept is let go before whoever waits for it hears
+    asked.steps.clear();  // what was kept is let go before whoever waits for it hears
     return asked.ended(tl::unexpected(why));
   }
   const auto due = clock::now() + how_.waits.operation;
-  const std::string what = describe(asked.group);
-  auto issued = issue(asked);
-  if (issued) issued = settle(what.c_str(), due);
+  auto issued = issue(asked, due);
   result<std::unique_ptr<mark>> end;
   if (issued) end = guard("marking the stream", [&] { return how_.on->mark_own(); });
   // Even what failed may be on the stream by now: it is held until the abort is over.
@@ -218,20 +238,42 @@ void communicator::start(request asked) {
   flights_.back().end = std::move(*end);
 }
 
-result<void> communicator::issue(const request& asked) {
+result<void> communicator::issue(const request& asked, clock::time_point due) {
   if (auto waits = guard("waiting on the stream", [&] { return how_.on->wait_for(*asked.ready); });
       !waits)
     return waits;
+  for (const auto& step : asked.steps) {
+    auto given = step.kernels
+                     ? guard("giving the device work", [&] { return how_.on->run(step.kernels); })
+                     : issue(step.group, due);
+    if (!given) return given;
+  }
+  return {};
+}
+
+result<void> communicator::issue(const std::vector<operation>& group, clock::time_point due) {
+  const std::string what = describe(group);
   status code = guard("ncclGroupStart", [&] { return how_.library->group_start(); });
   if (code != status::success) return tl::unexpected(failure("a group's begin", code));
-  for (const operation& one : asked.group) {
+  for (const operation& one : group) {
     code = guard("an operation of NCCL", [&] { return call(one); });
     if (code != status::success && code != status::in_progress) break;
   }
   const status ended = guard("ncclGroupEnd", [&] { return how_.library->group_end(); });
   if (code == status::success || code == status::in_progress) code = ended;
-  if (code == status::success || code == status::in_progress) return {};
-  return tl::unexpected(failure(describe(asked.group).c_str(), code));
+  if (code != status::success && code != status::in_progress)
+    return tl::unexpected(failure(what.c_str(), cause_of(code)));
+  return settle(what.c_str(), due);
+}
+
+/// Why a call was refused: what NCCL had noticed before it, a lost peer above all, if anything.
+status communicator::cause_of(status refusal) {
+  status state = status::success;
+  const status asked =
+      guard("ncclCommGetAsyncError", [&] { return how_.library->async_error(handle_, &state); });
+  const bool noticed =
+      asked == status::success && state != status::success && state != status::in_progress;
+  return noticed ? state : refusal;
 }
 
 status communicator::call(const operation& one) {
@@ -263,7 +305,7 @@ result<void> communicator::poll() {
     land({});
   }
   if (flights_.empty()) return {};
-  const std::string what = describe(flights_.front().of.group);
+  const std::string what = describe(flights_.front().of.steps);
   status state = status::success;
   const status asked =
       guard("ncclCommGetAsyncError", [&] { return how_.library->async_error(handle_, &state); });
@@ -281,7 +323,7 @@ void communicator::land(result<void> how) {
   flight oldest = std::move(flights_.front());
   flights_.pop_front();
   nap_ = first_nap;
-  oldest.of.group.clear();  // lets go of what was kept, before whoever waits for it hears
+  oldest.of.steps.clear();  // lets go of what was kept, before whoever waits for it hears
   oldest.of.ended(how);
 }
 

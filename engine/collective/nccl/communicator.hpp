@@ -52,6 +52,13 @@ struct terms {
   std::function<void(const std::string& line)> hung = {};
 };
 
+/// What runs on the communicator's stream behind what came before it: operations that progress
+/// together, or kernels.
+struct stream_step {
+  std::vector<operation> group = {};
+  std::function<void()> kernels = {};  ///< Gives the device work on its current stream.
+};
+
 /// One rank of an NCCL communicator. Owns a thread that alone calls NCCL and the device, and a
 /// watch over that thread. Groups run in the order in which they were submitted; all ranks submit
 /// the same ones in the same order. After the first failure it aborts itself, and whatever is or
@@ -74,6 +81,10 @@ class communicator {
   /// handler_failed, cancelled. What the operations keep is held until then.
   void submit(std::vector<operation> group, done ended);
 
+  /// The same of several steps, one after the other, of which no other submission comes between. An
+  /// error is what `ended` is told, in its turn.
+  void submit(result<std::vector<stream_step>> steps, done ended);
+
   /// From any thread: a rank is lost, or the run gives up. Aborts this rank's communicator; `why`
   /// is what all that is under way fails with. Only the first call counts.
   void lose(error why);
@@ -81,7 +92,7 @@ class communicator {
  private:
   using clock = std::chrono::steady_clock;
   struct request {
-    std::vector<operation> group;
+    std::vector<stream_step> steps;
     done ended;
     std::unique_ptr<mark> ready;  // what it waits for on the device
     std::optional<error> refused = std::nullopt;
@@ -98,8 +109,10 @@ class communicator {
   void serve();
   std::optional<request> next();
   void start(request asked);
-  result<void> issue(const request& asked);
+  result<void> issue(const request& asked, clock::time_point due);
+  result<void> issue(const std::vector<operation>& group, clock::time_point due);
   status call(const operation& one);
+  status cause_of(status refusal);
   result<void> poll();
   void land(result<void> how);
   void finish();

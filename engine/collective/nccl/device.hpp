@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "engine/collective/nccl/abi.hpp"
@@ -29,6 +30,9 @@ class device {
   [[nodiscard]] virtual result<std::unique_ptr<mark>> mark_callers() = 0;
   /// What the communicator's stream is given from now on waits for a mark of `mark_callers`.
   [[nodiscard]] virtual result<void> wait_for(mark& earlier) = 0;
+  /// Calls `kernels` with the communicator's stream as the current one, so that what they give the
+  /// device comes behind what the stream has been given.
+  [[nodiscard]] virtual result<void> run(const std::function<void()>& kernels) = 0;
 };
 
 }  // namespace troupe::engine::nccl

@@ -1,6 +1,7 @@
 #include "engine/collective/nccl/torch_device.hpp"
 
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 
 #include <optional>
@@ -103,6 +104,13 @@ result<std::unique_ptr<mark>> torch_device::mark_callers() {
 
 result<void> torch_device::wait_for(mark& earlier) {
   return caught([&] { static_cast<torch_mark&>(earlier).event.block(stream_); });
+}
+
+result<void> torch_device::run(const std::function<void()>& kernels) {
+  return caught([&] {
+    const c10::StreamGuard here(stream_);
+    kernels();
+  });
 }
 
 result<operation> operation_on(action what, const at::Tensor& from, const at::Tensor& to, int ranks,

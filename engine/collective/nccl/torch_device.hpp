@@ -22,6 +22,7 @@ class torch_device final : public device {
   result<std::unique_ptr<mark>> mark_own() override;
   result<std::unique_ptr<mark>> mark_callers() override;
   result<void> wait_for(mark& earlier) override;
+  result<void> run(const std::function<void()>& kernels) override;
 
  private:
   explicit torch_device(c10::Device on);

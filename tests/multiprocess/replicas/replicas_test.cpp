@@ -331,6 +331,18 @@ TEST_CASE("troupe check predicts less memory where replicas share out the optimi
   CHECK(saved < 45);
 }
 
+TEST_CASE("The start of a run says how replicas sum their gradients, and why so") {
+  const auto outcome = tests::run_other(
+      TROUPE_PROGRAM,
+      {"--model", "resnet18", "--data", "synthetic:3x32x32:10:16", "--batch-size", "8", "--steps",
+       "1", "--stages", "2", "--replicas", "2", "--no-eval"});
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.out,
+             ContainsSubstring("replicas sum their gradients over links (NCCL is for cards, and "
+                               "the stage computes on the CPU)\n"));
+}
+
 TEST_CASE("A killed stage of a replica ends the run with its name") {
   const tests::scratch_memory memory;
   std::vector<pid_t> stages;
@@ -386,5 +398,9 @@ TEST_CASE("Replicas that a batch cannot be shared out to are refused before anyt
           "has 4");
   refuses({"--replicas", "2", "--micro-batches", "auto"}, "--micro-batches auto cannot choose");
   refuses({"--replicas", "0"}, "--replicas");
+  refuses({"--replicas", "2", "--reduce", "fast"},
+          "--reduce: \"fast\" is NCCL's own order of additions, and NCCL sums on cards, but stages "
+          "compute on the CPU; leave it out, or name cards (--device cuda:0)");
+  refuses({"--replicas", "2", "--reduce", "quick"}, "ordered, fast");
   refuses({"--replicas", "2", "--verify"}, "--verify-tolerance");
 }

@@ -71,6 +71,8 @@ struct received {
 inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointer self,
                                                      std::shared_ptr<received> got) {
   return {
+      [](const actors::ask_sum_offer&) { return actors::sum_offered{}; },
+      [](const actors::invite_replicas&) { return actors::replicas_invited{}; },
       [got](const actors::connect_stage& to) {
         got->connections.put(to);
         return actors::acknowledged{};
@@ -100,6 +102,7 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [got](const actors::replica_parameters& from) { got->parameters.put(from); },
       [](const actors::gradient_final&) {},
       [](const actors::replicas_added&) {},
+      [](const actors::replicas_gathered&) {},
       [](const actors::read_weights&) {
         return actors::weights_piece{{{}, {}, true}};
       },

@@ -81,6 +81,31 @@ TEST_CASE("Statistics of another number of chunks are refused") {
   check_refused(sum, replica_statistics{first_step, 1, {}, {}}, "statistics of another number");
 }
 
+TEST_CASE("Parameters that no replica has a gradient of have none after a collective's sum") {
+  const actors::replica_group group{.stages = {nullptr, nullptr},
+                                    .sums = engine::replica_sum_way::ordered};
+  actors::replica_sum sum{
+      group,
+      {{"weight", at::zeros({8, 4})}, {"bias", at::zeros({4})}, {"more", at::zeros({2})}},
+      1};
+  CHECK_FALSE(sum.keep_own(first_step, 2, std::nullopt));
+  sum.keep_rest(first_step, {std::nullopt, std::nullopt, std::nullopt},
+                std::vector<engine::step_statistics>(1));
+  CHECK(sum.without(first_step) == std::vector<std::uint32_t>{2, 0, 1});
+  replica_statistics theirs{first_step, 1, std::vector<engine::step_statistics>(1), {}, {1, 2}};
+  REQUIRE(sum.check(theirs));
+  sum.keep(theirs);
+  sum.keep_own_sum(first_step, others, {at::zeros({2}), at::zeros({4})});
+  sum.keep_own_sum(first_step, own, {at::full({8, 4}, 2.0)});
+  const auto outcome = sum.take(first_step).gradients;
+  REQUIRE(outcome[0]);
+  CHECK(outcome[0]->equal(at::full({8, 4}, 2.0)));
+  CHECK_FALSE(outcome[1]);
+  CHECK_FALSE(outcome[2]);
+  theirs.without = {3};
+  check_refused(sum, theirs, "names a parameter that there is not");
+}
+
 TEST_CASE("Values of other replicas wait under their parameters until they are taken, once") {
   auto sum = sum_of(true);
   CHECK(sum.owns(0));

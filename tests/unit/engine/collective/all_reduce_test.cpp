@@ -359,3 +359,33 @@ TEST_CASE("a rank that is gone ends what waits for it, and nothing begins after 
   CHECK(told.error().code == errc::peer_lost);
   check_refused(core.rest_arrived(key(1), 1), errc::peer_lost, "replica 2 of it is gone");
 }
+
+TEST_CASE("by a collective, buckets begin in one order within the bound, whoever owns them") {
+  all_reduce_core core(0, 2, {{1, {2}, 6}, {0, {1}, 6}, {1, {0}, 2}}, 12, bucket_way::whole);
+  CHECK(core.ready(key(1), 1).value().empty());
+  CHECK(core.ready(key(1), 0).value() ==
+        all_reduce_effects{sum_bucket{key(1), 0}, sum_bucket{key(1), 1}});
+  CHECK(core.complete(key(1)).value() == all_reduce_effects{send_rest{key(1)}});
+  CHECK(core.summed(key(1), 1).value() == all_reduce_effects{sum_bucket{key(1), 2}});
+  CHECK(core.summed(key(1), 0).value().empty());
+  CHECK(core.rest_arrived(key(1), 1).value().empty());
+  CHECK(core.summed(key(1), 2).value() == all_reduce_effects{all_reduced{key(1)}});
+  CHECK(core.peak_in_flight_bytes() == 12);
+}
+
+TEST_CASE("by a collective, sums that are not due and messages of links are refused") {
+  all_reduce_core core(0, 2, {{1, {1}, 4}, {0, {0}, 4}}, 12, bucket_way::whole);
+  check_refused(core.summed(key(1), 0), errc::bad_frame, "is not due");
+  REQUIRE(core.ready(key(1), 0));
+  check_refused(core.summed(key(1), 1), errc::bad_frame, "is not due");
+  check_refused(core.summed(key(1), 2), errc::bad_frame, "is not due");
+  REQUIRE(core.summed(key(1), 0));
+  check_refused(core.summed(key(1), 0), errc::bad_frame, "is not due");
+  check_refused(core.part_arrived(key(1), 1, 1), errc::bad_frame, "sum by a collective");
+  check_refused(core.sum_arrived(key(1), 0, 1), errc::bad_frame, "sum by a collective");
+  CHECK_FALSE(core.lost(1));
+  check_refused(core.ready(key(1), 1), errc::peer_lost, "replica 1 of it is gone");
+  all_reduce_core by_parts(0, 2, {{1, {0}, 4}});
+  REQUIRE(by_parts.ready(key(1), 0));
+  check_refused(by_parts.summed(key(1), 0), errc::bad_frame, "is not due");
+}

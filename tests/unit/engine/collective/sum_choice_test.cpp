@@ -1,0 +1,84 @@
+// How the replicas of a stage sum, and what is said of it.
+#include "engine/collective/sum_choice_core.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <string>
+#include <vector>
+
+using namespace troupe;
+using namespace troupe::engine;
+
+namespace {
+
+sum_offer offer(int replica, const std::string& device = "", const std::string& machine = "a",
+                const std::string& library = "NCCL 2.28.9") {
+  return {.stage = "stage-0 of replica " + std::to_string(replica),
+          .library = library,
+          .why_not = {},
+          .device = device.empty() ? "cuda:" + std::to_string(replica) : device,
+          .machine = machine};
+}
+
+sum_offer without(int replica, const std::string& why) {
+  auto made = offer(replica, "cpu", "a", "");
+  made.why_not = why;
+  return made;
+}
+
+sum_choice chosen(const std::vector<sum_offer>& replicas, const sum_wish& wish = {}) {
+  const auto made = choose_sum(replicas, wish);
+  REQUIRE(made);
+  return *made;
+}
+
+}  // namespace
+
+TEST_CASE("replicas on cards of one machine sum by NCCL, in order unless told otherwise") {
+  CHECK(chosen({offer(0), offer(1)}).way == replica_sum_way::ordered);
+  CHECK(chosen({offer(0), offer(1)}).why == "by NCCL 2.28.9 in a fixed order");
+  const auto fast = chosen({offer(0), offer(1)}, {.fast = true});
+  CHECK(fast.way == replica_sum_way::fast);
+  CHECK(fast.why == "by NCCL 2.28.9 in its own order, which promises no bits (reduce = \"fast\")");
+}
+
+TEST_CASE("where a replica has no NCCL all sum over links, and the reason is said") {
+  const auto all = chosen({without(0, "it is on the CPU"), without(1, "it is on the CPU")});
+  CHECK(all.way == replica_sum_way::links);
+  CHECK(all.why == "over links (it is on the CPU)");
+  CHECK(chosen({offer(0), without(1, "NCCL is half installed")}, {.fast = true}).why ==
+        "over links (stage-0 of replica 1: NCCL is half installed)");
+}
+
+TEST_CASE("between machines NCCL is for networks that are declared trusted") {
+  const std::vector<sum_offer> apart{offer(0, "cuda:0", "a"), offer(1, "cuda:0", "b")};
+  CHECK(chosen(apart).why ==
+        "over links (stage-0 of replica 1 and stage-0 of replica 0 are on different machines, and "
+        "their network is not declared trusted (--network trusted): NCCL encrypts nothing)");
+  CHECK(chosen(apart, {.network_is_trusted = true}).way == replica_sum_way::ordered);
+  const std::vector<sum_offer> unknown{offer(0, "cuda:0", ""), offer(1, "cuda:1", "")};
+  CHECK(chosen(unknown).way == replica_sum_way::links);
+}
+
+TEST_CASE("more replicas than cards sum over links") {
+  CHECK(chosen({offer(0), offer(1), offer(2, "cuda:1")}).why ==
+        "over links (stage-0 of replica 2 and stage-0 of replica 1 share cuda:1: there are more "
+        "replicas than cards)");
+}
+
+TEST_CASE("replicas with different versions are refused in one line") {
+  const auto made = choose_sum({offer(0), offer(1, "", "a", "NCCL 2.27.3")}, {});
+  REQUIRE_FALSE(made);
+  CHECK(made.error().code == errc::version_mismatch);
+  CHECK(made.error().text ==
+        "stage-0 of replica 1 has NCCL 2.27.3 and stage-0 of replica 0 has NCCL 2.28.9; install "
+        "the same on all machines");
+}
+
+TEST_CASE("one line tells of all stages, and of which where they differ") {
+  const sum_choice nccl{replica_sum_way::ordered, "by NCCL 2.28.9 in a fixed order"};
+  const sum_choice links{replica_sum_way::links, "over links (it is on the CPU)"};
+  CHECK(to_line({nccl, nccl}) == "replicas sum their gradients by NCCL 2.28.9 in a fixed order");
+  CHECK(to_line({nccl, links, nccl}) ==
+        "replicas sum their gradients by NCCL 2.28.9 in a fixed order (stages 0, 2); over links "
+        "(it is on the CPU) (stage 1)");
+}
