@@ -441,19 +441,20 @@ TEST_CASE(
   company all(two, cards(2), nccl_maker({.call = 300ms}, [&](const std::string& line) {
                 if (!told.exchange(true)) hung.set_value(line);
               }));
+  const struct releasing {
+    ~releasing() { library().release(); }
+  } before_stages_end;
   auto pipeline = all.compose(two);
   script("ncclSend", "stall");
   const int launched = library().calls_of("ncclGroupEnd");
   const auto outcome = failed_step(all, pipeline, [&](company& stages) {
     while (library().calls_of("ncclGroupEnd") < launched + 2) std::this_thread::yield();
-    script("ncclCommAbort", "hang");
+    script("ncclCommAbort", "hang", 1);  // after that of the stage that is killed
     stages.kill(1);
   });
   REQUIRE_FALSE(outcome);
   auto line = hung.get_future();
-  const auto status = line.wait_for(20s);
-  library().release();
-  REQUIRE(status == std::future_status::ready);
+  REQUIRE(line.wait_for(20s) == std::future_status::ready);
   CHECK_THAT(line.get(), ContainsSubstring("NCCL (the replicas of stage-") &&
                              ContainsSubstring("ncclCommAbort has not returned for 0."));
 }
