@@ -19,6 +19,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -395,6 +396,30 @@ TEST_CASE("A sum that never ends on a device fails the step at its deadline") {
   CHECK_THAT(outcome.error().text,
              ContainsSubstring("NCCL (the replicas of stage-") &&
                  ContainsSubstring("is not done after 0.5 s: another rank is missing or stuck"));
+}
+
+TEST_CASE("After a sum that failed, stages that are connected again meet in a new communicator") {
+  const prepared ready;
+  const auto expected = train(two, {c10::Device(c10::kCPU)});
+  company all(two, cards(2), nccl_maker({.operation = 300ms}));
+  {
+    auto pipeline = all.compose(two);
+    script("ncclSend", "stall");
+    REQUIRE_FALSE(failed_step(all, pipeline, [](company&) {}));
+  }
+  ::unsetenv("FAKE_NCCL_SCRIPT");
+  // The other stage's step fails at the same deadline, perhaps a little later.
+  std::optional<actors::pipeline> again;
+  for (const auto end = std::chrono::steady_clock::now() + 20s;
+       !again && std::chrono::steady_clock::now() < end;)
+    if (auto made = all.try_compose(two)) again.emplace(std::move(*made));
+  REQUIRE(again);
+  const auto outcome = again->train(two.batches.front(), microbatches, rate);
+  if (!outcome) FAIL(outcome.error().text);
+  CHECK(outcome->loss == expected.losses.front());
+  const auto weights = again->read_weights();
+  REQUIRE(weights);
+  check_same(expected.weights, *weights);
 }
 
 TEST_CASE("What NCCL notices of a peer's death fails the step as a lost peer") {
