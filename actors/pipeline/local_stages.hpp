@@ -41,10 +41,9 @@ struct stage_blueprint {
   optimizers::options optimizer_options = {};  ///< They override the defaults.
   int threads = 1;                             ///< Intra-op threads of its arithmetic.
   update_rules rules = {};
-  /// Gets the progress of its threads; may be null.
-  std::shared_ptr<progress_board> progress = {};
-  /// The collective library by which it may sum with its replicas instead of over links; null:
-  /// NCCL, if its device is a GPU.
+  std::shared_ptr<progress_board> progress =
+      {};  ///< Gets the progress of its threads; may be null.
+  /// What it may sum with its replicas by, instead of links; null: NCCL, if its device is a GPU.
   std::shared_ptr<const engine::collective_maker> collectives = {};
 };
 

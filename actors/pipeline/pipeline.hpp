@@ -100,8 +100,8 @@ struct pipeline_options {
   /// and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The bits are the
   /// same.
   bool shares_state = false;
-  /// How the replicas of a stage on devices may sum their gradients: with a collective library of
-  /// their devices if it can be used (see engine::choose_sum), otherwise over links.
+  /// How replicas of a stage may sum their gradients: with a collective library of their devices
+  /// if possible (see engine::choose_sum), otherwise over links.
   engine::sum_wish sums = {};
   /// For each stage, the keeper_actors that hold its versions, so that a run can continue after the
   /// loss of a stage: ideally one beside the stage and one elsewhere. No stage then ends a step
@@ -249,7 +249,7 @@ class pipeline {
   /// that this pipeline has not decided on, or decided on long ago.
   [[nodiscard]] result<std::optional<engine::loss_scaler>> scaler_after(std::uint64_t step);
 
-  /// How the replicas sum their gradients and why, in one line; empty: there is one replica.
+  /// How the replicas sum their gradients, and why, in one line; empty with one replica.
   [[nodiscard]] const std::string& sum_line() const noexcept { return sum_line_; }
 
   /// The actors that take the batches of its steps, by replica (see feed.hpp).

@@ -19,6 +19,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -397,6 +398,30 @@ TEST_CASE("A sum that never ends on a device fails the step at its deadline") {
                  ContainsSubstring("is not done after 0.5 s: another rank is missing or stuck"));
 }
 
+TEST_CASE("After a sum that failed, stages that are connected again meet in a new communicator") {
+  const prepared ready;
+  const auto expected = train(two, {c10::Device(c10::kCPU)});
+  company all(two, cards(2), nccl_maker({.operation = 300ms}));
+  {
+    auto pipeline = all.compose(two);
+    script("ncclSend", "stall");
+    REQUIRE_FALSE(failed_step(all, pipeline, [](company&) {}));
+  }
+  ::unsetenv("FAKE_NCCL_SCRIPT");
+  // The other stage's step fails at the same deadline, perhaps a little later.
+  std::optional<actors::pipeline> again;
+  for (const auto end = std::chrono::steady_clock::now() + 20s;
+       !again && std::chrono::steady_clock::now() < end;)
+    if (auto made = all.try_compose(two)) again.emplace(std::move(*made));
+  REQUIRE(again);
+  const auto outcome = again->train(two.batches.front(), microbatches, rate);
+  if (!outcome) FAIL(outcome.error().text);
+  CHECK(outcome->loss == expected.losses.front());
+  const auto weights = again->read_weights();
+  REQUIRE(weights);
+  check_same(expected.weights, *weights);
+}
+
 TEST_CASE("What NCCL notices of a peer's death fails the step as a lost peer") {
   const prepared ready;
   company all(two, cards(2), nccl_maker({.operation = 2s}));
@@ -441,19 +466,20 @@ TEST_CASE(
   company all(two, cards(2), nccl_maker({.call = 300ms}, [&](const std::string& line) {
                 if (!told.exchange(true)) hung.set_value(line);
               }));
+  const struct releasing {
+    ~releasing() { library().release(); }
+  } before_stages_end;
   auto pipeline = all.compose(two);
   script("ncclSend", "stall");
   const int launched = library().calls_of("ncclGroupEnd");
   const auto outcome = failed_step(all, pipeline, [&](company& stages) {
     while (library().calls_of("ncclGroupEnd") < launched + 2) std::this_thread::yield();
-    script("ncclCommAbort", "hang");
+    script("ncclCommAbort", "hang", 1);  // after that of the stage that is killed
     stages.kill(1);
   });
   REQUIRE_FALSE(outcome);
   auto line = hung.get_future();
-  const auto status = line.wait_for(20s);
-  library().release();
-  REQUIRE(status == std::future_status::ready);
+  REQUIRE(line.wait_for(20s) == std::future_status::ready);
   CHECK_THAT(line.get(), ContainsSubstring("NCCL (the replicas of stage-") &&
                              ContainsSubstring("ncclCommAbort has not returned for 0."));
 }

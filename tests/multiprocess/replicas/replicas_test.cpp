@@ -338,7 +338,7 @@ TEST_CASE("The start of a run says how replicas sum their gradients, and why so"
        "1", "--stages", "2", "--replicas", "2", "--no-eval"});
   INFO(outcome.err);
   CHECK(outcome.code == 0);
-  CHECK_THAT(outcome.out,
+  CHECK_THAT(outcome.err,
              ContainsSubstring("replicas sum their gradients over links (NCCL is for cards, and "
                                "the stage computes on the CPU)\n"));
 }

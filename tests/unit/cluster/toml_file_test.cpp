@@ -118,7 +118,7 @@ TEST_CASE("a wrong file gives one line with file, line, column, key and what is 
   const auto [toml, text] = GENERATE(values<row>({
       {"[pipeline]\nstagse = 2\n",
        "run.toml:2:1: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, "
-       "replicas, zero, cut, "
+       "replicas, zero, reduce, cut, "
        "partition, memory_mib, recompute, schedule, schedule_file, chunks, micro_batches, credits, "
        "threads_per_stage, idle_cores, device, stages_in"},
       {"[link]\nqqqq = 2\n",
