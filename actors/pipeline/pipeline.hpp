@@ -14,6 +14,7 @@
 #include "actors/futures/future.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/piece.hpp"
@@ -108,6 +109,16 @@ struct pipeline_options {
 struct version_place {
   caf::strong_actor_ptr keeper;
   std::uint64_t step = 0;
+};
+
+/// A checkpoint's files while stages write them.
+struct slices_under_way {
+  struct slice {
+    write_slice what;
+    future<slice_written> written;
+  };
+  std::vector<slice> slices = {};                          // of the stages that have some
+  future<std::optional<engine::loss_scaler>> scaler = {};  // as the step has left it
 };
 
 /// Which ties of a model lie between stages, given the layers of each. Those inside of a stage are
@@ -207,9 +218,9 @@ class pipeline {
   [[nodiscard]] result<void> load_weights(std::uint32_t virtual_stage, const piece_source& next);
   [[nodiscard]] result<void> load_state(std::size_t stage, const piece_source& next);
 
-  /// Has a stage take over what belongs to it out of a file; false where it does not see the file.
-  /// Errors: bad_data, peer_lost.
-  [[nodiscard]] result<bool> load_file(std::size_t stage, const actors::load_file& which);
+  /// Has a stage take over what belongs to it out of files; false where it does not see one of
+  /// them. Errors: bad_data, peer_lost.
+  [[nodiscard]] result<bool> load_files(std::size_t stage, const actors::load_files& which);
 
   [[nodiscard]] const engine::model_layout& layout() const noexcept { return layout_; }
 
@@ -243,6 +254,11 @@ class pipeline {
   /// for a step that this pipeline has not decided on, or long ago.
   [[nodiscard]] result<std::optional<engine::loss_scaler>> scaler_after(std::uint64_t step);
 
+  /// Has each stage write its files of a checkpoint into a folder that this process has made: what
+  /// it is after the last training step that was begun, `step`, whether or not that is over. Steps
+  /// may be begun at once. What is not done when the pipeline ends fails with errc::cancelled.
+  [[nodiscard]] slices_under_way write_slices(std::uint64_t step, const std::string& folder);
+
   /// Whom to give the batches of its steps to, by replica (see feed.hpp).
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
 
@@ -260,7 +276,7 @@ class pipeline {
            engine::schedule_choice schedule, const engine::model_layout& layout);
   [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage, std::uint32_t replica) const;
   [[nodiscard]] result<void> choose_feeders(caf::actor_system& system,
-                                           const pipeline_options& options);
+                                            const pipeline_options& options);
   [[nodiscard]] result<void> connect(const pipeline_options& options);
   [[nodiscard]] connect_stage surroundings_of(std::uint32_t stage, std::uint32_t replica,
                                               const pipeline_options& options) const;
@@ -300,8 +316,8 @@ class pipeline {
   bool shares_state_ = false;
   std::vector<feeder_actor> feeders_;  // by replica
   bool owns_feeders_ = false;
-  step_coordinator_actor coordinator_;  // null: nothing couples the stages
-  double loss_scale_ = 1;               // with a scaler: of the first training step
+  step_coordinator_actor coordinator_;         // null: nothing couples the stages
+  double loss_scale_ = 1;                      // with a scaler: of the first training step
   std::optional<engine::loss_scaler> scaler_;  // as it was before the first training step
   engine::model_layout layout_;
   engine::plan_book plans_;

@@ -44,10 +44,11 @@ struct training_events {
   /// No step follows, after so many: the weights are what the run has made of them, and may be
   /// read. Called once, before the last evaluation. May be left out. Errors end the run.
   std::function<result<void>(std::uint64_t steps)> on_trained = {};
-  /// Asked after each step, and its evaluation where there is one: whether the weights are to be
-  /// kept as they are then; and if so, told when no step is under way. Errors end the run.
+  /// Asked once a step has begun, and its evaluation is over where there is one: whether the stages
+  /// are to be kept as the step leaves them; and if so, told before the next one begins. Errors end
+  /// the run.
   std::function<bool(std::uint64_t step)> is_checkpoint_due = {};
-  std::function<result<void>(std::uint64_t steps)> on_checkpoint = {};
+  std::function<result<void>(std::uint64_t step)> on_checkpoint = {};
 };
 
 /// Who reads a run's batches and feeds the pipeline with them, and how many samples there are.
