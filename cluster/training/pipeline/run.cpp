@@ -290,8 +290,7 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
         if (auto some = parts.report->check_applied(); !some && !parts.control.stop.wanted())
           return some;
         auto done = parts.control.saver.save(steps, parts.report->any_applied(), saved, print);
-        if (done) parts.checkpoints.write_last(steps, kept, print);
-        return done;
+        return done ? parts.checkpoints.write_last(steps, kept, print) : done;
       },
       [&](std::uint64_t step) {
         parts.checkpoints.report(print);

@@ -200,33 +200,37 @@ void checkpoint_keeper::warn(std::uint64_t step, const error& why, const printer
         (why.code == errc::io_failed ? "; training goes on" : ""));
 }
 
-void checkpoint_keeper::wait(const printer& print) {
-  if (!under_way_) return;
+result<void> checkpoint_keeper::wait(const printer& print) {
+  if (!under_way_) return {};
   auto ended = std::exchange(under_way_, std::nullopt);
-  const auto done = ended->done.get();
-  if (!done) return warn(ended->step, done.error(), print);
+  auto done = ended->done.get();
+  if (!done) {
+    warn(ended->step, done.error(), print);
+    return done;
+  }
   last_step_ = ended->step;
   if (ended->is_asked)
     print("the checkpoint of step " + std::to_string(ended->step) + " is in " +
           folder_.path_of(ended->step).string());
+  return {};
 }
 
 void checkpoint_keeper::report(const printer& print) {
   if (under_way_ && under_way_->done.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
-    wait(print);
+    static_cast<void>(wait(print));
 }
 
 std::uint64_t checkpoint_keeper::last_step(std::chrono::seconds patience, const printer& print) {
   if (under_way_ && under_way_->done.wait_for(patience) == std::future_status::timeout)
     for (const auto& each : under_way_->slices.slices) each.written.cancel();
-  wait(print);
+  static_cast<void>(wait(print));
   return last_step_;
 }
 
 void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoint_parts& parts,
                               const printer& print) {
   const auto begun = clock::now();
-  wait(print);
+  static_cast<void>(wait(print));
   if (step == last_step_) return;
   last_time_ = begun;
   auto files = folder_.begin(step);
@@ -247,24 +251,28 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
   } catch (const std::system_error&) {  // no thread is left: then the steps wait
     under_way_.emplace(
         under_way{step, is_asked, slices, std::async(std::launch::deferred, finish)});
-    wait(print);
+    static_cast<void>(wait(print));
   }
 }
 
-void checkpoint_keeper::write_last(std::uint64_t steps, const checkpoint_parts& parts,
-                                   const printer& print) {
-  if (config_->checkpoint.dir.empty()) return;
-  wait(print);
-  if (steps == last_step_) return;
-  if (steps % config_->train.accumulate != 0)
-    return print("no checkpoint of step " + std::to_string(steps) +
-                 ", in the middle of an update (--accumulate); the last one is of step " +
-                 std::to_string(last_step_));
+result<void> checkpoint_keeper::write_last(std::uint64_t steps, const checkpoint_parts& parts,
+                                           const printer& print) {
+  if (config_->checkpoint.dir.empty()) return {};
+  static_cast<void>(wait(print));
+  if (steps == last_step_) return {};
+  if (steps % config_->train.accumulate != 0) {
+    print("no checkpoint of step " + std::to_string(steps) +
+          ", in the middle of an update (--accumulate); the last one is of step " +
+          std::to_string(last_step_));
+    return {};
+  }
   write(steps, false, parts, print);
-  wait(print);
-  if (last_step_ != steps) return;
-  print("the checkpoint of step " + std::to_string(steps) + " is in " +
-        folder_.path_of(steps).string() + "; --resume latest goes on from there");
+  const auto done = wait(print);
+  if (!done && done.error().code != errc::io_failed) return done;
+  if (last_step_ == steps)
+    print("the checkpoint of step " + std::to_string(steps) + " is in " +
+          folder_.path_of(steps).string() + "; --resume latest goes on from there");
+  return {};
 }
 
 }  // namespace troupe::cluster

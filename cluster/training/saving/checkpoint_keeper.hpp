@@ -82,8 +82,10 @@ class checkpoint_keeper {
     return folder_.of_step(step);
   }
 
-  /// Writes one at the end of a run, or where it was interrupted, and waits for it.
-  void write_last(std::uint64_t steps, const checkpoint_parts& parts, const printer& print);
+  /// Writes one at the end of a run, or where it was interrupted, and waits for it. That it cannot
+  /// be written is printed, and no error. Errors: those of the stages, as peer_lost.
+  [[nodiscard]] result<void> write_last(std::uint64_t steps, const checkpoint_parts& parts,
+                                        const printer& print);
 
  private:
   checkpoint_keeper(const trainer_config& config,
@@ -97,7 +99,8 @@ class checkpoint_keeper {
     actors::slices_under_way slices = {};
     std::future<result<void>> done;  // the error of writing; a future of std::async waits for it
   };
-  void wait(const printer& print);
+  /// Errors: why there is none.
+  result<void> wait(const printer& print);
   void warn(std::uint64_t step, const error& why, const printer& print) const;
 
   const trainer_config* config_;
