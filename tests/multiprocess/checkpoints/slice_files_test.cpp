@@ -55,7 +55,7 @@ TEST_CASE("Each stage writes its own files, and other stages go on from them to 
                               "weights.stage-0.safetensors", "weights.stage-1.safetensors"});
   // Three stages of two chunks each, of one replica.
   const auto resumed = run_program(
-      training(with(with(kept, of_two), {"--stages", "3", "--schedule", "interleaved", "--resume",
+      training(with(with(kept, of_two), {"--stages", "3", "--schedule", "interleaved-1f1b", "--resume",
                                          "latest", "--save", folder / "resumed"})));
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
