@@ -3,6 +3,9 @@
 
 #include <ATen/ops/equal.h>
 #include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -11,6 +14,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/written_checkpoint.hpp"
@@ -36,6 +40,25 @@ std::set<std::string> files_of(const fs::path& checkpoint) {
   return names;
 }
 
+/// A stage that is started by hand, and ends with its run.
+class joined_stage {
+ public:
+  joined_stage(const std::string& address, const std::string& name, const std::string& secret) {
+    words line{TROUPE_PROGRAM, "--join",        address,       "--node-name",   name,  "--link",
+               "tcp",          "--node-listen", "127.0.0.1:0", "--secret-file", secret};
+    std::vector<char*> arguments;
+    for (auto& each : line) arguments.push_back(each.data());
+    arguments.push_back(nullptr);
+    REQUIRE(::posix_spawn(&pid_, TROUPE_PROGRAM, nullptr, nullptr, arguments.data(), environ) == 0);
+  }
+  joined_stage(const joined_stage&) = delete;
+  joined_stage& operator=(const joined_stage&) = delete;
+  ~joined_stage() { ::waitpid(pid_, nullptr, 0); }
+
+ private:
+  pid_t pid_ = 0;
+};
+
 constexpr auto begun_8 = "the stages write the checkpoint of step 8";
 
 }  // namespace
@@ -55,17 +78,16 @@ TEST_CASE("Each stage writes its own files, and other stages go on from them to 
                               "weights.stage-0.safetensors", "weights.stage-1.safetensors"});
   // Three stages of two chunks each, of one replica.
   const auto resumed = run_program(
-      training(with(with(kept, of_two), {"--stages", "3", "--schedule", "interleaved-1f1b", "--resume",
-                                         "latest", "--save", folder / "resumed"})));
+      training(with(with(kept, of_two), {"--stages", "3", "--schedule", "interleaved-1f1b",
+                                         "--resume", "latest", "--save", folder / "resumed"})));
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
   check_same_weights(folder / "whole", folder / "resumed");
   CHECK(files_of(checkpoints / "step-000012").size() == 6);
-  // One stage.
-  const auto again =
-      run_program(training(with(of_two, {"--checkpoint-dir", checkpoints.string(), "--resume", "8",
-                                         "--stages", "1", "--save", folder / "again"})));
+  const auto again = run_program(
+      training(with(of_two, {"--checkpoint-dir", checkpoints.string(), "--resume", "8", "--stages",
+                             "4", "--schedule", "gpipe", "--save", folder / "again"})));
   INFO(again.err);
   REQUIRE(again.code == 0);
   check_same_weights(folder / "whole", folder / "again");
@@ -183,4 +205,51 @@ TEST_CASE("A file of one stage that finds no room is a warning by stage and file
   CHECK_THAT(outcome.err, ContainsSubstring("/state.stage-1.safetensors: the write failed: File "
                                             "too large; training goes on"));
   CHECK(names_in(checkpoints).empty());
+}
+
+TEST_CASE("What stages write that do not see the trainer's disk comes to be there all the same") {
+  const scratch_folder folder;
+  const fs::path disk = folder / "disk", secret = folder / "secret", config = folder / "run.toml";
+  fs::create_directory(disk);
+  write_text(secret, "correct horse battery staple\n");
+  fs::permissions(secret, fs::perms(0600));
+  write_text(config,
+             "[cluster]\nlaunch = \"none\"\n[link]\ntransport = \"tcp\"\nlisten = "
+             "\"127.0.0.1:0\"\nsecret_file = \"" +
+                 secret.string() + "\"\n");
+  if (run_other("/usr/bin/unshare", {"-m", "--propagation", "private", "/bin/true"}).code != 0)
+    SKIP("no namespace of mounts can be made");
+  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const auto run =
+      two_stages({"--config", config.string(), "--checkpoint-dir", (disk / "checkpoints").string(),
+                  "--checkpoint-every", "4", "--save", folder / "weights"});
+  const auto afterwards = std::string(TROUPE_COMMAND) + " checkpoint verify " +
+                          (disk / "checkpoints").string() + " && cp -r " +
+                          (disk / "checkpoints").string() + " " + (folder / "copied").string();
+  std::vector<std::unique_ptr<joined_stage>> stages;
+  const auto outcome =
+      run_other("/usr/bin/unshare",
+                {"-m", "--propagation", "private", "/bin/sh", "-c",
+                 "mount -t tmpfs none " + disk.string() + " && ( " + shell_line("", run) +
+                     " ) && " + afterwards},
+                [&](pid_t, std::string_view line) {
+                  const std::string_view before = " may join now: troupe join ";
+                  const auto at = line.find(before);
+                  if (at == std::string_view::npos) return;
+                  const auto rest = line.substr(at + before.size());
+                  const auto name = line.substr(0, at);
+                  stages.push_back(std::make_unique<joined_stage>(
+                      std::string(rest.substr(0, rest.find(' '))),
+                      std::string(name.substr(name.rfind(' ') + 1)), secret.string()));
+                });
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(stages.size() == 2);
+  CHECK(fs::is_empty(disk));  // as everybody else sees it
+  check_same_weights(folder / "whole", folder / "weights");
+  const auto resumed = run_program(two_stages({"--checkpoint-dir", (folder / "copied").string(),
+                                               "--resume", "8", "--save", folder / "resumed"}));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  check_same_weights(folder / "whole", folder / "resumed");
 }
