@@ -187,7 +187,10 @@ TEST_CASE("A disk that becomes read-only during a run is a warning") {
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("warning: no checkpoint of step 8"));
   CHECK_THAT(outcome.err, ContainsSubstring("Read-only file system; training goes on"));
-  CHECK(names_in(where) == std::set<std::string>{"step-000004"});
+  auto names = names_in(where);
+  CHECK(names.erase("step-000004") == 1);
+  // One that was begun before cannot be removed there.
+  for (const auto& each : names) CHECK(each.starts_with(".writing-step-000008-"));
   CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", where}).code == 0);
 }
 
