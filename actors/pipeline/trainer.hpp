@@ -44,8 +44,8 @@ struct training_events {
   /// Called once, before the last evaluation, when no further step follows: after so many steps the
   /// weights are final and may be read. May be left out. Errors end the run.
   std::function<result<void>(std::uint64_t steps)> on_trained = {};
-  /// Asked once a step has begun, and its evaluation is over if there is one: whether a checkpoint of
-  /// it is due. If so, on_checkpoint is called before the next step begins. Errors end the run.
+  /// Asked once a step has begun, and its evaluation is over if there is one: whether a checkpoint
+  /// of it is due. If so, on_checkpoint is called before the next step begins. Errors end the run.
   std::function<bool(std::uint64_t step)> is_checkpoint_due = {};
   std::function<result<void>(std::uint64_t step)> on_checkpoint = {};
 };
