@@ -51,7 +51,7 @@ using stage_actor = caf::typed_actor<
     // loaded whole.
     caf::replies_to<struct load_weights>::with<struct acknowledged>,
     caf::replies_to<struct read_weights>::with<struct weights_piece>,
-    caf::replies_to<struct load_file>::with<struct file_loaded>,
+    caf::replies_to<struct load_files>::with<struct files_loaded>,
     caf::replies_to<struct read_outputs>::with<struct outputs_piece>,
     caf::replies_to<struct read_dry_run>::with<struct dry_run_part>,
     // The same of its optimizer's state, of all chunks, which the optimizer answers.
@@ -62,6 +62,10 @@ using stage_actor = caf::typed_actor<
     // for a version that does not fit, bad_config within a step.
     caf::replies_to<struct take_version>::with<struct acknowledged>,
     caf::replies_to<struct adopt_version>::with<struct acknowledged>,
+    // From the trainer, before it begins another step. Answered once the stage's files of a
+    // checkpoint are on the disk; steps go on meanwhile. Errors: io_failed naming the file,
+    // cancelled where another such order came before the step was over.
+    caf::replies_to<struct write_slice>::with<struct slice_written>,
     // From the own work thread.
     caf::reacts_to<struct buffers_copied>>;
 
@@ -75,6 +79,14 @@ using keeper_actor = caf::typed_actor<
     caf::replies_to<struct list_versions>::with<struct versions_kept>,
     caf::replies_to<struct fetch_version>::with<struct version_piece>>;
 
+/// Writes a stage's files of checkpoints, one checkpoint after another. Lives beside its stage.
+using slice_writer_actor = caf::typed_actor<
+    // From its stage. Errors: io_failed naming the file.
+    caf::replies_to<struct store_slice>::with<struct slice_written>,
+    // From the trainer, where this process does not see the folder, in the order of pieces: what
+    // was read to its end is forgotten. Errors: stale for another slice than the last.
+    caf::replies_to<struct read_slice>::with<struct slice_piece>>;
+
 /// Decides for all stages alike what becomes of a training step, and what the next loss is
 /// multiplied by. One a run, beside the pipeline.
 using step_coordinator_actor = caf::typed_actor<
@@ -82,7 +94,8 @@ using step_coordinator_actor = caf::typed_actor<
     // Errors: bad_frame for no stage, and a vote that contradicts the stage's first; stale for a
     // step before its last.
     caf::replies_to<struct step_vote>::with<struct step_decision>,
-    // From the pipeline. Errors: stale for a step that was not decided, or long ago.
+    // From the pipeline. Errors: stale for a step that was not decided, or long ago, unless it asks
+    // for the answer when it is.
     caf::replies_to<struct read_loss_scale>::with<struct loss_scale_now>>;
 
 /// The owner of a stage's parameters: the only one who writes them. Lives beside its stage.

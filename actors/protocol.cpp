@@ -12,6 +12,7 @@
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/recovery.hpp"
+#include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/messages/transfer.hpp"
@@ -22,12 +23,13 @@ namespace {
 
 using protocol =
     join_lists<common_messages, flow_messages, stage_messages, data_messages, optimizer_messages,
-               step_end_messages, pipeline_messages, transfer_messages, recovery_messages, server_worker_messages,
-               server_coordinator_messages, server_share_messages, server_host_messages>;
+               step_end_messages, pipeline_messages, transfer_messages, recovery_messages,
+               slice_messages, server_worker_messages, server_coordinator_messages,
+               server_share_messages, server_host_messages>;
 
-using actors =
-    interface_list<stage_actor, step_coordinator_actor, optimizer_actor, feeder_actor, data_actor,
-                   host_actor, keeper_actor, shard_actor, coordinator_actor, worker_actor, server_host_actor>;
+using actors = interface_list<stage_actor, step_coordinator_actor, optimizer_actor, feeder_actor,
+                              data_actor, host_actor, keeper_actor, slice_writer_actor, shard_actor,
+                              coordinator_actor, worker_actor, server_host_actor>;
 
 static_assert(are_distinct(protocol{}), "two messages have one name, or one is listed twice");
 static_assert(are_listed(actors{}, protocol{}),

@@ -15,6 +15,7 @@ struct deadlines {
   std::chrono::minutes read{30};  ///< A batch of the data.
   std::chrono::minutes step{
       60};  ///< A stage's part of a step, the decision on it, or a share of it.
+  std::chrono::minutes write{60};    ///< A stage's files of a checkpoint, once its step is over.
   std::chrono::minutes update{10};   ///< An optimizer's update; a shard's.
   std::chrono::minutes transfer{5};  ///< What no step waits for; a piece of weights or of state.
   /// A coordinator's count of its workers: by then it knows which are lost, even starved ones.

@@ -29,7 +29,8 @@ struct step_decision : engine::step_decision {
 struct read_loss_scale {
   static constexpr auto declared = stays_here;
 
-  std::uint64_t after = 0;  // the decision on so many training steps; 0: the last one
+  std::uint64_t after = 0;    // the decision on so many training steps; 0: the last one
+  bool when_decided = false;  // which may come later
 };
 
 struct loss_scale_now {

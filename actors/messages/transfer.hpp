@@ -27,25 +27,35 @@ struct load_weights {
   }
 };
 
-/// A safetensors file out of which the stage is to take over what belongs to it, if its process
-/// sees the same file under this name: the weights and buffers of all its chunks, or its
-/// optimizer's state.
-struct load_file {
-  static constexpr auto declared = travels("load_file");
-
-  std::string file = {};
+/// A file as another process may see it.
+struct known_file {
+  std::string name;
   engine::file_identity identity = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.name, self.identity);
+  }
+};
+
+/// Safetensors files out of which the stage is to take over what belongs to it, if its process
+/// sees the same files under these names: the weights and buffers of all its chunks, or its
+/// optimizer's state.
+struct load_files {
+  static constexpr auto declared = travels("load_files");
+
+  std::vector<known_file> files = {};
   bool state = false;
   std::vector<std::string> except = {};  // weights that stay as they are, and have no state
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.file, self.identity, self.state, self.except);
+    f(self.files, self.state, self.except);
   }
 };
 
-struct file_loaded {
-  static constexpr auto declared = travels("file_loaded");
+struct files_loaded {
+  static constexpr auto declared = travels("files_loaded");
 
   bool seen = false;  // false: nothing was loaded
 
@@ -170,7 +180,7 @@ struct outputs_piece {
 };
 
 using transfer_messages =
-    message_list<load_file, file_loaded, read_outputs, outputs_piece, load_weights, read_weights,
+    message_list<load_files, files_loaded, read_outputs, outputs_piece, load_weights, read_weights,
                  weights_piece, load_state, read_state, kept_state, read_dry_run, dry_run_part>;
 
 }  // namespace troupe::actors

@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -140,20 +139,6 @@ caf::result<acknowledged> on_replace(optimizer_pointer self, const replace_param
   if (auto done = guarded([&] { return replace(self->state, by); }); !done)
     return refusal(self->state, done.error());
   return acknowledged{};
-}
-
-/// Names, types and shapes of a list's tensors, from one of them on.
-tensor_piece forms_of(const std::vector<engine::named_tensor>& list, const list_place& from,
-                      const piece_limits& most) {
-  tensor_piece piece{.begin = from};
-  for (auto i = from.tensor; i < list.size() && piece.parts.size() < most.tensors; ++i) {
-    const auto& [name, tensor] = list[i];
-    piece.parts.push_back({name, at::empty({0}, tensor.options().device(at::kCPU)),
-                           storage_range{tensor.sizes().vec(), tensor.strides().vec(),
-                                         static_cast<std::uint64_t>(tensor.numel())}});
-  }
-  piece.last = from.tensor + piece.parts.size() >= list.size();
-  return piece;
 }
 
 caf::result<kept_state> on_read(optimizer_pointer self, const read_state& what) {

@@ -14,6 +14,7 @@
 #include "actors/futures/future.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/piece.hpp"
@@ -110,6 +111,16 @@ struct pipeline_options {
 struct version_place {
   caf::strong_actor_ptr keeper;
   std::uint64_t step = 0;
+};
+
+/// A checkpoint's files while stages write them.
+struct slices_under_way {
+  struct slice {
+    write_slice what;
+    future<slice_written> written;
+  };
+  std::vector<slice> slices = {};                          // of the stages that have some
+  future<std::optional<engine::loss_scaler>> scaler = {};  // as the step has left it
 };
 
 /// The ties of a model between different stages, given the layers of each stage. Ties inside a
@@ -210,9 +221,9 @@ class pipeline {
   [[nodiscard]] result<void> load_weights(std::uint32_t virtual_stage, const piece_source& next);
   [[nodiscard]] result<void> load_state(std::size_t stage, const piece_source& next);
 
-  /// Has a stage load its own tensors from a file; false if it does not see the file. Errors:
+  /// Has a stage load its own tensors from files; false if it does not see one of them. Errors:
   /// bad_data, peer_lost.
-  [[nodiscard]] result<bool> load_file(std::size_t stage, const actors::load_file& which);
+  [[nodiscard]] result<bool> load_files(std::size_t stage, const actors::load_files& which);
 
   [[nodiscard]] const engine::model_layout& layout() const noexcept { return layout_; }
 
@@ -245,6 +256,11 @@ class pipeline {
   /// The loss scaler after training step `step`; nothing if there is none. Errors: stale for a step
   /// that this pipeline has not decided on, or decided on long ago.
   [[nodiscard]] result<std::optional<engine::loss_scaler>> scaler_after(std::uint64_t step);
+
+  /// Has each stage write its files of a checkpoint into a folder that this process has made: what
+  /// it is after the last training step that was begun, `step`, whether or not that is over. Steps
+  /// may be begun at once. What is not done when the pipeline ends fails with errc::cancelled.
+  [[nodiscard]] slices_under_way write_slices(std::uint64_t step, const std::string& folder);
 
   /// The actors that take the batches of its steps, by replica (see feed.hpp).
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }

@@ -8,6 +8,7 @@
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
+#include "actors/messages/slices.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/pipeline/pipeline_ask.hpp"
@@ -176,6 +177,32 @@ result<std::optional<engine::loss_scaler>> pipeline::scaler_after(std::uint64_t 
   return scaler;
 }
 
+slices_under_way pipeline::write_slices(std::uint64_t step, const std::string& folder) {
+  slices_under_way made;
+  for (std::uint32_t stage = 0; stage < layout_.stages; ++stage)
+    for (const auto owner : owners_of_state(stage)) {
+      const auto replica = owner / layout_.stages;
+      auto ending = ".stage-" + std::to_string(stage);
+      if (replica > 0) ending += ".replica-" + std::to_string(replica);
+      ending += ".safetensors";
+      const write_slice what{step, folder, replica > 0 ? "" : "weights" + ending, "state" + ending};
+      made.slices.push_back(
+          {what, ask_->request<slice_written>(stages_[owner], what, usual_deadlines.write)});
+    }
+  if (!scaler_ || step == steps_before_) {
+    made.scaler = settled_future<std::optional<engine::loss_scaler>>(scaler_);
+    return made;
+  }
+  made.scaler = ask_->request<loss_scale_now>(coordinator_, read_loss_scale{step, true},
+                                              usual_deadlines.write)
+                    .then([scaler = *scaler_](const loss_scale_now& then) mutable {
+                      scaler.scale = then.scale;
+                      scaler.applied = then.applied;
+                      return std::optional(scaler);
+                    });
+  return made;
+}
+
 result<engine::named_tensor> pipeline::read_scaler() {
   const auto scaler = ask<loss_scale_now>(coordinator_, read_loss_scale{});
   if (!scaler) return tl::unexpected(scaler.error());
@@ -198,10 +225,10 @@ result<void> pipeline::load_state(std::size_t stage, const piece_source& next) {
   return give(stage, actors::load_state{}, next);
 }
 
-result<bool> pipeline::load_file(std::size_t stage, const actors::load_file& which) {
+result<bool> pipeline::load_files(std::size_t stage, const actors::load_files& which) {
   bool seen = true;
   for (auto at = stage; at < stages_.size(); at += layout_.stages) {
-    const auto how = ask<file_loaded>(stages_.at(at), which);
+    const auto how = ask<files_loaded>(stages_.at(at), which);
     if (!how) return tl::unexpected(how.error());
     seen = seen && how->seen;
   }

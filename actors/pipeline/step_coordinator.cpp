@@ -17,9 +17,20 @@ namespace {
 struct step_coordinator_state {
   engine::step_coordinator_core core;
   std::map<engine::step_key, std::vector<caf::typed_response_promise<step_decision>>> waiting;
+  // For the loss scale after a step, by its number.
+  std::multimap<std::uint64_t, caf::typed_response_promise<loss_scale_now>> expecting;
 };
 
 using step_coordinator_pointer = step_coordinator_actor::stateful_pointer<step_coordinator_state>;
+
+/// A step of this number is decided.
+void tell_scale(step_coordinator_state& state, std::uint64_t number) {
+  const auto scaler = state.core.scaler_after(number);
+  const auto [first, last] = state.expecting.equal_range(number);
+  for (auto each = first; scaler && each != last; ++each)
+    each->second.deliver(loss_scale_now{scaler->scale, scaler->applied});
+  if (scaler) state.expecting.erase(first, last);
+}
 
 caf::result<step_decision> on_vote(step_coordinator_pointer self, const step_vote& vote) {
   auto& state = self->state;
@@ -30,16 +41,23 @@ caf::result<step_decision> on_vote(step_coordinator_pointer self, const step_vot
   if (!*decision) return promise;
   auto all = state.waiting.extract(vote.step);
   for (auto& each : all.mapped()) each.deliver(step_decision(**decision));
+  tell_scale(state, vote.number);
   return promise;
 }
 
-caf::result<loss_scale_now> on_read_scale(step_coordinator_pointer self, const read_loss_scale& what) {
+caf::result<loss_scale_now> on_read_scale(step_coordinator_pointer self,
+                                          const read_loss_scale& what) {
   const auto& core = self->state.core;
   const auto scaler = what.after > 0 ? core.scaler_after(what.after) : core.scaler();
   if (scaler) return loss_scale_now{scaler->scale, scaler->applied};
   if (what.after == 0) return loss_scale_now{};
-  return to_caf({errc::stale, "step " + std::to_string(what.after) +
-                                  " left no loss scale that is still known"});
+  if (what.when_decided) {
+    auto promise = self->make_response_promise<loss_scale_now>();
+    self->state.expecting.emplace(what.after, promise);
+    return promise;
+  }
+  return to_caf({errc::stale,
+                 "step " + std::to_string(what.after) + " left no loss scale that is still known"});
 }
 
 step_coordinator_actor::behavior_type step_coordinator_behavior(

@@ -65,8 +65,7 @@ class run_state {
         if (auto done = evaluate(); !done || abandoned_) return done;
       }
       if (step < run_.steps && events_.is_checkpoint_due && events_.is_checkpoint_due(step)) {
-        if (auto done = drain(); !done) return done;
-        if (auto done = events_.on_checkpoint(finished_); !done) return done;
+        if (auto done = events_.on_checkpoint(step); !done) return done;
       }
     }
     return drain();

@@ -44,10 +44,10 @@ struct training_events {
   /// Called once, before the last evaluation, when no further step follows: after so many steps the
   /// weights are final and may be read. May be left out. Errors end the run.
   std::function<result<void>(std::uint64_t steps)> on_trained = {};
-  /// Asked after each step, and its evaluation if there is one: whether a checkpoint is due. If so,
-  /// on_checkpoint is called when no step is in progress. Errors end the run.
+  /// Asked once a step has begun, and its evaluation is over if there is one: whether a checkpoint
+  /// of it is due. If so, on_checkpoint is called before the next step begins. Errors end the run.
   std::function<bool(std::uint64_t step)> is_checkpoint_due = {};
-  std::function<result<void>(std::uint64_t steps)> on_checkpoint = {};
+  std::function<result<void>(std::uint64_t step)> on_checkpoint = {};
 };
 
 /// The reader of a run's batches, which feeds the pipeline, and how many samples there are.

@@ -15,7 +15,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"
-#include "actors/stage/load_file.hpp"
+#include "actors/stage/load_files.hpp"
 #include "actors/stage/losses.hpp"
 #include "actors/stage/replica_end.hpp"
 #include "actors/stage/run_order.hpp"
@@ -532,8 +532,8 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const read_weights& what) {
         return answering(self->state.name, [&] { return on_read(self, what); });
       },
-      [self](const load_file& from) {
-        return answering(self->state.name, [&] { return on_load_file(self, from); });
+      [self](const load_files& from) {
+        return answering(self->state.name, [&] { return on_load_files(self, from); });
       },
       [self](const read_outputs& what) { return on_read_outputs(self, what); },
       [self](const load_state& from) { return self->delegate(self->state.end.optimizer, from); },
@@ -542,6 +542,9 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const take_version& what) { return on_take_version(self, what); },
       [self](const adopt_version& what) {
         return answering(self->state.name, [&] { return on_adopt_version(self, what); });
+      },
+      [self](const write_slice& what) {
+        return answering(self->state.name, [&] { return on_write_slice(self, what); });
       },
       [self](const buffers_copied& from) { on_buffers_copied(self, from); },
   };

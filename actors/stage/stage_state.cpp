@@ -54,6 +54,8 @@ void give_up(stage_pointer self, const error& why) {
   self->state.end.replicas.give_up();
   for (const auto& each : std::exchange(self->state.versions.waiting, {}))
     each(tl::unexpected(why));
+  if (auto slice = std::exchange(self->state.versions.slice, std::nullopt))
+    slice->answer.deliver(to_caf(why));
   if (steps.empty()) log::error(why.text);
   for (auto& [key, step] : steps) step.answer.deliver(to_caf(why));
 }

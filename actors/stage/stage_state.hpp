@@ -18,6 +18,7 @@
 #include "actors/interfaces.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/stage/replica_sum.hpp"
 #include "actors/stage/tied_gradients.hpp"
@@ -90,6 +91,18 @@ struct step_end_state {
   std::optional<dry_run_outcome> dry_run;  // the last one
 };
 
+/// What the stage was after an update.
+struct stage_version {
+  std::uint64_t step = 0;
+  std::vector<engine::named_tensor> tensors;
+};
+
+/// A slice that is to be written once the version of its step is there.
+struct wanted_slice {
+  write_slice what;
+  caf::typed_response_promise<slice_written> answer;
+};
+
 /// What the stage was after its last update, on its way to those who keep it.
 struct version_state {
   std::vector<keeper_actor> keepers;  // empty: nobody does
@@ -101,6 +114,9 @@ struct version_state {
   std::optional<std::vector<engine::named_tensor>> state = {}, buffers = {};
   // Until all have it, or one cannot.
   std::vector<std::function<void(const result<void>&)>> waiting = {};
+  bool copying = false;                            // the version of `step`
+  std::shared_ptr<const stage_version> last = {};  // that keepers have, or get
+  std::optional<wanted_slice> slice = {};
 };
 
 struct stage_state {
@@ -116,6 +132,7 @@ struct stage_state {
   std::map<engine::step_key, announced_step> steps;
   step_end_state end;
   version_state versions;
+  slice_writer_actor writer;                       // of checkpoints; null until the first
   std::vector<engine::named_tensor> predicted;     // by the last slice, of the last evaluation
   std::map<std::uint32_t, weight_loader> loading;  // by chunk: its weights are partly there
   std::shared_ptr<engine::activity> doing;         // the work thread's

@@ -7,7 +7,9 @@
 
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
+#include "actors/messages/slices.hpp"
 #include "actors/messages/transfer.hpp"
+#include "actors/saving/slice_writer.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/model/model.hpp"
 #include "engine/verify/reference.hpp"
@@ -18,12 +20,6 @@ namespace troupe::actors {
 namespace {
 
 using engine::named_tensor;
-
-/// A version that is on its way to its keepers.
-struct outgoing {
-  std::uint64_t step = 0;
-  std::vector<named_tensor> tensors;
-};
 
 void stored(stage_pointer self) {
   auto& versions = self->state.versions;
@@ -41,7 +37,7 @@ void cannot_store(stage_pointer self, const error& why) {
   fail_all(self, why);
 }
 
-void send_piece(stage_pointer self, const std::shared_ptr<const outgoing>& what,
+void send_piece(stage_pointer self, const std::shared_ptr<const stage_version>& what,
                 const keeper_actor& to, const list_place& from) {
   auto piece = cut_piece(what->tensors, from, {}, piece_tensors::shared);
   if (!piece) return cannot_store(self, piece.error());
@@ -53,15 +49,49 @@ void send_piece(stage_pointer self, const std::shared_ptr<const outgoing>& what,
             [self](const caf::error& why) { cannot_store(self, from_caf(why)); });
 }
 
+/// Whether somebody waits to have the version of a step written.
+bool is_slice_due(const stage_state& state, std::uint64_t step) {
+  const auto& slice = state.versions.slice;
+  return slice && slice->what.step == step;
+}
+
+void write_version(stage_pointer self, const stage_version& version) {
+  auto slice = std::exchange(self->state.versions.slice, std::nullopt);
+  self->request(self->state.writer, usual_deadlines.write,
+                store_slice{slice->what, version.tensors})
+      .then([answer = slice->answer](const slice_written& how) mutable { answer.deliver(how); },
+            [answer = slice->answer](const caf::error& why) mutable { answer.deliver(why); });
+}
+
 /// Once both halves are there: the optimizer's, and the buffers of the work thread.
 void send_version(stage_pointer self) {
   auto& versions = self->state.versions;
   if (!versions.state || !versions.buffers) return;
-  const auto what = std::make_shared<outgoing>(outgoing{versions.step, std::move(*versions.state)});
+  const auto what =
+      std::make_shared<stage_version>(stage_version{versions.step, std::move(*versions.state)});
   std::ranges::move(*versions.buffers, std::back_inserter(what->tensors));
   versions.state.reset();
   versions.buffers.reset();
+  versions.copying = false;
+  if (!versions.keepers.empty()) versions.last = what;  // which the keeper beside the stage shares
   for (const auto& keeper : versions.keepers) send_piece(self, what, keeper, {});
+  if (is_slice_due(self->state, what->step)) write_version(self, *what);
+}
+
+void cannot_copy(stage_pointer self, const error& why) {
+  auto& versions = self->state.versions;
+  versions.copying = false;
+  if (is_slice_due(self->state, versions.step))
+    std::exchange(versions.slice, std::nullopt)->answer.deliver(to_caf(why));
+  if (!versions.keepers.empty()) cannot_store(self, why);
+}
+
+/// Whether the step whose version is wanted has not ended here.
+bool is_under_way(const stage_state& state, std::uint64_t step) {
+  return std::ranges::any_of(state.steps, [step](const auto& each) {
+    const auto& order = each.second.order;
+    return order.kind == engine::step_kind::training && !order.dry_run && order.number == step;
+  });
 }
 
 /// A version's weights and buffers, and the optimizer's share, which the optimizer keeps and
@@ -127,8 +157,9 @@ void fetch_piece(stage_pointer self, const std::shared_ptr<adoption>& of) {
 void store_version_of(stage_pointer self, std::uint64_t step) {
   auto& state = self->state;
   auto& versions = state.versions;
-  if (versions.keepers.empty()) return;
+  if (versions.keepers.empty() && !is_slice_due(state, step)) return;
   versions.step = step;
+  versions.copying = true;
   versions.missing = versions.keepers.size();
   post_work(state, {.kind = engine::work_kind::step_end, .step = step},
             [modules = modules_of(state), step, to = caf::actor_cast<stage_actor>(self)] {
@@ -144,7 +175,7 @@ void store_version_of(stage_pointer self, std::uint64_t step) {
             self->state.versions.state = from.tensors;
             send_version(self);
           },
-          [self](const caf::error& why) { cannot_store(self, from_caf(why)); });
+          [self](const caf::error& why) { cannot_copy(self, from_caf(why)); });
 }
 
 void when_stored(stage_pointer self, std::function<void(const result<void>&)> what) {
@@ -152,6 +183,28 @@ void when_stored(stage_pointer self, std::function<void(const result<void>&)> wh
   if (versions.problem) return what(tl::unexpected(*versions.problem));
   if (versions.missing == 0) return what({});
   versions.waiting.push_back(std::move(what));
+}
+
+caf::result<slice_written> on_write_slice(stage_pointer self, const write_slice& what) {
+  auto& state = self->state;
+  auto& versions = state.versions;
+  if (!state.writer) {
+    state.writer = spawn_slice_writer(self->system(), state.name);
+    caf::actor_cast<caf::strong_actor_ptr>(self)->get()->attach_functor(
+        [writer = state.writer] { caf::anon_send_exit(writer, caf::exit_reason::user_shutdown); });
+  }
+  if (auto before = std::exchange(versions.slice, std::nullopt))
+    before->answer.deliver(to_caf(
+        {errc::cancelled, state.name + ": another checkpoint is to be written before the step of "
+                                       "this one is over"}));
+  auto promise = self->make_response_promise<slice_written>();
+  versions.slice = wanted_slice{what, promise};
+  if (is_under_way(state, what.step)) return promise;
+  if (versions.last && versions.last->step == what.step)
+    write_version(self, *versions.last);
+  else if (!versions.copying || versions.step != what.step)
+    store_version_of(self, what.step);
+  return promise;
 }
 
 void on_buffers_copied(stage_pointer self, const buffers_copied& from) {

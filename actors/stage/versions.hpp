@@ -4,6 +4,7 @@
 
 #include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
+#include "actors/messages/slices.hpp"
 #include "actors/stage/stage_state.hpp"
 
 /// What a stage was after its updates, kept elsewhere: a part of the stage's shell
@@ -11,11 +12,15 @@
 namespace troupe::actors {
 
 /// An update of so many steps is over: copies the stage before the next step changes it, and stores
-/// the copies. Nothing happens where nobody keeps them.
+/// the copies, or has them written. Nothing happens where nobody wants them.
 void store_version_of(stage_pointer self, std::uint64_t step);
 
 /// Runs `what` once the last version is with all keepers, perhaps now, or with why it cannot be.
 void when_stored(stage_pointer self, std::function<void(const result<void>&)> what);
+
+/// Has the version of a step written once it is there, which may be now.
+[[nodiscard]] caf::result<slice_written> on_write_slice(stage_pointer self,
+                                                        const write_slice& what);
 
 void on_buffers_copied(stage_pointer self, const buffers_copied& from);
 [[nodiscard]] caf::result<acknowledged> on_take_version(stage_pointer self,

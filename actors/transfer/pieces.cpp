@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
@@ -124,6 +125,19 @@ result<tensor_piece> cut_piece(const std::vector<engine::named_tensor>& list,
     piece.parts.push_back(std::move(*part));
   }
   piece.last = true;
+  return piece;
+}
+
+tensor_piece forms_of(const std::vector<engine::named_tensor>& list, const list_place& from,
+                      const piece_limits& most) {
+  tensor_piece piece{.begin = from};
+  for (auto i = from.tensor; i < list.size() && piece.parts.size() < most.tensors; ++i) {
+    const auto& [name, tensor] = list[i];
+    piece.parts.push_back({name, at::empty({0}, tensor.options().device(at::kCPU)),
+                           storage_range{tensor.sizes().vec(), tensor.strides().vec(),
+                                         static_cast<std::uint64_t>(tensor.numel())}});
+  }
+  piece.last = from.tensor + piece.parts.size() >= list.size();
   return piece;
 }
 

@@ -24,6 +24,10 @@ enum class piece_tensors { shared, copied };
                                              const list_place& from, const piece_limits& most,
                                              piece_tensors how);
 
+/// The same without values: each part is an empty run of its tensor, with shape and type.
+[[nodiscard]] tensor_piece forms_of(const std::vector<engine::named_tensor>& list,
+                                    const list_place& from, const piece_limits& most);
+
 /// Where the piece after this one begins.
 [[nodiscard]] list_place end_of(const tensor_piece& piece);
 

@@ -26,6 +26,7 @@ using cluster::check_depth;
 using cluster::checkpoint_fault;
 using cluster::checkpoint_folder;
 using cluster::checkpoint_manifest;
+using contents = checkpoint_manifest::contents;
 using engine::tensor_reader;
 using nlohmann::ordered_json;
 
@@ -76,7 +77,7 @@ std::uint64_t bytes_in(const fs::path& folder) {
 
 std::uint64_t bytes_of(const checkpoint_manifest& manifest) {
   std::uint64_t bytes = 0;
-  for (const auto& [name, file] : manifest.files) bytes += file.bytes;
+  for (const auto& [name, file] : manifest.files) bytes += file.sums.bytes;
   return bytes;
 }
 
@@ -197,21 +198,27 @@ ordered_json to_json(const opened_file& file) {
                       {"dtype", type_text(each)},
                       {"shape", each.shape},
                       {"bytes", each.end - each.begin}};
-    const auto sum = file.known.tensors.find(each.name);
-    if (sum != file.known.tensors.end()) made["blake2b"] = sum->second;
+    const auto& sums = file.known.sums.tensors;
+    const auto sum = sums.find(each.name);
+    if (sum != sums.end()) made["blake2b"] = sum->second;
     tensors.push_back(std::move(made));
   }
-  return {{"name", file.name},
-          {"bytes", file.known.bytes},
-          {"blake2b", file.known.checksum},
-          {"tensors", std::move(tensors)}};
+  ordered_json made{{"name", file.name},
+                    {"holds", file.known.holds == contents::weights ? "weights" : "state"},
+                    {"bytes", file.known.sums.bytes}};
+  if (file.known.whole.empty())
+    made["header_blake2b"] = file.known.sums.header;
+  else
+    made["blake2b"] = file.known.whole;
+  made["tensors"] = std::move(tensors);
+  return made;
 }
 
 std::string to_text(const opened_file& file) {
   const auto& tensors = file.reader->tensors();
   std::size_t widest = 0;
   for (const auto& each : tensors) widest = std::max(widest, each.name.size());
-  std::string text = "\n" + file.name + ": " + bytes_text(file.known.bytes) + ", " +
+  std::string text = "\n" + file.name + ": " + bytes_text(file.known.sums.bytes) + ", " +
                      std::to_string(tensors.size()) + " tensors\n";
   for (const auto& each : tensors)
     text += format("  %-*s  %-4s  %9s  %s\n", static_cast<int>(widest), each.name.c_str(),
@@ -242,6 +249,9 @@ result<checkpoint_answer> inspect(const checkpoint_request& request, std::int64_
   text += format("%-22s %s, %s ago\n", "written", time_text(written).c_str(),
                  age_text(now - written).c_str());
   text += format("%-22s %s\n", "size", bytes_text(bytes_of(*manifest)).c_str());
+  if (const auto& scaler = manifest->scaler)
+    text += format("%-22s %.17g, for %u steps\n", "loss scale", scaler->scale,
+                   static_cast<unsigned>(scaler->applied));
   for (const auto& [name, value] : manifest->settings)
     text += format("%-22s %s\n", name.c_str(), value.c_str());
   for (const auto& each : *files) text += to_text(each);
@@ -327,6 +337,19 @@ bool is_own_file(const fs::path& folder, const checkpoint_manifest& manifest,
          });
 }
 
+/// The model's weights in its order, out of the files that hold them.
+result<engine::tensor_stream> weights_in(const fs::path& folder,
+                                         const checkpoint_manifest& manifest) {
+  engine::tensor_files files;
+  for (const auto& name : manifest.names_of(contents::weights)) {
+    auto opened = tensor_reader::open(folder / name);
+    if (!opened) return tl::unexpected(opened.error());
+    files.push_back(std::move(*opened));
+  }
+  if (manifest.is_of_two_files()) return engine::stream_of(files.front());
+  return engine::stream_of(files, manifest.weights);
+}
+
 result<checkpoint_answer> export_weights(const checkpoint_request& request) {
   const auto folder = newest_at(request.where);
   if (!folder) return tl::unexpected(folder.error());
@@ -337,18 +360,19 @@ result<checkpoint_answer> export_weights(const checkpoint_request& request) {
                                     " is a file of the checkpoint itself; "
                                     "name another one");
   // The optimizer's state is not asked for, so what may be wrong with it does no harm.
-  const std::string name(cluster::checkpoint_weights_name);
-  std::erase_if(manifest->files, [&](const auto& each) { return each.first != name; });
+  std::erase_if(manifest->files,
+                [](const auto& each) { return each.second.holds != contents::weights; });
   const auto faults = cluster::find_faults(*folder, *manifest, check_depth::checksums);
   if (!faults.empty()) return fail(errc::bad_data, faults.front().text());
-  const auto reader = tensor_reader::open(*folder / name);
-  if (!reader) return tl::unexpected(reader.error());
-  if (auto saved = engine::save_safetensors(request.file, engine::stream_of(*reader)); !saved)
+  const auto weights = weights_in(*folder, *manifest);
+  if (!weights) return tl::unexpected(weights.error());
+  if (auto saved = engine::save_safetensors(request.file, *weights); !saved)
     return tl::unexpected(saved.error());
+  std::error_code unknown;
   return checkpoint_answer{request.file.string() + ": the weights after step " +
                                std::to_string(manifest->step) + ", " +
-                               std::to_string((*reader)->tensors().size()) + " tensors, " +
-                               bytes_text(manifest->files.at(name).bytes) + "\n",
+                               std::to_string(weights->forms.size()) + " tensors, " +
+                               bytes_text(fs::file_size(request.file, unknown)) + "\n",
                            ""};
 }
 

@@ -6,8 +6,9 @@
 #include <system_error>
 #include <utility>
 
-#include "cluster/checkpoints/tensor_checksums.hpp"
-#include "cluster/launch/file_digest.hpp"
+#include "cluster/checkpoints/unfinite_value.hpp"
+#include "engine/checksums/file_digest.hpp"
+#include "engine/slices/summed_file.hpp"
 #include "engine/state/tensor_reader.hpp"
 
 namespace troupe::cluster {
@@ -46,25 +47,41 @@ checkpoint_fault wrong_length(const fs::path& file, std::uint64_t found, std::ui
   return {file, std::move(tensor), std::move(what)};
 }
 
-/// Which tensors of a file are not those of the manifest; the file's own checksum differs.
-faults altered_tensors(const fs::path& file, const checkpoint_manifest::file& wanted) {
-  if (wanted.tensors.empty()) return {{file, "", std::string(altered) + "its checksum differs"}};
+checkpoint_fault other_header(const fs::path& file) {
+  return {file, "", std::string(altered) + "its header differs, which names the tensors"};
+}
+
+/// Which tensors of a file are not those of the manifest, or that the header before them is not.
+faults altered_tensors(const fs::path& file, const engine::file_sums& wanted) {
   const auto opened = tensor_reader::open(file);
   if (!opened) return {{file, "", altered + ("its header " + without_name(file, opened.error()))}};
+  if (!wanted.header.empty()) {
+    const auto header = engine::header_sum_of(**opened);
+    if (!header) return {{file, "", without_name(file, header.error())}};
+    if (*header != wanted.header) return {other_header(file)};
+  }
   faults found;
   for (const auto& entry : (*opened)->tensors()) {
     const auto known = wanted.tensors.find(entry.name);
-    if (known == wanted.tensors.end()) continue;  // the header is at fault
-    const auto sum = checksum_of(**opened, entry);
+    if (known == wanted.tensors.end()) return {other_header(file)};
+    const auto sum = engine::tensor_sum_of(**opened, entry);
     if (!sum)
       found.push_back({file, entry.name, altered + without_name(file, sum.error())});
     else if (*sum != known->second)
       found.push_back({file, entry.name, altered + (quoted(entry.name) + " has another checksum")});
   }
-  if (found.empty())
-    found.push_back(
-        {file, "", std::string(altered) + "its header differs, which names the tensors"});
   return found;
+}
+
+/// The same of a manifest that has a checksum of the whole file.
+faults altered_parts(const fs::path& file, const checkpoint_manifest::file& wanted) {
+  const auto sum = engine::digest_of_file(file, checksum_bytes);
+  if (!sum) return {{file, "", "cannot be read: " + sum.error().text}};
+  if (sum->digits == wanted.whole) return {};
+  if (wanted.sums.tensors.empty())
+    return {{file, "", std::string(altered) + "its checksum differs"}};
+  auto found = altered_tensors(file, wanted.sums);
+  return found.empty() ? faults{other_header(file)} : found;
 }
 
 faults unfinite_tensors(const fs::path& file) {
@@ -86,11 +103,11 @@ faults faults_of(const fs::path& file, const checkpoint_manifest::file& wanted, 
   std::error_code why;
   const auto bytes = fs::file_size(file, why);
   if (why) return {{file, "", "cannot be read: " + why.message()}};
-  if (bytes != wanted.bytes) return {wrong_length(file, bytes, wanted.bytes)};
+  if (bytes != wanted.sums.bytes) return {wrong_length(file, bytes, wanted.sums.bytes)};
   if (depth == check_depth::lengths) return {};
-  const auto sum = digest_of_file(file, checksum_bytes);
-  if (!sum) return {{file, "", "cannot be read: " + sum.error().text}};
-  if (sum->digits != wanted.checksum) return altered_tensors(file, wanted);
+  auto found =
+      wanted.whole.empty() ? altered_tensors(file, wanted.sums) : altered_parts(file, wanted);
+  if (!found.empty()) return found;
   return depth == check_depth::values ? unfinite_tensors(file) : faults();
 }
 
@@ -102,21 +119,6 @@ std::vector<checkpoint_fault> find_faults(const fs::path& folder,
   for (const auto& [name, wanted] : manifest.files)
     std::ranges::move(faults_of(folder / name, wanted, depth), std::back_inserter(all));
   return all;
-}
-
-result<checkpoint_manifest::file> summed_up(const fs::path& file) {
-  auto digest = digest_of_file(file, checksum_bytes);
-  if (!digest)
-    return fail(errc::bad_data, file.string() + " cannot be read: " + digest.error().text);
-  const auto opened = tensor_reader::open(file);
-  if (!opened) return tl::unexpected(opened.error());
-  checkpoint_manifest::file made{digest->bytes, std::move(digest->digits)};
-  for (const auto& entry : (*opened)->tensors()) {
-    auto sum = checksum_of(**opened, entry);
-    if (!sum) return tl::unexpected(sum.error());
-    made.tensors.emplace(entry.name, std::move(*sum));
-  }
-  return made;
 }
 
 }  // namespace troupe::cluster

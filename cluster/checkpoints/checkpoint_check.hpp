@@ -34,7 +34,4 @@ enum class check_depth : std::uint8_t {
                                                         const checkpoint_manifest& manifest,
                                                         check_depth depth);
 
-/// Bytes and checksums of a checkpoint's file and of its tensors. Errors: bad_data naming it.
-[[nodiscard]] result<checkpoint_manifest::file> summed_up(const std::filesystem::path& file);
-
 }  // namespace troupe::cluster

@@ -11,16 +11,13 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <functional>
+#include <random>
 #include <span>
 #include <string_view>
 #include <utility>
 
 #include "cluster/checkpoints/checkpoint_check.hpp"
-#include "cluster/checkpoints/weights_digest.hpp"
-#include "cluster/config/trainer_config.hpp"
 #include "engine/state/atomic_file.hpp"
-#include "engine/state/safetensors.hpp"
 #include "messages/descriptor.hpp"
 
 namespace troupe::cluster {
@@ -30,7 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view prefix = "step-";
 constexpr std::string_view half_written = ".writing-";
-constexpr auto weights_name = checkpoint_weights_name;
 constexpr std::size_t trial_bytes = 64 << 10;
 
 tl::unexpected<error> failed(const fs::path& where, const std::string& what) {
@@ -48,6 +44,12 @@ std::optional<std::uint64_t> step_in(std::string_view name) {
   const char* const end = name.data() + name.size();
   const auto [stop, status] = std::from_chars(name.data() + prefix.size(), end, step);
   return stop == end && status == std::errc() ? std::optional(step) : std::nullopt;
+}
+
+/// The same of one that is half written, behind whose step something follows.
+std::optional<std::uint64_t> half_written_step_in(std::string_view name) {
+  name.remove_prefix(half_written.size());
+  return step_in(name.substr(0, name.find('-', prefix.size())));
 }
 
 /// So that names in a folder outlive a loss of power.
@@ -87,6 +89,14 @@ result<std::vector<std::string>> names_in(const fs::path& folder) {
   return names;
 }
 
+/// What was begun and never finished.
+void remove_half_written(const fs::path& folder) {
+  const auto names = names_in(folder);
+  std::error_code why;
+  for (const auto& name : names.value_or(std::vector<std::string>()))
+    if (name.starts_with(half_written)) fs::remove_all(folder / name, why);
+}
+
 /// Whether a file of some size can be written there.
 result<void> try_to_write(const fs::path& folder) {
   const auto trial = folder / (std::string(half_written) + "trial");
@@ -101,47 +111,25 @@ result<void> try_to_write(const fs::path& folder) {
   });
 }
 
-/// Writes all files of a checkpoint but its manifest, and syncs none.
-result<void> write_files(const fs::path& folder, const checkpoint_folder::parts& what) {
-  using engine::durability;
-  weights_digest digest;
-  const auto weights = folder / weights_name;
-  if (auto done =
-          engine::save_safetensors(weights, digested(what.weights, digest), durability::later);
-      !done)
-    return done;
-  auto state = what.state();
-  if (!state) return tl::unexpected(state.error());
-  return engine::save_safetensors(state_file_of(weights), with_digest(std::move(*state), digest),
-                                  durability::later);
+/// A name that nobody has used, and nobody can guess.
+std::string unused_name(std::uint64_t step) {
+  std::random_device random;
+  std::array<char, 64> name{};
+  std::snprintf(name.data(), name.size(), "%s%s%06llu-%08x%08x", half_written.data(), prefix.data(),
+                static_cast<unsigned long long>(step), random(), random());
+  return name.data();
 }
 
-result<void> sync_file(const fs::path& file) {
-  const descriptor open(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (open.get() < 0 || ::fsync(open.get()) != 0) return failed(file, "cannot be synced");
-  return {};
-}
-
-/// Syncs the files that are there and writes their manifest.
-result<void> complete(const checkpoint_folder::collected& what) {
-  checkpoint_manifest manifest{.step = what.step, .settings = what.settings, .files = {}};
-  const auto weights = what.folder / weights_name;
-  for (const auto& file : {weights, state_file_of(weights)}) {
-    auto sum = summed_up(file);
-    if (!sum) return fail(errc::io_failed, sum.error().text);
-    manifest.files[file.filename().string()] = std::move(*sum);
-    if (auto synced = sync_file(file); !synced) return synced;
-  }
-  if (auto done = write_manifest(what.folder / checkpoint_folder::manifest_name, manifest); !done)
+/// Writes the manifest of files that are there.
+result<void> complete(const fs::path& folder, const checkpoint_manifest& manifest) {
+  if (const auto faults = find_faults(folder, manifest, check_depth::lengths); !faults.empty())
+    return fail(errc::io_failed, faults.front().text());
+  if (auto done = write_manifest(folder / checkpoint_folder::manifest_name, manifest); !done)
     return done;
-  return sync_folder(what.folder);
+  return sync_folder(folder);
 }
 
 }  // namespace
-
-fs::path whole_checkpoint::weights() const {
-  return folder / weights_name;
-}
 
 fs::path checkpoint_folder::path_of(std::uint64_t step) const {
   std::array<char, 32> name{};
@@ -159,10 +147,9 @@ result<descriptor> checkpoint_folder::prepare() const {
     return fail(errc::io_failed, folder_.string() +
                                      " is where another run writes its checkpoints just now: end "
                                      "that one, or name another folder");
-  const auto names = names_in(folder_);
-  if (!names) return fail(errc::io_failed, names.error().text);
-  for (const auto& name : *names)
-    if (name.starts_with(half_written)) fs::remove_all(folder_ / name, why);
+  if (const auto names = names_in(folder_); !names)
+    return fail(errc::io_failed, names.error().text);
+  remove_half_written(folder_);
   if (auto fine = try_to_write(folder_); !fine) return tl::unexpected(fine.error());
   return taken;
 }
@@ -174,32 +161,29 @@ std::optional<std::uint64_t> checkpoint_folder::free_bytes() const {
   return room.available;
 }
 
-result<checkpoint_folder::collected> checkpoint_folder::collect(
-    std::uint64_t step, const std::map<std::string, std::string>& settings,
-    const parts& what) const {
-  const auto name = path_of(step);
-  const auto half = folder_ / (std::string(half_written) + name.filename().string());
-  std::error_code why;
-  fs::remove_all(half, why);
-  if (::mkdir(half.c_str(), 0777) != 0) return failed(name, "cannot be written");
-  if (auto done = write_files(half, what); !done) {
-    fs::remove_all(half, why);
-    return tl::unexpected(done.error());
-  }
-  return collected{half, step, settings};
+result<checkpoint_folder::begun> checkpoint_folder::begin(std::uint64_t step) const {
+  remove_half_written(folder_);
+  begun made{folder_ / unused_name(step), step};
+  if (::mkdir(made.folder.c_str(), 0777) != 0) return failed(path_of(step), "cannot be written");
+  return made;
 }
 
-result<fs::path> checkpoint_folder::finish(const collected& what) const {
+result<fs::path> checkpoint_folder::finish(const begun& what,
+                                           const checkpoint_manifest& manifest) const {
   const auto name = path_of(what.step);
-  auto done = complete(what);
+  auto done = complete(what.folder, manifest);
   if (done) done = take_name(what.folder, name);
   if (!done) {
-    std::error_code why;
-    fs::remove_all(what.folder, why);
+    drop(what);
     return tl::unexpected(done.error());
   }
   if (auto synced = sync_folder(folder_); !synced) return tl::unexpected(synced.error());
   return name;
+}
+
+void checkpoint_folder::drop(const begun& what) {
+  std::error_code why;
+  fs::remove_all(what.folder, why);
 }
 
 result<void> checkpoint_folder::prune(std::uint64_t newest, std::size_t keep) const {
@@ -223,7 +207,7 @@ result<std::vector<checkpoint_folder::entry>> checkpoint_folder::entries() const
   std::vector<entry> all;
   for (const auto& name : *names) {
     const bool is_half = name.starts_with(half_written);
-    if (const auto step = step_in(is_half ? name.substr(half_written.size()) : name))
+    if (const auto step = is_half ? half_written_step_in(name) : step_in(name))
       all.push_back({folder_ / name, *step, is_half});
   }
   std::ranges::sort(all, {}, &entry::step);

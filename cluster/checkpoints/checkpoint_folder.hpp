@@ -2,14 +2,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cluster/checkpoints/checkpoint_manifest.hpp"
-#include "engine/state/tensor_stream.hpp"
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
 
@@ -19,14 +16,14 @@ namespace troupe::cluster {
 struct whole_checkpoint {
   std::filesystem::path folder;
   checkpoint_manifest manifest;
-  [[nodiscard]] std::filesystem::path weights() const;
 };
 
-/// The checkpoints of a run: FOLDER/step-000040/{weights.safetensors, weights.state.safetensors,
-/// manifest.json}. A checkpoint is written under another name and synced, its manifest last, and
-/// then gets its own in one step, so that whoever finds it finds it whole; what a run that was
-/// killed has left half written is removed by the next. One process writes there at a time. Used by
-/// one thread.
+/// The checkpoints of a run: FOLDER/step-000040/ with a file of weights and one of state a stage,
+/// and manifest.json. A checkpoint is written in a folder of another name, its files by whoever has
+/// the tensors and synced, its manifest last; the folder then gets its own name in one step, so
+/// that whoever finds it finds it whole. What was left half written is removed by the next. One run
+/// writes there at a time. May be used by two threads, but that one checkpoint is begun and
+/// finished, or dropped, before the next.
 class checkpoint_folder {
  public:
   static constexpr const char* manifest_name = "manifest.json";
@@ -41,28 +38,23 @@ class checkpoint_folder {
   /// Room that is left on its disk; none: the system does not say.
   [[nodiscard]] std::optional<std::uint64_t> free_bytes() const;
 
-  /// What is to be kept of a run.
-  struct parts {
-    const engine::tensor_stream& weights;
-    /// The optimizers' state; asked for once the weights have been read.
-    std::function<result<engine::tensor_stream>()> state;
-  };
-  /// One whose files are written, but under another name, without a manifest, and perhaps not on
-  /// the disk yet.
-  struct collected {
+  /// One that is being written, under a name that nobody else has used: a process that finds this
+  /// folder sees the same disk.
+  struct begun {
     std::filesystem::path folder;
     std::uint64_t step = 0;
-    std::map<std::string, std::string> settings;
   };
-  /// Reads the parts into files. Errors: io_failed, upon which nothing is left of it; those of
-  /// reading the parts.
-  [[nodiscard]] result<collected> collect(std::uint64_t step,
-                                          const std::map<std::string, std::string>& settings,
-                                          const parts& what) const;
-  /// Makes a checkpoint of it, with checksums and synced, and returns its folder; one of the same
-  /// step is replaced. May be called in another thread. Errors: io_failed, upon which nothing is
-  /// left of it.
-  [[nodiscard]] result<std::filesystem::path> finish(const collected& what) const;
+  /// Makes the folder for the files, and removes others that are half written. Errors: io_failed.
+  [[nodiscard]] result<begun> begin(std::uint64_t step) const;
+  /// Makes a checkpoint of it, whose files are there and synced, and returns its folder; one of the
+  /// same step is replaced. May be called in another thread. Errors: io_failed, upon which nothing
+  /// is left of it; so also where a file is not there, or has another length than the manifest
+  /// says.
+  [[nodiscard]] result<std::filesystem::path> finish(const begun& what,
+                                                     const checkpoint_manifest& manifest) const;
+  /// Removes it, as far as nobody writes there any more; the rest goes with the next `begin`. May
+  /// be called in another thread.
+  static void drop(const begun& what);
 
   /// Removes all but the newest `keep` of the steps up to `newest`. Later ones are of a run that
   /// went further before this one began from an older checkpoint; they stay. Errors: io_failed,

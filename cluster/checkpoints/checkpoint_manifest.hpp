@@ -3,39 +3,59 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "engine/slices/summed_file.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 
 /// What a checkpoint says of itself, in its manifest.json.
 struct checkpoint_manifest {
+  enum class contents : std::uint8_t { weights, state };
   struct file {
-    std::uint64_t bytes = 0;
-    std::string checksum;  ///< BLAKE2b, 256 bits, hexadecimal.
-    /// Of each tensor's elements in row-major order: BLAKE2b, 128 bits. Empty: an older Troupe
-    /// wrote the manifest, and only the checksum of the whole file is known.
-    std::map<std::string, std::string> tensors = {};
+    contents holds = contents::weights;
+    engine::file_sums sums = {};
+    /// BLAKE2b of the whole file, 256 bits, hexadecimal: what manifests of format 1 have in place
+    /// of `sums.header`. Their `sums.tensors` may be empty: then it is all that is known.
+    std::string whole = {};
     bool operator==(const file&) const = default;
   };
+  /// What a dynamic loss scale was (see engine::loss_scaler).
+  struct loss_scale {
+    double scale = 1;
+    std::uint32_t applied = 0;
+    bool operator==(const loss_scale&) const = default;
+  };
+
   std::uint64_t step = 0;  ///< Training steps that are in it.
   /// Settings without which the steps that follow would be others: a name and a value.
   std::map<std::string, std::string> settings;
   std::map<std::string, file> files;
+  /// The model's parameters and buffers, in its order. Empty in format 1, whose one file of weights
+  /// has them in that order.
+  std::vector<std::string> weights = {};
+  std::optional<loss_scale> scaler = {};  ///< Format 1 has it in the file of state.
+
+  /// Whether it is of format 1: one file of weights, and one of state beside it.
+  [[nodiscard]] bool is_of_two_files() const { return weights.empty(); }
+  [[nodiscard]] std::vector<std::string> names_of(contents which) const;
 
   bool operator==(const checkpoint_manifest&) const = default;
 };
 
+/// The file of weights of format 1.
 inline constexpr std::string_view checkpoint_weights_name = "weights.safetensors";
 
 /// The text of a manifest.json.
 [[nodiscard]] std::string to_text(const checkpoint_manifest& manifest);
 
 /// The opposite. Tables and members that it does not know are passed over; only an older Troupe
-/// wrote no checksum of the manifest itself. Errors: bad_data, also for a newer format, as what
-/// follows the file's name in a sentence.
+/// wrote no checksum of the manifest itself. Errors: bad_data, also for a newer format, for weights
+/// that stand in no file or in two, as what follows the file's name in a sentence.
 [[nodiscard]] result<checkpoint_manifest> parse_manifest(std::string_view text);
 
 /// Errors: bad_data naming the file.

@@ -75,13 +75,14 @@ result<void> check_micro_batches(const application& program, const trainer_confi
           (rest >= least ? ", or at most --micro-batches " + std::to_string(rest / least) : ""));
 }
 
-/// Opens what the run begins from, and checks all of it.
-result<void> read_init(prepared_run& run, const model_config& config) {
-  if (config.init.empty()) return {};
-  auto opened = open_state(run, config.init, config.init_skip);
+/// Has the run begin from what was opened, once all of it is checked.
+result<void> take_beginning(prepared_run& run, result<checkpoint> opened,
+                            const std::vector<std::string>& skip) {
   if (!opened) return tl::unexpected(opened.error());
-  run.scaler = opened->scaler;
-  run.init = std::move(opened->from);
+  auto checked = check_state(run, std::move(*opened), skip);
+  if (!checked) return tl::unexpected(checked.error());
+  run.scaler = checked->scaler;
+  run.init = std::move(checked->from);
   return {};
 }
 
@@ -114,15 +115,13 @@ result<void> read_beginning(prepared_run& run, const trainer_config& config) {
       log::info(config.checkpoint.dir.string() + " has no " +
                 (config.checkpoint.resume == "auto" ? "whole " : "") +
                 "checkpoint: the run begins anew");
-    return read_init(run, config.model);
+    if (config.model.init.empty()) return {};
+    return take_beginning(run, read_checkpoint(config.model.init), config.model.init_skip);
   }
   const auto& [folder, manifest] = **resumed;
   if (manifest.step >= run.steps) return take_complete(run, config, folder);
   run.steps_before = manifest.step;
-  auto from = config.model;
-  from.init = (*resumed)->weights();
-  from.init_skip.clear();
-  return read_init(run, from);
+  return take_beginning(run, read_checkpoint(**resumed), {});
 }
 
 /// Those of some layers, in their order.
@@ -204,22 +203,22 @@ result<void> count_steps(prepared_run& run, const trainer_config& config) {
 }  // namespace
 
 // A run with a fixed loss scale, or none, leaves a saved one.
-result<file_state> open_state(const prepared_run& run, const std::filesystem::path& weights,
-                              const std::vector<std::string>& skip) {
-  auto from = read_checkpoint(weights);
-  if (!from) return tl::unexpected(from.error());
-  if (auto skipped = skip_tensors(*from, run.layers, skip); !skipped)
+result<file_state> check_state(const prepared_run& run, checkpoint from,
+                               const std::vector<std::string>& skip) {
+  if (auto skipped = skip_tensors(from, run.layers, skip); !skipped)
     return tl::unexpected(skipped.error());
-  if (auto finite = check_finite(*from); !finite) return tl::unexpected(finite.error());
-  if (auto fits = check_fits(*from, run.layers); !fits) return tl::unexpected(fits.error());
+  if (auto finite = check_finite(from); !finite) return tl::unexpected(finite.error());
+  if (auto fits = check_fits(from, run.layers); !fits) return tl::unexpected(fits.error());
   auto scaler = run.scaler;
-  if (scaler && from->scaler.defined()) {
-    const auto kept = engine::from_tensor(from->scaler, *scaler);
-    if (!kept)
-      return fail(kept.error().code, from->state_file->file().string() + ": " + kept.error().text);
+  if (scaler && from.scaler.defined()) {
+    const auto kept = engine::from_tensor(from.scaler, *scaler);
+    if (!kept) {
+      const auto file = from.state_files.empty() ? from.source : from.state_files.front()->file();
+      return fail(kept.error().code, file.string() + ": " + kept.error().text);
+    }
     scaler = *kept;
   }
-  return file_state{std::move(*from), std::move(scaler)};
+  return file_state{std::move(from), std::move(scaler)};
 }
 
 result<prepared_run> prepare(const application& program, const trainer_config& config,

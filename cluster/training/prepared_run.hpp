@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,11 +43,10 @@ struct file_state {
   std::optional<engine::loss_scaler> scaler;  // where the run's loss scale is dynamic
 };
 
-/// Opens weights and, with them, the optimizers' state and the loss scale, and checks that
-/// everything fits the run. `skip`: see skip_tensors. Errors: bad_data, bad_config.
-[[nodiscard]] result<file_state> open_state(const prepared_run& run,
-                                            const std::filesystem::path& weights,
-                                            const std::vector<std::string>& skip);
+/// Checks that what was opened fits the run, with the optimizers' state and the loss scale. `skip`:
+/// see skip_tensors. Errors: bad_data, bad_config.
+[[nodiscard]] result<file_state> check_state(const prepared_run& run, checkpoint from,
+                                             const std::vector<std::string>& skip);
 
 /// Parameters and buffers of some layers, without memory.
 [[nodiscard]] std::vector<engine::named_tensor> tensors_of(const prepared_run& run,

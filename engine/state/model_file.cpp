@@ -9,18 +9,18 @@
 
 namespace troupe::engine {
 
-result<void> load_weights(const tensor_reader& from, const std::vector<named_tensor>& own,
+result<void> load_weights(const tensor_files& from, const std::vector<named_tensor>& own,
                           const std::set<std::string>& except) try {
   const c10::NoGradGuard unrecorded;
   for (const auto& each : own) {
     if (except.contains(each.name)) continue;
-    const auto* const entry = from.find(each.name);
-    if (entry == nullptr)
-      return fail(errc::bad_data,
-                  from.file().string() + ": weight '" + each.name + "' of the model is missing");
+    const auto [file, entry] = find_in(from, each.name);
+    if (file == nullptr)
+      return fail(errc::bad_data, (from.size() == 1 ? from.front()->file().string() + ": " : "") +
+                                      "weight '" + each.name + "' of the model is missing");
     if (auto fits = check_weight(each, entry->shape, entry->type); !fits)
-      return fail(errc::bad_data, from.file().string() + ": " + fits.error().text);
-    const auto values = from.read(*entry);
+      return fail(errc::bad_data, file->file().string() + ": " + fits.error().text);
+    const auto values = file->read(*entry);
     if (!values) return tl::unexpected(values.error());
     each.tensor.detach().copy_(*values);
   }

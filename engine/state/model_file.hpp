@@ -10,11 +10,11 @@
 
 namespace troupe::engine {
 
-/// Copies a model's tensors from the file that holds them under their names, one at a time, but
+/// Copies a model's tensors from the files that hold them under their names, one at a time, but
 /// those in `except`. `own`: tensors of layers, as collect_weights gives them; they are written. On
-/// an error they are partly the new ones. Errors: bad_data naming the file and a tensor that it
-/// lacks, or has in another shape or kind.
-[[nodiscard]] result<void> load_weights(const tensor_reader& from,
+/// an error they are partly the new ones. Errors: bad_data naming a tensor that all lack, or one
+/// that has another shape or kind and its file.
+[[nodiscard]] result<void> load_weights(const tensor_files& from,
                                         const std::vector<named_tensor>& own,
                                         const std::set<std::string>& except);
 

@@ -105,26 +105,42 @@ result<void> tensor_reader::for_each_run(
   return {};
 }
 
-tensor_stream stream_of(std::shared_ptr<const tensor_reader> file) {
+tensor_place find_in(const tensor_files& files, const std::string& name) {
+  for (const auto& file : files)
+    if (const auto* const entry = file->find(name)) return {file.get(), entry};
+  return {};
+}
+
+result<tensor_stream> stream_of(const tensor_files& files, const std::vector<std::string>& names) {
   tensor_stream made;
-  for (const auto& entry : file->tensors())
-    made.forms.push_back({entry.name, entry.type, entry.shape});
-  made.send = [file = std::move(file)](const tensor_stream::taker& take) -> result<void> {
-    for (const auto& entry : file->tensors()) {
+  for (const auto& name : names) {
+    const auto at = find_in(files, name);
+    if (!at) return fail(errc::bad_data, "tensor \"" + name + "\" is in none of the files");
+    made.forms.push_back({name, at.entry->type, at.entry->shape});
+  }
+  made.send = [files, names](const tensor_stream::taker& take) -> result<void> {
+    for (const auto& name : names) {
+      const auto [file, entry] = find_in(files, name);
       std::uint64_t first = 0;
-      if (entry.begin == entry.end) {  // no run comes
-        const auto none = at::empty({0}, at::TensorOptions().dtype(entry.type));
-        if (auto taken = take(entry.name, 0, none); !taken) return taken;
+      if (entry->begin == entry->end) {  // no run comes
+        const auto none = at::empty({0}, at::TensorOptions().dtype(entry->type));
+        if (auto taken = take(name, 0, none); !taken) return taken;
       }
-      const auto sent = file->for_each_run(entry, [&](const at::Tensor& run) {
+      const auto sent = file->for_each_run(*entry, [&](const at::Tensor& run) {
         const auto at = std::exchange(first, first + static_cast<std::uint64_t>(run.numel()));
-        return take(entry.name, at, run);
+        return take(name, at, run);
       });
       if (!sent) return sent;
     }
     return {};
   };
   return made;
+}
+
+tensor_stream stream_of(std::shared_ptr<const tensor_reader> file) {
+  std::vector<std::string> names;
+  for (const auto& entry : file->tensors()) names.push_back(entry.name);
+  return *stream_of(tensor_files{std::move(file)}, names);
 }
 
 }  // namespace troupe::engine

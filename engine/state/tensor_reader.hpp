@@ -30,6 +30,9 @@ class tensor_reader {
   [[nodiscard]] const std::filesystem::path& file() const noexcept { return file_; }
   [[nodiscard]] const file_identity& identity() const noexcept { return identity_; }
 
+  /// Bytes before the first tensor's.
+  [[nodiscard]] std::uint64_t data_begin() const noexcept { return header_.data_begin; }
+
   /// In the header's order.
   [[nodiscard]] const std::vector<safetensors_entry>& tensors() const noexcept {
     return header_.tensors;
@@ -60,6 +63,23 @@ class tensor_reader {
   file_identity identity_;
   std::unordered_map<std::string, std::size_t> places_;
 };
+
+/// Files that hold the tensors of one list together.
+using tensor_files = std::vector<std::shared_ptr<const tensor_reader>>;
+
+/// A tensor in one of them.
+struct tensor_place {
+  const tensor_reader* file = nullptr;  ///< Null: it is in none.
+  const safetensors_entry* entry = nullptr;
+
+  [[nodiscard]] explicit operator bool() const noexcept { return file != nullptr; }
+};
+[[nodiscard]] tensor_place find_in(const tensor_files& files, const std::string& name);
+
+/// Of several files those tensors that `names` says, in that order, a few MiB in memory at a time.
+/// Errors: bad_data naming one that is in none of them.
+[[nodiscard]] result<tensor_stream> stream_of(const tensor_files& files,
+                                              const std::vector<std::string>& names);
 
 /// All tensors of a file, in its order, a few MiB in memory at a time.
 [[nodiscard]] tensor_stream stream_of(std::shared_ptr<const tensor_reader> file);

@@ -1,13 +1,13 @@
 #include "cluster/launch/agents/program_build.hpp"
 
-#include "cluster/launch/file_digest.hpp"
+#include "engine/checksums/file_digest.hpp"
 
 namespace troupe::cluster {
 namespace {
 
 result<std::string> digest_of_this() {
   constexpr std::size_t digest_bytes = 16;
-  auto digest = digest_of_file("/proc/self/exe", digest_bytes);
+  auto digest = engine::digest_of_file("/proc/self/exe", digest_bytes);
   if (!digest)
     return fail(digest.error().code,
                 "this program's own file cannot be read: " + digest.error().text);

@@ -1,6 +1,8 @@
 #include "cluster/training/pipeline/initial_state.hpp"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -13,22 +15,31 @@
 namespace troupe::cluster {
 namespace {
 
-using engine::tensor_reader;
-using file_pointer = std::shared_ptr<const tensor_reader>;
+using engine::tensor_files;
 
-/// Whether a stage could read its own part.
-result<bool> is_read(actors::pipeline& stages, std::uint32_t stage, const file_pointer& file,
-                     bool state, const checkpoint& from) {
-  return stages.load_file(stage, {.file = std::filesystem::absolute(file->file()).string(),
-                                  .identity = file->identity(),
-                                  .state = state,
-                                  .except = {from.skipped.begin(), from.skipped.end()}});
+/// Those of the files that some tensors are in.
+tensor_files files_with(const tensor_files& files, const std::vector<std::string>& names) {
+  tensor_files some;
+  for (const auto& file : files)
+    if (std::ranges::any_of(names, [&](const auto& name) { return file->find(name) != nullptr; }))
+      some.push_back(file);
+  return some;
 }
 
-/// Where pieces of some tensors of a file come from.
-actors::pipeline::piece_source pieces_of(const file_pointer& file, std::vector<std::string> names,
+/// Whether a stage could read its own part of some files.
+result<bool> is_read(actors::pipeline& stages, std::uint32_t stage, const tensor_files& files,
+                     bool state, const checkpoint& from) {
+  actors::load_files order{
+      .files = {}, .state = state, .except = {from.skipped.begin(), from.skipped.end()}};
+  for (const auto& file : files)
+    order.files.push_back({std::filesystem::absolute(file->file()).string(), file->identity()});
+  return stages.load_files(stage, order);
+}
+
+/// Where pieces of some tensors of files come from.
+actors::pipeline::piece_source pieces_of(const tensor_files& files, std::vector<std::string> names,
                                          const actors::pipeline& stages) {
-  const auto pieces = std::make_shared<file_pieces>(file, std::move(names), stages.pieces());
+  const auto pieces = std::make_shared<file_pieces>(files, std::move(names), stages.pieces());
   return [pieces] { return pieces->next(); };
 }
 
@@ -42,16 +53,19 @@ std::vector<std::uint32_t> virtual_stages_of(const actors::pipeline& stages, std
 
 result<void> load_weights(actors::pipeline& stages, const prepared_run& run, const checkpoint& from,
                           std::uint32_t stage) {
-  const auto read = is_read(stages, stage, from.weights_file, false, from);
+  std::map<std::uint32_t, std::vector<std::string>> names;  // by virtual stage
+  std::vector<std::string> all;
+  for (const auto at : virtual_stages_of(stages, stage))
+    for (const auto& each : tensors_of(run, run.ranges[at]))
+      if (!from.skipped.contains(each.name)) names[at].push_back(all.emplace_back(each.name));
+  if (all.empty()) return {};
+  const auto files = files_with(from.weight_files, all);
+  const auto read = is_read(stages, stage, files, false, from);
   if (!read) return tl::unexpected(read.error());
   if (*read) return {};
-  for (const auto at : virtual_stages_of(stages, stage)) {
-    std::vector<std::string> names;
-    for (const auto& each : tensors_of(run, run.ranges[at]))
-      if (!from.skipped.contains(each.name)) names.push_back(each.name);
-    const auto pieces = pieces_of(from.weights_file, std::move(names), stages);
-    if (auto loaded = stages.load_weights(at, pieces); !loaded) return loaded;
-  }
+  for (auto& [at, some] : names)
+    if (auto loaded = stages.load_weights(at, pieces_of(files, std::move(some), stages)); !loaded)
+      return loaded;
   return {};
 }
 
@@ -62,10 +76,11 @@ result<void> load_state(actors::pipeline& stages, const prepared_run& run, const
     for (auto& name : states_of(from, parameters_of(run, run.ranges[at])))
       names.push_back(std::move(name));
   if (names.empty()) return {};
-  const auto read = is_read(stages, stage, from.state_file, true, from);
+  const auto files = files_with(from.state_files, names);
+  const auto read = is_read(stages, stage, files, true, from);
   if (!read) return tl::unexpected(read.error());
   if (*read) return {};
-  return stages.load_state(stage, pieces_of(from.state_file, std::move(names), stages));
+  return stages.load_state(stage, pieces_of(files, std::move(names), stages));
 }
 
 }  // namespace
@@ -84,7 +99,7 @@ result<engine::model> layers_before(engine::initial_weights& weights, engine::la
   if (!layers) return layers;
   engine::to_memory_format(*layers, config.model.memory_format == memory_format::channels_last);
   if (!run.init) return layers;
-  auto loaded = engine::load_weights(*run.init->weights_file, engine::collect_weights(*layers),
+  auto loaded = engine::load_weights(run.init->weight_files, engine::collect_weights(*layers),
                                      run.init->skipped);
   if (!loaded) return tl::unexpected(loaded.error());
   return layers;

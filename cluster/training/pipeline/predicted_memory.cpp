@@ -116,6 +116,12 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, const trainer_c
   return {};
 }
 
+/// Adds what a stage keeps of itself while it writes its files of a checkpoint.
+void add_checkpoint(const std::vector<stage_bytes>& bytes, predicted_memory& to) {
+  for (std::size_t stage = 0; stage < bytes.size(); ++stage)
+    to.stages.at(stage) += bytes[stage].tensors + bytes[stage].state;
+}
+
 }  // namespace
 
 result<predicted_memory> predict_memory(const application& program, const trainer_config& config,
@@ -149,6 +155,7 @@ result<predicted_memory> predict_memory(const application& program, const traine
   if (!bytes) return tl::unexpected(bytes.error());
   for (std::size_t stage = 0; stage < bytes->size(); ++stage)  // the planner's shares are equal
     all.stages[stage] += bytes->at(stage).state - bytes->at(stage).even_state;
+  if (!config.checkpoint.dir.empty()) add_checkpoint(*bytes, all);
   if (config.train.on_fault == fault_policy::recover)
     if (auto added = add_versions(*bytes, config, all); !added)
       return tl::unexpected(added.error());

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/futures/requester.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
@@ -44,6 +45,10 @@ namespace {
 
 /// Of weights and state that pass through the trainer, in one message.
 constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
+
+/// For a checkpoint under way in a run that has lost a stage: the others write their files if their
+/// step could end.
+constexpr std::chrono::seconds until_checkpoint{10};
 
 result<launch_choice> place_nodes(const application& program, const trainer_config& config) {
   if (config.pipeline.stages_in == placement::threads)
@@ -161,7 +166,7 @@ result<void> check_listening(node_group& group, const trainer_config& config) {
 /// What the user has been told of a run. Steps that are computed again are not told again.
 struct told_progress {
   std::map<std::uint64_t, double> losses;  // of the last steps
-  std::uint64_t steps = 0, evaluated = 0, checkpoint = 0;
+  std::uint64_t steps = 0, evaluated = 0;
 };
 
 actors::training training_of(const trainer_config& config, const prepared_run& run,
@@ -203,7 +208,14 @@ saved_parts parts_of(actors::pipeline& stages, const train_config& config,
   return parts;
 }
 
-/// Of the model's parameters and buffers.
+/// Of the model's parameters and buffers, in its order.
+std::vector<std::string> names_of_weights(const engine::model& layers) {
+  std::vector<std::string> names;
+  for (const auto& each : engine::collect_weights(layers)) names.push_back(each.name);
+  return names;
+}
+
+/// The same, in bytes.
 std::uint64_t bytes_of(const engine::model& layers) {
   std::uint64_t bytes = 0;
   for (const auto& each : engine::collect_weights(layers)) bytes += each.tensor.nbytes();
@@ -227,6 +239,7 @@ struct run_parts {
   std::vector<actors::build_stage> orders;
   engine::schedule_choice schedule;
   std::unique_ptr<reporter> report;
+  actors::requester ask;
   checkpoint_keeper checkpoints;
   std::unique_ptr<stage_recovery> recovery;  // null: a lost stage ends the run
   told_progress told;
@@ -259,7 +272,10 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
   const auto& run = parts.run;
   auto& system = parts.group.system();
   const auto saved = parts_of(stages, parts.config.train, run);
-  const saved_parts kept{saved.weights, [&stages] { return state_of(stages); }};
+  const checkpoint_parts kept{[&stages](std::uint64_t step, const std::string& folder) {
+                                return stages.write_slices(step, folder);
+                              },
+                              names_of_weights(run.layers), parts.ask};
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const actors::training_events events{
       [&](std::uint64_t step, const auto& outcome) { tell_step(parts, step, outcome); },
@@ -278,15 +294,12 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
       },
       [&](std::uint64_t step) {
         parts.checkpoints.report(print);
-        return step > parts.told.checkpoint &&
-               parts.checkpoints.is_due(step, checkpoint_keeper::clock::now(),
+        return parts.checkpoints.is_due(step, checkpoint_keeper::clock::now(),
                                         parts.control.stop.checkpoint);
       },
-      [&](std::uint64_t steps) {
-        auto written = parts.checkpoints.write(steps, parts.control.stop.checkpoint.exchange(false),
-                                               kept, print);
-        if (written) parts.told.checkpoint = steps;
-        return written;
+      [&](std::uint64_t step) -> result<void> {
+        parts.checkpoints.write(step, parts.control.stop.checkpoint.exchange(false), kept, print);
+        return {};
       }};
   const auto terms = training_of(parts.config, run, from, parts.told);
   const auto trained =
@@ -338,7 +351,8 @@ result<start_point> recover(run_parts& parts, const error& why,
                             std::optional<actors::pipeline>& stages, start_point before) {
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const auto begin = std::chrono::steady_clock::now();
-  auto found = parts.recovery->recover(why, parts.checkpoints.last_step(print), parts.told.steps);
+  auto found = parts.recovery->recover(why, parts.checkpoints.last_step(until_checkpoint, print),
+                                       parts.told.steps);
   if (!found) return tl::unexpected(found.error());
   auto from = std::move(before);
   if (found->versions.empty()) {
@@ -383,6 +397,8 @@ result<void> train_to_end(run_parts& parts, start_point from) {
   for (;;) {
     const auto done = attempt();
     if (done || !parts.recovery || done.error().code != errc::peer_lost) {
+      const auto print = [&](const std::string& line) { parts.report->print(line); };
+      if (!done) static_cast<void>(parts.checkpoints.last_step(until_checkpoint, print));
       tell_end(parts);
       if (!done || parts.control.stop.wanted()) return done;
       const auto shown = show(parts.program, parts.config, *stages, *parts.report);
@@ -434,17 +450,20 @@ result<void> drive(node_group& group, const application& program, const trainer_
   auto recovery = result<std::unique_ptr<stage_recovery>>(nullptr);
   if (config.train.on_fault == fault_policy::recover) recovery = stage_recovery::open(group);
   if (!recovery) return tl::unexpected(recovery.error());
-  run_parts parts{group,
-                  program,
-                  config,
-                  run,
-                  control,
-                  std::move(orders),
-                  schedule,
-                  std::move(*report),
-                  std::move(*keeper),
-                  std::move(*recovery),
-                  {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
+  run_parts parts{
+      group,
+      program,
+      config,
+      run,
+      control,
+      std::move(orders),
+      schedule,
+      std::move(*report),
+      actors::requester(group.system(),
+                        [&group](const caf::node_id& id) { return group.node().name_of(id); }),
+      std::move(*keeper),
+      std::move(*recovery),
+      {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
   return train_to_end(parts, beginning_of(run));
 }
 

@@ -21,8 +21,10 @@ start_point beginning_of(const prepared_run& run) {
 start_point go_back(const prepared_run& run, const checkpoint_keeper& checkpoints,
                     std::uint64_t step) {
   if (step > run.steps_before) {
-    auto opened = checkpoints.of_step(step).and_then(
-        [&](const whole_checkpoint& whole) { return open_state(run, whole.weights(), {}); });
+    auto opened =
+        checkpoints.of_step(step)
+            .and_then([](const whole_checkpoint& whole) { return read_checkpoint(whole); })
+            .and_then([&](checkpoint from) { return check_state(run, std::move(from), {}); });
     if (opened) {
       log::warning(std::string(no_version) + ": the run goes back to its checkpoint of step " +
                    std::to_string(step));

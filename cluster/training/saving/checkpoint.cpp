@@ -1,13 +1,11 @@
 #include "cluster/training/saving/checkpoint.hpp"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <iterator>
 #include <set>
 #include <utility>
 
-#include "cluster/checkpoints/tensor_checksums.hpp"
+#include "cluster/checkpoints/unfinite_value.hpp"
 #include "cluster/checkpoints/weights_digest.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "engine/model/model.hpp"
@@ -26,17 +24,13 @@ using engine::tensor_reader;
 /// The digest of a file's weights as they are now.
 result<at::Tensor> digest_of(const checkpoint& from) {
   weights_digest digest;
-  for (const auto& name : from.weights) {
-    const auto& entry = *from.weights_file->find(name);
-    digest.add(name, 0, at::empty({0}, at::TensorOptions().dtype(entry.type)));
-    std::uint64_t first = 0;
-    const auto added = from.weights_file->for_each_run(entry, [&](const at::Tensor& run) {
-      digest.add(name, first, run);
-      first += static_cast<std::uint64_t>(run.numel());
-      return result<void>();
-    });
-    if (!added) return tl::unexpected(added.error());
-  }
+  const auto weights = engine::stream_of(from.weight_files, from.weights);
+  if (!weights) return tl::unexpected(weights.error());
+  const auto added = weights->send([&](const auto& name, std::uint64_t first, const auto& run) {
+    digest.add(name, first, run);
+    return result<void>();
+  });
+  if (!added) return tl::unexpected(added.error());
   return digest.value();
 }
 
@@ -44,7 +38,8 @@ result<at::Tensor> digest_of(const checkpoint& from) {
 result<void> take_states(checkpoint& into, const std::shared_ptr<const tensor_reader>& file) {
   for (const auto& entry : file->tensors()) {
     if (!optimizers::is_state_name(entry.name) || entry.name == weights_digest::name) continue;
-    into.state_file = file;
+    if (into.state_files.empty() || into.state_files.back() != file)
+      into.state_files.push_back(file);
     if (entry.name != engine::scaler_name) {
       into.states.push_back(entry.name);
       continue;
@@ -57,7 +52,7 @@ result<void> take_states(checkpoint& into, const std::shared_ptr<const tensor_re
 }
 
 result<void> read_state_file(checkpoint& into) {
-  const auto file = state_file_of(into.weights_file->file());
+  const auto file = state_file_of(into.source);
   std::error_code absent;
   if (!std::filesystem::exists(file, absent)) return {};
   const auto opened = tensor_reader::open(file);
@@ -72,17 +67,18 @@ result<void> read_state_file(checkpoint& into) {
   if (!found) return tl::unexpected(found.error());
   if (!wanted->equal(*found)) {
     log::warning(file.string() + " is the optimizer's state of other weights than " +
-                 into.weights_file->file().string() + " has now; it is passed over");
+                 into.source.string() + " has now; it is passed over");
     return {};
   }
   return take_states(into, *opened);
 }
 
-result<void> check_finite(const tensor_reader& file, const std::string& name) {
-  const auto unfinite = unfinite_value(file, *file.find(name));
+result<void> check_finite(const engine::tensor_files& files, const std::string& name) {
+  const auto [file, entry] = engine::find_in(files, name);
+  const auto unfinite = unfinite_value(*file, *entry);
   if (!unfinite) return tl::unexpected(unfinite.error());
   if (unfinite->empty()) return {};
-  return fail(errc::bad_data, file.file().string() + ": tensor \"" + name + "\" holds " +
+  return fail(errc::bad_data, file->file().string() + ": tensor \"" + name + "\" holds " +
                                   std::string(*unfinite) +
                                   ", which training would only spread; begin from another file");
 }
@@ -96,7 +92,8 @@ std::set<std::string> misfits(const checkpoint& from, const std::vector<named_te
   for (const auto& [name, tensor] : own) {
     if (from.skipped.contains(name)) continue;
     const bool is_given = given.erase(name) > 0;
-    if (!is_given || tensor.sizes() != at::IntArrayRef(from.weights_file->find(name)->shape))
+    if (!is_given ||
+        tensor.sizes() != at::IntArrayRef(engine::find_in(from.weight_files, name).entry->shape))
       note(name);
   }
   for (const auto& name : given) note(name);
@@ -124,7 +121,7 @@ result<void> fits(const checkpoint& from, const std::vector<named_tensor>& own) 
       return fail(errc::bad_data, "weight '" + each.name +
                                       "' of the model is missing; expected shape " +
                                       c10::str(each.tensor.sizes()));
-    const auto& entry = *from.weights_file->find(each.name);
+    const auto& entry = *engine::find_in(from.weight_files, each.name).entry;
     if (auto checked = engine::check_weight(each, entry.shape, entry.type); !checked)
       return checked;
   }
@@ -136,8 +133,7 @@ result<void> fits(const checkpoint& from, const std::vector<named_tensor>& own) 
 result<checkpoint> read_checkpoint(const std::filesystem::path& file) {
   const auto opened = tensor_reader::open(file);
   if (!opened) return tl::unexpected(opened.error());
-  checkpoint read{
-      .weights_file = *opened, .state_file = {}, .weights = {}, .states = {}, .scaler = {}};
+  checkpoint read{.source = file, .weight_files = {*opened}, .state_files = {}};
   for (const auto& entry : (*opened)->tensors())
     if (!optimizers::is_state_name(entry.name)) read.weights.push_back(entry.name);
   const bool has_states = read.weights.size() < (*opened)->tensors().size();
@@ -147,6 +143,27 @@ result<checkpoint> read_checkpoint(const std::filesystem::path& file) {
                                     "; name the file that --save wrote");
   auto states = has_states ? take_states(read, *opened) : read_state_file(read);
   if (!states) return tl::unexpected(states.error());
+  return read;
+}
+
+result<checkpoint> read_checkpoint(const whole_checkpoint& from) {
+  using contents = checkpoint_manifest::contents;
+  const auto& [folder, manifest] = from;
+  if (manifest.is_of_two_files()) return read_checkpoint(folder / checkpoint_weights_name);
+  checkpoint read{
+      .source = folder, .weight_files = {}, .state_files = {}, .weights = manifest.weights};
+  for (const auto& name : manifest.names_of(contents::weights)) {
+    auto opened = tensor_reader::open(folder / name);
+    if (!opened) return tl::unexpected(opened.error());
+    read.weight_files.push_back(std::move(*opened));
+  }
+  for (const auto& name : manifest.names_of(contents::state)) {
+    const auto opened = tensor_reader::open(folder / name);
+    if (!opened) return tl::unexpected(opened.error());
+    if (auto taken = take_states(read, *opened); !taken) return tl::unexpected(taken.error());
+  }
+  if (const auto& scaler = manifest.scaler)
+    read.scaler = engine::to_tensor({.scale = scaler->scale, .applied = scaler->applied});
   return read;
 }
 
@@ -164,7 +181,7 @@ result<void> skip_tensors(checkpoint& from, const engine::model& layers,
         std::ranges::none_of(from.weights, is_meant))
       return fail(errc::bad_config, "--init-skip: '" + glob +
                                         "' matches no tensor of the model or of " +
-                                        from.weights_file->file().string());
+                                        from.source.string());
   }
   for (const auto& [one, other] : engine::ties(layers))
     if (skips(one) != skips(other))
@@ -180,19 +197,19 @@ result<void> skip_tensors(checkpoint& from, const engine::model& layers,
 
 result<void> check_finite(const checkpoint& from) {
   for (const auto& name : from.weights)
-    if (auto fine = check_finite(*from.weights_file, name); !fine) return fine;
+    if (auto fine = check_finite(from.weight_files, name); !fine) return fine;
   for (const auto& name : from.states)
-    if (auto fine = check_finite(*from.state_file, name); !fine) return fine;
+    if (auto fine = check_finite(from.state_files, name); !fine) return fine;
   return {};
 }
 
 result<void> check_fits(const checkpoint& from, const engine::model& layers) {
   const auto own = engine::collect_weights(layers);
   if (auto fine = fits(from, own); !fine)
-    return fail(fine.error().code, from.weights_file->file().string() + ": " + fine.error().text +
-                                       skip_hint(misfits(from, own)));
+    return fail(fine.error().code,
+                from.source.string() + ": " + fine.error().text + skip_hint(misfits(from, own)));
   if (states_of(from, engine::parameters(layers)).size() == from.states.size()) return {};
-  return fail(errc::bad_data, from.state_file->file().string() +
+  return fail(errc::bad_data, from.state_files.front()->file().string() +
                                   ": holds optimizer state of parameters that the model lacks");
 }
 

@@ -3,11 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "engine/model/layer.hpp"
 #include "engine/state/tensor_reader.hpp"
 #include "messages/base/error.hpp"
@@ -21,18 +21,22 @@ namespace troupe::cluster {
 
 /// What a run begins from: tensors of files that stay open, and none in memory.
 struct checkpoint {
-  std::shared_ptr<const engine::tensor_reader> weights_file;
-  std::shared_ptr<const engine::tensor_reader> state_file;  ///< May be the same; null: no state.
-  std::vector<std::string> weights;                         ///< In the file of weights.
-  std::vector<std::string> states;                          ///< Of parameters.
-  at::Tensor scaler;                                        ///< Undefined: none was saved.
-  std::set<std::string> skipped = {};  ///< Of the model, which begin as they do without a file.
+  std::filesystem::path source;  ///< For errors: the file of weights, or a checkpoint's folder.
+  engine::tensor_files weight_files;
+  engine::tensor_files state_files;       ///< May be the same; empty: no state.
+  std::vector<std::string> weights = {};  ///< In the files of weights.
+  std::vector<std::string> states = {};   ///< Of parameters.
+  at::Tensor scaler = {};                 ///< Undefined: none was saved.
+  std::set<std::string> skipped = {};     ///< Of the model, which begin as they do without a file.
 };
 
 /// Opens the weights and, if there is any, their state: in the file beside, or in the same file, as
 /// runs before had it. A state file of other weights is passed over with a warning. Errors:
 /// bad_data.
 [[nodiscard]] result<checkpoint> read_checkpoint(const std::filesystem::path& file);
+
+/// Opens all files of a checkpoint that was found whole. Errors: bad_data.
+[[nodiscard]] result<checkpoint> read_checkpoint(const whole_checkpoint& from);
 
 /// Leaves out of a checkpoint what the globs match (* for any text, ? for one character). `layers`:
 /// the model, described. Errors: bad_config for a glob that matches nothing, or one of two tied

@@ -5,6 +5,8 @@
 #include <system_error>
 #include <utility>
 
+#include "actors/futures/combine.hpp"
+#include "cluster/training/saving/distant_slices.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
 
@@ -55,18 +57,67 @@ struct timing {
   checkpoint_keeper::clock::time_point waited;  // until then steps have waited
 };
 
-/// What is left to do of a checkpoint, in a thread of its own.
-result<void> finished(const checkpoint_folder& folder, const checkpoint_folder::collected& files,
-                      std::size_t keep, const timing& when) {
-  const auto name = folder.finish(files);
+/// What a checkpoint is to be, once its files are there.
+struct unfinished {
+  checkpoint_folder folder;
+  checkpoint_folder::begun files;
+  checkpoint_manifest manifest;  // without files and scaler
+  actors::slices_under_way slices;
+  actors::requester& ask;
+  std::size_t keep = 1;
+  timing when;
+};
+
+/// When a file could not be written: nobody is to write there any more when the folder goes. In a
+/// run that fails nobody waits for those whose step never ends.
+void wait_for_others(const actors::slices_under_way& slices, const error& why) {
+  constexpr std::chrono::seconds patience{30};
+  const auto end = checkpoint_keeper::clock::now() + patience;
+  for (const auto& each : slices.slices)
+    if (why.code == errc::io_failed)
+      static_cast<void>(each.written.get(end - checkpoint_keeper::clock::now()));
+}
+
+/// Waits for what the stages write, and writes what they could not.
+result<void> collect(unfinished& of) {
+  using contents = checkpoint_manifest::contents;
+  std::vector<actors::future<actors::slice_written>> answers;
+  for (const auto& each : of.slices.slices) answers.push_back(each.written);
+  const auto written = actors::all(std::move(answers)).get();
+  if (!written) {
+    wait_for_others(of.slices, written.error());
+    return tl::unexpected(written.error());
+  }
+  for (std::size_t i = 0; i < written->size(); ++i) {
+    const auto& what = of.slices.slices[i].what;
+    const auto& [own, keeper] = written->at(i);
+    auto files = keeper ? fetch_slice(of.ask, what, keeper) : own;
+    if (!files) return tl::unexpected(files.error());
+    for (auto& [name, sums] : *files)
+      of.manifest.files[name] = {name == what.state ? contents::state : contents::weights, sums};
+  }
+  const auto scaler = of.slices.scaler.get();
+  if (!scaler) return tl::unexpected(scaler.error());
+  if (*scaler) of.manifest.scaler = {(*scaler)->scale, (*scaler)->applied};
+  return {};
+}
+
+/// Makes a checkpoint of what stages write, in a thread of its own.
+result<void> finished(unfinished of) {
+  if (auto done = collect(of); !done) {
+    checkpoint_folder::drop(of.files);
+    return done;
+  }
+  const auto name = of.folder.finish(of.files, of.manifest);
   if (!name) return tl::unexpected(name.error());
-  const auto ms = [&when](checkpoint_keeper::clock::time_point end) {
-    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(end - when.begun);
+  const auto ms = [&of](checkpoint_keeper::clock::time_point end) {
+    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(end - of.when.begun);
     return std::to_string(took.count()) + " ms";
   };
   log::debug("checkpoint " + name->string() + " in " + ms(checkpoint_keeper::clock::now()) +
-             "; steps waited " + ms(when.waited));
-  if (auto pruned = folder.prune(files.step, keep); !pruned) log::warning(pruned.error().text);
+             "; steps waited " + ms(of.when.waited));
+  if (auto pruned = of.folder.prune(of.files.step, of.keep); !pruned)
+    log::warning(pruned.error().text);
   return {};
 }
 
@@ -100,8 +151,8 @@ result<std::optional<whole_checkpoint>> find_resumed(
                                       " is of a run with " + name + " = " + value +
                                       ", and this one has " + ours->second +
                                       ": give it the same, or begin another run from its weights "
-                                      "(--init " +
-                                      (*found)->weights().string() + ")");
+                                      "(troupe checkpoint export " +
+                                      (*found)->folder.string() + " FILE, then --init FILE)");
   }
   return found;
 }
@@ -138,6 +189,7 @@ void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
 
 bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool is_asked) const {
   if (config_->checkpoint.dir.empty() || step % config_->train.accumulate != 0) return false;
+  if (step <= last_step_ || (under_way_ && step <= under_way_->step)) return false;
   if (is_asked) return true;
   if (period_.steps > 0) return step % period_.steps == 0;
   return period_.time.count() > 0 && now - last_time_ >= period_.time;
@@ -145,61 +197,68 @@ bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool i
 
 void checkpoint_keeper::warn(std::uint64_t step, const error& why, const printer& print) const {
   print("warning: no checkpoint of step " + std::to_string(step) + ": " + why.text +
-        "; training goes on");
+        (why.code == errc::io_failed ? "; training goes on" : ""));
 }
 
-void checkpoint_keeper::wait(const printer& print) {
-  if (!under_way_) return;
+result<void> checkpoint_keeper::wait(const printer& print) {
+  if (!under_way_) return {};
   auto ended = std::exchange(under_way_, std::nullopt);
-  const auto done = ended->done.get();
-  if (!done) return warn(ended->step, done.error(), print);
+  auto done = ended->done.get();
+  if (!done) {
+    warn(ended->step, done.error(), print);
+    return done;
+  }
   last_step_ = ended->step;
   if (ended->is_asked)
     print("the checkpoint of step " + std::to_string(ended->step) + " is in " +
           folder_.path_of(ended->step).string());
+  return {};
 }
 
 void checkpoint_keeper::report(const printer& print) {
   if (under_way_ && under_way_->done.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
-    wait(print);
+    static_cast<void>(wait(print));
 }
 
-std::uint64_t checkpoint_keeper::last_step(const printer& print) {
-  wait(print);
+std::uint64_t checkpoint_keeper::last_step(std::chrono::seconds patience, const printer& print) {
+  if (under_way_ && under_way_->done.wait_for(patience) == std::future_status::timeout)
+    for (const auto& each : under_way_->slices.slices) each.written.cancel();
+  static_cast<void>(wait(print));
   return last_step_;
 }
 
-result<void> checkpoint_keeper::write(std::uint64_t steps, bool is_asked, const saved_parts& parts,
-                                      const printer& print) {
+void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoint_parts& parts,
+                              const printer& print) {
   const auto begun = clock::now();
-  wait(print);
-  if (steps == last_step_) return {};
-  const auto weights = parts.weights();
-  if (!weights) return tl::unexpected(weights.error());
-  auto files = folder_.collect(steps, settings_, {*weights, parts.state});
-  last_time_ = clock::now();
-  if (!files && files.error().code != errc::io_failed) return tl::unexpected(files.error());
-  if (!files) {
-    warn(steps, files.error(), print);
-    return {};
-  }
-  const auto keep = static_cast<std::size_t>(config_->checkpoint.keep);
-  auto finish = [folder = folder_, files = std::move(*files), keep, begun, waited = last_time_]() {
-    return finished(folder, files, keep, {begun, waited});
-  };
+  static_cast<void>(wait(print));
+  if (step == last_step_) return;
+  last_time_ = begun;
+  auto files = folder_.begin(step);
+  if (!files) return warn(step, files.error(), print);
+  log::debug("the stages write the checkpoint of step " + std::to_string(step));
+  auto slices = parts.write(step, std::filesystem::absolute(files->folder).string());
+  const checkpoint_manifest manifest{
+      .step = step, .settings = settings_, .files = {}, .weights = parts.weights};
+  auto finish = [of = unfinished{folder_,
+                                 std::move(*files),
+                                 manifest,
+                                 slices,
+                                 parts.ask,
+                                 static_cast<std::size_t>(config_->checkpoint.keep),
+                                 {begun, clock::now()}}] { return finished(of); };
   try {
-    under_way_.emplace(under_way{steps, is_asked, std::async(std::launch::async, finish)});
+    under_way_.emplace(under_way{step, is_asked, slices, std::async(std::launch::async, finish)});
   } catch (const std::system_error&) {  // no thread is left: then the steps wait
-    under_way_.emplace(under_way{steps, is_asked, std::async(std::launch::deferred, finish)});
-    wait(print);
+    under_way_.emplace(
+        under_way{step, is_asked, slices, std::async(std::launch::deferred, finish)});
+    static_cast<void>(wait(print));
   }
-  return {};
 }
 
-result<void> checkpoint_keeper::write_last(std::uint64_t steps, const saved_parts& parts,
+result<void> checkpoint_keeper::write_last(std::uint64_t steps, const checkpoint_parts& parts,
                                            const printer& print) {
   if (config_->checkpoint.dir.empty()) return {};
-  wait(print);
+  static_cast<void>(wait(print));
   if (steps == last_step_) return {};
   if (steps % config_->train.accumulate != 0) {
     print("no checkpoint of step " + std::to_string(steps) +
@@ -207,11 +266,12 @@ result<void> checkpoint_keeper::write_last(std::uint64_t steps, const saved_part
           std::to_string(last_step_));
     return {};
   }
-  if (auto written = write(steps, false, parts, print); !written) return written;
-  wait(print);
-  if (last_step_ != steps) return {};
-  print("the checkpoint of step " + std::to_string(steps) + " is in " +
-        folder_.path_of(steps).string() + "; --resume latest goes on from there");
+  write(steps, false, parts, print);
+  const auto done = wait(print);
+  if (!done && done.error().code != errc::io_failed) return done;
+  if (last_step_ == steps)
+    print("the checkpoint of step " + std::to_string(steps) + " is in " +
+          folder_.path_of(steps).string() + "; --resume latest goes on from there");
   return {};
 }
 

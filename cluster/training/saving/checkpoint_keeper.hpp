@@ -7,10 +7,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "actors/futures/requester.hpp"
+#include "actors/pipeline/pipeline.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
-#include "cluster/training/saving/saving.hpp"
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
 
@@ -28,8 +30,16 @@ namespace troupe::cluster {
 [[nodiscard]] result<std::optional<whole_checkpoint>> find_resumed(
     const trainer_config& config, const std::map<std::string, double>& model_options);
 
-/// Writes a run's checkpoints when they are due. Does nothing where [checkpoint] names no folder.
-/// Used by one thread; its destructor waits for what is under way.
+/// What checkpoints are made of.
+struct checkpoint_parts {
+  /// Has the stages write what they are after a step, which is the last that was begun.
+  std::function<actors::slices_under_way(std::uint64_t step, const std::string& folder)> write;
+  std::vector<std::string> weights;  ///< The model's parameters and buffers, in its order.
+  actors::requester& ask;            ///< For what stages could not write; outlives the keeper.
+};
+
+/// Has a run's checkpoints written when they are due. Does nothing where [checkpoint] names no
+/// folder. Used by one thread; its destructor waits for what is under way.
 class checkpoint_keeper {
  public:
   using clock = std::chrono::steady_clock;
@@ -46,34 +56,35 @@ class checkpoint_keeper {
   /// Warns where the disk has less room than one more checkpoint's weights need.
   void warn_of_little_room(std::uint64_t weight_bytes) const;
 
-  /// Whether one is to be written once `step` is done. Updates are whole then (--accumulate).
-  /// `is_asked`: by a signal.
+  /// Whether one is to be written of `step`, and has not been. Updates are whole then
+  /// (--accumulate). `is_asked`: by a signal.
   [[nodiscard]] bool is_due(std::uint64_t step, clock::time_point now, bool is_asked) const;
 
   using printer = std::function<void(const std::string& line)>;
 
-  /// Begins one of the model as it is, `steps` being done, unless it has been written: reads the
-  /// parts into files, while no step is under way, and leaves checksums, syncing and the removal of
-  /// old ones to another thread. One is under way at most, so one before is waited for. `is_asked`:
-  /// by a signal, which is answered with the place. That it cannot be written is printed, here or
-  /// by `report`, and no error. Errors: those of reading the parts.
-  [[nodiscard]] result<void> write(std::uint64_t steps, bool is_asked, const saved_parts& parts,
-                                   const printer& print);
+  /// Begins one of a step, the last that was begun, unless it has been written: the stages write
+  /// their files, and another thread waits for those, writes the manifest and removes old ones, so
+  /// that further steps may begin at once. One is under way at most, so one before is waited for.
+  /// `is_asked`: by a signal, which is answered with the place. That it cannot be written is
+  /// printed, here or by `report`.
+  void write(std::uint64_t step, bool is_asked, const checkpoint_parts& parts,
+             const printer& print);
 
   /// Prints what became of the one under way, if that is known.
   void report(const printer& print);
 
-  /// The steps in the last one that is whole, or in what the run began with; waits for the one
-  /// under way.
-  [[nodiscard]] std::uint64_t last_step(const printer& print);
+  /// The steps in the last one that is whole, or in what the run began with. Waits for the one
+  /// under way, of a run whose steps may never end: so long, and then gives it up.
+  [[nodiscard]] std::uint64_t last_step(std::chrono::seconds patience, const printer& print);
 
   /// Errors: bad_data, io_failed.
   [[nodiscard]] result<whole_checkpoint> of_step(std::uint64_t step) const {
     return folder_.of_step(step);
   }
 
-  /// Writes one at the end of a run, or where it was interrupted, and waits for it.
-  [[nodiscard]] result<void> write_last(std::uint64_t steps, const saved_parts& parts,
+  /// Writes one at the end of a run, or where it was interrupted, and waits for it. That it cannot
+  /// be written is printed, and no error. Errors: those of the stages, as peer_lost.
+  [[nodiscard]] result<void> write_last(std::uint64_t steps, const checkpoint_parts& parts,
                                         const printer& print);
 
  private:
@@ -85,9 +96,11 @@ class checkpoint_keeper {
   struct under_way {
     std::uint64_t step = 0;
     bool is_asked = false;
+    actors::slices_under_way slices = {};
     std::future<result<void>> done;  // the error of writing; a future of std::async waits for it
   };
-  void wait(const printer& print);
+  /// Errors: why there is none.
+  result<void> wait(const printer& print);
   void warn(std::uint64_t step, const error& why, const printer& print) const;
 
   const trainer_config* config_;

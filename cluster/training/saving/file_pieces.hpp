@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,24 +9,24 @@
 
 namespace troupe::cluster {
 
-/// Tensors of a file, in pieces for a process that does not see it: read when they are asked for,
+/// Tensors of files, in pieces for a process that does not see it: read when they are asked for,
 /// so that no more than a piece is in memory. Used by one thread.
 class file_pieces {
  public:
-  /// `names`: in the file.
-  file_pieces(std::shared_ptr<const engine::tensor_reader> file, std::vector<std::string> names,
+  /// `names`: in the files.
+  file_pieces(engine::tensor_files files, std::vector<std::string> names,
               const actors::piece_limits& most)
-      : file_(std::move(file)), names_(std::move(names)), most_(most) {}
+      : files_(std::move(files)), names_(std::move(names)), most_(most) {}
 
   /// The next piece, up to the last one. Errors: bad_data, of reading.
   [[nodiscard]] result<actors::tensor_piece> next();
 
  private:
   /// What of the tensor at `at_` goes into a piece with so much room left.
-  [[nodiscard]] result<actors::tensor_part> part(const engine::safetensors_entry& of,
+  [[nodiscard]] result<actors::tensor_part> part(const engine::tensor_place& which,
                                                  std::uint64_t room);
 
-  std::shared_ptr<const engine::tensor_reader> file_;
+  engine::tensor_files files_;
   std::vector<std::string> names_;
   actors::piece_limits most_;
   actors::list_place at_;

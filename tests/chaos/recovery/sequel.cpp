@@ -8,6 +8,7 @@
 
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "engine/state/safetensors.hpp"
+#include "engine/state/tensor_reader.hpp"
 
 namespace troupe::chaos {
 namespace {
@@ -57,8 +58,10 @@ words names_of(std::size_t stages) {
   return names;
 }
 
-std::string fault_of_equality(const fs::path& one, const fs::path& other, const std::string& what) {
-  const auto first = engine::load_safetensors(one), second = engine::load_safetensors(other);
+using loaded_tensors = result<std::vector<engine::named_tensor>>;
+
+std::string fault_of_equality(const loaded_tensors& first, const loaded_tensors& second,
+                              const std::string& what) {
   if (!first || !second)
     return what + " cannot be read: " + (first ? second.error() : first.error()).text;
   if (first->size() != second->size()) return what + ": another number of tensors";
@@ -66,6 +69,24 @@ std::string fault_of_equality(const fs::path& one, const fs::path& other, const 
     if (first->at(i).name != second->at(i).name || !first->at(i).tensor.equal(second->at(i).tensor))
       return what + ": " + second->at(i).name + " has other bits";
   return "";
+}
+
+/// The weights of a checkpoint, in the model's order.
+loaded_tensors weights_in(const cluster::whole_checkpoint& of) {
+  engine::tensor_files files;
+  for (const auto& name : of.manifest.names_of(cluster::checkpoint_manifest::contents::weights)) {
+    auto opened = engine::tensor_reader::open(of.folder / name);
+    if (!opened) return tl::unexpected(opened.error());
+    files.push_back(std::move(*opened));
+  }
+  std::vector<engine::named_tensor> all;
+  for (const auto& name : of.manifest.weights) {
+    const auto [file, entry] = engine::find_in(files, name);
+    auto values = file->read(*entry);
+    if (!values) return tl::unexpected(values.error());
+    all.push_back({name, std::move(*values)});
+  }
+  return all;
 }
 
 }  // namespace
@@ -236,14 +257,15 @@ std::vector<std::string> differences(const storm_end& end, const calm_run& calm)
     if (told[text] < count) found.push_back("a calm run tells " + text);
   if (end.launches == 1 && end.told.size() != calm.told().size())
     found.emplace_back("lines are told twice");
-  const auto compare = [&](const fs::path& one, const fs::path& other, const char* what) {
-    if (auto wrong = fault_of_equality(one, other, what); !wrong.empty()) found.push_back(wrong);
+  const auto compare = [&](const fs::path& one, const loaded_tensors& other, const char* what) {
+    if (auto wrong = fault_of_equality(engine::load_safetensors(one), other, what); !wrong.empty())
+      found.push_back(wrong);
   };
-  compare(calm.weights(), end.weights, "weights");
-  compare(calm.state(), state_of(end.weights), "optimizer state");
+  compare(calm.weights(), engine::load_safetensors(end.weights), "weights");
+  compare(calm.state(), engine::load_safetensors(state_of(end.weights)), "optimizer state");
   const auto newest = cluster::checkpoint_folder(end.kept).latest();
   if (newest && *newest)
-    compare(calm.weights(), (*newest)->weights(), "last checkpoint");
+    compare(calm.weights(), weights_in(**newest), "last checkpoint");
   else
     found.emplace_back("there is no whole checkpoint");
   return found;

@@ -13,6 +13,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "engine/state/safetensors_header.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/written_checkpoint.hpp"
 
 namespace {
 
@@ -56,21 +58,27 @@ void flip_a_bit_at(const fs::path& file, std::uint64_t place) {
   std::ofstream(file, std::ios::binary) << bytes;
 }
 
-/// A small checkpoint, as a run writes it, of two weights and the state of one.
+const checkpoint_settings settings{{"model.name", "net"}, {"optimizer.name", "adam"}};
+
+written_slice first_slice(double value) {
+  return {{{"fc.weight", at::full({8, 16}, value)}},
+          {{"optimizer.exp_avg.fc.weight", at::full({8, 16}, 0.5)}}};
+}
+
+written_slice second_slice() {
+  return {{{"fc.bias", at::full({8}, 2.)}}};
+}
+
+/// A small checkpoint of two stages, as a run writes it, of two weights and the state of one.
 fs::path small_checkpoint(const fs::path& folder, std::uint64_t step, double value = 1) {
-  fs::create_directories(folder);
-  const cluster::checkpoint_folder all(folder);
-  const auto files = all.collect(
-      step, {{"model.name", "net"}, {"optimizer.name", "adam"}},
-      {engine::stream_of({{"fc.weight", at::full({8, 16}, value)}, {"fc.bias", at::full({8}, 2.)}}),
-       [] {
-         return result<engine::tensor_stream>(
-             engine::stream_of({{"optimizer.fc.weight.exp_avg", at::full({8, 16}, 0.5)}}));
-       }});
-  REQUIRE(files);
-  const auto written = all.finish(*files);
-  REQUIRE(written);
-  return *written;
+  return write_checkpoint(folder, step, settings, {first_slice(value), second_slice()});
+}
+
+/// The same in two files, as older versions wrote it.
+fs::path older_checkpoint(const fs::path& folder, std::uint64_t step) {
+  auto all = first_slice(1);
+  all.weights.push_back(second_slice().weights.front());
+  return write_two_files(folder, step, settings, all);
 }
 
 }  // namespace
@@ -99,30 +107,37 @@ TEST_CASE(
 
   const auto shown = troupe_checkpoint({"inspect", checkpoints});
   REQUIRE(shown.code == 0);
-  for (const auto* text :
-       {"step                   4\n", "model.name             resnet18\n",
-        "optimizer.name         adam\n", "weights.safetensors: 44.8 MB, 122", "[64, 3, 7, 7]"})
+  for (const auto* text : {"step                   4\n", "model.name             resnet18\n",
+                           "optimizer.name         adam\n", "weights.stage-0.safetensors: ",
+                           "weights.stage-1.safetensors: ", "state.stage-0.safetensors: ",
+                           "state.stage-1.safetensors: ", "[64, 3, 7, 7]"})
     CHECK_THAT(shown.out, ContainsSubstring(text));
   const auto described =
       json::parse(troupe_checkpoint({"inspect", checkpoints + "/step-000002", "--json"}).out);
   CHECK(described.at("step") == 2);
   const auto weights = engine::load_safetensors(saved);
   REQUIRE(weights);
-  const auto& tensors = described.at("files").at(0).at("tensors");
+  std::map<std::string, json> tensors;
+  for (const auto& file : described.at("files")) {
+    CHECK(file.at("header_blake2b").get<std::string>().size() == 64);
+    if (file.at("holds") == "state") continue;
+    CHECK(file.at("tensors").size() < weights->size());
+    for (const auto& each : file.at("tensors")) tensors[each.at("name")] = each;
+  }
   REQUIRE(tensors.size() == weights->size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    CHECK(tensors[i].at("name") == weights->at(i).name);
-    CHECK(tensors[i].at("shape").get<std::vector<std::int64_t>>() ==
-          weights->at(i).tensor.sizes().vec());
-    CHECK(tensors[i].at("bytes") == weights->at(i).tensor.nbytes());
-    CHECK(tensors[i].at("blake2b").get<std::string>().size() == 32);
+  for (const auto& [name, tensor] : *weights) {
+    INFO(name);
+    const auto& found = tensors.at(name);
+    CHECK(found.at("shape").get<std::vector<std::int64_t>>() == tensor.sizes().vec());
+    CHECK(found.at("bytes") == tensor.nbytes());
+    CHECK(found.at("blake2b").get<std::string>().size() == 32);
   }
 
   const auto verified = troupe_checkpoint({"verify", checkpoints});
   INFO(verified.err);
   CHECK(verified.code == 0);
-  CHECK_THAT(verified.out, ContainsSubstring(checkpoints + "/step-000002: whole, 2 files"));
-  CHECK_THAT(verified.out, ContainsSubstring(checkpoints + "/step-000004: whole, 2 files"));
+  CHECK_THAT(verified.out, ContainsSubstring(checkpoints + "/step-000002: whole, 4 files"));
+  CHECK_THAT(verified.out, ContainsSubstring(checkpoints + "/step-000004: whole, 4 files"));
 
   const auto exported = troupe_checkpoint({"export", checkpoints, folder / "exported"});
   INFO(exported.err);
@@ -143,9 +158,9 @@ TEST_CASE("What is torn, half written or without a manifest is listed as such") 
   const scratch_folder folder;
   small_checkpoint(folder.path(), 2);
   const auto cut = small_checkpoint(folder.path(), 4);
-  fs::resize_file(cut / "weights.safetensors", 400);
+  fs::resize_file(cut / "weights.stage-0.safetensors", 400);
   const auto newer = small_checkpoint(folder.path(), 6);
-  write_text(newer / "manifest.json", R"({"troupe_checkpoint": 2})");
+  write_text(newer / "manifest.json", R"({"troupe_checkpoint": 3})");
   fs::create_directory(folder / "step-000008");
   fs::create_directory(folder / ".writing-step-000010");
   write_text(folder / "notes.txt", "not ours");
@@ -159,12 +174,13 @@ TEST_CASE("What is torn, half written or without a manifest is listed as such") 
     CHECK(rows[i].at("state") == states[i]);
   }
   CHECK_THAT(rows[1].at("problem").get<std::string>(),
-             ContainsSubstring("weights.safetensors has 400 bytes"));
-  CHECK_THAT(rows[2].at("problem").get<std::string>(), ContainsSubstring("format is number 2"));
+             ContainsSubstring("weights.stage-0.safetensors has 400 bytes"));
+  CHECK_THAT(rows[2].at("problem").get<std::string>(), ContainsSubstring("format is number 3"));
   CHECK_THAT(rows[3].at("problem").get<std::string>(), ContainsSubstring("manifest.json"));
   const auto table = troupe_checkpoint({"list", folder.path()});
   CHECK(table.code == 0);
-  CHECK_THAT(table.out, ContainsSubstring("torn: " + (cut / "weights.safetensors").string()));
+  CHECK_THAT(table.out,
+             ContainsSubstring("torn: " + (cut / "weights.stage-0.safetensors").string()));
   CHECK_THAT(table.out, ContainsSubstring("half written"));
 }
 
@@ -173,8 +189,8 @@ TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with 
   small_checkpoint(folder / "kept", 2);
   const auto whole = small_checkpoint(folder / "whole", 4);
   const auto bad = folder / "kept" / "step-000004";
-  const auto weights = bad / "weights.safetensors";
-  const auto state = bad / "weights.state.safetensors";
+  const auto weights = bad / "weights.stage-0.safetensors";
+  const auto state = bad / "state.stage-0.safetensors";
   const auto manifest = bad / "manifest.json";
   const auto harmed = [&](const std::function<void()>& harm) {
     fs::remove_all(bad);
@@ -218,16 +234,18 @@ TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with 
   const std::string altered = "is not as its checkpoint wrote it: ";
   found(weights, "fc.weight", altered + "tensor \"fc.weight\" has another checksum", {false, true},
         [&] { flip_a_bit_at(weights, place_of(weights, "fc.weight") + 5); });
-  found(state, "optimizer.fc.weight.exp_avg",
-        altered + "tensor \"optimizer.fc.weight.exp_avg\" has another checksum", {false, false},
-        [&] { flip_a_bit_at(state, place_of(state, "optimizer.fc.weight.exp_avg")); });
+  found(state, "optimizer.exp_avg.fc.weight",
+        altered + "tensor \"optimizer.exp_avg.fc.weight\" has another checksum", {false, false},
+        [&] { flip_a_bit_at(state, place_of(state, "optimizer.exp_avg.fc.weight")); });
   found(weights, "", altered + "its header", {true, true}, [&] { flip_a_bit_at(weights, 9); });
   found(weights, "fc.weight", "has 300 bytes, and its checkpoint wrote ", {true, true},
         [&] { fs::resize_file(weights, 300); });
   found(state, "", "cannot be read: No such file", {true, false}, [&] { fs::remove(state); });
   found(weights, "", "cannot be read: No such file", {true, true}, [&] { fs::remove(weights); });
-  found(manifest, "", "its format is number 2", {true, true},
-        [&] { write_text(manifest, R"({"troupe_checkpoint": 2})"); });
+  found(bad / "weights.stage-1.safetensors", "", "cannot be read: No such file", {true, true},
+        [&] { fs::remove(bad / "weights.stage-1.safetensors"); });
+  found(manifest, "", "its format is number 3", {true, true},
+        [&] { write_text(manifest, R"({"troupe_checkpoint": 3})"); });
   found(manifest, "", "is no manifest", {true, true}, [&] { fs::resize_file(manifest, 40); });
   found(weights, "fc.weight", "holds NaN in tensor \"fc.weight\"", {false, false}, [&] {
     fs::remove_all(bad);
@@ -299,10 +317,36 @@ TEST_CASE("An export replaces a regular file, and nothing else") {
   refused(folder / "pipe", "only a file is ever replaced");
   refused("/dev/null", "only a file is ever replaced");
   refused(folder / "absent" / "file", "No such file or directory");
-  for (const auto* own : {"weights.safetensors", "weights.state.safetensors", "manifest.json"})
+  for (const auto* own :
+       {"weights.stage-1.safetensors", "state.stage-0.safetensors", "manifest.json"})
     refused(checkpoint / own, "is a file of the checkpoint itself");
   CHECK(troupe_checkpoint({"verify", checkpoint}).code == 0);
   write_text(folder / "file", "of before");
   REQUIRE(troupe_checkpoint({"export", checkpoint, folder / "file"}).code == 0);
-  CHECK(content(folder / "file") == content(checkpoint / "weights.safetensors"));
+  REQUIRE(engine::save_safetensors(
+      folder / "expected", std::vector{first_slice(1).weights[0], second_slice().weights[0]}));
+  CHECK(content(folder / "file") == content(folder / "expected"));
+}
+
+TEST_CASE("A checkpoint of two files is listed, verified and exported like one of slices") {
+  const scratch_folder folder;
+  const auto older = older_checkpoint(folder / "kept", 2);
+  small_checkpoint(folder / "kept", 4);
+  CHECK(troupe_checkpoint({"verify", folder / "kept"}).code == 0);
+  const auto rows =
+      json::parse(troupe_checkpoint({"list", folder / "kept", "--json"}).out).at("checkpoints");
+  REQUIRE(rows.size() == 2);
+  for (const auto& row : rows) CHECK(row.at("state") == "whole");
+  for (const auto* step : {"step-000002", "step-000004"}) {
+    const auto exported =
+        troupe_checkpoint({"export", folder / "kept" / step, folder / (std::string("of-") + step)});
+    INFO(exported.err);
+    REQUIRE(exported.code == 0);
+  }
+  CHECK(content(folder / "of-step-000002") == content(folder / "of-step-000004"));
+  CHECK(content(folder / "of-step-000002") == content(older / "weights.safetensors"));
+  flip_a_bit_at(older / "weights.safetensors", place_of(older / "weights.safetensors", "fc.bias"));
+  const auto bad = troupe_checkpoint({"verify", older});
+  CHECK(bad.code == 2);
+  CHECK_THAT(bad.out, ContainsSubstring("tensor \"fc.bias\" has another checksum"));
 }

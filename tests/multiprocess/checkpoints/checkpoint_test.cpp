@@ -114,7 +114,7 @@ TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were"
 TEST_CASE("Old checkpoints go, and what was half written", "[untimed]") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
-  fs::create_directories(checkpoints / ".writing-step-000099");
+  fs::create_directories(checkpoints / ".writing-step-000099-0123456789abcdef");
   write_text(checkpoints / "notes.txt", "not ours");
   const auto outcome =
       run_program(two_stages({"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "2",
@@ -143,15 +143,15 @@ TEST_CASE("A checkpoint that is torn or altered is refused by its file, and an o
     CHECK_THAT(outcome.last_line(), ContainsSubstring(expected));
     CHECK_THAT(outcome.last_line(), ContainsSubstring("--resume 2"));
   };
-  const auto weights = newest / "weights.safetensors";
-  const auto state = newest / "weights.state.safetensors";
+  const auto weights = newest / "weights.stage-1.safetensors";
+  const auto state = newest / "state.stage-0.safetensors";
   const auto manifest = newest / "manifest.json";
   refused(weights.string() + " is not as its checkpoint wrote it", [&] { flip_a_bit(weights); });
   refused(state.string() + " is not as its checkpoint wrote it", [&] { flip_a_bit(state); });
   refused(weights.string() + " has 1000 bytes", [&] { fs::resize_file(weights, 1000); });
   refused(state.string() + " cannot be read", [&] { fs::remove(state); });
   refused(manifest.string() + " is no manifest", [&] { fs::resize_file(manifest, 40); });
-  refused("its format is number 2", [&] { write_text(manifest, R"({"troupe_checkpoint": 2})"); });
+  refused("its format is number 3", [&] { write_text(manifest, R"({"troupe_checkpoint": 3})"); });
   const auto older = run_program(two_stages(with(kept, {"--resume", "2"}), 4));
   INFO(older.err);
   CHECK(older.code == 0);
@@ -168,7 +168,7 @@ TEST_CASE("A checkpoint of other settings, or of none, is refused with a remedy"
     for (const auto& each : expected) CHECK_THAT(outcome.last_line(), ContainsSubstring(each));
   };
   refused(with(kept, {"--resume", "latest", "--seed", "9"}),
-          {"train.seed = 1", "this one has 9", "--init"});
+          {"train.seed = 1", "this one has 9", "troupe checkpoint export", "--init FILE"});
   refused(with(kept, {"--resume", "latest", "--no-shuffle"}), {"data.shuffle = true"});
   refused(with(kept, {"--resume", "7"}), {"no checkpoint of step 7", "those of steps 2"});
   refused(with(kept, {"--checkpoint-every", "3"}), {"3 steps", "--accumulate 2"});

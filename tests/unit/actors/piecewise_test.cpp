@@ -227,21 +227,24 @@ TEST_CASE("a stage takes its part out of a file that it sees, and not out of ano
   auto both = weights;
   both.insert(both.end(), state.begin(), state.end());
   REQUIRE(engine::save_safetensors(folder / "w", both));
-  load_file order{.file = (folder / "w").string(),
-                  .identity = engine::tensor_reader::open(folder / "w").value()->identity()};
+  const auto known = [&](const char* name) {
+    return known_file{(folder / name).string(),
+                      engine::tensor_reader::open(folder / name).value()->identity()};
+  };
+  load_files order{.files = {known("w")}};
   auto elsewhere = order;
-  ++elsewhere.identity.modified_ns;
-  CHECK(other.stages->load_file(0, elsewhere) == false);
-  elsewhere.file = (folder / "none").string();
-  CHECK(other.stages->load_file(0, elsewhere) == false);
+  ++elsewhere.files[0].identity.modified_ns;
+  CHECK(other.stages->load_files(0, elsewhere) == false);
+  elsewhere.files[0].name = (folder / "none").string();
+  CHECK(other.stages->load_files(0, elsewhere) == false);
   CHECK(same_values(*other.stages->read_weights(), engine::collect_weights(layers(2))));
 
   order.except = {"three.weight"};
   for (const std::size_t stage : {0U, 1U}) {
     order.state = false;
-    CHECK(other.stages->load_file(stage, order) == true);
+    CHECK(other.stages->load_files(stage, order) == true);
     order.state = true;
-    CHECK(other.stages->load_file(stage, order) == true);
+    CHECK(other.stages->load_files(stage, order) == true);
   }
   auto expected = weights, kept = state;
   const auto fresh = engine::collect_weights(layers(2));
@@ -252,9 +255,7 @@ TEST_CASE("a stage takes its part out of a file that it sees, and not out of ano
   CHECK(same_values(*other.stages->read_state(), kept));
 
   REQUIRE(engine::save_safetensors(folder / "lacks", {{"one.weight", weights[0].tensor}}));
-  const auto lacks = engine::tensor_reader::open(folder / "lacks").value();
-  const auto refused = other.stages->load_file(
-      0, {.file = (folder / "lacks").string(), .identity = lacks->identity()});
+  const auto refused = other.stages->load_files(0, {.files = {known("lacks")}});
   REQUIRE(!refused);
   CHECK_THAT(refused.error().text,
              ContainsSubstring("stage-0: ") && ContainsSubstring("'one.bias' of the model"));

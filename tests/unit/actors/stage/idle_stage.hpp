@@ -16,6 +16,7 @@
 #include "actors/messages/flow.hpp"
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/recovery.hpp"
+#include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
 
@@ -103,13 +104,14 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::read_weights&) {
         return actors::weights_piece{{{}, {}, true}};
       },
-      [](const actors::load_file&) { return actors::file_loaded{}; },
+      [](const actors::load_files&) { return actors::files_loaded{}; },
       [](const actors::read_outputs&) { return actors::outputs_piece{}; },
       [](const actors::load_state&) { return actors::acknowledged{}; },
       [](const actors::read_state&) { return actors::kept_state{}; },
       [](const actors::read_dry_run&) { return actors::dry_run_part{}; },
       [](const actors::take_version&) { return actors::acknowledged{}; },
       [](const actors::adopt_version&) { return actors::acknowledged{}; },
+      [](const actors::write_slice&) { return actors::slice_written{}; },
       [](const actors::buffers_copied&) {},
   };
 }

@@ -165,15 +165,15 @@ TEST_CASE("a model takes its tensors out of a file, and says what it lacks") {
                                           {"fc.bias", at::full({2}, 6.0)},
                                           {"other", at::ones({1})}}));
   const auto reader = tensor_reader::open(folder / "x").value();
-  REQUIRE(load_weights(*reader, own, {"fc.bias"}));
+  REQUIRE(load_weights({reader}, own, {"fc.bias"}));
   CHECK(at::equal(own[0].tensor, at::full({2, 3}, 5.F)));
   CHECK(at::equal(own[1].tensor, before));
-  REQUIRE(load_weights(*reader, own, {}));
+  REQUIRE(load_weights({reader}, own, {}));
   CHECK(at::equal(own[1].tensor, at::full({2}, 6.F)));
   REQUIRE(save_safetensors(folder / "y", {{"fc.weight", at::ones({3, 3})}}));
   const auto wrong = tensor_reader::open(folder / "y").value();
-  CHECK_THAT(load_weights(*wrong, own, {}).error().text,
+  CHECK_THAT(load_weights({wrong}, own, {}).error().text,
              ContainsSubstring("'fc.weight' has shape [3, 3]"));
-  CHECK_THAT(load_weights(*wrong, own, {"fc.weight"}).error().text,
+  CHECK_THAT(load_weights({wrong}, own, {"fc.weight"}).error().text,
              ContainsSubstring("'fc.bias' of the model is missing"));
 }

@@ -9,7 +9,7 @@
 
 #include "messages/base/error.hpp"
 
-namespace troupe::cluster {
+namespace troupe::engine {
 
 /// BLAKE2b of bytes that come one after another. Used by one thread.
 class running_digest {
@@ -40,4 +40,4 @@ struct file_digest {
 [[nodiscard]] result<file_digest> digest_of_file(const std::filesystem::path& file,
                                                  std::size_t digest_bytes);
 
-}  // namespace troupe::cluster
+}  // namespace troupe::engine

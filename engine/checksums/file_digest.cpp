@@ -1,4 +1,4 @@
-#include "cluster/launch/file_digest.hpp"
+#include "engine/checksums/file_digest.hpp"
 
 #include <sodium.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace troupe::cluster {
+namespace troupe::engine {
 
 struct running_digest::state {
   crypto_generichash_state hash;
@@ -54,4 +54,4 @@ result<file_digest> digest_of_file(const std::filesystem::path& file, std::size_
   return out;
 }
 
-}  // namespace troupe::cluster
+}  // namespace troupe::engine

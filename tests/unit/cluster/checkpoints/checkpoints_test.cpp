@@ -24,6 +24,7 @@
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
 #include "tests/scratch_folder.hpp"
+#include "tests/written_checkpoint.hpp"
 
 namespace {
 
@@ -34,6 +35,7 @@ using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 using engine::named_tensor;
 using tests::scratch_folder;
+using contents = checkpoint_manifest::contents;
 
 const std::map<std::string, std::string> settings{{"model.name", "net"}};
 
@@ -44,20 +46,20 @@ std::vector<named_tensor> some_weights() {
           {"second.mask", at::zeros({3}, at::kBool)}};
 }
 
-fs::path write(const fs::path& folder, std::uint64_t step,
-               std::vector<named_tensor> weights = some_weights()) {
-  fs::create_directories(folder);
-  const checkpoint_folder all(folder);
-  const auto files =
-      all.collect(step, settings, {engine::stream_of(std::move(weights)), [] {
-                                     return result<engine::tensor_stream>(engine::stream_of(
-                                         {{"optimizer.first.weight.slot", at::full({2, 3}, 0.5)}}));
-                                   }});
-  REQUIRE(files);
-  const auto written = all.finish(*files);
-  INFO((written ? "" : written.error().text));
-  REQUIRE(written);
-  return *written;
+/// The weights of a network in two stages, and the state of a parameter of the first.
+fs::path write(const fs::path& folder, std::uint64_t step) {
+  const auto all = some_weights();
+  return tests::write_checkpoint(
+      folder, step, settings,
+      {{{all[0], all[1]}, {{"optimizer.slot.first.weight", at::full({2, 3}, 0.5)}}},
+       {{all[2], all[3]}}});
+}
+
+/// The same as older versions wrote it.
+fs::path write_older(const fs::path& folder, std::uint64_t step) {
+  return tests::write_two_files(
+      folder, step, settings,
+      {some_weights(), {{"optimizer.slot.first.weight", at::full({2, 3}, 0.5)}}});
 }
 
 std::string bytes_of(const fs::path& file) {
@@ -85,27 +87,44 @@ void make_older(const fs::path& checkpoint) {
 
 }  // namespace
 
-TEST_CASE("a manifest is read as it was written, with and without checksums of tensors") {
-  checkpoint_manifest manifest{
+TEST_CASE("a manifest is read as it was written, and what was added later passed over") {
+  const checkpoint_manifest manifest{
       .step = 40,
       .settings = settings,
-      .files = {{"weights.safetensors", {12, "ab", {{"a \"b\"", "01"}, {"c", "02"}}}},
-                {"weights.state.safetensors", {0, "cd", {}}}}};
-  const auto read = parse_manifest(to_text(manifest));
-  REQUIRE(read);
-  CHECK(*read == manifest);
+      .files = {{"weights.stage-0.safetensors",
+                 {contents::weights, {12, "ab", {{"a \"b\"", "01"}, {"c", "02"}}}}},
+                {"weights.stage-1.safetensors", {contents::weights, {9, "ac", {{"b", "04"}}}}},
+                {"state.stage-0.safetensors", {contents::state, {7, "cd", {{"s", "03"}}}}}},
+      .weights = {"c", "b", "a \"b\""},
+      .scaler = checkpoint_manifest::loss_scale{0x1p-17 / 3, 12}};
+  CHECK_FALSE(manifest.is_of_two_files());
+  CHECK(parse_manifest(to_text(manifest)).value() == manifest);
   auto more = nlohmann::json::parse(to_text(manifest));
   more.erase("checksum");
   more["added_later"] = {1, 2};
-  more["files"]["weights.safetensors"]["added_later"] = "x";
+  more["files"]["state.stage-0.safetensors"]["added_later"] = "x";
   CHECK(parse_manifest(more.dump()).value() == manifest);
+}
+
+TEST_CASE("a manifest of two files is read, with and without checksums of tensors") {
+  const checkpoint_manifest manifest{
+      .step = 40,
+      .settings = settings,
+      .files = {{"weights.safetensors",
+                 {contents::weights, {12, "", {{"a \"b\"", "01"}, {"c", "02"}}}, "ab"}},
+                {"weights.state.safetensors", {contents::state, {0, "", {}}, "cd"}}}};
+  CHECK(manifest.is_of_two_files());
+  CHECK_THAT(to_text(manifest), ContainsSubstring("\"troupe_checkpoint\": 1"));
+  CHECK(parse_manifest(to_text(manifest)).value() == manifest);
 }
 
 TEST_CASE("a manifest with another step, setting or file than it was written with is refused") {
   const auto text = to_text({.step = 40,
                              .settings = {{"train.seed", "1"}},
-                             .files = {{"weights.safetensors", {12, "ab", {}}},
-                                       {"weights.state.safetensors", {3, "cd", {}}}}});
+                             .files = {{"w", {contents::weights, {12, "ab", {{"a", "01"}}}}},
+                                       {"s", {contents::state, {3, "cd", {{"b", "02"}}}}}},
+                             .weights = {"a"},
+                             .scaler = checkpoint_manifest::loss_scale{2, 1}});
   const auto differs = [&](const std::function<void(nlohmann::json&)>& change) {
     auto other = nlohmann::json::parse(text);
     change(other);
@@ -117,9 +136,34 @@ TEST_CASE("a manifest with another step, setting or file than it was written wit
   differs([](auto& all) { all["step"] = 41; });
   differs([](auto& all) { all["settings"]["train.seed"] = "2"; });
   differs([](auto& all) { all["settings"].erase("train.seed"); });
-  differs([](auto& all) { all["files"].erase("weights.state.safetensors"); });
+  differs([](auto& all) { all["files"].erase("s"); });
+  differs([](auto& all) { all["files"]["w"]["tensors"]["a"] = "02"; });
+  differs([](auto& all) { all["loss_scale"]["scale"] = 4; });
   differs([](auto& all) { all["checksum"] = 7; });
   CHECK(parse_manifest(nlohmann::json::parse(text).dump()));  // written with other spaces
+}
+
+TEST_CASE("a manifest says of each weight in which one file it is, or is refused") {
+  const auto refused = [](const checkpoint_manifest& manifest) {
+    const auto read = parse_manifest(to_text(manifest));
+    REQUIRE_FALSE(read);
+    return read.error().text;
+  };
+  const checkpoint_manifest whole{.step = 1,
+                                  .settings = {},
+                                  .files = {{"one", {contents::weights, {1, "h", {{"a", "0"}}}}},
+                                            {"two", {contents::weights, {1, "h", {{"b", "0"}}}}}},
+                                  .weights = {"a", "b"}};
+  REQUIRE(parse_manifest(to_text(whole)));
+  auto other = whole;
+  other.files.erase("two");
+  CHECK_THAT(refused(other), ContainsSubstring("names no file with tensor \"b\""));
+  other = whole;
+  other.files["three"] = whole.files.at("one");
+  CHECK_THAT(refused(other), ContainsSubstring("tensor \"a\" of three, which is in another file"));
+  other = whole;
+  other.weights.push_back("a");
+  CHECK_THAT(refused(other), ContainsSubstring("names a weight of the model twice"));
 }
 
 TEST_CASE(
@@ -158,16 +202,21 @@ TEST_CASE("what is no manifest of ours is refused by what is wrong with it") {
     return read.error().text;
   };
   const std::string whole =
-      to_text({.step = 1, .settings = {}, .files = {{"weights.safetensors", {1, "ab", {}}}}});
+      to_text({.step = 1,
+               .settings = {},
+               .files = {{"w", {contents::weights, {1, "ab", {{"a", "01"}}}}}},
+               .weights = {"a"}});
   for (std::size_t length = 0; length + 2 < whole.size(); ++length)
     CHECK_THAT(refused(whole.substr(0, length)), StartsWith("is no manifest: "));
   for (const auto* text : {"[]", "7", "{}", R"({"troupe_checkpoint":"1"})",
                            R"({"troupe_checkpoint":1,"step":-1.5,"settings":{},"files":7})",
                            R"({"troupe_checkpoint":1,"step":1,"settings":{"a":1},"files":{}})"})
     CHECK_THAT(refused(text), StartsWith("is no manifest: "));
-  CHECK_THAT(refused(R"({"troupe_checkpoint":2})"), ContainsSubstring("its format is number 2"));
+  CHECK_THAT(refused(R"({"troupe_checkpoint":3})"), ContainsSubstring("its format is number 3"));
   CHECK_THAT(refused(R"({"troupe_checkpoint":1,"step":1,"settings":{},"files":{}})"),
              ContainsSubstring("names no weights.safetensors"));
+  CHECK_THAT(refused(R"({"troupe_checkpoint":2,"step":1,"settings":{},"weights":[],"files":{}})"),
+             ContainsSubstring("names no weight of a model"));
   for (const std::string name : {"../weights", "/etc/passwd", ".hidden", ""}) {
     const auto outside = nlohmann::json{{"troupe_checkpoint", 1},
                                         {"step", 1},
@@ -182,7 +231,8 @@ TEST_CASE("a bit that is flipped anywhere in a checkpoint is found, in a tensor 
   const auto checkpoint = write(folder.path(), 4);
   REQUIRE(faults_in(checkpoint, check_depth::values).empty());
   std::size_t named = 0;
-  for (const std::string name : {"weights.safetensors", "weights.state.safetensors"}) {
+  for (const std::string name : {"weights.stage-0.safetensors", "weights.stage-1.safetensors",
+                                 "state.stage-0.safetensors"}) {
     const auto file = checkpoint / name;
     const auto whole = bytes_of(file);
     const auto reader = engine::tensor_reader::open(file);
@@ -207,20 +257,22 @@ TEST_CASE("a bit that is flipped anywhere in a checkpoint is found, in a tensor 
     }
     put(file, whole);
   }
-  // All bytes of all tensors; those of the state are a slot in f32 and the digest of the weights.
-  CHECK(named == (24 + 8 + 3) + (24 + 8));
+  CHECK(named == (24 + 8) + 3 + 24);  // all bytes of all tensors
   CHECK(read_whole(checkpoint));
 }
 
-TEST_CASE("a checkpoint without checksums of tensors is still checked by its files") {
+TEST_CASE("a checkpoint of two files is checked by its files, and by tensors where it has them") {
   const scratch_folder folder;
-  const auto checkpoint = write(folder.path(), 4);
-  make_older(checkpoint);
+  const auto checkpoint = write_older(folder.path(), 4);
   REQUIRE(read_whole(checkpoint));
   const auto file = checkpoint / "weights.safetensors";
   auto altered = bytes_of(file);
   altered.back() = static_cast<char>(altered.back() ^ 1);
   put(file, altered);
+  const auto known = faults_in(checkpoint, check_depth::checksums);
+  REQUIRE(known.size() == 1);
+  CHECK(known.front().tensor == "second.mask");
+  make_older(checkpoint);
   const auto faults = faults_in(checkpoint, check_depth::checksums);
   REQUIRE(faults.size() == 1);
   CHECK(faults.front().tensor.empty());
@@ -230,7 +282,7 @@ TEST_CASE("a checkpoint without checksums of tensors is still checked by its fil
 TEST_CASE("a file that is cut at any byte is refused, by the tensor where its header is whole") {
   const scratch_folder folder;
   const auto checkpoint = write(folder.path(), 4);
-  const auto file = checkpoint / "weights.safetensors";
+  const auto file = checkpoint / "weights.stage-1.safetensors";
   const auto whole = bytes_of(file);
   for (std::size_t length = 0; length < whole.size(); ++length) {
     INFO(length);
@@ -251,10 +303,11 @@ TEST_CASE("a file that is cut at any byte is refused, by the tensor where its he
 TEST_CASE("values that are not finite are found by their tensors, where values are looked at") {
   const scratch_folder folder;
   const auto infinite = std::numeric_limits<float>::infinity();
-  const auto checkpoint = write(folder.path(), 4,
-                                {{"fine", at::zeros({2})},
-                                 {"large", at::full({2}, infinite)},
-                                 {"none", at::full({2}, std::numeric_limits<float>::quiet_NaN())}});
+  const auto checkpoint = tests::write_checkpoint(
+      folder.path(), 4, settings,
+      {{{{"fine", at::zeros({2})},
+         {"large", at::full({2}, infinite)},
+         {"none", at::full({2}, std::numeric_limits<float>::quiet_NaN())}}}});
   CHECK(faults_in(checkpoint, check_depth::checksums).empty());
   const auto faults = faults_in(checkpoint, check_depth::values);
   REQUIRE(faults.size() == 2);
@@ -270,18 +323,70 @@ TEST_CASE("the newest whole checkpoint is found behind those that are torn") {
   const auto third = write(folder.path(), 3);
   const auto fourth = write(folder.path(), 4);
   CHECK(all.newest().value().found->manifest.step == 4);
-  fs::remove(fourth / "weights.safetensors");
+  fs::remove(fourth / "weights.stage-1.safetensors");
   put(third / "manifest.json", "{");
   const auto looked = all.newest();
   REQUIRE(looked);
   REQUIRE(looked->found);
   CHECK(looked->found->manifest.step == 2);
   REQUIRE(looked->passed_over.size() == 2);
-  CHECK_THAT(looked->passed_over[0], StartsWith((fourth / "weights.safetensors").string()));
+  CHECK_THAT(looked->passed_over[0], StartsWith((fourth / "weights.stage-1.safetensors").string()));
   CHECK_THAT(looked->passed_over[1], StartsWith((third / "manifest.json").string()));
   const auto latest = all.latest();
   REQUIRE_FALSE(latest);
   CHECK_THAT(latest.error().text, ContainsSubstring("the one of step 2 is whole: --resume 2"));
+}
+
+TEST_CASE("a checkpoint that is not finished leaves nothing, whatever is missing of it") {
+  const scratch_folder folder;
+  const checkpoint_folder all(folder.path());
+  const auto begin = [&] {
+    const auto begun = all.begin(4);
+    REQUIRE(begun);
+    CHECK(begun->folder.filename().string().starts_with(".writing-step-000004-"));
+    return *begun;
+  };
+  const auto first = begin(), second = begin();
+  CHECK(first.folder != second.folder);
+  CHECK_FALSE(fs::exists(first.folder));  // goes with the next
+  const checkpoint_manifest manifest{
+      .step = 4,
+      .settings = {},
+      .files = {{"weights.stage-0.safetensors", {contents::weights, {10, "h", {{"a", "0"}}}}}},
+      .weights = {"a"}};
+  const auto absent = all.finish(second, manifest);
+  REQUIRE_FALSE(absent);
+  CHECK(absent.error().code == errc::io_failed);
+  CHECK_THAT(absent.error().text, ContainsSubstring("weights.stage-0.safetensors cannot be read"));
+  CHECK(fs::is_empty(folder.path()));
+  const auto third = begin();
+  put(third.folder / "weights.stage-0.safetensors", "short");
+  const auto cut = all.finish(third, manifest);
+  REQUIRE_FALSE(cut);
+  CHECK_THAT(cut.error().text, ContainsSubstring("has 5 bytes, and its checkpoint wrote 10"));
+  CHECK(fs::is_empty(folder.path()));
+  checkpoint_folder::drop(begin());
+  CHECK(fs::is_empty(folder.path()));
+}
+
+TEST_CASE("what is saved with its checksums is what they are of, whichever layout it has") {
+  const scratch_folder folder;
+  const std::vector<named_tensor> tensors{
+      {"turned", at::arange(12, at::kFloat).view({3, 4}).t()},
+      {"none", at::empty({0, 3})},
+      {"number", at::full({}, 3, at::kLong)},
+      {"large", at::arange(700'000, at::kFloat).view({2, 350'000}).t()}};  // in several runs
+  const auto sums = engine::save_summed(folder / "summed", engine::stream_of(tensors));
+  REQUIRE(sums);
+  REQUIRE(engine::save_safetensors(folder / "plain", tensors));
+  CHECK(bytes_of(folder / "summed") == bytes_of(folder / "plain"));
+  CHECK(sums->bytes == fs::file_size(folder / "plain"));
+  const auto reader = engine::tensor_reader::open(folder / "plain");
+  REQUIRE(reader);
+  CHECK(sums->header == engine::header_sum_of(**reader).value());
+  REQUIRE(sums->tensors.size() == tensors.size());
+  for (const auto& each : (*reader)->tensors())
+    CHECK(sums->tensors.at(each.name) == engine::tensor_sum_of(**reader, each).value());
 }
 
 TEST_CASE("old checkpoints are removed, and those of later steps are not counted") {
@@ -321,7 +426,7 @@ TEST_CASE("a path means a checkpoint, or those in a folder") {
   CHECK_THAT(refused(folder.path()), ContainsSubstring("holds no checkpoint"));
   const auto tenth = write(folder.path(), 10);
   const auto second = write(folder.path(), 2);
-  fs::create_directory(folder / ".writing-step-000012");
+  fs::create_directory(folder / ".writing-step-000012-0123456789abcdef");
   fs::create_directory(folder / "step-000011");
   CHECK(checkpoints_at(folder.path()).value() ==
         std::vector{second, tenth, folder / "step-000011"});

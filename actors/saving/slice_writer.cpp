@@ -1,0 +1,123 @@
+#include "actors/saving/slice_writer.hpp"
+
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <filesystem>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "actors/base/errors.hpp"
+#include "actors/base/failure.hpp"
+#include "actors/detached.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/slices.hpp"
+#include "actors/transfer/pieces.hpp"
+#include "engine/slices/summed_file.hpp"
+#include "optimizers/training/saved_state.hpp"
+
+namespace troupe::actors {
+namespace {
+
+namespace fs = std::filesystem;
+using tensor_list = std::vector<engine::named_tensor>;
+
+/// A slice that waits for somebody who can write it.
+struct kept_slice {
+  std::uint64_t step = 0;
+  tensor_list weights, state;
+};
+
+struct slice_writer_state {
+  std::string name;
+  kept_slice kept;
+};
+
+using slice_writer_pointer = slice_writer_actor::stateful_pointer<slice_writer_state>;
+
+caf::error refusal(const slice_writer_state& state, const error& why) {
+  return to_caf({why.code, state.name + ": " + why.text});
+}
+
+/// What of a slice goes into which file.
+kept_slice sorted(const store_slice& order) {
+  kept_slice out{.step = order.what.step, .weights = {}, .state = {}};
+  for (const auto& each : order.tensors) {
+    const bool is_state = optimizers::is_state_name(each.name);
+    const auto& wanted = is_state ? order.what.state : order.what.weights;
+    if (!wanted.empty()) (is_state ? out.state : out.weights).push_back(each);
+  }
+  return out;
+}
+
+/// One of the two files, unless it would hold nothing.
+result<void> write_file(slice_written& into, const fs::path& folder, const std::string& name,
+                        const tensor_list& tensors) {
+  if (tensors.empty()) return {};
+  auto sums = engine::save_summed(folder / name, engine::stream_of(tensors));
+  if (!sums) return tl::unexpected(sums.error());
+  into.files.emplace(name, std::move(*sums));
+  return {};
+}
+
+caf::result<slice_written> on_store(slice_writer_pointer self, const store_slice& order) {
+  auto& state = self->state;
+  auto slice = sorted(order);
+  state.kept = {};
+  const fs::path folder = order.what.folder;
+  std::error_code absent;
+  if (!fs::is_directory(folder, absent)) {
+    state.kept = std::move(slice);
+    return slice_written{.keeper = caf::actor_cast<caf::strong_actor_ptr>(self)};
+  }
+  slice_written out;
+  auto done = write_file(out, folder, order.what.weights, slice.weights).and_then([&] {
+    return write_file(out, folder, order.what.state, slice.state);
+  });
+  if (!done) return refusal(state, done.error());
+  return out;
+}
+
+caf::result<slice_piece> on_read(slice_writer_pointer self, const read_slice& what) {
+  auto& kept = self->state.kept;
+  if (kept.step != what.step)
+    return refusal(self->state, {errc::stale, "the slice of step " + std::to_string(what.step) +
+                                                  " is not kept any more"});
+  auto& list = what.state ? kept.state : kept.weights;
+  if (what.forms) return slice_piece{forms_of(list, what.from, what.most)};
+  auto piece = cut_piece(list, what.from, what.most, piece_tensors::shared);
+  if (!piece) return refusal(self->state, piece.error());
+  if (piece->last) list.clear();
+  return slice_piece{std::move(*piece)};
+}
+
+slice_writer_actor::behavior_type slice_writer_behavior(slice_writer_pointer self,
+                                                        std::string stage) {
+  // Of this thread alone: checksums take what the arithmetic leaves of the cores.
+  pthread_setname_np(pthread_self(), "checkpoints");
+  constexpr int behind_arithmetic = 10;
+  static_cast<void>(::setpriority(PRIO_PROCESS, 0, behind_arithmetic));
+  self->state.name = std::move(stage);
+  const auto name = self->state.name + ": the writer of checkpoints";
+  end_when_thrown(*self, name);
+  return {
+      [self, name](const store_slice& order) {
+        return answering(name, [&] { return on_store(self, order); });
+      },
+      [self, name](const read_slice& what) {
+        return answering(name, [&] { return on_read(self, what); });
+      },
+  };
+}
+
+}  // namespace
+
+slice_writer_actor spawn_slice_writer(caf::actor_system& system, std::string stage) {
+  return spawn_detached(system, "the files of checkpoints", slice_writer_behavior,
+                        std::move(stage));
+}
+
+}  // namespace troupe::actors

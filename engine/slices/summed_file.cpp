@@ -1,0 +1,80 @@
+#include "engine/slices/summed_file.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "engine/checksums/file_digest.hpp"
+#include "engine/state/mapped_file.hpp"
+#include "engine/state/safetensors.hpp"
+
+namespace troupe::engine {
+namespace {
+
+constexpr std::size_t header_sum_bytes = 32;
+constexpr std::size_t tensor_sum_bytes = 16;
+/// Summed up and written at once, while it is in the CPU's caches.
+constexpr std::int64_t bytes_at_once = std::int64_t{1} << 20;
+
+std::span<const std::byte> bytes_of(const at::Tensor& dense) {
+  return {static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()};
+}
+
+/// The same tensors, of which `sums` sees each.
+tensor_stream summed(const tensor_stream& from, std::map<std::string, running_digest>& sums) {
+  return {.forms = from.forms, .send = [&from, &sums](const tensor_stream::taker& take) {
+            return from.send([&](const std::string& name, std::uint64_t first,
+                                 const at::Tensor& run) -> result<void> {
+              const auto flat = run.detach().cpu().resolve_neg().contiguous().view({-1});
+              auto& sum = sums.try_emplace(name, tensor_sum_bytes).first->second;
+              const auto most = bytes_at_once / static_cast<std::int64_t>(flat.element_size());
+              std::int64_t at = 0;
+              do {
+                const auto part = flat.narrow(0, at, std::min(most, flat.numel() - at));
+                sum.add(bytes_of(part));
+                if (auto taken = take(name, first + static_cast<std::uint64_t>(at), part); !taken)
+                  return taken;
+                at += part.numel();
+              } while (at < flat.numel());
+              return {};
+            });
+          }};
+}
+
+}  // namespace
+
+result<file_sums> save_summed(const std::filesystem::path& file, const tensor_stream& tensors) {
+  std::map<std::string, running_digest> sums;
+  if (auto saved = save_safetensors(file, summed(tensors, sums)); !saved)
+    return tl::unexpected(saved.error());
+  const auto written = tensor_reader::open(file);
+  if (!written) return fail(errc::io_failed, written.error().text);
+  auto header = header_sum_of(**written);
+  if (!header) return fail(errc::io_failed, header.error().text);
+  file_sums made{.bytes = (*written)->identity().bytes, .header = std::move(*header)};
+  for (auto& [name, sum] : sums) made.tensors.emplace(name, sum.digits());
+  return made;
+}
+
+result<std::string> header_sum_of(const tensor_reader& file) {
+  const auto opened = open_to_read(file.file());
+  if (!opened) return tl::unexpected(opened.error());
+  const auto mapped = mapped_file::map(file.file(), *opened);
+  if (!mapped) return tl::unexpected(mapped.error());
+  const auto bytes = (*mapped)->bytes();
+  running_digest digest(header_sum_bytes);
+  digest.add(bytes.first(std::min<std::size_t>(bytes.size(), file.data_begin())));
+  return digest.digits();
+}
+
+result<std::string> tensor_sum_of(const tensor_reader& file, const safetensors_entry& tensor) {
+  running_digest digest(tensor_sum_bytes);
+  const auto read = file.for_each_run(tensor, [&](const at::Tensor& run) {
+    digest.add(bytes_of(run));
+    return result<void>();
+  });
+  if (!read) return tl::unexpected(read.error());
+  return digest.digits();
+}
+
+}  // namespace troupe::engine

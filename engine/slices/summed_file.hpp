@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/base/named_tensor.hpp"
+#include "engine/state/tensor_reader.hpp"
+#include "engine/state/tensor_stream.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::engine {
+
+/// What a safetensors file holds, in checksums that together cover all of its bytes.
+struct file_sums {
+  std::uint64_t bytes = 0;
+  std::string header;  ///< Of what stands before the tensors: BLAKE2b, 256 bits, hexadecimal.
+  /// Of each tensor's elements in row-major order: BLAKE2b, 128 bits.
+  std::map<std::string, std::string> tensors = {};
+  bool operator==(const file_sums&) const = default;
+
+  /// Its members, for messages that carry it.
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.bytes, self.header, self.tensors);
+  }
+};
+
+/// Writes tensors as save_safetensors does, synced, and sums them up as they were in memory, not as
+/// they are in the file. Errors: those of save_safetensors.
+[[nodiscard]] result<file_sums> save_summed(const std::filesystem::path& file,
+                                            const tensor_stream& tensors);
+
+/// The checksum of what stands before a file's tensors. Errors: bad_data naming the file.
+[[nodiscard]] result<std::string> header_sum_of(const tensor_reader& file);
+
+/// The checksum of a tensor in a file. Errors: bad_data naming both.
+[[nodiscard]] result<std::string> tensor_sum_of(const tensor_reader& file,
+                                                const safetensors_entry& tensor);
+
+}  // namespace troupe::engine

@@ -1,0 +1,255 @@
+// The files of a checkpoint, which each stage's process writes for itself: while steps go on, where
+// one of them cannot, where one is lost meanwhile, and as other runs read them.
+
+#include <ATen/ops/equal.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/written_checkpoint.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace troupe;
+using namespace troupe::tests;
+using Catch::Matchers::ContainsSubstring;
+using contents = cluster::checkpoint_manifest::contents;
+
+cluster::whole_checkpoint whole(const fs::path& folder) {
+  auto read = cluster::read_whole(folder);
+  INFO((read ? "" : read.error().text));
+  REQUIRE(read);
+  return *read;
+}
+
+std::set<std::string> files_of(const fs::path& checkpoint) {
+  auto names = names_in(checkpoint);
+  CHECK(names.erase("manifest.json") == 1);
+  return names;
+}
+
+/// A stage that is started by hand, and ends with its run.
+class joined_stage {
+ public:
+  joined_stage(const std::string& address, const std::string& name, const std::string& secret) {
+    words line{TROUPE_PROGRAM, "--join",        address,       "--node-name",   name,  "--link",
+               "tcp",          "--node-listen", "127.0.0.1:0", "--secret-file", secret};
+    std::vector<char*> arguments;
+    for (auto& each : line) arguments.push_back(each.data());
+    arguments.push_back(nullptr);
+    REQUIRE(::posix_spawn(&pid_, TROUPE_PROGRAM, nullptr, nullptr, arguments.data(), environ) == 0);
+  }
+  joined_stage(const joined_stage&) = delete;
+  joined_stage& operator=(const joined_stage&) = delete;
+  ~joined_stage() { ::waitpid(pid_, nullptr, 0); }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+constexpr auto begun_8 = "the stages write the checkpoint of step 8";
+
+}  // namespace
+
+TEST_CASE("Each stage writes its own files, and other stages go on from them to the same bits") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
+  const words of_two{"--logical-replicas", "2"};
+  REQUIRE(run_program(two_stages(with(of_two, {"--save", folder / "whole"}))).code == 0);
+  const auto killed = run_program(two_stages(with(kept, {"--replicas", "2", "--zero", "1"})),
+                                  at_checkpoint("step-000008", SIGKILL));
+  CHECK(killed.signal == SIGKILL);
+  CHECK(files_of(checkpoints / "step-000008") ==
+        std::set<std::string>{"state.stage-0.replica-1.safetensors", "state.stage-0.safetensors",
+                              "state.stage-1.replica-1.safetensors", "state.stage-1.safetensors",
+                              "weights.stage-0.safetensors", "weights.stage-1.safetensors"});
+  // Three stages of two chunks each, of one replica.
+  const auto resumed = run_program(
+      training(with(with(kept, of_two), {"--stages", "3", "--schedule", "interleaved-1f1b",
+                                         "--resume", "latest", "--save", folder / "resumed"})));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
+  check_same_weights(folder / "whole", folder / "resumed");
+  CHECK(files_of(checkpoints / "step-000012").size() == 6);
+  const auto again = run_program(
+      training(with(of_two, {"--checkpoint-dir", checkpoints.string(), "--resume", "8", "--stages",
+                             "4", "--schedule", "gpipe", "--save", folder / "again"})));
+  INFO(again.err);
+  REQUIRE(again.code == 0);
+  check_same_weights(folder / "whole", folder / "again");
+}
+
+TEST_CASE("A run goes on from a checkpoint of two files, as older versions wrote it") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints", older = folder / "older";
+  const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4",
+                   "--save",           folder / "whole"};
+  REQUIRE(run_program(two_stages(kept)).code == 0);
+  const auto newer = whole(checkpoints / "step-000008");
+  const auto made =
+      write_two_files(older, 8, newer.manifest.settings,
+                      {tensors_of(newer, contents::weights), tensors_of(newer, contents::state)});
+  CHECK(whole(made).manifest.is_of_two_files());
+  const auto resumed = run_program(two_stages(
+      {"--checkpoint-dir", older.string(), "--resume", "latest", "--save", folder / "resumed"}));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
+  check_same_weights(folder / "whole", folder / "resumed");
+  CHECK_FALSE(whole(older / "step-000012").manifest.is_of_two_files());
+}
+
+TEST_CASE("A run that is killed while its stages write goes on from the checkpoint before") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
+  const auto killed = run_program(two_stages(kept), at_line(begun_8, [](pid_t trainer) {
+                                    for (const auto stage : children_of(trainer))
+                                      ::kill(stage, SIGKILL);
+                                    ::kill(trainer, SIGKILL);
+                                  }));
+  CHECK(killed.signal == SIGKILL);
+  auto names = names_in(checkpoints);
+  CHECK(names.erase("step-000004") == 1);
+  REQUIRE(names.size() == 1);
+  CHECK(names.begin()->starts_with(".writing-step-000008-"));
+  const auto listed = run_other(TROUPE_COMMAND, {"checkpoint", "list", checkpoints.string()});
+  CHECK(listed.code == 0);
+  CHECK_THAT(listed.out, ContainsSubstring("half written"));
+  const auto resumed =
+      run_program(two_stages(with(kept, {"--resume", "latest", "--save", folder / "resumed"})));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 4"));
+  check_same_weights(folder / "whole", folder / "resumed");
+  CHECK(names_in(checkpoints) ==
+        std::set<std::string>{"step-000004", "step-000008", "step-000012"});
+}
+
+TEST_CASE("A stage that is lost while it writes is replaced, and the checkpoints are whole") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  REQUIRE(run_program(two_stages({"--save", folder / "whole"}, 12, 1)).code == 0);
+  const auto outcome = run_program(
+      two_stages({"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4", "--on-fault",
+                  "recover", "--save", folder / "weights"},
+                 12, 1),
+      at_line(begun_8, [](pid_t trainer) { ::kill(children_of(trainer).back(), SIGKILL); }));
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("it is replaced"));
+  check_same_weights(folder / "whole", folder / "weights");
+  CHECK(run_other(TROUPE_COMMAND, {"checkpoint", "verify", checkpoints.string()}).code == 0);
+  const auto names = names_in(checkpoints);
+  CHECK(names.contains("step-000004"));
+  CHECK(names.contains("step-000012"));
+  for (const auto& each : names) CHECK(each.starts_with("step-"));
+}
+
+TEST_CASE("Steps go on while a stage writes its files") {
+  const scratch_folder folder;
+  const fs::path checkpoints = folder / "checkpoints";
+  std::unique_ptr<stopped_thread> stopped;
+  const auto outcome = run_program(
+      two_stages({"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"}, 12, 1),
+      [&](pid_t trainer, std::string_view line) {
+        if (line.find("step-000004 in ") != std::string_view::npos)
+          stopped = std::make_unique<stopped_thread>(children_of(trainer).back(), "checkpoints");
+        if (line.find("step 11/") == std::string_view::npos) return;
+        for (const auto stage : children_of(trainer)) ::kill(stage, SIGKILL);
+        ::kill(trainer, SIGKILL);
+      });
+  INFO(outcome.err);
+  CHECK(outcome.signal == SIGKILL);
+  CHECK_THAT(outcome.err, ContainsSubstring(begun_8));
+  auto names = names_in(checkpoints);
+  CHECK(names.erase("step-000004") == 1);
+  REQUIRE(names.size() == 1);
+  CHECK(names.begin()->starts_with(".writing-step-000008-"));
+}
+
+TEST_CASE("A file of one stage that finds no room is a warning by stage and file") {
+  const scratch_folder folder;
+  const fs::path roomy = folder / "roomy", checkpoints = folder / "checkpoints";
+  const auto run = [](const fs::path& where) {
+    return two_stages({"--checkpoint-dir", where.string(), "--checkpoint-every", "2"}, 4, 1);
+  };
+  REQUIRE(run_program(run(roomy)).code == 0);
+  const auto size = [&](const char* file) { return fs::file_size(roomy / "step-000002" / file); };
+  const auto most = size("state.stage-1.safetensors") - 1;
+  REQUIRE(size("state.stage-0.safetensors") < most);
+  REQUIRE(size("weights.stage-1.safetensors") < most);
+  const auto outcome = run_other(
+      "/bin/sh", {"-c", shell_line("ulimit -f " + std::to_string(most / 512) + "; trap '' XFSZ;",
+                                   run(checkpoints))});
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  for (const auto* step : {"2", "4"})
+    CHECK_THAT(outcome.err, ContainsSubstring("warning: no checkpoint of step " +
+                                              std::string(step) + ": stage-1: cannot write "));
+  CHECK_THAT(outcome.err, ContainsSubstring("/state.stage-1.safetensors: the write failed: File "
+                                            "too large; training goes on"));
+  CHECK(names_in(checkpoints).empty());
+}
+
+TEST_CASE("What stages write that do not see the trainer's disk comes to be there all the same") {
+  const scratch_folder folder;
+  const fs::path disk = folder / "disk", secret = folder / "secret", config = folder / "run.toml";
+  fs::create_directory(disk);
+  write_text(secret, "correct horse battery staple\n");
+  fs::permissions(secret, fs::perms(0600));
+  write_text(config,
+             "[cluster]\nlaunch = \"none\"\n[link]\ntransport = \"tcp\"\nlisten = "
+             "\"127.0.0.1:0\"\nsecret_file = \"" +
+                 secret.string() + "\"\n");
+  if (run_other("/usr/bin/unshare", {"-m", "--propagation", "private", "/bin/true"}).code != 0)
+    SKIP("no namespace of mounts can be made");
+  REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+  const auto run =
+      two_stages({"--config", config.string(), "--checkpoint-dir", (disk / "checkpoints").string(),
+                  "--checkpoint-every", "4", "--save", folder / "weights"});
+  const auto afterwards = std::string(TROUPE_COMMAND) + " checkpoint verify " +
+                          (disk / "checkpoints").string() + " && cp -r " +
+                          (disk / "checkpoints").string() + " " + (folder / "copied").string();
+  std::vector<std::unique_ptr<joined_stage>> stages;
+  const auto outcome =
+      run_other("/usr/bin/unshare",
+                {"-m", "--propagation", "private", "/bin/sh", "-c",
+                 "mount -t tmpfs none " + disk.string() + " && ( " + shell_line("", run) +
+                     " ) && " + afterwards},
+                [&](pid_t, std::string_view line) {
+                  const std::string_view before = " may join now: troupe join ";
+                  const auto at = line.find(before);
+                  if (at == std::string_view::npos) return;
+                  const auto rest = line.substr(at + before.size());
+                  const auto name = line.substr(0, at);
+                  stages.push_back(std::make_unique<joined_stage>(
+                      std::string(rest.substr(0, rest.find(' '))),
+                      std::string(name.substr(name.rfind(' ') + 1)), secret.string()));
+                });
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(stages.size() == 2);
+  CHECK(fs::is_empty(disk));  // as everybody else sees it
+  check_same_weights(folder / "whole", folder / "weights");
+  const auto resumed = run_program(two_stages({"--checkpoint-dir", (folder / "copied").string(),
+                                               "--resume", "8", "--save", folder / "resumed"}));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  check_same_weights(folder / "whole", folder / "resumed");
+}
