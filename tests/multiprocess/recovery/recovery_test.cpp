@@ -333,8 +333,11 @@ TEST_CASE("Stages that are lost with all versions of them go back to the run's l
 TEST_CASE(
     "Where the last checkpoint is damaged, a run without versions goes back to where it began") {
   const scratch_folder folder;
+  // The stages have not written the next one by then.
   const auto damage = [&] {
-    for (const auto& each : fs::recursive_directory_iterator(folder / "kept"))
+    const auto last = folder / "kept" / "step-000004";
+    wait_for_file(last);
+    for (const auto& each : fs::directory_iterator(last))
       if (each.path().extension() == ".safetensors") fs::resize_file(each.path(), 100'000);
   };
   const auto outcome = check_run(training({"--stages", "2"}),
