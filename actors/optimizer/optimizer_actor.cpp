@@ -61,6 +61,13 @@ caf::error refusal(const optimizer_state& state, const error& why) {
   return to_caf({why.code, state.name + ": optimizer '" + state.optimizer.name + "': " + why.text});
 }
 
+/// Whatever an optimizer did to count up a parameter's version: who keeps copies of it goes by
+/// that.
+void count_versions(optimizer_state& state, const apply_gradients& order) {
+  for (std::size_t i = 0; i < order.gradients.size(); ++i)
+    if (order.gradients[i]) state.parameters[i].unsafeGetTensorImpl()->bump_version();
+}
+
 result<void> step(optimizer_state& state, const apply_gradients& order) {
   if (order.step <= state.last_step)
     return fail(errc::stale, "the update of step " + std::to_string(order.step) +
@@ -71,6 +78,7 @@ result<void> step(optimizer_state& state, const apply_gradients& order) {
   auto stepped = optimizers::step_groups(state.optimizer, state.groups, state.parameters, gradients,
                                          state.slots, order.learning_rate, state.version.value + 1,
                                          state.names);
+  if (order.gradients.size() == state.parameters.size()) count_versions(state, order);
   if (stepped) ++state.version.value;
   return stepped;
 }

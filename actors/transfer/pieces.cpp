@@ -278,7 +278,10 @@ result<void> weight_loader::put(const engine::named_tensor& given) {
       !fits)
     return fits;
   given_.insert(given.name);
-  if (given.tensor.const_data_ptr() == (*own)->tensor.const_data_ptr()) return {};  // built there
+  if (given.tensor.const_data_ptr() == (*own)->tensor.const_data_ptr()) {  // built there
+    (*own)->tensor.unsafeGetTensorImpl()->bump_version();
+    return {};
+  }
   const at::NoGradGuard no_grad;
   (*own)->tensor.detach().copy_(given.tensor);
   return {};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/autograd/storage_watch.hpp"
+#include "engine/autograd/weight_gradients.hpp"
 #include "engine/step/step_key.hpp"
 #include "messages/base/ids.hpp"
 
@@ -76,6 +77,8 @@ class gradient_sum {
   /// Undefined entries add nothing. The tensors are not written.
   void add(const std::vector<at::Tensor>& gradients);
   void add(std::size_t parameter, const at::Tensor& gradient);
+  /// Adds what the task computes.
+  void add(std::size_t parameter, const weight_task& task);
 
   /// The sums so far (nullopt: no gradient at all); starts anew.
   [[nodiscard]] std::vector<std::optional<at::Tensor>> take();
@@ -85,7 +88,7 @@ class gradient_sum {
  private:
   struct running_sum {
     at::Tensor sum;
-    bool owned = false;  // made here, so it may be added to in place
+    bool owned = false;  // nobody else has it, so it may be added to in place
   };
   std::vector<running_sum> sums_;
 };

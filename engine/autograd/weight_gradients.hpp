@@ -12,6 +12,9 @@ struct weight_task {
   at::Tensor weight;  ///< The parameter itself.
   /// Computes it; called without grad mode, perhaps again, and by two threads at once.
   std::function<at::Tensor()> gradient;
+  /// Adds it to a sum that has the weight's shape: the bits of adding what `gradient` computes, in
+  /// fewer passes over memory. Called in the same way, by one thread. Empty: there is no such way.
+  std::function<void(at::Tensor& sum)> add_to = {};
 };
 
 /// While one lives, layers that can split their backward (see `convolve`) compute only the gradient

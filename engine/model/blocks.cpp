@@ -15,9 +15,9 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/autograd/convolution.hpp"
-#include "engine/autograd/linear.hpp"
 #include "engine/autograd/pass.hpp"
+#include "engine/operators/convolution.hpp"
+#include "engine/operators/linear.hpp"
 
 namespace troupe::engine {
 
@@ -68,7 +68,7 @@ convolution::convolution(std::string name, const convolution_options& options,
 
 at::Tensor convolution::forward(const at::Tensor& input, bool /*training*/) {
   return convolve(input, weight_,
-                  {options_.stride, options_.padding, options_.dilation, options_.groups});
+                  {options_.stride, options_.padding, options_.dilation, options_.groups}, copies_);
 }
 
 std::vector<named_tensor> convolution::parameters() const {
@@ -151,7 +151,7 @@ linear::linear(std::string name, std::int64_t in, std::int64_t out, const at::Ge
       bias_(default_bias(out, in, random)) {}
 
 at::Tensor linear::forward(const at::Tensor& input, bool /*training*/) {
-  return linear_map(input, weight_, bias_);
+  return linear_map(input, weight_, bias_, copies_);
 }
 
 std::vector<named_tensor> linear::parameters() const {

@@ -3,11 +3,13 @@
 #include <ATen/core/Generator.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/autograd/normalization.hpp"
 #include "engine/model/layer.hpp"
+#include "engine/operators/normalization.hpp"
+#include "engine/operators/weight_copies.hpp"
 
 namespace troupe::engine {
 
@@ -39,6 +41,7 @@ class convolution final : public layer {
  private:
   convolution_options options_;
   at::Tensor weight_;  // [out, in / groups, kernel, kernel] f32
+  std::shared_ptr<weight_copies> copies_ = std::make_shared<weight_copies>();
 };
 
 /// torch.nn.BatchNorm2d: momentum 0.1, eps 1e-5. Normalizes with the statistics of the micro-batch
@@ -80,7 +83,8 @@ class linear final : public layer {
 
  private:
   at::Tensor weight_;  // [out, in] f32
-  at::Tensor bias_;    // [out] f32
+  std::shared_ptr<weight_copies> copies_ = std::make_shared<weight_copies>();
+  at::Tensor bias_;  // [out] f32
 };
 
 /// torch.nn.ReLU(inplace=True): overwrites its input, unless that is a leaf. Shape kept

@@ -15,8 +15,8 @@
 #include <iterator>
 #include <utility>
 
-#include "engine/autograd/linear.hpp"
 #include "engine/autograd/pass.hpp"
+#include "engine/operators/linear.hpp"
 
 namespace troupe::engine {
 namespace {
@@ -87,7 +87,7 @@ projection::projection(std::string name, std::int64_t in, std::int64_t out, doub
 }
 
 at::Tensor projection::operator()(const at::Tensor& input) const {
-  return linear_map(input, weight_, bias_);
+  return linear_map(input, weight_, bias_, copies_);
 }
 
 std::vector<named_tensor> projection::parameters() const {

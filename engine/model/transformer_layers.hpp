@@ -3,10 +3,12 @@
 #include <ATen/core/Generator.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/model/layer.hpp"
+#include "engine/operators/weight_copies.hpp"
 
 namespace troupe::engine {
 
@@ -46,7 +48,8 @@ class projection {
  private:
   std::string name_;
   at::Tensor weight_;  // [out, in] f32
-  at::Tensor bias_;    // [out] f32, or undefined
+  std::shared_ptr<weight_copies> copies_ = std::make_shared<weight_copies>();
+  at::Tensor bias_;  // [out] f32, or undefined
 };
 
 /// torch.nn.LayerNorm over the last dimension, eps 1e-5. [..., W], shape kept

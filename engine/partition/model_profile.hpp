@@ -15,8 +15,9 @@ struct layer_cost {
   double kept_bytes = 0;    ///< Of activations between forward and backward.
   double output_bytes = 0;  ///< What would cross a cut behind it.
   std::uint64_t parameter_bytes = 0;
-  double update_s = 0;  ///< Of the optimizer, a step, whatever the micro-batch.
-  double macs = 0;      ///< Of one sample's forward: counted, not measured.
+  double copied_bytes = 0;  ///< Of copies of weights, kept from micro-batch to micro-batch.
+  double update_s = 0;      ///< Of the optimizer, a step, whatever the micro-batch.
+  double macs = 0;          ///< Of one sample's forward: counted, not measured.
 
   bool operator==(const layer_cost&) const = default;
 };

@@ -107,15 +107,28 @@ class profiler {
   }
 
  private:
-  /// Bytes kept and passed on: what the layer leaves alive while its output is there.
+  /// Bytes of copies, of what is kept, and of what is passed on: what a pass leaves behind, and
+  /// what the next one leaves alive while its output is there.
   at::Tensor measure_bytes(layer& which, layer_cost& cost) const {
-    const auto input = as_in_a_model(input_);
     const byte_counter bytes;
+    pass_once(which);
+    cost.copied_bytes = std::max(0.0, bytes.live());
+    const auto input = as_in_a_model(input_);
+    const double before = bytes.live();
     const auto output = forward(which, input);
-    cost.kept_bytes = std::max(0.0, bytes.live());
+    cost.kept_bytes = std::max(0.0, bytes.live() - before);
     cost.output_bytes = static_cast<double>(output.nbytes());
     for (const auto& [name, tensor] : which.parameters()) cost.parameter_bytes += tensor.nbytes();
     return output;
+  }
+
+  /// Forward, and backward without the weights' gradients.
+  void pass_once(layer& which) const {
+    const auto input = input_.requires_grad() ? input_.clone().detach().requires_grad_() : input_;
+    const auto output = forward(which, input);
+    if (!input.requires_grad() || !output.requires_grad()) return;
+    const weight_gradient_collector dropped;
+    static_cast<void>(torch::autograd::grad({output}, {input}, {at::ones_like(output)}));
   }
 
   /// What an optimizer with one buffer a parameter costs: a few passes over its memory.
@@ -149,7 +162,7 @@ class profiler {
                                              /*create_graph=*/false, /*allow_unused=*/true);
     cost.input_s = watch.lap();
     for (std::size_t p = 0; p < parameters.size(); ++p) sum.add(p, found[p]);
-    for (auto& task : later.take()) sum.add(index_of(task.weight, parameters), task.gradient());
+    for (auto& task : later.take()) sum.add(index_of(task.weight, parameters), task);
     cost.weight_s = watch.lap();
     return cost;
   }

@@ -18,7 +18,7 @@
 namespace troupe::engine {
 namespace {
 
-constexpr std::int64_t form_version = 1;
+constexpr std::int64_t form_version = 2;
 
 // Bounds that no measurement reaches, and no sum over layers and steps overflows.
 constexpr double most_seconds = 1e6;
@@ -40,8 +40,10 @@ constexpr std::array sized_parts{
     number_part{"weight_s", &layer_cost::weight_s, most_seconds},
     number_part{"kept_bytes", &layer_cost::kept_bytes, most_bytes},
     number_part{"output_bytes", &layer_cost::output_bytes, most_bytes}};
-constexpr std::array constant_parts{number_part{"update_s", &layer_cost::update_s, most_seconds},
-                                    number_part{"macs", &layer_cost::macs, most_multiply_adds}};
+constexpr std::array constant_parts{
+    number_part{"copied_bytes", &layer_cost::copied_bytes, most_bytes},
+    number_part{"update_s", &layer_cost::update_s, most_seconds},
+    number_part{"macs", &layer_cost::macs, most_multiply_adds}};
 
 std::string toml_quoted(const std::string& text) {
   std::ostringstream out;

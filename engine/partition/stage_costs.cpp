@@ -26,6 +26,7 @@ stage_costs::stage_costs(model_profile at, const planning& how, const plan& step
     sum.input_s += layer.input_s + (again ? layer.forward_s : 0);
     sum.update_s += layer.update_s;
     sum.parameter_bytes += static_cast<double>(layer.parameter_bytes);
+    sum.copied_bytes += layer.copied_bytes;
     sum.kept_bytes += again ? 0 : layer.kept_bytes;
   }
   for (std::uint32_t stage = 0; stage < held_.size(); ++stage) note_held(steps, stage);
@@ -101,7 +102,7 @@ stage_costs::kept stage_costs::kept_bytes(layer_range slice) const {
 }
 
 double stage_costs::memory_bytes(std::uint32_t stage, std::span<const layer_range> slices) const {
-  double parameters = 0, waiting = 0, again = 0;
+  double parameters = 0, copies = 0, waiting = 0, again = 0;
   std::vector<double> each(slices.size());  // of a micro-batch in a chunk
   for (std::uint32_t chunk = 0; chunk < slices.size(); ++chunk) {
     const auto [first, last] = slices[chunk];
@@ -109,6 +110,7 @@ double stage_costs::memory_bytes(std::uint32_t stage, std::span<const layer_rang
     const auto virtual_stage = layout_.virtual_stage_of({stage, chunk});
     const auto micro_batch = kept_bytes(slices[chunk]);
     parameters += sums_[last].parameter_bytes - sums_[first].parameter_bytes;
+    copies += sums_[last].copied_bytes - sums_[first].copied_bytes;
     waiting += (edge_bytes(virtual_stage, first) + edge_bytes(virtual_stage + 1, last)) * credits_;
     again = std::max(again, micro_batch.again);
     each[chunk] = micro_batch.always + edge_bytes(virtual_stage, first);
@@ -119,7 +121,7 @@ double stage_costs::memory_bytes(std::uint32_t stage, std::span<const layer_rang
     for (std::size_t chunk = 0; chunk < slices.size(); ++chunk) held += counts[chunk] * each[chunk];
     most = std::max(most, held);
   }
-  return parameters * (1 + gradient_copies_ + optimizer_copies_) + most + again + waiting;
+  return parameters * (1 + gradient_copies_ + optimizer_copies_) + copies + most + again + waiting;
 }
 
 }  // namespace troupe::engine

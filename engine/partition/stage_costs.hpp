@@ -33,15 +33,15 @@ class stage_costs {
   [[nodiscard]] double edge_bytes(std::uint32_t virtual_stage, std::size_t layer) const;
 
   /// Of a stage with these slices, its chunks in order; those left out or empty weigh nothing:
-  /// weights, their gradients (the sum and, of several, the micro-batch's own), the optimizer's
-  /// state, the most that the plan has its micro-batches keep at once, and what may wait on the
-  /// edges.
+  /// weights, copies of them, their gradients (the sum and, of several, the micro-batch's own), the
+  /// optimizer's state, the most that the plan has its micro-batches keep at once, and what may
+  /// wait on the edges.
   [[nodiscard]] double memory_bytes(std::uint32_t stage, std::span<const layer_range> slices) const;
 
  private:
   struct running_sum {
     double forward_s = 0, input_s = 0, weight_s = 0, update_s = 0, parameter_bytes = 0,
-           kept_bytes = 0;
+           copied_bytes = 0, kept_bytes = 0;
   };
   /// Micro-batches that a stage holds at once, by chunk.
   using held_counts = std::vector<std::uint32_t>;

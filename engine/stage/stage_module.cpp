@@ -26,8 +26,8 @@ stage_module::stage_module(model layers, stage_options options)
       ties_(engine::ties(layers_)),
       statistics_(engine::buffers(layers_)),
       weights_(
-          [this](const step_key& step, microbatch_id microbatch, const at::Tensor& weight,
-                 const at::Tensor& gradient) { add_deferred(step, microbatch, weight, gradient); },
+          [this](const step_key& step, microbatch_id microbatch, const weight_task& task,
+                 const at::Tensor& gradient) { add_deferred(step, microbatch, task, gradient); },
           options_.idle_cores) {
   options_.recompute.resize(layers_.size(), false);
   if (!options_.streams) options_.streams = std::make_shared<device_streams>(options_.device);
@@ -242,9 +242,12 @@ void stage_module::defer(const step_key& step, microbatch_id microbatch,
 }
 
 void stage_module::add_deferred(const step_key& step, microbatch_id microbatch,
-                                const at::Tensor& weight, const at::Tensor& gradient) {
-  const auto parameter = index_of_.at(weight.unsafeGetTensorImpl());
-  sum_of(step, microbatch).add(parameter, gradient);
+                                const weight_task& task, const at::Tensor& gradient) {
+  const auto parameter = index_of_.at(task.weight.unsafeGetTensorImpl());
+  if (gradient.defined())
+    sum_of(step, microbatch).add(parameter, gradient);
+  else
+    sum_of(step, microbatch).add(parameter, task);
   const auto found = begun_.find(step);
   if (found == begun_.end() || !found->second.take) return;
   if (--found->second.deferred.at(parameter) == 0 && found->second.missing == 0)

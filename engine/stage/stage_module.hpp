@@ -184,7 +184,7 @@ class stage_module {
   [[nodiscard]] gradient_sum& sum_of(const step_key& step, microbatch_id microbatch);
   void copy_buffers_of(const step_key& step);
   void defer(const step_key& step, microbatch_id microbatch, std::vector<weight_task> tasks);
-  void add_deferred(const step_key& step, microbatch_id microbatch, const at::Tensor& weight,
+  void add_deferred(const step_key& step, microbatch_id microbatch, const weight_task& task,
                     const at::Tensor& gradient);
 
   model layers_;

@@ -82,7 +82,8 @@ void weight_queue::finish(const step_key& step, microbatch_id microbatch) {
   }
   for (auto& each : batches_.front().entries) {
     if (each.failure) std::rethrow_exception(each.failure);
-    if (each.state != progress::at_helper && each.state != progress::done) settle(lock, wanted, each);
+    if (each.state != progress::at_helper && each.state != progress::done)
+      settle(lock, wanted, each);
   }
   for (auto& each : batches_.front().entries) {
     if (each.state == progress::done) continue;
@@ -110,12 +111,11 @@ void weight_queue::settle(std::unique_lock<std::mutex>& held, const key& whose, 
   of.state = progress::done;
   held.unlock();
   note_parameter(of.weight);
-  if (!computed) {
-    const auto begin = clock::now();
-    gradients = compute(*tasks);
-    last_ = clock::now() - begin;
-  }
-  for (const auto& each : gradients) add_(whose.first, whose.second, of.weight, each);
+  const auto begin = clock::now();
+  gradients.resize(tasks->size());
+  for (std::size_t i = 0; i < tasks->size(); ++i)
+    add_(whose.first, whose.second, tasks->at(i), gradients[i]);
+  if (!computed) last_ = clock::now() - begin;
   tasks.reset();  // frees the activations before others are kept waiting
   held.lock();
 }

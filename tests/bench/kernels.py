@@ -1,4 +1,5 @@
-"""Weight gradients of convolutions by Troupe's kernel, shape by shape, beside oneDNN's.
+"""Weight gradients of convolutions by Troupe's kernel, shape by shape, beside oneDNN's; forward and
+input gradients with copies of weights and without.
 
 ./dev bench kernels [--json FILE] [--rounds R] [--write-docs]
 
@@ -21,6 +22,11 @@ TYPES = ("fp32", "bf16")
 NETWORKS = {"resnet50": 15, "resnet18": 16}  # images of a micro-batch
 HEADER = ["convolution", *(f"{kind} {what}" for kind in TYPES
                            for what in ("Troupe", "oneDNN", "ratio", "of the peak"))]
+
+
+COPIES = ("forward", "input gradient")
+COPIES_HEADER = ["ms of a micro-batch", *(f"{what}{of}" for what in COPIES
+                                          for of in ("", " with copies", " ratio"))]
 
 
 def contenders() -> list[Contender]:
@@ -59,6 +65,19 @@ def rows(results: dict[str, Result]) -> list[list[str]]:
     return found
 
 
+def copies_rows(results: dict[str, Result]) -> list[list[str]]:
+    """Each network in each type: without copies of weights, with them, and the ratio."""
+    found = []
+    for name, result in results.items():
+        row = [name]
+        for what in COPIES:
+            plain, copied = (result.median(f"all {what}{of}") for of in ("", " with copies"))
+            ratio = copied / plain if plain and copied else None
+            row += [harness.number(plain, 1), harness.number(copied, 1), harness.number(ratio)]
+        found.append(row)
+    return found
+
+
 def figures(results: list[Result]) -> list[Figure]:
     """Everything that was printed, under its contender's name."""
     return [made for result in results for name in result.figures()
@@ -80,13 +99,14 @@ def main() -> int:
                       for kind in TYPES)
     where = (f"{harness.circumstances(load)}; {options.rounds} rounds. One core's peak in GFLOP/s: "
              f"{peaks}")
-    table = rows(by_name)
-    print(f"{where}\n\n{harness.table(HEADER, table)}")
+    table, copies = rows(by_name), copies_rows(by_name)
+    print(f"{where}\n\n{harness.table(HEADER, table)}\n\n{harness.table(COPIES_HEADER, copies)}")
     if options.json:
         harness.write_figures(options.json, figures(results))
     if options.write_docs and not any(result.failure for result in results):
         harness.write_section("kernels",
-                              f"Measured {where}.\n\n{harness.markdown_table(HEADER, table)}", PAGE)
+                              f"Measured {where}.\n\n{harness.markdown_table(HEADER, table)}\n\n"
+                              f"{harness.markdown_table(COPIES_HEADER, copies)}", PAGE)
     return harness.exit_code(results)
 
 

@@ -1,5 +1,6 @@
 // The weight gradients of a network's convolutions by Troupe's kernel and by oneDNN, shape by shape
-// and one after the other, in GFLOP/s of one core.
+// and one after the other, in GFLOP/s of one core; and oneDNN's forward and input gradients with
+// copies of weights and without, in ms of the whole network.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -7,19 +8,24 @@
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/randn_like.h>
 #include <c10/util/BFloat16.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "engine/kernels/tile.hpp"
 #include "engine/kernels/weight_gradient.hpp"
+#include "engine/operators/convolution.hpp"
+#include "engine/operators/weight_copies.hpp"
 #include "tests/bench/figures.hpp"
 
 namespace {
@@ -110,7 +116,7 @@ class subject {
     return made;
   }
 
-  /// As engine/autograd calls it.
+  /// As engine/operators calls it.
   [[nodiscard]] at::Tensor onednns() const {
     const std::array<std::int64_t, 2> stride{shape_.stride, shape_.stride};
     const std::array<std::int64_t, 2> padding{shape_.padding, shape_.padding};
@@ -136,6 +142,39 @@ class subject {
   at::Tensor input_;
   at::Tensor gradient_;
   at::Tensor weight_;
+};
+
+/// A layer's forward and input gradient.
+class layer_pass {
+ public:
+  layer_pass(const layer& of, const options& chosen, bool keeps_copies)
+      : how_{.stride = of.stride, .padding = of.kernel / 2},
+        input_(at::randn({chosen.images, of.in, of.size, of.size})
+                   .to(chosen.type == "bf16" ? at::kBFloat16 : at::kFloat)
+                   .contiguous(channels_last)
+                   .requires_grad_()),
+        weight_(at::randn({of.out, of.in, of.kernel, of.kernel}).contiguous(channels_last)),
+        copies_(keeps_copies ? std::make_shared<troupe::engine::weight_copies>() : nullptr) {
+    const at::AutoGradMode recording(true);
+    output_ = forward();
+    gradient_ = at::randn_like(output_);
+  }
+
+  [[nodiscard]] at::Tensor forward() const {
+    return troupe::engine::convolve(input_, weight_, how_, copies_);
+  }
+
+  [[nodiscard]] at::Tensor input_gradient() const {
+    return torch::autograd::grad({output_}, {input_}, {gradient_}, /*retain_graph=*/true)[0];
+  }
+
+ private:
+  troupe::engine::convolution_geometry how_;
+  at::Tensor input_;
+  at::Tensor weight_;
+  std::shared_ptr<troupe::engine::weight_copies> copies_;
+  at::Tensor output_;
+  at::Tensor gradient_;
 };
 
 template <class Work>
@@ -180,6 +219,26 @@ double peak_gflops(const options& chosen) {
   return flops / best / 1e9;
 }
 
+/// Adds a layer's seconds with copies of its weight, which are there, and without.
+void measure_copies(const layer& of, const options& chosen, std::map<std::string, double>& total) {
+  const layer_pass plain(of, chosen, false), copied(of, chosen, true);
+  std::map<std::string, std::vector<double>> taken;
+  const auto run = [&](const layer_pass& which, const std::string& suffix) {
+    taken["forward" + suffix].push_back(seconds([&] { static_cast<void>(which.forward()); }));
+    if (of.in < 64) return;  // images need no gradient
+    taken["input gradient" + suffix].push_back(
+        seconds([&] { static_cast<void>(which.input_gradient()); }));
+  };
+  run(copied, "");
+  taken.clear();
+  for (int i = 0; i < chosen.rounds; ++i) {
+    run(plain, "");
+    run(copied, " with copies");
+  }
+  for (const auto& [name, values] : taken)
+    total[name] += of.count * troupe::bench::quantile(values, 0.5);
+}
+
 void measure(const options& chosen) {
   const figures out(chosen.json);
   out.add("peak", peak_gflops(chosen), "GFLOP/s");
@@ -200,6 +259,7 @@ void measure(const options& chosen) {
     total["onednn"] += each.count * other;
     out.add(each.name() + " troupe", of.flops() / own / 1e9, "GFLOP/s");
     out.add(each.name() + " onednn", of.flops() / other / 1e9, "GFLOP/s");
+    measure_copies(each, chosen, total);
   }
   for (const auto& [name, value] : total) out.add("all " + name, value * 1e3, "ms");
 }
@@ -208,7 +268,9 @@ void measure(const options& chosen) {
 
 int main(int argc, char** argv) {
   options chosen;
-  CLI::App app("kernels_bench: weight gradients of convolutions, beside oneDNN's");
+  CLI::App app(
+      "kernels_bench: convolutions by Troupe's kernel, and with copies of weights, beside "
+      "oneDNN's");
   app.add_flag("--json", chosen.json, "One JSON object a line");
   app.add_option("--type", chosen.type, "Numbers of the operands")
       ->check(CLI::IsMember({"fp32", "bf16"}));

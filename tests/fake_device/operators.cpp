@@ -21,7 +21,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/autograd/convolution.hpp"
+#include "engine/operators/convolution.hpp"
 #include "tests/fake_device/world.hpp"
 
 namespace troupe::tests::fake_device {

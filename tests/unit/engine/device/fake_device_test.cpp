@@ -24,7 +24,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/autograd/convolution.hpp"
+#include "engine/operators/convolution.hpp"
 #include "tests/fake_device/fake_device.hpp"
 
 namespace {

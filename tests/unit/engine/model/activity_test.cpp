@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/autograd/linear.hpp"
+#include "engine/operators/linear.hpp"
 #include "engine/stage/stage_module.hpp"
 
 namespace {

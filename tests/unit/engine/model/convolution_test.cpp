@@ -6,6 +6,7 @@
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/randn_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -13,8 +14,9 @@
 #include <vector>
 
 #include "engine/autograd/autocast.hpp"
-#include "engine/autograd/convolution.hpp"
+#include "engine/autograd/contexts.hpp"
 #include "engine/autograd/weight_gradients.hpp"
+#include "engine/operators/convolution.hpp"
 
 namespace {
 
@@ -103,6 +105,37 @@ TEST_CASE("A backward in two parts gives the bits of one in a piece") {
   CHECK(at::equal(whole[0], split[0]));
   CHECK(at::equal(whole[1], split[1]));
   CHECK(split[1].scalar_type() == at::kFloat);
+}
+
+TEST_CASE("A weight's gradients go into their sum with the bits of adding them afterwards") {
+  static_cast<void>(at::get_num_threads());
+  at::set_num_threads(1);  // where the kernel of the house is taken
+  const auto type = autocast_type(GENERATE(precision::fp32, precision::bf16));
+  const auto layout = GENERATE(at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast);
+  const auto weight = at::randn({96, 64, 3, 3}).contiguous(layout).requires_grad_();
+  std::vector<weight_task> tasks;
+  for (const std::int64_t images : {3, 40, 2}) {  // one pass of the kernel, and several
+    const auto input = at::randn({images, 64, 17, 17}).contiguous(layout);
+    const autocast_guard autocast(type, at::kCPU);
+    const auto output = convolve(input, weight, {.padding = 1});
+    weight_gradient_collector later;
+    static_cast<void>(
+        torch::autograd::grad({output}, {weight}, {at::randn_like(output)}, false, false, true));
+    tasks.push_back(later.take().at(0));
+  }
+  gradient_sum plain(1), fused(1), shared(1);
+  const at::NoGradGuard no_grad;
+  const auto first = tasks[0].gradient();
+  const auto first_values = first.clone();
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    plain.add(0, tasks[i].gradient());
+    fused.add(0, tasks[i]);
+    shared.add(0, i > 0 ? tasks[i] : weight_task{weight, [first] { return first; }});
+  }
+  const auto expected = plain.take(0);
+  CHECK(at::equal(*fused.take(0), *expected));
+  CHECK(at::equal(*shared.take(0), *expected));
+  CHECK(at::equal(first, first_values));  // somebody else has it: it is not written
 }
 
 TEST_CASE("On one thread f32 images give the same bits however they are cut into micro-batches") {

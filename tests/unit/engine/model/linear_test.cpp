@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/autograd/autocast.hpp"
-#include "engine/autograd/linear.hpp"
 #include "engine/autograd/weight_gradients.hpp"
+#include "engine/operators/linear.hpp"
 
 namespace {
 

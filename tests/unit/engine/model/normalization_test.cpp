@@ -14,10 +14,10 @@
 #include <limits>
 #include <vector>
 
-#include "engine/autograd/normalization.hpp"
-#include "engine/autograd/normalization_kernel.hpp"
 #include "engine/autograd/pass.hpp"
 #include "engine/model/blocks.hpp"
+#include "engine/operators/normalization.hpp"
+#include "engine/operators/normalization_kernel.hpp"
 
 namespace {
 

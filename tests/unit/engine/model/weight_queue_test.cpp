@@ -29,9 +29,11 @@ constexpr auto bound = 20s;  // of every wait below
 class sums {
  public:
   weight_queue::adder adder() {
-    return [this](const step_key&, microbatch_id, const at::Tensor& weight, const at::Tensor& gradient) {
+    return [this](const step_key&, microbatch_id, const weight_task& task,
+                  const at::Tensor& gradient) {
+      const auto value = (gradient.defined() ? gradient : task.gradient()).item<double>();
       const std::scoped_lock lock(mutex_);
-      added_[weight.unsafeGetTensorImpl()].push_back(gradient.item<double>());
+      added_[task.weight.unsafeGetTensorImpl()].push_back(value);
     };
   }
   std::vector<double> of(const at::Tensor& weight) {
@@ -237,9 +239,9 @@ TEST_CASE("what cannot be added before its turn is not added twice") {
   std::vector<double> added;
   bool threw = false;
   weight_queue queue(
-      [&](const step_key&, microbatch_id, const at::Tensor&, const at::Tensor& gradient) {
+      [&](const step_key&, microbatch_id, const weight_task& task, const at::Tensor&) {
         if (added.size() == 1 && !std::exchange(threw, true)) throw std::runtime_error("no memory");
-        added.push_back(gradient.item<double>());
+        added.push_back(task.gradient().item<double>());
       },
       false);
   std::vector<weight_task> tasks;

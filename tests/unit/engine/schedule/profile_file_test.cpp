@@ -37,6 +37,7 @@ saved_profile random_profile(std::mt19937& random, std::size_t layers, std::size
       layer.output_bytes = 4096;
       if (size == 0) {
         layer.parameter_bytes = random();
+        layer.copied_bytes = 1e12 * some();
         layer.update_s = some();
         layer.macs = 1e9 * some();
       }
@@ -47,7 +48,7 @@ saved_profile random_profile(std::mt19937& random, std::size_t layers, std::size
   return made;
 }
 
-const std::string small = R"(version = 1
+const std::string small = R"(version = 2
 model = "two"
 batch_size = 8
 cores = 2
@@ -57,7 +58,7 @@ bytes_per_s = 5e+09
 optimizer_copies = 1
 samples = [2, 4]
 layers = [
-  {name = "a", forward_s = [1, 2], input_s = [0, 0], weight_s = [1, 2.5], kept_bytes = [8, 16], output_bytes = [4, 8], parameter_bytes = 40, update_s = 0.5, macs = 10},
+  {name = "a", forward_s = [1, 2], input_s = [0, 0], weight_s = [1, 2.5], kept_bytes = [8, 16], output_bytes = [4, 8], parameter_bytes = 40, copied_bytes = 20, update_s = 0.5, macs = 10},
 ])";
 
 /// `small` with one text in place of another.
@@ -133,8 +134,8 @@ TEST_CASE("what is wrong in a profile is said with its line and what was expecte
         "p.toml:4: cores: expected an integer from 1 to 1048576, got floating-point 2.5");
   CHECK(why(with("name", "nam")) == "p.toml:11: nam: unknown key");
   CHECK(why(small + "\nmore = 1") == "p.toml:13: more: unknown key");
-  CHECK(why(with("version = 1", "version = 2\nelse = 3")) ==
-        "p.toml:1: version: expected 1, got integer 2");
+  CHECK(why(with("version = 2", "version = 3\nelse = 3")) ==
+        "p.toml:1: version: expected 2, got integer 3");
   CHECK(why(with("\"two\"", "7")) ==
         "p.toml:2: model: expected a text that is not empty, got integer 7");
   CHECK(why(with("[2, 4]", "[4, 2]")) ==

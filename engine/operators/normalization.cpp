@@ -1,4 +1,4 @@
-#include "engine/autograd/normalization.hpp"
+#include "engine/operators/normalization.hpp"
 
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/empty.h>
@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/autograd/normalization_kernel.hpp"
+#include "engine/operators/normalization_kernel.hpp"
 
 namespace troupe::engine {
 namespace {

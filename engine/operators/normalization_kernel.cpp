@@ -1,4 +1,4 @@
-#include "engine/autograd/normalization_kernel.hpp"
+#include "engine/operators/normalization_kernel.hpp"
 
 #include <ATen/Parallel.h>
 #include <c10/util/BFloat16.h>

@@ -3,8 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 
 namespace troupe::engine {
+
+class weight_copies;
 
 /// How a square kernel moves over an image; the same along both sides.
 struct convolution_geometry {
@@ -22,8 +25,13 @@ struct convolution_geometry {
 /// On a CPU a channels_last weight gradient is left to the kernel of engine/kernels where that is
 /// faster, with its sum in f32; the rest, in f32, always goes through oneDNN, where ATen switches
 /// between two implementations by the number of images and threads: so results do not depend on how
-/// a batch is cut. Errors are torch's exceptions.
+/// a batch is cut.
+///
+/// `copies`, of this weight: the cast weight, and for channels_last inputs on a CPU the weight in
+/// oneDNN's layouts, are made once for all micro-batches that use it unchanged. Null: each forward
+/// and each backward makes its own. The bits are the same. Errors are torch's exceptions.
 [[nodiscard]] at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight,
-                                  const convolution_geometry& how);
+                                  const convolution_geometry& how,
+                                  const std::shared_ptr<weight_copies>& copies = nullptr);
 
 }  // namespace troupe::engine
