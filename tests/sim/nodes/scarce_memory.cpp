@@ -7,6 +7,12 @@
 #include <cerrno>
 #include <cstring>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TROUPE_HAS_SANITIZER 1
+#else
+#define TROUPE_HAS_SANITIZER 0
+#endif
+
 namespace troupe::tests::scarce_memory {
 namespace {
 
@@ -17,7 +23,7 @@ std::atomic<std::uint64_t> left = 0;  // blocks up to the refused one
 std::atomic<bool> was_refused = false;
 thread_local bool is_exempt = false;
 
-#ifndef __SANITIZE_ADDRESS__
+#if !TROUPE_HAS_SANITIZER
 /// Whether that code is LibTorch's allocator or ours: others may not bear a refusal.
 bool counts(void* code) {
   dl_find_object found{};
@@ -54,16 +60,12 @@ void exempt_this_thread() noexcept {
 }
 
 bool is_here() noexcept {
-#ifdef __SANITIZE_ADDRESS__
-  return false;
-#else
-  return true;
-#endif
+  return !TROUPE_HAS_SANITIZER;
 }
 
 }  // namespace troupe::tests::scarce_memory
 
-#ifndef __SANITIZE_ADDRESS__
+#if !TROUPE_HAS_SANITIZER
 extern "C" int posix_memalign(void** block, std::size_t alignment, std::size_t bytes) {
   using namespace troupe::tests;
   using function = int (*)(void**, std::size_t, std::size_t);

@@ -20,8 +20,10 @@ constexpr std::size_t least_refused = 64;
 
 actors::liveness_settings impatient() {
   // All are one process to the system, which would call a node that is stopped here alive.
-  return {
-      .interval = live_network::beat, .silence = silence, .suspicion = 200ms, .ask_system = false};
+  return {.interval = live_network::beat,
+          .silence = silence,
+          .suspicion = silence / 2,
+          .ask_system = false};
 }
 
 const char* text_of(trouble what) {

@@ -21,8 +21,13 @@
 
 namespace troupe::tests {
 
-/// How long a node of a world may be silent. In peace it beats twenty times as often.
+/// How long a node of a world may be silent: longer where sanitizers slow all threads down. In
+/// peace it beats twenty times as often, or more.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr std::chrono::milliseconds silence{2000};
+#else
 inline constexpr std::chrono::milliseconds silence{400};
+#endif
 
 /// Longer than anything here may take: nothing waits for ever.
 inline constexpr std::chrono::seconds patience{30};
