@@ -62,6 +62,10 @@ using stage_actor = caf::typed_actor<
     // for a version that does not fit, bad_config within a step.
     caf::replies_to<struct take_version>::with<struct acknowledged>,
     caf::replies_to<struct adopt_version>::with<struct acknowledged>,
+    // From the trainer, where a lost stage alone is replaced, one after the other. Errors: stale
+    // where the first step to be done again was forgotten; bad_config where edges are not logged.
+    caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
+    caf::replies_to<struct resume_edges>::with<struct acknowledged>,
     // From the own work thread.
     caf::reacts_to<struct buffers_copied>>;
 
@@ -106,7 +110,11 @@ using feeder_actor = caf::typed_actor<
     // From whoever reads batches, in the order of steps; from the pipeline, of a step by itself.
     caf::reacts_to<struct feed_batch>,
     // From the stages of the first and the last slice.
-    caf::reacts_to<struct credit>>;
+    caf::reacts_to<struct credit>,
+    // From the pipeline, where a lost stage alone is replaced, once the stages know it; and after
+    // each training step.
+    caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
+    caf::reacts_to<struct forget_fed>>;
 
 /// Owns the data set and reads its batches for the feeder. Lives with the trainer, or on the node
 /// where the data are.

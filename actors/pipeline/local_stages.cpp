@@ -88,7 +88,8 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
                                     .clip_value = blueprint.rules.clip_value,
                                     .accumulate = blueprint.rules.accumulate,
                                     .doing = arithmetic,
-                                    .summing = sums});
+                                    .summing = sums,
+                                    .begun = std::move(blueprint.begun)});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
       [owner = *owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;

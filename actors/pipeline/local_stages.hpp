@@ -9,6 +9,7 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "actors/recovery/action_record.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "engine/model/layer_range.hpp"
 #include "engine/schedule/generators.hpp"
@@ -41,6 +42,7 @@ struct stage_blueprint {
   int threads = 1;                             ///< Intra-op threads of its arithmetic.
   update_rules rules = {};
   std::shared_ptr<progress_board> progress = {};  ///< Told of its threads; null: nobody is.
+  std::shared_ptr<action_record> begun = {};      ///< See stage_parts.
 };
 
 /// Spawns a stage with an optimizer that lives as long as it does. Errors: bad_config.

@@ -48,6 +48,9 @@ struct training_events {
   /// kept as they are then; and if so, told when no step is under way. Errors end the run.
   std::function<bool(std::uint64_t step)> is_checkpoint_due = {};
   std::function<result<void>(std::uint64_t steps)> on_checkpoint = {};
+  /// A stage was lost in training steps. Without error the run goes on waiting for them. May be
+  /// left out: then such a loss ends the run, as do errors.
+  std::function<result<void>(const error& why)> on_loss = {};
 };
 
 /// Who reads a run's batches and feeds the pipeline with them, and how many samples there are.

@@ -17,6 +17,10 @@ void store_version_of(stage_pointer self, std::uint64_t step);
 /// Runs `what` once the last version is with all keepers, perhaps now, or with why it cannot be.
 void when_stored(stage_pointer self, std::function<void(const result<void>&)> what);
 
+/// Another keeper has taken the place of a lost one: it gets the last versions.
+void replace_keeper(stage_pointer self, const caf::strong_actor_ptr& lost,
+                    const caf::strong_actor_ptr& by);
+
 void on_buffers_copied(stage_pointer self, const buffers_copied& from);
 [[nodiscard]] caf::result<acknowledged> on_take_version(stage_pointer self,
                                                         const take_version& what);

@@ -110,6 +110,8 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::read_dry_run&) { return actors::dry_run_part{}; },
       [](const actors::take_version&) { return actors::acknowledged{}; },
       [](const actors::adopt_version&) { return actors::acknowledged{}; },
+      [](const actors::replace_neighbour&) { return actors::acknowledged{}; },
+      [](const actors::resume_edges&) { return actors::acknowledged{}; },
       [](const actors::buffers_copied&) {},
   };
 }

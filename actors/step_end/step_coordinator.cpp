@@ -1,4 +1,4 @@
-#include "actors/pipeline/step_coordinator.hpp"
+#include "actors/step_end/step_coordinator.hpp"
 
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -33,13 +33,14 @@ caf::result<step_decision> on_vote(step_coordinator_pointer self, const step_vot
   return promise;
 }
 
-caf::result<loss_scale_now> on_read_scale(step_coordinator_pointer self, const read_loss_scale& what) {
+caf::result<loss_scale_now> on_read_scale(step_coordinator_pointer self,
+                                          const read_loss_scale& what) {
   const auto& core = self->state.core;
   const auto scaler = what.after > 0 ? core.scaler_after(what.after) : core.scaler();
   if (scaler) return loss_scale_now{scaler->scale, scaler->applied};
   if (what.after == 0) return loss_scale_now{};
-  return to_caf({errc::stale, "step " + std::to_string(what.after) +
-                                  " left no loss scale that is still known"});
+  return to_caf({errc::stale,
+                 "step " + std::to_string(what.after) + " left no loss scale that is still known"});
 }
 
 step_coordinator_actor::behavior_type step_coordinator_behavior(
