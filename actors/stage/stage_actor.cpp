@@ -171,13 +171,6 @@ void answer(stage_pointer self, const step_key& key) {
   promise.deliver(report);
 }
 
-/// Whether what the step sends may have to be sent again.
-bool is_logged(const stage_state& state, const step_key& key) {
-  const auto step = state.steps.find(key);
-  return state.replay.logs &&
-         (step == state.steps.end() || step->second.order.kind == engine::step_kind::training);
-}
-
 /// Hands an action's output to the neighbour that waits for it.
 void send(stage_pointer self, const engine::send_output& what) {
   auto& state = self->state;
@@ -192,7 +185,8 @@ void send(stage_pointer self, const engine::send_output& what) {
     self->send(stage, gradient{key, tensor, made});
   else
     self->send(stage, activation{key, tensor, made});
-  if (!is_logged(state, what.key)) state.outputs.erase(output);
+  // Else it may have to be sent again.
+  if (!state.replay.window.contains(what.key)) state.outputs.erase(output);
 }
 
 void grant(stage_pointer self, const engine::grant_credit& what) {

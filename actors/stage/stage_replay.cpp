@@ -91,6 +91,9 @@ caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace
   if (is_near && !replay.window.reaches(what.from))
     return to_caf({errc::stale, state.name + ": what it sent in " + engine::to_string(what.from) +
                                     " is not remembered"});
+  if (is_near && state.end.core.waits_before(what.from))
+    return to_caf({errc::stale, state.name + ": it does a step before " +
+                                    engine::to_string(what.from) + " again itself"});
   point_to(state, what.lost, what.by);
   replay.departed.push_back(what.lost);
   state.core.start_over(edges, what.from);

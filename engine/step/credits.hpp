@@ -50,7 +50,6 @@ class credited_queue {
   void start_epoch(epoch_id epoch);
 
   [[nodiscard]] std::size_t held() const noexcept { return held_.size(); }
-  [[nodiscard]] std::size_t logged() const noexcept { return log_.size(); }
 
   /// Whether what is offered now may be sent at once.
   [[nodiscard]] bool open() const noexcept {

@@ -17,10 +17,8 @@ std::optional<step_key> replay_window::decided(std::uint64_t number) {
   return steps_.front().second;
 }
 
-std::optional<step_key> replay_window::key_of(std::uint64_t number) const {
-  const auto found = std::ranges::find(steps_, number, [](const auto& each) { return each.first; });
-  if (found == steps_.end()) return std::nullopt;
-  return found->second;
+bool replay_window::contains(const step_key& key) const {
+  return std::ranges::any_of(steps_, [&](const auto& each) { return each.second == key; });
 }
 
 }  // namespace troupe::engine

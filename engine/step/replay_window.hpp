@@ -31,8 +31,8 @@ class replay_window {
     return !steps_.empty() && steps_.front().second <= from;
   }
 
-  /// Of a step that was not forgotten.
-  [[nodiscard]] std::optional<step_key> key_of(std::uint64_t number) const;
+  /// Whether the step has begun and was not forgotten.
+  [[nodiscard]] bool contains(const step_key& key) const;
 
  private:
   std::uint32_t accumulate_;

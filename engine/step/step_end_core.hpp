@@ -175,6 +175,12 @@ class step_end_core {
   /// from `from` on again: those of their gradients that are here come once more.
   void start_over(const std::set<std::string>& parameters, const step_key& from);
 
+  /// Whether a step before this one may still need what other stages send: it is not complete here.
+  [[nodiscard]] bool waits_before(const step_key& first) const {
+    return !open_.empty() && open_.begin()->first < first &&
+           open_.begin()->second.at <= phase::gathering;
+  }
+
   /// Whether this gradient comes once more, and is not needed; once.
   [[nodiscard]] bool take_repeat(const step_key& key, const std::string& parameter) {
     return again_.erase({key, parameter}) == 1;

@@ -302,8 +302,11 @@ void replay_company::replace_at(process& at, std::uint32_t stage, const step_key
     if (here + 1 < layout_.virtual_stages() && layout_.slice_at(here + 1).stage == stage)
       which.after.push_back(chunk);
   }
+  const bool is_tied = shares_tie(at.self.stage) && other_end(at.self.stage) == stage;
+  const bool is_near = !which.before.empty() || !which.after.empty() || is_tied;
+  if (is_near && at.end.waits_before(from)) return fall_back("a neighbour is still replayed");
   at.core.start_over(which, from);
-  if (shares_tie(at.self.stage) && other_end(at.self.stage) == stage) {
+  if (is_tied) {
     at.end.start_over({tied}, from);
     for (const auto& each : at.sent_ties)
       if (each.key >= from) send_tie(at, each);

@@ -70,7 +70,6 @@ TEST_CASE("what was forgotten, or never logged, is not sent again") {
   static_cast<void>(queue.offer(place_at(0, 2)));
   static_cast<void>(queue.offer(place_at(0, 3), true));
   queue.forget_before({{}, {2}});
-  CHECK(queue.logged() == 1);
   queue.start_over({{}, {1}});
   CHECK(queue.resume() == places{place_at(0, 3)});
 }

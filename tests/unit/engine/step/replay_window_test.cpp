@@ -29,8 +29,9 @@ TEST_CASE("the decision on a step says that the version before it is everywhere"
   CHECK_FALSE(window.reaches(step_at(21)));
   CHECK(window.reaches(step_at(22)));
   CHECK(window.decided(15) == step_at(25));
-  CHECK(window.key_of(15) == step_at(25));
-  CHECK_FALSE(window.key_of(14));
+  CHECK(window.contains(step_at(25)));
+  CHECK_FALSE(window.contains(step_at(24)));
+  CHECK_FALSE(window.contains(step_at(28)));
 }
 
 TEST_CASE("with accumulated gradients steps are needed as far back as the last version") {

@@ -291,3 +291,16 @@ TEST_CASE("a tied gradient that comes once more from a new neighbour is known, o
   CHECK_FALSE(core.take_repeat(key(2), "head"));
   CHECK(core.take_repeat(key(3), "head"));
 }
+
+TEST_CASE("a step that is not complete may need what other stages send") {
+  step_end_core core({.ties = {"head"}, .always_votes = true});
+  CHECK_FALSE(core.waits_before(key(9)));
+  REQUIRE(core.begin(key(1), 1));
+  CHECK(core.waits_before(key(2)));
+  CHECK_FALSE(core.waits_before(key(1)));
+  static_cast<void>(core.actions_done(key(1)));
+  static_cast<void>(core.own_summed(key(1)));
+  CHECK(core.waits_before(key(2)));
+  static_cast<void>(core.tie_arrived(key(1), "head"));
+  CHECK_FALSE(core.waits_before(key(2)));
+}
