@@ -72,6 +72,10 @@ using stage_actor = caf::typed_actor<
     // checkpoint are on the disk; steps go on meanwhile. Errors: io_failed naming the file,
     // cancelled where another such order came before the step was over.
     caf::replies_to<struct write_slice>::with<struct slice_written>,
+    // From the trainer, where a lost stage alone is replaced, one after the other. Errors: stale
+    // where the first step to be done again was forgotten; bad_config where edges are not logged.
+    caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
+    caf::replies_to<struct resume_edges>::with<struct acknowledged>,
     // From the own work thread.
     caf::reacts_to<struct buffers_copied>>;
 
@@ -125,7 +129,11 @@ using feeder_actor = caf::typed_actor<
     // From whoever reads batches, in the order of steps; from the pipeline, of a step by itself.
     caf::reacts_to<struct feed_batch>,
     // From the stages of the first and the last slice.
-    caf::reacts_to<struct credit>>;
+    caf::reacts_to<struct credit>,
+    // From the pipeline, where a lost stage alone is replaced, once the stages know it; and after
+    // each training step.
+    caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
+    caf::reacts_to<struct forget_fed>>;
 
 /// Owns the data set and reads its batches for the feeder. Lives with the trainer, or on the node
 /// where the data are.

@@ -30,10 +30,11 @@ struct feed_batch {
   engine::step_key step;
   std::vector<at::Tensor> inputs;  // [n, C, H, W] f32 each, or [n, T] i64
   std::vector<at::Tensor> labels;  // [n] i64 each, or [n, T] i64; undefined where there are none
+  bool trains = true;              // the step may have to be done again by a stage
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.inputs, self.labels);
+    f(self.step.epoch, self.step.step, self.inputs, self.labels, self.trains);
   }
 };
 
@@ -65,8 +66,8 @@ struct data_opened {
   }
 };
 
-/// Who gets the inputs and the labels: the stages of the model's first and last slice. Once for each
-/// replica, from 0.
+/// Who gets the inputs and the labels: the stages of the model's first and last slice. Once for
+/// each replica, from 0.
 struct connect_data {
   static constexpr auto declared = travels("connect_data");
 

@@ -173,11 +173,12 @@ struct connect_stage {
   bool clips_norm = false;
   replica_group replicas = {};
   std::vector<caf::strong_actor_ptr> keepers = {};  // keeper_actors of its versions; empty: none
+  bool logs = false;  // it remembers what it sends: another stage may be lost and replaced
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.before, self.after, self.feeder, self.credits, self.place, self.ties, self.coordinator,
-      self.may_leave_out, self.clips_norm, self.replicas, self.keepers);
+      self.may_leave_out, self.clips_norm, self.replicas, self.keepers, self.logs);
   }
 };
 

@@ -7,6 +7,7 @@
 #include "actors/messages/declaration.hpp"
 #include "actors/transfer/piece.hpp"
 #include "engine/base/named_tensor.hpp"
+#include "engine/step/step_key.hpp"
 
 /// Versions of stages: what a stage was after an update, kept in other places than the stage, so
 /// that a run can go on from there.
@@ -127,6 +128,37 @@ struct adopt_version {
   }
 };
 
+/// Another stage has taken the place of a lost one, and does its part of all training steps from
+/// one on again; another keeper has taken the place of that in the lost process. The new stage has
+/// been told of the steps by then, and is sent nothing but tied gradients before `resume_edges`.
+struct replace_neighbour {
+  static constexpr auto declared = travels("replace_neighbour");
+
+  caf::strong_actor_ptr lost, by;             // stage_actors
+  engine::step_key from = {};                 // the first step that is done again
+  caf::strong_actor_ptr lost_keeper, keeper;  // keeper_actors
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.lost, self.by, self.from.epoch, self.from.step, self.lost_keeper, self.keeper);
+  }
+};
+
+/// All stages and feeders know the new stage: what it needs may be sent to it.
+struct resume_edges {
+  static constexpr auto declared = travels("resume_edges");
+
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+/// Steps before this one are not done again. From the pipeline to its feeders; never between nodes.
+struct forget_fed {
+  static constexpr auto declared = stays_here;
+
+  engine::step_key first = {};
+};
+
 /// Copies of a stage's parameters and their optimizer's state, under the names of
 /// optimizers/training/saved_state.hpp. From a stage to its optimizer, never between nodes.
 struct copy_state {
@@ -148,9 +180,9 @@ struct buffers_copied {
   std::vector<engine::named_tensor> tensors = {};
 };
 
-using recovery_messages =
-    message_list<open_keeper, keeper_opened, drop_stages, store_version, list_versions,
-                 versions_kept, fetch_version, version_piece, take_version, adopt_version,
-                 copy_state, state_copied, buffers_copied>;
+using recovery_messages = message_list<open_keeper, keeper_opened, drop_stages, store_version,
+                                       list_versions, versions_kept, fetch_version, version_piece,
+                                       take_version, adopt_version, replace_neighbour, resume_edges,
+                                       forget_fed, copy_state, state_copied, buffers_copied>;
 
 }  // namespace troupe::actors

@@ -83,9 +83,10 @@ struct run_stage {
   }
 };
 
-/// The step is over, and applied or left out.
+/// The step is over, and applied or left out. On the lane of votes, so that it comes before the
+/// next one: whoever's vote on a step is known has answered the steps before (docs/recovery.md).
 struct stage_done {
-  static constexpr auto declared = travels("stage_done");
+  static constexpr auto declared = travels("stage_done", messages::lane::control);
 
   engine::step_key step;
   // Last stage: of each logical replica; together they are the mean over the batch.
@@ -96,11 +97,13 @@ struct stage_done {
   std::uint64_t peak_context_bytes = 0;  // most that its contexts held at once in this step
   std::string skipped;                   // why the step was left out; empty: it was not
   double loss_scale = 1;                 // that the step's loss was multiplied by
+  std::uint64_t computed_again = 0;      // actions that its process had begun before
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.step.epoch, self.step.step, self.losses, self.correct, self.busy_s,
-      self.peak_memory_bytes, self.peak_context_bytes, self.skipped, self.loss_scale);
+      self.peak_memory_bytes, self.peak_context_bytes, self.skipped, self.loss_scale,
+      self.computed_again);
   }
 };
 

@@ -45,7 +45,8 @@ result<batch_delivered> deliver(const data_state& state, const deliver_batch& or
   if (!batch) return tl::unexpected(batch.error());
   if (batch->inputs.size(0) == 0)
     return fail(errc::bad_data, "no sample of a whole batch could be read");
-  const auto sent = feed(*batch, order.step, order.microbatches, state.feeders);
+  const auto sent = feed(*batch, order.step, order.microbatches, state.feeders,
+                         order.test ? engine::step_kind::evaluation : engine::step_kind::training);
   return batch_delivered{order.step, batch->inputs.size(0), sent, state.source->skipped()};
 }
 
@@ -58,8 +59,7 @@ result<data_connected> connect(data_pointer self, const connect_data& order) {
       spawn_feeder(self->system(), caf::actor_cast<stage_actor>(order.first),
                    caf::actor_cast<stage_actor>(order.last), order.last_chunk, order.credits);
   state.feeders.push_back(feeder);
-  self->attach_functor(
-      [feeder] { caf::anon_send_exit(feeder, caf::exit_reason::user_shutdown); });
+  self->attach_functor([feeder] { caf::anon_send_exit(feeder, caf::exit_reason::user_shutdown); });
   return data_connected{caf::actor_cast<caf::strong_actor_ptr>(feeder)};
 }
 

@@ -5,11 +5,15 @@
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "actors/base/same_actor.hpp"
+#include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/messages/flow.hpp"
+#include "actors/messages/recovery.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/step/credits.hpp"
 #include "messages/base/log.hpp"
@@ -25,7 +29,14 @@ struct feed_edge {
   explicit feed_edge(std::uint32_t credits) : order(credits) {}
 
   engine::credited_queue order;
-  std::map<edge_place, at::Tensor> waiting;  // [n, ...]
+  std::map<edge_place, at::Tensor> waiting;  // [n, ...]; or logged
+  std::set<engine::step_key> logged;         // steps that may have to be fed again
+
+  /// What is sent now.
+  at::Tensor take(const edge_place& what) {
+    if (logged.contains(what.key)) return waiting.at(what);
+    return waiting.extract(what).mapped();
+  }
 };
 
 struct feeder_state {
@@ -35,25 +46,34 @@ struct feeder_state {
   stage_actor first;
   stage_actor last;
   std::uint32_t last_chunk = 0;
+  bool logs = false;
+  std::vector<caf::strong_actor_ptr> departed;  // stages that were lost and replaced
 };
 
 using feeder_pointer = feeder_actor::stateful_pointer<feeder_state>;
 
 void send_inputs(feeder_pointer self, const std::vector<edge_place>& due) {
   for (const auto& what : due)
-    self->send(self->state.first, activation{{what.key, what.microbatch},
-                                             self->state.inputs.waiting.extract(what).mapped()});
+    self->send(self->state.first,
+               activation{{what.key, what.microbatch}, self->state.inputs.take(what)});
 }
 
 void send_labels(feeder_pointer self, const std::vector<edge_place>& due) {
   for (const auto& what : due)
     self->send(self->state.last, target{{what.key, what.microbatch, self->state.last_chunk},
-                                        self->state.labels.waiting.extract(what).mapped()});
+                                        self->state.labels.take(what)});
 }
 
 void start_epoch(feed_edge& edge, epoch_id epoch) {
   edge.order.start_epoch(epoch);
   edge.waiting.clear();
+  edge.logged.clear();
+}
+
+void forget_before(feed_edge& edge, const engine::step_key& first) {
+  edge.order.forget_before(first);
+  edge.logged.erase(edge.logged.begin(), edge.logged.lower_bound(first));
+  edge.waiting.erase(edge.waiting.begin(), edge.waiting.lower_bound({first, {}}));
 }
 
 void on_batch(feeder_pointer self, const feed_batch& batch) {
@@ -63,16 +83,23 @@ void on_batch(feeder_pointer self, const feed_batch& batch) {
     start_epoch(state.inputs, state.epoch);
     start_epoch(state.labels, state.epoch);
   }
+  const bool is_logged = state.logs && batch.trains;
+  for (auto* const edge : {&state.inputs, &state.labels})
+    if (is_logged) edge->logged.insert(batch.step);
   for (std::uint32_t i = 0; i < batch.inputs.size(); ++i) {
     const edge_place what{batch.step, {i}};
     state.inputs.waiting.emplace(what, batch.inputs[i]);
     state.labels.waiting.emplace(what, batch.labels[i]);
-    send_inputs(self, state.inputs.order.offer(what));
-    send_labels(self, state.labels.order.offer(what));
+    send_inputs(self, state.inputs.order.offer(what, is_logged));
+    send_labels(self, state.labels.order.offer(what, is_logged));
   }
 }
 
 void on_credit(feeder_pointer self, const credit& granted) {
+  if (std::ranges::any_of(self->state.departed, [&](const auto& each) {
+        return is_same_actor(each, self->current_sender());
+      }))
+    return;
   const bool of_labels = granted.on == edge::target;
   auto& from = of_labels ? self->state.labels : self->state.inputs;
   const auto due = from.order.credited({granted.key.step, granted.key.microbatch});
@@ -80,29 +107,55 @@ void on_credit(feeder_pointer self, const credit& granted) {
   of_labels ? send_labels(self, *due) : send_inputs(self, *due);
 }
 
+/// The new stage is sent at once what it needs: the other stages know it.
+acknowledged on_replace(feeder_pointer self, const replace_neighbour& what) {
+  auto& state = self->state;
+  const auto by = caf::actor_cast<stage_actor>(what.by);
+  state.departed.push_back(what.lost);
+  if (is_same_actor(state.first, what.lost)) {
+    state.first = by;
+    state.inputs.order.start_over(what.from);
+    send_inputs(self, state.inputs.order.resume());
+  }
+  if (is_same_actor(state.last, what.lost)) {
+    state.last = by;
+    state.labels.order.start_over(what.from);
+    send_labels(self, state.labels.order.resume());
+  }
+  return {};
+}
+
 feeder_actor::behavior_type feeder_behavior(feeder_pointer self, stage_actor first,
                                             stage_actor last, std::uint32_t last_chunk,
-                                            std::uint32_t credits) {
+                                            std::uint32_t credits, bool logs) {
   self->state.inputs = feed_edge(credits);
   self->state.labels = feed_edge(credits);
   self->state.first = std::move(first);
   self->state.last = std::move(last);
   self->state.last_chunk = last_chunk;
+  self->state.logs = logs;
   return {
       [self](const feed_batch& batch) { on_batch(self, batch); },
       [self](const credit& granted) { on_credit(self, granted); },
+      [self](const replace_neighbour& what) { return on_replace(self, what); },
+      [self](const forget_fed& what) {
+        forget_before(self->state.inputs, what.first);
+        forget_before(self->state.labels, what.first);
+      },
   };
 }
 
 }  // namespace
 
 feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first, stage_actor last,
-                          std::uint32_t last_chunk, std::uint32_t credits) {
-  return system.spawn(feeder_behavior, std::move(first), std::move(last), last_chunk, credits);
+                          std::uint32_t last_chunk, std::uint32_t credits, bool logs) {
+  return system.spawn(feeder_behavior, std::move(first), std::move(last), last_chunk, credits,
+                      logs);
 }
 
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
-                   std::uint32_t microbatches, const std::vector<feeder_actor>& feeders) {
+                   std::uint32_t microbatches, const std::vector<feeder_actor>& feeders,
+                   engine::step_kind kind) {
   const auto parts =
       engine::split_batch(batch, std::min<std::int64_t>(batch.inputs.size(0), microbatches));
   if (!parts) return 0;
@@ -111,7 +164,7 @@ std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
   for (std::uint32_t replica = 0; replica < replicas; ++replica) {
     const auto mine = engine::share_of_batch(count, replica, replicas);
     if (mine.size() == 0) continue;
-    feed_batch message{step, {}, {}};
+    feed_batch message{step, {}, {}, kind == engine::step_kind::training};
     for (auto i = mine.first; i < mine.last; ++i) {
       message.inputs.push_back((*parts)[i].inputs);
       message.labels.push_back((*parts)[i].labels);

@@ -201,7 +201,8 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& order,
                                      .optimizer_options = order.optimizer_options,
                                      .threads = order.threads,
                                      .rules = order.rules,
-                                     .progress = parts.progress},
+                                     .progress = parts.progress,
+                                     .begun = parts.begun},
                                     parts.optimizers);
 } catch (const std::exception& problem) {
   return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) +

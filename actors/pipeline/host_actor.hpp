@@ -6,6 +6,7 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "actors/recovery/action_record.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "engine/blueprint/model_registry.hpp"
 #include "engine/data/data_registry.hpp"
@@ -26,6 +27,7 @@ struct host_parts {
   std::shared_ptr<progress_board> progress = {};
   engine::loss_registry losses = engine::built_in_losses();
   engine::data_registry data = engine::built_in_data();
+  std::shared_ptr<action_record> begun = std::make_shared<action_record>();  ///< See stage_parts.
 };
 
 /// Spawns the actor that builds stages and opens the data on this node when the trainer asks for

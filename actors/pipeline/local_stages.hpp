@@ -9,6 +9,7 @@
 
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "actors/recovery/action_record.hpp"
 #include "actors/remote/progress_board.hpp"
 #include "engine/collective/port.hpp"
 #include "engine/model/layer_range.hpp"
@@ -45,6 +46,7 @@ struct stage_blueprint {
       {};  ///< Gets the progress of its threads; may be null.
   /// What it may sum with its replicas by, instead of links; null: NCCL, if its device is a GPU.
   std::shared_ptr<const engine::collective_maker> collectives = {};
+  std::shared_ptr<action_record> begun = {};  ///< See stage_parts.
 };
 
 /// Spawns a stage with an optimizer that lives as long as the stage. Errors: bad_config.

@@ -4,7 +4,6 @@
 #include <caf/send.hpp>
 #include <cmath>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -14,7 +13,7 @@
 #include "actors/messages/data.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/pipeline/feed.hpp"
-#include "actors/pipeline/step_coordinator.hpp"
+#include "actors/step_end/step_coordinator.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/collective/tree.hpp"
 #include "engine/model/model.hpp"
@@ -54,29 +53,6 @@ std::optional<std::size_t> stage_of(const std::string& parameter, const engine::
 
 }  // namespace
 
-/// What the stages answer to the steps under way. The feeder ends when a batch cannot be sent:
-/// nothing that waits for it will come about. Any thread.
-class pipeline::open_steps {
- public:
-  void add(const step_answers& step) {
-    const std::scoped_lock lock(mutex_);
-    if (fed_up_) return static_cast<void>(step.state()->settle_error(*fed_up_));
-    std::erase_if(open_, [](const auto& each) { return each.ready(); });
-    open_.push_back(step);
-  }
-
-  void feeder_ended(const error& why) {
-    const std::scoped_lock lock(mutex_);
-    fed_up_ = why;
-    for (const auto& each : open_) each.state()->settle_error(why);
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<step_answers> open_;
-  std::optional<error> fed_up_;
-};
-
 std::vector<stage_tie> ties_between(const engine::model& layers,
                                     const std::vector<engine::layer_range>& ranges) {
   std::vector<stage_tie> between;
@@ -101,8 +77,7 @@ pipeline::pipeline(pipeline&&) = default;
 
 pipeline::~pipeline() {
   if (owns_feeders_)
-    for (const auto& each : feeders_)
-      caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
+    for (const auto& each : feeders_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
   if (coordinator_) caf::anon_send_exit(coordinator_, caf::exit_reason::user_shutdown);
 }
 
@@ -122,7 +97,8 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   const auto credits = options.credits;
   const auto replicas = options.replicas;
   const auto logical = options.logical_replicas > 0 ? options.logical_replicas : replicas;
-  if (replicas < 1 || stages.size() % replicas != 0 || !engine::is_tree_of_shares(logical, replicas))
+  if (replicas < 1 || stages.size() % replicas != 0 ||
+      !engine::is_tree_of_shares(logical, replicas))
     return fail(errc::bad_config, std::to_string(logical) + " logical replicas on " +
                                       std::to_string(replicas) + " replicas, which have " +
                                       std::to_string(stages.size()) +
@@ -147,14 +123,19 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   made.scaler_ = options.scaler;
   made.loss_scale_ = loss_scale;
   made.steps_before_ = made.training_steps_ = options.steps_before;
+  made.options_ = options;
+  made.window_ = engine::replay_window(options.accumulate);
   if (!options.keepers.empty() && options.keepers.size() != made.stages_.size())
     return fail(errc::bad_config, "keepers of " + std::to_string(options.keepers.size()) +
                                       " stages for a pipeline of " +
                                       std::to_string(made.stages_.size()));
+  if (options.logs_edges && (options.keepers.empty() || replicas > 1 || options.data))
+    return fail(errc::bad_config,
+                "edges are logged for a pipeline of one replica that has keepers and feeds itself");
   if (options.skip_bad_steps || options.scaler || options.clip_norm > 0 || !options.keepers.empty())
     made.coordinator_ = spawn_step_coordinator(
         system, {layout->stages * replicas, options.skip_bad_steps, options.clip_norm,
-                 options.scaler, replicas});
+                 options.scaler, replicas, options.accumulate});
   if (auto connected = made.connect(options); !connected) return tl::unexpected(connected.error());
   return made;
 }
@@ -191,7 +172,8 @@ result<void> pipeline::choose_feeders(caf::actor_system& system, const pipeline_
       feeders_.push_back(caf::actor_cast<feeder_actor>(connected->feeder));
     } else {
       feeders_.push_back(spawn_feeder(system, caf::actor_cast<stage_actor>(from),
-                                      caf::actor_cast<stage_actor>(to), chunk, options.credits));
+                                      caf::actor_cast<stage_actor>(to), chunk, options.credits,
+                                      options.logs_edges));
       owns_feeders_ = true;
     }
     caf::actor_cast<caf::abstract_actor*>(feeders_.back())
@@ -217,14 +199,14 @@ connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t repli
   around.replicas.own = replica;
   if (!options.keepers.empty())
     around.keepers = options.keepers[std::size_t{replica} * layout_.stages + stage];
+  around.logs = options.logs_edges;
   if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);
   for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
     const std::uint32_t at = layout_.virtual_stage_of({stage, chunk});
     const bool first = at == 0, last = at + 1 == layout_.virtual_stages();
     around.before.push_back(first ? neighbour{} : slice_at(at - 1, replica));
     around.after.push_back(last ? neighbour{} : slice_at(at + 1, replica));
-    if (first || last)
-      around.feeder = caf::actor_cast<caf::strong_actor_ptr>(feeders_.at(replica));
+    if (first || last) around.feeder = caf::actor_cast<caf::strong_actor_ptr>(feeders_.at(replica));
   }
   return around;
 }
@@ -298,14 +280,13 @@ result<void> pipeline::plan_replica(run_stage& run, std::uint32_t replica,
   const auto mine = engine::share_of_batch(order.microbatches, replica, replicas_);
   run.first_microbatch = static_cast<std::uint32_t>(mine.first);
   for (auto i = replica * logical_ / replicas_; i < (replica + 1) * logical_ / replicas_; ++i)
-    run.shares.push_back(static_cast<std::uint32_t>(
-        engine::share_of_batch(order.microbatches, i, logical_).size()));
+    run.shares.push_back(
+        static_cast<std::uint32_t>(engine::share_of_batch(order.microbatches, i, logical_).size()));
   if (mine.size() == 0) return {};
   auto plan = plans_.plan_for(order.kind, static_cast<std::uint32_t>(mine.size()));
   if (!plan) return tl::unexpected(plan.error());
   run.plan = plan->number;
-  return plan->fresh ? announce(plan->number, order.kind, *std::move(plan->fresh))
-                     : result<void>();
+  return plan->fresh ? announce(plan->number, order.kind, *std::move(plan->fresh)) : result<void>();
 }
 
 result<void> pipeline::begin(const engine::step_key& step, const step_order& order) {
@@ -314,17 +295,22 @@ result<void> pipeline::begin(const engine::step_key& step, const step_order& ord
   // All plans first: the stages of no replica begin while another waits to be told.
   std::vector<run_stage> runs;
   for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
-    run_stage run{step,   order.kind,          0,             order.samples,
-                  number, order.learning_rate, order.dry_run, loss_scale};
+    run_stage run{step,          order.kind, 0, order.samples, number, order.learning_rate,
+                  order.dry_run, loss_scale};
     if (auto planned = plan_replica(run, replica, order); !planned) return planned;
     runs.push_back(std::move(run));
   }
-  if (order.kind == engine::step_kind::training && !order.dry_run) training_steps_ = number;
+  if (order.kind == engine::step_kind::training && !order.dry_run) {
+    training_steps_ = number;
+    remember(runs.front());
+  }
   std::vector<future<stage_done>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i)
-    answers.push_back(ask_->request<stage_done>(stages_[i], runs[i / layout_.stages],
-                                                usual_deadlines.step));
-  under_way_.push_back({step, order.samples, steady_clock::now(), all(std::move(answers))});
+    answers.push_back(
+        ask_->request<stage_done>(stages_[i], runs[i / layout_.stages], usual_deadlines.step));
+  auto together = all(answers);
+  under_way_.push_back({step, order.kind, number, order.samples, steady_clock::now(),
+                        std::move(answers), std::move(together)});
   open_->add(under_way_.back().answers);
   return {};
 }
@@ -336,10 +322,12 @@ bool pipeline::wait(std::chrono::milliseconds patience) const {
 }
 
 result<step_outcome> pipeline::finish() {
-  auto pending = std::move(under_way_.front());
+  const auto reports = under_way_.front().answers.get();
+  if (!reports && reports.error().code == errc::peer_lost) return tl::unexpected(reports.error());
+  const auto pending = std::move(under_way_.front());
   under_way_.pop_front();
-  const auto reports = pending.answers.get();
   if (!reports) return tl::unexpected(reports.error());
+  if (pending.kind == engine::step_kind::training) forget_before(pending.number);
   step_outcome outcome{.key = pending.key, .samples = pending.samples, .stages = {}};
   std::vector<double> losses(logical_, 0.0);
   for (std::size_t i = 0; i < reports->size(); ++i) {
@@ -350,7 +338,8 @@ result<step_outcome> pipeline::finish() {
     outcome.correct += report.correct;
     if (outcome.skipped.empty()) outcome.skipped = report.skipped;
     outcome.loss_scale = report.loss_scale;
-    outcome.stages.push_back({report.busy_s, report.peak_memory_bytes, report.peak_context_bytes});
+    outcome.stages.push_back({report.busy_s, report.peak_memory_bytes, report.peak_context_bytes,
+                              report.computed_again});
   }
   outcome.loss = engine::tree_sum(std::move(losses), std::plus<>());
   const auto now = steady_clock::now();
@@ -363,7 +352,7 @@ result<step_outcome> pipeline::finish() {
 result<step_outcome> pipeline::run_alone(const engine::batch& batch, step_order order) {
   const auto step = next_step();
   order.samples = batch.inputs.size(0);
-  order.microbatches = feed(batch, step, order.microbatches, feeders_);
+  order.microbatches = feed(batch, step, order.microbatches, feeders_, order.kind);
   if (auto begun = begin(step, order); !begun) return tl::unexpected(begun.error());
   return finish();
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "actors/futures/future.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/pipeline.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
@@ -26,6 +28,7 @@
 #include "engine/state/tensor_stream.hpp"
 #include "engine/step/edge.hpp"
 #include "engine/step/loss_scaler.hpp"
+#include "engine/step/replay_window.hpp"
 #include "engine/verify/reference.hpp"
 
 namespace troupe::actors {
@@ -37,6 +40,7 @@ struct stage_share {
   double busy_s = 0;                     ///< Seconds of arithmetic, including the update.
   std::uint64_t peak_memory_bytes = 0;   ///< Of its process, so far.
   std::uint64_t peak_context_bytes = 0;  ///< Peak of what was kept for backwards in this step.
+  std::uint64_t computed_again = 0;      ///< Actions that its process had begun before.
 };
 
 /// The outcome of one step.
@@ -108,6 +112,18 @@ struct pipeline_options {
   /// loss of a stage: ideally one beside the stage and one elsewhere. No stage then ends a step
   /// before all stages have stored the version before it. Empty: no versions are kept.
   std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};
+  /// With keepers, one replica and data that are read in this process: stages remember what they
+  /// send in the last steps, so that one that is lost alone can be replaced; see `replay`.
+  bool logs_edges = false;
+  std::uint32_t accumulate = 1;  ///< Of the stages, see update_rules.
+};
+
+/// What takes the place of a stage that was lost.
+struct stage_replacement {
+  std::size_t stage = 0;
+  stage_actor by;                                                ///< Built, and not connected.
+  std::map<std::uint64_t, caf::strong_actor_ptr> versions = {};  ///< Who has those of the lost one.
+  caf::strong_actor_ptr lost_keeper, keeper;  ///< In the lost process, and in that of `by`.
 };
 
 /// Where the version is that a stage continues from.
@@ -137,7 +153,7 @@ struct slices_under_way {
 /// be in progress at once: the pipeline starts one as soon as the one before permits it.
 ///
 /// The actors are not owned and outlive the pipeline. After an error the pipeline cannot be used
-/// any more.
+/// any more, except after peer_lost from `finish`, by way of `replay`.
 class pipeline {
  public:
   pipeline(pipeline&&);
@@ -174,8 +190,20 @@ class pipeline {
   /// `patience` passes first.
   [[nodiscard]] bool wait(std::chrono::milliseconds patience) const;
 
-  /// Waits for the oldest step begun. Errors: what a stage answered, by its name; peer_lost.
+  /// Waits for the oldest step begun. Errors: what a stage answered, by its name; peer_lost, after
+  /// which the step is under way as before.
   [[nodiscard]] result<step_outcome> finish();
+
+  /// Whether the steps under way can go on where a stage is lost: training alone is under way, and
+  /// edges are logged.
+  [[nodiscard]] bool can_replay() const;
+
+  /// A stage was lost: another one adopts the version behind which the answers of the lost one are
+  /// missing, and does the steps since then again, while all other stages go on and do nothing
+  /// again. Returns the first step, among training steps, that is done again. Errors, after which
+  /// the pipeline cannot go on: stale where no version fits, or a stage has forgotten what it sent;
+  /// those of the stages and keepers; peer_lost.
+  [[nodiscard]] result<std::uint64_t> replay(const stage_replacement& with);
 
   /// Steps begun and not finished.
   [[nodiscard]] std::size_t under_way() const noexcept { return under_way_.size(); }
@@ -276,8 +304,11 @@ class pipeline {
   class open_steps;
   struct pending_step {
     engine::step_key key;
+    engine::step_kind kind = engine::step_kind::training;
+    std::uint64_t number = 0;  // among training steps
     std::int64_t samples = 0;
     std::chrono::steady_clock::time_point begun;
+    std::vector<future<stage_done>> of_stages;
     step_answers answers;
   };
 
@@ -317,6 +348,13 @@ class pipeline {
   [[nodiscard]] result<void> announce(std::uint32_t number, engine::step_kind kind,
                                       engine::plan plan);
   [[nodiscard]] double loss_scale_of(const step_order& order) const;
+  void remember(const run_stage& run);
+  void forget_before(std::uint64_t number);
+  [[nodiscard]] result<std::uint64_t> version_for(const stage_replacement& with) const;
+  void put_in_place(const stage_replacement& with);
+  [[nodiscard]] result<void> prepare(const stage_replacement& with, std::uint64_t version);
+  [[nodiscard]] result<void> order_again(std::size_t stage, std::uint64_t version);
+  [[nodiscard]] result<void> tell_others(const replace_neighbour& what, std::size_t stage);
   [[nodiscard]] result<step_outcome> run_alone(const engine::batch& batch, step_order order);
 
   std::unique_ptr<requester> ask_;
@@ -332,6 +370,9 @@ class pipeline {
   double loss_scale_ = 1;                      // with a scaler: of the first training step
   std::optional<engine::loss_scaler> scaler_;  // as it was before the first training step
   engine::model_layout layout_;
+  pipeline_options options_;
+  std::map<std::uint64_t, run_stage> orders_;  // that a stage may have to be given again, by number
+  engine::replay_window window_;
   engine::plan_book plans_;
   std::deque<pending_step> under_way_;
   std::string sum_line_;

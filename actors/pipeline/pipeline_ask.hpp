@@ -1,6 +1,9 @@
 #pragma once
 
+#include <mutex>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/futures/requester.hpp"
@@ -8,6 +11,29 @@
 
 /// For the pipeline's own sources alone.
 namespace troupe::actors {
+
+/// What the stages answer to the steps under way. The feeder ends when a batch cannot be sent:
+/// nothing that waits for it will come about. Any thread.
+class pipeline::open_steps {
+ public:
+  void add(const step_answers& step) {
+    const std::scoped_lock lock(mutex_);
+    if (fed_up_) return static_cast<void>(step.state()->settle_error(*fed_up_));
+    std::erase_if(open_, [](const auto& each) { return each.ready(); });
+    open_.push_back(step);
+  }
+
+  void feeder_ended(const error& why) {
+    const std::scoped_lock lock(mutex_);
+    fed_up_ = why;
+    for (const auto& each : open_) each.state()->settle_error(why);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<step_answers> open_;
+  std::optional<error> fed_up_;
+};
 
 template <class Answer, class Actor, class Request>
 result<Answer> pipeline::ask(const Actor& whom, Request request) {

@@ -105,7 +105,11 @@ class run_state {
   }
 
   result<void> finish() {
-    const auto outcome = stages_.finish();
+    auto outcome = stages_.finish();
+    while (!outcome && outcome.error().code == errc::peer_lost && events_.on_loss) {
+      if (auto again = events_.on_loss(outcome.error()); !again) return again;
+      outcome = stages_.finish();
+    }
     if (!outcome) return tl::unexpected(outcome.error());
     events_.on_step(++finished_, *outcome);
     return {};

@@ -15,10 +15,12 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"
+#include "actors/recovery/kept_versions.hpp"
 #include "actors/stage/load_files.hpp"
 #include "actors/stage/losses.hpp"
 #include "actors/stage/replica_end.hpp"
 #include "actors/stage/run_order.hpp"
+#include "actors/stage/stage_replay.hpp"
 #include "actors/stage/stage_state.hpp"
 #include "actors/stage/step_end.hpp"
 #include "actors/stage/versions.hpp"
@@ -148,6 +150,7 @@ void start(stage_pointer self, const engine::start_action& what) {
   if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(key);
   if (begins_backward(*state.modules[what.what.chunk], what.what))
     in.gradient = seed_of(loss_scale_of(state, step->second));
+  count_action(self, step->second, what.what);
   const auto item = item_of(what.what, step->second.order, in);
   post_work(state, item,
             [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
@@ -172,16 +175,18 @@ void answer(stage_pointer self, const step_key& key) {
 void send(stage_pointer self, const engine::send_output& what) {
   auto& state = self->state;
   const auto output =
-      state.outputs.extract({microbatch_key{what.key, what.microbatch, what.chunk}, what.on});
-  if (!output) return;  // its step was failed meanwhile
+      state.outputs.find({microbatch_key{what.key, what.microbatch, what.chunk}, what.on});
+  if (output == state.outputs.end()) return;  // its step was failed meanwhile
   const bool is_gradient = what.on == engine::edge::gradient;
   const auto& [stage, chunk] = (is_gradient ? state.before : state.after)[what.chunk];
   const microbatch_key key{what.key, what.microbatch, chunk};
-  const auto& [tensor, made] = output.mapped();
+  const auto& [tensor, made] = output->second;
   if (is_gradient)
     self->send(stage, gradient{key, tensor, made});
   else
     self->send(stage, activation{key, tensor, made});
+  // Else it may have to be sent again.
+  if (!state.replay.window.contains(what.key)) state.outputs.erase(output);
 }
 
 void grant(stage_pointer self, const engine::grant_credit& what) {
@@ -268,6 +273,8 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
           trains ? state.end.core.begin(order.step, order.number, order.dry_run) : result<void>();
       !begun)
     return to_caf(begun.error());
+  if (trains && !order.dry_run && state.replay.logs)
+    state.replay.window.begun(order.number, order.step);
   state.predicted.clear();
   auto promise = self->make_response_promise<stage_done>();
   announced_step announced{order, {}, promise};
@@ -345,6 +352,7 @@ void couple(stage_state& state, const connect_stage& to) {
   end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size());
   rules.reduces = end.replicas.is_needed();
   rules.always_votes = !to.keepers.empty();
+  rules.logs = to.logs;
   rules.tells_squares = to.replicas.own == 0 || to.replicas.shares_state;
   end.core = engine::step_end_core(std::move(rules));
 }
@@ -376,8 +384,10 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
     return refuse("its replicas are to sum in a way that there is not");
   if (!std::ranges::all_of(to.keepers, [](const auto& keeper) { return bool(keeper); }))
     return refuse("a keeper of its versions is none");
+  if (to.logs && (to.keepers.empty() || to.replicas.stages.size() > 1))
+    return refuse("it is to log its edges, which needs keepers, and one replica");
   if (!state.steps.empty()) return refuse("it cannot be connected while a step is under way");
-  state.core = engine::stage_core(to.credits);
+  state.core = engine::stage_core(to.credits, engine::execution::ready, to.logs);
   state.plans.clear();
   state.before = to_links(to.before);
   state.after = to_links(to.after);
@@ -385,6 +395,11 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   state.versions = {.keepers = {}, .stage = to.place.value};
   for (const auto& each : to.keepers)
     state.versions.keepers.push_back(caf::actor_cast<keeper_actor>(each));
+  state.versions.stores =
+      stores_core(to.keepers.size(), to.logs ? std::size_t{kept_versions::most} : 0);
+  state.replay = {.logs = to.logs,
+                  .window = engine::replay_window(state.end.accumulate),
+                  .begun = state.replay.begun};
   couple(state, to);
   if (auto joined = join_replicas(self, to.replicas); !joined)
     return to_caf({joined.error().code, state.name + ": " + joined.error().text});
@@ -457,6 +472,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
   state.end.optimizer = std::move(given->optimizer);
   state.end.accumulate = given->accumulate;
   state.end.clip_value = given->clip_value;
+  if (given->begun) state.replay.begun = std::move(given->begun);
   state.doing = std::move(given->doing);
   state.summing = std::move(given->summing);
   state.threads = given->threads;
@@ -501,8 +517,11 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
         return answering(self->state.name, [&] { return on_run(self, order); });
       },
       [self](const activation& in) {
-        self->state.inbox[in.key].input = in.tensor;
-        self->state.inbox[in.key].input_made = in.made;
+        if (has_departed(self)) return;
+        if (!is_repeat(self, engine::edge::input, in.key)) {
+          self->state.inbox[in.key].input = in.tensor;
+          self->state.inbox[in.key].input_made = in.made;
+        }
         perform_effects(
             self, self->state.core.input_arrived(in.key.step, in.key.microbatch, in.key.chunk));
       },
@@ -512,12 +531,16 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
             self, self->state.core.target_arrived(in.key.step, in.key.microbatch, in.key.chunk));
       },
       [self](const gradient& in) {
-        self->state.inbox[in.key].gradient = in.tensor;
-        self->state.inbox[in.key].gradient_made = in.made;
+        if (has_departed(self)) return;
+        if (!is_repeat(self, engine::edge::gradient, in.key)) {
+          self->state.inbox[in.key].gradient = in.tensor;
+          self->state.inbox[in.key].gradient_made = in.made;
+        }
         perform_effects(
             self, self->state.core.gradient_arrived(in.key.step, in.key.microbatch, in.key.chunk));
       },
       [self](const credit& in) {
+        if (has_departed(self)) return;
         perform_effects(self, self->state.core.credit_arrived(in.on, in.key.step, in.key.microbatch,
                                                               in.key.chunk));
       },
@@ -552,6 +575,11 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       },
       [self](const write_slice& what) {
         return answering(self->state.name, [&] { return on_write_slice(self, what); });
+      },
+      [self](const replace_neighbour& what) { return on_replace_neighbour(self, what); },
+      [self](const resume_edges&) {
+        perform_effects(self, self->state.core.resume());
+        return acknowledged{};
       },
       [self](const buffers_copied& from) { on_buffers_copied(self, from); },
   };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
+#include "actors/recovery/action_record.hpp"
 #include "engine/collective/port.hpp"
 #include "engine/model/activity.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -24,6 +25,8 @@ struct stage_parts {
   std::shared_ptr<engine::activity> doing;    ///< What its work thread publishes; not null.
   std::shared_ptr<engine::activity> summing;  ///< The same of its sums over replicas.
   std::shared_ptr<const engine::collective_maker> collectives;  ///< See there; not null.
+  /// Of its process, for all stages that it has had; null: of this one alone.
+  std::shared_ptr<action_record> begun = {};
 };
 
 /// Spawns a stage with a work thread of its own. It ends when told to (exit message), after the

@@ -20,13 +20,16 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
-#include "actors/stage/replica_sum.hpp"
-#include "actors/stage/tied_gradients.hpp"
+#include "actors/recovery/action_record.hpp"
+#include "actors/recovery/stores_core.hpp"
+#include "actors/step_end/replica_sum.hpp"
+#include "actors/step_end/tied_gradients.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/collective/port.hpp"
 #include "engine/model/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/work_thread.hpp"
+#include "engine/step/replay_window.hpp"
 #include "engine/step/stage_core.hpp"
 #include "engine/step/step_end_core.hpp"
 #include "messages/base/error.hpp"
@@ -50,7 +53,8 @@ struct kept_output {
   engine::ready_event made;
 };
 
-/// An output that the core has not let go yet: of which own chunk, for which edge.
+/// An output that the core has not let go yet, or that is logged: of which own chunk, for which
+/// edge.
 using output_key = std::pair<microbatch_key, engine::edge>;
 
 /// A neighbouring slice of the model.
@@ -104,13 +108,15 @@ struct wanted_slice {
   caf::typed_response_promise<slice_written> answer;
 };
 
-/// What the stage was after its last update, on its way to those who keep it.
+/// What the stage was after its last updates, on its way to those who keep it.
 struct version_state {
   std::vector<keeper_actor> keepers;  // empty: nobody does
   std::uint32_t stage = 0;            // its number with them
-  std::uint64_t step = 0;             // of the version
-  std::size_t missing = 0;            // keepers that do not have it yet
-  std::optional<error> problem = {};  // why one of them never will
+  std::uint64_t step = 0;             // of the last version
+  stores_core stores = stores_core();
+  // By step, as long as a keeper may need it. The own process's keeper has the same tensors.
+  std::map<std::uint64_t, std::vector<engine::named_tensor>> kept = {};
+  std::optional<error> problem = {};  // why one of the keepers never has the last one
   // Copies of the optimizer's half and of the stage's own; sent once both are there.
   std::optional<std::vector<engine::named_tensor>> state = {}, buffers = {};
   // Until all have it, or one cannot.
@@ -118,6 +124,24 @@ struct version_state {
   bool copying = false;                            // the version of `step`
   std::shared_ptr<const stage_version> last = {};  // that keepers have, or get
   std::optional<wanted_slice> slice = {};
+};
+
+/// The gradient of a tied weight, as it was sent.
+struct sent_tie {
+  engine::step_key step;
+  std::size_t tie = 0;              // which of the stage's
+  std::optional<at::Tensor> value;  // [..] f32
+  engine::ready_event made;
+};
+
+/// What is needed when a neighbour is lost and another stage does its last steps again. What was
+/// sent is held by reference, nothing is copied.
+struct replay_state {
+  bool logs = false;  // else a lost neighbour is never replaced
+  engine::replay_window window = engine::replay_window();
+  std::vector<sent_tie> ties = {};
+  std::vector<caf::strong_actor_ptr> departed = {};  // lost: what still comes from them is dropped
+  std::shared_ptr<action_record> begun = std::make_shared<action_record>();
 };
 
 struct stage_state {
@@ -129,11 +153,12 @@ struct stage_state {
   std::vector<slice_link> before, after;  // by chunk
   feeder_actor feeder;                    // of the model's two ends
   std::map<microbatch_key, microbatch_inbox> inbox;
-  std::map<output_key, kept_output> outputs;  // computed, and not sent
+  std::map<output_key, kept_output> outputs;  // computed, and not sent, or logged
   std::map<engine::step_key, announced_step> steps;
   step_end_state end;
   version_state versions;
-  slice_writer_actor writer;                       // of checkpoints; null until the first
+  slice_writer_actor writer;  // of checkpoints; null until the first
+  replay_state replay;
   std::vector<engine::named_tensor> predicted;     // by the last slice, of the last evaluation
   std::map<std::uint32_t, weight_loader> loading;  // by chunk: its weights are partly there
   std::shared_ptr<engine::activity> doing;         // the work thread's

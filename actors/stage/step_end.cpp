@@ -14,6 +14,7 @@
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/step_end.hpp"
 #include "actors/stage/replica_end.hpp"
+#include "actors/stage/stage_replay.hpp"
 #include "actors/stage/versions.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/stage/unscale.hpp"
@@ -143,9 +144,8 @@ void perform(stage_pointer self, const engine::share_ties& what) {
   for (const auto& tie : end.ties) {
     const auto own = std::ranges::find(end.parameters, tie.parameter, &engine::named_tensor::name);
     const auto index = static_cast<std::size_t>(own - end.parameters.begin());
-    send_tensors(self, caf::actor_cast<stage_actor>(tie.other),
-                 tied_gradient{what.key, tie.other_parameter, end.gradients.at(index), {}},
-                 self->state.streams->mark());
+    send_tie(self, {what.key, static_cast<std::size_t>(&tie - end.ties.data()),
+                    end.gradients.at(index), self->state.streams->mark()});
   }
 }
 
@@ -184,6 +184,7 @@ void vote(stage_pointer self, const engine::step_vote& what) {
           [self](const step_decision& decision) {
             if (!self->state.steps.contains(decision.step)) return;  // failed meanwhile
             self->state.end.loss_scale = decision.loss_scale;
+            forget_decided(self, decision.step);
             end_step(self, self->state.end.core.decided(decision));
           },
           refused);
@@ -271,6 +272,7 @@ void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
 
 void on_tied_gradient(stage_pointer self, const tied_gradient& from) {
   auto& state = self->state;
+  if (has_departed(self) || state.end.core.take_repeat(from.step, from.parameter)) return;
   if (state.steps.empty()) return;  // failed meanwhile
   const auto effects = state.end.core.tie_arrived(from.step, from.parameter);
   if (!effects && effects.error().code == errc::stale)

@@ -7,6 +7,7 @@
 
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
+#include "actors/base/same_actor.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/saving/slice_writer.hpp"
@@ -21,12 +22,6 @@ namespace {
 
 using engine::named_tensor;
 
-void stored(stage_pointer self) {
-  auto& versions = self->state.versions;
-  if (--versions.missing > 0) return;
-  for (const auto& each : std::exchange(versions.waiting, {})) each({});
-}
-
 /// No step can be voted on any more, for that needs its predecessor's version to be kept.
 void cannot_store(stage_pointer self, const error& why) {
   auto& state = self->state;
@@ -37,16 +32,41 @@ void cannot_store(stage_pointer self, const error& why) {
   fail_all(self, why);
 }
 
-void send_piece(stage_pointer self, const std::shared_ptr<const stage_version>& what,
-                const keeper_actor& to, const list_place& from) {
-  auto piece = cut_piece(what->tensors, from, {}, piece_tensors::shared);
+void perform(stage_pointer self, const stores_core::effects& effects);
+
+void version_stored(stage_pointer self, const stores_core::addressee& by) {
+  auto& versions = self->state.versions;
+  perform(self, versions.stores.stored(by));
+  std::erase_if(versions.kept,
+                [&](const auto& each) { return versions.stores.is_over(each.first); });
+  if (!versions.stores.is_stored()) return;
+  for (const auto& each : std::exchange(versions.waiting, {})) each({});
+}
+
+void not_stored(stage_pointer self, const stores_core::addressee& by, const error& why) {
+  if (!self->state.versions.stores.is_current(by)) return;
+  // Its process was lost: the stage waits for another keeper in its place.
+  if (self->state.replay.logs && why.code == errc::peer_lost) return;
+  cannot_store(self, why);
+}
+
+void send_piece(stage_pointer self, const stores_core::store& what, const list_place& from) {
+  auto& versions = self->state.versions;
+  if (!versions.stores.is_current(what.to)) return;
+  auto piece = cut_piece(versions.kept.at(what.step), from, {}, piece_tensors::shared);
   if (!piece) return cannot_store(self, piece.error());
   const auto next = end_of(*piece);
-  self->request(to, usual_deadlines.transfer,
-                store_version{self->state.versions.stage, what->step, *piece})
-      .then([self, what, to, next, last = piece->last](
-                const acknowledged&) { last ? stored(self) : send_piece(self, what, to, next); },
-            [self](const caf::error& why) { cannot_store(self, from_caf(why)); });
+  self->request(versions.keepers.at(what.to.place), usual_deadlines.transfer,
+                store_version{versions.stage, what.step, *piece})
+      .then(
+          [self, what, next, last = piece->last](const acknowledged&) {
+            last ? version_stored(self, what.to) : send_piece(self, what, next);
+          },
+          [self, to = what.to](const caf::error& why) { not_stored(self, to, from_caf(why)); });
+}
+
+void perform(stage_pointer self, const stores_core::effects& effects) {
+  for (const auto& each : effects) send_piece(self, each, {});
 }
 
 /// Whether somebody waits to have the version of a step written.
@@ -67,15 +87,18 @@ void write_version(stage_pointer self, const stage_version& version) {
 void send_version(stage_pointer self) {
   auto& versions = self->state.versions;
   if (!versions.state || !versions.buffers) return;
-  const auto what =
+  const auto made =
       std::make_shared<stage_version>(stage_version{versions.step, std::move(*versions.state)});
-  std::ranges::move(*versions.buffers, std::back_inserter(what->tensors));
+  std::ranges::move(*versions.buffers, std::back_inserter(made->tensors));
   versions.state.reset();
   versions.buffers.reset();
   versions.copying = false;
-  if (!versions.keepers.empty()) versions.last = what;  // which the keeper beside the stage shares
-  for (const auto& keeper : versions.keepers) send_piece(self, what, keeper, {});
-  if (is_slice_due(self->state, what->step)) write_version(self, *what);
+  if (!versions.keepers.empty()) {
+    versions.last = made;  // which the keeper beside the stage shares
+    versions.kept[made->step] = made->tensors;
+    perform(self, versions.stores.copied(made->step));
+  }
+  if (is_slice_due(self->state, made->step)) write_version(self, *made);
 }
 
 void cannot_copy(stage_pointer self, const error& why) {
@@ -160,7 +183,7 @@ void store_version_of(stage_pointer self, std::uint64_t step) {
   if (versions.keepers.empty() && !is_slice_due(state, step)) return;
   versions.step = step;
   versions.copying = true;
-  versions.missing = versions.keepers.size();
+  if (!versions.keepers.empty()) versions.stores.begin();
   post_work(state, {.kind = engine::work_kind::step_end, .step = step},
             [modules = modules_of(state), step, to = caf::actor_cast<stage_actor>(self)] {
               buffers_copied out{.step = step};
@@ -181,7 +204,7 @@ void store_version_of(stage_pointer self, std::uint64_t step) {
 void when_stored(stage_pointer self, std::function<void(const result<void>&)> what) {
   auto& versions = self->state.versions;
   if (versions.problem) return what(tl::unexpected(*versions.problem));
-  if (versions.missing == 0) return what({});
+  if (versions.stores.is_stored()) return what({});
   versions.waiting.push_back(std::move(what));
 }
 
@@ -207,6 +230,16 @@ caf::result<slice_written> on_write_slice(stage_pointer self, const write_slice&
   return promise;
 }
 
+void replace_keeper(stage_pointer self, const caf::strong_actor_ptr& lost,
+                    const caf::strong_actor_ptr& by) {
+  auto& versions = self->state.versions;
+  for (std::size_t place = 0; place < versions.keepers.size(); ++place) {
+    if (!is_same_actor(versions.keepers[place], lost)) continue;
+    versions.keepers[place] = caf::actor_cast<keeper_actor>(by);
+    perform(self, versions.stores.replaced(place));
+  }
+}
+
 void on_buffers_copied(stage_pointer self, const buffers_copied& from) {
   auto& versions = self->state.versions;
   if (from.step != versions.step) return;
@@ -217,7 +250,7 @@ void on_buffers_copied(stage_pointer self, const buffers_copied& from) {
 caf::result<acknowledged> on_take_version(stage_pointer self, const take_version& what) {
   auto& state = self->state;
   if (state.versions.problem) return to_caf(*state.versions.problem);
-  if (!state.steps.empty() || state.versions.missing > 0)
+  if (!state.steps.empty() || !state.versions.stores.is_stored())
     return to_caf({errc::bad_config, state.name + ": a version cannot be taken within a step"});
   auto promise = self->make_response_promise<acknowledged>();
   store_version_of(self, what.step);

@@ -22,6 +22,10 @@ void when_stored(stage_pointer self, std::function<void(const result<void>&)> wh
 [[nodiscard]] caf::result<slice_written> on_write_slice(stage_pointer self,
                                                         const write_slice& what);
 
+/// Another keeper has taken the place of a lost one: it gets the last versions.
+void replace_keeper(stage_pointer self, const caf::strong_actor_ptr& lost,
+                    const caf::strong_actor_ptr& by);
+
 void on_buffers_copied(stage_pointer self, const buffers_copied& from);
 [[nodiscard]] caf::result<acknowledged> on_take_version(stage_pointer self,
                                                         const take_version& what);

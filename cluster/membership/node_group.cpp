@@ -120,6 +120,17 @@ result<std::vector<actors::stage_actor>> node_group::build(
   return stages;
 }
 
+result<actors::stage_actor> node_group::build_at(std::size_t place,
+                                                 const actors::build_stage& order) {
+  actors::requester ask(system_, [this](const caf::node_id& id) { return node_->name_of(id); });
+  const auto built =
+      ask.request<actors::stage_built>(caf::actor_cast<actors::host_actor>(hosts_.at(place)), order,
+                                       waits.build)
+          .get();
+  if (!built) return tl::unexpected(explain(built.error()));
+  return caf::actor_cast<actors::stage_actor>(built->stage);
+}
+
 void node_group::on_told(const std::string& name, const std::vector<messages::element>& told) {
   for (const auto& each : told) {
     if (const auto report = actors::to_report(each)) perform(progress_.heard(name, *report));

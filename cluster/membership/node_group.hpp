@@ -59,6 +59,10 @@ class node_group {
   [[nodiscard]] result<std::vector<actors::stage_actor>> build(
       const std::vector<actors::build_stage>& orders);
 
+  /// The same of one node, by its place.
+  [[nodiscard]] result<actors::stage_actor> build_at(std::size_t place,
+                                                     const actors::build_stage& order);
+
   /// The nodes that were lost and not replaced, by their places. Where there are none, waits until
   /// one is, up to `patience`.
   [[nodiscard]] std::vector<std::size_t> lost(std::chrono::milliseconds patience) const;

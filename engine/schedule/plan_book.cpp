@@ -24,4 +24,14 @@ result<plan_book::entry> plan_book::plan_for(step_kind kind, std::uint32_t micro
   return entry{.number = number_of(place), .fresh = std::move(*made)};
 }
 
+result<std::vector<plan_book::known_plan>> plan_book::all() const {
+  std::vector<known_plan> plans;
+  for (const auto& [kind, microbatches, asked] : kept_) {
+    auto made = make_(kind, microbatches);
+    if (!made) return tl::unexpected(made.error());
+    plans.push_back({static_cast<std::uint32_t>(plans.size()), kind, std::move(*made)});
+  }
+  return plans;
+}
+
 }  // namespace troupe::engine

@@ -33,6 +33,16 @@ class plan_book {
   /// that was not asked for the longest. Errors: the planner's, and nothing is kept.
   [[nodiscard]] result<entry> plan_for(step_kind kind, std::uint32_t microbatches);
 
+  struct known_plan {
+    std::uint32_t number = 0;
+    step_kind kind = step_kind::training;
+    plan steps;
+  };
+
+  /// Makes every plan once more that steps may name, for a stage that knows none. Errors: the
+  /// planner's.
+  [[nodiscard]] result<std::vector<known_plan>> all() const;
+
  private:
   struct kept {
     step_kind kind = step_kind::training;

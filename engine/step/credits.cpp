@@ -1,5 +1,7 @@
 #include "engine/step/credits.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 namespace troupe::engine {
@@ -8,8 +10,9 @@ std::string to_string(const step_key& key) {
   return "step " + std::to_string(key.step.value) + " of epoch " + std::to_string(key.epoch.value);
 }
 
-std::vector<edge_place> credited_queue::offer(const edge_place& what) {
+std::vector<edge_place> credited_queue::offer(const edge_place& what, bool is_logged) {
   held_.push_back(what);
+  if (is_logged) log_.push_back(what);
   return release();
 }
 
@@ -27,11 +30,30 @@ void credited_queue::start_epoch(epoch_id epoch) {
   epoch_ = epoch;
   sent_.clear();
   held_.clear();
+  log_.clear();
+  is_paused_ = false;
+}
+
+void credited_queue::start_over(const step_key& from) {
+  sent_.clear();
+  held_.clear();
+  std::ranges::copy_if(log_, std::back_inserter(held_),
+                       [&](const edge_place& what) { return what.key >= from; });
+  is_paused_ = true;
+}
+
+std::vector<edge_place> credited_queue::resume() {
+  is_paused_ = false;
+  return release();
+}
+
+void credited_queue::forget_before(const step_key& first) {
+  while (!log_.empty() && log_.front().key < first) log_.pop_front();
 }
 
 std::vector<edge_place> credited_queue::release() {
   std::vector<edge_place> due;
-  for (; !held_.empty() && sent_.size() < credits_; held_.pop_front()) {
+  for (; !is_paused_ && !held_.empty() && sent_.size() < credits_; held_.pop_front()) {
     sent_.insert(held_.front());
     due.push_back(held_.front());
   }

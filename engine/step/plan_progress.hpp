@@ -44,6 +44,15 @@ class plan_progress {
   /// The action that `best` gave is done, as far as the next one depends on it.
   void start(const action& what);
 
+  /// How many micro-batches of a chunk have had their forward, or the gradient of their input,
+  /// started: the first ones, for they stay in order.
+  [[nodiscard]] std::size_t forwards_started(std::uint32_t chunk) const {
+    return chunks_[chunk].forwards.started;
+  }
+  [[nodiscard]] std::size_t gradients_started(std::uint32_t chunk) const {
+    return chunks_[chunk].gradients.started;
+  }
+
   /// The plan's next action, which the stage waits for when it can start none. The plan must not be
   /// complete.
   [[nodiscard]] const action& next() const { return steps_->actions()[next_]; }

@@ -53,7 +53,11 @@ result<stage_effects> stage_core::begin(run_step step) {
   auto here = take_early(made);
   if (!here) return tl::unexpected(here.error());
   made.here = std::move(*here);
-  if (new_epoch) queue_.clear();
+  if (new_epoch) {
+    queue_.clear();
+    past_.clear();
+    again_.clear();
+  }
   open_edges(made.chunks, made.key.epoch, new_epoch || !announced_);
   announced_ = made.key;
   early_.erase(early_.begin(), early_.upper_bound(*announced_));
@@ -98,6 +102,8 @@ result<stage_effects> stage_core::gradient_arrived(const step_key& key, microbat
 
 result<stage_effects> stage_core::arrived(edge what, const step_key& key, const place& which) {
   const auto& [chunk, microbatch] = which;
+  if (again_.erase({what, key, which}) == 1)
+    return stage_effects{grant_credit{key, what, microbatch, chunk}};
   queued_step* announced = find(key);
   if (!announced && announced_ && key <= *announced_)
     return stale(key, *announced_,
@@ -199,7 +205,9 @@ void stage_core::pass_on(const queued_step& step, const action& what, stage_effe
   const bool is_forward = what.kind == action_kind::forward;
   if (is_forward ? step.ends_model(what.chunk) : step.starts_model(what.chunk)) return;
   auto& [outputs, gradients] = edges_[what.chunk];
-  for (const auto& due : (is_forward ? outputs : gradients).offer({step.key, what.microbatch}))
+  const bool is_logged = logs_ && step.kind == step_kind::training;
+  for (const auto& due :
+       (is_forward ? outputs : gradients).offer({step.key, what.microbatch}, is_logged))
     effects.emplace_back(send_output{due.key, is_forward ? edge::input : edge::gradient,
                                      due.microbatch, what.chunk});
 }
@@ -226,8 +234,68 @@ result<stage_effects> stage_core::update_done(const step_key& key) {
   if (!step && announced_ && key <= *announced_) return stale(key, *announced_, "an update");
   if (!step || !step->awaits_update)
     return fail(errc::bad_frame, "an update for " + to_string(key) + ", which awaits none");
+  if (logs_) past_.push_back({step->key, step->microbatches});
   queue_.pop_front();
   return advance();
+}
+
+void stage_core::start_over(const shared_edges& which, const step_key& from) {
+  for (const auto chunk : which.after) {
+    expect_again(edge::gradient, chunk, from);
+    if (chunk < edges_.size()) edges_[chunk].outputs.start_over(from);
+  }
+  for (const auto chunk : which.before) {
+    expect_again(edge::input, chunk, from);
+    if (chunk < edges_.size()) edges_[chunk].gradients.start_over(from);
+  }
+}
+
+// Of each step the first micro-batches are used; what came of others comes again.
+void stage_core::expect_again(edge what, std::uint32_t chunk, const step_key& from) {
+  std::erase_if(again_, [&](const repeat& each) {
+    return std::get<edge>(each) == what && std::get<place>(each).first == chunk;
+  });
+  const auto expect = [&](const step_key& key, std::size_t count) {
+    for (std::uint32_t i = 0; key >= from && i < count; ++i)
+      again_.insert({what, key, {chunk, {i}}});
+  };
+  const auto forget = [&](arrivals& here, std::size_t used) {
+    std::erase_if(here.of(what), [&](const place& which) {
+      return which.first == chunk && which.second.value >= used;
+    });
+  };
+  for (const auto& step : past_) expect(step.key, step.microbatches);
+  for (auto& step : queue_) {
+    const auto used = what == edge::input ? step.progress.forwards_started(chunk)
+                                          : step.progress.gradients_started(chunk);
+    forget(step.here, used);
+    if (step.kind == step_kind::training) expect(step.key, used);
+  }
+  for (auto& [key, here] : early_) forget(here, 0);
+  std::erase_if(early_, [](const auto& each) {
+    return each.second.inputs.empty() && each.second.targets.empty() &&
+           each.second.gradients.empty();
+  });
+}
+
+stage_effects stage_core::resume() {
+  stage_effects effects;
+  for (std::uint32_t chunk = 0; chunk < edges_.size(); ++chunk) {
+    auto& [outputs, gradients] = edges_[chunk];
+    for (const auto& due : outputs.resume())
+      effects.emplace_back(send_output{due.key, edge::input, due.microbatch, chunk});
+    for (const auto& due : gradients.resume())
+      effects.emplace_back(send_output{due.key, edge::gradient, due.microbatch, chunk});
+  }
+  return effects;
+}
+
+void stage_core::forget_before(const step_key& first) {
+  while (!past_.empty() && past_.front().key < first) past_.pop_front();
+  for (auto& [outputs, gradients] : edges_) {
+    outputs.forget_before(first);
+    gradients.forget_before(first);
+  }
 }
 
 stage_core::queued_step* stage_core::find(const step_key& key) {

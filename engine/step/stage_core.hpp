@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -64,6 +65,12 @@ struct grant_credit {
   bool operator==(const grant_credit&) const = default;
 };
 
+/// The edges that end at one other stage, by the own chunks that the slices there come after
+/// (`before`) and before (`after`).
+struct shared_edges {
+  std::vector<std::uint32_t> before = {}, after = {};
+};
+
 using stage_effect = std::variant<start_action, send_output, grant_credit, step_finished>;
 using stage_effects = std::vector<stage_effect>;
 
@@ -83,6 +90,10 @@ using stage_effects = std::vector<stage_effect>;
 /// An announcement of a newer epoch gives the older one up: its steps and arrivals are forgotten,
 /// and only an action that still runs is waited for (its shell drops the result).
 ///
+/// Where edges are logged a neighbour may be lost and another stage take its place, which does its
+/// part of the last training steps again: `start_over`. It is sent once more what it needs, and
+/// what it sends once more, and was used here, is not used again (docs/recovery.md).
+///
 /// A refused event changes nothing, except a `begin` refused for what arrived early: that step
 /// cannot succeed, and its early arrivals are dropped.
 class stage_core {
@@ -90,9 +101,11 @@ class stage_core {
   static constexpr std::uint64_t steps_ahead = 2;      ///< Arrivals kept before announcement.
   static constexpr std::size_t max_queued_steps = 64;  ///< Announced and not finished.
 
-  /// `credits`: of each edge to another slice, at least 1.
-  explicit stage_core(std::uint32_t credits = default_credits, execution how = execution::ready)
-      : credits_(credits), how_(how) {}
+  /// `credits`: of each edge to another slice, at least 1. `logs`: what training steps send is
+  /// remembered until `forget_before`.
+  explicit stage_core(std::uint32_t credits = default_credits, execution how = execution::ready,
+                      bool logs = false)
+      : credits_(credits), how_(how), logs_(logs) {}
 
   /// Errors: stale when a later or the same step was announced; bad_frame when too many steps are
   /// queued, or when an early arrival for this step does not fit it.
@@ -134,6 +147,24 @@ class stage_core {
   /// one that is not finished or needs no update.
   [[nodiscard]] result<stage_effects> update_done(const step_key& key);
 
+  /// Another stage has taken the place of the one at these edges, and does all training steps from
+  /// `from` on again. What had come from there and is not used is forgotten, for it comes again.
+  /// What is used is expected once more. Nothing is sent there before `resume`. `from`: a step that
+  /// was not forgotten.
+  void start_over(const shared_edges& which, const step_key& from);
+
+  /// What was started over may be sent.
+  [[nodiscard]] stage_effects resume();
+
+  /// No step before this one has to be sent again.
+  void forget_before(const step_key& first);
+
+  /// Whether this comes once more and was used: its arrival only gives its sender a credit back.
+  [[nodiscard]] bool is_repeat(edge what, const step_key& key, microbatch_id microbatch,
+                               std::uint32_t chunk = 0) const {
+    return again_.contains({what, key, {chunk, microbatch}});
+  }
+
   /// No action runs, and none can start before something arrives.
   [[nodiscard]] bool is_idle() const { return !running_; }
 
@@ -167,12 +198,20 @@ class stage_core {
     }
   };
 
+  /// A training step that is over.
+  struct past_step {
+    step_key key;
+    std::uint32_t microbatches = 0;
+  };
+  using repeat = std::tuple<edge, step_key, place>;
+
   /// What a chunk sends: activations on, gradients back.
   struct chunk_edges {
     credited_queue outputs, gradients;
   };
 
   result<stage_effects> arrived(edge what, const step_key& key, const place& which);
+  void expect_again(edge what, std::uint32_t chunk, const step_key& from);
   [[nodiscard]] result<void> admit_early(const step_key& key);
   [[nodiscard]] result<arrivals> take_early(const queued_step& step);
   [[nodiscard]] queued_step* find(const step_key& key);
@@ -195,7 +234,10 @@ class stage_core {
   bool passed_on_ = false;  ///< The output of the action that runs is on its way.
   std::uint32_t credits_;   ///< Of each edge.
   execution how_;
+  bool logs_;
   std::vector<chunk_edges> edges_;  ///< By chunk.
+  std::deque<past_step> past_;      ///< That may have to be sent again.
+  std::set<repeat> again_;          ///< Used, and to come once more.
 };
 
 }  // namespace troupe::engine

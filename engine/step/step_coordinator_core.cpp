@@ -28,19 +28,19 @@ step_coordinator_core::step_coordinator_core(const step_coordinator_rules& rules
     : rules_(rules), last_(rules.stages) {}
 
 result<std::optional<step_decision>> step_coordinator_core::hear(const step_vote& vote) {
-  const auto what =
-      name_of(vote.stage) + "'s vote on " + to_string(vote.step);
+  const auto what = name_of(vote.stage) + "'s vote on " + to_string(vote.step);
   if (vote.stage.value >= rules_.stages)
     return fail(errc::bad_frame, what + ": there are " + std::to_string(rules_.stages) + " stages");
-  const bool is_decided = decision_ && decision_->step == vote.step;
+  const auto closed = closed_.find(vote.step);
   auto found = open_.find(vote.step);
-  const ballot* const heard = is_decided             ? &closed_
-                              : found != open_.end() ? &found->second
-                                                     : nullptr;
+  const ballot* const heard = closed != closed_.end() ? &closed->second.of
+                              : found != open_.end()  ? &found->second
+                                                      : nullptr;
   if (heard != nullptr && heard->votes[vote.stage.value]) {
     if (!same(vote, *heard->votes[vote.stage.value]))
       return fail(errc::bad_frame, what + " contradicts its first one");
-    return is_decided ? decision_ : std::nullopt;
+    if (closed == closed_.end()) return std::nullopt;
+    return closed->second.decision;
   }
   if (auto admitted = admit(vote, what); !admitted) return tl::unexpected(admitted.error());
   if (found == open_.end())
@@ -48,15 +48,17 @@ result<std::optional<step_decision>> step_coordinator_core::hear(const step_vote
   last_[vote.stage.value] = vote.step;
   found->second.votes[vote.stage.value] = vote;
   if (--found->second.missing > 0) return std::nullopt;
-  closed_ = std::move(open_.extract(found).mapped());
-  decision_ = decide(closed_);
-  decision_->step = vote.step;
+  auto last = std::move(open_.extract(found).mapped());
+  auto decision = decide(last);
+  decision.step = vote.step;
   if (rules_.scaler) {
-    decision_->loss_scale = rules_.scaler->scale;
+    decision.loss_scale = rules_.scaler->scale;
     scalers_.insert_or_assign(vote.number, *rules_.scaler);
     if (scalers_.size() > max_scalers) scalers_.erase(scalers_.begin());
   }
-  return decision_;
+  closed_.insert_or_assign(vote.step, closed_ballot{std::move(last), decision});
+  if (closed_.size() > std::max(1U, rules_.accumulate)) closed_.erase(closed_.begin());
+  return decision;
 }
 
 std::optional<loss_scaler> step_coordinator_core::scaler_after(std::uint64_t number) const {

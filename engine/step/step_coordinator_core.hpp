@@ -16,12 +16,15 @@ namespace troupe::engine {
 /// By what a coordinator decides.
 struct step_coordinator_rules {
   std::uint32_t stages = 1;  ///< Of all replicas, those of one replica after those of another.
-  bool skip = false;     ///< A step that is not finite is left out; else it ends the run.
-  double clip_norm = 0;  ///< Largest norm of all stages' gradients together; 0: any.
+  bool skip = false;         ///< A step that is not finite is left out; else it ends the run.
+  double clip_norm = 0;      ///< Largest norm of all stages' gradients together; 0: any.
   /// Where the loss scale follows the gradients: one that they may have overflowed with falls, and
   /// the step is left out whatever `skip` says.
   std::optional<loss_scaler> scaler = {};
   std::uint32_t replicas = 1;
+  /// Steps between two versions of a stage: a stage that does steps again may vote once more on so
+  /// many of the last ones that were decided.
+  std::uint32_t accumulate = 1;
 };
 
 /// Decides for all stages of a run alike what becomes of each training step: applied, with which
@@ -33,7 +36,7 @@ class step_coordinator_core {
   explicit step_coordinator_core(const step_coordinator_rules& rules = {});
 
   /// The decision once all stages have voted, for all of them; nothing before. A repeated vote
-  /// changes nothing, and is answered again if its step is the last that was decided.
+  /// changes nothing, and is answered again if its step is one of the last that were decided.
   ///
   /// Squares are added up in the order of stages, and of a stage's chunks and parameters: the norm
   /// has the same bits whatever came first and, with one chunk a stage, wherever the model is cut.
@@ -58,6 +61,11 @@ class step_coordinator_core {
     std::size_t missing = 0;
   };
 
+  struct closed_ballot {
+    ballot of;
+    step_decision decision;
+  };
+
   [[nodiscard]] std::string name_of(stage_id stage) const;
   [[nodiscard]] result<void> admit(const step_vote& vote, const std::string& what) const;
   [[nodiscard]] step_decision decide(const ballot& of);
@@ -68,9 +76,8 @@ class step_coordinator_core {
   step_coordinator_rules rules_;
   std::vector<std::optional<step_key>> last_;  // that each stage voted on
   std::map<step_key, ballot> open_;
-  // The last decided. No stage asks for an older one again: it has voted on this one since.
-  ballot closed_;
-  std::optional<step_decision> decision_;
+  // The last decided. No stage asks for an older one again: all have a version behind it.
+  std::map<step_key, closed_ballot> closed_;
   std::map<std::uint64_t, loss_scaler> scalers_;  // by the number of the step decided
 };
 

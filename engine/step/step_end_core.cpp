@@ -166,7 +166,22 @@ finish_step step_end_core::finish(const step_key& key, open_step& step) {
   }
   finish_step over{key, std::move(step.left_out)};
   open_.erase(key);
+  if (rules_.logs) past_.insert(key);
   return over;
+}
+
+void step_end_core::start_over(const std::set<std::string>& parameters, const step_key& from) {
+  std::erase_if(again_, [&](const auto& each) { return parameters.contains(each.second); });
+  for (const auto& parameter : parameters) {
+    for (const auto& key : past_)
+      if (key >= from) again_.emplace(key, parameter);
+    for (const auto& [key, step] : open_)
+      if (key >= from && step.ties_here.contains(parameter)) again_.emplace(key, parameter);
+  }
+}
+
+void step_end_core::forget_before(const step_key& first) {
+  past_.erase(past_.begin(), past_.lower_bound(first));
 }
 
 }  // namespace troupe::engine

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct step_end_rules {
   bool reduces = false;
   bool tells_squares = true;  ///< This replica is the one.
   bool always_votes = false;  ///< Each step is voted on, also where the vote has nothing to say.
+  bool logs = false;          ///< Steps that are over are remembered until `forget_before`.
 };
 
 /// What a training step's gradients are for, once they are complete and were divided by the loss
@@ -118,15 +120,15 @@ struct end_run {
   bool operator==(const end_run&) const = default;
 };
 
-using step_end_effect = std::variant<sum_own, sum_replicas, share_ties, sum_with_ties, cast_vote, keep_gradients,
-                                     apply_step, undo_step, finish_step, end_run>;
+using step_end_effect = std::variant<sum_own, sum_replicas, share_ties, sum_with_ties, cast_vote,
+                                     keep_gradients, apply_step, undo_step, finish_step, end_run>;
 using step_end_effects = std::vector<step_end_effect>;
 
 /// The end of a stage's training steps: from the last backward to the update, or to a step that
-/// leaves no trace. Gradients are summed, with those of replicas and then of tied weights; they are finite or not;
-/// where stages are coupled, each gives the run's coordinator one vote a step and follows its
-/// decision, else a step that is not finite is an error here. A pure state machine, which holds no
-/// tensors.
+/// leaves no trace. Gradients are summed, with those of replicas and then of tied weights; they are
+/// finite or not; where stages are coupled, each gives the run's coordinator one vote a step and
+/// follows its decision, else a step that is not finite is an error here. A pure state machine,
+/// which holds no tensors.
 ///
 /// Deciding and applying are apart: between a vote and its decision nothing is done that
 /// `undo_step` could not take back. One step ends at a time, in the order of their beginnings.
@@ -169,6 +171,24 @@ class step_end_core {
   /// What `apply_step` or `undo_step` asked for is over.
   [[nodiscard]] result<step_end_effects> ended(const step_key& key);
 
+  /// Another stage has taken the place of the one that shares these parameters, and does all steps
+  /// from `from` on again: those of their gradients that are here come once more.
+  void start_over(const std::set<std::string>& parameters, const step_key& from);
+
+  /// Whether a step before this one may still need what other stages send: it is not complete here.
+  [[nodiscard]] bool waits_before(const step_key& first) const {
+    return !open_.empty() && open_.begin()->first < first &&
+           open_.begin()->second.at <= phase::gathering;
+  }
+
+  /// Whether this gradient comes once more, and is not needed; once.
+  [[nodiscard]] bool take_repeat(const step_key& key, const std::string& parameter) {
+    return again_.erase({key, parameter}) == 1;
+  }
+
+  /// No step before this one is done again by another stage.
+  void forget_before(const step_key& first);
+
   /// No update is half made: of the steps that are finished, none waits for others.
   [[nodiscard]] bool is_between_updates() const noexcept { return heard_ == 0; }
 
@@ -176,7 +196,15 @@ class step_end_core {
   void give_up() { open_.clear(); }
 
  private:
-  enum class phase : std::uint8_t { begun, summing, reducing, gathering, completing, voted, ending };
+  enum class phase : std::uint8_t {
+    begun,
+    summing,
+    reducing,
+    gathering,
+    completing,
+    voted,
+    ending
+  };
 
   struct open_step {
     std::uint64_t number = 0;
@@ -199,9 +227,11 @@ class step_end_core {
 
   step_end_rules rules_;
   std::map<step_key, open_step> open_;
-  std::uint32_t heard_ = 0;            // steps of the update that is next
-  bool is_left_out_ = false;           // that update: one of its steps was
-  std::optional<step_decision> last_;  // that came
+  std::uint32_t heard_ = 0;                           // steps of the update that is next
+  bool is_left_out_ = false;                          // that update: one of its steps was
+  std::optional<step_decision> last_;                 // that came
+  std::set<step_key> past_;                           // that another stage may do again
+  std::set<std::pair<step_key, std::string>> again_;  // here, and to come once more
 };
 
 }  // namespace troupe::engine

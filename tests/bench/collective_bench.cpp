@@ -27,7 +27,7 @@
 
 #include "actors/futures/requester.hpp"
 #include "actors/messages/stage.hpp"
-#include "actors/stage/replica_sum.hpp"
+#include "actors/step_end/replica_sum.hpp"
 #include "actors/system.hpp"
 #include "actors/wire/lendable.hpp"
 #include "engine/collective/tree.hpp"

@@ -52,6 +52,19 @@ def holder_of(stage: str, log: str) -> str:
     return stage
 
 
+def replays_in(log: str) -> int:
+    """How often a run has said that a stage is replayed."""
+    return log.count(" is replayed from step ")
+
+
+def computed_again(log: str) -> int:
+    """The actions that processes which were left have computed again, by a run's last word."""
+    words = log.split("the processes that were left computed ")
+    if len(words) != 2:
+        raise harness.Failure("the run does not say what was computed again")
+    return int(words[1].split()[0])
+
+
 def lines_of(file: Path) -> int:
     """Steps that a run has told."""
     return file.read_bytes().count(b"\n") if file.exists() else 0
@@ -77,6 +90,16 @@ class Run:
             time.sleep(0.001)
         return time.monotonic()
 
+    def wait_for_replay(self, number: int) -> float:
+        """When the run said that a stage was replayed, or that all go back, so many times."""
+        while True:
+            log = self.log.read_text(errors="replace")
+            if replays_in(log) + log.count("the run goes on behind step") >= number:
+                return time.monotonic()
+            if self.child.poll() is not None or time.monotonic() - self.began > RUN_S:
+                self.fail()
+            time.sleep(0.001)
+
     def fail(self) -> None:
         """Says what the run said last."""
         self.child.kill()
@@ -92,12 +115,13 @@ class Run:
 
 
 def measure_kills(stages: int, understudies: int = 0) -> Callable[[Path], None]:
-    """From the kill of a stage to the end of the first step that was not told before."""
+    """From the kill of a stage to its replay, whose stage has all that its first action needs by
+    then, and to the end of the first step that was not told before."""
     def measure(folder: Path) -> None:
         steps = (KILLS + 2) * STEPS_BETWEEN
         run = Run(folder, [*SMALL, "--stages", str(stages), "--steps", str(steps), "--on-fault",
                            "recover", "--understudies", str(understudies)])
-        gaps = []
+        gaps, replays = [], []
         for number in range(KILLS):
             told = (number + 1) * STEPS_BETWEEN
             run.wait_for(told)
@@ -107,9 +131,15 @@ def measure_kills(stages: int, understudies: int = 0) -> Callable[[Path], None]:
             before = lines_of(run.steps)
             os.kill(max(pids), signal.SIGKILL)
             killed = time.monotonic()
+            replays.append(run.wait_for_replay(number + 1) - killed)
             gaps.append(run.wait_for(before + 1) - killed)
         seconds = run.end()
         usual = statistics.median(seconds)
+        log = run.log.read_text(errors="replace")
+        say_figure("kill_to_replay_p50", statistics.median(replays), "s")
+        say_figure("kill_to_replay_max", max(replays), "s")
+        say_figure("replayed", replays_in(log), "losses")
+        say_figure("survivors_computed_again", computed_again(log), "actions")
         say_figure("kill_to_next_step_p50", statistics.median(gaps), "s")
         say_figure("kill_to_next_step_max", max(gaps), "s")
         say_figure("usual_step", usual, "s")

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <iterator>
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
@@ -122,6 +123,28 @@ void add_checkpoint(const std::vector<stage_bytes>& bytes, predicted_memory& to)
     to.stages.at(stage) += bytes[stage].tensors + bytes[stage].state;
 }
 
+/// Whether one stage alone can be replayed, so that stages remember what they send.
+bool logs_edges(const trainer_config& config) {
+  return config.train.on_fault == fault_policy::recover && config.pipeline.replicas == 1;
+}
+
+/// Adds what stages remember of the steps behind the last version: what they sent along the edges,
+/// and their gradients of tied weights.
+void add_logs(const prepared_run& run, const engine::prediction& made, const trainer_config& config,
+              predicted_memory& to) {
+  const double steps = config.train.accumulate + 1.0;
+  for (std::size_t stage = 0; stage < made.stages.size(); ++stage)
+    for (const auto& [receiver, bytes] : made.stages[stage].sent_bytes)
+      to.stages.at(stage) += steps * bytes;
+  std::map<std::string, double> sizes;
+  for (const auto& each : parameters_of(run, {0, run.layers.size()}))
+    sizes[each.name] = static_cast<double>(each.tensor.nbytes());
+  for (const auto& tie : run.ties) {
+    to.stages.at(tie.stage) += steps * sizes[tie.parameter];
+    to.stages.at(tie.other_stage) += steps * sizes[tie.other_parameter];
+  }
+}
+
 }  // namespace
 
 result<predicted_memory> predict_memory(const application& program, const trainer_config& config,
@@ -146,11 +169,13 @@ result<predicted_memory> predict_memory(const application& program, const traine
   const double drawn = largest_layer_bytes(run);
   for (const auto& stage : made->stages) all.stages.push_back(stage.memory_bytes + drawn);
   const auto micro_batch = samples->inputs.nbytes() + samples->labels.nbytes();
-  const double batches =
-      batches_at_trainer * static_cast<double>(micro_batch) * static_cast<double>(parts);
+  const double remembered = logs_edges(config) ? config.train.accumulate : 0;
+  const double batches = (batches_at_trainer + remembered) * static_cast<double>(micro_batch) *
+                         static_cast<double>(parts);
   const auto reader = stage_of_data(config, std::thread::hardware_concurrency());
   if (!reader) return tl::unexpected(reader.error());
   (*reader ? all.stages.at(**reader) : all.trainer) += batches;
+  if (logs_edges(config)) add_logs(run, *made, config, all);
   const auto bytes = bytes_of_stages(run, config, known);
   if (!bytes) return tl::unexpected(bytes.error());
   for (std::size_t stage = 0; stage < bytes->size(); ++stage)  // the planner's shares are equal

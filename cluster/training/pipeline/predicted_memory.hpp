@@ -12,11 +12,12 @@ namespace troupe::cluster {
 struct predicted_memory {
   /// Of each stage: parameters, gradients (the step's sum and a micro-batch's), the optimizer's
   /// state, the activations of the micro-batches in flight, what waits on its edges, and the
-  /// largest layer, which it draws whoever's it is; and the versions that are kept there where the
-  /// run is to go on after a loss.
+  /// largest layer, which it draws whoever's it is; and where the run is to go on after a loss, the
+  /// versions that are kept there and what the stage remembers of what it sent.
   std::vector<double> stages;
-  /// The batch in use and the one that is read ahead, unless a node reads them; it has no weights,
-  /// but the versions of a stage that is the only one.
+  /// The batch in use and the one that is read ahead, unless a node reads them, and those that a
+  /// lost stage may need again; it has no weights, but the versions of a stage that is the only
+  /// one.
   double trainer = 0;
 };
 

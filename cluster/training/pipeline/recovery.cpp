@@ -75,21 +75,27 @@ std::vector<std::vector<strong_actor_ptr>> stage_recovery::keepers() const {
   return all;
 }
 
+result<std::map<std::uint64_t, strong_actor_ptr>> stage_recovery::versions_of(std::size_t stage) {
+  const auto keepers = keepers_from(stage);
+  std::vector<actors::future<actors::versions_kept>> answers;
+  for (const auto& keeper : keepers)
+    answers.push_back(ask_.request<actors::versions_kept>(
+        caf::actor_cast<actors::keeper_actor>(keeper),
+        actors::list_versions{static_cast<std::uint32_t>(stage)}, waits.join));
+  const auto kept = actors::all(std::move(answers)).get();
+  if (!kept) return tl::unexpected(kept.error());
+  std::map<std::uint64_t, strong_actor_ptr> found;
+  for (std::size_t i = 0; i < kept->size(); ++i)
+    for (const auto step : kept->at(i).steps) found.emplace(step, keepers[i]);
+  return found;
+}
+
 result<std::optional<stage_recovery::point>> stage_recovery::newest() {
   std::map<std::uint64_t, std::vector<actors::version_place>> found;  // by step, of stages in turn
   for (std::size_t stage = 0; stage < keepers_.size(); ++stage) {
-    const auto keepers = keepers_from(stage);
-    std::vector<actors::future<actors::versions_kept>> answers;
-    for (const auto& keeper : keepers)
-      answers.push_back(ask_.request<actors::versions_kept>(
-          caf::actor_cast<actors::keeper_actor>(keeper),
-          actors::list_versions{static_cast<std::uint32_t>(stage)}, waits.join));
-    const auto kept = actors::all(std::move(answers)).get();
-    if (!kept) return tl::unexpected(kept.error());
-    std::map<std::uint64_t, strong_actor_ptr> here;
-    for (std::size_t i = 0; i < kept->size(); ++i)
-      for (const auto step : kept->at(i).steps) here.emplace(step, keepers[i]);
-    for (const auto& [step, keeper] : here) {
+    const auto here = versions_of(stage);
+    if (!here) return tl::unexpected(here.error());
+    for (const auto& [step, keeper] : *here) {
       auto& places = found[step];
       if (places.size() == stage) places.push_back({keeper, step});
     }
@@ -109,12 +115,43 @@ result<void> stage_recovery::drop_stages() {
   return actors::all(std::move(answers)).get().map([](const auto&) {});
 }
 
+void stage_recovery::note_progress(std::uint64_t reached) {
+  if (std::exchange(reached_, reached) < reached) in_vain_ = 0;
+}
+
+void stage_recovery::say(const error& told) const {
+  log::warning(told.text + (lost_.size() == 1
+                                ? "; it is replaced"
+                                : "; " + std::to_string(lost_.size()) + " stages are replaced"));
+}
+
+result<std::optional<stage_recovery::lone_loss>> stage_recovery::replace_one(
+    const error& why, std::uint64_t reached) {
+  note_progress(reached);
+  lost_ = group_.lost(until_known);
+  if (lost_.size() != 1 || in_vain_ == most_in_vain) return std::nullopt;
+  say(group_.explain(why, until_explained));
+  lone_loss loss{.place = lost_.front()};
+  loss.lost_keeper = std::exchange(keepers_.at(loss.place), nullptr);
+  is_replaced_ = true;
+  auto versions = versions_of(loss.place);
+  if (!versions) return tl::unexpected(versions.error());
+  loss.versions = std::move(*versions);
+  ++in_vain_;
+  if (auto replaced = group_.replace(std::exchange(lost_, {})); !replaced)
+    return tl::unexpected(replaced.error());
+  if (auto opened = open_keeper(loss.place); !opened) return tl::unexpected(opened.error());
+  loss.keeper = keepers_.at(loss.place);
+  return loss;
+}
+
 result<stage_recovery::point> stage_recovery::recover(const error& why, std::uint64_t without,
                                                       std::uint64_t reached) {
-  if (std::exchange(reached_, reached) < reached) in_vain_ = 0;
+  note_progress(reached);
   auto from = try_once(why, without);
   while (!from && from.error().code == errc::peer_lost && is_another_lost())
     from = try_once(from.error(), without);
+  if (from) is_replaced_ = false;
   return from;
 }
 
@@ -128,22 +165,20 @@ bool stage_recovery::is_another_lost() {
 }
 
 result<stage_recovery::point> stage_recovery::try_once(const error& why, std::uint64_t without) {
-  lost_ = group_.lost(until_known);
-  if (lost_.empty()) return tl::unexpected(why);
+  lost_ = group_.lost(is_replaced_ ? std::chrono::seconds{} : until_known);
+  if (lost_.empty() && !is_replaced_) return tl::unexpected(why);
   const auto told = group_.explain(why, until_explained);
-  if (in_vain_ == most_in_vain)
+  if (in_vain_ == most_in_vain && !lost_.empty())
     return fail(errc::handler_failed, told.text + "; the run was lost " +
                                           std::to_string(in_vain_ + 1) + " times behind step " +
                                           std::to_string(reached_));
-  log::warning(told.text + (lost_.size() == 1
-                                ? "; it is replaced"
-                                : "; " + std::to_string(lost_.size()) + " stages are replaced"));
+  if (!lost_.empty()) say(told);
   for (const auto place : lost_) keepers_.at(place) = nullptr;
   if (auto dropped = drop_stages(); !dropped) return tl::unexpected(dropped.error());
   auto found = newest();
   if (!found) return tl::unexpected(found.error());
   const auto from = found->value_or(point{without});
-  ++in_vain_;  // not before: that others are lost as well is often found out one by one
+  if (!lost_.empty()) ++in_vain_;  // not before: others are often found to be lost one by one
   if (auto replaced = group_.replace(std::exchange(lost_, {})); !replaced)
     return tl::unexpected(replaced.error());
   for (std::size_t place = 0; place < keepers_.size(); ++place)

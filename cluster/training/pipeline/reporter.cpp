@@ -47,9 +47,10 @@ void reporter::step(std::uint64_t step, const actors::step_outcome& outcome) {
                      .stages = {}};
   if (scales_) report.loss_scale = outcome.loss_scale;
   for (std::size_t i = 0; i < outcome.stages.size(); ++i) {
-    const auto& [busy_s, peak, contexts] = outcome.stages[i];
-    report.stages.push_back(
-        {names_.at(i), busy_s, std::max(0.0, outcome.seconds - busy_s), peak, contexts});
+    const auto& each = outcome.stages[i];
+    report.stages.push_back({names_.at(i), each.busy_s,
+                             std::max(0.0, outcome.seconds - each.busy_s), each.peak_memory_bytes,
+                             each.peak_context_bytes});
   }
   report.bubble = bubble_of(report.stages, outcome.seconds);
   seconds_.push_back(outcome.seconds);

@@ -230,6 +230,13 @@ void tell_traffic(node_group& group) {
              std::to_string(stats.bytes_received));
 }
 
+/// What became of losses.
+struct recovery_totals {
+  int replays = 0;                   // one stage was replayed
+  int returns = 0;                   // all stages went back
+  std::uint64_t computed_again = 0;  // actions, by processes that had begun them before
+};
+
 /// What lasts as long as a run, while stages may come and go.
 struct run_parts {
   node_group& group;
@@ -244,6 +251,7 @@ struct run_parts {
   checkpoint_keeper checkpoints;
   std::unique_ptr<stage_recovery> recovery;  // null: a lost stage ends the run
   told_progress told;
+  recovery_totals recovered = {};
 };
 
 /// A step that was computed again gives the same loss, or something is wrong that nobody would see
@@ -251,6 +259,7 @@ struct run_parts {
 void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome& outcome) {
   constexpr std::size_t remembered = 4096;
   auto& told = parts.told;
+  for (const auto& each : outcome.stages) parts.recovered.computed_again += each.computed_again;
   if (step <= told.steps) {
     const auto before = told.losses.find(step);
     if (before != told.losses.end() && before->second != outcome.loss &&
@@ -266,6 +275,35 @@ void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome&
   parts.report->step(step, outcome);
   // Not before: who has just lost a stage needs the cores.
   if (parts.recovery) parts.group.fill_understudies();
+}
+
+/// Has another process do the last steps of a stage that was lost alone. Errors: peer_lost, where
+/// all stages have to go back.
+result<void> replay(run_parts& parts, actors::pipeline& stages, const error& why) {
+  if (!parts.recovery || !stages.can_replay()) return tl::unexpected(why);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto go_back = [&](const error& problem) {
+    if (problem.code != errc::peer_lost)
+      log::warning("no stage can be replayed, and all go back: " + problem.text);
+    return fail(errc::peer_lost, problem.text);
+  };
+  const auto loss = parts.recovery->replace_one(why, parts.told.steps);
+  if (!loss) return go_back(loss.error());
+  if (!*loss) return tl::unexpected(why);
+  const auto& [place, versions, lost_keeper, keeper] = **loss;
+  auto order = parts.orders.at(place);
+  order.weights_follow = true;
+  const auto built = parts.group.build_at(place, order);
+  if (!built) return go_back(built.error());
+  const auto from = stages.replay({place, *built, versions, lost_keeper, keeper});
+  if (!from) return go_back(from.error());
+  parts.recovery->replayed();
+  ++parts.recovered.replays;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  parts.report->print(order.name + " is replayed from step " + std::to_string(*from) +
+                      "; the other stages go on, " + format("%.1f s", took.count()) +
+                      " after the loss was known");
+  return {};
 }
 
 /// Drives the composed stages through the run. The weights are saved before the last evaluation.
@@ -301,7 +339,8 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
       [&](std::uint64_t step) -> result<void> {
         parts.checkpoints.write(step, parts.control.stop.checkpoint.exchange(false), kept, print);
         return {};
-      }};
+      },
+      [&](const error& why) { return replay(parts, stages, why); }};
   const auto terms = training_of(parts.config, run, from, parts.told);
   const auto trained =
       run.reader
@@ -327,27 +366,41 @@ result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
   if (!stages) return tl::unexpected(stages.error());
   return actors::pipeline::compose(
       parts.group.system(), *stages, parts.schedule,
-      actors::pipeline_options{.credits = config.pipeline.credits,
-                               .ties = run.ties,
-                               .skip_bad_steps = config.train.on_nan == nan_policy::skip,
-                               .loss_scale = run.scaler ? 1 : loss_scale_of(config),
-                               .scaler = from.scaler,
-                               .steps_before = from.steps_before,
-                               .clip_norm = config.optimizer.clip_norm,
-                               .pieces = {.bytes = bytes_at_once},
-                               .data = run.reader,
-                               .replicas = config.pipeline.replicas,
-                               .logical_replicas = logical_replicas_of(config),
-                               .shares_state = config.pipeline.zero > 0,
-                               .sums = sums_wished(config),
-                               .keepers = parts.recovery
-                                              ? parts.recovery->keepers()
-                                              : std::vector<std::vector<caf::strong_actor_ptr>>()});
+      actors::pipeline_options{
+          .credits = config.pipeline.credits,
+          .ties = run.ties,
+          .skip_bad_steps = config.train.on_nan == nan_policy::skip,
+          .loss_scale = run.scaler ? 1 : loss_scale_of(config),
+          .scaler = from.scaler,
+          .steps_before = from.steps_before,
+          .clip_norm = config.optimizer.clip_norm,
+          .pieces = {.bytes = bytes_at_once},
+          .data = run.reader,
+          .replicas = config.pipeline.replicas,
+          .logical_replicas = logical_replicas_of(config),
+          .shares_state = config.pipeline.zero > 0,
+          .sums = sums_wished(config),
+          .keepers = parts.recovery ? parts.recovery->keepers()
+                                    : std::vector<std::vector<caf::strong_actor_ptr>>(),
+          .logs_edges = parts.recovery && config.pipeline.replicas == 1 && !run.reader,
+          .accumulate = config.train.accumulate});
+}
+
+std::string times(int count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+void tell_recovered(const recovery_totals& of) {
+  if (of.replays + of.returns == 0) return;
+  log::info("after losses there were " + times(of.replays, "replay") + " of one stage and " +
+            times(of.returns, "return") + " of all; the processes that were left computed " +
+            std::to_string(of.computed_again) + " actions again");
 }
 
 void tell_end(run_parts& parts) {
   tell_traffic(parts.group);
   parts.report->finish(parts.run.predicted);
+  tell_recovered(parts.recovered);
   if (parts.run.data->skipped() > 0)
     log::warning(std::to_string(parts.run.data->skipped()) + " unreadable images were skipped");
 }
@@ -361,6 +414,7 @@ result<start_point> recover(run_parts& parts, const error& why,
   auto found = parts.recovery->recover(why, parts.checkpoints.last_step(until_checkpoint, print),
                                        parts.told.steps);
   if (!found) return tl::unexpected(found.error());
+  ++parts.recovered.returns;
   auto from = std::move(before);
   if (found->versions.empty()) {
     from = go_back(parts.run, parts.checkpoints, found->step);

@@ -227,8 +227,7 @@ bool host_storm::launch() {
   result_.log += ended.text();
   for (const auto& each : run.told()) told_.push_back(each.text);
   for (const auto& line : ended.log)
-    if (line.text.find("was computed again, and its loss is") != std::string::npos)
-      complain(line.text);
+    if (is_about_other_bits(line.text) || is_about_survivors_work(line.text)) complain(line.text);
   const bool in_order = ended.code == 0 && ended.signal == 0 && !ended.is_late;
   if (!in_order && !may_end)
     complain("it ended with code " + std::to_string(ended.code) + ": " + ended.last_line());

@@ -13,8 +13,9 @@
 namespace troupe::chaos {
 namespace {
 
-constexpr std::array sequels{sequel::versions,  sequel::checkpoint, sequel::beginning,
-                             sequel::unnoticed, sequel::warned,     sequel::ended};
+constexpr std::array sequels{sequel::replayed,  sequel::versions,  sequel::checkpoint,
+                             sequel::beginning, sequel::unnoticed, sequel::warned,
+                             sequel::ended};
 
 /// The faults of one row.
 struct row {

@@ -96,11 +96,11 @@ TEST_CASE("A run goes on, each time as documented, after one fault of each kind 
   };
   const auto memory = chaos::memory_group::work() ? means::memory : means::kill;
   const std::vector<expected> course{
-      {{middle_stage, means::kill, moment::forward}, chaos::sequel::versions},
-      {{last_stage, means::abort, moment::backward}, chaos::sequel::versions},
-      {{first_stage, means::exit, moment::update}, chaos::sequel::versions},
+      {{middle_stage, means::kill, moment::forward}, chaos::sequel::replayed},
+      {{last_stage, means::abort, moment::backward}, chaos::sequel::replayed},
+      {{first_stage, means::exit, moment::update}, chaos::sequel::replayed},
       {{neighbours, means::kill, moment::behind_update}, chaos::sequel::checkpoint},
-      {{last_stage, memory, moment::forward}, chaos::sequel::versions},
+      {{last_stage, memory, moment::forward}, chaos::sequel::replayed},
       {{trainer, means::kill, moment::step}, chaos::sequel::ended},
       {{first_stage, means::stop, moment::evaluation}, chaos::sequel::versions},
       {{replacement, means::kill, moment::joining}, chaos::sequel::versions}};

@@ -17,6 +17,11 @@ namespace fs = std::filesystem;
 using words = std::vector<std::string>;
 
 const std::string goes_on = "the run goes on behind step ";
+const std::string replays = " is replayed from step ";
+
+bool is_gone_on(const std::string& line) {
+  return line.find(goes_on) != std::string::npos || line.find(replays) != std::string::npos;
+}
 
 words storm_of(const words& more) {
   return with({"--model",
@@ -102,6 +107,8 @@ std::vector<std::string> with(std::vector<std::string> all, const std::vector<st
 
 const char* name_of(sequel what) {
   switch (what) {
+    case sequel::replayed:
+      return "replayed";
     case sequel::versions:
       return "versions";
     case sequel::checkpoint:
@@ -183,7 +190,7 @@ namespace {
 std::optional<seconds> went_on_at(const scene& run, const strike& done) {
   std::optional<seconds> found;
   for (auto i = done.lines; i < run.log().size(); ++i)
-    if (run.log()[i].text.find(goes_on) != std::string::npos) found = run.log()[i].at;
+    if (is_gone_on(run.log()[i].text)) found = run.log()[i].at;
   return found;
 }
 
@@ -217,7 +224,7 @@ fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seco
   made.after = is_lost                            ? sequel::ended
                : what.whom == target::checkpoints ? sequel::warned
                                                   : sequel::unnoticed;
-  std::uint64_t from = 0;
+  std::optional<std::uint64_t> from;  // all stages went back to it
   for (auto i = done.lines; i < run.log().size(); ++i) {
     const auto& [at, text] = run.log()[i];
     if (text.find(" replaced") != std::string::npos && made.noticed.count() == 0)
@@ -226,23 +233,34 @@ fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seco
       made.after = sequel::checkpoint;
     if (text.find("the run goes back to where it began") != std::string::npos)
       made.after = sequel::beginning;
+    const bool is_open = made.after == sequel::unnoticed || made.after == sequel::ended;
+    if (is_open && text.find(replays) != std::string::npos) made.after = sequel::replayed;
     if (text.find(goes_on) == std::string::npos) continue;
     from = std::strtoull(&text[text.find(goes_on) + goes_on.size()], nullptr, 10);
-    if (made.after == sequel::unnoticed || made.after == sequel::ended)
-      made.after = sequel::versions;
+    if (is_open || made.after == sequel::replayed) made.after = sequel::versions;
   }
   const auto went_on = went_on_at(run, done);
   if (!went_on) return made;
   std::uint64_t before = 0;
   for (const auto& each : run.told())
     if (!each.is_evaluation && each.at <= *went_on) before = each.step;
-  made.steps_again = before > from ? before - from : 0;
+  made.steps_again = from && before > *from ? before - *from : 0;
   if (const auto* const next = first_step_after(run, *went_on)) {
     // What was under way, and was told after the fault, has not been delayed by it.
     const auto in_time = static_cast<double>(before > done.told ? before - done.told : 0);
     made.added = std::max(seconds(0), next->at - done.at - (1 + in_time) * usual_step);
   }
   return made;
+}
+
+bool is_about_other_bits(const std::string& line) {
+  return line.find("was computed again, and its loss is") != std::string::npos ||
+         line.find("is not what it was before") != std::string::npos;
+}
+
+bool is_about_survivors_work(const std::string& line) {
+  return line.find(" and 0 returns of all; ") != std::string::npos &&
+         line.find(" computed 0 actions again") == std::string::npos;
 }
 
 std::vector<std::string> differences(const storm_end& end, const calm_run& calm) {

@@ -57,6 +57,7 @@ class calm_runs {
 
 /// What became of a run after a fault.
 enum class sequel : std::uint8_t {
+  replayed,    ///< The lost stage alone did its last steps again.
   versions,    ///< It went on from the newest version that was kept of all stages.
   checkpoint,  ///< It went back to its last checkpoint.
   beginning,   ///< It went back to where it began.
@@ -72,7 +73,7 @@ struct fault_outcome {
   sequel after = sequel::versions;
   seconds noticed{};              ///< From the fault to the word that something is replaced.
   seconds added{};                ///< To the next step that had not been told, less a usual step.
-  std::uint64_t steps_again = 0;  ///< Told before, and computed once more by all stages.
+  std::uint64_t steps_again = 0;  ///< Told before, and computed once more by stages that were left.
   std::string text;               ///< "kill -9 of stage-1.2, forward, behind step 7".
 };
 
@@ -103,6 +104,12 @@ struct storm_end {
 
 /// In what it differs from a calm run; nothing: in no bit.
 [[nodiscard]] std::vector<std::string> differences(const storm_end& end, const calm_run& calm);
+
+/// Whether a line says that something was computed again and is not what it was.
+[[nodiscard]] bool is_about_other_bits(const std::string& line);
+/// Whether it says that processes which were left computed something again, though no stage went
+/// back but the lost ones.
+[[nodiscard]] bool is_about_survivors_work(const std::string& line);
 
 /// The file of the optimizer's state that is saved with these weights.
 [[nodiscard]] std::filesystem::path state_of(const std::filesystem::path& weights);

@@ -196,8 +196,7 @@ void storm::check_end(const outcome& ended, const run_folder& folder) {
                std::to_string(count_of(counts[1])) +
                " after two faults: " + growth_of(counts[1], counts.back()));
   for (const auto& line : ended.log)
-    if (line.text.find("was computed again, and its loss is") != std::string::npos)
-      complain(line.text);
+    if (is_about_other_bits(line.text) || is_about_survivors_work(line.text)) complain(line.text);
   if (!in_order) return;
   // The socket of a process that nobody has replaced is removed by the next run.
   const bool is_replaced = result_.faults.empty() || result_.faults.back().met != moment::saving;

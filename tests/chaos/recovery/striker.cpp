@@ -248,7 +248,10 @@ bool striker::wait_for_moment(const fault& what, strike& made, seconds patience)
       return true;
     case moment::recovery:
     case moment::joining: {
-      const auto goes_on = run_.count_of("the run goes on behind");
+      const auto gone_on = [this] {
+        return run_.count_of("the run goes on behind") + run_.count_of(" is replayed from step");
+      };
+      const auto before = gone_on();
       if (!kill_another(what, made, patience)) return false;
       const auto lost = made.hit.back();
       if (what.at == moment::joining && !run_.wait_for(
@@ -260,7 +263,7 @@ bool striker::wait_for_moment(const fault& what, strike& made, seconds patience)
         return false;
       sleep(0.7 * some);
       run_.look();
-      if (run_.count_of("the run goes on behind") > goes_on) made.met = moment::step;
+      if (gone_on() > before) made.met = moment::step;
       return true;
     }
     case moment::evaluation: {  // of a run that is looked at from outside: after the steps before

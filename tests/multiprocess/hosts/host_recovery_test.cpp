@@ -68,7 +68,8 @@ program_outcome check_over_ssh(const test_hosts& hosts, const std::string& nodes
   INFO(outcome.err);
   CHECK(happened);
   CHECK(outcome.code == 0);
-  CHECK_THAT(outcome.err, ContainsSubstring("the run goes on behind step"));
+  CHECK_THAT(outcome.err, ContainsSubstring("the run goes on behind step") ||
+                              ContainsSubstring(" is replayed from step "));
   CHECK(bytes_of(hosts / "stormy.safetensors") == calm);
   return outcome;
 }

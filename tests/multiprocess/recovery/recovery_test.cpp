@@ -39,8 +39,8 @@ using tests::words;
 
 /// An optimizer with state, a rate that follows a curve, norms that couple the stages, and an
 /// update every second step.
-words training(const words& more) {
-  return with(tests::training({"--clip-norm", "1", "--save-state"}), more);
+words training(const words& more, int steps = 12, int accumulate = 2) {
+  return with(tests::training({"--clip-norm", "1", "--save-state"}, steps, accumulate), more);
 }
 
 /// The process of a run's stage, whichever it is now; 0: there is none.
@@ -78,6 +78,17 @@ std::vector<int> steps_in(const fs::path& json) {
   for (std::string line; std::getline(in, line);)
     steps.push_back(line.find("{\"step\":") == 0 ? std::atoi(&line[8]) : 0);
   return steps;
+}
+
+/// The losses that they tell, as they are written.
+words losses_in(const fs::path& json) {
+  words losses;
+  std::ifstream in(json);
+  for (std::string line; std::getline(in, line);) {
+    const auto at = line.find("\"loss\":");
+    losses.push_back(at == std::string::npos ? "" : line.substr(at, line.find(',', at) - at));
+  }
+  return losses;
 }
 
 /// Sends signals to stages' processes once a run's JSON lines tell so many, each once, in order.
@@ -127,10 +138,29 @@ int count_of(const std::string& text, std::string_view what) {
 
 const words recovering{"--on-fault", "recover"};
 
+/// How a run goes on after its faults.
+enum class sequel {
+  replayed,  ///< Each time the lost stage alone is replayed, and nothing is computed again.
+  returned,  ///< Each time all stages go back.
+  either,
+};
+
+void check_sequel(const std::string& log, std::size_t faults, sequel expected) {
+  const auto replays = static_cast<std::size_t>(count_of(log, " is replayed from step "));
+  const auto returns = static_cast<std::size_t>(count_of(log, "the run goes on behind step"));
+  CHECK(replays + returns == faults);
+  if (expected == sequel::replayed) {
+    CHECK(replays == faults);
+    CHECK_THAT(log, ContainsSubstring("the processes that were left computed 0 actions again"));
+  }
+  if (expected == sequel::returned) CHECK(returns == faults);
+}
+
 /// A run with faults has the weights and state of the same run without, and tells the same steps:
 /// `run` is its command line, the faults come after so many steps.
 program_outcome check_run(const std::string& program, const words& run,
-                          const std::map<std::size_t, fault>& faults, const words& more = {}) {
+                          const std::map<std::size_t, fault>& faults, sequel expected,
+                          const words& more = {}) {
   const scratch_folder folder;
   const tests::scratch_memory memory;
   const auto calm =
@@ -146,9 +176,11 @@ program_outcome check_run(const std::string& program, const words& run,
   UNSCOPED_INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(watch.done() == faults.size());
-  CHECK(count_of(outcome.err, "the run goes on behind step") == static_cast<int>(faults.size()));
-  CHECK_THAT(outcome.err, !ContainsSubstring("was computed again, and its loss is"));
+  check_sequel(outcome.err, faults.size(), expected);
+  CHECK_THAT(outcome.err, !ContainsSubstring("was computed again, and its loss is") &&
+                              !ContainsSubstring("is not what it was before"));
   CHECK(steps_in(folder / "stormy.json") == steps_in(folder / "calm.json"));
+  CHECK(losses_in(folder / "stormy.json") == losses_in(folder / "calm.json"));
   check_same_weights(folder / "calm", folder / "stormy");
   check_same_weights(folder / "calm.state.safetensors", folder / "stormy.state.safetensors");
   CHECK(memory.left().empty());
@@ -156,8 +188,8 @@ program_outcome check_run(const std::string& program, const words& run,
 }
 
 program_outcome check_run(const words& run, const std::map<std::size_t, fault>& faults,
-                          const words& more = {}) {
-  return check_run(TROUPE_PROGRAM, run, faults, more);
+                          sequel expected, const words& more = {}) {
+  return check_run(TROUPE_PROGRAM, run, faults, expected, more);
 }
 
 }  // namespace
@@ -166,46 +198,71 @@ TEST_CASE("A run whose stage is killed goes on to the bits of one that nothing h
   for (const std::string link : {"shm", "tcp"})
     for (const std::string stage : {"stage-0", "stage-1"}) {
       INFO(link << " " << stage);
-      const auto outcome =
-          check_run(training({"--stages", "2", "--link", link}), {{5, {.stage = stage}}});
+      const auto outcome = check_run(training({"--stages", "2", "--link", link}),
+                                     {{5, {.stage = stage}}}, sequel::replayed);
       CHECK_THAT(outcome.err, ContainsSubstring(stage + " was killed by signal 9 (SIGKILL)") &&
                                   ContainsSubstring("it is replaced"));
     }
 }
 
+TEST_CASE("Whichever stage is lost, only that one is replayed, whatever the schedule") {
+  for (const words& schedule : {words{"1f1b"}, words{"gpipe"}, words{"zb-h1"}, words{"zb-v"},
+                                words{"interleaved-1f1b", "--chunks", "2"}})
+    for (const std::string stage : {"stage-0", "stage-1", "stage-2"}) {
+      INFO(schedule.front() << " " << stage);
+      const auto outcome =
+          check_run(with(training({"--stages", "3", "--schedule"}, 6, 1), schedule),
+                    {{2, {.stage = stage}}, {4, {.stage = stage}}}, sequel::replayed);
+      CHECK_THAT(outcome.err, ContainsSubstring(stage + " is replayed from step ") &&
+                                  ContainsSubstring("; the other stages go on"));
+    }
+}
+
+TEST_CASE("A stage is replayed with a dynamic loss scale that falls and rises") {
+  for (const std::string stage : {"stage-0", "stage-1"})
+    check_run(
+        training({"--stages", "2", "--loss-scale", "dynamic", "--loss-scale-interval", "2"}, 10, 1),
+        {{3, {.stage = stage}}, {6, {.stage = stage}}}, sequel::replayed);
+}
+
 TEST_CASE("A run goes on however often it loses a stage, if it comes forward in between") {
-  check_run(training({"--stages", "3", "--schedule", "zb-h1"}), {{2, {.stage = "stage-2"}},
-                                                                 {4, {.stage = "stage-0"}},
-                                                                 {6, {.stage = "stage-1"}},
-                                                                 {9, {.stage = "stage-1"}},
-                                                                 {10, {.stage = "stage-2"}}});
+  check_run(training({"--stages", "3", "--schedule", "zb-h1"}),
+            {{2, {.stage = "stage-2"}},
+             {4, {.stage = "stage-0"}},
+             {6, {.stage = "stage-1"}},
+             {9, {.stage = "stage-1"}},
+             {10, {.stage = "stage-2"}}},
+            sequel::either);
 }
 
 TEST_CASE("A run that goes back to one checkpoint again and again comes forward all the same") {
   const scratch_folder folder;
   const fault both{.stage = "stage-0", .with = {"stage-1"}};
   check_run(training({"--stages", "3"}), {{5, both}, {6, both}, {7, both}, {8, both}, {9, both}},
-            {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "100"});
+            sequel::returned, {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "100"});
 }
 
 TEST_CASE("All of many stages are lost at once, found out one by one, and replaced") {
   check_run(training({"--stages", "5"}),
-            {{5, {.stage = "stage-4", .with = {"stage-2", "stage-0", "stage-3", "stage-1"}}}});
+            {{5, {.stage = "stage-4", .with = {"stage-2", "stage-0", "stage-3", "stage-1"}}}},
+            sequel::returned);
 }
 
 TEST_CASE("A stage that is stopped is replaced like one that is dead") {
-  const auto outcome =
-      check_run(training({"--stages", "2"}), {{4, {.stage = "stage-1", .signal = SIGSTOP}}});
+  const auto outcome = check_run(training({"--stages", "2"}),
+                                 {{4, {.stage = "stage-1", .signal = SIGSTOP}}}, sequel::replayed);
   CHECK_THAT(outcome.err, ContainsSubstring("is replaced"));
 }
 
 TEST_CASE("Stages that are lost together are replaced together, where they are no neighbours") {
-  check_run(training({"--stages", "4"}), {{5, {.stage = "stage-0", .with = {"stage-2"}}}});
+  check_run(training({"--stages", "4"}), {{5, {.stage = "stage-0", .with = {"stage-2"}}}},
+            sequel::returned);
 }
 
 TEST_CASE("A stage that is lost while it takes its place is replaced again") {
   const auto outcome =
-      check_run(training({"--stages", "2"}), {{5, {.stage = "stage-1", .with = {"stage-1.2"}}}});
+      check_run(training({"--stages", "2"}), {{5, {.stage = "stage-1", .with = {"stage-1.2"}}}},
+                sequel::returned);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1.3"));
 }
 
@@ -237,7 +294,7 @@ TEST_CASE("Understudies take the places of lost stages, and others wait instead"
     const auto outcome = check_run(
         training({"--stages", "2", "--link", link}),
         {{3, {.stage = "stage-1"}}, {5, {.stage = "understudy-1"}}, {7, {.stage = "stage-0"}}},
-        {"--understudies", "1"});
+        sequel::replayed, {"--understudies", "1"});
     CHECK_THAT(outcome.err, ContainsSubstring("understudy-1 takes the place of stage-1") &&
                                 ContainsSubstring("understudy-2 takes the place of understudy-1") &&
                                 ContainsSubstring("understudy-3 takes the place of stage-0") &&
@@ -248,7 +305,7 @@ TEST_CASE("Understudies take the places of lost stages, and others wait instead"
 TEST_CASE("Where more stages are lost than understudies wait, others are started") {
   const auto outcome =
       check_run(training({"--stages", "4"}), {{5, {.stage = "stage-0", .with = {"stage-2"}}}},
-                {"--understudies", "1"});
+                sequel::returned, {"--understudies", "1"});
   CHECK_THAT(outcome.err, ContainsSubstring("understudy-1 takes the place of stage-0"));
 }
 
@@ -273,33 +330,36 @@ TEST_CASE("A lost understudy does no harm, and takes nobody's place") {
     INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK(killed);
-    CHECK_THAT(outcome.err, ContainsSubstring("the run goes on behind step") &&
+    CHECK_THAT(outcome.err, ContainsSubstring("stage-1 is replayed from step ") &&
                                 !ContainsSubstring("understudy-1 takes"));
     CHECK(memory.left().empty());
   }
 }
 
 TEST_CASE("The only stage of a run is replaced from what the trainer keeps") {
-  check_run(training({"--stages", "1"}), {{3, {.stage = "stage-0"}}, {8, {.stage = "stage-0"}}});
+  check_run(training({"--stages", "1"}), {{3, {.stage = "stage-0"}}, {8, {.stage = "stage-0"}}},
+            sequel::replayed);
 }
 
 TEST_CASE("Replicas and a dynamic loss scale survive the loss of a stage") {
   check_run(training({"--stages", "2", "--replicas", "2", "--loss-scale", "dynamic",
                       "--loss-scale-interval", "3"}),
-            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}});
+            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
+            sequel::returned);
 }
 
 TEST_CASE("Replicas that share out the optimizer's state survive the loss of a stage") {
   check_run(training({"--stages", "2", "--replicas", "2", "--zero", "1", "--loss-scale", "dynamic",
                       "--loss-scale-interval", "3"}),
-            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}});
+            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
+            sequel::returned);
 }
 
 TEST_CASE("Evaluations are made once, also where a stage is lost in one") {
   for (const std::size_t lines : {3, 4})  // the third step, which an evaluation follows, and that
     check_run({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8",
                "--steps", "6", "--stages", "2", "--eval-every", "3", "--save-state"},
-              {{lines, {.stage = "stage-1"}}});
+              {{lines, {.stage = "stage-1"}}}, sequel::either);
 }
 
 TEST_CASE("Dropout and tied weights survive the loss of a stage") {
@@ -313,19 +373,20 @@ TEST_CASE("Dropout and tied weights survive the loss of a stage") {
              "16",        "--steps",      "12",        "--stages",  "2",
              "--dropout", "0.2",          "--width",   "128",       "--heads",
              "2",         "--layers",     "4",         "--no-eval", "--save-state"},
-            {{3, {.stage = "stage-1"}}, {6, {.stage = "stage-0"}}});
+            {{3, {.stage = "stage-1"}}, {6, {.stage = "stage-0"}}}, sequel::replayed);
 }
 
 TEST_CASE("Stages that are lost with all versions of them go back to where the run began") {
-  const auto outcome = check_run(training({"--stages", "2", "--loss-scale", "dynamic"}),
-                                 {{5, {.stage = "stage-0", .with = {"stage-1"}}}});
+  const auto outcome =
+      check_run(training({"--stages", "2", "--loss-scale", "dynamic"}),
+                {{5, {.stage = "stage-0", .with = {"stage-1"}}}}, sequel::returned);
   CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to where it began"));
 }
 
 TEST_CASE("Stages that are lost with all versions of them go back to the run's last checkpoint") {
   const scratch_folder folder;
   const auto outcome = check_run(training({"--stages", "2", "--loss-scale", "dynamic"}),
-                                 {{7, {.stage = "stage-0", .with = {"stage-1"}}}},
+                                 {{7, {.stage = "stage-0", .with = {"stage-1"}}}}, sequel::returned,
                                  {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "2"});
   CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to its checkpoint of step "));
 }
@@ -340,16 +401,19 @@ TEST_CASE(
     for (const auto& each : fs::directory_iterator(last))
       if (each.path().extension() == ".safetensors") fs::resize_file(each.path(), 100'000);
   };
-  const auto outcome = check_run(training({"--stages", "2"}),
-                                 {{7, {.stage = "stage-0", .with = {"stage-1"}, .before = damage}}},
-                                 {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "4"});
+  const auto outcome =
+      check_run(training({"--stages", "2"}),
+                {{7, {.stage = "stage-0", .with = {"stage-1"}, .before = damage}}},
+                sequel::returned, {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "4"});
   CHECK_THAT(outcome.err, ContainsSubstring("the run cannot go back to its last checkpoint") &&
                               ContainsSubstring("the run goes back to where it began"));
 }
 
 TEST_CASE("A stage that is lost again and again without progress ends the run") {
   const auto always = [](pid_t program, std::string_view line) {
-    if (line.find("step 1/") == 0 || line.find("the run goes on behind") != std::string_view::npos)
+    if (line.find("step 1/") == 0 ||
+        line.find("the run goes on behind") != std::string_view::npos ||
+        line.find("is replayed from step") != std::string_view::npos)
       ::kill(process_of(program, "stage-1"), SIGKILL);
   };
   const scratch_folder folder;

@@ -1,5 +1,5 @@
 // What a stage keeps of weights that it shares with others, until it adds it to its own gradients.
-#include "actors/stage/tied_gradients.hpp"
+#include "actors/step_end/tied_gradients.hpp"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>

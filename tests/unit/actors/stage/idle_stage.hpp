@@ -115,6 +115,8 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::take_version&) { return actors::acknowledged{}; },
       [](const actors::adopt_version&) { return actors::acknowledged{}; },
       [](const actors::write_slice&) { return actors::slice_written{}; },
+      [](const actors::replace_neighbour&) { return actors::acknowledged{}; },
+      [](const actors::resume_edges&) { return actors::acknowledged{}; },
       [](const actors::buffers_copied&) {},
   };
 }

@@ -1,5 +1,5 @@
 // What a stage takes from the same stage of another replica, and what it refuses.
-#include "actors/stage/replica_sum.hpp"
+#include "actors/step_end/replica_sum.hpp"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>

@@ -102,3 +102,16 @@ TEST_CASE("numbers that are no actions are refused by their place") {
   const std::vector<std::int32_t> many(std::size_t{3} * max_chunks * max_microbatches + 1);
   CHECK_THAT(unpack(many).error().text, ContainsSubstring("the most is 786432"));
 }
+
+TEST_CASE("all plans that steps may name are made once more for a stage that knows none") {
+  int made = 0;
+  plan_book book(counting(made));
+  static_cast<void>(book.plan_for(step_kind::training, 8));
+  static_cast<void>(book.plan_for(step_kind::evaluation, 3));
+  const auto all = book.all().value();
+  REQUIRE(all.size() == 2);
+  for (std::uint32_t number = 0; number < 2; ++number) CHECK(all[number].number == number);
+  CHECK((all[0].kind == step_kind::training && all[0].steps.microbatches == 8));
+  CHECK((all[1].kind == step_kind::evaluation && all[1].steps.microbatches == 3));
+  CHECK_FALSE(book.plan_for(step_kind::training, 8)->fresh);
+}

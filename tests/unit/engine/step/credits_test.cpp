@@ -46,3 +46,30 @@ TEST_CASE("an epoch's credits end with it") {
   CHECK(queue.offer(place_at(0, 1, 1)) == places{place_at(0, 1, 1)});
   CHECK(queue.credited(place_at(0)).error().code == errc::stale);
 }
+
+TEST_CASE("what was logged is sent again to whoever takes a lost receiver's place, in order") {
+  credited_queue queue(2);
+  for (const std::uint64_t step : {1, 2})
+    for (const std::uint32_t microbatch : {0, 1}) {
+      static_cast<void>(queue.offer(place_at(microbatch, step), true));
+      static_cast<void>(queue.credited(place_at(microbatch, step)));
+    }
+  CHECK_FALSE(queue.offer(place_at(0, 3), true).empty());
+  queue.start_over({{}, {2}});
+  CHECK_FALSE(queue.open());
+  CHECK(queue.offer(place_at(1, 3), true).empty());
+  CHECK(queue.credited(place_at(0, 3)).error().code == errc::bad_frame);
+  CHECK(queue.resume() == places{place_at(0, 2), place_at(1, 2)});
+  CHECK(queue.credited(place_at(0, 2)).value() == places{place_at(0, 3)});
+  CHECK(queue.credited(place_at(1, 2)).value() == places{place_at(1, 3)});
+}
+
+TEST_CASE("what was forgotten, or never logged, is not sent again") {
+  credited_queue queue(4);
+  static_cast<void>(queue.offer(place_at(0, 1), true));
+  static_cast<void>(queue.offer(place_at(0, 2)));
+  static_cast<void>(queue.offer(place_at(0, 3), true));
+  queue.forget_before({{}, {2}});
+  queue.start_over({{}, {1}});
+  CHECK(queue.resume() == places{place_at(0, 3)});
+}

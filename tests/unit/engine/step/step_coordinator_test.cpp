@@ -6,6 +6,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 using namespace troupe;
 using namespace troupe::engine;
@@ -205,4 +206,16 @@ TEST_CASE("a coordinator counts the squares of one replica, and names the replic
   CHECK_FALSE(core.hear(vote(2, 2)).value());
   const auto decision = core.hear(vote(2, 3, "the gradient of x has a NaN")).value().value();
   CHECK(decision.left_out == "step 2 on stage-1 of replica 1: the gradient of x has a NaN");
+}
+
+TEST_CASE("a stage that does steps again may vote once more on those since the last version") {
+  step_coordinator_core core({.stages = 1, .clip_norm = 1, .accumulate = 3});
+  std::vector<step_decision> first;
+  for (const std::uint64_t step : {1, 2, 3, 4})
+    first.push_back(*core.hear(squares(step, 0, {4.0 * static_cast<double>(step)})).value());
+  for (const std::uint64_t step : {2, 3, 4})
+    CHECK(core.hear(squares(step, 0, {4.0 * static_cast<double>(step)})).value() ==
+          first.at(step - 1));
+  check_refused(core, squares(3, 0, {1}), errc::bad_frame, "contradicts");
+  check_refused(core, squares(1, 0, {4}), errc::stale, "after its vote on step 4");
 }

@@ -265,3 +265,42 @@ TEST_CASE("replicas without ties and votes apply what they have summed") {
   CHECK(only<sum_with_ties>(core.reduced(key(1))) == sum_with_ties{key(1), {}});
   CHECK(only<apply_step>(core.gradients_ready(key(1), {})) == apply_step{key(1), 1});
 }
+
+TEST_CASE("a tied gradient that comes once more from a new neighbour is known, once") {
+  step_end_core core({.ties = {"head", "own"}, .logs = true});
+  const auto do_step = [&](std::uint64_t step) {
+    REQUIRE(core.begin(key(step), step));
+    for (const std::string parameter : {"head", "own"})
+      CHECK(core.tie_arrived(key(step), parameter)->empty());
+    static_cast<void>(core.actions_done(key(step)));
+    static_cast<void>(core.own_summed(key(step)));
+    only<apply_step>(core.gradients_ready(key(step), {}));
+    only<finish_step>(core.ended(key(step)));
+  };
+  for (const std::uint64_t step : {1, 2, 3}) do_step(step);
+  REQUIRE(core.begin(key(4), 4));
+  CHECK(core.tie_arrived(key(4), "head")->empty());
+  core.forget_before(key(2));
+  core.start_over({"head"}, key(1));
+  CHECK_FALSE(core.take_repeat(key(1), "head"));  // forgotten
+  CHECK(core.take_repeat(key(2), "head"));
+  CHECK_FALSE(core.take_repeat(key(2), "head"));
+  CHECK_FALSE(core.take_repeat(key(3), "own"));  // shared with another stage
+  CHECK(core.take_repeat(key(4), "head"));       // here, and not used yet
+  core.start_over({"head"}, key(3));
+  CHECK_FALSE(core.take_repeat(key(2), "head"));
+  CHECK(core.take_repeat(key(3), "head"));
+}
+
+TEST_CASE("a step that is not complete may need what other stages send") {
+  step_end_core core({.ties = {"head"}, .always_votes = true});
+  CHECK_FALSE(core.waits_before(key(9)));
+  REQUIRE(core.begin(key(1), 1));
+  CHECK(core.waits_before(key(2)));
+  CHECK_FALSE(core.waits_before(key(1)));
+  static_cast<void>(core.actions_done(key(1)));
+  static_cast<void>(core.own_summed(key(1)));
+  CHECK(core.waits_before(key(2)));
+  static_cast<void>(core.tie_arrived(key(1), "head"));
+  CHECK_FALSE(core.waits_before(key(2)));
+}

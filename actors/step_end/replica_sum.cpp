@@ -1,4 +1,4 @@
-#include "actors/stage/replica_sum.hpp"
+#include "actors/step_end/replica_sum.hpp"
 
 #include <algorithm>
 #include <utility>

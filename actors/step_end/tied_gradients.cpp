@@ -1,4 +1,4 @@
-#include "actors/stage/tied_gradients.hpp"
+#include "actors/step_end/tied_gradients.hpp"
 
 #include <algorithm>
 

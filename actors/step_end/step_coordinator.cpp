@@ -1,4 +1,4 @@
-#include "actors/pipeline/step_coordinator.hpp"
+#include "actors/step_end/step_coordinator.hpp"
 
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>

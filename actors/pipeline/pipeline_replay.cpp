@@ -1,0 +1,150 @@
+// What a pipeline does where one stage alone is lost: another one does its last steps again.
+
+#include <algorithm>
+#include <caf/send.hpp>
+#include <string>
+#include <utility>
+
+#include "actors/futures/combine.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/recovery.hpp"
+#include "actors/pipeline/pipeline_ask.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::actors {
+namespace {
+
+/// Whether the stage has given this answer.
+bool has_answered(const future<stage_done>& answer) {
+  return answer.ready() && answer.get().has_value();
+}
+
+/// Of a step that all stages have done, or whose answer came before the stage was lost.
+void check_same(std::uint64_t number, const stage_done& before, const stage_done& again) {
+  if (before.losses != again.losses || before.skipped != again.skipped)
+    log::error("step " + std::to_string(number) +
+               " was done again by one stage, and is not what it was before");
+}
+
+}  // namespace
+
+bool pipeline::can_replay() const {
+  return options_.logs_edges && !under_way_.empty() &&
+         std::ranges::all_of(under_way_, [&](const pending_step& each) {
+           return each.kind == engine::step_kind::training && orders_.contains(each.number) &&
+                  orders_.at(each.number).step == each.key;
+         });
+}
+
+void pipeline::remember(const run_stage& run) {
+  if (!options_.logs_edges) return;
+  orders_.emplace(run.number, run);
+  window_.begun(run.number, run.step);
+}
+
+void pipeline::forget_before(std::uint64_t number) {
+  if (!options_.logs_edges) return;
+  const auto first = window_.decided(number);
+  if (!first) return;
+  std::erase_if(orders_, [&](const auto& each) { return each.second.step < *first; });
+  for (const auto& each : feeders_) caf::anon_send(each, forget_fed{*first});
+}
+
+/// The newest one that is not behind an answer that never came.
+result<std::uint64_t> pipeline::version_for(const stage_replacement& with) const {
+  const auto missing = std::ranges::find_if_not(under_way_, [&](const pending_step& each) {
+    return has_answered(each.of_stages.at(with.stage));
+  });
+  const auto due = missing == under_way_.end() ? training_steps_ : missing->number;
+  const auto after = with.versions.lower_bound(due);
+  if (after == with.versions.begin())
+    return fail(errc::stale, "no version is kept of the stage before step " + std::to_string(due));
+  const auto version = std::prev(after)->first;
+  if (!orders_.contains(version + 1))
+    return fail(errc::stale, "its newest version is that of step " + std::to_string(version) +
+                                 ", and step " + std::to_string(version + 1) +
+                                 " is not remembered");
+  return version;
+}
+
+void pipeline::put_in_place(const stage_replacement& with) {
+  stages_.at(with.stage) = with.by;
+  for (auto& each : options_.keepers) std::ranges::replace(each, with.lost_keeper, with.keeper);
+}
+
+result<void> pipeline::prepare(const stage_replacement& with, std::uint64_t version) {
+  const auto place = static_cast<std::uint32_t>(with.stage);
+  const replica_group alone{.stages = {}, .logical = logical_};
+  if (auto done = ask<acknowledged>(with.by, surroundings_of(place, 0, options_, alone)); !done)
+    return tl::unexpected(done.error());
+  const adopt_version what{with.versions.at(version), place, version};
+  if (auto done = ask<acknowledged>(with.by, what); !done) return tl::unexpected(done.error());
+  const auto plans = plans_.all();
+  if (!plans) return tl::unexpected(plans.error());
+  for (const auto& [number, kind, plan] : *plans) {
+    const announce_plan told{number, kind, plan.microbatches, plan.chunks,
+                             plan.stages.at(with.stage)};
+    if (auto done = ask<acknowledged>(with.by, told); !done) return tl::unexpected(done.error());
+  }
+  return {};
+}
+
+/// The stage stores the version first, which its votes wait for.
+result<void> pipeline::order_again(std::size_t stage, std::uint64_t version) {
+  const auto& by = stages_.at(stage);
+  const auto scaler = scaler_after(version);
+  if (!scaler) return tl::unexpected(scaler.error());
+  static_cast<void>(
+      ask_->request<acknowledged>(by, take_version{version}, usual_deadlines.transfer));
+  for (auto order = orders_.upper_bound(version); order != orders_.end(); ++order) {
+    auto run = order->second;
+    if (*scaler && run.number == version + 1) run.loss_scale = (*scaler)->scale;
+    auto answer = ask_->request<stage_done>(by, run, usual_deadlines.step);
+    const auto pending = std::ranges::find(under_way_, run.number, &pending_step::number);
+    if (pending == under_way_.end()) continue;
+    auto& before = pending->of_stages.at(stage);
+    if (has_answered(before)) {
+      answer.when_settled([number = run.number, before = *before.get()](const auto& again) {
+        if (again) check_same(number, before, *again);
+      });
+      continue;
+    }
+    before = std::move(answer);
+    pending->answers = all(pending->of_stages);
+    open_->add(pending->answers);
+  }
+  // Once it is answered the stage has begun the steps.
+  return ask<acknowledged>(by, resume_edges{}).map([](const auto&) {});
+}
+
+result<void> pipeline::tell_others(const replace_neighbour& what, std::size_t stage) {
+  std::vector<future<acknowledged>> told;
+  for (std::size_t i = 0; i < stages_.size(); ++i)
+    if (i != stage)
+      told.push_back(ask_->request<acknowledged>(stages_[i], what, usual_deadlines.transfer));
+  if (auto done = all(std::move(told)).get(); !done) return tl::unexpected(done.error());
+  std::vector<future<acknowledged>> resumed;
+  for (std::size_t i = 0; i < stages_.size(); ++i)
+    if (i != stage)
+      resumed.push_back(
+          ask_->request<acknowledged>(stages_[i], resume_edges{}, usual_deadlines.transfer));
+  for (const auto& each : feeders_)
+    resumed.push_back(ask_->request<acknowledged>(each, what, usual_deadlines.transfer));
+  return all(std::move(resumed)).get().map([](const auto&) {});
+}
+
+result<std::uint64_t> pipeline::replay(const stage_replacement& with) {
+  const auto version = version_for(with);
+  if (!version) return tl::unexpected(version.error());
+  const replace_neighbour what{caf::actor_cast<caf::strong_actor_ptr>(stages_.at(with.stage)),
+                               caf::actor_cast<caf::strong_actor_ptr>(with.by),
+                               orders_.at(*version + 1).step, with.lost_keeper, with.keeper};
+  put_in_place(with);
+  auto done = prepare(with, *version)
+                  .and_then([&] { return order_again(with.stage, *version); })
+                  .and_then([&] { return tell_others(what, with.stage); });
+  if (!done) return tl::unexpected(done.error());
+  return *version + 1;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,108 @@
+#include "actors/stage/stage_replay.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "actors/base/errors.hpp"
+#include "actors/base/same_actor.hpp"
+#include "actors/stage/versions.hpp"
+
+namespace troupe::actors {
+namespace {
+
+/// The edges that end at a stage.
+engine::shared_edges edges_to(const stage_state& state, const caf::strong_actor_ptr& other) {
+  engine::shared_edges edges;
+  for (std::uint32_t chunk = 0; chunk < state.before.size(); ++chunk) {
+    if (is_same_actor(state.before[chunk].stage, other)) edges.before.push_back(chunk);
+    if (is_same_actor(state.after[chunk].stage, other)) edges.after.push_back(chunk);
+  }
+  return edges;
+}
+
+/// The own parameters that are one weight with one of that stage.
+std::set<std::string> shared_parameters(const stage_state& state,
+                                        const caf::strong_actor_ptr& other) {
+  std::set<std::string> parameters;
+  for (const auto& tie : state.end.ties)
+    if (is_same_actor(tie.other, other)) parameters.insert(tie.parameter);
+  return parameters;
+}
+
+void post_tie(stage_pointer self, const sent_tie& what) {
+  const auto& tie = self->state.end.ties.at(what.tie);
+  send_tensors(self, caf::actor_cast<stage_actor>(tie.other),
+               tied_gradient{what.step, tie.other_parameter, what.value, {}}, what.made);
+}
+
+void point_to(stage_state& state, const caf::strong_actor_ptr& lost,
+              const caf::strong_actor_ptr& by) {
+  for (auto* const links : {&state.before, &state.after})
+    for (auto& each : *links)
+      if (is_same_actor(each.stage, lost)) each.stage = caf::actor_cast<stage_actor>(by);
+  for (auto& tie : state.end.ties)
+    if (is_same_actor(tie.other, lost)) tie.other = by;
+}
+
+}  // namespace
+
+bool has_departed(stage_pointer self) {
+  return std::ranges::any_of(self->state.replay.departed, [&](const auto& each) {
+    return is_same_actor(each, self->current_sender());
+  });
+}
+
+bool is_repeat(stage_pointer self, engine::edge on, const microbatch_key& key) {
+  return self->state.core.is_repeat(on, key.step, key.microbatch, key.chunk);
+}
+
+void send_tie(stage_pointer self, const sent_tie& what) {
+  post_tie(self, what);
+  if (self->state.replay.logs) self->state.replay.ties.push_back(what);
+}
+
+void forget_decided(stage_pointer self, const engine::step_key& key) {
+  auto& state = self->state;
+  if (!state.replay.logs) return;
+  const auto first = state.replay.window.decided(state.steps.at(key).order.number);
+  if (!first) return;
+  state.core.forget_before(*first);
+  state.end.core.forget_before(*first);
+  std::erase_if(state.outputs, [&](const auto& each) { return each.first.first.step < *first; });
+  std::erase_if(state.replay.ties, [&](const sent_tie& each) { return each.step < *first; });
+}
+
+void count_action(stage_pointer self, announced_step& step, const engine::action& what) {
+  const auto& order = step.order;
+  if (order.kind != engine::step_kind::training || order.dry_run) return;
+  if (self->state.replay.begun->note(self->state.versions.stage, order.number, what))
+    ++step.report.computed_again;
+}
+
+caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace_neighbour& what) {
+  auto& state = self->state;
+  auto& replay = state.replay;
+  if (!replay.logs || !what.lost || !what.by)
+    return to_caf({errc::bad_config, state.name + ": a neighbour of it cannot be replaced"});
+  const auto edges = edges_to(state, what.lost);
+  const auto parameters = shared_parameters(state, what.lost);
+  const bool is_near = !edges.before.empty() || !edges.after.empty() || !parameters.empty();
+  if (is_near && !replay.window.reaches(what.from))
+    return to_caf({errc::stale, state.name + ": what it sent in " + engine::to_string(what.from) +
+                                    " is not remembered"});
+  if (is_near && state.end.core.waits_before(what.from))
+    return to_caf({errc::stale, state.name + ": it does a step before " +
+                                    engine::to_string(what.from) + " again itself"});
+  point_to(state, what.lost, what.by);
+  replay.departed.push_back(what.lost);
+  state.core.start_over(edges, what.from);
+  state.end.core.start_over(parameters, what.from);
+  for (const auto& each : replay.ties)
+    if (each.step >= what.from && state.end.ties.at(each.tie).other == what.by)
+      post_tie(self, each);
+  replace_keeper(self, what.lost_keeper, what.keeper);
+  return acknowledged{};
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,194 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "actors/recovery/stores_core.hpp"
+#include "engine/schedule/plan.hpp"
+#include "engine/step/credits.hpp"
+#include "engine/step/replay_window.hpp"
+#include "engine/step/stage_core.hpp"
+#include "engine/step/step_coordinator_core.hpp"
+#include "engine/step/step_end_core.hpp"
+
+namespace troupe::tests {
+
+/// A training run whose stages' processes are lost.
+struct replay_options {
+  engine::plan training;
+  std::uint32_t credits = 2;
+  std::uint64_t steps = 5;
+  std::uint32_t accumulate = 1;
+  std::uint32_t jitter = 20;        ///< A message takes [0, jitter), an action too.
+  bool ties = false;                ///< The first and the last stage share a weight.
+  std::uint32_t left_out_of_8 = 0;  ///< How many gradients of eight are not finite.
+  bool repeats = false;             ///< Some messages arrive twice.
+  /// After so many events: the process of which stage.
+  std::map<std::uint64_t, std::uint32_t> losses = {};
+};
+
+/// The cores of a whole pipeline (stages with the ends of their steps and their stores, feeder,
+/// coordinator) and what the pipeline does for a stage that is lost, on a network and a clock that
+/// a seed invents: every message takes its own time, and what a lost process had sent arrives or
+/// not, as chance has it. Numbers stand for tensors: each is a mix of all that it is computed from,
+/// so two runs end with the same ones only if they have computed the same.
+class replay_company {
+ public:
+  replay_company(replay_options options, std::uint64_t seed);
+
+  /// What went wrong, or "" if all steps were done, no process began an action twice, micro-batches
+  /// stayed in order, no edge had more than its credits, and none was lost.
+  std::string run();
+
+  [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
+  [[nodiscard]] std::uint64_t replays() const noexcept { return replays_; }
+  /// Why all stages had to go back, which is not simulated; empty: they had not.
+  [[nodiscard]] const std::string& fell_back() const noexcept { return fell_back_; }
+  /// The stages' weights at the end, and each step's loss.
+  [[nodiscard]] std::vector<std::uint64_t> outcome() const;
+
+ private:
+  using place = std::pair<std::uint32_t, microbatch_id>;  // chunk, micro-batch
+  using tensor_key = std::tuple<engine::step_key, std::uint32_t, microbatch_id>;
+  using edge_key = std::pair<engine::edge, std::uint32_t>;  // with its sender's chunk
+
+  /// A process of a stage; the feeder and the trainer are the numbers behind the last stage.
+  struct process_id {
+    std::uint32_t stage = 0, start = 0;
+
+    auto operator<=>(const process_id&) const = default;
+  };
+
+  struct order {
+    engine::step_key key;
+    std::uint64_t number = 0;
+  };
+
+  struct sent_tie {
+    engine::step_key key;
+    std::uint64_t value = 0;
+  };
+
+  struct process {
+    process_id self;
+    engine::stage_core core;
+    engine::step_end_core end;
+    engine::replay_window window;
+    actors::stores_core stores;
+    std::uint64_t weights = 0, accumulated = 0;
+    std::vector<std::uint32_t> known;  // by stage: the start of its process
+    std::map<engine::step_key, std::uint64_t> numbers;
+    std::map<engine::step_key, std::uint64_t> losses;
+    std::map<tensor_key, std::uint64_t> inputs, labels, gradients, contexts;
+    std::map<std::pair<tensor_key, engine::edge>, std::uint64_t> outputs;
+    std::vector<std::uint64_t> sums;  // by chunk
+    std::uint64_t own_sum = 0, total = 0;
+    std::map<engine::step_key, std::uint64_t> tied;
+    std::vector<sent_tie> sent_ties;
+    std::map<std::uint64_t, std::uint64_t> kept;  // versions
+    std::vector<std::function<void()>> when_stored;
+    std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> keeps;  // of stages: versions
+    std::map<engine::step_key, std::vector<engine::action>> log;
+  };
+
+  // Time and chance.
+  std::uint32_t below(std::uint32_t bound);
+  void after(std::uint64_t delay, std::function<void()> what);
+  std::uint64_t a_delay() { return below(options_.jitter); }
+  void fault(const std::string& what);
+  void go_on();
+
+  // Processes and messages.
+  [[nodiscard]] process* at(const process_id& who);
+  [[nodiscard]] process_id now_of(std::uint32_t stage) const;
+  void lose(std::uint32_t stage);
+  void post(const process_id& from, const process_id& to, std::function<void(process&)> what);
+  void tell_trainer(const process_id& from, std::function<void()> what);
+  void post_in_order(std::uint32_t stage, std::function<void(process&)> what);
+  [[nodiscard]] bool admits(process& at, const process_id& from);
+  process start(std::uint32_t stage, std::uint32_t start, std::uint64_t weights);
+
+  // The trainer.
+  void announce();
+  void begin(process& at, const order& what);
+  void feed(engine::edge on, const std::vector<engine::edge_place>& due);
+  void credit_feeder(const process_id& from, engine::edge on, const engine::edge_place& what);
+  void answered(const process_id& from, const engine::step_key& key, std::uint64_t loss);
+  void finish_steps();
+  void notice(std::uint32_t stage);
+  void replace(std::uint32_t stage);
+  void tell_others(std::uint32_t stage, const engine::step_key& from);
+  void resume_others(std::uint32_t stage, const engine::step_key& from);
+  void replace_at(process& at, std::uint32_t stage, const engine::step_key& from);
+  void fall_back(const std::string& why);
+
+  // A stage.
+  void perform(process& at, const result<engine::stage_effects>& effects);
+  void work(process& at, const engine::start_action& what);
+  void compute(process& at, const engine::start_action& what);
+  void send(process& at, const engine::send_output& what);
+  void arrive(process& at, const process_id& from, engine::edge on, const tensor_key& key,
+              std::uint64_t value);
+  void grant(process& at, const engine::grant_credit& what);
+  void count_sent(const process_id& from, const process_id& to, engine::edge on,
+                  const tensor_key& key);
+  void end(process& at, const result<engine::step_end_effects>& effects);
+  void end_one(process& at, const engine::step_end_effect& effect);
+  void gradients_complete(process& at, const engine::step_key& key,
+                          const engine::gradient_terms& terms);
+  void send_tie(process& at, const sent_tie& what);
+  void tie_arrived(process& at, const process_id& from, const engine::step_key& key,
+                   std::uint64_t value);
+  void vote(process& at, const engine::step_vote& what);
+  void decided(process& at, const engine::step_decision& what);
+  void make_version(process& at, std::uint64_t number);
+  void store(process& at, const actors::stores_core::effects& what);
+  void stored(process& at, const actors::stores_core::addressee& by);
+  [[nodiscard]] bool shares_tie(std::uint32_t stage) const;
+  [[nodiscard]] std::uint32_t other_end(std::uint32_t stage) const;
+  void check_end();
+  void check_log(const process& of);
+
+  const replay_options options_;
+  const engine::model_layout layout_;
+  const std::uint32_t stages_;
+  std::vector<engine::shared_plan> plans_;  // by stage
+  std::mt19937_64 random_;
+  std::map<process_id, std::unique_ptr<process>> processes_;
+  std::vector<std::uint32_t> starts_;                    // by stage: its current process
+  std::vector<std::uint64_t> told_until_;                // by stage: when its last order arrives
+  std::map<process_id, std::uint64_t> told_trainer_;     // when the last that it said arrives
+  std::set<process_id> cut_off_;                         // lost, and nothing more comes from there
+  std::map<std::uint32_t, std::uint64_t> last_weights_;  // of lost stages
+  std::array<engine::credited_queue, 2> feeder_;
+  std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> keeps_here_;  // of one stage
+  engine::step_coordinator_core coordinator_;
+  std::map<engine::step_key, std::vector<process_id>> voters_;
+  std::map<std::uint64_t, order> orders_;
+  engine::replay_window window_;
+  std::map<std::uint64_t, std::map<std::uint32_t, std::uint64_t>> answers_;  // by number, by stage
+  std::map<std::uint64_t, std::uint64_t> losses_;                            // by number
+  std::uint64_t announced_ = 0, finished_ = 0, now_ = 0, events_ = 0, replays_ = 0;
+  std::optional<std::uint32_t> lost_;  // and not replaced
+  bool is_replacing_ = false;
+  std::multimap<std::uint64_t, std::function<void()>> agenda_;
+  std::map<std::tuple<process_id, process_id, engine::edge, std::uint32_t>,
+           std::set<std::pair<engine::step_key, microbatch_id>>>
+      unused_;  // sent on an edge, and no credit is back
+  std::set<
+      std::tuple<process_id, engine::step_key, engine::action_kind, std::uint32_t, microbatch_id>>
+      begun_;
+  std::string fault_, fell_back_;
+};
+
+}  // namespace troupe::tests

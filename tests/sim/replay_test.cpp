@@ -1,0 +1,133 @@
+// A stage that is lost alone, at whatever moment: the others compute nothing again, and the run
+// ends with the numbers of one that nothing happened to.
+
+#include <catch2/catch_test_macros.hpp>
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "engine/schedule/generators.hpp"
+#include "engine/schedule/plan_text.hpp"
+#include "tests/sim/replay_company.hpp"
+#include "tests/sim/seeds.hpp"
+#include "tests/sim/stage_cluster.hpp"
+
+using namespace troupe;
+using namespace troupe::engine;
+using tests::replay_company;
+using tests::replay_options;
+
+namespace {
+
+/// Any plan, any credits, any network.
+replay_options anything(std::mt19937_64& random) {
+  const auto below = [&](std::uint32_t bound) {
+    return static_cast<std::uint32_t>(random() % bound);
+  };
+  const std::uint32_t stages = below(4) + 1;
+  const std::uint32_t microbatches = below(5) + 1;
+  replay_options options;
+  if (below(2) == 0) {
+    const auto names = built_in_schedules().names();
+    schedule_choice schedule{std::string(names[below(static_cast<std::uint32_t>(names.size()))])};
+    if (schedule.name == "interleaved-1f1b") schedule.chunks = below(2) + 2;
+    options.training = plan_step(schedule, stages, microbatches).value();
+  } else {
+    const auto order = below(2) ? chunk_order::looped : chunk_order::v_shaped;
+    options.training = tests::random_plan({stages, below(3) + 1, order}, microbatches, random);
+  }
+  options.credits = below(4) + 1;
+  options.steps = below(4) + 3;
+  options.accumulate = below(3) == 0 ? below(2) + 2 : 1;
+  options.jitter = below(2) ? 100 : 5;
+  options.ties = below(2) == 0;
+  options.left_out_of_8 = below(3) == 0 ? 2 : 0;
+  options.repeats = below(2) == 0;
+  return options;
+}
+
+struct tally {
+  std::uint64_t losses = 0, replays = 0, returns = 0;
+};
+
+/// One run with losses against the same without, under another timing.
+std::string compare(const replay_options& options, std::uint64_t seed, tally& of) {
+  auto calm_options = options;
+  calm_options.losses.clear();
+  replay_company calm(calm_options, seed + 1);
+  if (auto fault = calm.run(); !fault.empty()) return "without a loss: " + fault;
+  replay_company stormy(options, seed);
+  if (auto fault = stormy.run(); !fault.empty()) return fault;
+  of.losses += options.losses.size();
+  of.replays += stormy.replays();
+  if (!stormy.fell_back().empty()) {
+    ++of.returns;
+    return options.losses.size() > 1 ? "" : "all stages went back: " + stormy.fell_back();
+  }
+  return stormy.outcome() == calm.outcome() ? "" : "the run has ended with other numbers";
+}
+
+std::string with_plan(const std::string& fault, const replay_options& options) {
+  if (fault.empty()) return fault;
+  std::string losses;
+  for (const auto& [event, stage] : options.losses)
+    losses += " stage " + std::to_string(stage) + " after event " + std::to_string(event);
+  return fault + "\nlost:" + losses + "; credits " + std::to_string(options.credits) +
+         ", an update every " + std::to_string(options.accumulate) + " steps\n" +
+         to_text(options.training);
+}
+
+std::uint64_t events_of(const replay_options& options, std::uint64_t seed) {
+  replay_company calm(options, seed);
+  static_cast<void>(calm.run());
+  return calm.events();
+}
+
+}  // namespace
+
+TEST_CASE("a stage that is lost at any moment is replayed to the same numbers, and no other is") {
+  tally of;
+  tests::for_each_seed(1500, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto options = anything(random);
+    const auto events = events_of(options, seed);
+    options.losses[random() % events + 1] =
+        static_cast<std::uint32_t>(random() % options.training.stages.size());
+    return with_plan(compare(options, seed, of), options);
+  });
+  CHECK(of.replays > of.losses * 3 / 4);
+}
+
+TEST_CASE("stages that are lost one after the other are replayed, or all go back") {
+  tally of;
+  tests::for_each_seed(500, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto options = anything(random);
+    options.steps = 8;
+    const auto events = events_of(options, seed);
+    for (int i = 0; i < 3; ++i)
+      options.losses[random() % events + 1] =
+          static_cast<std::uint32_t>(random() % options.training.stages.size());
+    return with_plan(compare(options, seed, of), options);
+  });
+  CHECK(of.replays > of.losses / 3);
+}
+
+TEST_CASE("each stage of a small pipeline is lost at each event of a run") {
+  for (const std::string schedule : {"1f1b", "zb-h1", "zb-v"}) {
+    replay_options options{
+        .training = plan_step({schedule}, 3, 4).value(), .steps = 3, .ties = true};
+    tally of;
+    for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 2U); ++seed) {
+      const auto events = events_of(options, seed);
+      for (std::uint64_t event = 1; event <= events; ++event)
+        for (std::uint32_t stage = 0; stage < 3; ++stage) {
+          options.losses = {{event, stage}};
+          const auto fault = with_plan(compare(options, seed, of), options);
+          if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
+        }
+      options.losses.clear();
+    }
+    CHECK(of.replays > of.losses / 2);
+  }
+}

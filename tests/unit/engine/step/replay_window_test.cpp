@@ -1,0 +1,49 @@
+#include "engine/step/replay_window.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace troupe;
+using namespace troupe::engine;
+
+namespace {
+
+constexpr step_key step_at(std::uint64_t step) {
+  return {{}, {step}};
+}
+
+/// Steps 11 to 17 among training steps, behind a version of step 10; their keys are ten more.
+replay_window window_of(std::uint32_t accumulate) {
+  replay_window window(accumulate);
+  for (std::uint64_t number = 11; number <= 17; ++number)
+    window.begun(number, step_at(number + 10));
+  return window;
+}
+
+}  // namespace
+
+TEST_CASE("the decision on a step says that the version before it is everywhere") {
+  auto window = window_of(1);
+  CHECK(window.reaches(step_at(21)));
+  CHECK(window.decided(11) == step_at(21));
+  CHECK(window.decided(12) == step_at(22));
+  CHECK_FALSE(window.reaches(step_at(21)));
+  CHECK(window.reaches(step_at(22)));
+  CHECK(window.decided(15) == step_at(25));
+  CHECK(window.contains(step_at(25)));
+  CHECK_FALSE(window.contains(step_at(24)));
+  CHECK_FALSE(window.contains(step_at(28)));
+}
+
+TEST_CASE("with accumulated gradients steps are needed as far back as the last version") {
+  auto window = window_of(3);  // versions of 10, 13, 16
+  CHECK(window.decided(13) == step_at(21));
+  CHECK(window.decided(14) == step_at(24));
+  CHECK(window.decided(16) == step_at(24));
+  CHECK(window.decided(17) == step_at(27));
+}
+
+TEST_CASE("a window in which nothing has begun reaches nowhere") {
+  replay_window window;
+  CHECK_FALSE(window.reaches(step_at(1)));
+  CHECK_FALSE(window.decided(1));
+}
