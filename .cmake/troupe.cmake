@@ -57,6 +57,15 @@ function(troupe_library name)
     PRIVATE $<BUILD_INTERFACE:troupe_options>)
 endfunction()
 
+# Adds tests/seeded_draws.cpp to a test program that draws tensors.
+function(troupe_seed_draws name)
+  if(NOT TARGET test_seeded_draws)
+    add_library(test_seeded_draws OBJECT ${PROJECT_SOURCE_DIR}/tests/seeded_draws.cpp)
+    target_link_libraries(test_seeded_draws PRIVATE troupe_options torch::torch Catch2::Catch2)
+  endif()
+  target_sources(${name} PRIVATE $<TARGET_OBJECTS:test_seeded_draws>)
+endfunction()
+
 # troupe_test(NAME SOURCES... LINK LIBRARIES... LABELS LABELS...): one Catch2 program, each case a
 # ctest test. Tests that start processes run one at a time, and first, since they take longest. With
 # UNTIMED, those of them that are tagged [untimed] hold nobody to a time: they run last and beside
@@ -71,6 +80,13 @@ function(troupe_test name)
   endif()
   add_executable(${name} ${TEST_UNPARSED_ARGUMENTS} $<TARGET_OBJECTS:test_main>)
   target_link_libraries(${name} PRIVATE troupe_options ${TEST_LINK} Catch2::Catch2)
+  foreach(source ${TEST_UNPARSED_ARGUMENTS})
+    file(STRINGS ${source} draws REGEX "include <ATen/ops/rand" LIMIT_COUNT 1)
+    if(draws)
+      troupe_seed_draws(${name})
+      break()
+    endif()
+  endforeach()
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${name} PRIVATE -O1)  # what it tests is optimised; itself it runs once
   elseif(TROUPE_SANITIZE)

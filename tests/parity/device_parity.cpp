@@ -12,6 +12,7 @@
 #include <caf/send.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <string>
@@ -34,7 +35,8 @@ using namespace troupe;
 namespace fake = tests::fake_device;
 
 constexpr std::uint64_t seed = 5;
-constexpr double rate = 0.05;
+/// A batch norm of two numbers has gradients of any size: a larger rate may end in infinity.
+constexpr double rate = 0.001;
 constexpr std::uint32_t microbatches = 4;
 
 using build_layers = std::function<engine::model()>;
@@ -215,6 +217,7 @@ struct prepared {
 
 void check_parity(const task& what, const std::vector<std::vector<c10::Device>>& places) {
   const auto expected = train(what, {c10::Device(c10::kCPU)});
+  for (const double each : expected.losses) REQUIRE(std::isfinite(each));
   for (const auto& devices : places) {
     INFO(what.schedule << ", " << what.cuts.size() + 1 << " slices on " << devices.size()
                        << " devices, first " << devices.front().str());
