@@ -28,7 +28,7 @@ void stream::close() {
 std::byte* stream::room_for(std::size_t bytes) {
   if (begin_ == end_) begin_ = end_ = 0;
   if (end_ + bytes > out_.size()) {
-    std::memmove(out_.data(), out_.data() + begin_, end_ - begin_);
+    if (begin_ > 0) std::memmove(out_.data(), out_.data() + begin_, end_ - begin_);
     end_ -= std::exchange(begin_, 0);
     if (end_ + bytes > out_.size()) out_.resize(std::max(end_ + bytes, 2 * out_.size()));
   }
