@@ -397,7 +397,7 @@ TEST_CASE(
   // The stages have not written the next one by then.
   const auto damage = [&] {
     const auto last = folder / "kept" / "step-000004";
-    wait_for_file(last);
+    tests::wait_for_file(last);
     for (const auto& each : fs::directory_iterator(last))
       if (each.path().extension() == ".safetensors") fs::resize_file(each.path(), 100'000);
   };
