@@ -13,6 +13,9 @@ using namespace engine;
 
 namespace {
 
+/// Steps before the first training step: the key of a step is not its number.
+constexpr std::uint64_t evaluations = 3;
+
 constexpr std::size_t versions_kept = 2;
 constexpr auto tied = "tied";
 
@@ -184,7 +187,7 @@ bool replay_company::admits(process& at, const process_id& from) {
 void replay_company::announce() {
   while (announced_ < options_.steps && announced_ < finished_ + 2 && !is_replacing_) {
     ++announced_;
-    const order what{{{}, {announced_ * 2}}, announced_};  // evaluations have keys in between
+    const order what{{{}, {announced_ + evaluations}}, announced_};
     orders_.emplace(what.number, what);
     window_.begun(what.number, what.key);
     for (std::uint32_t stage = 0; stage < stages_; ++stage)
@@ -228,7 +231,7 @@ void replay_company::credit_feeder(const process_id& from, edge on, const edge_p
 
 void replay_company::answered(const process_id& from, const step_key& key, std::uint64_t loss) {
   if (from != now_of(from.stage)) return;
-  const auto number = key.step.value / 2;
+  const auto number = key.step.value - evaluations;
   const bool is_last = layout_.slice_at(layout_.virtual_stages() - 1).stage == from.stage;
   if (is_last) {
     if (losses_.contains(number) && losses_[number] != loss)
@@ -262,6 +265,7 @@ void replay_company::notice(std::uint32_t stage) {
 }
 
 void replay_company::replace(std::uint32_t stage) {
+  if (finished_ < replayed_into_) return fall_back("the steps of the last replay are not over");
   const auto second = now_of((stage + 1) % stages_);
   const auto& versions = stages_ == 1 ? keeps_here_[stage] : at(second)->keeps[stage];
   auto due = announced_;
@@ -278,6 +282,7 @@ void replay_company::replace(std::uint32_t stage) {
   make_version(made, version);
   for (const auto& [number, what] : orders_)
     if (number > version) begin(made, what);
+  replayed_into_ = announced_;
   tell_others(stage, orders_.at(version + 1).key);
 }
 
