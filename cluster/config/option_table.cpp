@@ -155,11 +155,11 @@ std::vector<option> model_options(const engine::model_registry& models) {
        integer(
            [](auto& c) -> auto& { return c.model.classes; }, 0, any),
        ""},
-      of_stages({"model", "init", "--init", "", "FILE", "Initial weights (safetensors)",
-                 text([](auto& c) -> auto& { return c.model.init; }), ""}),
-      of_stages({"model", "init_skip", "--init-skip", "", "GLOB,..",
-                 "Tensors not taken from --init but drawn anew from the seed, as \"fc.*\"",
-                 list([](auto& c) -> auto& { return c.model.init_skip; }), ""}),
+      {"model", "init", "--init", "", "FILE", "Initial weights (safetensors)",
+       text([](auto& c) -> auto& { return c.model.init; }), ""},
+      {"model", "init_skip", "--init-skip", "", "GLOB,..",
+       "Tensors not taken from --init but drawn anew from the seed, as \"fc.*\"",
+       list([](auto& c) -> auto& { return c.model.init_skip; }), ""},
       of_stages({"model", "memory_format", "--memory-format", "", "KIND",
                  "Layout of images and weights",
                  choice([](auto& c) -> auto& { return c.model.memory_format; }), ""}),
@@ -256,10 +256,11 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
        number(
            [](auto& c) -> auto& { return c.train.hang_timeout; }, 0, unbounded),
        ""},
-      of_stages({"train", "on_fault", "--on-fault", "", "KIND",
-                 "What a lost stage does: end the run, or have it go on with another process from "
-                 "the last update that all stages share, to the same bits",
-                 choice([](auto& c) -> auto& { return c.train.on_fault; }), ""}),
+      {"train", "on_fault", "--on-fault", "", "KIND",
+       "What a lost stage does: end the run, or have it go on with another process from the last "
+       "update that all stages share, to the same bits; a lost shard of a parameter server: from "
+       "the last checkpoint",
+       choice([](auto& c) -> auto& { return c.train.on_fault; }), ""},
       {"train", "save", "--save", "", "FILE",
        "File for the weights (safetensors) after the last step, also of an interrupted run",
        text([](auto& c) -> auto& { return c.train.save; }), ""},
@@ -429,7 +430,7 @@ std::vector<option> cluster_options() {
 }
 
 bool of_stages_alone(const std::string& table) {
-  return table == "pipeline" || table == "cluster" || table == "node" || table == "checkpoint";
+  return table == "pipeline" || table == "cluster" || table == "node";
 }
 
 // There is no node by default of which a value could be read.

@@ -42,9 +42,9 @@ result<at::Tensor> digest_of(const checkpoint& from) {
 
 /// Notes what of a file belongs to an optimizer.
 result<void> take_states(checkpoint& into, const std::shared_ptr<const tensor_reader>& file) {
+  into.state_file = file;
   for (const auto& entry : file->tensors()) {
     if (!optimizers::is_state_name(entry.name) || entry.name == weights_digest::name) continue;
-    into.state_file = file;
     if (entry.name != engine::scaler_name) {
       into.states.push_back(entry.name);
       continue;
