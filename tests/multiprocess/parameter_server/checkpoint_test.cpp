@@ -8,11 +8,12 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
+#include <set>
 #include <string>
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/parameter_server/server_run.hpp"
-#include "tests/multiprocess/saboteur.hpp"
+#include "tests/multiprocess/recovery/saboteur.hpp"
 
 namespace {
 
@@ -59,7 +60,7 @@ TEST_CASE("An interrupted run of a parameter server leaves a checkpoint and goes
     const auto run = with(
         wide_run(600), {"--mode", mode, "--checkpoint-dir", folder / "kept", "--resume", "auto"});
     const auto interrupted =
-        run_program(run, at_line("step 3/", [](pid_t program) { ::kill(program, SIGTERM); }));
+        run_program(run, at_line("step 1/", [](pid_t program) { ::kill(program, SIGTERM); }));
     INFO(interrupted.err);
     CHECK(interrupted.code == 143);
     CHECK_THAT(interrupted.err, ContainsSubstring("--resume latest goes on from there"));
@@ -96,6 +97,20 @@ TEST_CASE("A parameter server's checkpoints are listed, verified and exported", 
   CHECK(std::ranges::count(*state, "worker.1.bn1.running_mean", &engine::named_tensor::name) == 1);
 }
 
+TEST_CASE("A signal has a parameter server write a checkpoint and go on", "[untimed]") {
+  for (const std::string mode : {"synchronous", "asynchronous"}) {
+    const scratch_folder folder;
+    const auto outcome =
+        run_program(with(wide_run(600), {"--mode", mode, "--checkpoint-dir", folder / "kept",
+                                         "--checkpoint-on-signal", "SIGUSR1"}),
+                    at_line("step 1/", [](pid_t program) { ::kill(program, SIGUSR1); }));
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK(names_in(folder / "kept").size() == 2);
+    CHECK(count_of(outcome.err, "the checkpoint of step ") == 2);
+  }
+}
+
 TEST_CASE("A torn checkpoint, or one of other settings, is refused by a parameter server",
           "[untimed]") {
   const scratch_folder folder;
@@ -112,7 +127,7 @@ TEST_CASE("A torn checkpoint, or one of other settings, is refused by a paramete
   refused({"--resume", "4", "--workers", "4"}, {"server.workers = 2", "this one has 4"});
   refused({"--resume", "4", "--mode", "asynchronous"}, {"server.asynchronous = 0"});
   refused({"--resume", "4", "--bf16-gradients"}, {"server.bf16_gradients = 0"});
-  refused({"--resume", "4", "--seed", "9"}, {"train.seed = 7"});
+  refused({"--resume", "4", "--seed", "9"}, {"train.seed = 1"});
   const auto state = fs::path(kept) / "step-000004" / "weights.state.safetensors";
   flip_a_bit(state);
   refused({"--resume", "4"}, {state.string(), "tensor \"optimizer."});
@@ -124,7 +139,7 @@ TEST_CASE("A parameter server begins from a file of weights", "[untimed]") {
   const scratch_folder folder;
   REQUIRE(run_program(with(wide_run(20), {"--save", folder / "first"})).code == 0);
   const auto begun = run_program(
-      with(wide_run(1), {"--lr", "0", "--init", folder / "first", "--save", folder / "second"}));
+      with(wide_run(1, "0"), {"--init", folder / "first", "--save", folder / "second"}));
   INFO(begun.err);
   REQUIRE(begun.code == 0);
   check_same_weights(folder / "first", folder / "second");

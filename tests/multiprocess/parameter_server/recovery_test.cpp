@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/multiprocess/parameter_server/server_run.hpp"
-#include "tests/multiprocess/saboteur.hpp"
+#include "tests/multiprocess/recovery/saboteur.hpp"
 
 namespace {
 
@@ -96,7 +96,7 @@ TEST_CASE("A shard whose thread hangs is replaced with --hang-timeout", "[untime
   const scratch_folder folder;
   std::optional<stopped_thread> stopped;
   const auto outcome = run_program(
-      with(keeping(wide_run(3000), folder, "20"),
+      with(keeping(wide_run(600), folder, "20"),
            {"--on-fault", "recover", "--slow-after", "1", "--hang-timeout", "4"}),
       [&](pid_t program, std::string_view line) {
         if (stopped || !line.starts_with("step ")) return;

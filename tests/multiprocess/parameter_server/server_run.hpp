@@ -9,49 +9,17 @@
 namespace troupe::tests {
 
 /// Two shards, two workers, tables whose rows have a state, and a rate that follows a curve.
-inline words wide_run(int steps) {
-  return {"--model",
-          "wide",
-          "--data",
-          "clicks:4:1000:8000",
-          "--batch-size",
-          "64",
-          "--lr",
-          "0.2",
-          "--momentum",
-          "0.9",
-          "--lr-schedule",
-          "cosine",
-          "--threads-per-worker",
-          "1",
-          "--seed",
-          "7",
-          "--no-eval",
-          "--verbose",
-          "--steps",
-          std::to_string(steps)};
+inline words wide_run(int steps, const std::string& rate = "0.2") {
+  return with({"--model", "wide", "--data", "clicks:4:1000:8000", "--batch-size", "64"},
+              {"--lr", rate, "--momentum", "0.9", "--lr-schedule", "cosine", "--no-eval",
+               "--threads-per-worker", "1", "--verbose", "--steps", std::to_string(steps)});
 }
 
 /// With running statistics, and an optimizer that counts its steps.
 inline words residual_run(int steps) {
-  return {"--model",
-          "resnet18",
-          "--data",
-          "synthetic:3x32x32:10:48",
-          "--batch-size",
-          "8",
-          "--optimizer",
-          "adam",
-          "--lr",
-          "0.01",
-          "--threads-per-worker",
-          "1",
-          "--seed",
-          "7",
-          "--no-eval",
-          "--verbose",
-          "--steps",
-          std::to_string(steps)};
+  return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8"},
+              {"--optimizer", "adam", "--lr", "0.01", "--no-eval", "--threads-per-worker", "1",
+               "--verbose", "--steps", std::to_string(steps)});
 }
 
 }  // namespace troupe::tests

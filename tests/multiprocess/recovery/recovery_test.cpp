@@ -23,7 +23,7 @@
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/program.hpp"
-#include "tests/multiprocess/saboteur.hpp"
+#include "tests/multiprocess/recovery/saboteur.hpp"
 
 namespace {
 
