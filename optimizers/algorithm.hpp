@@ -15,29 +15,29 @@
 
 namespace troupe::optimizers {
 
-/// The most numbers an algorithm keeps for a parameter.
+/// The maximum number of scalars that an algorithm keeps per parameter.
 inline constexpr std::size_t max_scalars = 2;
 
-/// A number that an algorithm keeps for each parameter, as an f64 tensor without dimensions.
+/// A scalar that an algorithm keeps for each parameter, as an f64 tensor without dimensions.
 struct scalar_slot {
   std::string name;
   double start = 0;
 };
 
-/// Whether these options need a tensor slot, and what its elements start from.
+/// Whether a tensor slot is needed with these options, and the initial value of its elements.
 struct slot_use {
   bool used = true;
   double start = 0;
-  bool swept = true;  ///< Not only for operators.
+  bool swept = true;  ///< False: used by operators only.
 };
 
-/// What an update may know of a parameter besides its elements.
+/// What an update knows about a parameter besides its elements.
 struct param_numbers {
-  std::array<double, max_scalars> scalars{};  ///< The update's to change.
-  bool fresh = false;                         ///< A slot has just been made.
+  std::array<double, max_scalars> scalars{};  ///< The update may change them.
+  bool fresh = false;                         ///< A slot has just been created.
 };
 
-/// An algorithm with its options, for the time of one step. Used by one thread.
+/// An algorithm with its options, for the duration of one step. Used by one thread.
 class update {
  public:
   update() = default;
@@ -45,23 +45,24 @@ class update {
   update& operator=(const update&) = delete;
   virtual ~update() = default;
 
-  /// Of each tensor slot.
+  /// For each tensor slot.
   [[nodiscard]] virtual std::vector<slot_use> uses() const = 0;
 
   /// Updates one parameter's elements.
   virtual void run(simd level, const arrays<float>& over, param_numbers& numbers) = 0;
   virtual void run(simd level, const arrays<double>& over, param_numbers& numbers) = 0;
 
-  /// Whether `run_tensors` works: the same arithmetic by ATen's operators, for elements that lie on
-  /// a device.
+  /// Whether `run_tensors` is implemented: the same arithmetic with ATen's operators, for elements
+  /// on a device.
   [[nodiscard]] virtual bool has_tensors() const { return false; }
-  /// Of f32 or f64 tensors that are not the CPU's, to new ones: `param` and `kept` (undefined where
-  /// not used) hold what they become. Throws std::logic_error without `has_tensors`.
+  /// For f32 or f64 tensors that are not on the CPU; makes new tensors: `param` and `kept`
+  /// (undefined where not used) then hold the new values. Throws std::logic_error without
+  /// `has_tensors`.
   virtual void run_tensors(at::Tensor& param, const at::Tensor& gradient,
                            std::span<at::Tensor> kept, param_numbers& numbers);
 
-  /// Whether a parameter is one of those that the algorithm updates with ATen's operators instead.
-  /// `kept`: its tensor slots, null where not used, undefined at first.
+  /// Whether the algorithm updates this parameter with ATen's operators instead. `kept`: its tensor
+  /// slots, null where not used, undefined at first.
   [[nodiscard]] virtual bool wants_operators(const at::Tensor& param, const at::Tensor& gradient,
                                              std::span<at::Tensor* const> kept) const;
   /// Does so, in place.
@@ -69,8 +70,8 @@ class update {
                              std::span<at::Tensor* const> kept);
 };
 
-/// What an optimizer is made of; `make_optimizer` adds the rest: checks, layouts, versions, and the
-/// way over many tensors.
+/// The parts of an optimizer; `make_optimizer` adds the rest: checks, layouts, versions, and the
+/// loop over many tensors.
 struct algorithm {
   std::string name;
   std::vector<option_rule> rules;
@@ -81,21 +82,22 @@ struct algorithm {
 };
 
 /// Each step takes one pass over memory in the calling thread, whatever the number of tensors, and
-/// holds no lock. f32 and f64 tensors on the CPU without gaps are updated where they are; a
-/// gradient or slot with another layout than its parameter's is brought to it first, a sparse
-/// gradient made dense. Other tensors of the CPU (bf16, f16, gaps) are computed there as f32 (f64
-/// for f64) and rounded back, state too. The same bits on every CPU and at every level. On another
-/// device ATen's operators do the same, in the same order; an algorithm that is written for floats
-/// only (see `elementwise`) is computed on the CPU, whose host then waits for the device.
+/// holds no lock. f32 and f64 tensors on the CPU without gaps are updated in place; a gradient or
+/// slot in another layout than its parameter's is first converted to it, and a sparse gradient is
+/// made dense. Other tensors of the CPU (bf16, f16, gaps) are computed there as f32 (f64 for f64)
+/// and rounded back, including their state. The bits are the same on every CPU and at every level.
+/// On another device ATen's operators do the same, in the same order; an algorithm that is written
+/// for floats only (see `elementwise`) is computed on the CPU, and the host then waits for the
+/// device.
 [[nodiscard]] optimizer make_optimizer(algorithm from, simd level = best_simd());
 
-/// A method that cannot be run with operands says so by this member.
+/// A method declares with this member that it cannot be run with operands.
 template <class Method>
 concept floats_only = requires {
   typename Method::floats_only;
 };
 
-/// `Element` over whole tensors.
+/// Runs `Element` over whole tensors.
 template <class Element, std::size_t... slot>
 void run_element(const Element& element, at::Tensor& param, const at::Tensor& gradient,
                  std::span<at::Tensor> kept, std::index_sequence<slot...>) {
@@ -107,7 +109,7 @@ void run_element(const Element& element, at::Tensor& param, const at::Tensor& gr
   ((Element::uses[slot] ? void(kept[slot] = own[slot].tensor()) : void()), ...);
 }
 
-/// An update made of a Method, which has `uses()` and `with<T>(numbers, run)`, which calls `run`
+/// An update made from a Method, which has `uses()` and `with<T>(numbers, run)`, which calls `run`
 /// with an element function for `sweep`.
 template <class Method>
 class sweeping_update final : public update {
@@ -165,14 +167,14 @@ class sweeping_update final : public update {
   Method method_;
 };
 
-/// `algorithm::bind` of a Method that is constructed from options.
+/// `algorithm::bind` for a Method that is constructed from options.
 template <class Method>
 std::unique_ptr<update> bind_to(const options& chosen) {
   return std::make_unique<sweeping_update<Method>>(Method(chosen));
 }
 
-/// Calls `body` with std::true_type or std::false_type for each flag: turns what is known at run
-/// time into template arguments.
+/// Calls `body` with std::true_type or std::false_type for each flag: turns run-time flags into
+/// template arguments.
 template <class Body>
 void with_flags(const Body& body) {
   body();

@@ -2,19 +2,19 @@
 
 #include "optimizers/algorithm.hpp"
 
-/// The algorithms that come with Troupe. Options common to them: `lr`, the learning rate;
+/// The built-in algorithms. Options that they have in common: `lr`, the learning rate;
 /// `weight_decay`, which is added to the gradient as weight_decay x parameter (L2) unless an
 /// algorithm says that it is decoupled, that is, shrinks the parameter by lr x weight_decay;
-/// `maximize`, which turns the gradient round; `eps`, which keeps a division finite. A state slot
-/// starts from 0 unless it says else, and "step" counts a parameter's own updates. PyTorch means
-/// torch.optim of version 2.11, whose names and defaults are kept.
+/// `maximize`, which negates the gradient; `eps`, which keeps a division finite. A state slot
+/// starts from 0 unless stated otherwise, and "step" counts a parameter's own updates. PyTorch
+/// means torch.optim of version 2.11, whose names and defaults are kept.
 namespace troupe::optimizers {
 
-/// Stochastic gradient descent as torch.optim.SGD has it, to the bit (on a CPU with FMA, where
+/// Stochastic gradient descent, bitwise equal to torch.optim.SGD (on a CPU with FMA, where
 /// PyTorch's own kernels use it). Options: lr, momentum, dampening, weight_decay, nesterov,
-/// maximize. State: "momentum_buffer", there once momentum is used; a parameter's first buffer is a
-/// copy of its first gradient (with weight decay added). bf16, f16, sparse gradients and other
-/// devices go through ATen's operators.
+/// maximize. State: "momentum_buffer", which exists once momentum is used; a parameter's first
+/// buffer is a copy of its first gradient (with weight decay added). bf16, f16, sparse gradients
+/// and other devices use ATen's operators.
 [[nodiscard]] algorithm sgd();
 
 /// Quasi-hyperbolic momentum: Ma and Yarats, "Quasi-hyperbolic momentum and Adam for deep
@@ -48,8 +48,8 @@ namespace troupe::optimizers {
 [[nodiscard]] algorithm rmsprop();
 
 /// Riedmiller and Braun, "A direct adaptive method for faster backpropagation learning: the RPROP
-/// algorithm", 1993. As torch.optim.Rprop. Options: lr (where each step size starts), etaminus,
-/// etaplus, step_min, step_max, maximize. State: "prev", "step_size".
+/// algorithm", 1993. As torch.optim.Rprop. Options: lr (the initial step size), etaminus, etaplus,
+/// step_min, step_max, maximize. State: "prev", "step_size".
 [[nodiscard]] algorithm rprop();
 
 /// Adam by the infinity norm: Kingma and Ba, 2015. As torch.optim.Adamax. Options: lr, beta1,
@@ -71,16 +71,16 @@ namespace troupe::optimizers {
 [[nodiscard]] algorithm lion();
 
 /// You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020:
-/// Adam's step, scaled for each parameter by the ratio of the parameter's norm to the step's (1
-/// where either is 0). Options: lr, beta1, beta2, eps, weight_decay (added to the step before its
-/// norm is taken), maximize. State: "exp_avg", "exp_avg_sq", "step".
+/// Adam's step, scaled for each parameter by the ratio of the parameter's norm to the step's (1 if
+/// either is 0). Options: lr, beta1, beta2, eps, weight_decay (added to the step before its norm is
+/// taken), maximize. State: "exp_avg", "exp_avg_sq", "step".
 [[nodiscard]] algorithm lamb();
 
 /// Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, as
-/// torch.optim.Muon: the momentum of a matrix is made orthogonal by Newton-Schulz iterations in
-/// bf16. Parameters of another rank, and all where orthogonal = 0 (in a parameter group:
-/// embeddings, the last layer), take AdamW's step with adamw_lr_ratio x lr. Options: lr, momentum,
-/// nesterov, ns_steps, eps, weight_decay (decoupled), adjust_lr ("original" or "match_rms_adamw"),
+/// torch.optim.Muon: the momentum of a matrix is orthogonalized by Newton-Schulz iterations in
+/// bf16. Parameters of another rank, and all with orthogonal = 0 (in a parameter group: embeddings,
+/// the last layer), take AdamW's step with adamw_lr_ratio x lr. Options: lr, momentum, nesterov,
+/// ns_steps, eps, weight_decay (decoupled), adjust_lr ("original" or "match_rms_adamw"),
 /// orthogonal, adamw_lr_ratio, beta1, beta2, adamw_eps. State: "momentum_buffer" of matrices,
 /// "exp_avg", "exp_avg_sq" and "step" of the others.
 [[nodiscard]] algorithm muon();

@@ -10,7 +10,7 @@
 
 namespace troupe::optimizers {
 
-/// One element of an optimizer that `elementwise` makes, for `sweep`.
+/// The element function of an optimizer that `elementwise` makes, for `sweep`.
 template <class T, std::size_t slot_count, std::size_t option_count, class Function>
 struct function_element {
   static constexpr std::array<bool, slot_count> uses = [] {
@@ -51,12 +51,12 @@ struct function_method {
   }
 };
 
-/// An optimizer that is one function of one element: `function(x, gradient, slot.., option..)`
-/// changes x and its slots, which start from 0; slots and options come in the order given, all as
-/// the parameter's type (float or double). Has all that the built-in ones have: vectorised for the
-/// CPU it runs on where its file is compiled as troupe_kernels says, one pass over memory, checked
-/// options, in place or into a new version. `rules` and `slots` name what lives as long as the
-/// program.
+/// Makes an optimizer from one function of one element: `function(x, gradient, slot.., option..)`
+/// changes x and its slots, which start from 0. Slots and options are passed in the order given,
+/// all with the parameter's type (float or double). The optimizer has everything that the built-in
+/// ones have: vectorization for the CPU it runs on if its file is compiled with troupe_kernels, one
+/// pass over memory, checked options, updates in place or into a new version. `rules` and `slots`
+/// name what lives as long as the program.
 template <std::size_t option_count, std::size_t slot_count, class Function>
 [[nodiscard]] optimizer elementwise(std::string name, const option_rule (&rules)[option_count],
                                     const char* const (&slots)[slot_count], Function function) {

@@ -11,25 +11,25 @@ namespace troupe::optimizers {
 
 /// Options for the parameters whose names match.
 struct group_rule {
-  std::string text;                   ///< As it was given, for errors.
+  std::string text;                   ///< As given, for errors.
   std::vector<std::string> patterns;  ///< * stands for any text, ? for one character.
   options changed;
-  double lr_scale = 1;  ///< Of the learning rate that the step has.
+  double lr_scale = 1;  ///< Factor of the step's learning rate.
 };
 
 /// Reads "PATTERN[|PATTERN..] OPTION=VALUE ..", as in "*.bias|*bn* weight_decay=0 lr_scale=0.1".
 /// Errors: bad_config naming the rule and an option that the optimizer lacks, or its value and
-/// range; `lr` is refused, since a schedule moves it.
+/// range; `lr` is refused, since a schedule changes it.
 [[nodiscard]] result<group_rule> parse_group(const optimizer& entry, const std::string& text);
 
-/// Whether the rule is for a parameter of this name.
+/// Whether the rule applies to a parameter of this name.
 [[nodiscard]] bool matches(const group_rule& rule, const std::string& name);
 
 /// Parameters that share their options.
 struct param_group {
   options chosen;
   double lr_scale = 1;
-  std::vector<std::size_t> members;  ///< Indices, rising.
+  std::vector<std::size_t> members;  ///< Indices, in ascending order.
 };
 
 /// Each parameter belongs to the first rule that matches its name, or to a group with `base`.
@@ -39,10 +39,10 @@ struct param_group {
                                                            const std::vector<group_rule>& rules,
                                                            const std::vector<std::string>& names);
 
-/// `entry.step`, each group with its options and `learning_rate` times its scale (where the
+/// `entry.step` for each group, with its options and `learning_rate` times its scale (if the
 /// optimizer has an lr). Errors: as entry.step; counts, shapes, dtypes and devices are checked
-/// before any group has changed. An error names a parameter by its place in `params` and its name,
-/// if there are `names`, or by its place in its group where the arithmetic threw.
+/// before any group has changed. An error names a parameter by its index in `params` and its name,
+/// if there are `names`; if the arithmetic threw, by its index in its group.
 [[nodiscard]] result<void> step_groups(const optimizer& entry,
                                        const std::vector<param_group>& groups,
                                        std::vector<at::Tensor>& params,

@@ -16,15 +16,15 @@
 
 namespace troupe::optimizers {
 
-/// Option values by name, as a config gives them (booleans are 0 and 1, a word is its place among
-/// the option's words: see parse_option).
+/// Option values by name, as in a config (booleans are 0 and 1, a word is its index among the
+/// option's words: see parse_option).
 using options = std::map<std::string, double>;
 
 /// The largest magnitude an option may have: it must still be finite as an f32.
 inline constexpr double largest_option = std::numeric_limits<float>::max();
 
-/// One option of an optimizer: its default and the range of its values, both ends included unless
-/// it says else. The texts live as long as the program.
+/// One option of an optimizer: its default and the range of its values, which includes both ends
+/// unless stated otherwise. The texts live as long as the program.
 struct option_rule {
   std::string_view name = {};
   double fallback = 0;
@@ -37,8 +37,9 @@ struct option_rule {
   std::string_view help = {};                    ///< One line for --help.
 };
 
-/// Tensors by slot name ("momentum_buffer"), one list entry a parameter; undefined until first
-/// used. Like its parameter in shape, dtype and device, or a single f64 on the CPU ("step").
+/// Tensors by slot name ("momentum_buffer"), one list entry per parameter; undefined until first
+/// used. Each has the shape, dtype and device of its parameter, or is a single f64 on the CPU
+/// ("step").
 using state = std::map<std::string, std::vector<at::Tensor>>;
 
 /// Parameters and their state after a step.
@@ -57,24 +58,24 @@ struct optimizer {
   /// Checks a complete set of options. Errors: bad_config naming the option, value and range.
   std::function<result<void>(const options&)> check;
 
-  /// One update, in place on `params` and `state`, recorded by no autograd graph but counted by
-  /// each tensor's version, so a backward that still needs the old values fails instead of using
-  /// the new ones. `gradients[i]` belongs to `params[i]`; a missing (or undefined) one leaves that
-  /// parameter and its state alone. `step` counts from 1. Never touches `.grad`; holds no lock: the
-  /// caller sees to it that nobody else uses these tensors meanwhile.
-  /// Errors: bad_config when counts, shapes, dtypes or devices do not match, naming them, before
-  /// anything has changed; handler_failed when the arithmetic threw, naming step and parameter (the
-  /// ones before it are updated).
+  /// Makes one update, in place on `params` and `state`. No autograd graph records it, but each
+  /// tensor's version counter does, so a backward that still needs the old values fails instead of
+  /// using the new ones. `gradients[i]` belongs to `params[i]`; a missing (or undefined) one leaves
+  /// that parameter and its state unchanged. `step` counts from 1. Never touches `.grad` and holds
+  /// no lock: the caller ensures that nobody else uses these tensors meanwhile. Errors: bad_config
+  /// if counts, shapes, dtypes or devices do not match, naming them, before anything has changed;
+  /// handler_failed if the arithmetic threw, naming step and parameter (the ones before it are
+  /// updated).
   std::function<result<void>(std::vector<at::Tensor>& params,
                              const std::vector<std::optional<at::Tensor>>& gradients, state& state,
                              const options& options, std::uint64_t step)>
       step;
 
-  /// What each option allows; may be empty where `check` alone knows.
+  /// What each option allows; may be empty if only `check` knows.
   std::vector<option_rule> rules = {};
 
-  /// The same update into new tensors, with the same bits: the old version stays as it was and may
-  /// be read meanwhile. A parameter without a gradient is the same tensor in both. Empty: see
+  /// The same update into new tensors, with the same bits: the old version is unchanged and may be
+  /// read meanwhile. A parameter without a gradient is the same tensor in both. Empty: see
   /// `next_version`. Errors: as `step`.
   std::function<result<version>(const std::vector<at::Tensor>& params,
                                 const std::vector<std::optional<at::Tensor>>& gradients,
@@ -82,14 +83,14 @@ struct optimizer {
       next = {};
 };
 
-/// `entry.next`, or where it has none its `step` on copies.
+/// `entry.next`, or, if there is none, `entry.step` on copies.
 [[nodiscard]] result<version> next_version(const optimizer& entry,
                                            const std::vector<at::Tensor>& params,
                                            const std::vector<std::optional<at::Tensor>>& gradients,
                                            const state& kept, const options& chosen,
                                            std::uint64_t step);
 
-/// Names to optimizers: a value that `main` builds and passes in.
+/// Optimizers by name: a value that `main` builds and passes in.
 class registry {
  public:
   /// Adds or replaces an optimizer under its name.
@@ -105,11 +106,11 @@ class registry {
   std::map<std::string, optimizer> entries_;
 };
 
-/// The optimizers that come with Troupe.
+/// The built-in optimizers.
 [[nodiscard]] registry built_in();
 
-/// `given` over the optimizer's defaults, checked. Errors: bad_config naming an unknown option (and
-/// the known ones) or a value out of range.
+/// The optimizer's defaults, overridden by `given` and checked. Errors: bad_config naming an
+/// unknown option (and the known ones) or a value out of range.
 [[nodiscard]] result<options> complete(const optimizer& entry, const options& given);
 
 }  // namespace troupe::optimizers

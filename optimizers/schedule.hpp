@@ -4,25 +4,25 @@
 
 namespace troupe::optimizers {
 
-/// How a learning rate moves over a run.
+/// The shape of a learning rate schedule.
 enum class rate_curve : std::uint8_t {
   constant,
-  linear,      ///< Falls evenly to the end.
+  linear,      ///< Falls linearly to the end.
   step,        ///< Is multiplied by `step_factor` after each `step_every` steps.
   cosine,      ///< Loshchilov and Hutter, "SGDR", 2017, without restarts.
   one_cycle,   ///< Smith and Topin, "Super-convergence", 2018: up to `peak`, down to the end.
-  polynomial,  ///< Falls to the end as the `power` of what is left of the run.
+  polynomial,  ///< Falls to the end with the remaining share of the run to the `power`.
 };
 
 struct rate_schedule {
   rate_curve curve = rate_curve::constant;
   std::uint64_t warmup = 0;       ///< Steps of a linear rise before the curve begins.
-  double end = 0;                 ///< Where the curve ends, as a share of the full rate.
+  double end = 0;                 ///< The final rate, as a share of the full rate.
   std::uint64_t step_every = 30;  ///< At least 1.
   double step_factor = 0.1;
   double power = 2;
-  double peak = 0.3;    ///< one_cycle: the share of its steps in which it rises.
-  double start = 0.04;  ///< one_cycle: where it rises from, as a share of the full rate.
+  double peak = 0.3;    ///< one_cycle: the share of the steps in which the rate rises.
+  double start = 0.04;  ///< one_cycle: the initial rate, as a share of the full rate.
 
   bool operator==(const rate_schedule&) const = default;
 };

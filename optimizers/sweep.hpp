@@ -16,12 +16,12 @@
 
 namespace troupe::optimizers {
 
-/// The most tensors an algorithm keeps for a parameter.
+/// The maximum number of tensors that an algorithm keeps per parameter.
 inline constexpr std::size_t max_slots = 3;
 
-/// One parameter's elements and what belongs to them: where they are read and where their
-/// successors go, which is the same place when the update is in place. A slot that is not used is
-/// null.
+/// The elements of one parameter, its gradient and its slots: where they are read and where their
+/// new values are written, which is the same place if the update is in place. A slot that is not
+/// used is null.
 template <class T>
 struct arrays {
   const T* param = nullptr;
@@ -32,7 +32,7 @@ struct arrays {
   std::int64_t count = 0;
 };
 
-/// So many elements from `begin` on.
+/// `count` elements from `begin` on.
 template <class T>
 [[nodiscard]] inline arrays<T> part(const arrays<T>& whole, std::int64_t begin,
                                     std::int64_t count) {
@@ -49,8 +49,8 @@ template <class T>
 }
 
 /// Updates every element in one pass: calls `element(x, gradient, slot...)`, which changes x and
-/// slots where they stand. `Element::uses` says for each slot whether there is one; the others are
-/// 0 and go nowhere.
+/// the slots in place. `Element::uses` says for each slot whether there is one; the others are 0
+/// and are not written.
 template <class Element, class T, std::size_t... slot>
 [[gnu::always_inline]] inline void sweep(const Element& given, const arrays<T>& over,
                                          std::index_sequence<slot...>) {

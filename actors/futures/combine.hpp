@@ -40,7 +40,7 @@ class gathering final : public future_state<R> {
 
 }  // namespace detail
 
-/// All values, or the first error that comes (at once; the others go on). In a tuple, void is
+/// All values, or the first error (as soon as it occurs; the others continue). In a tuple, void is
 /// std::monostate.
 template <class... Ts>
 [[nodiscard]] auto all(const future<Ts>&... of) {
@@ -59,7 +59,7 @@ template <class... Ts>
   return future<R>(reference<future_state<R>>::share(*made));
 }
 
-/// All values in the order of `of`, or the first error that comes (at once; the others go on).
+/// All values in the order of `of`, or the first error (as soon as it occurs; the others continue).
 template <class T>
 [[nodiscard]] auto all(std::vector<future<T>> of) {
   using R = std::conditional_t<std::is_void_v<T>, void, std::vector<detail::or_nothing<T>>>;
@@ -88,8 +88,7 @@ template <class T>
   return future<R>(reference<future_state<R>>::share(*made));
 }
 
-/// The first value that comes, or, when all have failed, the last error. Errors: bad_config for
-/// none.
+/// The first value, or the last error if all have failed. Errors: bad_config if there are none.
 template <class T>
 [[nodiscard]] future<T> any(const std::vector<future<T>>& of) {
   if (of.empty())

@@ -11,8 +11,8 @@
 
 namespace troupe::actors {
 
-/// A pool for arithmetic: each thread computes alone (one intra-op thread), so that `threads` of
-/// them keep as many cores busy and no more: outside threads that wait sleep.
+/// A pool for arithmetic: each thread computes with one intra-op thread, and outside threads sleep
+/// while they wait, so that `threads` cores are busy and no more.
 [[nodiscard]] inline pool_settings tensor_pool(unsigned threads, std::string name = "fork") {
   return {.name = std::move(name),
           .threads = threads,
@@ -23,9 +23,9 @@ namespace troupe::actors {
           }};
 }
 
-/// `on.fork(fn, args...)` with what torch keeps for each thread (grad mode, inference mode,
-/// autocast) as it is in the caller's, so that autograd records through a fork. Tensors are passed
-/// by reference: a copy of a tensor is a handle.
+/// `on.fork(fn, args...)` with torch's per-thread state (grad mode, inference mode, autocast) as in
+/// the caller's thread, so that autograd records through a fork. Tensors are passed by reference: a
+/// copy of a tensor is a handle.
 template <class F, class... Args>
 auto fork(pool& on, F fn, Args... args) {
   return on.fork([state = at::ThreadLocalState(), fn = std::move(fn),

@@ -33,7 +33,7 @@ struct call_result : std::invoke_result<F&, const T&> {};
 template <class F>
 struct call_result<F, void> : std::invoke_result<F&> {};
 
-/// What `future<T>::then(F)` leads to.
+/// The value type of the future that `future<T>::then(F)` returns.
 template <class F, class T>
 using next_value = typename unwrapped<std::remove_cvref_t<typename call_result<F, T>::type>>::type;
 
@@ -54,11 +54,11 @@ result<R> call(F& f, Args&&... args) noexcept try {
 
 }  // namespace detail
 
-/// A future_base with its value.
+/// A future_base with a value.
 template <class T>
 class future_state : public future_base {
  public:
-  /// False when somebody was faster. The caller holds a reference.
+  /// Returns false if it was settled before. The caller holds a reference.
   bool settle(result<T> value) {
     if (!claim()) return false;
     value_.emplace(std::move(value));
@@ -67,35 +67,36 @@ class future_state : public future_base {
   }
   bool settle_error(error why) final { return settle(tl::unexpected(std::move(why))); }
 
-  /// Once it is ready; never changes then.
+  /// Only once it is ready; it never changes after that.
   [[nodiscard]] const result<T>& value() const { return *value_; }
 
  private:
   std::optional<result<T>> value_;
 };
 
-/// The handle of work under way, here or in another process: a value or an error comes, exactly
-/// one, exactly once, and never neither (whoever owes it and goes away leaves an error). Copies are
-/// handles of the same work; the value is shared between them and `get` copies it, so `T` is
-/// copyable (a tensor's copy is a reference). Safe from any thread.
+/// The handle of work in progress, in this or another process. It gets exactly one outcome, a value
+/// or an error, exactly once (if whoever owes the outcome goes away, that is an error). Copies are
+/// handles of the same work; they share the value and `get` copies it, so `T` is copyable (a
+/// tensor's copy is a reference). Safe from any thread.
 ///
 /// Continuations run in the thread that settles the future (the responder's, the link's, a pool's,
-/// a timer's), or at once in the caller's if it is settled; there they must not block. In order of
-/// attachment. What they throw becomes errc::handler_failed of the future they lead to.
+/// a timer's), or immediately in the caller's if it is settled already; they must not block. They
+/// run in the order of attachment. An exception that one throws becomes errc::handler_failed of the
+/// future that it leads to.
 template <class T>
 class [[nodiscard]] future {
  public:
   using value_type = T;
 
-  /// A handle of nothing, until something is assigned to it; everything below needs something.
+  /// An empty handle; everything below requires that a future was assigned to it.
   future() = default;
   explicit future(reference<future_state<T>> state) : state_(std::move(state)) {}
 
   [[nodiscard]] bool ready() const noexcept { return state_->ready(); }
 
   /// Waits for the outcome. In a thread of a pool, or for work that was forked onto one, the caller
-  /// works meanwhile (see pool.hpp). Errors: timed_out when `timeout` passes first, after which the
-  /// future is as it was; and those of the work.
+  /// works meanwhile (see pool.hpp). Errors: timed_out if `timeout` passes first, which leaves the
+  /// future unchanged; and those of the work.
   result<T> get(std::chrono::nanoseconds timeout) const {
     const auto now = future_base::clock::now();
     const auto longest = future_base::clock::time_point::max() - now;
@@ -104,29 +105,29 @@ class [[nodiscard]] future {
     return fail(errc::timed_out, "a future had no outcome after " +
                                      std::to_string(timeout.count() / 1'000'000) + " ms");
   }
-  /// Waits as long as it takes; the work has a deadline of its own, or ends.
+  /// Waits without a limit; the work has a deadline of its own, or ends.
   result<T> get() const {
     state_->wait_until(future_base::clock::time_point::max());
     return state_->value();
   }
 
-  /// `f(value)` (`f()` for void) when the value comes; its T, result<T> or void is the outcome of
-  /// the future returned. An error skips it. Cancelling what is returned keeps `f` from being
-  /// called and leaves this future alone.
+  /// Calls `f(value)` (`f()` for void) when the value arrives; the T, result<T> or void that it
+  /// returns is the outcome of the returned future. An error skips `f`. Cancelling the returned
+  /// future keeps `f` from being called and leaves this future alone.
   template <class F>
   auto then(F f) const -> future<detail::next_value<F, T>>;
 
-  /// `f(error)` when an error comes. If it returns nothing, the error goes on; its T or result<T>
-  /// takes the error's place.
+  /// Calls `f(error)` when an error arrives. If it returns nothing, the error is passed on; a T or
+  /// result<T> that it returns replaces the error.
   template <class F>
   auto on_error(F f) const -> future<T>;
 
-  /// `f(const result<T>&)` when the outcome comes, whatever it is. Must not throw.
+  /// Calls `f(const result<T>&)` when the outcome arrives, whatever it is. Must not throw.
   template <class F>
   void when_settled(F f) const;
 
-  /// Settles it with errc::cancelled unless it is settled. Work not begun never begins; the outcome
-  /// of work under way is dropped.
+  /// Settles it with errc::cancelled unless it is settled already. Work that has not begun never
+  /// begins; the outcome of work in progress is dropped.
   void cancel() const { state_->settle_error({errc::cancelled, "the caller gave the request up"}); }
 
   [[nodiscard]] const reference<future_state<T>>& state() const noexcept { return state_; }
@@ -135,8 +136,8 @@ class [[nodiscard]] future {
   reference<future_state<T>> state_;
 };
 
-/// The side that owes the outcome. Move-only; dropped without one it settles its future with
-/// errc::handler_failed. Safe to hand to another thread.
+/// The side that owes the outcome. Move-only; if it is destroyed without one, its future gets
+/// errc::handler_failed. May be passed to another thread.
 template <class T>
 class promise {
  public:
@@ -154,7 +155,7 @@ class promise {
 
   [[nodiscard]] actors::future<T> future() const { return actors::future<T>(state_); }
 
-  /// False when the future was settled before (cancelled, or set).
+  /// False if the future was settled before (cancelled, or set).
   bool set(result<T> value) { return state_->settle(std::move(value)); }
   bool set_error(error why) { return state_->settle_error(std::move(why)); }
 

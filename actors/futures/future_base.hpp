@@ -14,15 +14,15 @@ class future_base;
 /// Does other work in a thread that waits for a future: a pool (see pool.hpp).
 class wait_helper {
  public:
-  /// Returns true once `awaited` is settled, false when `deadline` passes first. A piece of work
-  /// that was begun is finished, deadline or not.
+  /// Returns true once `awaited` is settled, false if `deadline` passes first. Work that was begun
+  /// is finished, even after the deadline.
   virtual bool help_until(future_base& awaited, std::chrono::steady_clock::time_point deadline) = 0;
 
  protected:
   ~wait_helper() = default;
 };
 
-/// What one thread is to do while it waits; null: sleep. Set by a pool for its own threads.
+/// What this thread does while it waits; null: it sleeps. Set by a pool for its own threads.
 [[nodiscard]] wait_helper*& helper_of_this_thread() noexcept;
 
 /// Something to do when a future is settled. Owns itself: `settled` is its last call.
@@ -36,9 +36,9 @@ class continuation {
   continuation* next_ = nullptr;
 };
 
-/// What is shared between a future and whoever settles it, but for the value: who may settle it
-/// (the first that claims it), who waits, and what is to be done then. Counted by intrusive
-/// references. Safe from any thread.
+/// The state that a future shares with whoever settles it, except the value: who may settle it (the
+/// first to claim it), who waits, and the continuations. Intrusively reference-counted. Safe from
+/// any thread.
 class future_base {
  public:
   using clock = std::chrono::steady_clock;
@@ -52,29 +52,31 @@ class future_base {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
-  /// Sequentially consistent with the calls of continuations, for who announces a sleep first.
+  /// Sequentially consistent with the calls of continuations, for a thread that announces its sleep
+  /// first.
   [[nodiscard]] bool ready() const noexcept {
     return word_.load(std::memory_order_seq_cst) == settled;
   }
 
-  /// Waits, or works meanwhile where this thread has a helper. Returns whether it is settled.
+  /// Waits, or works meanwhile if this thread has a helper. Returns whether it is settled.
   bool wait_until(clock::time_point deadline);
   /// Waits and does nothing else.
   bool sleep_until(clock::time_point deadline) const noexcept;
 
-  /// `what` is told once, in the thread that settles the future, or here if that has happened.
+  /// `what` is called once, in the thread that settles the future, or here if it is settled
+  /// already.
   void attach(continuation& what) noexcept;
 
-  /// Settles with an error. False when somebody was faster.
+  /// Settles with an error. Returns false if it was settled before.
   virtual bool settle_error(error why) = 0;
 
  protected:
   virtual ~future_base() = default;
 
-  /// Who can do this future's work in a thread that waits for it from outside.
+  /// Who can do this future's work while a thread from outside waits for it.
   [[nodiscard]] virtual wait_helper* helper() noexcept { return nullptr; }
 
-  /// The one that gets true writes the value and then publishes it. The caller holds a reference.
+  /// The caller that gets true writes the value and then publishes it. It holds a reference.
   [[nodiscard]] bool claim() noexcept;
   void publish() noexcept;
 
@@ -108,7 +110,7 @@ class reference {
     if (state_) state_->release();
   }
 
-  /// One more reference to something that others own.
+  /// An additional reference to something that others own.
   [[nodiscard]] static reference share(State& state) noexcept {
     state.add_reference();
     return reference(&state);

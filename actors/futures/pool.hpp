@@ -18,12 +18,12 @@
 
 namespace troupe::actors {
 
-/// A piece of work in a pool's queue. Counted by references, of which the queue holds one.
+/// A piece of work in a pool's queue. Reference-counted; the queue holds one reference.
 class pool_task {
  public:
-  /// Does the work and lets go of the queue's reference.
+  /// Does the work and releases the queue's reference.
   virtual void run() noexcept = 0;
-  /// Refuses the work and lets go of the queue's reference.
+  /// Refuses the work and releases the queue's reference.
   virtual void refuse() noexcept = 0;
 
  protected:
@@ -33,23 +33,24 @@ class pool_task {
 struct pool_settings {
   std::string name = "pool";  ///< Of its threads, at most 15 characters.
   unsigned threads = 1;
-  /// Virtual memory for each thread's stack: a task waiting for a task it forked, which waits for
-  /// one it forked, ... may all lie on one stack.
+  /// Virtual memory for each thread's stack: a task that waits for a task it forked, which waits
+  /// for one it forked, and so on, may all be on one stack.
   std::size_t stack_bytes = std::size_t{256} << 20;
-  bool helped_by_waiters = true;               ///< Outside threads that wait do its work too.
+  bool helped_by_waiters = true;               ///< Outside threads work while they wait.
   std::function<void()> on_thread_start = {};  ///< In each of its threads, first.
 };
 
-/// Threads that do forked work, and a work-stealing scheduler: a thread takes from its own queue
-/// what it forked last, then what came from outside, then the oldest of another's. A thread of the
-/// pool that waits for a future does other work meanwhile, so tasks that wait for tasks they forked
-/// never deadlock, however deep, on one thread too. (They may if tasks hand futures sideways and
-/// wait for each other in a circle, or through work that lies beneath them on a stack.) An outside
-/// thread that waits for forked work helps too (unless the settings say no), but only so deep that
-/// its own stack suffices; then it sleeps and is woken directly. Threads with nothing to do sleep.
+/// Threads that do forked work, with a work-stealing scheduler: a thread takes what it forked last
+/// from its own queue, then work from outside, then the oldest task of another thread. A thread of
+/// the pool that waits for a future does other work meanwhile, so tasks that wait for tasks they
+/// forked never deadlock, at any depth, even on one thread. (They may if tasks pass futures to each
+/// other and wait in a circle, or through work that lies beneath them on a stack.) An outside
+/// thread that waits for forked work helps too (unless the settings say no), but only as deep as
+/// its own stack permits; then it sleeps and is woken directly. Threads with nothing to do sleep.
 ///
-/// A resource: its destructor lets tasks that run finish, and fails those that have not begun with
-/// errc::cancelled. Nobody may wait for its futures in its stead meanwhile. Safe from any thread.
+/// A resource: its destructor lets running tasks finish, and fails those that have not begun with
+/// errc::cancelled. No other thread may do its work meanwhile by waiting for its futures. Safe from
+/// any thread.
 class pool final : private wait_helper {
  public:
   explicit pool(pool_settings settings);
@@ -57,9 +58,9 @@ class pool final : private wait_helper {
   pool& operator=(const pool&) = delete;
   ~pool();
 
-  /// Starts `fn(args...)`. Its value, or the error of the result<T> that it returns, arrives at the
-  /// future; what it throws arrives as errc::handler_failed with the exception's text. Arguments
-  /// are kept as given (wrap a reference in std::ref).
+  /// Starts `fn(args...)`. The future gets its value, or the error of the result<T> that it
+  /// returns; an exception becomes errc::handler_failed with the exception's text. Arguments are
+  /// stored as given (wrap a reference in std::ref).
   template <class F, class... Args>
   auto fork(F fn, Args... args) {
     return start([fn = std::move(fn), args = std::tuple(std::move(args)...)]() mutable {

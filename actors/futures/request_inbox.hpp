@@ -16,8 +16,8 @@
 
 namespace troupe::actors {
 
-/// A request that waits for its answer. The table owns a reference to it, which the one call of
-/// `answered` or `failed` takes over.
+/// An outstanding request. The table owns a reference to it, which the only call of `answered` or
+/// `failed` takes over.
 class unanswered {
  public:
   virtual void answered(caf::mailbox_element& answer) noexcept = 0;
@@ -28,10 +28,10 @@ class unanswered {
   ~unanswered() = default;
 };
 
-/// All requests of an actor system that wait for an answer: those of its requesters, and those of
-/// its actors to actors of other processes. To CAF it is an actor, the sender of a requester's
-/// requests. It has no mailbox: an answer is handled in the thread that brings it. Watches the
-/// actors that owe it answers and fails what they leave open. Safe from any thread.
+/// All outstanding requests of an actor system: those of its requesters, and those of its actors to
+/// actors of other processes. To CAF it is an actor, the sender of a requester's requests. It has
+/// no mailbox: an answer is handled in the thread that brings it. It monitors the actors that owe
+/// it answers, and fails their requests when they end. Safe from any thread.
 class request_inbox final : public caf::monitorable_actor {
  public:
   using clock = std::chrono::steady_clock;
@@ -41,7 +41,7 @@ class request_inbox final : public caf::monitorable_actor {
   explicit request_inbox(caf::actor_config& config);
   ~request_inbox() override;
 
-  /// The one of this actor system, made at the first call.
+  /// The inbox of this actor system, created at the first call.
   [[nodiscard]] static caf::strong_actor_ptr of(caf::actor_system& system);
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override;
@@ -54,13 +54,14 @@ class request_inbox final : public caf::monitorable_actor {
       target.enqueue(make(number), nullptr);
   }
 
-  /// Notes a request of an actor, whose answer is to go on to it as the one to `mid`. Returns the
-  /// id under which the target is to be asked; one of no request: it has failed.
+  /// Records a request of an actor, whose answer is to be passed on to it as the answer to `mid`.
+  /// Returns the id under which the target is to be asked; if the request has failed already, an id
+  /// of no request.
   [[nodiscard]] caf::message_id relay(const caf::strong_actor_ptr& sender, caf::message_id mid,
                                       caf::abstract_actor& target);
 
-  /// Fails what is outstanding of that owner with errc::cancelled. When it returns, no deadline
-  /// settles a request of the owner any more.
+  /// Fails the outstanding requests of that owner with errc::cancelled. After it returns, no
+  /// deadline settles a request of the owner any more.
   void give_up(owner whose);
 
   /// How much longer a request's sender waits, at least a microsecond; 0 if it does not.
@@ -72,7 +73,7 @@ class request_inbox final : public caf::monitorable_actor {
   [[nodiscard]] static table::tag tag_of(const caf::abstract_actor& target) {
     return reinterpret_cast<table::tag>(&target);
   }
-  /// Returns the request's number; 0: it has failed, there being too many.
+  /// Returns the request's number; 0: it has failed because there are too many.
   std::uint64_t put(unanswered& request, owner whose, caf::abstract_actor& target,
                     clock::time_point deadline);
   void watch(caf::abstract_actor& target);

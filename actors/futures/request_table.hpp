@@ -18,35 +18,36 @@
 
 namespace troupe::actors {
 
-/// The requests that are outstanding, by number, and the thread that watches their deadlines. A
-/// number names a slot and how often it was used, so that an answer that comes late finds nothing.
-/// Taking a request out is one compare-and-swap, and who gets it settles it. Deadlines lie in the
-/// slots: the watch sleeps until the earliest, then looks through all slots, at most once a
+/// The outstanding requests, by number, and the thread that watches their deadlines. A number
+/// consists of a slot and how often it was used, so that a late answer finds nothing. Taking a
+/// request out is one compare-and-swap, and whoever succeeds settles it. Deadlines are stored in
+/// the slots: the watching thread sleeps until the earliest, then scans all slots, at most once a
 /// millisecond. A resource; safe from any thread.
 template <class T>
 class request_table {
  public:
   using clock = std::chrono::steady_clock;
-  /// What a request is known by beside its number, for `take_tagged` and `take_owned`.
+  /// What identifies a request beside its number, for `take_tagged` and `take_owned`.
   using tag = std::uintptr_t;
 
-  /// `expired` gets what was not taken by its deadline, on the watch's thread.
+  /// `expired` gets the requests that were not taken by their deadline, on the watching thread.
   explicit request_table(std::function<void(T*)> expired)
       : expired_(std::move(expired)), watch_([this] { watch(); }) {}
   request_table(const request_table&) = delete;
   request_table& operator=(const request_table&) = delete;
   ~request_table() { stop(); }
 
-  /// Ends the watch, and has it finish what it does. Not from `expired`.
+  /// Ends the watching thread once it has finished its current work. Not to be called from
+  /// `expired`.
   void stop() {
     stopping_.store(true, std::memory_order_seq_cst);
     ring_the_bell();
     if (watch_.joinable()) watch_.join();
   }
 
-  /// Returns the request's number, of 60 bits; 0 when the table is full. Its store and the looks of
-  /// `take_tagged` and `take_all` are sequentially consistent, for who pairs them with others (see
-  /// watched_targets).
+  /// Returns the request's number, of 60 bits; 0 if the table is full. Its store and the scans of
+  /// `take_tagged` and `take_all` are sequentially consistent, for callers that pair them with
+  /// others (see watched_targets).
   std::uint64_t put(T* item, tag of, clock::time_point deadline, tag owner = 0) {
     const auto index = free_slot();
     if (index == none) return 0;
@@ -65,7 +66,7 @@ class request_table {
     return use << index_bits | index;
   }
 
-  /// What was put under that number, for the one caller who gets it; null for the others.
+  /// What was put under that number: one caller gets it, all others get null.
   T* take(std::uint64_t number) {
     const auto index = static_cast<std::uint32_t>(number & (slots - 1));
     auto use = number >> index_bits;
@@ -78,7 +79,7 @@ class request_table {
     return item;
   }
 
-  /// Takes out everything of one tag and gives it to `to`.
+  /// Takes out everything with one tag and passes it to `to`.
   template <class To>
   void take_tagged(tag of, To to) {
     for_each([&](const slot& at, std::uint64_t number) {

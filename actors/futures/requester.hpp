@@ -19,13 +19,13 @@
 
 namespace troupe::actors {
 
-/// What to call the node of a remote actor in errors; `node::name_of`, as a rule.
+/// Returns the name of a remote actor's node for errors; normally `node::name_of`.
 using node_names = std::function<std::string(const caf::node_id&)>;
 
-/// Asks actors of this and other processes and gives futures for their answers. Those of an actor
-/// system share one table of requests, so that one more costs next to nothing. A resource: ends
-/// before the node whose names it uses and before the actor system; what is outstanding then fails
-/// with errc::cancelled. Safe from any thread.
+/// Sends requests to actors of this and other processes and returns futures for their answers. The
+/// requesters of an actor system share one table of requests, so that another one costs next to
+/// nothing. A resource: it must end before the node whose names it uses and before the actor
+/// system; outstanding requests then fail with errc::cancelled. Safe from any thread.
 class requester {
  public:
   explicit requester(caf::actor_system& system, node_names names = {});
@@ -33,9 +33,9 @@ class requester {
   requester& operator=(const requester&) = delete;
   ~requester();
 
-  /// Sends `message` (a caf::message for several elements) to an actor handle and gives the future
-  /// of its answer, a `T`; with void, of any answer that is no error. Settled in the thread that
-  /// brings the answer: an actor's, a link's.
+  /// Sends `message` (a caf::message for several elements) to an actor handle and returns the
+  /// future of its answer, a `T`; with void, of any answer that is not an error. It is settled in
+  /// the thread that brings the answer: an actor's, a link's.
   ///
   /// Errors of the actor's own come as they are. The others say who was asked what, and why there
   /// is no answer:

@@ -9,24 +9,25 @@
 
 namespace troupe::actors {
 
-/// Which targets of requests somebody watches for their end, so that each is watched once. Who
-/// sends a request first puts it into its table and then calls `add`; who hears of an end calls
-/// `remove` and then takes that target's requests out of the table. Then no request of a target
-/// that has ended stays behind: either the end finds it there, or `add` says that nobody watches.
+/// The targets of requests that somebody watches for their end, so that each is watched once. A
+/// sender first puts its request into its table and then calls `add`; whoever learns of an end
+/// first calls `remove` and then takes that target's requests out of the table. So no request to a
+/// target that has ended is left behind: either the end finds it in the table, or `add` says that
+/// nobody watches.
 ///
-/// That rests on one pairing. The sender stores its request and then loads the place of its target
-/// here; the end stores that place and then loads the requests. Each could read what was there
-/// before the other's store, if both loads may overtake the stores before them, as acquire and
-/// release allow. All four are sequentially consistent, so that in their one order a sender that
-/// still sees its target watched has stored its request before the end looks.
+/// This relies on one pairing. The sender stores its request and then loads the place of its target
+/// here; the end stores that place and then loads the requests. Each could miss the other's store
+/// if both loads could overtake the stores before them, as acquire and release permit. All four are
+/// sequentially consistent, so that in their single order a sender that still sees its target
+/// watched has stored its request before the end looks.
 ///
 /// A resource; safe from any thread.
 class watched_targets {
  public:
   using tag = std::uintptr_t;
 
-  /// Whether the caller is to watch the target: nobody does. Call it after the request is in its
-  /// table, whose `put` ends with a sequentially consistent store.
+  /// Whether the caller is to watch the target, because nobody does. Call it after the request is
+  /// in its table, whose `put` ends with a sequentially consistent store.
   [[nodiscard]] bool add(tag target) {
     auto& recent = recently_added(target);
     if (recent.load(std::memory_order_seq_cst) == target) return false;
@@ -37,7 +38,7 @@ class watched_targets {
     return is_new;
   }
 
-  /// The target has ended. Call it before its requests are looked for, with sequentially consistent
+  /// The target has ended. Call it before looking for its requests, with sequentially consistent
   /// loads.
   void remove(tag target) {
     const std::scoped_lock lock(mutex_);

@@ -20,7 +20,8 @@ class work_deque {
   work_deque& operator=(const work_deque&) = delete;
   ~work_deque() = default;
 
-  /// The owner's. Sequentially consistent with `empty`, for a thief that announces its sleep first.
+  /// Called by the owner. Sequentially consistent with `empty`, for a thief that announces its
+  /// sleep first.
   void push(T* item) {
     const auto bottom = bottom_.load(std::memory_order_relaxed);
     const auto top = top_.load(std::memory_order_acquire);
@@ -30,7 +31,7 @@ class work_deque {
     bottom_.store(bottom + 1, std::memory_order_seq_cst);
   }
 
-  /// The owner's. Null when there is nothing.
+  /// Called by the owner. Null if there is nothing.
   T* pop() {
     const auto bottom = bottom_.load(std::memory_order_relaxed) - 1;
     const auto* const in = ring_.load(std::memory_order_relaxed);
@@ -48,7 +49,7 @@ class work_deque {
     return item;
   }
 
-  /// From any thread. Null when there is nothing, or somebody else was faster.
+  /// From any thread. Null if there is nothing, or another thread was faster.
   T* steal() {
     auto top = top_.load(std::memory_order_seq_cst);
     const auto bottom = bottom_.load(std::memory_order_seq_cst);

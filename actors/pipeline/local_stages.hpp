@@ -23,37 +23,39 @@ struct model_slice {
   engine::model layers = {};
   bool is_first = true;              ///< Its inputs are the data.
   bool is_last = true;               ///< It ends in the loss.
-  std::vector<bool> recompute = {};  ///< Of its layers; empty: none.
+  std::vector<bool> recompute = {};  ///< Of each layer; empty: none.
 };
 
-/// Moves layers out of the model, which has null in their places from then on. `recompute` is of
-/// the whole model; empty: none. Errors: bad_config, as `engine::take_layers`.
+/// Moves layers out of the model, leaving null in their places. `recompute` is that of the whole
+/// model; empty: none. Errors: bad_config, as `engine::take_layers`.
 [[nodiscard]] result<model_slice> take_slice(engine::model& whole, engine::layer_range which,
                                              const std::vector<bool>& recompute);
 
-/// A stage and its optimizer, before they live.
+/// A stage and its optimizer, before they are spawned.
 struct stage_blueprint {
   std::string name = {};                       ///< "stage-1"
-  std::vector<model_slice> slices = {};        ///< One a chunk.
-  engine::stage_options options = {};          ///< But for the slices' places and recompute.
+  std::vector<model_slice> slices = {};        ///< One per chunk.
+  engine::stage_options options = {};          ///< Except the slices' places and recompute.
   std::string optimizer = "sgd";               ///< A name in the registry.
-  optimizers::options optimizer_options = {};  ///< Over the optimizer's defaults.
+  optimizers::options optimizer_options = {};  ///< They override the defaults.
   int threads = 1;                             ///< Intra-op threads of its arithmetic.
   update_rules rules = {};
-  std::shared_ptr<progress_board> progress = {};  ///< Told of its threads; null: nobody is.
+  std::shared_ptr<progress_board> progress =
+      {};  ///< Gets the progress of its threads; may be null.
 };
 
-/// Spawns a stage with an optimizer that lives as long as it does. Errors: bad_config.
+/// Spawns a stage with an optimizer that lives as long as the stage. Errors: bad_config.
 [[nodiscard]] result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system,
                                                              stage_blueprint blueprint,
                                                              const optimizers::registry& known);
 
-/// Stages in this process, handing tensors over by reference. They end with this object.
+/// Stages in this process, which pass tensors by reference. They end with this object.
 class local_stages {
  public:
-  /// Cuts `layers` at `cuts`, the indices of the first layer of each slice after the first, lays
-  /// the slices on stages as `schedule` wants them, and spawns the stages. `like` gives everything
-  /// but name and slices; the `recompute` of its options is of the whole model. Errors: bad_config.
+  /// Cuts `layers` at `cuts`, the indices of the first layer of each slice after the first, assigns
+  /// the slices to stages as `schedule` requires, and spawns the stages. `like` gives everything
+  /// except name and slices; the `recompute` of its options is that of the whole model. Errors:
+  /// bad_config.
   [[nodiscard]] static result<local_stages> spawn(caf::actor_system& system, engine::model layers,
                                                   const std::vector<std::size_t>& cuts,
                                                   const stage_blueprint& like,

@@ -33,19 +33,19 @@ class requester;
 
 /// What one stage did in a step.
 struct stage_share {
-  double busy_s = 0;                     ///< Seconds of arithmetic, the update included.
+  double busy_s = 0;                     ///< Seconds of arithmetic, including the update.
   std::uint64_t peak_memory_bytes = 0;   ///< Of its process, so far.
-  std::uint64_t peak_context_bytes = 0;  ///< Most held for backwards at once, in this step.
+  std::uint64_t peak_context_bytes = 0;  ///< Peak of what was kept for backwards in this step.
 };
 
-/// What came of one step.
+/// The outcome of one step.
 struct step_outcome {
   engine::step_key key;
   double loss = 0;           ///< Mean over the batch.
-  std::int64_t correct = 0;  ///< Evaluation: samples classified right.
+  std::int64_t correct = 0;  ///< Evaluation: samples classified correctly.
   std::int64_t samples = 0;
-  std::string skipped = {};  ///< Why it was left out; empty: it was not.
-  double loss_scale = 1;     ///< Training: what its loss was multiplied by.
+  std::string skipped = {};  ///< Why the step was skipped; empty: it was not.
+  double loss_scale = 1;     ///< Training: the factor of its loss.
   double seconds = 0;  ///< Since the step before ended, or since it began if the pipeline was idle.
   std::vector<stage_share> stages;
 };
@@ -60,7 +60,7 @@ struct step_order {
   double loss_scale = 1;  ///< Of a dry run.
 };
 
-/// A weight that two stages hold, each under its own parameter's name.
+/// A tied weight: two stages each hold a copy of it, under their own parameter's name.
 struct stage_tie {
   std::size_t stage = 0;
   std::string parameter;
@@ -68,70 +68,72 @@ struct stage_tie {
   std::string other_parameter;
 };
 
-/// What a pipeline may have beside its stages.
+/// Options of a pipeline.
 struct pipeline_options {
   std::uint32_t credits = engine::default_credits;  ///< See `compose`.
   std::vector<stage_tie> ties = {};                 ///< Between different stages.
-  /// A step whose loss or gradients are not finite: left out by all stages, or an error.
+  /// Whether all stages skip a step whose loss or gradients are not finite; otherwise it is an
+  /// error.
   bool skip_bad_steps = false;
-  double loss_scale = 1;  ///< What each loss is multiplied by, and its gradients are divided by.
-  /// Instead of `loss_scale`: it follows the gradients. A step with which they overflowed is left
-  /// out by all stages, whatever `skip_bad_steps` says, unless the scale can fall no more or a loss
-  /// is not finite itself.
+  double loss_scale = 1;  ///< Factor of each loss, by which its gradients are divided.
+  /// Dynamic loss scaling, instead of `loss_scale`. All stages skip a step whose gradients
+  /// overflowed, whatever `skip_bad_steps` says, unless the scale can fall no further or the loss
+  /// itself is not finite.
   std::optional<engine::loss_scaler> scaler = {};
-  /// Training steps that the weights have behind them: numbers go on from there, by which layers
-  /// draw.
+  /// Training steps that were made before with these weights. Step numbers, by which layers draw
+  /// random numbers, continue from there.
   std::uint64_t steps_before = 0;
-  double clip_norm = 0;  ///< Largest norm of all stages' gradients together; 0: any.
-  /// What one message of weights or optimizer state holds at most.
+  double clip_norm = 0;  ///< Maximum norm of all stages' gradients together; 0: any.
+  /// Limits of one message of weights or optimizer state.
   piece_limits pieces = {};
-  /// Who reads the batches, perhaps on another node, and has not been connected yet: it feeds the
-  /// pipeline from where it is. Null: a feeder of this process does.
+  /// The reader of the batches, perhaps on another node, which has not been connected yet: it feeds
+  /// the pipeline from its own node. Null: a feeder of this process does.
   data_actor data = {};
-  /// How many pipelines of the same stages share each batch, and sum their gradients. Their stages
-  /// are given one replica after the other.
+  /// The number of pipelines of the same stages that share each batch and sum their gradients.
+  /// Their stages are given one replica after the other.
   std::uint32_t replicas = 1;
-  /// How a batch is shared out and in which order parts are summed: one replica stands for several,
-  /// and their number alone decides on the bits. A multiple of `replicas` by a power of two, or any
-  /// number on one replica. 0: `replicas`.
+  /// Determines how a batch is divided and in which order the parts are summed, and with that the
+  /// bits; a replica stands for one or several logical ones. A multiple of `replicas` by a power of
+  /// two, or any number with one replica. 0: `replicas`.
   std::uint32_t logical_replicas = 0;
-  /// The replicas of a stage share its optimizer's state out: each updates the parameters that it
-  /// owns, and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The same bits.
+  /// The replicas of a stage shard its optimizer's state: each updates the parameters that it owns,
+  /// and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The bits are the
+  /// same.
   bool shares_state = false;
-  /// Of each stage, who keeps what it is after each update, so that a run can go on from there when
-  /// a stage is lost: keeper_actors, best one beside the stage and one elsewhere. A step then ends
-  /// on no stage before all stages have stored the version before it. Empty: nobody.
+  /// For each stage, the keeper_actors that hold its versions, so that a run can continue after the
+  /// loss of a stage: ideally one beside the stage and one elsewhere. No stage then ends a step
+  /// before all stages have stored the version before it. Empty: no versions are kept.
   std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};
 };
 
-/// Where a stage's version is, for it to go on from.
+/// Where the version is that a stage continues from.
 struct version_place {
   caf::strong_actor_ptr keeper;
   std::uint64_t step = 0;
 };
 
-/// Which ties of a model lie between stages, given the layers of each. Those inside of a stage are
-/// its own business.
+/// The ties of a model between different stages, given the layers of each stage. Ties inside a
+/// stage are handled by the stage.
 [[nodiscard]] std::vector<stage_tie> ties_between(const engine::model& layers,
                                                   const std::vector<engine::layer_range>& ranges);
 
-/// Drives stage actors, wherever they live, through training and evaluation steps. Where there are
-/// replicas, what is loaded goes to all of them, and what is read comes from the first: they stay
-/// equal. Its calls wait
-/// for the actors' answers; used by one thread, outside of any actor. Several steps may be under
-/// way at once: the pipeline starts one as soon as the one before lets it.
+/// Drives stage actors, on any node, through training and evaluation steps. With replicas, weights
+/// and state are loaded into all of them and read from the first, since they stay equal. The calls
+/// wait for the actors' answers; use them from one thread, outside of any actor. Several steps may
+/// be in progress at once: the pipeline starts one as soon as the one before permits it.
 ///
-/// The actors are not owned and live on after it. After an error the pipeline cannot go on.
+/// The actors are not owned and outlive the pipeline. After an error the pipeline cannot be used
+/// any more.
 class pipeline {
  public:
   pipeline(pipeline&&);
   pipeline& operator=(pipeline&&) = delete;
   ~pipeline();
 
-  /// Introduces neighbouring stages to each other. The stages have the slices of the model that
-  /// the schedule's layout says (`engine::layout_of`). `options.credits`: how many micro-batches
-  /// may wait at the end of each edge, at least 1; the results do not depend on it. Errors:
-  /// bad_config (schedule, stages, credits), peer_lost.
+  /// Connects neighbouring stages. The stages have the slices of the model that the schedule's
+  /// layout says (`engine::layout_of`). `options.credits` is the number of micro-batches that may
+  /// wait at the end of each edge, at least 1; the results do not depend on it. Errors: bad_config
+  /// (schedule, stages, credits), peer_lost.
   [[nodiscard]] static result<pipeline> compose(caf::actor_system& system,
                                                 std::vector<stage_actor> stages,
                                                 const engine::schedule_choice& schedule,
@@ -164,86 +166,87 @@ class pipeline {
   /// Steps begun and not finished.
   [[nodiscard]] std::size_t under_way() const noexcept { return under_way_.size(); }
 
-  /// Feeds a batch from here and waits for its step.
+  /// Feeds a batch from this process and waits for its step.
   [[nodiscard]] result<step_outcome> train(const engine::batch& batch, std::uint32_t microbatches,
                                            double learning_rate);
   [[nodiscard]] result<step_outcome> evaluate(const engine::batch& batch,
                                               std::uint32_t microbatches);
 
-  /// Runs a training step that leaves no trace: no update, and running statistics as they were
-  /// before. Returns what it gave; layers draw as in the next step. Errors: as `finish`.
+  /// Runs a training step that leaves no trace: no update, and running statistics are restored.
+  /// Returns its results; layers draw the random numbers of the next step. Errors: as `finish`.
   [[nodiscard]] result<engine::step_result> dry_run(const engine::batch& batch,
                                                     std::uint32_t microbatches,
                                                     double loss_scale = 1);
 
-  /// The same without reading what it gave, but its loss: see visit_dry_run.
+  /// The same, but returns the loss alone; visit_dry_run reads the rest.
   [[nodiscard]] result<double> dry_run_unread(const engine::batch& batch,
                                               std::uint32_t microbatches, double loss_scale = 1);
 
-  /// What the model gives for these inputs, evaluated as one micro-batch. Errors: as `finish`.
+  /// The model's outputs for these inputs, evaluated as one micro-batch. Errors: as `finish`.
   [[nodiscard]] result<at::Tensor> predict(const at::Tensor& inputs);
 
-  /// Takes tensors part by part as they come from a stage, so that nobody holds a list of them.
+  /// Receives tensors part by part as they arrive from a stage, so that nobody holds a list of
+  /// them.
   using part_taker = std::function<result<void>(const tensor_part&)>;
-  /// Gives pieces when they are to be sent, up to the last.
+  /// Returns the pieces to send one after another, up to the last.
   using piece_source = std::function<result<tensor_piece>()>;
 
-  /// One slice's parameters and buffers, in the model's order. Errors: peer_lost, and those of
-  /// `take`, here and below.
+  /// Reads one slice's parameters and buffers, in the model's order. Errors: peer_lost, and those
+  /// of `take`, here and below.
   [[nodiscard]] result<void> visit_weights(std::uint32_t virtual_stage, const part_taker& take);
 
-  /// Every optimizer's state, as read_state gives it.
+  /// Reads every optimizer's state, as read_state returns it.
   [[nodiscard]] result<void> visit_state(const part_taker& take);
 
-  /// What visit_state will give.
+  /// The tensors that visit_state will read.
   [[nodiscard]] result<std::vector<engine::tensor_form>> list_state();
 
-  /// Of what the last dry run left on a stage, `count` gradients or buffers from `first` on: in the
-  /// order of the stage's chunks.
+  /// Reads `count` gradients or buffers, from `first` on, of those that the last dry run left on a
+  /// stage, in the order of the stage's chunks.
   [[nodiscard]] result<void> visit_dry_run(std::size_t stage, bool buffers, std::uint64_t first,
                                            std::uint64_t count, const part_taker& take);
 
-  /// Gives one slice of the model some of its weights; the others stay.
+  /// Loads some weights of one slice of the model; the others stay as they are.
   [[nodiscard]] result<void> load_weights(std::uint32_t virtual_stage, const piece_source& next);
   [[nodiscard]] result<void> load_state(std::size_t stage, const piece_source& next);
 
-  /// Has a stage take over what belongs to it out of a file; false where it does not see the file.
-  /// Errors: bad_data, peer_lost.
+  /// Has a stage load its own tensors from a file; false if it does not see the file. Errors:
+  /// bad_data, peer_lost.
   [[nodiscard]] result<bool> load_file(std::size_t stage, const actors::load_file& which);
 
   [[nodiscard]] const engine::model_layout& layout() const noexcept { return layout_; }
 
-  /// What one message of these holds at most.
+  /// The limits of one such message.
   [[nodiscard]] const piece_limits& pieces() const noexcept { return pieces_; }
 
   /// Every slice's parameters and buffers, in the model's order. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
 
-  /// Gives one slice of the model, by its virtual stage, the weights that belong to it. Errors:
-  /// bad_data, peer_lost.
+  /// Loads the weights of one slice of the model, given by its virtual stage. Errors: bad_data,
+  /// peer_lost.
   [[nodiscard]] result<void> load_weights(std::uint32_t virtual_stage,
                                           const std::vector<engine::named_tensor>& tensors);
 
   /// Every optimizer's state, under the names of optimizers/training/saved_state.hpp, and that of
-  /// the scaler if there is one. Errors: peer_lost.
+  /// the loss scaler if there is one. Errors: peer_lost.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_state();
 
-  /// Gives one stage's optimizer the state that belongs to it. Errors: bad_data, peer_lost.
+  /// Loads the state of one stage's optimizer. Errors: bad_data, peer_lost.
   [[nodiscard]] result<void> load_state(std::size_t stage,
                                         const std::vector<engine::named_tensor>& tensors);
 
-  /// Has each stage store what it is now as the version of so many training steps. Errors: those of
-  /// the keepers, peer_lost.
+  /// Has each stage store its present state as the version after this many training steps. Errors:
+  /// those of the keepers, peer_lost.
   [[nodiscard]] result<void> take_versions(std::uint64_t step);
 
-  /// Has each stage become what a version of it says. Errors: bad_data, stale, peer_lost.
+  /// Has each stage load one of its versions. Errors: bad_data, stale, peer_lost.
   [[nodiscard]] result<void> adopt_versions(const std::vector<version_place>& from);
 
-  /// The loss scaler as training step `step` left it; nothing where there is none. Errors: stale
-  /// for a step that this pipeline has not decided on, or long ago.
+  /// The loss scaler after training step `step`; nothing if there is none. Errors: stale for a step
+  /// that this pipeline has not decided on, or decided on long ago.
   [[nodiscard]] result<std::optional<engine::loss_scaler>> scaler_after(std::uint64_t step);
 
-  /// Whom to give the batches of its steps to, by replica (see feed.hpp).
+  /// The actors that take the batches of its steps, by replica (see feed.hpp).
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
 
  private:
@@ -260,7 +263,7 @@ class pipeline {
            engine::schedule_choice schedule, const engine::model_layout& layout);
   [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage, std::uint32_t replica) const;
   [[nodiscard]] result<void> choose_feeders(caf::actor_system& system,
-                                           const pipeline_options& options);
+                                            const pipeline_options& options);
   [[nodiscard]] result<void> connect(const pipeline_options& options);
   [[nodiscard]] connect_stage surroundings_of(std::uint32_t stage, std::uint32_t replica,
                                               const pipeline_options& options) const;
@@ -272,7 +275,7 @@ class pipeline {
   template <class Answer, class Actor, class Request>
   [[nodiscard]] result<Answer> ask(const Actor& whom, Request request);
   [[nodiscard]] result<engine::named_tensor> read_scaler();
-  /// Places among all stages that together have the state of a stage's optimizer.
+  /// Indices of all the stages that together hold the state of a stage's optimizer.
   [[nodiscard]] std::vector<std::size_t> owners_of_state(std::size_t stage) const;
   template <class Answer, class Request>
   [[nodiscard]] result<void> read(std::size_t stage, Request request,
@@ -285,7 +288,7 @@ class pipeline {
   template <class Request>
   [[nodiscard]] result<void> load(std::size_t stage, Request message,
                                   const std::vector<engine::named_tensor>& tensors);
-  /// Tells all stages a plan that they do not know, and waits until they do.
+  /// Announces a plan to all stages that do not know it, and waits until they do.
   [[nodiscard]] result<void> announce(std::uint32_t number, engine::step_kind kind,
                                       engine::plan plan);
   [[nodiscard]] double loss_scale_of(const step_order& order) const;
@@ -300,8 +303,8 @@ class pipeline {
   bool shares_state_ = false;
   std::vector<feeder_actor> feeders_;  // by replica
   bool owns_feeders_ = false;
-  step_coordinator_actor coordinator_;  // null: nothing couples the stages
-  double loss_scale_ = 1;               // with a scaler: of the first training step
+  step_coordinator_actor coordinator_;         // null: nothing couples the stages
+  double loss_scale_ = 1;                      // with a scaler: of the first training step
   std::optional<engine::loss_scaler> scaler_;  // as it was before the first training step
   engine::model_layout layout_;
   engine::plan_book plans_;

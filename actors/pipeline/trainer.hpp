@@ -11,19 +11,19 @@
 
 namespace troupe::actors {
 
-/// One run of training, as `train` wants it.
+/// The settings of one training run.
 struct training {
   std::uint64_t steps = 1;         ///< Batches in all.
-  std::uint64_t steps_before = 0;  ///< Of those, trained before: the run goes on behind them.
+  std::uint64_t steps_before = 0;  ///< Of those, made before: the run continues after them.
   std::int64_t batch_size = 1;
   std::uint32_t microbatches = 1;
   bool shuffle = true;
   std::uint64_t seed = 0;            ///< Of the order of samples.
   bool evaluate = true;              ///< After `evaluate_every` steps and at the end.
   std::uint64_t evaluate_every = 0;  ///< 0: after each pass over the data.
-  std::int64_t labels = 1;           ///< Of a sample: tokens of a sequence.
-  /// Steps before the last evaluation that is known: up to there none is due any more, but one
-  /// behind it. Nothing: `steps_before`.
+  std::int64_t labels = 1;           ///< Per sample: the tokens of a sequence.
+  /// Steps before the last evaluation that was already made: none is due up to there any more, only
+  /// after it. Nothing: `steps_before`.
   std::optional<std::uint64_t> evaluated = {};
   std::function<double(std::uint64_t step)> learning_rate;
 };
@@ -34,33 +34,33 @@ struct evaluation {
   double loss = 0;          ///< Mean over the test split.
 };
 
-/// What a run tells its owner, in the calling thread.
+/// Callbacks of a run, in the calling thread.
 struct training_events {
   std::function<void(std::uint64_t step, const step_outcome&)> on_step;
   std::function<void(const evaluation&)> on_evaluation;
-  /// Asked before each step: true ends the run after the steps under way. Asked all the time in an
-  /// evaluation, which is abandoned at once. From then on it stays true.
+  /// Asked before each step: true ends the run after the steps in progress. Asked continuously
+  /// during an evaluation, which is abandoned at once. Once true, it stays true.
   std::function<bool()> should_stop;
-  /// No step follows, after so many: the weights are what the run has made of them, and may be
-  /// read. Called once, before the last evaluation. May be left out. Errors end the run.
+  /// Called once, before the last evaluation, when no further step follows: after so many steps the
+  /// weights are final and may be read. May be left out. Errors end the run.
   std::function<result<void>(std::uint64_t steps)> on_trained = {};
-  /// Asked after each step, and its evaluation where there is one: whether the weights are to be
-  /// kept as they are then; and if so, told when no step is under way. Errors end the run.
+  /// Asked after each step, and its evaluation if there is one: whether a checkpoint is due. If so,
+  /// on_checkpoint is called when no step is in progress. Errors end the run.
   std::function<bool(std::uint64_t step)> is_checkpoint_due = {};
   std::function<result<void>(std::uint64_t steps)> on_checkpoint = {};
 };
 
-/// Who reads a run's batches and feeds the pipeline with them, and how many samples there are.
+/// The reader of a run's batches, which feeds the pipeline, and how many samples there are.
 struct batch_source {
   data_actor reader;
   std::int64_t train_size = 0;
   std::int64_t test_size = 0;
 };
 
-/// Trains: orders batches from a data actor and steps from the pipeline, keeping two steps under
-/// way so that the next batch is read while the last one is computed. Stopped, it does not evaluate
-/// any more. Returns the number of steps made. Errors: what a stage answered, or the data
-/// (bad_data); peer_lost.
+/// Trains: requests batches from a data actor and steps from the pipeline, with two steps in
+/// progress so that the next batch is read while the last one is computed. A run that was stopped
+/// is not evaluated any more. Returns the number of steps made. Errors: those of a stage, or of the
+/// data (bad_data); peer_lost.
 [[nodiscard]] result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
                                           const batch_source& data, const training& run,
                                           const training_events& events);

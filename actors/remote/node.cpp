@@ -216,7 +216,7 @@ void node::say_who_holds_the_link() {
   log::error(settings_.name + ": actor " + std::to_string(now->actor) +
              " was declared cheap and has held the link's thread for " +
              std::to_string(std::chrono::duration_cast<milliseconds>(now->time).count()) +
-             " ms; until it returns, this node hears nobody, and others may take it for lost");
+             " ms; until it returns, this node receives nothing, and others may take it for lost");
 }
 
 void node::lose(const std::string& other, const error& why) {

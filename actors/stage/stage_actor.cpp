@@ -366,7 +366,7 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   if (!std::ranges::all_of(to.ties, [](const tied_parameter& tie) { return bool(tie.other); }))
     return refuse("a tie of it names no other stage");
   if ((to.may_leave_out || to.clips_norm || !to.keepers.empty()) && !to.coordinator)
-    return refuse("its steps are coupled with others', and nobody coordinates them");
+    return refuse("its steps depend on those of other stages, but it has no coordinator");
   if (to.replicas.logical < 1 ||
       (!to.replicas.stages.empty() && to.replicas.own >= to.replicas.stages.size()))
     return refuse("its replica is none of those it is told of");

@@ -45,21 +45,24 @@ struct options {
 
 void add_flags(CLI::App& app, options& out) {
   app.set_version_flag("--version", "lstm_ensemble " TROUPE_VERSION);
-  app.add_option("--form", out.form, "What is forked: serial, directions, models [models]")
+  app.add_option("--form", out.form,
+                 "What is forked: serial (nothing), directions, models [models]")
       ->check(CLI::IsMember(std::vector<std::string>{"serial", "directions", "models"}));
-  app.add_flag("--train", out.train, "Run backward too");
+  app.add_flag("--train", out.train, "Run the backward too");
   app.add_option("--models", out.shape.models, "Models [4]")->check(CLI::Range(1, 1024));
   app.add_option("--steps", out.shape.steps, "Time steps, T [50]")->check(CLI::Range(1, 100'000));
   app.add_option("--batch", out.shape.batch, "Sequences, B [50]")->check(CLI::Range(1, 100'000));
   app.add_option("--channels", out.shape.channels, "Input and hidden size, C [1024]")
       ->check(CLI::Range(1, 65'536));
-  app.add_option("--threads", out.threads, "Threads of the pool, each computing alone [cores]")
+  app.add_option("--threads", out.threads,
+                 "Threads of the pool, each with one intra-op thread [cores]")
       ->check(CLI::Range(1, 1024));
   app.add_option("--repeat", out.repeat, "Runs; the first is not counted if there are more [5]")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--seed", out.seed, "Of weights and input [1]");
-  app.add_option("--trace", out.trace_file, "Write the last run's trace (chrome://tracing) here");
-  app.add_option("--json", out.json_file, "Write a JSON line a run here");
+  app.add_option("--seed", out.seed, "Seed of the weights and the input [1]");
+  app.add_option("--trace", out.trace_file,
+                 "Write the last run's trace (chrome://tracing) to this file");
+  app.add_option("--json", out.json_file, "Write one JSON line per run to this file");
 }
 
 int report(const error& why, int code) {

@@ -8,22 +8,26 @@ std::vector<cluster::option> transformer_options() {
   using namespace cluster::fields;
   using settings = transformer_settings;
   return {
-      {"transformer", "layers", "--layers", "", "N", "Blocks of attention and feed-forward",
-       integer(own(&settings::layers), 1, 1024), ""},
-      {"transformer", "width", "--width", "", "N", "Numbers that stand for a token",
+      {"transformer", "layers", "--layers", "", "N",
+       "Transformer blocks (attention and feed-forward)", integer(own(&settings::layers), 1, 1024),
+       ""},
+      {"transformer", "width", "--width", "", "N", "Embedding width",
        integer(own(&settings::width), 1, 1 << 16), ""},
-      {"transformer", "heads", "--heads", "", "N", "Attention heads; they divide the width",
+      {"transformer", "heads", "--heads", "", "N",
+       "Attention heads; their number must divide the width",
        integer(own(&settings::heads), 1, 1 << 10), ""},
-      {"transformer", "context", "--context", "", "N", "Tokens of a sample",
+      {"transformer", "context", "--context", "", "N", "Context length: tokens per sample",
        integer(own(&settings::context), 1, 1 << 20), ""},
-      {"transformer", "tied", "--tied", "--untied", "", "One weight embeds tokens and scores them",
-       on_off(own(&settings::tied)), ""},
-      {"transformer", "dropout", "--dropout", "", "X", "Share of numbers left out in training",
+      {"transformer", "tied", "--tied", "--untied", "",
+       "Tie the weights of the token embedding and the output layer", on_off(own(&settings::tied)),
+       ""},
+      {"transformer", "dropout", "--dropout", "", "X", "Dropout probability",
        number(own(&settings::dropout), 0, 0.99), ""},
-      {"transformer", "prompt", "--prompt", "", "TEXT", "What the sample at the end goes on from",
-       text(own(&settings::prompt)), ""},
-      {"transformer", "sample_bytes", "--sample-bytes", "", "N", "Length of that sample; 0: none",
-       integer(own(&settings::sample_bytes), 0, 1 << 20), ""},
+      {"transformer", "prompt", "--prompt", "", "TEXT",
+       "Prompt of the sample that is generated at the end", text(own(&settings::prompt)), ""},
+      {"transformer", "sample_bytes", "--sample-bytes", "", "N",
+       "Length of that sample in bytes; 0: none", integer(own(&settings::sample_bytes), 0, 1 << 20),
+       ""},
   };
 }
 

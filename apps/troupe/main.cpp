@@ -36,7 +36,7 @@ std::string number_or_auto(const std::string& word) {
 /// Returns --profile, which the others need.
 CLI::Option* add_measured_options(CLI::App& command, apps::measured_model& measured) {
   auto* const profile = command.add_option(
-      "--profile", measured.file, "Plan for the model of this file, as --save-profile writes one");
+      "--profile", measured.file, "Profile of the model to plan for, as --save-profile writes it");
   command
       .add_option("--partition", measured.partition,
                   "auto: cut for the fastest step; even: by multiply-adds; or the first layer of "
@@ -44,34 +44,37 @@ CLI::Option* add_measured_options(CLI::App& command, apps::measured_model& measu
       ->delimiter(',')
       ->capture_default_str()
       ->needs(profile);
-  command.add_option("--recompute", measured.recompute, "Layers (or groups) computed again")
+  command
+      .add_option("--recompute", measured.recompute,
+                  "Layers (or groups) whose activations are recomputed")
       ->delimiter(',')
       ->needs(profile);
   command
       .add_option("--memory-mib", measured.memory_mib,
-                  "Memory of a stage that --partition auto keeps to; 0: no cap")
+                  "Memory limit of a stage for --partition auto; 0: none")
       ->capture_default_str()
       ->needs(profile);
-  command.add_option("--batch-size", measured.batch_size, "Samples of a step")
+  command.add_option("--batch-size", measured.batch_size, "Samples per step")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
       ->needs(profile);
-  command.add_option("--cores", measured.cores, "That all stages share")
+  command.add_option("--cores", measured.cores, "Cores that all stages share")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(profile);
   command
       .add_option("--link-gbytes", measured.link_gbytes,
-                  "1e9 bytes a second at which a stage sends; 0: by reference, at no cost")
+                  "Rate at which a stage sends, in 1e9 bytes a second; 0: by reference, at no cost")
       ->check(CLI::Range(0.0, 1e6))
       ->needs(profile);
   command
-      .add_option("--network-gbits", measured.network_gbits,
-                  "1e9 bits a second, each way, of a network between the stages; 0: no bound")
+      .add_option(
+          "--network-gbits", measured.network_gbits,
+          "Rate of a network between the stages, in 1e9 bits a second each way; 0: no bound")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str()
       ->needs(profile);
   command
       .add_option("--network-ms", measured.network_ms,
-                  "Milliseconds that a message travels there, one way")
+                  "One-way latency of that network in milliseconds")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str()
       ->needs(profile);
@@ -82,30 +85,30 @@ void add_plan_options(CLI::App& command, apps::plan_request& request, std::vecto
   std::vector<std::string> names;
   for (const auto name : engine::built_in_schedules().names()) names.emplace_back(name);
   auto* const schedule =
-      command.add_option("--schedule", request.schedule.name, "Generator of the plan")
+      command.add_option("--schedule", request.schedule.name, "Schedule that generates the plan")
           ->check(CLI::IsMember(names))
           ->capture_default_str();
   auto* const stages = command.add_option("--stages", request.stages, "Stages of the pipeline")
                            ->capture_default_str();
-  auto* const parts =
-      command
-          .add_option("--micro-batches", request.micro_batches,
-                      "Of a step; auto: of a profiled model, as many as are predicted to be the "
-                      "fastest")
-          ->transform(number_or_auto)
-          ->capture_default_str();
-  auto* const chunks = command.add_option("--chunks", request.schedule.chunks,
-                                          "Slices of the model on each stage; 0: the least");
+  auto* const parts = command
+                          .add_option("--micro-batches", request.micro_batches,
+                                      "Micro-batches per step; auto: the number with the fastest "
+                                      "predicted step, for a profiled model")
+                          ->transform(number_or_auto)
+                          ->capture_default_str();
+  auto* const chunks =
+      command.add_option("--chunks", request.schedule.chunks,
+                         "Slices of the model per stage; 0: as few as the schedule allows");
   auto* const unit =
-      command.add_option("--costs", costs, "What F, I and W take for one micro-batch on one stage")
+      command.add_option("--costs", costs, "Costs of F, I and W for one micro-batch on one stage")
           ->delimiter(',')
           ->expected(3)
           ->capture_default_str();
   auto* const latency =
-      command.add_option("--latency", request.latency, "What a message takes, in the same unit")
+      command.add_option("--latency", request.latency, "Latency of a message, in the same unit")
           ->capture_default_str();
-  command.add_option("--svg", request.svg, "Write a chart there");
-  command.add_option("--text", request.text, "Write the plan there");
+  command.add_option("--svg", request.svg, "File for a chart (SVG)");
+  command.add_option("--text", request.text, "File for the plan");
   auto* const profile =
       add_measured_options(command, request.measured)->excludes(unit)->excludes(latency);
   command.add_option("--check", request.check, "Check and show the plan of this file")
@@ -128,9 +131,9 @@ int run_plan(apps::plan_request request, const std::vector<double>& costs) {
 
 CLI::App* add_devices(CLI::App& app, apps::devices_request& request) {
   auto* const command = app.add_subcommand(
-      "devices", "Lists what there is to compute on, and why what cannot be used cannot");
-  command->add_flag("--json", request.as_json, "One JSON object");
-  command->add_option("--nccl", request.nccl, "NCCL's library, or its folder");
+      "devices", "Lists the devices to compute on, and the reasons why some cannot be used");
+  command->add_flag("--json", request.as_json, "Print one JSON object");
+  command->add_option("--nccl", request.nccl, "NCCL library, or the folder that contains it");
   command->add_option("--torch-cuda", request.torch_cuda,
                       "libtorch_cuda.so; left out: the one beside LibTorch's CPU library");
   return command;
@@ -148,7 +151,7 @@ CLI::App* add_checkpoint(CLI::App& app, apps::checkpoint_request& request) {
     one->add_option("FOLDER", request.where, where)->required();
     one->callback([&request, verb] { request.verb = verb; });
     if (verb != checkpoint_verb::export_weights)
-      one->add_flag("--json", request.as_json, "One JSON object");
+      one->add_flag("--json", request.as_json, "Print one JSON object");
     return one;
   };
   const char* const newest = "A checkpoint, or the folder of --checkpoint-dir for its newest one";
@@ -160,12 +163,12 @@ CLI::App* add_checkpoint(CLI::App& app, apps::checkpoint_request& request) {
       "Shows a checkpoint's step, settings and files, and each tensor's type, shape and size",
       newest);
   add("verify", checkpoint_verb::verify,
-      "Reads every byte: checksums of files and tensors, and values that are not finite; exit code "
-      "2 where something is wrong",
+      "Reads every byte and checks the checksums of files and tensors, and that values are finite; "
+      "exit code 2 if something is wrong",
       "A checkpoint, or the folder of --checkpoint-dir for all of them");
   add("export", checkpoint_verb::export_weights,
       "Writes parameters and buffers as one safetensors file, as --save does", newest)
-      ->add_option("FILE", request.file, "Where to; a file that is there is replaced")
+      ->add_option("FILE", request.file, "File to write; an existing file is replaced")
       ->required();
   return command;
 }
@@ -197,7 +200,7 @@ struct join_request {
 void add_sets(CLI::App& command, apps::launch_request& request) {
   command
       .add_option("--set", request.sets,
-                  "TABLE.KEY=VALUE, as optimizer.lr=0.1; wins over the files")
+                  "TABLE.KEY=VALUE, such as optimizer.lr=0.1; wins over the files")
       ->allow_extra_args(false);
 }
 
@@ -208,22 +211,23 @@ CLI::App* add_file_command(CLI::App& app, const char* name, const char* help,
       ->required();
   add_sets(*command, request);
   command->footer(
-      "What stands behind -- goes to the program, whose flags win over --set, and that over "
-      "files.");
+      "Arguments after -- go to the program. Its flags win over --set, which wins over the files.");
   return command;
 }
 
 CLI::App* add_join(CLI::App& app, join_request& join, apps::launch_request& request) {
   auto* const command =
       app.add_subcommand("join", "Serves as a stage of a run whose config says launch = \"none\"");
-  command->add_option("ADDRESS", join.address, "Where the trainer listens, HOST:PORT")->required();
-  command->add_option("--name", join.name, "Which of its stages to be: stage-0, ..")->required();
-  command->add_option("--secret-file", join.secret_file, "The cluster's secret")->required();
-  command->add_option("--network", join.network, "As in the run's [link]")->capture_default_str();
-  command->add_option(
-      "--listen", join.listen,
-      "Where to listen for other stages: HOST, HOST:PORT or a network as 10.0.0.0/8; "
-      "left out: at the address from which it reaches the trainer");
+  command->add_option("ADDRESS", join.address, "Address at which the trainer listens, HOST:PORT")
+      ->required();
+  command->add_option("--name", join.name, "Stage to serve as: stage-0, ..")->required();
+  command->add_option("--secret-file", join.secret_file, "File with the cluster's secret")
+      ->required();
+  command->add_option("--network", join.network, "Network setting of the run's [link]")
+      ->capture_default_str();
+  command->add_option("--listen", join.listen,
+                      "Where to listen for other stages: HOST, HOST:PORT or a network such as "
+                      "10.0.0.0/8; left out: the address from which it reaches the trainer");
   auto* const program = command->add_option("--program", request.program, "The run's program");
   command->add_option("--config", request.files, "The file whose [cluster] names the program")
       ->expected(1)
@@ -247,7 +251,7 @@ int run_join(const join_request& join, apps::launch_request request) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Launches and plans runs of Troupe, and looks at their checkpoints.", "troupe");
+  CLI::App app("Launches and plans Troupe runs, and inspects their checkpoints.", "troupe");
   app.require_subcommand(1);
   // What stands behind -- is the program's.
   char** const split = std::find(argv, argv + argc, std::string("--"));
@@ -256,20 +260,21 @@ int main(int argc, char** argv) {
   auto* const launch = add_file_command(
       app, "launch", "Runs the program of a config file on the nodes that it names", launched);
   auto* const check = add_file_command(
-      app, "check", "Says what is wrong with a config file, and which stage would run where",
+      app, "check", "Reports the errors in a config file, and which stage would run where",
       launched);
   bool push = false;
   bool push_all = false;
   launch->add_flag(
       "--push", push,
       "Copies the program and the libraries beside it to hosts that lack them, by ssh");
-  launch->add_flag("--push-all", push_all,
-                   "The same with LibTorch and every library that belongs to no package");
+  launch->add_flag(
+      "--push-all", push_all,
+      "Like --push, and also copies LibTorch and every library that belongs to no package");
   bool as_json = false;
   auto* const doctor = add_file_command(
       app, "doctor", "Examines every node and edge of a run before it starts", launched);
   doctor->add_flag("--json", as_json,
-                   "One JSON object with the findings and all that was measured");
+                   "Print one JSON object with the findings and all that was measured");
   join_request joined;
   auto* const join = add_join(app, joined, launched);
   apps::checkpoint_request kept;

@@ -94,19 +94,20 @@ std::vector<option> rule_options(const optimizers::registry& known) {
   number_field lr = rule_number("lr", 0.008, 0, unbounded);
   lr.above_least = true;
   std::vector<option> options{
-      {"optimizer", "name", "--optimizer", "", "NAME", "Update rule",
+      {"optimizer", "name", "--optimizer", "", "NAME", "Optimizer",
        text(
            [](auto& c) -> auto& { return c.optimizer.name; }, known.names()),
        ""},
-      {"optimizer", "lr", "--lr", "", "X", "Learning rate; others than sgd: as torch.optim has it",
-       lr, ""},
-      {"optimizer", "momentum", "--momentum", "", "X", "Share of the old step in the new one",
+      {"optimizer", "lr", "--lr", "", "X",
+       "Learning rate; the default shown is that of sgd, other optimizers have their own", lr, ""},
+      {"optimizer", "momentum", "--momentum", "", "X", "Momentum factor",
        rule_number("momentum", 0.9, 0, unbounded), ""},
       {"optimizer", "dampening", "--dampening", "", "X",
-       "Share of the gradient kept out of momentum", rule_number("dampening", 0, 0, 1), ""},
-      {"optimizer", "weight_decay", "--weight-decay", "", "X", "Pull of the weights to zero",
+       "Dampening: the gradient enters the momentum buffer times 1 - dampening",
+       rule_number("dampening", 0, 0, 1), ""},
+      {"optimizer", "weight_decay", "--weight-decay", "", "X", "Weight decay coefficient",
        rule_number("weight_decay", 0, 0, unbounded), ""},
-      {"optimizer", "nesterov", "--nesterov", "--no-nesterov", "", "Nesterov's momentum",
+      {"optimizer", "nesterov", "--nesterov", "--no-nesterov", "", "Use Nesterov momentum",
        rule_switch("nesterov"), ""},
   };
   for (const auto& [name, rule] : other_rules(known)) options.push_back(rule_option(name, rule));
@@ -116,51 +117,51 @@ std::vector<option> rule_options(const optimizers::registry& known) {
 std::vector<option> schedule_options() {
   return {
       {"optimizer", "lr_schedule", "--lr-schedule", "", "KIND",
-       "Course of the learning rate over the run, after its warm-up",
+       "Learning rate schedule, after the warm-up",
        choice([](auto& c) -> auto& { return c.optimizer.schedule.curve; }), ""},
       {"optimizer", "lr_warmup", "--lr-warmup", "", "STEPS",
-       "Steps in which the learning rate rises evenly to its full height",
+       "Steps in which the learning rate rises linearly to its full value",
        integer(
            [](auto& c) -> auto& { return c.optimizer.schedule.warmup; }, 0, any),
        ""},
       {"optimizer", "lr_end", "--lr-end", "", "X",
-       "Where the course ends, as a share of the learning rate; not for constant and step",
+       "Final learning rate, as a share of lr; not for constant and step",
        number(
            [](auto& c) -> auto& { return c.optimizer.schedule.end; }, 0, 1),
        ""},
       {"optimizer", "lr_step_every", "--lr-step-every", "", "STEPS",
-       "step: steps between two changes of the learning rate",
+       "For step: steps between two changes of the learning rate",
        integer(
            [](auto& c) -> auto& { return c.optimizer.schedule.step_every; }, 1, any),
        ""},
       {"optimizer", "lr_step_factor", "--lr-step-factor", "", "X",
-       "step: what each change multiplies it with",
+       "For step: factor by which each change multiplies the learning rate",
        number(
            [](auto& c) -> auto& { return c.optimizer.schedule.step_factor; }, 0, unbounded),
        ""},
-      {"optimizer", "lr_power", "--lr-power", "", "X", "polynomial: its exponent",
+      {"optimizer", "lr_power", "--lr-power", "", "X", "For polynomial: exponent",
        positive([](auto& c) -> auto& { return c.optimizer.schedule.power; }), ""},
       {"optimizer", "lr_peak", "--lr-peak", "", "X",
-       "one-cycle: the share of the steps in which the learning rate rises",
+       "For one-cycle: share of the steps in which the learning rate rises",
        number(
            [](auto& c) -> auto& { return c.optimizer.schedule.peak; }, 0, 1),
        ""},
       {"optimizer", "lr_start", "--lr-start", "", "X",
-       "one-cycle: where it rises from, as a share of the learning rate",
+       "For one-cycle: initial learning rate, as a share of lr",
        number(
            [](auto& c) -> auto& { return c.optimizer.schedule.start; }, 0, 1),
        ""},
-      of_stages(
-          {"optimizer", "groups", "--groups", "", "GROUP,..",
-           "Parameters with options of their own: \"*.bias|*.bn?.* weight_decay=0 lr_scale=0.5\"",
-           list([](auto& c) -> auto& { return c.optimizer.groups; }), ""}),
+      of_stages({"optimizer", "groups", "--groups", "", "GROUP,..",
+                 "Parameter groups with options of their own: \"*.bias|*.bn?.* weight_decay=0 "
+                 "lr_scale=0.5\"",
+                 list([](auto& c) -> auto& { return c.optimizer.groups; }), ""}),
       of_stages({"optimizer", "clip_value", "--clip-value", "", "X",
-                 "Largest magnitude of an element of a gradient; 0: any",
+                 "Maximum magnitude of a gradient's elements; 0: no clipping",
                  number(
                      [](auto& c) -> auto& { return c.optimizer.clip_value; }, 0, unbounded),
                  ""}),
       of_stages({"optimizer", "clip_norm", "--clip-norm", "", "X",
-                 "Largest norm of the gradients of all stages together; 0: any",
+                 "Maximum norm of the gradients of all stages together; 0: no clipping",
                  number(
                      [](auto& c) -> auto& { return c.optimizer.clip_norm; }, 0, unbounded),
                  ""}),

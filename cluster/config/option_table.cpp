@@ -78,22 +78,22 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
            [](auto& c) -> auto& { return c.pipeline.stages; }, 1, most_stages),
        ""},
       {"pipeline", "replicas", "--replicas", "", "N",
-       "Pipelines of the same stages that share each batch and sum their gradients",
+       "Number of pipeline replicas, which share each batch and sum their gradients",
        integer(
            [](auto& c) -> auto& { return c.pipeline.replicas; }, 1, engine::most_replicas),
        ""},
       {"pipeline", "zero", "--zero", "", "STAGE",
-       "Optimizer state of a stage: 0: each replica has the whole of it; 1: shared out to the "
-       "replicas, each of which updates its share (ZeRO stage 1); the same bits",
+       "Sharding of the optimizer state; 0: each replica holds all of it; 1: each replica holds "
+       "and updates its share (ZeRO stage 1); the bits of the result are the same",
        integer(
            [](auto& c) -> auto& { return c.pipeline.zero; }, 0, 1),
        ""},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
-       "Cuts of the model: the first layer of each slice but the first; empty: balanced by cost",
+       "Cuts of the model: the first layer of each slice except the first; empty: balanced by cost",
        cuts(), "pipeline.partition"},
       {"pipeline", "partition", "--partition", "", "HOW",
-       "How the model is cut; auto: the layers are profiled, and cut for the fastest step; even: "
-       "by multiply-accumulates; or the first layer of each slice but the first",
+       "How the model is cut; auto: for the fastest step, from a profile of the layers; even: by "
+       "multiply-accumulates; or the first layer of each slice except the first",
        partitions(), "pipeline.cut"},
       {"pipeline", "memory_mib", "--memory-mib", "", "MIB",
        "Memory limit of a stage for --partition auto; 0: none",
@@ -101,8 +101,8 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
            [](auto& c) -> auto& { return c.pipeline.memory_mib; }, 0, any),
        ""},
       {"pipeline", "recompute", "--recompute", "", "LAYER,..",
-       "Activation checkpointing: layers (or groups, as layer3) whose activations are recomputed "
-       "in the backward instead of kept",
+       "Activation checkpointing: layers (or groups such as layer3) whose activations are "
+       "recomputed in the backward instead of kept",
        list([](auto& c) -> auto& { return c.pipeline.recompute; }), ""},
       {"pipeline", "schedule", "--schedule", "", "NAME",
        "Pipeline schedule: the order of forwards and backwards", schedule_name(schedules),
@@ -111,33 +111,35 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        "Pipeline schedule from a file, as `troupe plan --text` writes it",
        text([](auto& c) -> auto& { return c.pipeline.schedule_file; }), "pipeline.schedule"},
       {"pipeline", "chunks", "--chunks", "", "N",
-       "Slices of the model (virtual stages) on each stage; 0: as few as the schedule allows",
+       "Slices of the model (virtual stages) per stage; 0: as few as the schedule allows",
        integer(
            [](auto& c) -> auto& { return c.pipeline.chunks; }, 0, engine::max_chunks),
        ""},
       {"pipeline", "micro_batches", "--micro-batches", "", "N",
-       "Micro-batches of a step; auto: the number that is predicted to be the fastest",
+       "Micro-batches per step; auto: the number with the fastest predicted step",
        or_word("auto", integer(
                            [](auto& c) -> auto& { return c.pipeline.micro_batches; }, 1,
                            most_micro_batches)),
        ""},
       {"pipeline", "credits", "--credits", "", "N",
-       "Most micro-batches in flight between two stages; bounds memory and changes no result",
+       "Maximum number of micro-batches in flight between two stages; bounds memory and does not "
+       "change results",
        integer(
            [](auto& c) -> auto& { return c.pipeline.credits; }, 1, most_credits),
        ""},
       {"pipeline", "threads_per_stage", "--threads-per-stage", "", "N",
-       "Compute threads of each stage; 0: cores / stages, at least 1",
+       "Compute threads per stage; 0: cores / stages, at least 1",
        integer(
            [](auto& c) -> auto& { return c.pipeline.threads_per_stage; }, 0, most_threads),
        ""},
       {"pipeline", "idle_cores", "--idle-cores", "--no-idle-cores", "",
-       "Weight gradients may run on idle cores, where a stage has one compute thread",
+       "Compute weight gradients on idle cores, if stages have one compute thread",
        on_off([](auto& c) -> auto& { return c.pipeline.idle_cores; }), ""},
       {"pipeline", "device", "--device", "", "DEVICE",
-       "What the stages compute on: cpu, cuda:N for card N, or auto, which is the CPU so far",
+       "Device of the stages: cpu, cuda:N for GPU N, or auto, which is the CPU so far",
        text([](auto& c) -> auto& { return c.pipeline.device; }), ""},
-      {"pipeline", "stages_in", "--stages-in", "", "KIND", "Where the stages live",
+      {"pipeline", "stages_in", "--stages-in", "", "KIND",
+       "Whether stages run in processes of their own or in threads of one process",
        choice([](auto& c) -> auto& { return c.pipeline.stages_in; }), ""},
   };
 }
@@ -147,21 +149,21 @@ std::vector<option> model_options(const engine::model_registry& models) {
   std::vector<std::string> names;
   for (const auto& [name, make] : models) names.push_back(name);
   return {
-      {"model", "name", "--model", "", "NAME", "Network to train",
+      {"model", "name", "--model", "", "NAME", "Model to train",
        text(
            [](auto& c) -> auto& { return c.model.name; }, std::move(names)),
        ""},
-      {"model", "classes", "--classes", "", "N", "Number of classes; 0: as the data has",
+      {"model", "classes", "--classes", "", "N", "Number of classes; 0: as in the data",
        integer(
            [](auto& c) -> auto& { return c.model.classes; }, 0, any),
        ""},
       {"model", "init", "--init", "", "FILE", "Initial weights (safetensors)",
        text([](auto& c) -> auto& { return c.model.init; }), ""},
       {"model", "init_skip", "--init-skip", "", "GLOB,..",
-       "Tensors not taken from --init but drawn anew from the seed, as \"fc.*\"",
+       "Tensors that are drawn from the seed instead of loaded from --init, such as \"fc.*\"",
        list([](auto& c) -> auto& { return c.model.init_skip; }), ""},
       of_stages({"model", "memory_format", "--memory-format", "", "KIND",
-                 "Layout of images and weights",
+                 "Memory layout of images and weights",
                  choice([](auto& c) -> auto& { return c.model.memory_format; }), ""}),
       of_stages({"model", "precision", "--precision", "", "KIND",
                  "Precision of the arithmetic; bf16 and fp16 use autocast",
@@ -183,7 +185,7 @@ std::string forms_of(const engine::data_registry& sources) {
 
 std::vector<option> data_options(const engine::data_registry& sources) {
   return {
-      {"data", "source", "--data", "", "SOURCE", forms_of(sources),
+      {"data", "source", "--data", "", "SOURCE", "Data source: " + forms_of(sources),
        text([](auto& c) -> auto& { return c.data.source; }), ""},
       of_stages({"data", "node", "--data-node", "", "NAME",
                  "Node that reads the data ([[node]] name, or stage-0); left out: the trainer",
@@ -198,10 +200,10 @@ std::vector<option> data_options(const engine::data_registry& sources) {
                  integer(
                      [](auto& c) -> auto& { return c.data.threads; }, 1, most_threads),
                  ""}),
-      {"data", "strict", "--strict", "--no-strict", "", "An unreadable sample ends the run",
+      {"data", "strict", "--strict", "--no-strict", "",
+       "End the run at an unreadable sample instead of skipping it",
        on_off([](auto& c) -> auto& { return c.data.strict; }), ""},
-      {"data", "shuffle", "--shuffle", "--no-shuffle", "",
-       "Samples in a new random order each epoch",
+      {"data", "shuffle", "--shuffle", "--no-shuffle", "", "Shuffle the samples in each epoch",
        on_off([](auto& c) -> auto& { return c.data.shuffle; }), ""},
   };
 }
@@ -214,7 +216,7 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
     return c.train.epochs;
   };
   return {
-      {"train", "batch_size", "--batch-size", "", "N", "Samples of a step",
+      {"train", "batch_size", "--batch-size", "", "N", "Samples per step",
        integer(
            [](auto& c) -> auto& { return c.train.batch_size; }, 1, 1 << 30),
        ""},
@@ -223,14 +225,14 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
       {"train", "epochs", "--epochs", "", "N", "Length of the run in passes over the data",
        run_length(epochs, steps), "train.steps"},
       of_stages({"train", "accumulate", "--accumulate", "", "STEPS",
-                 "Steps whose gradients are averaged for one update",
+                 "Gradient accumulation: steps whose gradients are averaged for one update",
                  integer(
                      [](auto& c) -> auto& { return c.train.accumulate; }, 1, most_micro_batches),
                  ""}),
       of_stages(
           {"train", "logical_replicas", "--logical-replicas", "", "K",
-           "Shares of a batch whose gradients are summed in a fixed tree; their number, and "
-           "not that of replicas, decides on the bits; 0: as many as replicas",
+           "Shares of a batch whose gradients are summed in a fixed tree; their number determines "
+           "the bits of the result, whatever the number of replicas; 0: as many as replicas",
            integer(
                [](auto& c) -> auto& { return c.train.logical_replicas; }, 0, most_micro_batches),
            ""}),
@@ -239,11 +241,11 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
            [](auto& c) -> auto& { return c.train.loss; }, one_of(losses.names())),
        ""},
       {"train", "seed", "--seed", "", "N",
-       "Random seed of the weights, of the order of samples and of synthetic data",
+       "Random seed for the weights, the order of samples and synthetic data",
        integer(
            [](auto& c) -> auto& { return c.train.seed; }, 0, any),
        ""},
-      {"train", "eval", "--eval", "--no-eval", "", "Evaluation on the test data",
+      {"train", "eval", "--eval", "--no-eval", "", "Evaluate on the test data",
        on_off([](auto& c) -> auto& { return c.train.eval; }), ""},
       {"train", "eval_every", "--eval-every", "", "STEPS",
        "Steps between evaluations; 0: after each epoch and at the end",
@@ -251,23 +253,22 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
            [](auto& c) -> auto& { return c.train.eval_every; }, 0, any),
        ""},
       {"train", "hang_timeout", "--hang-timeout", "", "SECONDS",
-       "Longest time of one forward, backward or update; a stage that takes longer counts as lost, "
-       "and the run ends; 0: no limit",
+       "Maximum time of one forward, backward or update; a stage that takes longer counts as lost; "
+       "0: no limit",
        number(
            [](auto& c) -> auto& { return c.train.hang_timeout; }, 0, unbounded),
        ""},
       {"train", "on_fault", "--on-fault", "", "KIND",
-       "What a lost stage does: end the run, or have it go on with another process from the last "
-       "update that all stages share, to the same bits; a lost shard of a parameter server: from "
-       "the last checkpoint",
+       "What happens when a stage, or a shard of a parameter server, is lost; stop: the run ends; "
+       "recover: another process replaces it, and the run continues from the last update that all "
+       "stages share, to the same bits, or a parameter server's from its last checkpoint",
        choice([](auto& c) -> auto& { return c.train.on_fault; }), ""},
       {"train", "save", "--save", "", "FILE",
-       "File for the weights (safetensors) after the last step, also of an interrupted run",
+       "File to which the weights are saved (safetensors) at the end, also of an interrupted run",
        text([](auto& c) -> auto& { return c.train.save; }), ""},
       of_stages({"train", "save_state", "--save-state", "--no-save-state", "",
-                 "The optimizer's state is saved too, as FILE.state.safetensors beside the "
-                 "weights; --init "
-                 "continues from it",
+                 "Save the optimizer's state too, as FILE.state.safetensors beside the weights; "
+                 "--init continues from it",
                  on_off([](auto& c) -> auto& { return c.train.save_state; }), ""}),
   };
 }
@@ -275,24 +276,25 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
 std::vector<option> checkpoint_options() {
   return {
       {"checkpoint", "dir", "--checkpoint-dir", "", "FOLDER",
-       "Folder for checkpoints, from which an interrupted run goes on to the same bits (--resume)",
+       "Folder for checkpoints, from which an interrupted run continues to the same bits "
+       "(--resume)",
        text([](auto& c) -> auto& { return c.checkpoint.dir; }), ""},
       {"checkpoint", "every", "--checkpoint-every", "", "N",
-       "Steps between checkpoints, or a time as 30s, 5m or 2h; empty: one at the end, also of an "
-       "interrupted run",
+       "Steps between checkpoints, or a time such as 30s, 5m or 2h; empty: one at the end, also of "
+       "an interrupted run",
        text([](auto& c) -> auto& { return c.checkpoint.every; }), ""},
-      {"checkpoint", "keep", "--checkpoint-keep", "", "N", "Newest checkpoints that are kept",
+      {"checkpoint", "keep", "--checkpoint-keep", "", "N", "Number of newest checkpoints to keep",
        integer(
            [](auto& c) -> auto& { return c.checkpoint.keep; }, 1, any),
        ""},
       {"checkpoint", "resume", "--resume", "", "WHICH",
-       "Checkpoint to go on from: latest (the run begins anew where there is none), auto (the "
-       "newest whole one, with a warning of newer ones that are torn), a step, or a checkpoint's "
-       "folder",
+       "Checkpoint to continue from: latest (from the beginning if there is none), auto (the "
+       "newest complete one, with a warning about newer ones that are torn), a step, or a "
+       "checkpoint's folder",
        text([](auto& c) -> auto& { return c.checkpoint.resume; }), ""},
       {"checkpoint", "on_signal", "--checkpoint-on-signal", "", "SIGNAL",
-       "Signal, SIGUSR1 or SIGUSR2, upon which the run writes a checkpoint after the steps under "
-       "way and goes on",
+       "Signal, SIGUSR1 or SIGUSR2, at which the run writes a checkpoint after the steps in "
+       "progress and continues",
        text([](auto& c) -> auto& { return c.checkpoint.on_signal; }), ""},
   };
 }
@@ -301,22 +303,22 @@ std::vector<option> checkpoint_options() {
 std::vector<option> step_options() {
   return {
       of_stages({"train", "verify", "--verify", "--no-verify", "",
-                 "Comparison of one step with plain autograd in one process, before training",
+                 "Compare one step with plain autograd in one process before training",
                  on_off([](auto& c) -> auto& { return c.train.verify; }), ""}),
-      of_stages(
-          {"train", "verify_tolerance", "--verify-tolerance", "", "X",
-           "Largest difference that --verify accepts, relative to a tensor's largest entry; 0: "
-           "none, to the bit",
-           number(
-               [](auto& c) -> auto& { return c.train.verify_tolerance; }, 0, 1),
-           ""}),
+      of_stages({"train", "verify_tolerance", "--verify-tolerance", "", "X",
+                 "Largest difference that --verify accepts, relative to a tensor's largest entry; "
+                 "0: every bit must be equal",
+                 number(
+                     [](auto& c) -> auto& { return c.train.verify_tolerance; }, 0, 1),
+                 ""}),
       of_stages({"train", "on_nan", "--on-nan", "", "KIND",
-                 "What a loss or gradients that are not finite do: end the run, or skip the step",
+                 "What happens when a loss or gradient is not finite; stop: the run ends; skip: "
+                 "the step is skipped",
                  choice([](auto& c) -> auto& { return c.train.on_nan; }), ""}),
       of_stages(
           {"train", "loss_scale", "--loss-scale", "", "X",
-           "Factor of the loss in the backward, divided out of the gradients; dynamic: as large as "
-           "they allow; by default dynamic for fp16, else 1",
+           "Factor by which the loss is multiplied in the backward and its gradients are divided; "
+           "dynamic: as large as the gradients allow; by default dynamic for fp16, else 1",
            or_word("dynamic", number(
                                   [](auto& c) -> auto& { return c.train.loss_scale; }, 1,
                                   engine::loss_scaler().most)),
@@ -333,19 +335,20 @@ std::vector<option> link_options() {
   return {
       {"link", "transport", "--link", "", "KIND",
        "Transport between stages; mixed: tcp between machines, shared memory inside one; auto: "
-       "mixed over hosts, tcp where --listen names a port, loopback for stages in threads, else "
+       "mixed over hosts, tcp if --listen names a port, loopback for stages in threads, else "
        "shared memory",
        choice([](auto& c) -> auto& { return c.link.transport; }), ""},
       {"link", "listen", "--listen", "", "HOST:PORT",
-       "Address where stage processes reach this one over tcp; port 0: any free one",
+       "Address at which stage processes reach this one over tcp; port 0: any free port",
        text([](auto& c) -> auto& { return c.link.listen; }), ""},
       {"link", "network", "--network", "", "KIND",
-       "Trust in the network under tcp; sealed: every byte is encrypted and authenticated; "
-       "trusted: UCX's own "
-       "transports, for a network that strangers do not reach",
+       "How the network under tcp is treated; sealed: every byte is encrypted and authenticated; "
+       "trusted: UCX's own transports without protection, for a network that strangers do not "
+       "reach",
        choice([](auto& c) -> auto& { return c.link.network; }), ""},
       {"link", "secret_file", "--secret-file", "", "FILE",
-       "File with the cluster's secret, for processes on other machines; readable by you alone",
+       "File with the cluster's secret, for processes on other machines; only you may have access "
+       "to it",
        text([](auto& c) -> auto& { return c.link.secret_file; }), ""},
   };
 }
@@ -353,16 +356,17 @@ std::vector<option> link_options() {
 std::vector<option> observe_options() {
   return {
       {"observe", "json", "--json", "", "FILE",
-       "File for one JSON object a step and evaluation; an older one is kept as FILE.old",
+       "File for one JSON object per step and evaluation; an existing file is kept as FILE.old",
        text([](auto& c) -> auto& { return c.observe.json; }), ""},
       of_stages({"observe", "predict", "--predict", "--no-predict", "",
-                 "Prediction of the step time from a profile of the layers, compared at the end",
+                 "Predict the step time from a profile of the layers, and compare it with the "
+                 "measured one at the end",
                  on_off([](auto& c) -> auto& { return c.observe.predict; }), ""}),
       of_stages({"observe", "save_profile", "--save-profile", "", "FILE",
                  "File for a profile of the layers, for `troupe plan --profile`",
                  text([](auto& c) -> auto& { return c.observe.save_profile; }), ""}),
       of_stages({"observe", "profile_only", "--profile-only", "--no-profile-only", "",
-                 "The run ends after --save-profile, without training",
+                 "End the run after --save-profile, without training",
                  on_off([](auto& c) -> auto& { return c.observe.profile_only; }), ""}),
       {"observe", "slow_after", "--slow-after", "", "SECONDS",
        "Time after which a forward, backward or update is reported as slow, if it is far beyond "
@@ -380,38 +384,39 @@ std::vector<option> observe_options() {
 std::vector<option> cluster_options() {
   return {
       {"cluster", "launch", "--launch", "", "HOW",
-       "Who starts the stage processes; local: this process, on its machine; ssh: it, on the hosts "
-       "of [[node]]; slurm: it, on the nodes of the allocation, with srun; mpi: it, with mpirun; "
-       "none: somebody else, with `troupe join`",
+       "Who starts the stage processes; local: this process, on its own machine; ssh: this "
+       "process, on the hosts of [[node]]; slurm: this process with srun, on the nodes of the "
+       "allocation; mpi: this process with mpirun; none: somebody else, with `troupe join`",
        choice([](auto& c) -> auto& { return c.cluster.launch; }), ""},
       {"cluster", "program", "", "", "",
-       "What `troupe launch` runs: a path, or a name beside troupe or in PATH",
+       "Program that `troupe launch` runs: a path, or a name beside troupe or in PATH",
        text([](auto& c) -> auto& { return c.cluster.program; }), ""},
       {"cluster", "network", "", "", "",
-       "Use the interface in this network, as 10.0.0.0/8; empty: the one on the way to the peer",
+       "Network whose interface is used, such as 10.0.0.0/8; empty: the interface on the way to "
+       "the peer",
        text([](auto& c) -> auto& { return c.cluster.network; }), ""},
-      {"cluster", "ssh_options", "", "", "", "Words that ssh gets before the host",
+      {"cluster", "ssh_options", "", "", "", "Arguments that ssh gets before the host",
        list([](auto& c) -> auto& { return c.cluster.ssh_options; }), ""},
-      {"cluster", "slurm_options", "", "", "", "Words that srun gets before the program",
+      {"cluster", "slurm_options", "", "", "", "Arguments that srun gets before the program",
        list([](auto& c) -> auto& { return c.cluster.slurm_options; }), ""},
-      {"cluster", "mpi_options", "", "", "", "Words that mpirun gets before the program",
+      {"cluster", "mpi_options", "", "", "", "Arguments that mpirun gets before the program",
        list([](auto& c) -> auto& { return c.cluster.mpi_options; }), ""},
       {"cluster", "host_file", "", "", "",
-       "Open MPI's host file; its hosts are the nodes where no [[node]] names them",
+       "Open MPI's host file; its hosts are the nodes if no [[node]] names them",
        text([](auto& c) -> auto& { return c.cluster.host_file; }), ""},
       {"cluster", "stream", "", "", "",
-       "How launcher and agent prove over srun's or mpirun's stream that they belong to one user; "
-       "auto: munge under slurm, none under mpi",
+       "How launcher and agent prove, over the stream of srun or mpirun, that they belong to one "
+       "user; auto: munge under slurm, none under mpi",
        choice([](auto& c) -> auto& { return c.cluster.stream; }), ""},
       {"cluster", "push", "--push", "", "WHAT",
        "What is copied over ssh to hosts that lack it; program: this program and the libraries "
-       "beside it; all: also LibTorch and whatever else belongs to no package of the system",
+       "beside it; all: also LibTorch and every other library that belongs to no system package",
        choice([](auto& c) -> auto& { return c.cluster.push; }), ""},
       {"cluster", "logs", "--logs", "", "FOLDER",
-       "A file in this folder for each node, NAME.log, with its lines and their times",
+       "Folder for a log file of each node, NAME.log, with its output lines and their times",
        text([](auto& c) -> auto& { return c.cluster.logs; }), ""},
       {"cluster", "silence", "", "", "",
-       "Seconds without a word after which a node ends its processes, and counts as lost",
+       "Seconds without a message after which a node ends its processes and counts as lost",
        number(
            [](auto& c) -> auto& { return c.cluster.silence; }, 1, 3600),
        ""},
@@ -421,8 +426,8 @@ std::vector<option> cluster_options() {
            [](auto& c) -> auto& { return c.cluster.join_timeout; }, 1, 86400),
        ""},
       {"cluster", "understudies", "--understudies", "", "N",
-       "Processes beside those of the stages, which have joined and wait to take the place of one "
-       "that is lost (--on-fault recover); another one then waits instead",
+       "Spare processes that have joined and wait to take the place of a lost stage (--on-fault "
+       "recover); one that was used is replaced",
        number(
            [](auto& c) -> auto& { return c.cluster.understudies; }, 0, 64),
        ""},
@@ -446,20 +451,20 @@ void without_default(option& entry) {
 // Each field is of the node that is being read: see draft::apply.
 std::vector<option> node_table() {
   std::vector<option> all{
-      {"node", "name", "", "", "", "What its lines are marked with; unique",
+      {"node", "name", "", "", "", "Name that marks its output lines; unique",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().name; }), ""},
-      {"node", "host", "", "", "", "What ssh is told: HOST or USER@HOST; srun and mpirun: HOST",
+      {"node", "host", "", "", "",
+       "Host as given to ssh: HOST or USER@HOST; to srun and mpirun: HOST",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().host; }), ""},
-      {"node", "address", "", "", "", "The address or name at which its processes listen",
+      {"node", "address", "", "", "", "Address or name at which its processes listen",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().address; }), ""},
-      {"node", "network", "", "", "", "They listen on the interface in this network",
+      {"node", "network", "", "", "", "Network whose interface its processes listen on",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().network; }), ""},
-      {"node", "stages", "", "", "", "The stages there, from 0; left out: placed by cores",
+      {"node", "stages", "", "", "", "Stages on this node, from 0; left out: placed by cores",
        numbers([](auto& c) -> auto& { return c.cluster.nodes.back().stages; }), ""},
       {"node", "replicas", "", "", "",
-       "The replicas of which it runs stages, from 0; left out: of each, and all replicas of a "
-       "stage "
-       "on one node",
+       "Replicas whose stages run on this node, from 0; left out: all, with all replicas of a "
+       "stage on one node",
        numbers([](auto& c) -> auto& { return c.cluster.nodes.back().replicas; }), ""},
       {"node", "cores", "", "", "", "Cores for its stages; 0: as many as the trainer's machine has",
        integer(
@@ -469,13 +474,14 @@ std::vector<option> node_table() {
        integer(
            [](auto& c) -> auto& { return c.cluster.nodes.back().threads; }, 0, most_threads),
        ""},
-      {"node", "environment", "", "", "", "NAME=VALUE of its stage processes",
+      {"node", "environment", "", "", "",
+       "Environment variables of its stage processes, NAME=VALUE",
        list([](auto& c) -> auto& { return c.cluster.nodes.back().environment; }), ""},
-      {"node", "working_folder", "", "", "", "Where its stage processes run",
+      {"node", "working_folder", "", "", "", "Working folder of its stage processes",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().working_folder; }), ""},
-      {"node", "program", "", "", "", "The program's path there, where it is another",
+      {"node", "program", "", "", "", "Path of the program there, if it is different",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().program; }), ""},
-      {"node", "device", "", "", "", "What its stages compute on; left out: [pipeline] device",
+      {"node", "device", "", "", "", "Device of its stages; left out: [pipeline] device",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().device; }), ""},
   };
   for (auto& entry : all) {

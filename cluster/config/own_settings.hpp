@@ -6,11 +6,11 @@
 
 namespace troupe::cluster {
 
-/// The settings that a program has beside the common ones: a value of each of its types, which are
-/// copyable, comparable and default-constructed to their defaults. A value type itself.
+/// The settings that a program has beside the common ones: one value of each of its types, which
+/// are copyable, comparable and default-constructed to their defaults. A value type itself.
 class own_settings {
  public:
-  /// What is set of a type, with its defaults as long as nobody sets it.
+  /// The settings of a type; its defaults if nobody has set them.
   template <class Settings>
   [[nodiscard]] Settings& of() {
     entry& found = entries_[typeid(Settings)];

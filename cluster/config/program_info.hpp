@@ -11,18 +11,18 @@
 
 namespace troupe::cluster {
 
-/// What a program says of itself in --help and --version, and what it may be told.
+/// What a program says about itself in --help and --version, and which options it takes.
 struct program_info {
   std::string name;
   std::string version;
   std::string summary;           ///< One sentence.
-  trainer_config defaults = {};  ///< What is not set.
+  trainer_config defaults = {};  ///< The settings that are not given.
   registries known = {};         ///< What can be named in its configuration.
   std::vector<option> own = {};  ///< Its own tables, which come first; made of option_fields.hpp.
-  /// Whether its own settings fit each other and the others. Errors: bad_config, beginning with the
-  /// setting to change (see `blame`). Left out: they do.
+  /// Whether its own settings fit each other and the common ones. Errors: bad_config, beginning
+  /// with the setting to change (see `blame`). Left out: they do.
   std::function<result<void>(const draft&)> check = {};
-  bool has_stages = true;  ///< Else it knows no [pipeline], and no option that is of stages.
+  bool has_stages = true;  ///< Otherwise it has no [pipeline] and no options of stages.
 };
 
 /// Every option of a program, tables together, in the order of --help.

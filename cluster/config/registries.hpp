@@ -8,9 +8,9 @@
 
 namespace troupe::cluster {
 
-/// What a user can name in a run's configuration. A program begins with what comes with Troupe,
-/// adds its own, and passes all of it in; its stage processes run the same program, and so know the
-/// same names.
+/// Everything that a user can name in a run's configuration. A program starts with the built-in
+/// registries, adds its own entries, and passes all of it in; its stage processes run the same
+/// program, and so know the same names.
 struct registries {
   engine::model_registry models = {};
   engine::data_registry data = engine::built_in_data();

@@ -7,10 +7,10 @@
 
 namespace troupe::cluster {
 
-/// What `--check` shows of a run whose settings are in order.
+/// What `--check` shows for a run whose settings are valid.
 struct checked_run {
   std::string table;
-  std::optional<error> refused = {};  ///< Why it cannot run all the same; none: it can.
+  std::optional<error> refused = {};  ///< Why it cannot run nevertheless; none: it can.
 };
 
 }  // namespace troupe::cluster

@@ -14,7 +14,7 @@
 
 namespace troupe::cluster {
 
-/// The nodes of a run, and what is done with them once they have joined.
+/// The nodes of a run, and what to do with them once they have joined.
 struct node_run {
   std::unique_ptr<node_launcher> where;
   std::string listen;  ///< Of the trainer's node, as of node_settings::listen.
@@ -24,16 +24,17 @@ struct node_run {
   std::size_t understudies = 0;
 };
 
-/// Worker processes of this program, linked as the config says. Errors: bad_config, io_failed.
+/// A launcher of processes of this program, linked as the config says. Errors: bad_config,
+/// io_failed.
 [[nodiscard]] result<std::unique_ptr<node_launcher>> process_launcher_of(
     const trainer_config& config);
 
-/// What work counts as slow or hung.
+/// When work counts as slow or hung.
 [[nodiscard]] actors::progress_settings progress_of(const trainer_config& config);
 
 /// Starts the nodes and drives them until the run is over or the user interrupts it. Leaves no
-/// process behind, whatever happens. Errors: those of starting and driving, with what became of a
-/// node that is lost.
+/// process behind, whatever happens. Errors: those of starting and driving, with the reason for the
+/// loss of a node.
 [[nodiscard]] result<run_end> run_nodes(node_run run, const trainer_config& config,
                                         run_control& control);
 

@@ -20,21 +20,21 @@ struct chosen_partition {
   std::optional<engine::prediction> predicted;  // where the layers were profiled
 };
 
-/// Where the run's stages are, and what they keep. Errors: bad_config for layers to recompute that
-/// there are not.
+/// Where the run's stages are, and what they keep. Errors: bad_config for unknown layers to
+/// recompute.
 [[nodiscard]] result<engine::planning> planning_of(const trainer_config& config,
                                                    const registries& known,
                                                    const engine::model& layers);
 
-/// The first samples of the data, from the start again where they are few. Errors: those of reading
-/// them; bad_data where none could be read.
+/// The first `count` samples of the data, starting over if there are fewer. Errors: those of
+/// reading them; bad_data if none could be read.
 [[nodiscard]] result<engine::batch> first_samples(const engine::dataset& data, std::int64_t count);
 
-/// Cuts where the config says, evenly by multiply-adds, or by what the layers cost here, and
-/// chooses the number of micro-batches where the config leaves it open. Layers are profiled only
-/// where that is needed or asked for (observe.predict, observe.save_profile, which it then writes),
-/// as many at once as stages will run at once. `layers`: the blueprint's, described. Errors:
-/// bad_config; handler_failed when a profile fails; io_failed when it cannot be written.
+/// Cuts the model where the config says, evenly by multiply-adds, or by the measured costs of the
+/// layers, and chooses the number of micro-batches if the config leaves it open. Layers are
+/// profiled only if that is needed or requested (observe.predict, observe.save_profile, which it
+/// then writes), as many at once as stages will run at once. `layers`: the blueprint's, described.
+/// Errors: bad_config; handler_failed if a profile fails; io_failed if it cannot be written.
 [[nodiscard]] result<chosen_partition> choose_partition(const engine::model& layers,
                                                         const engine::model_blueprint& blueprint,
                                                         const trainer_config& config,

@@ -33,19 +33,19 @@ struct prepared_run {
   bool is_complete = false;  // a checkpoint has all of them, and nothing is left to do
 };
 
-/// Cuts the model for the data, and checks what --init holds. No weights are in memory. Errors:
-/// bad_config, bad_data.
+/// Cuts the model for the data, and checks the contents of --init. No weights are in memory.
+/// Errors: bad_config, bad_data.
 [[nodiscard]] result<prepared_run> prepare(const application& program, const trainer_config& config,
                                            std::shared_ptr<const engine::dataset> data);
 
-/// What a file has the steps go on from.
+/// The state in a file from which the steps continue.
 struct file_state {
   checkpoint from;
   std::optional<engine::loss_scaler> scaler;  // where the run's loss scale is dynamic
 };
 
-/// Opens weights, and with them the optimizers' state and the loss scale, and checks that all of it
-/// fits the run. `skip`: see skip_tensors. Errors: bad_data, bad_config.
+/// Opens weights and, with them, the optimizers' state and the loss scale, and checks that
+/// everything fits the run. `skip`: see skip_tensors. Errors: bad_data, bad_config.
 [[nodiscard]] result<file_state> open_state(const prepared_run& run,
                                             const std::filesystem::path& weights,
                                             const std::vector<std::string>& skip);
@@ -56,8 +56,8 @@ struct file_state {
 [[nodiscard]] std::vector<engine::named_tensor> parameters_of(const prepared_run& run,
                                                               engine::layer_range which);
 
-/// How the config has the model computed, as if by one stage. Errors: bad_config for an unknown
-/// loss.
+/// The options for computing the model as the config says, as if in one stage. Errors: bad_config
+/// for an unknown loss.
 [[nodiscard]] result<engine::stage_options> stage_options_of(const trainer_config& config,
                                                              const registries& known);
 

@@ -11,18 +11,18 @@
 
 namespace troupe::cluster {
 
-/// What a program does with what its command line asks for.
+/// What a program does for each kind of request on its command line.
 struct program_actions {
   std::function<result<run_end>(const trainer_config&)> train;
   /// As a node of another process's run of the same program.
   std::function<result<void>(const node_options&)> serve;
-  /// What `--check` shows instead of training; left out: it shows nothing but errors.
+  /// What `--check` shows instead of training; left out: it shows only errors.
   std::function<result<checked_run>(const trainer_config&)> check = {};
-  /// What a run takes, for `--doctor`; left out: its runs cannot be examined.
+  /// What a run needs, for `--doctor`; left out: its runs cannot be examined.
   doctor::needs_of needs = {};
 };
 
-/// Reads the command line, acts, and says on stderr what went wrong. Returns the exit code: see
+/// Reads the command line, acts, and reports errors on stderr. Returns the exit code: see
 /// troupe::main.
 [[nodiscard]] int run_program(const program_info& info, const program_actions& actions, int argc,
                               const char* const* argv);

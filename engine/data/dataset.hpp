@@ -22,8 +22,8 @@ struct batch {
   at::Tensor labels;  // [N] i64, or [N, T] i64
 };
 
-/// Cuts a batch into micro-batches of the sizes that `microbatch_sizes` (sampler.hpp) gives. Views:
-/// nothing is copied. Errors: bad_config naming both numbers where there are too few samples.
+/// Cuts a batch into micro-batches of the sizes that `microbatch_sizes` (sampler.hpp) returns.
+/// Views: nothing is copied. Errors: bad_config naming both numbers if there are too few samples.
 [[nodiscard]] result<std::vector<batch>> split_batch(const batch& whole, std::int64_t microbatches);
 
 /// A source of labelled images or of text that can be read at any index. Immutable once opened, so
@@ -36,22 +36,22 @@ class dataset {
   dataset& operator=(const dataset&) = delete;
   virtual ~dataset() = default;
 
-  /// Number of samples; 0 where the source has no such split.
+  /// Number of samples; 0 if the source has no such split.
   [[nodiscard]] virtual std::int64_t size(split part) const = 0;
   [[nodiscard]] virtual std::int64_t classes() const = 0;
   /// [C, H, W], or [T] of tokens
   [[nodiscard]] virtual std::vector<std::int64_t> sample_shape() const = 0;
-  /// Labels of one sample: tokens of a sequence.
+  /// Labels per sample: the tokens of a sequence.
   [[nodiscard]] virtual std::int64_t labels_per_sample() const { return 1; }
 
-  /// Reads the samples at `indices` in that order into memory of the batch's own. An unreadable
-  /// sample is left out and counted (`skipped`), so a batch may be smaller than asked for, even
-  /// empty; or it is an error in strict mode. Either way its file is named. Errors: bad_data, also
+  /// Reads the samples at `indices`, in that order, into memory of the batch's own. An unreadable
+  /// sample is skipped and counted (`skipped`), so a batch may be smaller than requested, even
+  /// empty; in strict mode it is an error. In both cases its file is named. Errors: bad_data, also
   /// for an index outside the split.
   [[nodiscard]] virtual result<batch> read(split part,
                                            std::span<const std::int64_t> indices) const = 0;
 
-  /// Samples left out so far because they could not be read.
+  /// Samples skipped so far because they could not be read.
   [[nodiscard]] virtual std::uint64_t skipped() const { return 0; }
 };
 
@@ -75,12 +75,12 @@ class dataset {
 ///     labels [context] i64, 256 classes. The last tenth of the text is for testing.
 struct dataset_options {
   std::string source;
-  std::int64_t context = 128;   ///< Tokens of a sample of text.
+  std::int64_t context = 128;   ///< Tokens per sample of text.
   std::int64_t image_size = 0;  ///< Side of the square images, 0: the source's own default.
   std::uint64_t seed = 0;       ///< For synthetic images.
   int threads = 1;              ///< Worker threads that decode a folder's images; at least 1.
   bool strict = false;          ///< An unreadable sample ends the run.
-  /// Hears of each unreadable file once, one call at a time, from any thread; empty: the log.
+  /// Called once for each unreadable file, one call at a time, from any thread; empty: the log.
   std::function<void(std::string_view)> warn;
 };
 

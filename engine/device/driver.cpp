@@ -78,8 +78,8 @@ void ask_cuda(const char* library_name, driver_facts& facts) {
   cuda_api cuda;
   if (const char* const lacking = look_up_all(*library, cuda); lacking != nullptr) {
     facts.problem = format(
-        "the NVIDIA driver is too old or half installed: %s has no %s; install "
-        "NVIDIA's driver anew",
+        "the NVIDIA driver is too old or half installed: %s has no %s; reinstall "
+        "NVIDIA's driver",
         library_name, lacking);
     return;
   }

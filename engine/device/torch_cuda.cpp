@@ -31,7 +31,7 @@ torch_cuda_facts load_torch_cuda(const std::filesystem::path& library) {
   if (!loaded) {
     const auto package = package_of_missing(loaded.error().text);
     facts.problem = "LibTorch's CUDA library cannot be loaded: " + loaded.error().text + "; " +
-                    (package.empty() ? "install PyTorch's CUDA wheel of the same version anew"
+                    (package.empty() ? "reinstall PyTorch's CUDA wheel of the same version"
                                      : "pip install " + std::string(package));
     return facts;
   }

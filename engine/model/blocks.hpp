@@ -11,11 +11,10 @@
 
 namespace troupe::engine {
 
-// The blocks that convolutional networks are built of. Each calls the operators that PyTorch's
-// module of the same purpose calls, so outputs and gradients equal PyTorch's to the bit, but for
-// batch norm where it has kernels of its own (see normalize): that equals PyTorch's but for
-// rounding. Each draws its weights as that module's constructor does. Parameters start in float32
-// on the CPU.
+// Building blocks of convolutional networks. Each calls the same operators as PyTorch's module of
+// the same purpose, so outputs and gradients are bitwise equal to PyTorch's, except for batch norm
+// where it has kernels of its own (see normalize): that is equal within rounding. Each draws its
+// weights as that module's constructor does. Parameters start in float32 on the CPU.
 
 /// Square windows only.
 struct convolution_options {
@@ -42,8 +41,8 @@ class convolution final : public layer {
   at::Tensor weight_;  // [out, in / groups, kernel, kernel] f32
 };
 
-/// torch.nn.BatchNorm2d: momentum 0.1, eps 1e-5. Normalises with the statistics of the micro-batch
-/// it is given and folds them into the running ones. [N, C, H, W], shape kept
+/// torch.nn.BatchNorm2d: momentum 0.1, eps 1e-5. Normalizes with the statistics of the micro-batch
+/// that it is given, and updates the running ones with them. [N, C, H, W], shape kept
 class batch_norm final : public layer {
  public:
   batch_norm(std::string name, std::int64_t channels);
@@ -51,7 +50,7 @@ class batch_norm final : public layer {
   /// In training, one value per channel has no variance: an error, as in PyTorch.
   at::Tensor forward(const at::Tensor& input, bool training) override;
 
-  /// The same with a ReLU behind it, and before that `added` to it if it is defined.
+  /// The same followed by a ReLU, before which `added` is added if it is defined.
   [[nodiscard]] at::Tensor forward_relu(const at::Tensor& input, bool training,
                                         const at::Tensor& added = {});
 

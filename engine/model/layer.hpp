@@ -11,8 +11,8 @@
 
 namespace troupe::engine {
 
-/// Two parameters that are one weight, each under its full name: they start equal, the gradient of
-/// both is the sum of theirs, and so they stay equal.
+/// Two parameters that are one weight, each given by its full name: they start equal, each gets the
+/// sum of both gradients, and so they stay equal.
 struct weight_tie {
   std::string one;
   std::string other;
@@ -20,8 +20,8 @@ struct weight_tie {
   bool operator==(const weight_tie&) const = default;
 };
 
-/// One entry of a model's list of layers: a place where the model may be cut into stages. Owns its
-/// parameters and buffers; used by one thread at a time. Errors are torch's exceptions.
+/// One entry of a model's list of layers; a model may be cut into stages between two layers. Owns
+/// its parameters and buffers; used by one thread at a time. Errors are torch's exceptions.
 class layer {
  public:
   explicit layer(std::string name) : name_(std::move(name)) {}
@@ -31,24 +31,24 @@ class layer {
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-  /// One micro-batch through the layer, recorded by autograd where grad mode is on. `training`
-  /// chooses between the micro-batch's own statistics and the running ones. Never writes into a
+  /// Runs one micro-batch through the layer, recorded by autograd if grad mode is on. `training`
+  /// chooses between the micro-batch's own statistics and the running ones. Must never write to a
   /// leaf: a stage's input is often another stage's output.
   virtual at::Tensor forward(const at::Tensor& input, bool training) = 0;
 
   /// Leaves that require a gradient, in a fixed order. The handles are the layer's own tensors:
-  /// what is written into them, or set with `set_data`, is what the layer uses next.
+  /// values that are written into them, or set with `set_data`, are what the layer uses next.
   [[nodiscard]] virtual std::vector<named_tensor> parameters() const { return {}; }
 
-  /// What is saved beside the parameters but takes no gradient (running statistics). Handles as
-  /// above.
+  /// Tensors that are saved beside the parameters but have no gradient (running statistics).
+  /// Handles as above.
   [[nodiscard]] virtual std::vector<named_tensor> buffers() const { return {}; }
 
-  /// Which of its parameters are one with a parameter of an earlier layer.
+  /// Which of its parameters are tied to a parameter of an earlier layer.
   [[nodiscard]] virtual std::vector<weight_tie> ties() const { return {}; }
 
-  /// Multiply-adds of one forward over one sample whose input has `sample_shape` (without the
-  /// batch dimension); replaces `sample_shape` by the output's.
+  /// Multiply-adds of one forward over one sample whose input has `sample_shape` (without the batch
+  /// dimension); replaces `sample_shape` with the output's shape.
   [[nodiscard]] virtual double macs(std::vector<std::int64_t>& sample_shape) const = 0;
 
  private:

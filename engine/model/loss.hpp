@@ -11,9 +11,9 @@
 
 namespace troupe::engine {
 
-/// The mean loss over the samples of a micro-batch, from what the last layer gives and the labels
-/// (of images [N, K] and [N] i64, of sequences [N, T, K] and [N, T]). Scalar f32, recorded by
-/// autograd. Called by one thread of each process at a time; torch's exceptions pass through.
+/// The mean loss over the samples of a micro-batch, from the outputs of the last layer and the
+/// labels (for images [N, K] and [N] i64, for sequences [N, T, K] and [N, T]). Scalar f32, recorded
+/// by autograd. Called by one thread of each process at a time; torch's exceptions pass through.
 using loss_function =
     std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& labels)>;
 
@@ -26,7 +26,7 @@ using loss_function =
 /// The losses that a run can name.
 using loss_registry = named_values<loss_function>;
 
-/// Those that come with Troupe: cross-entropy, mse.
+/// The built-in losses: cross-entropy, mse.
 [[nodiscard]] loss_registry built_in_losses();
 
 /// Errors: bad_config listing the known names.
@@ -34,7 +34,7 @@ using loss_registry = named_values<loss_function>;
 
 /// How many rows of `logits` [N, K] or [N, T, K] have their largest entry at the label.
 [[nodiscard]] std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& labels);
-/// The same as a number on their device. [] i64
+/// The same as a tensor on their device. [] i64
 [[nodiscard]] at::Tensor rows_correct(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace troupe::engine

@@ -11,11 +11,11 @@
 
 namespace troupe::engine {
 
-/// Names of the layers, in order: what a cut may name.
+/// Names of the layers, in order; cuts refer to them.
 [[nodiscard]] std::vector<std::string> layer_names(const model& layers);
 
-/// Moves layers out of the model, which has null in their places from then on. Errors: bad_config
-/// when the range is empty, not inside the model, or was taken before.
+/// Moves layers out of the model, leaving null in their places. Errors: bad_config if the range is
+/// empty, not inside the model, or was taken before.
 [[nodiscard]] result<model> take_layers(model& whole, layer_range which);
 
 /// Every parameter, layer by layer; gradients are kept in this order too. The layers' own tensors.
@@ -24,34 +24,35 @@ namespace troupe::engine {
 /// Running statistics and the like, layer by layer. The layers' own tensors.
 [[nodiscard]] std::vector<named_tensor> buffers(const model& layers);
 
-/// Every tie that a layer declares; its ends may lie in other layers.
+/// Every tie that a layer declares; its ends may be in different layers.
 [[nodiscard]] std::vector<weight_tie> ties(const model& layers);
 
-/// The layer's forward. What it throws is thrown on with the layer's name and its input's shape.
+/// Runs the layer's forward. Exceptions are rethrown with the layer's name and its input's shape.
 [[nodiscard]] at::Tensor run_layer(layer& which, const at::Tensor& input, bool training);
 
 /// Every tensor that is saved: each layer's parameters, then its buffers. Detached from autograd,
 /// in the layers' storage: clone what must outlive the next step.
 [[nodiscard]] std::vector<named_tensor> collect_weights(const model& layers);
 
-/// Whether a tensor of this shape and type may become the weight. Errors: bad_data naming it and
-/// both shapes, or integers where the model has floats or the reverse.
+/// Whether a tensor of this shape and type may be loaded into the weight. Errors: bad_data naming
+/// it and both shapes, or integers where the model has floats or the reverse.
 [[nodiscard]] result<void> check_weight(const named_tensor& own, at::IntArrayRef shape,
                                         at::ScalarType type);
 
-/// Copies tensors by name into the model, whose parameters keep their dtype, device and layout. On
-/// an error the model is unchanged. Errors: bad_data naming a tensor that is missing, unknown,
-/// given twice or of another shape (expected and given), or that is integers where the model has
-/// floats or the reverse.
+/// Copies tensors by name into the model, whose parameters keep their dtype, device and layout.
+/// After an error the model is unchanged. Errors: bad_data naming a tensor that is missing,
+/// unknown, given twice or of another shape (expected and given), or that has integers where the
+/// model has floats or the reverse.
 [[nodiscard]] result<void> load_weights(const model& layers,
                                         const std::vector<named_tensor>& tensors);
 
-/// Moves every parameter and buffer to a device, in the layout that it has. Before anything else
-/// has handles of what is recorded by autograd. On the CPU already: nothing happens.
+/// Moves every parameter and buffer to a device, in its present layout. To be called before
+/// anything else has handles of what autograd records. Does nothing if the device is the CPU.
 void to_device(const model& layers, c10::Device device);
 
-/// Lays out every 4-D parameter and buffer as channels last, or contiguous, as
-/// torch.nn.Module.to(memory_format=...) does; convolutions then give their outputs in it.
+/// Converts every 4-D parameter and buffer to channels last, or to contiguous, as
+/// torch.nn.Module.to(memory_format=...) does; convolutions then return their outputs in that
+/// layout.
 void to_memory_format(const model& layers, bool channels_last);
 
 }  // namespace troupe::engine

@@ -65,7 +65,8 @@ std::optional<error> coordinator_core::reason_to_refuse(const open_push& push) c
   const auto bound = rules_.mode == server_mode::synchronous ? 0 : rules_.staleness;
   if (now - base <= bound) return std::nullopt;
   return error{errc::stale, whose + " are " + std::to_string(now - base) + " updates old, " +
-                                std::to_string(bound) + " are allowed; pull and compute them anew"};
+                                std::to_string(bound) +
+                                " are allowed; pull and compute them again"};
 }
 
 coordinator_effects coordinator_core::decide(member& of) {

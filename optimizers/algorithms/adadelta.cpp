@@ -6,10 +6,8 @@ namespace {
 
 constexpr std::array adadelta_rules{
     lr_rule(1),
-    option_rule{.name = "rho",
-                .fallback = 0.9,
-                .most = 1,
-                .help = "Share of the old averages of squares in the new ones"},
+    option_rule{
+        .name = "rho", .fallback = 0.9, .most = 1, .help = "Decay rate of the averages of squares"},
     eps_rule(1e-6),
     decay_rule(),
     maximize_rule(),

@@ -6,9 +6,9 @@ namespace {
 
 constexpr std::array adagrad_rules{
     lr_rule(1e-2),
-    option_rule{.name = "lr_decay", .help = "Fall of the learning rate with each step"},
+    option_rule{.name = "lr_decay", .help = "Decay of the learning rate with each update"},
     decay_rule(),
-    option_rule{.name = "initial_accumulator_value", .help = "Where the sum of squares starts"},
+    option_rule{.name = "initial_accumulator_value", .help = "Initial value of the sum of squares"},
     eps_rule(1e-10),
     maximize_rule(),
 };

@@ -15,19 +15,21 @@ constexpr option_rule share_rule(std::string_view name, double fallback, std::st
 }
 
 constexpr option_rule beta1_rule(double fallback = 0.9) {
-  return share_rule("beta1", fallback, "Share of the old average of gradients in the new one");
+  return share_rule("beta1", fallback, "Decay rate of the first moment");
 }
 
 constexpr option_rule beta2_rule(double fallback = 0.999) {
-  return share_rule("beta2", fallback, "Share of the old average of squares in the new one");
+  return share_rule("beta2", fallback, "Decay rate of the second moment");
 }
 
 constexpr option_rule eps_rule(double fallback) {
-  return {.name = "eps", .fallback = fallback, .help = "Keeps divisions finite"};
+  return {.name = "eps",
+          .fallback = fallback,
+          .help = "Term added to the denominator for numerical stability"};
 }
 
 constexpr option_rule decay_rule(double fallback = 0) {
-  return {.name = "weight_decay", .fallback = fallback, .help = "Pull of the weights to zero"};
+  return {.name = "weight_decay", .fallback = fallback, .help = "Weight decay coefficient"};
 }
 
 constexpr option_rule flag_rule(std::string_view name, std::string_view help) {
@@ -35,11 +37,12 @@ constexpr option_rule flag_rule(std::string_view name, std::string_view help) {
 }
 
 constexpr option_rule maximize_rule() {
-  return flag_rule("maximize", "Climb instead of descend");
+  return flag_rule("maximize", "Maximize instead of minimize");
 }
 
 constexpr option_rule decoupled_rule() {
-  return flag_rule("decoupled_weight_decay", "weight_decay shrinks the weights themselves");
+  return flag_rule("decoupled_weight_decay",
+                   "Apply weight_decay to the weights directly instead of to the gradient");
 }
 
 /// What weight decay and `maximize` do to an element before the algorithm sees it.

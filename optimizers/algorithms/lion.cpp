@@ -6,8 +6,8 @@ namespace {
 
 constexpr std::array lion_rules{
     lr_rule(1e-4),
-    share_rule("beta1", 0.9, "Share of the old average in the step"),
-    share_rule("beta2", 0.99, "Share of the old average of gradients in the new one"),
+    share_rule("beta1", 0.9, "Weight of the old average of gradients in the step"),
+    share_rule("beta2", 0.99, "Decay rate of the average of gradients"),
     decay_rule(),
     maximize_rule(),
 };

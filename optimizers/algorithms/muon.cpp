@@ -17,26 +17,30 @@ constexpr std::array<std::string_view, 2> adjustments{"original", "match_rms_ada
 
 constexpr std::array muon_rules{
     lr_rule(1e-3),
-    share_rule("momentum", 0.95, "Share of the old step in the new one"),
-    option_rule{.name = "nesterov", .fallback = 1, .is_flag = true, .help = "Nesterov's momentum"},
+    share_rule("momentum", 0.95, "Momentum factor"),
+    option_rule{
+        .name = "nesterov", .fallback = 1, .is_flag = true, .help = "Use Nesterov momentum"},
     option_rule{.name = "ns_steps",
                 .fallback = 5,
                 .least = 1,
                 .most = 99,
-                .help = "Newton-Schulz iterations"},
+                .help = "Number of Newton-Schulz iterations"},
     eps_rule(1e-7),
     decay_rule(0.1),
+    option_rule{.name = "adjust_lr",
+                .words = adjustments,
+                .help = "How the learning rate depends on a matrix's shape"},
     option_rule{
-        .name = "adjust_lr", .words = adjustments, .help = "How the rate follows a matrix's shape"},
-    option_rule{.name = "orthogonal",
+        .name = "orthogonal",
+        .fallback = 1,
+        .is_flag = true,
+        .help = "Orthogonalize the updates of matrices; off: matrices take AdamW's step too"},
+    option_rule{.name = "adamw_lr_ratio",
                 .fallback = 1,
-                .is_flag = true,
-                .help = "Off: AdamW's step for matrices too"},
-    option_rule{
-        .name = "adamw_lr_ratio", .fallback = 1, .help = "Rate of what takes AdamW's step, in lr"},
+                .help = "Learning rate of parameters that take AdamW's step, as a multiple of lr"},
     beta1_rule(),
     beta2_rule(),
-    option_rule{.name = "adamw_eps", .fallback = 1e-8, .help = "AdamW's eps"},
+    option_rule{.name = "adamw_eps", .fallback = 1e-8, .help = "eps of AdamW's step"},
 };
 
 // The factors whose polynomial is steepest at 0: Jordan et al., 2024.

@@ -10,8 +10,9 @@ constexpr std::array nadam_rules{
     beta2_rule(),
     eps_rule(1e-8),
     decay_rule(),
-    option_rule{
-        .name = "momentum_decay", .fallback = 4e-3, .help = "How fast momentum approaches beta1"},
+    option_rule{.name = "momentum_decay",
+                .fallback = 4e-3,
+                .help = "Rate at which momentum approaches beta1"},
     decoupled_rule(),
     maximize_rule(),
 };

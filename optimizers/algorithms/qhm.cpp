@@ -8,12 +8,16 @@ constexpr std::array<std::string_view, 2> decay_types{"grad", "direct"};
 
 constexpr std::array qhm_rules{
     lr_rule(1e-3),
-    share_rule("momentum", 0.9, "Share of the old step in the new one"),
-    option_rule{.name = "nu", .fallback = 0.7, .most = 1, .help = "Share of momentum in the step"},
+    share_rule("momentum", 0.9, "Momentum factor"),
+    option_rule{.name = "nu",
+                .fallback = 0.7,
+                .most = 1,
+                .help = "Weight of the momentum buffer in the step; the gradient has the rest"},
     decay_rule(),
     option_rule{.name = "weight_decay_type",
                 .words = decay_types,
-                .help = "Whether weight_decay changes the gradient or the weights"},
+                .help = "How weight_decay is applied; grad: added to the gradient; direct: shrinks "
+                        "the weights"},
 };
 
 template <class T>

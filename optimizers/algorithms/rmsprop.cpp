@@ -9,11 +9,11 @@ constexpr std::array rmsprop_rules{
     option_rule{.name = "alpha",
                 .fallback = 0.99,
                 .most = 1,
-                .help = "Share of the old average of squares in the new one"},
+                .help = "Decay rate of the average of squares"},
     eps_rule(1e-8),
     decay_rule(),
-    option_rule{.name = "momentum", .help = "Share of the old step in the new one"},
-    flag_rule("centered", "Divide by the estimated variance instead of the mean square"),
+    option_rule{.name = "momentum", .help = "Momentum factor"},
+    flag_rule("centered", "Divide by the gradient's estimated variance instead of its mean square"),
     maximize_rule(),
 };
 

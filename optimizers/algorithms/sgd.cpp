@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::array sgd_rules{
     option_rule{.name = "lr", .fallback = 1e-3, .help = "Learning rate"},
-    option_rule{.name = "momentum", .help = "Share of the old step in the new one"},
+    option_rule{.name = "momentum", .help = "Momentum factor"},
     option_rule{.name = "dampening",
                 .least = -largest_option,
-                .help = "Share of the gradient kept out of momentum"},
-    option_rule{.name = "weight_decay", .help = "Pull of the weights to zero"},
-    option_rule{.name = "nesterov", .is_flag = true, .help = "Nesterov's momentum"},
-    option_rule{.name = "maximize", .is_flag = true, .help = "Climb instead of descend"},
+                .help = "Dampening: the gradient enters the momentum buffer times 1 - dampening"},
+    option_rule{.name = "weight_decay", .help = "Weight decay coefficient"},
+    option_rule{.name = "nesterov", .is_flag = true, .help = "Use Nesterov momentum"},
+    option_rule{.name = "maximize", .is_flag = true, .help = "Maximize instead of minimize"},
 };
 
 enum class buffer_use : std::uint8_t { none, first, running };

@@ -376,7 +376,7 @@ TEST_CASE("a chunk that waits for its frame costs no processor time, and is take
   CHECK(peer.nodes.server.downs.stays_empty(0ms));
 }
 
-TEST_CASE("a farewell that comes before a frame is answered as soon as that is here", "[link]") {
+TEST_CASE("a farewell that overtakes a frame is answered as soon as the frame arrives", "[link]") {
   bad_peer<shm_backend> peer;  // frames come in another way there, and may be late
   wire::farewell bye{.code = static_cast<std::uint8_t>(errc::cancelled)};
   bye.frames[static_cast<std::size_t>(lane::data)] = 2;

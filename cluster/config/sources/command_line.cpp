@@ -64,16 +64,20 @@ class flag_reader {
       : program_(program), table_(table), app_(program.summary) {
     app_.name(program.name);
     app_.formatter(std::make_shared<help_layout>());
-    app_.footer("Tables are those of the file. [x]: the default, (x, y): the allowed values.");
+    app_.footer(
+        "Groups are the tables of the config file. [x] is the default, (x, y) are the allowed "
+        "values.");
     app_.allow_extras();
     app_.set_help_flag("-h,--help", "Print this text and exit");
     version_ = app_.add_flag("--version")->description("Print the version and exit");
     reference_ = app_.add_flag(std::string(reference_flag))
                      ->description("Print every key of the file as Markdown and exit");
-    config_ = add_text(config_flag, "FILE",
-                       "Read settings from this TOML file; again: a later file wins, key by key");
-    set_ = add_text(set_flag, "TABLE.KEY=VALUE",
-                    "Set a key, as optimizer.lr=0.1; wins over the files, and flags win over it");
+    config_ = add_text(
+        config_flag, "FILE",
+        "Read settings from this TOML file; may be repeated: a later file wins, key by key");
+    set_ =
+        add_text(set_flag, "TABLE.KEY=VALUE",
+                 "Set a key, such as optimizer.lr=0.1; wins over the files, and flags win over it");
     for (const option& entry : table_)
       options_.push_back(entry.flag.empty() ? nullptr : add(entry));
   }

@@ -20,7 +20,7 @@ constexpr const char* file_name = "libnccl.so.2";
 constexpr const char* install_advice =
     "install it with pip install nvidia-nccl-cu13, or say where the library is";
 constexpr const char* mend_advice =
-    "install it anew with pip install --force-reinstall nvidia-nccl-cu13";
+    "reinstall it with pip install --force-reinstall nvidia-nccl-cu13";
 
 bool is_there(const fs::path& path) {
   std::error_code ignored;

@@ -351,7 +351,7 @@ TEST_CASE("a program has tables and defaults of its own, which others do not tak
   const auto help = std::get<message_text>(*read({"--help"}, other)).text;
   CHECK(help.find("--heads N") != std::string::npos);
   CHECK(help.find("Width of the net [12]") != std::string::npos);
-  CHECK(help.find("Samples of a step [7]") != std::string::npos);
+  CHECK(help.find("Samples per step [7]") != std::string::npos);
   CHECK(help.find("[0.25]") != std::string::npos);
   const folder here;
   const std::string file = here.write("run.toml", "[net]\nheads = 6\nwidth = 18\n");

@@ -60,7 +60,7 @@ TEST_CASE("the reference of programs says what they have in common once, and whe
                 fields::integer(fields::own(&net_settings::width), 1, 64), ""}};
   const auto text = config_reference({trainer, other});
   CHECK_THAT(text, ContainsSubstring("\n| `batch_size` | `--batch-size N` | integer | `64`; other: "
-                                     "`7` | 1 to 1073741824 | Samples of a step |\n"));
+                                     "`7` | 1 to 1073741824 | Samples per step |\n"));
   CHECK_THAT(text, ContainsSubstring("## `[net]`\n\nOf other.\n\n"));
   CHECK_THAT(text,
              ContainsSubstring("| `width` | `--width N` | integer | `3` | 1 to 64 | Width \\| of "
@@ -78,6 +78,8 @@ TEST_CASE("the reference says which program lacks a key") {
   server.has_stages = false;
   const auto text = config_reference({trainer, server});
   CHECK_THAT(text, ContainsSubstring("## `[pipeline]`\n\nOf trainer.\n"));
-  CHECK_THAT(text, ContainsSubstring("Steps whose gradients are averaged for one update. Not of "
-                                     "server |"));
+  CHECK_THAT(text,
+             ContainsSubstring(
+                 "Gradient accumulation: steps whose gradients are averaged for one update. Not of "
+                 "server |"));
 }

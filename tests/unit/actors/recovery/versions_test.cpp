@@ -66,7 +66,7 @@ struct kept_stages {
 
 }  // namespace
 
-TEST_CASE("Who wants versions to be taken hears at once that a keeper of them is gone") {
+TEST_CASE("A request to take versions fails at once when one of their keepers is gone") {
   kept_stages company;
   REQUIRE(company.pipeline->take_versions(0));
   const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
