@@ -16,7 +16,8 @@ class seeded_draws : public Catch::EventListenerBase {
   using EventListenerBase::EventListenerBase;
 
   void testCaseStarting(const Catch::TestCaseInfo&) override {
-    at::detail::getDefaultCPUGenerator().set_current_seed(Catch::getSeed());
+    at::Generator everyones = at::detail::getDefaultCPUGenerator();
+    everyones.set_current_seed(Catch::getSeed());
   }
 };
 
