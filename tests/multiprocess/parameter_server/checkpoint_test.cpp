@@ -2,6 +2,7 @@
 // another number of shards; `troupe checkpoint` works on what it wrote, and what does not fit is
 // refused.
 
+#include <ATen/ops/equal.h>
 #include <signal.h>
 
 #include <algorithm>
