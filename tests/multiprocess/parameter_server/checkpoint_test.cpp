@@ -140,7 +140,7 @@ TEST_CASE("A parameter server begins from a file of weights", "[untimed]") {
   const scratch_folder folder;
   REQUIRE(run_program(with(wide_run(20), {"--save", folder / "first"})).code == 0);
   const auto begun = run_program(
-      with(wide_run(1, "0"), {"--init", folder / "first", "--save", folder / "second"}));
+      with(wide_run(1, "1e-30"), {"--init", folder / "first", "--save", folder / "second"}));
   INFO(begun.err);
   REQUIRE(begun.code == 0);
   check_same_weights(folder / "first", folder / "second");
