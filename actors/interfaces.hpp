@@ -185,8 +185,13 @@ using shard_actor = caf::typed_actor<
     // parameter; not_admitted; bad_frame for a piece that is not due; handler_failed, peer_lost as
     // above.
     caf::replies_to<struct pull_parameters>::with<struct pulled>,
+    // From the driver, while no push is under way; else pieces may be of different versions.
+    // Errors: bad_frame for a place outside of the list or too many that wait, handler_failed,
+    // peer_lost.
+    caf::replies_to<struct read_shard_state>::with<struct shard_state_piece>,
     // From the shard's own work thread.
-    caf::reacts_to<struct shard_updated>, caf::reacts_to<struct values_ready>>;
+    caf::reacts_to<struct shard_updated>, caf::reacts_to<struct values_ready>,
+    caf::reacts_to<struct state_ready>>;
 
 /// Decides what becomes of every push to a parameter server, once for all shards. Watches its
 /// workers and shards. Lives on any node, best beside a shard.
@@ -211,6 +216,11 @@ using worker_actor = caf::typed_actor<
     // From the driver, between shares: the server's parameters and the worker's own buffers.
     // Errors: those of the parameter server.
     caf::replies_to<struct read_weights>::with<struct weights_piece>,
+    // The same, of its buffers alone, which waits for no shard.
+    caf::replies_to<struct read_buffers>::with<struct weights_piece>,
+    // From the driver before the first share: buffers to take over; what does not come stays as it
+    // is. Errors: bad_data naming a tensor, bad_frame.
+    caf::replies_to<struct load_weights>::with<struct acknowledged>,
     // From the worker's own thread.
     caf::reacts_to<struct share_outcome>>;
 
@@ -222,6 +232,8 @@ using server_host_actor = caf::typed_actor<
     caf::replies_to<struct build_shard>::with<struct shard_built>,
     caf::replies_to<struct open_coordinator>::with<struct coordinator_opened>,
     caf::replies_to<struct build_worker>::with<struct worker_built>,
+    // From the driver, when it builds the server again.
+    caf::replies_to<struct drop_server>::with<struct acknowledged>,
     // From the driver: the process's actors end and its main function returns.
     caf::reacts_to<struct shut_down>>;
 

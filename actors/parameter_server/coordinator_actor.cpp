@@ -137,7 +137,7 @@ void connect(coordinator_pointer self, const coordinator_parts& given) {
     state.directory.push_back({caf::actor_cast<caf::strong_actor_ptr>(shard), {}});
     self->monitor(shard);
     const connect_shard order{i, caf::actor_cast<caf::strong_actor_ptr>(self), given.mode,
-                              given.staleness};
+                              given.staleness, given.begin};
     self->request(shard, usual_deadlines.update, order)
         .then(
             [self, i](const shard_directory& of) {
@@ -225,7 +225,8 @@ coordinator_actor::behavior_type coordinator_behavior(
   state.core.emplace(engine::server_rules{.mode = given->mode,
                                           .staleness = given->staleness,
                                           .shards = static_cast<std::uint32_t>(state.shards.size()),
-                                          .expected_workers = given->expected_workers});
+                                          .expected_workers = given->expected_workers,
+                                          .begin = given->begin});
   end_when_thrown(*self, "the parameter server's coordinator",
                   [self](const error& why) { give_up(self, why); });
   self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });

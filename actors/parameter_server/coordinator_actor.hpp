@@ -15,6 +15,7 @@ struct coordinator_parts {
   engine::server_mode mode = engine::server_mode::synchronous;
   std::uint64_t staleness = 0;         ///< See engine::server_rules.
   std::uint32_t expected_workers = 1;  ///< As above.
+  param_version begin = {};            ///< That of the shards, which was given with their values.
 };
 
 /// Spawns the coordinator of these shards and connects them to it; workers that join wait for that.

@@ -72,7 +72,7 @@ caf::result<coordinator_opened> on_coordinator(server_host_pointer self,
     return to_caf({errc::bad_config, "a coordinator needs shards, each of which is there"});
   if (order.mode > engine::server_mode::asynchronous)
     return to_caf({errc::bad_config, "an order for a coordinator names no mode"});
-  coordinator_parts parts{{}, order.mode, order.staleness, order.expected_workers};
+  coordinator_parts parts{{}, order.mode, order.staleness, order.expected_workers, order.begin};
   for (const auto& shard : order.shards)
     parts.shards.push_back(caf::actor_cast<shard_actor>(shard));
   return coordinator_opened{keep(self, spawn_coordinator(self->system(), std::move(parts)))};
@@ -87,9 +87,14 @@ caf::result<worker_built> on_worker(server_host_pointer self, const build_worker
                                               order, parts.memory, parts.progress, parts.losses))};
 }
 
-void on_shut_down(server_host_pointer self) {
+void end_built(server_host_pointer self) {
   for (const auto& each : std::exchange(self->state.built, {}))
     caf::anon_send_exit(caf::actor_cast<caf::actor>(each), caf::exit_reason::user_shutdown);
+  self->state.values.clear();
+}
+
+void on_shut_down(server_host_pointer self) {
+  end_built(self);
   if (self->state.parts.on_shut_down) self->state.parts.on_shut_down();
   self->quit(caf::exit_reason::user_shutdown);
 }
@@ -115,6 +120,10 @@ server_host_actor::behavior_type server_host_behavior(
         return answering("worker-" + std::to_string(order.rank),
                          [&] { return on_worker(self, order); });
       },
+      [self](const drop_server&) {
+        end_built(self);
+        return acknowledged{};
+      },
       [self](const shut_down&) { on_shut_down(self); },
   };
 }
@@ -132,14 +141,15 @@ result<std::vector<owned_parameter>> owned_by(const build_shard& order,
   const auto refuse = [&](const std::string& why) {
     return fail(errc::bad_frame, order.name + ": " + why);
   };
-  if (values.size() != order.parameters.size())
+  if (values.size() < order.parameters.size())
     return refuse(std::to_string(values.size()) + " values came for " +
                   std::to_string(order.parameters.size()) + " parameters");
   std::vector<owned_parameter> all;
-  for (std::size_t i = 0; i < values.size(); ++i) {
+  for (std::size_t i = 0; i < order.parameters.size(); ++i) {
     const auto& entry = order.parameters[i];
     const auto& [name, tensor] = values[i];
-    if (name != entry.name || !tensor.defined() || tensor.sizes() != at::IntArrayRef(entry.shape) ||
+    if (name != part_name(entry.name, entry.first_row) || !tensor.defined() ||
+        tensor.sizes() != at::IntArrayRef(entry.shape) ||
         static_cast<std::int32_t>(tensor.scalar_type()) != entry.dtype)
       return refuse("the values of '" + name + "' came where those of '" + entry.name +
                     "' were due, or are of another shape or dtype");
@@ -169,11 +179,13 @@ result<shard_actor> build(caf::actor_system& system, const build_shard& order,
   if (!rate) return tl::unexpected(rate.error());
   const auto doing = std::make_shared<engine::activity>();
   if (progress) progress->watch("updates", doing);
-  return spawn_shard(system, {order.name,
-                              std::make_unique<parameter_store>(
-                                  std::move(*parameters), std::move(*optimizer),
-                                  std::move(*options), std::move(*rate), std::move(memory)),
-                              order.threads, doing});
+  auto store =
+      std::make_unique<parameter_store>(std::move(*parameters), std::move(*optimizer),
+                                        std::move(*options), std::move(*rate), std::move(memory));
+  const auto first = values.begin() + static_cast<std::ptrdiff_t>(order.parameters.size());
+  if (auto restored = store->restore(order.begin, {first, values.end()}); !restored)
+    return fail(restored.error().code, order.name + ": " + restored.error().text);
+  return spawn_shard(system, {order.name, std::move(store), order.threads, doing});
 }
 
 }  // namespace troupe::actors

@@ -29,8 +29,9 @@ struct server_host_parts {
 [[nodiscard]] server_host_actor spawn_server_host(caf::actor_system& system,
                                                   server_host_parts parts);
 
-/// Builds a shard from an order, of these values for its parameters, in their order. Errors:
-/// bad_config; bad_frame naming a value that is missing or of another name, shape or dtype.
+/// Builds a shard from an order, of these values for its parameters, in their order, and what
+/// follows them as its optimizer's state. Errors: bad_config; bad_frame naming a value that is
+/// missing or of another name, shape or dtype; bad_data for state that does not fit.
 [[nodiscard]] result<shard_actor> build(caf::actor_system& system, const build_shard& order,
                                         const std::vector<engine::named_tensor>& values,
                                         const optimizers::registry& known,

@@ -9,9 +9,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "actors/messages/parameter_server/tensors.hpp"
+#include "engine/base/named_tensor.hpp"
 #include "messages/base/error.hpp"
 #include "messages/base/ids.hpp"
 #include "messages/link/shared_memory.hpp"
@@ -24,6 +26,15 @@ namespace troupe::actors {
 /// one a shard: its rows are parameters of their own, so nothing else changes. `shards` at least 1.
 [[nodiscard]] std::vector<std::vector<owned_parameter>> spread_parameters(
     std::vector<owned_parameter> parameters, std::uint32_t shards);
+
+/// The name of a parameter's part in messages of first values and of state: that of the parameter,
+/// and where it begins with another row "NAME@ROW".
+[[nodiscard]] std::string part_name(const std::string& parameter, std::int64_t first_row);
+
+/// The slot of a table's rows that have a state, [rows] bool, among its optimizer's state; and its
+/// name there.
+inline constexpr std::string_view seen_rows_slot = "seen_rows";
+[[nodiscard]] std::string seen_rows_name(const std::string& parameter);
 
 /// The learning rate of an update; the first is 1.
 using rate_of_update = std::function<double(std::uint64_t update)>;
@@ -61,7 +72,18 @@ class parameter_store {
   [[nodiscard]] result<tensor_batch> read(const std::vector<std::uint32_t>& wanted,
                                           std::optional<param_version> newer_than) const;
 
-  /// Updates so far.
+  /// What a shard needs beside its parameters to go on to the same bits: the optimizer's state, and
+  /// the rows that have one, under the names of optimizers/training/saved_state.hpp for part_name.
+  /// The store's own tensors.
+  [[nodiscard]] std::vector<engine::named_tensor> state() const;
+
+  /// Goes on from where `state` was read after update `version`, with the parameters as they were
+  /// then. Before the first update. Errors: bad_data naming what belongs to no parameter here, or
+  /// does not fit it.
+  [[nodiscard]] result<void> restore(param_version version,
+                                     const std::vector<engine::named_tensor>& state);
+
+  /// Updates so far, and those in what it was restored from.
   [[nodiscard]] param_version version() const noexcept { return version_; }
 
  private:
@@ -97,6 +119,7 @@ class parameter_store {
   [[nodiscard]] static gradient mean_of_rows(const std::vector<gradient>& of, std::size_t count,
                                              at::ScalarType type);
   void add_parameter(owned_parameter given);
+  [[nodiscard]] std::vector<std::string> names_of(const group& all) const;
   [[nodiscard]] const at::Tensor& values_of(const parameter& owned) const;
   [[nodiscard]] optimizers::options options_now() const;
   [[nodiscard]] static at::Tensor dense_mean(const std::vector<gradient>& of, std::size_t count,

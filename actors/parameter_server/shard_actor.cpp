@@ -18,6 +18,8 @@
 #include "actors/messages/parameter_server/coordinator.hpp"
 #include "actors/messages/parameter_server/worker.hpp"
 #include "actors/parameter_server/batch_pieces.hpp"
+#include "actors/transfer/pieces.hpp"
+#include "engine/base/torch_error.hpp"
 #include "engine/parameter_server/shard_core.hpp"
 #include "engine/stage/work_thread.hpp"
 #include "messages/base/log.hpp"
@@ -55,6 +57,7 @@ struct unanswered_push {
 struct shard_state {
   std::string name;
   std::unique_ptr<parameter_store> store;  // its tensors are the work thread's
+  param_version begin;                     // of the store as it was given
   std::optional<engine::shard_core> core;  // once connected
   std::uint32_t index = 0;
   coordinator_actor coordinator;
@@ -65,6 +68,8 @@ struct shard_state {
   std::map<push_id, std::vector<push_waiter>> waiters;
   std::map<engine::worker_id, caf::node_id> pushers;  // the process of each member's first push
   std::map<std::uint64_t, std::variant<unanswered_pull, unanswered_push>> reading;  // by ticket
+  std::map<std::uint64_t, caf::typed_response_promise<shard_state_piece>>
+      reading_state;  // the same
   std::uint64_t last_ticket = 0;
   std::uint64_t refusals = 0;                 // of messages that were not the coordinator's
   std::vector<fresh_batch> fresh;             // of the update that is being settled
@@ -240,9 +245,15 @@ caf::result<shard_directory> on_connect(shard_pointer self, const connect_shard&
     return to_caf(named(state, {errc::not_admitted, "a coordinator connects it itself"}));
   if (how.mode > engine::server_mode::asynchronous)
     return to_caf(named(state, {errc::bad_config, "its coordinator names no mode"}));
+  if (how.begin != state.begin)
+    return to_caf(named(
+        state,
+        {errc::bad_config, "its coordinator begins with update " + std::to_string(how.begin.value) +
+                               ", and its values with " + std::to_string(state.begin.value)}));
   state.index = how.index;
   state.coordinator = caf::actor_cast<coordinator_actor>(how.coordinator);
-  state.core.emplace(engine::server_rules{.mode = how.mode, .staleness = how.staleness});
+  state.core.emplace(
+      engine::server_rules{.mode = how.mode, .staleness = how.staleness, .begin = state.begin});
   self->monitor(state.coordinator);
   return shard_directory{state.store->directory()};
 }
@@ -294,12 +305,18 @@ caf::result<pushed> on_push(shard_pointer self, const push_gradients& order) {
   return answer;
 }
 
+/// Whether there is still something to read here, and room for one more who waits for it.
+std::optional<error> reason_not_to_read(const shard_state& state) {
+  if (state.lost) return named(state, *state.lost);
+  if (state.core && state.core->failure()) return named(state, *state.core->failure());
+  if (state.reading.size() + state.reading_state.size() >= max_reads)
+    return named(state, {errc::bad_frame, "too many pulls wait for their answers"});
+  return std::nullopt;
+}
+
 caf::result<pulled> on_pull(shard_pointer self, const pull_parameters& order) {
   auto& state = self->state;
-  if (state.lost) return to_caf(named(state, *state.lost));
-  if (state.core && state.core->failure()) return to_caf(named(state, *state.core->failure()));
-  if (state.reading.size() >= max_reads)
-    return to_caf(named(state, {errc::bad_frame, "too many pulls wait for their answers"}));
+  if (const auto why = reason_not_to_read(state)) return to_caf(*why);
   if (order.piece > 0) {
     auto next = state.unfetched.next(order.worker, order.piece);
     if (!next) return to_caf(named(state, next.error()));
@@ -308,6 +325,37 @@ caf::result<pulled> on_pull(shard_pointer self, const pull_parameters& order) {
   auto answer = self->make_response_promise<pulled>();
   read_for(self, unanswered_pull{answer, order.worker, order.most}, order.wanted, order.newer_than);
   return answer;
+}
+
+caf::result<shard_state_piece> on_read_state(shard_pointer self, const read_shard_state& order) {
+  auto& state = self->state;
+  if (const auto why = reason_not_to_read(state)) return to_caf(*why);
+  const auto ticket = ++state.last_ticket;
+  auto answer = self->make_response_promise<shard_state_piece>();
+  state.reading_state.emplace(ticket, answer);
+  state.work->post(
+      [store = state.store.get(), ticket, order, to = caf::actor_cast<shard_actor>(self)] {
+        state_ready ready{ticket, {store->version(), {}}, {}};
+        try {
+          if (auto piece = cut_piece(store->state(), order.from, order.most, piece_tensors::copied))
+            ready.piece.piece = std::move(*piece);
+          else
+            ready.failure = piece.error();
+        } catch (const std::exception& problem) {
+          ready.failure = error{errc::handler_failed, engine::reason_of(problem)};
+        }
+        caf::anon_send(to, std::move(ready));
+      });
+  return answer;
+}
+
+void on_state(shard_pointer self, const state_ready& ready) {
+  auto found = self->state.reading_state.extract(ready.ticket);
+  if (!found) return;
+  if (ready.failure)
+    found.mapped().deliver(to_caf(named(self->state, *ready.failure)));
+  else
+    found.mapped().deliver(ready.piece);
 }
 
 void on_values(shard_pointer self, const values_ready& ready) {
@@ -349,6 +397,8 @@ void give_up(shard_pointer self, const error& why) {
   fail_all(self, why);
   for (auto& [ticket, waiting] : std::exchange(self->state.reading, {}))
     std::visit([&](auto& each) { each.answer.deliver(to_caf(why)); }, waiting);
+  for (auto& [ticket, answer] : std::exchange(self->state.reading_state, {}))
+    answer.deliver(to_caf(why));
 }
 
 shard_actor::behavior_type shard_behavior(shard_pointer self,
@@ -356,6 +406,7 @@ shard_actor::behavior_type shard_behavior(shard_pointer self,
   auto& state = self->state;
   state.name = std::move(given->name);
   state.store = std::move(given->store);
+  state.begin = state.store->version();
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
   end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
   self->set_exit_handler([self](const caf::exit_msg& exit) {
@@ -399,6 +450,8 @@ shard_actor::behavior_type shard_behavior(shard_pointer self,
       [self](const pull_parameters& order) { return on_pull(self, order); },
       [self](const shard_updated& outcome) { on_updated(self, outcome); },
       [self](const values_ready& ready) { on_values(self, ready); },
+      [self](const read_shard_state& order) { return on_read_state(self, order); },
+      [self](const state_ready& ready) { on_state(self, ready); },
   };
 }
 

@@ -14,6 +14,7 @@
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
 #include "actors/base/process_identity.hpp"
+#include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/share.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/parameter_server/client.hpp"
@@ -80,6 +81,18 @@ class apprentice {
     }
     return cut_piece(engine::collect_weights(module_.layers()), what.from, what.most,
                      piece_tensors::copied);
+  }
+
+  [[nodiscard]] result<tensor_piece> buffers(const read_buffers& what) const {
+    return cut_piece(engine::buffers(module_.layers()), what.from, what.most,
+                     piece_tensors::copied);
+  }
+
+  /// Takes over buffers, a piece at a time.
+  result<void> load(const load_weights& what) {
+    if (!loader_ || what.piece.begin == list_place{})
+      loader_ = std::make_unique<weight_loader>(engine::buffers(module_.layers()), /*partly=*/true);
+    return loader_->add(what.piece);
   }
 
  private:
@@ -160,12 +173,14 @@ class apprentice {
   engine::stage_module module_;
   const std::unique_ptr<parameter_client> server_;
   const std::shared_ptr<messages::shared_memory> memory_;
+  std::unique_ptr<weight_loader> loader_;  // of the buffers that come
   const std::shared_ptr<engine::activity> doing_ =
       std::make_shared<engine::activity>(std::vector<const engine::model*>{&module_.layers()});
 };
 
 using answer = std::variant<caf::typed_response_promise<share_done>,
-                            caf::typed_response_promise<weights_piece>>;
+                            caf::typed_response_promise<weights_piece>,
+                            caf::typed_response_promise<acknowledged>>;
 
 struct worker_state {
   std::string name;
@@ -223,15 +238,24 @@ caf::result<share_done> on_share(worker_pointer self, const run_share& order) {
   return promise;
 }
 
-caf::result<weights_piece> on_read(worker_pointer self, const read_weights& what) {
+/// A piece that the work thread cuts: `cut(apprentice)` gives it.
+template <class Cut>
+caf::result<weights_piece> on_read(worker_pointer self, Cut cut) {
   if (auto refused = refuse_more(self->state)) return *refused;
   auto promise = self->make_response_promise<weights_piece>();
-  post(self, promise, [what](apprentice& who, share_outcome& outcome) -> result<void> {
-    auto piece = who.weights(what);
+  post(self, promise, [cut](apprentice& who, share_outcome& outcome) -> result<void> {
+    auto piece = cut(who);
     if (!piece) return tl::unexpected(piece.error());
     outcome.weights = std::move(*piece);
     return {};
   });
+  return promise;
+}
+
+caf::result<acknowledged> on_load(worker_pointer self, const load_weights& what) {
+  if (auto refused = refuse_more(self->state)) return *refused;
+  auto promise = self->make_response_promise<acknowledged>();
+  post(self, promise, [what](apprentice& who, share_outcome&) { return who.load(what); });
   return promise;
 }
 
@@ -240,13 +264,20 @@ void on_outcome(worker_pointer self, const share_outcome& outcome) {
   if (!to) return;
   auto report = outcome.report;
   if (!report.failure.empty()) report.failure = self->state.name + ": " + report.failure;
-  if (auto* share = std::get_if<caf::typed_response_promise<share_done>>(&to.mapped()))
+  const auto failure = to_caf({report.code, report.failure});
+  if (auto* share = std::get_if<caf::typed_response_promise<share_done>>(&to.mapped())) {
     share->deliver(report);
-  else if (auto& read = std::get<caf::typed_response_promise<weights_piece>>(to.mapped());
-           outcome.weights)
-    read.deliver(weights_piece{*outcome.weights});
-  else
-    read.deliver(to_caf({report.code, report.failure}));
+  } else if (auto* read = std::get_if<caf::typed_response_promise<weights_piece>>(&to.mapped())) {
+    if (outcome.weights)
+      read->deliver(weights_piece{*outcome.weights});
+    else
+      read->deliver(failure);
+  } else if (auto& load = std::get<caf::typed_response_promise<acknowledged>>(to.mapped());
+             report.failure.empty()) {
+    load.deliver(acknowledged{});
+  } else {
+    load.deliver(failure);
+  }
 }
 
 /// Whoever waits hears why the worker ends.
@@ -284,7 +315,13 @@ worker_actor::behavior_type worker_behavior(worker_pointer self,
   });
   return {
       [self](const run_share& share) { return on_share(self, share); },
-      [self](const read_weights& what) { return on_read(self, what); },
+      [self](const read_weights& what) {
+        return on_read(self, [what](apprentice& who) { return who.weights(what); });
+      },
+      [self](const read_buffers& what) {
+        return on_read(self, [what](apprentice& who) { return who.buffers(what); });
+      },
+      [self](const load_weights& what) { return on_load(self, what); },
       [self](const share_outcome& outcome) { on_outcome(self, outcome); },
   };
 }

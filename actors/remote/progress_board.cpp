@@ -36,6 +36,7 @@ void progress_board::note_lost(std::string node) {
 
 std::vector<messages::element> progress_board::tell(std::chrono::steady_clock::time_point now) {
   const std::scoped_lock lock(mutex_);
+  std::erase_if(threads_, [](const auto& each) { return each.what.use_count() == 1; });
   std::vector<messages::element> all;
   for (auto& [thread, what, timer] : threads_) {
     const auto seen = what->read();

@@ -20,7 +20,8 @@ class progress_board {
   /// `interval`: between two heartbeats.
   explicit progress_board(std::chrono::milliseconds interval) : interval_(interval) {}
 
-  /// From here on heartbeats tell of a thread. `thread` is its name within the node.
+  /// From here on heartbeats tell of a thread, as long as somebody else has `what`. `thread` is its
+  /// name within the node.
   void watch(std::string thread, std::shared_ptr<const engine::activity> what);
 
   /// From here on heartbeats tell, for some seconds, that this node counts another one as lost.

@@ -161,12 +161,11 @@ std::vector<option> model_options(const engine::model_registry& models) {
        integer(
            [](auto& c) -> auto& { return c.model.classes; }, 0, any),
        ""},
-      of_stages({"model", "init", "--init", "", "FILE", "Initial weights (safetensors)",
-                 text([](auto& c) -> auto& { return c.model.init; }), ""}),
-      of_stages(
-          {"model", "init_skip", "--init-skip", "", "GLOB,..",
-           "Tensors that are drawn from the seed instead of loaded from --init, such as \"fc.*\"",
-           list([](auto& c) -> auto& { return c.model.init_skip; }), ""}),
+      {"model", "init", "--init", "", "FILE", "Initial weights (safetensors)",
+       text([](auto& c) -> auto& { return c.model.init; }), ""},
+      {"model", "init_skip", "--init-skip", "", "GLOB,..",
+       "Tensors that are drawn from the seed instead of loaded from --init, such as \"fc.*\"",
+       list([](auto& c) -> auto& { return c.model.init_skip; }), ""},
       of_stages({"model", "memory_format", "--memory-format", "", "KIND",
                  "Memory layout of images and weights",
                  choice([](auto& c) -> auto& { return c.model.memory_format; }), ""}),
@@ -263,11 +262,11 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
        number(
            [](auto& c) -> auto& { return c.train.hang_timeout; }, 0, unbounded),
        ""},
-      of_stages({"train", "on_fault", "--on-fault", "", "KIND",
-                 "What happens when a stage is lost; stop: the run ends; recover: another process "
-                 "replaces the stage, and the run continues from the last update that all stages "
-                 "share, to the same bits",
-                 choice([](auto& c) -> auto& { return c.train.on_fault; }), ""}),
+      {"train", "on_fault", "--on-fault", "", "KIND",
+       "What happens when a stage, or a shard of a parameter server, is lost; stop: the run ends; "
+       "recover: another process replaces it, and the run continues from the last update that all "
+       "stages share, to the same bits, or a parameter server's from its last checkpoint",
+       choice([](auto& c) -> auto& { return c.train.on_fault; }), ""},
       {"train", "save", "--save", "", "FILE",
        "File to which the weights are saved (safetensors) at the end, also of an interrupted run",
        text([](auto& c) -> auto& { return c.train.save; }), ""},
@@ -440,7 +439,7 @@ std::vector<option> cluster_options() {
 }
 
 bool of_stages_alone(const std::string& table) {
-  return table == "pipeline" || table == "cluster" || table == "node" || table == "checkpoint";
+  return table == "pipeline" || table == "cluster" || table == "node";
 }
 
 // There is no node by default of which a value could be read.

@@ -8,7 +8,7 @@
 
 #include "cluster/observe/one_class.hpp"
 #include "cluster/training/partitioning.hpp"
-#include "cluster/training/saving/checkpoint_keeper.hpp"
+#include "cluster/training/saving/beginning.hpp"
 #include "engine/data/sampler.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
@@ -86,42 +86,18 @@ result<void> take_beginning(prepared_run& run, result<checkpoint> opened,
   return {};
 }
 
-/// A checkpoint has all steps: an error for a user, and no more than a word for who starts the same
-/// command until the run is done.
-result<void> take_complete(prepared_run& run, const trainer_config& config,
-                           const std::filesystem::path& folder) {
-  const auto has_all =
-      folder.string() + " has all " + std::to_string(run.steps) + " steps of this run";
-  const auto& save = config.train.save;
-  std::error_code absent;
-  if (config.checkpoint.resume != "auto")
-    return fail(errc::bad_config,
-                "checkpoint.resume: " + has_all + "; give it more (--steps, --epochs)");
-  if (!save.empty() && !std::filesystem::exists(save, absent))
-    return fail(errc::bad_config, "checkpoint.resume: " + has_all + ", but " + save.string() +
-                                      " is not there; troupe checkpoint export " + folder.string() +
-                                      " " + save.string() + " writes it");
-  log::info(has_all + ": nothing is left to do");
-  run.is_complete = true;
-  return {};
-}
-
 /// Opens the checkpoint that the run goes on from, if there is one, or else what --init names.
 result<void> read_beginning(prepared_run& run, const trainer_config& config) {
-  const auto resumed = find_resumed(config, run.model.options);
-  if (!resumed) return tl::unexpected(resumed.error());
-  if (!*resumed) {
-    if (!config.checkpoint.resume.empty())
-      log::info(config.checkpoint.dir.string() + " has no " +
-                (config.checkpoint.resume == "auto" ? "whole " : "") +
-                "checkpoint: the run begins anew");
-    if (config.model.init.empty()) return {};
-    return take_beginning(run, read_checkpoint(config.model.init), config.model.init_skip);
+  const auto begins = find_beginning(config, run.model.options, run.steps);
+  if (!begins) return tl::unexpected(begins.error());
+  run.is_complete = begins->is_complete;
+  if (run.is_complete) return {};
+  if (begins->from) {
+    run.steps_before = begins->from->manifest.step;
+    return take_beginning(run, read_checkpoint(*begins->from), {});
   }
-  const auto& [folder, manifest] = **resumed;
-  if (manifest.step >= run.steps) return take_complete(run, config, folder);
-  run.steps_before = manifest.step;
-  return take_beginning(run, read_checkpoint(**resumed), {});
+  if (config.model.init.empty()) return {};
+  return take_beginning(run, read_checkpoint(config.model.init), config.model.init_skip);
 }
 
 /// Those of some layers, in their order.

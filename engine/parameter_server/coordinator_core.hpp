@@ -48,7 +48,7 @@ class coordinator_core {
  public:
   static constexpr std::size_t max_members = 4096;
 
-  explicit coordinator_core(const server_rules& rules) : rules_(rules) {}
+  explicit coordinator_core(const server_rules& rules) : rules_(rules), version_(rules.begin) {}
 
   /// A worker joins. `rank`: its place in the order of adding up. Counts as a member at once: a
   /// synchronous update waits for it. Errors: bad_config for a rank that a member has,
@@ -67,7 +67,7 @@ class coordinator_core {
   [[nodiscard]] coordinator_effects staged(std::uint32_t shard, const based_push& what,
                                            const std::optional<error>& fault = {});
 
-  /// Updates decided.
+  /// Updates decided, and those in what the server began with.
   [[nodiscard]] param_version version() const noexcept { return version_; }
   [[nodiscard]] const coordinator_totals& totals() const noexcept { return totals_; }
   [[nodiscard]] std::size_t members() const noexcept { return members_.size(); }

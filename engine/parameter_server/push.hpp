@@ -49,6 +49,7 @@ struct server_rules {
   std::uint64_t staleness = 0;         ///< Asynchronous: updates since a push's base, at most.
   std::uint32_t shards = 1;            ///< At least 1.
   std::uint32_t expected_workers = 1;  ///< Synchronous: no update before so many have joined.
+  param_version begin = {};            ///< Of the parameters as the server begins with them.
 };
 
 }  // namespace troupe::engine

@@ -39,7 +39,8 @@ using shard_effects = std::vector<shard_effect>;
 /// from an accepted push to its start_update or forget_part.
 class shard_core {
  public:
-  explicit shard_core(const server_rules& rules) : rules_(rules) {}
+  explicit shard_core(const server_rules& rules)
+      : rules_(rules), decided_(rules.begin), version_(rules.begin) {}
 
   // From the coordinator. Errors: bad_frame for what it cannot have decided; the shard is then of
   // no use.
@@ -64,7 +65,7 @@ class shard_core {
 
   [[nodiscard]] bool has_member(worker_id worker) const { return members_.contains(worker); }
 
-  /// Updates done.
+  /// Updates done, and those in what the server began with.
   [[nodiscard]] param_version version() const noexcept { return version_; }
   /// Why it is of no use any more.
   [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }

@@ -25,10 +25,11 @@ struct connect_shard {
   caf::strong_actor_ptr coordinator;  // a coordinator_actor
   engine::server_mode mode = engine::server_mode::synchronous;
   std::uint64_t staleness = 0;
+  param_version begin = {};  // of the parameters that the shard was built with
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.index, self.coordinator, self.mode, self.staleness);
+    f(self.index, self.coordinator, self.mode, self.staleness, self.begin);
   }
 };
 
@@ -165,9 +166,45 @@ struct values_ready {
   std::optional<error> failure;
 };
 
+/// Asks a shard for its optimizer's state, from a place of the list on.
+struct read_shard_state {
+  static constexpr auto declared = travels("read_shard_state");
+
+  list_place from = {};
+  piece_limits most = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.from, self.most);
+  }
+};
+
+/// A piece of that state (see parameter_store::state), as it is after update `version`.
+struct shard_state_piece {
+  static constexpr auto declared = travels("shard_state_piece");
+
+  param_version version;
+  tensor_piece piece = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.version, self.piece);
+  }
+};
+
+/// Such a piece, or why there is none: from a shard's work thread to its actor, never between
+/// nodes.
+struct state_ready {
+  static constexpr auto declared = stays_here;
+
+  std::uint64_t ticket = 0;
+  shard_state_piece piece;
+  std::optional<error> failure;
+};
+
 using server_coordinator_messages =
     message_list<connect_shard, shard_directory, admit_worker, expel_worker, staged_push,
                  apply_pushes, refuse_push, read_coordinator, coordinator_report, shard_updated,
-                 values_ready>;
+                 values_ready, read_shard_state, shard_state_piece, state_ready>;
 
 }  // namespace troupe::actors

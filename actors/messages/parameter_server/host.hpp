@@ -28,8 +28,9 @@ struct rate_plan {
   }
 };
 
-/// The first values of a shard's parameters, under their names and in their order, piece after
-/// piece. Before its build_shard; a piece from the beginning on starts anew.
+/// The first values of a shard's parameters (see part_name) in their order, and after them the
+/// optimizer's state where there is some (see parameter_store::state), piece after piece. Before
+/// its build_shard; a piece from the beginning on starts anew.
 struct shard_values {
   static constexpr auto declared = travels("shard_values");
 
@@ -52,10 +53,11 @@ struct build_shard {
   std::map<std::string, double> optimizer_options;
   rate_plan rate = {};
   std::int32_t threads = 1;
+  param_version begin = {};  // updates that are in the values
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.name, self.optimizer, self.optimizer_options, self.rate, self.threads);
+    f(self.name, self.optimizer, self.optimizer_options, self.rate, self.threads, self.begin);
     packed_directory::fields_of(self.parameters, f);
   }
 };
@@ -79,10 +81,11 @@ struct open_coordinator {
   engine::server_mode mode = engine::server_mode::synchronous;
   std::uint64_t staleness = 0;
   std::uint32_t expected_workers = 1;
+  param_version begin = {};  // of the parameters that the shards were built with
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.shards, self.mode, self.staleness, self.expected_workers);
+    f(self.shards, self.mode, self.staleness, self.expected_workers, self.begin);
   }
 };
 
@@ -131,7 +134,16 @@ struct worker_built {
   }
 };
 
-using server_host_messages = message_list<shard_values, build_shard, shard_built, open_coordinator,
-                                          coordinator_opened, build_worker, worker_built>;
+/// The shards, coordinators and workers that were built here are of no use any more, and end.
+struct drop_server {
+  static constexpr auto declared = travels("drop_server");
+
+  template <class Self, class Fields>
+  static void fields(Self&, Fields&) {}
+};
+
+using server_host_messages =
+    message_list<shard_values, build_shard, shard_built, open_coordinator, coordinator_opened,
+                 build_worker, worker_built, drop_server>;
 
 }  // namespace troupe::actors

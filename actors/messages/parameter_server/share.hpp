@@ -58,6 +58,19 @@ struct share_outcome {
   std::optional<tensor_piece> weights;  // of read_weights
 };
 
-using server_share_messages = message_list<run_share, share_done, share_outcome>;
+/// Asks for a worker's own buffers, such as running statistics.
+struct read_buffers {
+  static constexpr auto declared = travels("read_buffers");
+
+  list_place from = {};
+  piece_limits most = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.from, self.most);
+  }
+};
+
+using server_share_messages = message_list<run_share, share_done, share_outcome, read_buffers>;
 
 }  // namespace troupe::actors

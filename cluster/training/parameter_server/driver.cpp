@@ -13,6 +13,7 @@
 #include "actors/base/deadlines.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "cluster/training/parameter_server/server_state.hpp"
 #include "engine/data/sampler.hpp"
 
 namespace troupe::cluster {
@@ -83,6 +84,8 @@ driver::driver(actors::requester& ask, actors::coordinator_actor coordinator,
       plan_(plan),
       events_(std::move(events)),
       mail_(std::make_shared<mailbox>()),
+      begun_(plan.steps_before),
+      done_(plan.steps_before),
       last_report_(clock::now()) {
   for (std::size_t i = 0; i < workers.size(); ++i) workers_.push_back({i, std::move(workers[i])});
   // Shares are equal: what does not fill a batch waits for the next epoch's order.
@@ -92,7 +95,7 @@ driver::driver(actors::requester& ask, actors::coordinator_actor coordinator,
   steps_per_epoch_ =
       static_cast<std::uint64_t>(data.size(engine::split::train) / plan.batch_size * shares);
   share_size_ = plan.batch_size / static_cast<std::int64_t>(workers_.size());
-  order_for(0);
+  order_for(plan_.steps_before / steps_per_epoch_);
 }
 
 void driver::order_for(std::uint64_t epoch) {
@@ -133,11 +136,15 @@ result<driver::ended_share> driver::next() {
   }
   const auto why = arrived.outcome.error();
   if (!is_loss(why.code) || workers_.size() == 1) return tl::unexpected(why);
-  std::erase_if(workers_, [&](const auto& each) { return each.number == arrived.worker; });
-  events_.on_note(name_of(arrived.worker) + " is lost; going on with " +
-                  std::to_string(workers_.size()) + ": " + why.text);
+  leave_out(arrived.worker, why);
   if (!over.what.evaluate) lost_.push_back(over);
   return over;
+}
+
+void driver::leave_out(std::size_t worker, const error& why) {
+  std::erase_if(workers_, [&](const auto& each) { return each.number == worker; });
+  events_.on_note(name_of(worker) + " is lost; going on with " + std::to_string(workers_.size()) +
+                  ": " + why.text);
 }
 
 result<void> driver::train() {
@@ -146,7 +153,7 @@ result<void> driver::train() {
 }
 
 result<void> driver::finish() {
-  if (plan_.evaluate && done_ > 0 && !leaves()) {
+  if (plan_.evaluate && done_ > plan_.evaluated && !leaves()) {
     if (auto done = evaluate(done_); !done) return done;
   }
   while (!open_.empty() && next()) {
@@ -176,6 +183,8 @@ result<void> driver::run_synchronously() {
   while (begun_ < plan_.steps && !events_.should_stop()) {
     if (auto done = step_together(begun_ + 1); !done) return done;
     if (begun_ == plan_.steps) break;
+    checkpoint_is_due_ = wants_checkpoint(begun_);
+    if (auto done = write_checkpoint(); !done) return done;
     if (auto done = evaluate_if_due(begun_); !done || abandoned_) return done;
   }
   return {};
@@ -184,10 +193,14 @@ result<void> driver::run_synchronously() {
 /// Until nothing is left to begin, or nobody is to begin any more.
 result<void> driver::run_shares() {
   const auto feed = [&](const place& worker) {
-    if (!is_idle(worker) || events_.should_stop()) return;
-    if (again_.empty() && begun_ >= plan_.steps) return;
+    if (!is_idle(worker)) return;
+    const bool is_over = begun_ >= plan_.steps || checkpoint_is_due_ || events_.should_stop();
+    if (again_.empty() && is_over) return;
     const auto step = again_.empty() ? ++begun_ : again_.front();
-    if (!again_.empty()) again_.pop_front();
+    if (again_.empty())
+      checkpoint_is_due_ = begun_ < plan_.steps && wants_checkpoint(begun_);
+    else
+      again_.pop_front();
     const auto begin = static_cast<std::int64_t>((step - 1) % steps_per_epoch_) * share_size_;
     start(worker, {step, false, begin, begin + share_size_});
   };
@@ -203,23 +216,31 @@ result<void> driver::run_shares() {
 
 result<void> driver::run_asynchronously() {
   do {
-    if (auto ran = run_shares(); !ran) return ran;
-    find_missing();
-  } while (!again_.empty() && !events_.should_stop());
+    auto done = run_shares().and_then([&] { return find_missing(); });
+    if (done && again_.empty()) done = write_checkpoint();
+    if (!done) return done;
+  } while (!again_.empty() || (begun_ < plan_.steps && !events_.should_stop()));
   return {};
+}
+
+/// If one is due.
+result<void> driver::write_checkpoint() {
+  if (!std::exchange(checkpoint_is_due_, false)) return {};
+  return events_.on_checkpoint(begun_);
 }
 
 /// Of the shares that were lost since, which only the coordinator knows: a push that had been
 /// applied is not done again.
-void driver::find_missing() {
+result<void> driver::find_missing() {
   again_.clear();
-  if (lost_before_ == lost_.size()) return;
+  if (lost_before_ == lost_.size()) return {};
   const auto now = ask_coordinator();
-  if (!now) return events_.on_note("what was lost is not done again: " + now.error().text);
-  done_ = now->applied;
+  if (!now) return tl::unexpected(now.error());
+  done_ = now->version.value;  // of which each is one push
   for (auto i = lost_before_; i < lost_.size() && again_.size() + done_ < begun_; ++i)
     again_.push_back(lost_[i].what.step);
   lost_before_ = lost_.size();
+  return {};
 }
 
 /// What was decided, of the lost too: once the coordinator has noticed that they are.
@@ -242,7 +263,7 @@ result<void> driver::close_accounts() {
   for (const auto& each : lost_)
     lost += (lost.empty() ? "" : ", ") + ("the share of step " + std::to_string(each.what.step)) +
             " with " + name_of(each.worker);
-  const auto applied = now->applied - std::min(now->applied, reported_);
+  const auto applied = now->applied - std::min(now->applied, reported_);  // both since it was built
   events_.on_note(updates + "; lost: " + (lost.empty() ? "none" : lost) + "; of " +
                   std::to_string(lost_.size()) + " lost pushes " + std::to_string(applied) +
                   " had been applied");
@@ -252,12 +273,14 @@ result<void> driver::close_accounts() {
 
 result<void> driver::evaluate_if_due(std::uint64_t step) {
   const auto period = plan_.evaluate_every > 0 ? plan_.evaluate_every : steps_per_epoch_;
-  if (!plan_.evaluate || step % period != 0) return {};
+  if (!plan_.evaluate || step % period != 0 || step <= plan_.evaluated) return {};
   if (plan_.keep_weights) {
     // A worker that evaluates would answer only when it is done with its share.
-    auto now = read_weights();
-    if (!now) return tl::unexpected(now.error());
-    kept_ = std::move(*now);
+    auto weights = read_weights();
+    if (!weights) return tl::unexpected(weights.error());
+    auto buffers = read_buffers();
+    if (!buffers) return tl::unexpected(buffers.error());
+    kept_ = {std::move(*weights), std::move(*buffers)};
   }
   auto done = evaluate(step);
   if (!abandoned_) kept_.reset();
@@ -327,16 +350,47 @@ void driver::report(std::uint64_t step, const std::vector<ended_share>& shares) 
   events_.on_step(made);
 }
 
-result<std::vector<engine::named_tensor>> driver::read_weights() {
-  if (kept_) return *kept_;
+template <class Order>
+result<std::vector<engine::named_tensor>> driver::read_from(const place& worker) {
   return actors::gather_pieces([&](const actors::list_place& from) -> result<actors::tensor_piece> {
-    auto part = ask_.request<actors::weights_piece>(workers_.front().actor,
-                                                    actors::read_weights{.from = from},
+    Order order;
+    order.from = from;
+    auto part = ask_.request<actors::weights_piece>(worker.actor, std::move(order),
                                                     actors::usual_deadlines.update)
                     .get();
     if (!part) return tl::unexpected(part.error());
     return std::move(part->piece);
   });
+}
+
+result<std::vector<engine::named_tensor>> driver::read_weights() {
+  if (kept_) return kept_->weights;
+  for (;;) {
+    const auto first = workers_.front();
+    auto all = read_from<actors::read_weights>(first);
+    if (all || !is_loss(all.error().code) || workers_.size() == 1) return all;
+    // Is it the worker, or a shard that it pulls from?
+    const auto alone = read_from<actors::read_buffers>(first);
+    if (alone || !is_loss(alone.error().code)) return all;
+    leave_out(first.number, all.error());
+  }
+}
+
+result<std::vector<engine::named_tensor>> driver::read_buffers() {
+  if (kept_) return kept_->buffers;
+  std::vector<engine::named_tensor> all;
+  const auto others = std::vector(workers_.begin() + 1, workers_.end());
+  for (const auto& each : others) {
+    auto own = read_from<actors::read_buffers>(each);
+    if (!own && !is_loss(own.error().code)) return own;
+    if (!own) {
+      leave_out(each.number, own.error());
+      continue;
+    }
+    for (auto& [name, tensor] : *own)
+      all.push_back({buffer_name(each.number, name), std::move(tensor)});
+  }
+  return all;
 }
 
 }  // namespace troupe::cluster

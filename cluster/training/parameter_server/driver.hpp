@@ -27,7 +27,9 @@ namespace troupe::cluster {
 struct drive_plan {
   engine::server_mode mode = engine::server_mode::synchronous;
   std::uint64_t steps = 0;
-  std::int64_t batch_size = 0;  // of all workers together
+  std::uint64_t steps_before = 0;  // that are done before it begins
+  std::uint64_t evaluated = 0;     // the last step whose evaluation is known
+  std::int64_t batch_size = 0;     // of all workers together
   bool shuffle = true;
   std::uint64_t seed = 0;
   bool evaluate = true;
@@ -43,13 +45,18 @@ struct drive_events {
   /// Asked before each step, and all the time in an evaluation, which is abandoned at once. From
   /// then on it stays true.
   std::function<bool()> should_stop;
+  /// Whether a checkpoint is to be written after this step; left out: none is. Then `on_checkpoint`
+  /// is called once it is done, while no share is under way. Errors end the run.
+  std::function<bool(std::uint64_t step)> wants_checkpoint = {};
+  std::function<result<void>(std::uint64_t step)> on_checkpoint = {};
 };
 
 /// Hands out shares to workers and collects what came of them. A synchronous step is a share of one
 /// batch for each worker; an asynchronous one a share for whoever is free. A worker whose process
 /// is lost is left out from then on. A synchronous step goes on without its share; an asynchronous
 /// one, and samples to evaluate, are another's, unless the coordinator says that the push had been
-/// applied. Used by one thread.
+/// applied; so they are in a run that is stopped. Before an asynchronous checkpoint no share is
+/// begun until all are over, and the lost ones done again. Used by one thread.
 class driver {
  public:
   driver(actors::requester& ask, actors::coordinator_actor coordinator,
@@ -75,6 +82,9 @@ class driver {
   /// The parameters, and the buffers of the first worker that is left. Waits for no evaluation, if
   /// the plan says to keep weights. Errors: as `train`.
   [[nodiscard]] result<std::vector<engine::named_tensor>> read_weights();
+
+  /// The buffers of all workers that are left but the first, under buffer_name. As `read_weights`.
+  [[nodiscard]] result<std::vector<engine::named_tensor>> read_buffers();
 
  private:
   struct mailbox;
@@ -108,6 +118,9 @@ class driver {
   /// Whether nobody waits for evaluations any more.
   [[nodiscard]] bool leaves() { return abandoned_ = abandoned_ || events_.should_stop(); }
 
+  template <class Order>
+  [[nodiscard]] result<std::vector<engine::named_tensor>> read_from(const place& worker);
+  void leave_out(std::size_t worker, const error& why);
   void start(const place& worker, const share& what);
   /// Waits for the next share.
   [[nodiscard]] result<ended_share> next();
@@ -115,7 +128,8 @@ class driver {
   [[nodiscard]] result<void> run_asynchronously();
   [[nodiscard]] result<void> step_together(std::uint64_t step);
   [[nodiscard]] result<void> run_shares();
-  void find_missing();
+  [[nodiscard]] result<void> find_missing();
+  [[nodiscard]] result<void> write_checkpoint();
   [[nodiscard]] result<actors::coordinator_report> ask_coordinator();
   [[nodiscard]] result<void> evaluate_if_due(std::uint64_t step);
   [[nodiscard]] result<void> evaluate(std::uint64_t step);
@@ -123,6 +137,9 @@ class driver {
   [[nodiscard]] bool await_arrival();
   void report(std::uint64_t step, const std::vector<ended_share>& shares);
   void order_for(std::uint64_t epoch);
+  [[nodiscard]] bool wants_checkpoint(std::uint64_t step) const {
+    return events_.wants_checkpoint && events_.wants_checkpoint(step);
+  }
   [[nodiscard]] bool is_idle(const place& worker) const { return !open_.contains(worker.number); }
 
   actors::requester& ask_;
@@ -138,7 +155,12 @@ class driver {
   std::map<std::size_t, share> open_;  // by worker
   std::int64_t share_size_ = 0;        // asynchronous: samples of one
   bool abandoned_ = false;             // an evaluation, whose shares may be open
-  std::optional<std::vector<engine::named_tensor>> kept_;  // as of the evaluation under way
+  struct kept_tensors {
+    std::vector<engine::named_tensor> weights;
+    std::vector<engine::named_tensor> buffers;
+  };
+  std::optional<kept_tensors> kept_;  // as of the evaluation under way
+  bool checkpoint_is_due_ = false;    // once nothing is under way
 
   // The accounts.
   std::uint64_t begun_ = 0;     // steps

@@ -1,93 +1,34 @@
 #include "cluster/training/parameter_server/run.hpp"
 
+#include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "actors/base/deadlines.hpp"
-#include "actors/futures/combine.hpp"
-#include "actors/messages/common.hpp"
-#include "actors/messages/parameter_server/host.hpp"
 #include "actors/parameter_server/host_actor.hpp"
-#include "actors/parameter_server/parameter_store.hpp"
 #include "actors/transfer/pieces.hpp"
-#include "cluster/observe/one_class.hpp"
+#include "cluster/launch/process_start.hpp"
 #include "cluster/observe/run_reporter.hpp"
 #include "cluster/training/node_run.hpp"
+#include "cluster/training/parameter_server/builder.hpp"
 #include "cluster/training/parameter_server/driver.hpp"
-#include "cluster/training/parameter_server/settings.hpp"
+#include "cluster/training/parameter_server/prepare.hpp"
+#include "cluster/training/parameter_server/recovery.hpp"
+#include "cluster/training/parameter_server/server_state.hpp"
+#include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "engine/model/model.hpp"
+#include "engine/slices/summed_file.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::cluster {
 namespace {
-
-/// What is known of a run before any process starts.
-struct prepared_server {
-  std::shared_ptr<const engine::dataset> data;
-  std::vector<engine::named_tensor> parameters;
-  std::vector<std::string> by_rows;
-  drive_plan plan;
-  std::uint64_t steps_per_epoch = 1;
-};
-
-actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank) {
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  const auto server = config.own.of<server_settings>();
-  const int share = std::max(1, cores / static_cast<int>(server.workers));
-  return {.rank = rank,
-          .coordinator = {},
-          .bf16_gradients = server.bf16_gradients,
-          .model = config.model.name,
-          .data = config.data.source,
-          .image_size = config.data.image_size,
-          .classes = config.model.classes,
-          .seed = config.train.seed,
-          .loss = config.train.loss,
-          .strict = config.data.strict,
-          .threads = server.threads_per_worker > 0 ? server.threads_per_worker : share};
-}
-
-result<prepared_server> prepare(const server_application& program, const trainer_config& config) {
-  const auto server = config.own.of<server_settings>();
-  const auto order = worker_order(config, 0);
-  auto made = program.make_learner(order);
-  if (!made) return tl::unexpected(made.error());
-  const auto samples = made->data->size(engine::split::train);
-  const auto& train = config.train;
-  if (samples < train.batch_size)
-    return fail(errc::bad_data, config.data.source + " has " + std::to_string(samples) +
-                                    " training samples, less than a batch of " +
-                                    std::to_string(train.batch_size));
-  if (train.batch_size / server.workers < program.least_share(order, *made->data))
-    return fail(errc::bad_config,
-                "--batch-size " + std::to_string(train.batch_size) + ", --workers " +
-                    std::to_string(server.workers) +
-                    ": a worker's share of a batch is one sample; a batch norm of " +
-                    config.model.name +
-                    " needs 2 of this size: take a larger --batch-size, fewer --workers, or a "
-                    "larger --image-size where the data has one");
-  warn_of_one_class(config.data.source, *made->data);
-  prepared_server run;
-  run.data = made->data;
-  run.by_rows = made->by_rows;
-  for (auto& [name, tensor] : engine::parameters(made->layers))
-    run.parameters.push_back({name, tensor.detach()});
-  const bool together = server.mode == engine::server_mode::synchronous;
-  run.steps_per_epoch =
-      static_cast<std::uint64_t>(samples / train.batch_size) * (together ? 1 : server.workers);
-  run.plan = {.mode = server.mode,
-              .steps = train.steps ? *train.steps : *train.epochs * run.steps_per_epoch,
-              .batch_size = train.batch_size,
-              .shuffle = config.data.shuffle,
-              .seed = train.seed,
-              .evaluate = train.eval,
-              .evaluate_every = train.eval_every,
-              .keep_weights = !train.save.empty()};
-  return run;
-}
 
 std::vector<std::string> node_names(const server_settings& config) {
   std::vector<std::string> names;
@@ -96,155 +37,278 @@ std::vector<std::string> node_names(const server_settings& config) {
   return names;
 }
 
-/// Builds a parameter server and its workers on the processes of a group, shards first.
-class server_builder {
- public:
-  server_builder(node_group& group, actors::requester& ask, const trainer_config& config,
-                 const prepared_server& run)
-      : group_(group),
-        ask_(ask),
-        config_(config),
-        server_(config.own.of<server_settings>()),
-        run_(run) {}
+/// What lasts as long as a run, while the server and its workers may be built again.
+struct run_parts {
+  node_group& group;
+  const trainer_config& config;
+  const prepared_server& run;
+  run_control& control;
+  actors::requester& ask;
+  std::unique_ptr<run_reporter> report;
+  checkpoint_keeper checkpoints;
+  std::uint64_t told_steps = 0;  // what is done again is not told again
+  std::uint64_t told_evaluation = 0;
+};
 
-  struct built_server {
-    actors::coordinator_actor coordinator;
-    std::vector<actors::worker_actor> workers;
+/// The optimizer's state of a shard after update `step`, for which it waits: the orders of lost
+/// workers may still be on their way.
+result<std::vector<engine::named_tensor>> read_state(actors::requester& ask,
+                                                     const actors::shard_actor& shard,
+                                                     std::uint64_t step) {
+  constexpr std::chrono::milliseconds again{10};
+  const auto end = std::chrono::steady_clock::now() + actors::usual_deadlines.count_workers;
+  for (;;) {
+    std::uint64_t version = 0;
+    auto all =
+        actors::gather_pieces([&](const actors::list_place& from) -> result<actors::tensor_piece> {
+          auto part =
+              ask.request<actors::shard_state_piece>(shard, actors::read_shard_state{.from = from},
+                                                     actors::usual_deadlines.update)
+                  .get();
+          if (!part) return tl::unexpected(part.error());
+          version = part->version.value;
+          return std::move(part->piece);
+        });
+    if (!all || version == step) return all;
+    if (version > step || std::chrono::steady_clock::now() > end)
+      return fail(errc::timed_out, "a shard is at update " + std::to_string(version) +
+                                       ", where a checkpoint is to be of step " +
+                                       std::to_string(step));
+    std::this_thread::sleep_for(again);
+  }
+}
+
+/// What a checkpoint has beside the weights.
+result<std::vector<engine::named_tensor>> gather_state(actors::requester& ask,
+                                                       const built_server& server, driver& drives,
+                                                       std::uint64_t step) {
+  std::vector<std::vector<engine::named_tensor>> states;
+  for (const auto& shard : server.shards) {
+    auto state = read_state(ask, shard, step);
+    if (!state) return state;
+    states.push_back(std::move(*state));
+  }
+  auto whole = join_states(server.parts, states);
+  if (!whole) return whole;
+  auto buffers = drives.read_buffers();
+  if (!buffers) return buffers;
+  whole->insert(whole->end(), std::make_move_iterator(buffers->begin()),
+                std::make_move_iterator(buffers->end()));
+  return whole;
+}
+
+result<engine::tensor_stream> weights_of(driver& drives) {
+  auto weights = drives.read_weights();
+  if (!weights) return tl::unexpected(weights.error());
+  return engine::stream_of(std::move(*weights));
+}
+
+/// Writes one file of a checkpoint.
+result<void> write_file(const actors::write_slice& what, const std::string& name,
+                        const engine::tensor_stream& tensors, actors::slice_written& into) {
+  auto sums = engine::save_summed(std::filesystem::path(what.folder) / name, tensors);
+  if (!sums) return tl::unexpected(sums.error());
+  into.files.emplace(name, std::move(*sums));
+  return {};
+}
+
+/// Writes the files of a checkpoint. The shards' state is read first: when they all have that
+/// update, so have the weights.
+result<actors::slice_written> write_files(run_parts& parts, const built_server& server,
+                                          driver& drives, const actors::write_slice& what) {
+  const auto state = gather_state(parts.ask, server, drives, what.step);
+  if (!state) return tl::unexpected(state.error());
+  const auto weights = weights_of(drives);
+  if (!weights) return tl::unexpected(weights.error());
+  actors::slice_written written;
+  auto done = write_file(what, what.weights, *weights, written);
+  if (done && !state->empty())
+    done = write_file(what, what.state, engine::stream_of(*state), written);
+  if (!done) return tl::unexpected(done.error());
+  return written;
+}
+
+/// What checkpoints are made of: the trainer writes both files before it goes on.
+checkpoint_parts parts_of_checkpoints(run_parts& parts, const built_server& server,
+                                      driver& drives) {
+  const auto write = [&](std::uint64_t step, const std::string& folder) {
+    const actors::write_slice what{step, folder, "weights.server.safetensors",
+                                   "state.server.safetensors"};
+    return actors::slices_under_way{
+        {{what, actors::settled_future(write_files(parts, server, drives, what))}},
+        actors::settled_future(result<std::optional<engine::loss_scaler>>(std::nullopt))};
   };
+  return {write, names_of_weights(parts.run.layers), parts.ask};
+}
 
-  result<built_server> build() {
-    const auto shards = build_shards();
-    if (!shards) return tl::unexpected(shards.error());
-    const auto coordinator = build_coordinator(*shards);
-    if (!coordinator) return tl::unexpected(coordinator.error());
-    std::vector<actors::future<actors::worker_built>> asked;
-    for (std::uint32_t i = 0; i < server_.workers; ++i) {
-      auto order = worker_order(config_, i);
-      order.coordinator = *coordinator;
-      asked.push_back(ask_.request<actors::worker_built>(host(server_.shards + i), order,
-                                                         actors::usual_deadlines.build));
-    }
-    const auto built = actors::all(asked).get();
-    if (!built) return tl::unexpected(built.error());
-    built_server made{caf::actor_cast<actors::coordinator_actor>(*coordinator), {}};
-    for (const auto& each : *built)
-      made.workers.push_back(caf::actor_cast<actors::worker_actor>(each.worker));
-    return made;
+/// Drives the workers to the end, or until it should stop. The weights are saved before the last
+/// evaluation.
+class attempt {
+ public:
+  attempt(run_parts& parts, const built_server& server, const server_start& from)
+      : parts_(parts),
+        server_(server),
+        drives_(parts.ask, server.coordinator, server.workers, *parts.run.data, plan(from),
+                events()) {}
+  attempt(const attempt&) = delete;
+  attempt& operator=(const attempt&) = delete;
+
+  result<void> run() {
+    const saved_parts saved{.weights = [this] { return weights_of(drives_); }};
+    auto done = drives_.train();
+    // The coordinator decides about the pushes of lost workers; the weights are read after that.
+    const auto accounts = done ? drives_.close_accounts() : result<void>();
+    const auto steps = drives_.steps_done();
+    if (done) done = parts_.control.saver.save(steps, steps > 0, saved, printer());
+    if (done && accounts) done = write_last(steps);
+    if (done) done = drives_.finish();
+    if (done) done = parts_.control.saver.save_if_lost(saved);
+    return done ? accounts : done;
   }
 
  private:
-  [[nodiscard]] actors::server_host_actor host(std::size_t i) const {
-    return caf::actor_cast<actors::server_host_actor>(group_.hosts().at(i));
+  [[nodiscard]] checkpoint_keeper::printer printer() const {
+    return [this](const std::string& line) { parts_.report->print(line); };
   }
 
-  result<std::vector<caf::strong_actor_ptr>> build_shards() {
-    std::vector<actors::owned_parameter> parameters;
-    for (const auto& [name, tensor] : run_.parameters)
-      parameters.push_back({name, tensor, std::ranges::count(run_.by_rows, name) > 0});
-    const auto parts = actors::spread_parameters(std::move(parameters), server_.shards);
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (auto given = give_values(i, parts[i]); !given) return tl::unexpected(given.error());
-    }
-    std::vector<actors::future<actors::shard_built>> asked;
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      asked.push_back(ask_.request<actors::shard_built>(host(i), shard_order(i, parts[i]),
-                                                        actors::usual_deadlines.build));
-    const auto built = actors::all(asked).get();
-    if (!built) return tl::unexpected(built.error());
-    std::vector<caf::strong_actor_ptr> shards;
-    for (const auto& each : *built) shards.push_back(each.shard);
-    return shards;
+  [[nodiscard]] drive_plan plan(const server_start& from) const {
+    auto made = parts_.run.plan;
+    made.steps_before = from.steps;
+    made.evaluated = parts_.told_evaluation;
+    return made;
   }
 
-  /// Hands a shard's first values to its host, piece after piece.
-  result<void> give_values(std::size_t number,
-                           const std::vector<actors::owned_parameter>& parameters) {
-    std::vector<engine::named_tensor> values;
-    for (const auto& each : parameters) values.push_back({each.name, each.values});
-    return actors::give_pieces(values, {}, [&](actors::tensor_piece piece) -> result<void> {
-      auto given =
-          ask_.request<actors::acknowledged>(
-                  host(number), actors::shard_values{name_of_shard(number), std::move(piece)},
-                  actors::usual_deadlines.build)
-              .get();
-      if (!given) return tl::unexpected(given.error());
-      return {};
-    });
+  [[nodiscard]] drive_events events() {
+    return {.on_step = [this](const auto& step) { tell(step); },
+            .on_evaluation =
+                [this](const auto& outcome) {
+                  parts_.told_evaluation = outcome.eval_step;
+                  parts_.report->evaluation(outcome);
+                },
+            .on_note = printer(),
+            .should_stop = [this] { return parts_.control.stop.wanted(); },
+            .wants_checkpoint =
+                [this](std::uint64_t step) {
+                  parts_.checkpoints.report(printer());
+                  return parts_.checkpoints.is_due(step, checkpoint_keeper::clock::now(),
+                                                   parts_.control.stop.checkpoint);
+                },
+            .on_checkpoint = [this](std::uint64_t step) { return write(step); }};
   }
 
-  static std::string name_of_shard(std::size_t number) { return "shard-" + std::to_string(number); }
-
-  actors::build_shard shard_order(std::size_t number,
-                                  const std::vector<actors::owned_parameter>& parameters) const {
-    const auto& optimizer = config_.optimizer;
-    std::vector<actors::parameter_entry> entries;
-    for (const auto& each : parameters)
-      entries.push_back({each.name, each.values.sizes().vec(),
-                         static_cast<std::int32_t>(each.values.scalar_type()), each.by_rows,
-                         each.first_row});
-    return {.name = name_of_shard(number),
-            .parameters = std::move(entries),
-            .optimizer = optimizer.name,
-            .optimizer_options = optimizer.options,
-            .rate = {optimizer.schedule, run_.plan.steps},
-            .threads = server_.threads_per_shard};
+  void tell(const step_report& step) {
+    if (step.step <= parts_.told_steps) return;
+    parts_.told_steps = step.step;
+    parts_.report->step(step);
   }
 
-  result<caf::strong_actor_ptr> build_coordinator(
-      const std::vector<caf::strong_actor_ptr>& shards) {
-    const auto opened =
-        ask_.request<actors::coordinator_opened>(
-                host(0),
-                actors::open_coordinator{shards, server_.mode, server_.staleness, server_.workers},
-                actors::usual_deadlines.build)
-            .get();
-    if (!opened) return tl::unexpected(opened.error());
-    return opened->coordinator;
+  [[nodiscard]] result<void> write(std::uint64_t step) {
+    parts_.checkpoints.write(step, parts_.control.stop.checkpoint.exchange(false),
+                             parts_of_checkpoints(parts_, server_, drives_), printer());
+    return {};
   }
 
-  node_group& group_;
-  actors::requester& ask_;
-  const trainer_config& config_;
-  const server_settings server_;
-  const prepared_server& run_;
+  [[nodiscard]] result<void> write_last(std::uint64_t steps) {
+    return parts_.checkpoints.write_last(steps, parts_of_checkpoints(parts_, server_, drives_),
+                                         printer());
+  }
+
+  run_parts& parts_;
+  const built_server& server_;
+  driver drives_;
 };
 
-/// Drives the workers through the run. The weights are saved before the last evaluation.
+/// Where a run goes on that has lost its server: with its last checkpoint, or where that is none of
+/// its own, or cannot be read, where it began. `where`: for a sentence.
+server_start go_back(run_parts& parts, std::string& where) {
+  const auto& begin = parts.run.begin;
+  const auto step =
+      parts.checkpoints.last_step(std::chrono::seconds(10),  // for its thread: the files are there
+                                  [&](const auto& line) { parts.report->print(line); });
+  if (step > begin.steps) {
+    auto opened = parts.checkpoints.of_step(step).and_then([&](const whole_checkpoint& whole) {
+      return check_start(parts.run.layers, read_checkpoint(whole), {});
+    });
+    where = "its checkpoint of step " + std::to_string(step);
+    if (opened) return {step, std::move(*opened)};
+    log::warning("the run cannot go back to " + where + ": " + opened.error().text);
+  }
+  where = begin.steps > 0 ? "step " + std::to_string(begin.steps) + ", where it began"
+                          : std::string("its beginning");
+  if (!parts.checkpoints.are_kept())
+    where += "; checkpoints ([checkpoint] dir) would have kept what was done";
+  return begin;
+}
+
+result<void> attempt_once(run_parts& parts, const server_start& from) {
+  const auto server = server_builder(parts.group, parts.ask, parts.config, parts.run).build(from);
+  if (!server) return tl::unexpected(server.error());
+  return attempt(parts, *server, from).run();
+}
+
+/// Attempts the run, and again, from where it could go on, when that is lost without which the
+/// server cannot go on, and that does not end the run.
+result<void> run_to_end(run_parts& parts) {
+  const auto& config = parts.config;
+  const auto server = config.own.of<server_settings>();
+  server_recovery recovery(parts.group, parts.ask, node_names(server), server.shards);
+  auto from = parts.run.begin;
+  auto done = attempt_once(parts, from);
+  while (!done && config.train.on_fault == fault_policy::recover) {
+    const auto lost = recovery.find_lost(done.error(), parts.told_steps);
+    if (!lost) return tl::unexpected(lost.error());
+    std::string where;
+    from = go_back(parts, where);
+    log::warning(*lost + ": other processes replace " + recovery.lost_places() +
+                 ", and the run goes on from " + where);
+    done = recovery.replace().and_then([&] { return attempt_once(parts, from); });
+  }
+  return done;
+}
+
 result<void> drive(node_group& group, const trainer_config& config, const prepared_server& run,
                    run_control& control) {
   actors::requester ask(group.system(),
                         [&](const caf::node_id& id) { return group.node().name_of(id); });
-  auto server = server_builder(group, ask, config, run).build();
-  if (!server) return tl::unexpected(server.error());
   auto options = progress_options_for(stderr);
   options.total_steps = run.plan.steps;
   options.steps_per_epoch = run.steps_per_epoch;
   auto report = run_reporter::open(config.observe, options);
   if (!report) return tl::unexpected(report.error());
-
-  const auto stopped = [&] { return control.stop.wanted(); };
-  const auto print = [&](const std::string& line) { (*report)->print(line); };
-  driver drives(ask, server->coordinator, std::move(server->workers), *run.data, run.plan,
-                {[&](const auto& step) { (*report)->step(step); },
-                 [&](const auto& outcome) { (*report)->evaluation(outcome); }, print, stopped});
-  const saved_parts parts{.weights = [&] { return drives.read_weights().map(engine::stream_of); }};
-  auto done = drives.train();
-  // The coordinator decides about the pushes of lost workers; the weights are read after that.
-  const auto accounts = done ? drives.close_accounts() : result<void>();
-  if (done) done = control.saver.save(drives.steps_done(), drives.steps_done() > 0, parts, print);
-  if (done) done = drives.finish();
-  (*report)->finish();
-  if (done) done = control.saver.save_if_lost(parts);
-  return done ? accounts : done;
+  auto checkpoints = checkpoint_keeper::open(config, server_settings_of_steps(config),
+                                             run.begin.steps, checkpoint_keeper::clock::now());
+  if (!checkpoints) return tl::unexpected(checkpoints.error());
+  std::uint64_t bytes = 0;
+  for (const auto& each : engine::collect_weights(run.layers)) bytes += each.tensor.nbytes();
+  checkpoints->warn_of_little_room(bytes);
+  if (run.begin.steps > 0)
+    log::info("the run goes on from the checkpoint of step " + std::to_string(run.begin.steps));
+  run_parts parts{group,
+                  config,
+                  run,
+                  control,
+                  ask,
+                  std::move(*report),
+                  std::move(*checkpoints),
+                  run.begin.steps,
+                  run.begin.steps};
+  const auto done = run_to_end(parts);
+  parts.report->finish();
+  return done;
 }
 
 }  // namespace
 
 result<run_end> run_server_trainer(const server_application& program,
                                    const trainer_config& config) {
+  const auto checkpoint_signal = signal_of(config.checkpoint);
+  if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
+  // Before there is a step there is nothing to keep, and it must not end the process.
+  if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
   run_control control(config);
   const auto run = prepare(program, config);
   if (!run) return tl::unexpected(run.error());
+  if (run->is_complete) return run_end{};
   auto where = process_launcher_of(config);
   if (!where) return tl::unexpected(where.error());
   return run_nodes(

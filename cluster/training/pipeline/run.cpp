@@ -209,14 +209,7 @@ saved_parts parts_of(actors::pipeline& stages, const train_config& config,
   return parts;
 }
 
-/// Of the model's parameters and buffers, in its order.
-std::vector<std::string> names_of_weights(const engine::model& layers) {
-  std::vector<std::string> names;
-  for (const auto& each : engine::collect_weights(layers)) names.push_back(each.name);
-  return names;
-}
-
-/// The same, in bytes.
+/// Of the model's parameters and buffers.
 std::uint64_t bytes_of(const engine::model& layers) {
   std::uint64_t bytes = 0;
   for (const auto& each : engine::collect_weights(layers)) bytes += each.tensor.nbytes();

@@ -36,10 +36,9 @@ result<at::Tensor> digest_of(const checkpoint& from) {
 
 /// Notes what of a file belongs to an optimizer.
 result<void> take_states(checkpoint& into, const std::shared_ptr<const tensor_reader>& file) {
+  into.state_files.push_back(file);
   for (const auto& entry : file->tensors()) {
     if (!optimizers::is_state_name(entry.name) || entry.name == weights_digest::name) continue;
-    if (into.state_files.empty() || into.state_files.back() != file)
-      into.state_files.push_back(file);
     if (entry.name != engine::scaler_name) {
       into.states.push_back(entry.name);
       continue;
@@ -211,6 +210,12 @@ result<void> check_fits(const checkpoint& from, const engine::model& layers) {
   if (states_of(from, engine::parameters(layers)).size() == from.states.size()) return {};
   return fail(errc::bad_data, from.state_files.front()->file().string() +
                                   ": holds optimizer state of parameters that the model lacks");
+}
+
+std::vector<std::string> names_of_weights(const engine::model& layers) {
+  std::vector<std::string> names;
+  for (const auto& each : engine::collect_weights(layers)) names.push_back(each.name);
+  return names;
 }
 
 std::vector<std::string> states_of(const checkpoint& from,

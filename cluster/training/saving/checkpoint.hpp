@@ -53,6 +53,9 @@ struct checkpoint {
 /// --init-skip that leaves them out.
 [[nodiscard]] result<void> check_fits(const checkpoint& from, const engine::model& layers);
 
+/// The names of the model's parameters and buffers, in its order.
+[[nodiscard]] std::vector<std::string> names_of_weights(const engine::model& layers);
+
 /// The names of the state that belongs to these parameters.
 [[nodiscard]] std::vector<std::string> states_of(
     const checkpoint& from, const std::vector<engine::named_tensor>& parameters);

@@ -135,7 +135,8 @@ std::map<std::string, std::string> settings_of_steps(
       {"train.logical_replicas", std::to_string(logical_replicas_of(config))},
       {"train.seed", std::to_string(config.train.seed)},
       {"optimizer.name", config.optimizer.name}};
-  for (const auto& [name, value] : model_options) all["model." + name] = format("%.17g", value);
+  for (const auto& [name, value] : model_options)
+    all[(name.find('.') == std::string::npos ? "model." : "") + name] = format("%.17g", value);
   return all;
 }
 

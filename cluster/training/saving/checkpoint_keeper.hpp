@@ -20,7 +20,7 @@ namespace troupe::cluster {
 
 /// Settings that decide, with a checkpoint, what the steps after it are to the bit, and that a run
 /// may not change therefore: which samples come when, what is drawn, and the model with its own
-/// options.
+/// options. `model_options`: one whose name has a table before it ("server.workers") is of that.
 [[nodiscard]] std::map<std::string, std::string> settings_of_steps(
     const trainer_config& config, const std::map<std::string, double>& model_options);
 

@@ -23,6 +23,7 @@
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/multiprocess/recovery/saboteur.hpp"
 
 namespace {
 
@@ -30,10 +31,15 @@ namespace fs = std::filesystem;
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
 using tests::check_same_weights;
+using tests::count_of;
+using tests::fault;
+using tests::process_of;
 using tests::program_outcome;
 using tests::run_other;
 using tests::run_program;
+using tests::saboteur;
 using tests::scratch_folder;
+using tests::steps_in;
 using tests::with;
 using tests::words;
 
@@ -41,43 +47,6 @@ using tests::words;
 /// update every second step.
 words training(const words& more, int steps = 12, int accumulate = 2) {
   return with(tests::training({"--clip-norm", "1", "--save-state"}, steps, accumulate), more);
-}
-
-/// The process of a run's stage, whichever it is now; 0: there is none.
-pid_t process_of(pid_t program, const std::string& stage) {
-  pid_t found = 0;
-  std::vector<pid_t> children;
-  std::error_code gone;
-  for (fs::directory_iterator each("/proc/" + std::to_string(program) + "/task", gone), end;
-       !gone && each != end; each.increment(gone)) {
-    std::ifstream list(each->path() / "children");
-    for (pid_t child = 0; list >> child;) children.push_back(child);
-  }
-  for (const auto pid : children) {
-    std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
-    const std::string line(std::istreambuf_iterator<char>(in), {});
-    const auto at = line.find(stage);
-    if (at == std::string::npos) continue;
-    const char next = line[at + stage.size()];
-    if (next == '\0' || next == '.') found = pid;
-  }
-  return found;
-}
-
-struct fault {
-  std::string stage;
-  int signal = SIGKILL;
-  words with = {};  ///< Other stages that get it too.
-  std::function<void()> before = {};
-};
-
-/// The steps that a run's JSON lines tell, in their order; an evaluation is 0.
-std::vector<int> steps_in(const fs::path& json) {
-  std::vector<int> steps;
-  std::ifstream in(json);
-  for (std::string line; std::getline(in, line);)
-    steps.push_back(line.find("{\"step\":") == 0 ? std::atoi(&line[8]) : 0);
-  return steps;
 }
 
 /// The losses that they tell, as they are written.
@@ -89,51 +58,6 @@ words losses_in(const fs::path& json) {
     losses.push_back(at == std::string::npos ? "" : line.substr(at, line.find(',', at) - at));
   }
   return losses;
-}
-
-/// Sends signals to stages' processes once a run's JSON lines tell so many, each once, in order.
-class saboteur {
- public:
-  saboteur(fs::path json, std::map<std::size_t, fault> faults)
-      : watch_([this, json = std::move(json), faults = std::move(faults)] {
-          for (const auto& [lines, what] : faults) {
-            while (!over_ && (program_ == 0 || steps_in(json).size() < lines))
-              std::this_thread::sleep_for(std::chrono::milliseconds(2));
-            if (what.before) what.before();
-            bool sent = send(what.signal, what.stage);
-            for (const auto& other : what.with) sent = send(what.signal, other) && sent;
-            if (sent) ++done_;
-          }
-        }) {}
-  saboteur(const saboteur&) = delete;
-  saboteur& operator=(const saboteur&) = delete;
-  ~saboteur() {
-    over_ = true;
-    watch_.join();
-  }
-
-  /// For run_program.
-  void operator()(pid_t program, std::string_view) { program_ = program; }
-  [[nodiscard]] std::size_t done() const { return done_; }
-
- private:
-  bool send(int signal, const std::string& stage) {
-    pid_t pid = 0;
-    while (!over_ && (pid = process_of(program_, stage)) == 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    return !over_ && ::kill(pid, signal) == 0;
-  }
-
-  std::atomic<pid_t> program_ = 0;
-  std::atomic<bool> over_ = false;
-  std::atomic<std::size_t> done_ = 0;
-  std::thread watch_;  // last: it uses the rest
-};
-
-int count_of(const std::string& text, std::string_view what) {
-  int count = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
-  return count;
 }
 
 const words recovering{"--on-fault", "recover"};

@@ -486,17 +486,17 @@ TEST_CASE("a parameter server's trainer has its own table and defaults, and no p
   };
   for (const option& entry : option_table(trainer)) {
     if (entry.flag.empty()) continue;  // of files alone
-    const bool is_left_out = entry.of_stages || entry.table == "pipeline" ||
-                             entry.table == "cluster" || entry.table == "checkpoint";
+    const bool is_left_out =
+        entry.of_stages || entry.table == "pipeline" || entry.table == "cluster";
     const auto why = error_of({entry.flag}, server);
     INFO(entry.name() << ": " << why);
     CHECK(is_left_out == (why.find(entry.flag + ": unknown flag") == 0));
   }
   for (const char* const flag :
        {"--stages", "--verify", "--verify-tolerance", "--on-nan", "--predict", "--save-profile",
-        "--profile-only", "--init", "--init-skip", "--memory-format", "--precision",
-        "--data-threads", "--groups", "--clip-value", "--clip-norm", "--accumulate", "--save-state",
-        "--loss-scale", "--loss-scale-interval"})
+        "--profile-only", "--memory-format", "--precision", "--data-threads", "--groups",
+        "--clip-value", "--clip-norm", "--accumulate", "--save-state", "--loss-scale",
+        "--loss-scale-interval"})
     refuses({flag}, std::string(flag) + ": unknown flag");
   refuses({"--workers", "6"}, "--workers: 6 workers (--workers 6) cannot have equal shares of a");
   refuses({"--staleness", "2"},

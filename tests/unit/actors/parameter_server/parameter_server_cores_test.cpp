@@ -200,3 +200,25 @@ TEST_CASE("a coordinator takes so many members, and an admission said too often 
   (void)coordinator.leave(worker);
   CHECK(coordinator.join(coordinator_core::max_members, effects));
 }
+
+TEST_CASE("a server that goes on from an update counts from there") {
+  const server_rules rules{.mode = server_mode::asynchronous, .staleness = 1, .begin = {40}};
+  coordinator_core coordinator(rules);
+  coordinator_effects effects;
+  REQUIRE(coordinator.join(0, effects) == first);
+  CHECK(coordinator.version() == param_version{40});
+  const auto decided = coordinator.staged(0, push_of(first, 1, 40));
+  const auto* const update = only<server_update>(decided);
+  REQUIRE(update != nullptr);
+  CHECK(update->version == param_version{41});
+  CHECK(only<refuse_part>(coordinator.staged(0, push_of(first, 2, 39))) != nullptr);  // too old
+
+  shard_core shard(rules);
+  shard.admit(first);
+  CHECK(shard.version() == param_version{40});
+  REQUIRE(shard.push(push_of(first, 1, 40)));
+  CHECK_FALSE(shard.apply({{1}, update->pushes}));  // of a server that began anew
+  REQUIRE(shard.apply(*update));
+  CHECK(only<settle_push>(shard.updated({})) != nullptr);
+  CHECK(shard.version() == param_version{41});
+}

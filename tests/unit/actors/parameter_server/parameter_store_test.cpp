@@ -223,3 +223,51 @@ TEST_CASE("the learning rate follows the number of the update") {
   REQUIRE(store.update(std::vector{whole(0, at::ones({1}))}));
   CHECK(all_of(store).at("a").item<double>() == -1.25);
 }
+
+TEST_CASE("a store that is restored goes on to the same bits, its rows too") {
+  const auto begin = [] {
+    return std::vector<owned_parameter>{{"table", at::ones({6, 2}), true, 3},
+                                        {"dense", at::full({4}, 2.0)}};
+  };
+  const auto update = [](parameter_store& store, std::vector<std::int64_t> rows) {
+    const auto count = static_cast<std::int64_t>(rows.size());
+    REQUIRE(store.update(std::vector{
+        rows_of(0, at::tensor(rows, at::kLong), at::full({count, 2}, 0.25, at::kFloat))}));
+    REQUIRE(store.update(std::vector{whole(1, at::full({4}, 0.5, at::kFloat))}));
+  };
+  auto store = make_store(begin(), 0.9);
+  update(store, {1, 4});
+  // A copy of what it is, as a checkpoint has it.
+  auto parameters = begin();
+  for (auto& each : parameters) each.values = all_of(store).at(each.name);
+  auto other = make_store(std::move(parameters), 0.9);
+  std::vector<engine::named_tensor> state;
+  for (const auto& [name, tensor] : store.state()) state.push_back({name, tensor.clone()});
+  std::vector<std::string> names;
+  for (const auto& each : state) names.push_back(each.name);
+  CHECK(names == std::vector<std::string>{"optimizer.momentum_buffer.table@3",
+                                          "optimizer.seen_rows.table@3",
+                                          "optimizer.momentum_buffer.dense"});
+  REQUIRE(other.restore(store.version(), state));
+  CHECK(other.version() == store.version());
+  CHECK(other.read({}, other.version())->entries.empty());  // nothing has changed since
+  update(store, {0, 1, 5});
+  update(other, {0, 1, 5});
+  for (const auto& [name, values] : all_of(store)) CHECK(at::equal(values, all_of(other).at(name)));
+  for (std::size_t i = 0; i < state.size(); ++i)
+    CHECK(at::equal(store.state()[i].tensor, other.state()[i].tensor));
+}
+
+TEST_CASE("state that belongs to no parameter of a store, or fits none, is refused by name") {
+  auto store = make_store({{"table", at::ones({6, 2}), true, 3}, {"dense", at::ones({4})}});
+  const auto refuses = [&](const std::string& name, const at::Tensor& tensor) {
+    const auto restored = store.restore({1}, {{name, tensor}});
+    REQUIRE_FALSE(restored);
+    CHECK(restored.error().code == errc::bad_data);
+    CHECK_THAT(restored.error().text, ContainsSubstring(name));
+  };
+  refuses("optimizer.momentum_buffer.table", at::ones({6, 2}));  // of other rows
+  refuses("dense", at::ones({4}));
+  refuses("optimizer.seen_rows.table@3", at::ones({5}, at::kBool));
+  refuses("optimizer.seen_rows.dense", at::ones({4}, at::kBool));
+}

@@ -1,0 +1,113 @@
+#include "cluster/training/parameter_server/prepare.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "cluster/observe/one_class.hpp"
+#include "cluster/training/saving/beginning.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+/// Whether the data and the workers' shares of a batch are enough for the model.
+result<void> check_shares(const server_application& program, const trainer_config& config,
+                          const actors::build_worker& order, const engine::dataset& data) {
+  const auto& train = config.train;
+  const auto workers = config.own.of<server_settings>().workers;
+  const auto samples = data.size(engine::split::train);
+  if (samples < train.batch_size)
+    return fail(errc::bad_data, config.data.source + " has " + std::to_string(samples) +
+                                    " training samples, less than a batch of " +
+                                    std::to_string(train.batch_size));
+  if (train.batch_size / workers >= program.least_share(order, data)) return {};
+  return fail(errc::bad_config,
+              "--batch-size " + std::to_string(train.batch_size) + ", --workers " +
+                  std::to_string(workers) +
+                  ": a worker's share of a batch is one sample; a batch norm of " +
+                  config.model.name +
+                  " needs 2 of this size: take a larger --batch-size, fewer --workers, or a "
+                  "larger --image-size where the data has one");
+}
+
+/// Opens the checkpoint that the run goes on from, or else what --init names.
+result<void> read_beginning(prepared_server& run, const trainer_config& config) {
+  const auto begins = find_beginning(config, server_settings_of_steps(config), run.plan.steps);
+  if (!begins) return tl::unexpected(begins.error());
+  run.is_complete = begins->is_complete;
+  const auto& init = config.model.init;
+  if (run.is_complete || (!begins->from && init.empty())) return {};
+  auto opened = begins->from
+                    ? check_start(run.layers, read_checkpoint(*begins->from), {})
+                    : check_start(run.layers, read_checkpoint(init), config.model.init_skip);
+  if (!opened) return tl::unexpected(opened.error());
+  run.begin = {begins->from ? begins->from->manifest.step : 0, std::move(*opened)};
+  return {};
+}
+
+}  // namespace
+
+actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const auto server = config.own.of<server_settings>();
+  const int share = std::max(1, cores / static_cast<int>(server.workers));
+  return {.rank = rank,
+          .coordinator = {},
+          .bf16_gradients = server.bf16_gradients,
+          .model = config.model.name,
+          .data = config.data.source,
+          .image_size = config.data.image_size,
+          .classes = config.model.classes,
+          .seed = config.train.seed,
+          .loss = config.train.loss,
+          .strict = config.data.strict,
+          .threads = server.threads_per_worker > 0 ? server.threads_per_worker : share};
+}
+
+std::map<std::string, double> server_settings_of_steps(const trainer_config& config) {
+  const auto server = config.own.of<server_settings>();
+  return {{"server.workers", server.workers},
+          {"server.asynchronous", server.mode == engine::server_mode::asynchronous ? 1 : 0},
+          {"server.bf16_gradients", server.bf16_gradients ? 1 : 0}};
+}
+
+result<checkpoint> check_start(const engine::model& layers, result<checkpoint> from,
+                               const std::vector<std::string>& skip) {
+  if (!from) return from;
+  if (auto skipped = skip_tensors(*from, layers, skip); !skipped)
+    return tl::unexpected(skipped.error());
+  if (auto finite = check_finite(*from); !finite) return tl::unexpected(finite.error());
+  if (auto fits = check_fits(*from, layers); !fits) return tl::unexpected(fits.error());
+  return from;
+}
+
+result<prepared_server> prepare(const server_application& program, const trainer_config& config) {
+  const auto server = config.own.of<server_settings>();
+  const auto order = worker_order(config, 0);
+  auto made = program.make_learner(order);
+  if (!made) return tl::unexpected(made.error());
+  if (auto fine = check_shares(program, config, order, *made->data); !fine)
+    return tl::unexpected(fine.error());
+  warn_of_one_class(config.data.source, *made->data);
+  prepared_server run;
+  run.data = made->data;
+  run.by_rows = made->by_rows;
+  run.layers = std::move(made->layers);
+  const auto& train = config.train;
+  const bool together = server.mode == engine::server_mode::synchronous;
+  run.steps_per_epoch =
+      static_cast<std::uint64_t>(run.data->size(engine::split::train) / train.batch_size) *
+      (together ? 1 : server.workers);
+  run.plan = {.mode = server.mode,
+              .steps = train.steps ? *train.steps : *train.epochs * run.steps_per_epoch,
+              .batch_size = train.batch_size,
+              .shuffle = config.data.shuffle,
+              .seed = train.seed,
+              .evaluate = train.eval,
+              .evaluate_every = train.eval_every,
+              .keep_weights = !train.save.empty() || !config.checkpoint.dir.empty()};
+  if (auto found = read_beginning(run, config); !found) return tl::unexpected(found.error());
+  return run;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/messages/parameter_server/host.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "cluster/training/parameter_server/application.hpp"
+#include "cluster/training/parameter_server/driver.hpp"
+#include "cluster/training/parameter_server/settings.hpp"
+#include "cluster/training/saving/checkpoint.hpp"
+#include "engine/model/layer.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// Where a parameter server begins: with tensors of files, or where there are none with those that
+/// the model is made with.
+struct server_start {
+  std::uint64_t steps = 0;  ///< That are in it.
+  std::optional<checkpoint> file = {};
+};
+
+/// What is known of a run before any process starts.
+struct prepared_server {
+  std::shared_ptr<const engine::dataset> data;
+  engine::model layers;  // as the seed makes them
+  std::vector<std::string> by_rows;
+  drive_plan plan;
+  std::uint64_t steps_per_epoch = 1;
+  server_start begin;
+  bool is_complete = false;  // a checkpoint has all of its steps
+};
+
+/// What a worker is told; without its coordinator.
+[[nodiscard]] actors::build_worker worker_order(const trainer_config& config, std::uint32_t rank);
+
+/// Settings of the table [server] that decide what the steps are: see settings_of_steps.
+[[nodiscard]] std::map<std::string, double> server_settings_of_steps(const trainer_config& config);
+
+/// Checks that all of what was opened, a checkpoint or a file of --init, fits the run. Errors:
+/// that of opening it; bad_data.
+[[nodiscard]] result<checkpoint> check_start(const engine::model& layers, result<checkpoint> from,
+                                             const std::vector<std::string>& skip);
+
+/// Errors: bad_config, bad_data.
+[[nodiscard]] result<prepared_server> prepare(const server_application& program,
+                                              const trainer_config& config);
+
+}  // namespace troupe::cluster

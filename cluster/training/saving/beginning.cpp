@@ -1,0 +1,51 @@
+#include "cluster/training/saving/beginning.hpp"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "cluster/training/saving/checkpoint_keeper.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+/// A checkpoint has all steps: an error for a user, and no more than a word for who starts the same
+/// command until the run is done.
+result<void> check_complete(const trainer_config& config, std::uint64_t steps,
+                            const std::filesystem::path& folder) {
+  const auto has_all = folder.string() + " has all " + std::to_string(steps) + " steps of this run";
+  const auto& save = config.train.save;
+  std::error_code absent;
+  if (config.checkpoint.resume != "auto")
+    return fail(errc::bad_config,
+                "checkpoint.resume: " + has_all + "; give it more (--steps, --epochs)");
+  if (!save.empty() && !std::filesystem::exists(save, absent))
+    return fail(errc::bad_config, "checkpoint.resume: " + has_all + ", but " + save.string() +
+                                      " is not there; troupe checkpoint export " + folder.string() +
+                                      " " + save.string() + " writes it");
+  log::info(has_all + ": nothing is left to do");
+  return {};
+}
+
+}  // namespace
+
+result<run_beginning> find_beginning(const trainer_config& config,
+                                     const std::map<std::string, double>& model_options,
+                                     std::uint64_t steps) {
+  auto resumed = find_resumed(config, model_options);
+  if (!resumed) return tl::unexpected(resumed.error());
+  if (!*resumed) {
+    if (!config.checkpoint.resume.empty())
+      log::info(config.checkpoint.dir.string() + " has no " +
+                (config.checkpoint.resume == "auto" ? "whole " : "") +
+                "checkpoint: the run begins anew");
+    return run_beginning{};
+  }
+  const auto& [folder, manifest] = **resumed;
+  if (manifest.step < steps) return run_beginning{std::move(*resumed)};
+  if (auto fine = check_complete(config, steps, folder); !fine) return tl::unexpected(fine.error());
+  return run_beginning{std::move(*resumed), true};
+}
+
+}  // namespace troupe::cluster

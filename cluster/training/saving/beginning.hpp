@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// What --resume has a run go on from.
+struct run_beginning {
+  std::optional<whole_checkpoint> from;  ///< None: the run begins anew.
+  bool is_complete = false;              ///< It has all steps, and nothing is left to do.
+};
+
+/// Finds it for a run of so many steps, and says so where there is none. Errors: those of
+/// find_resumed; bad_config where the checkpoint has all steps and that is an error (see
+/// docs/checkpoints.md).
+[[nodiscard]] result<run_beginning> find_beginning(
+    const trainer_config& config, const std::map<std::string, double>& model_options,
+    std::uint64_t steps);
+
+}  // namespace troupe::cluster

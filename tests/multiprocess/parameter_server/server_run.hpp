@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+
+// Runs of a parameter server that checkpoints and losses are tested with.
+
+namespace troupe::tests {
+
+/// Two shards, two workers, tables whose rows have a state, and a rate that follows a curve.
+inline words wide_run(int steps, const std::string& rate = "0.2") {
+  return with({"--model", "wide", "--data", "clicks:4:1000:8000", "--batch-size", "64"},
+              {"--lr", rate, "--momentum", "0.9", "--lr-schedule", "cosine", "--no-eval",
+               "--threads-per-worker", "1", "--verbose", "--steps", std::to_string(steps)});
+}
+
+/// With running statistics, and an optimizer that counts its steps.
+inline words residual_run(int steps) {
+  return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8"},
+              {"--optimizer", "adam", "--lr", "0.01", "--no-eval", "--threads-per-worker", "1",
+               "--verbose", "--steps", std::to_string(steps)});
+}
+
+}  // namespace troupe::tests

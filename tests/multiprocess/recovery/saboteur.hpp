@@ -1,0 +1,110 @@
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+
+// What happens to the processes of a run while its JSON lines are read.
+
+namespace troupe::tests {
+
+/// The process of a run's stage, whichever it is now; 0: there is none.
+inline pid_t process_of(pid_t program, const std::string& stage) {
+  pid_t found = 0;
+  std::vector<pid_t> children;
+  std::error_code gone;
+  for (std::filesystem::directory_iterator each("/proc/" + std::to_string(program) + "/task", gone),
+       end;
+       !gone && each != end; each.increment(gone)) {
+    std::ifstream list(each->path() / "children");
+    for (pid_t child = 0; list >> child;) children.push_back(child);
+  }
+  for (const auto pid : children) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
+    const std::string line(std::istreambuf_iterator<char>(in), {});
+    const auto at = line.find(stage);
+    if (at == std::string::npos) continue;
+    const char next = line[at + stage.size()];
+    if (next == '\0' || next == '.') found = pid;
+  }
+  return found;
+}
+
+struct fault {
+  std::string stage;
+  int signal = SIGKILL;
+  words with = {};  ///< Other stages that get it too.
+  std::function<void()> before = {};
+};
+
+/// The steps that a run's JSON lines tell, in their order; an evaluation is 0.
+inline std::vector<int> steps_in(const std::filesystem::path& json) {
+  std::vector<int> steps;
+  std::ifstream in(json);
+  for (std::string line; std::getline(in, line);)
+    steps.push_back(line.find("{\"step\":") == 0 ? std::atoi(&line[8]) : 0);
+  return steps;
+}
+
+/// Sends signals to stages' processes once a run's JSON lines tell so many, each once, in order.
+class saboteur {
+ public:
+  saboteur(std::filesystem::path json, std::map<std::size_t, fault> faults)
+      : watch_([this, json = std::move(json), faults = std::move(faults)] {
+          for (const auto& [lines, what] : faults) {
+            while (!over_ && (program_ == 0 || steps_in(json).size() < lines))
+              std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            if (what.before) what.before();
+            bool sent = send(what.signal, what.stage);
+            for (const auto& other : what.with) sent = send(what.signal, other) && sent;
+            if (sent) ++done_;
+          }
+        }) {}
+  saboteur(const saboteur&) = delete;
+  saboteur& operator=(const saboteur&) = delete;
+  ~saboteur() {
+    over_ = true;
+    watch_.join();
+  }
+
+  /// For run_program.
+  void operator()(pid_t program, std::string_view) { program_ = program; }
+  [[nodiscard]] std::size_t done() const { return done_; }
+
+ private:
+  bool send(int signal, const std::string& stage) {
+    pid_t pid = 0;
+    while (!over_ && (pid = process_of(program_, stage)) == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return !over_ && ::kill(pid, signal) == 0;
+  }
+
+  std::atomic<pid_t> program_ = 0;
+  std::atomic<bool> over_ = false;
+  std::atomic<std::size_t> done_ = 0;
+  std::thread watch_;  // last: it uses the rest
+};
+
+inline int count_of(const std::string& text, std::string_view what) {
+  int count = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace troupe::tests
