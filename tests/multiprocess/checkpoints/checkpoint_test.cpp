@@ -33,13 +33,17 @@ TEST_CASE(
   const words kept{"--checkpoint-dir", checkpoints, "--checkpoint-every", "4"};
   const auto killed = run_program(two_stages(kept), at_checkpoint("step-000008", SIGKILL));
   CHECK(killed.signal == SIGKILL);
-  CHECK(names_in(checkpoints) == std::set<std::string>{"step-000004", "step-000008"});
+  auto left = names_in(checkpoints);  // perhaps with what had begun of the next one
+  std::erase_if(left, [](const auto& name) { return name.starts_with(".writing-step-000012-"); });
+  CHECK(left == std::set<std::string>{"step-000004", "step-000008"});
   const auto resumed =
       run_program(training(with(kept, {"--stages", "3", "--schedule", "zb-h1", "--resume", "latest",
                                        "--save", folder / "resumed"})));
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
   CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
+  CHECK(names_in(checkpoints) ==
+        std::set<std::string>{"step-000004", "step-000008", "step-000012"});
   check_same_weights(folder / "whole", folder / "resumed");
   const auto from_the_fourth = run_program(
       two_stages({"--checkpoint-dir", checkpoints, "--resume", "4", "--save", folder / "again"}));
