@@ -264,8 +264,9 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
        ""},
       {"train", "on_fault", "--on-fault", "", "KIND",
        "What happens when a stage, or a shard of a parameter server, is lost; stop: the run ends; "
-       "recover: another process replaces it, and the run continues from the last update that all "
-       "stages share, to the same bits, or a parameter server's from its last checkpoint",
+       "recover: another process replaces it, and the run continues to the same bits: the lost "
+       "stage alone repeats its last steps, or all stages go back to the last update that they "
+       "share; a parameter server continues from its last checkpoint",
        choice([](auto& c) -> auto& { return c.train.on_fault; }), ""},
       {"train", "save", "--save", "", "FILE",
        "File to which the weights are saved (safetensors) at the end, also of an interrupted run",
