@@ -93,7 +93,7 @@ TEST_CASE("A parameter server's checkpoints are listed, verified and exported", 
   check_same_weights(folder / "weights", folder / "exported");
   // The second worker's running statistics are its own.
   const auto state =
-      engine::load_safetensors(fs::path(kept) / "step-000004" / "weights.state.safetensors");
+      engine::load_safetensors(fs::path(kept) / "step-000004" / "state.server.safetensors");
   REQUIRE(state);
   CHECK(std::ranges::count(*state, "worker.1.bn1.running_mean", &engine::named_tensor::name) == 1);
 }
@@ -108,7 +108,7 @@ TEST_CASE("A signal has a parameter server write a checkpoint and go on", "[unti
     INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK(names_in(folder / "kept").size() == 2);
-    CHECK(count_of(outcome.err, "the checkpoint of step ") == 2);
+    CHECK(count_of(outcome.err, "\nthe checkpoint of step ") == 2);
   }
 }
 
@@ -129,11 +129,11 @@ TEST_CASE("A torn checkpoint, or one of other settings, is refused by a paramete
   refused({"--resume", "4", "--mode", "asynchronous"}, {"server.asynchronous = 0"});
   refused({"--resume", "4", "--bf16-gradients"}, {"server.bf16_gradients = 0"});
   refused({"--resume", "4", "--seed", "9"}, {"train.seed = 1"});
-  const auto state = fs::path(kept) / "step-000004" / "weights.state.safetensors";
+  const auto state = fs::path(kept) / "step-000004" / "state.server.safetensors";
   flip_a_bit(state);
   refused({"--resume", "4"}, {state.string(), "tensor \"optimizer."});
-  fs::resize_file(fs::path(kept) / "step-000006" / "weights.safetensors", 1000);
-  refused({"--resume", "latest"}, {"weights.safetensors has 1000 bytes", "--resume 2"});
+  fs::resize_file(fs::path(kept) / "step-000006" / "weights.server.safetensors", 1000);
+  refused({"--resume", "latest"}, {"weights.server.safetensors has 1000 bytes", "--resume 2"});
 }
 
 TEST_CASE("A parameter server begins from a file of weights", "[untimed]") {
