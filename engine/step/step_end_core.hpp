@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -177,8 +178,9 @@ class step_end_core {
 
   /// Whether a step before this one may still need what other stages send: it is not complete here.
   [[nodiscard]] bool waits_before(const step_key& first) const {
-    return !open_.empty() && open_.begin()->first < first &&
-           open_.begin()->second.at <= phase::gathering;
+    return std::ranges::any_of(open_, [&](const auto& each) {
+      return each.first < first && each.second.at <= phase::gathering;
+    });
   }
 
   /// Whether this gradient comes once more, and is not needed; once.

@@ -303,4 +303,7 @@ TEST_CASE("a step that is not complete may need what other stages send") {
   CHECK(core.waits_before(key(2)));
   static_cast<void>(core.tie_arrived(key(1), "head"));
   CHECK_FALSE(core.waits_before(key(2)));
+  REQUIRE(core.begin(key(2), 2));
+  CHECK_FALSE(core.waits_before(key(2)));
+  CHECK(core.waits_before(key(3)));  // though the first step needs nothing any more
 }
