@@ -113,10 +113,13 @@ std::vector<std::string> complaints_of_stop(const fault& how, const seen_then& t
   const bool by_itself = ended.code == 0 && has_weights;  // it was done before it heard
   const bool early = then.where == phase::starting || then.where == phase::joining;
   const bool in_its_way = ended.code == 128 + how.number || by_itself;
+  // When the run is over nobody listens any more: a second signal ends what is left of the process.
+  const bool after_the_run = how.again && ended.signal == how.number;
   // Before it listens for signals, the system ends it; a process that has not come to its main
   // program leaves no signal to its trainer.
   const bool before_main = early && (ended.signal == how.number || (to_all && ended.code == 1));
-  if (!in_its_way && !before_main) found.push_back("it should have ended with 128 + signal");
+  if (!in_its_way && !before_main && !after_the_run)
+    found.push_back("it should have ended with 128 + signal");
   if (then.steps > 0 && !has_weights && !how.again) found.push_back("the weights were not saved");
   return found;
 }
