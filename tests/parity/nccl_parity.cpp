@@ -298,7 +298,7 @@ TEST_CASE("Replicas sum by NCCL's own all-reduce where bits are not asked for, a
   const prepared ready;
   const task what{.build = decoder, .batches = sentences({8, 8}), .fast = true};
   const auto expected = train(what, {c10::Device(c10::kCPU)});
-  CHECK_THAT(expected.line, ContainsSubstring("over links (NCCL is for cards"));
+  CHECK_THAT(expected.line, ContainsSubstring("over links (NCCL is for GPUs"));
   const int before = library().calls_of("ncclAllReduce");
   const auto found = train(what, cards(2), nccl_maker());
   CHECK(found.line ==
@@ -317,7 +317,7 @@ TEST_CASE("Replicas that share a device sum over links, to the same bits, and sa
   const auto found = train(what, cards(1), nccl_maker());
   CHECK(found.line ==
         "replicas sum their gradients over links (stage-1 and stage-0 share fake:0: there are more "
-        "replicas than cards)");
+        "replicas than GPUs)");
   check_same(expected, found);
 }
 
@@ -454,7 +454,7 @@ TEST_CASE("NCCL that finds no interface, and replicas that cannot join, are one 
   auto pipeline = all.compose(two);
   const auto outcome = failed_step(all, pipeline, [](company&) {});
   REQUIRE_FALSE(outcome);
-  CHECK((outcome.error().text.find("there are more ranks than cards") != std::string::npos ||
+  CHECK((outcome.error().text.find("there are more ranks than GPUs") != std::string::npos ||
          outcome.error().text.find("joining takes longer") != std::string::npos));
 }
 

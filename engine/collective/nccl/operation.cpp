@@ -64,8 +64,8 @@ bool contains(const std::string& text, std::string_view part) {
 /// What the user can do, where NCCL's words are known.
 std::string_view advice_for(const std::string& said) {
   if (contains(said, "duplicate gpu"))
-    return "; two ranks use the same card: there are more ranks than cards, so take fewer replicas "
-           "or give each rank a card of its own";
+    return "; two ranks use the same GPU: there are more ranks than GPUs, so take fewer replicas "
+           "or give each rank a GPU of its own";
   if (contains(said, "interface found") || contains(said, "no interface"))
     return "; name a network interface that is up in NCCL_SOCKET_IFNAME";
   if (contains(said, "driver version is insufficient") || contains(said, "no cuda-capable device"))
