@@ -92,9 +92,11 @@ std::string describe(const std::vector<operation>& group) {
 error explain(const std::string& what, status code, const std::string& reason,
               const std::string& said) {
   const bool no_interface = contains(said, "interface");
-  const errc kind = code == status::remote_error ? errc::peer_lost
-                    : no_interface               ? errc::transport_missing
-                                                 : errc::handler_failed;
+  const bool lost = code == status::remote_error ||
+                    (code == status::system_error && contains(said, "connection"));
+  const errc kind = lost           ? errc::peer_lost
+                    : no_interface ? errc::transport_missing
+                                   : errc::handler_failed;
   std::string text = what + ": " + reason;
   if (!said.empty()) text += " (" + said + ")";
   return {kind, text + std::string(advice_for(said))};
