@@ -1,4 +1,4 @@
-// Stages on the devices of tests train with the CPU's bits, and nothing that a card would do wrong
+// Stages on the devices of tests train with the CPU's bits, and nothing that a GPU would do wrong
 // without a word: no race between streams, no early read of the host, no wait for a device within a
 // step.
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <caf/actor_control_block.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/send.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -41,15 +42,23 @@ struct task {
   double clip_norm = 0;
   double loss_scale = 1;
   bool skips_bad_steps = false;
-  bool fast = false;  // the sums over replicas
+  bool fast = false;                                             // the sums over replicas
+  std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};  // of versions, by stage
+  std::uint64_t steps_before = 0;
+};
+
+/// Where actors live.
+struct home {
+  actors::system_config config;
+  caf::actor_system system{config};
 };
 
 /// Stages of all replicas in one process, which end with it.
 class company {
  public:
   company(const task& what, const std::vector<c10::Device>& devices,
-          const collectives& sums_by = nullptr)
-      : system_(config_) {
+          const collectives& sums_by = nullptr, std::shared_ptr<home> in = std::make_shared<home>())
+      : home_(std::move(in)) {
     for (std::uint32_t replica = 0; replica < what.replicas; ++replica)
       spawn(what, devices, sums_by);
   }
@@ -60,15 +69,17 @@ class company {
   }
 
   result<actors::pipeline> try_compose(const task& what) {
-    return actors::pipeline::compose(system_, stages_, what.schedule,
+    return actors::pipeline::compose(home_->system, stages_, what.schedule,
                                      {.ties = actors::ties_between(what.build(), ranges_),
                                       .skip_bad_steps = what.skips_bad_steps,
                                       .loss_scale = what.loss_scale,
+                                      .steps_before = what.steps_before,
                                       .clip_norm = what.clip_norm,
                                       .replicas = what.replicas,
                                       .logical_replicas = what.replicas,
                                       .shares_state = what.shares_state,
-                                      .sums = {.fast = what.fast}});
+                                      .sums = {.fast = what.fast},
+                                      .keepers = what.keepers});
   }
   actors::pipeline compose(const task& what) {
     auto made = try_compose(what);
@@ -101,15 +112,14 @@ class company {
         REQUIRE(slice);
         blueprint.slices.push_back(std::move(*slice));
       }
-      const auto made =
-          actors::spawn_stage_with_optimizer(system_, std::move(blueprint), optimizers::built_in());
+      const auto made = actors::spawn_stage_with_optimizer(home_->system, std::move(blueprint),
+                                                           optimizers::built_in());
       if (!made) FAIL(made.error().text);
       stages_.push_back(*made);
     }
   }
 
-  actors::system_config config_;
-  caf::actor_system system_;
+  std::shared_ptr<home> home_;
   std::vector<actors::stage_actor> stages_;
   std::vector<engine::layer_range> ranges_;
 };

@@ -39,9 +39,8 @@ bool has_cpu_stages(const trainer_config& config) {
 // Why the sum over replicas cannot be NCCL's own; empty: it can.
 std::string fault_of_fast(const trainer_config& config) {
   if (has_cpu_stages(config))
-    return "\"fast\" is NCCL's own order of additions, and NCCL sums on cards, but stages compute "
-           "on "
-           "the CPU; leave it out, or name cards (--device cuda:0)";
+    return "\"fast\" is NCCL's own order of additions, and NCCL sums on GPUs, but stages compute "
+           "on the CPU; leave it out, or name GPUs (--device cuda:0)";
   if (config.pipeline.zero > 0)
     return "\"fast\" sums for all replicas alike, but with zero = 1 each sum goes to one of them; "
            "leave one of the two out";

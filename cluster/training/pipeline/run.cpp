@@ -247,15 +247,16 @@ struct run_parts {
   recovery_totals recovered = {};
 };
 
-/// A step that was computed again gives the same loss, or something is wrong that nobody would see
-/// in the weights.
+/// A step that was computed again gives the same loss where bits are promised, or something is
+/// wrong that nobody would see in the weights.
 void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome& outcome) {
   constexpr std::size_t remembered = 4096;
   auto& told = parts.told;
   for (const auto& each : outcome.stages) parts.recovered.computed_again += each.computed_again;
   if (step <= told.steps) {
+    const bool any_order = parts.config.pipeline.reduce == reduce_order::fast;
     const auto before = told.losses.find(step);
-    if (before != told.losses.end() && before->second != outcome.loss &&
+    if (!any_order && before != told.losses.end() && before->second != outcome.loss &&
         !(std::isnan(before->second) && std::isnan(outcome.loss)))
       log::error("step " + std::to_string(step) + " was computed again, and its loss is " +
                  optimizers::to_text(outcome.loss) + ", but was " +

@@ -338,7 +338,7 @@ TEST_CASE("The start of a run says how replicas sum their gradients, and why so"
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err,
-             ContainsSubstring("replicas sum their gradients over links (NCCL is for cards, and "
+             ContainsSubstring("replicas sum their gradients over links (NCCL is for GPUs, and "
                                "the stage computes on the CPU)\n"));
 }
 
@@ -398,8 +398,8 @@ TEST_CASE("Replicas that a batch cannot be shared out to are refused before anyt
   refuses({"--replicas", "2", "--micro-batches", "auto"}, "--micro-batches auto cannot choose");
   refuses({"--replicas", "0"}, "--replicas");
   refuses({"--replicas", "2", "--reduce", "fast"},
-          "--reduce: \"fast\" is NCCL's own order of additions, and NCCL sums on cards, but stages "
-          "compute on the CPU; leave it out, or name cards (--device cuda:0)");
+          "--reduce: \"fast\" is NCCL's own order of additions, and NCCL sums on GPUs, but stages "
+          "compute on the CPU; leave it out, or name GPUs (--device cuda:0)");
   refuses({"--replicas", "2", "--reduce", "quick"}, "ordered, fast");
   refuses({"--replicas", "2", "--verify"}, "--verify-tolerance");
 }

@@ -330,14 +330,14 @@ TEST_CASE("stages compute on the CPU, by default and where the best device is as
         "cuda:1, ..");
 }
 
-TEST_CASE("a card that this machine does not have is refused in one line") {
+TEST_CASE("a GPU that this machine does not have is refused in one line") {
   const auto why = error_of({"--device", "cuda:99"});
   CHECK(why.starts_with("--device: \"cuda:99\": "));
   CHECK(why.size() > 40);
   CHECK(why.find('\n') == std::string::npos);
 }
 
-TEST_CASE("a card of another host is that host's business") {
+TEST_CASE("a GPU of another host is that host's business") {
   const folder here;
   const auto file = here.write("run.toml",
                                "[cluster]\nlaunch = \"ssh\"\n"
