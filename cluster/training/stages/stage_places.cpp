@@ -1,4 +1,4 @@
-#include "cluster/training/pipeline/stage_places.hpp"
+#include "cluster/training/stages/stage_places.hpp"
 
 #include <cstddef>
 #include <string>

@@ -1,4 +1,4 @@
-#include "cluster/training/pipeline/stage_orders.hpp"
+#include "cluster/training/stages/stage_orders.hpp"
 
 #include <cstddef>
 #include <string>
