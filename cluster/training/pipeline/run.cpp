@@ -179,10 +179,12 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
   const auto& run = parts.run;
   auto& system = parts.group.system();
   const auto saved = parts_of(stages, parts.config.train, run);
-  const checkpoint_parts kept{[&stages](std::uint64_t step, const std::string& folder) {
-                                return stages.write_slices(step, folder);
-                              },
-                              names_of_weights(run.layers), parts.ask};
+  const checkpoint_parts kept{
+      [&stages](std::uint64_t step, const std::string& folder) {
+        log::debug("the stages write the checkpoint of step " + std::to_string(step));
+        return stages.write_slices(step, folder);
+      },
+      names_of_weights(run.layers), parts.ask};
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const actors::training_events events{
       [&](std::uint64_t step, const auto& outcome) { tell_step(parts, step, outcome); },

@@ -236,7 +236,6 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
   last_time_ = begun;
   auto files = folder_.begin(step);
   if (!files) return warn(step, files.error(), print);
-  log::debug("the stages write the checkpoint of step " + std::to_string(step));
   auto slices = parts.write(step, std::filesystem::absolute(files->folder).string());
   const checkpoint_manifest manifest{
       .step = step, .settings = settings_, .files = {}, .weights = parts.weights};
