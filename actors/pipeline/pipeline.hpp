@@ -195,7 +195,7 @@ class pipeline {
   [[nodiscard]] result<step_outcome> finish();
 
   /// Whether the steps in progress can continue after the loss of a stage: all of them are training
-  /// steps, edges are logged, and none of them was in progress when a stage was last replayed.
+  /// steps, and edges are logged.
   [[nodiscard]] bool can_replay() const;
 
   /// A stage was lost: another one adopts the version behind which the answers of the lost one are
@@ -379,7 +379,6 @@ class pipeline {
   std::uint64_t last_step_ = 0;
   std::uint64_t steps_before_ = 0;
   std::uint64_t training_steps_ = 0;
-  std::uint64_t replayed_into_ = 0;  // the last step that had begun when a stage was replayed
   std::chrono::steady_clock::time_point last_finish_;
 };
 
