@@ -135,6 +135,7 @@ struct version_place {
 /// A checkpoint's files while stages write them.
 struct slices_under_way {
   struct slice {
+    std::size_t place = 0;  // of the stage, among those of all replicas
     write_slice what;
     future<slice_written> written;
   };
@@ -256,6 +257,9 @@ class pipeline {
   /// bad_data, peer_lost.
   [[nodiscard]] result<bool> load_files(std::size_t stage, const actors::load_files& which);
 
+  /// The same of one replica's stage alone, by its place among those of all replicas.
+  [[nodiscard]] result<bool> load_files_at(std::size_t place, const actors::load_files& which);
+
   [[nodiscard]] const engine::model_layout& layout() const noexcept { return layout_; }
 
   /// The limits of one such message.
@@ -295,6 +299,10 @@ class pipeline {
   /// it is after the last training step that was begun, `step`, whether or not that is over. Steps
   /// may be begun at once. What is not done when the pipeline ends fails with errc::cancelled.
   [[nodiscard]] slices_under_way write_slices(std::uint64_t step, const std::string& folder);
+  /// The same, each stage into a folder on its host's own disk, which its process makes. `folders`:
+  /// of all stages' places.
+  [[nodiscard]] slices_under_way write_slices(std::uint64_t step,
+                                              const std::vector<std::string>& folders);
 
   /// The actors that take the batches of its steps, by replica (see feed.hpp).
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
@@ -314,6 +322,8 @@ class pipeline {
 
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
            engine::schedule_choice schedule, const engine::model_layout& layout);
+  [[nodiscard]] slices_under_way write_slices(std::uint64_t step,
+                                              const std::vector<std::string>& folders, bool is_own);
   [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage, std::uint32_t replica) const;
   [[nodiscard]] result<void> choose_feeders(caf::actor_system& system,
                                             const pipeline_options& options);

@@ -16,6 +16,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "engine/slices/slice_folder.hpp"
 #include "engine/slices/summed_file.hpp"
 #include "optimizers/training/saved_state.hpp"
 
@@ -59,7 +60,9 @@ caf::result<slice_written> on_store(slice_writer_pointer self, const store_slice
   state.kept = {};
   const fs::path folder = order.what.folder;
   std::error_code absent;
-  if (!fs::is_directory(folder, absent)) {
+  if (order.what.is_own) {
+    if (auto made = engine::make_synced_folder(folder); !made) return refusal(state, made.error());
+  } else if (!fs::is_directory(folder, absent)) {
     state.kept = std::move(slice);
     return slice_written{.keeper = caf::actor_cast<caf::strong_actor_ptr>(self)};
   }

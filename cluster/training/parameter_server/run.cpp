@@ -127,7 +127,7 @@ checkpoint_parts parts_of_checkpoints(run_parts& parts, const built_server& serv
     const actors::write_slice what{step, folder, "weights.server.safetensors",
                                    "state.server.safetensors"};
     return actors::slices_under_way{
-        {{what, actors::settled_future(write_files(parts, server, drives, what))}},
+        {{0, what, actors::settled_future(write_files(parts, server, drives, what))}},
         actors::settled_future(result<std::optional<engine::loss_scaler>>(std::nullopt))};
   };
   return {write, names_of_weights(parts.run.layers), parts.ask};

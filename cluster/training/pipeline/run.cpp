@@ -14,6 +14,7 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
+#include "cluster/training/local_disks/kept_slices.hpp"
 #include "cluster/training/pipeline/recovery.hpp"
 #include "cluster/training/pipeline/reporter.hpp"
 #include "cluster/training/pipeline/start_point.hpp"
@@ -115,9 +116,12 @@ struct run_parts {
   std::vector<actors::build_stage> orders;
   engine::schedule_choice schedule;
   std::unique_ptr<reporter> report;
-  actors::requester ask;
+  actors::requester& ask;
   checkpoint_keeper checkpoints;
   std::unique_ptr<stage_recovery> recovery;  // null: a lost stage ends the run
+  start_point beginning;
+  disk_access hosts;
+  std::optional<slice_disks> disks;  // none: checkpoints are in the trainer's folder
   told_progress told;
   recovery_totals recovered = {};
 };
@@ -164,6 +168,7 @@ result<void> replay(run_parts& parts, actors::pipeline& stages, const error& why
   order.weights_follow = true;
   const auto built = parts.group.build_at(place, order);
   if (!built) return go_back(built.error());
+  if (auto opened = open_again(parts.disks, parts.hosts); !opened) return go_back(opened.error());
   const auto from = stages.replay({place, *built, versions, lost_keeper, keeper});
   if (!from) return go_back(from.error());
   parts.recovery->replayed();
@@ -180,12 +185,19 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
   const auto& run = parts.run;
   auto& system = parts.group.system();
   const auto saved = parts_of(stages, parts.config.train, run);
-  const checkpoint_parts kept{
-      [&stages](std::uint64_t step, const std::string& folder) {
-        log::debug("the stages write the checkpoint of step " + std::to_string(step));
-        return stages.write_slices(step, folder);
-      },
-      names_of_weights(run.layers), parts.ask};
+  const auto tell = [](std::uint64_t step) {
+    log::debug("the stages write the checkpoint of step " + std::to_string(step));
+  };
+  const checkpoint_parts kept{[&](std::uint64_t step, const std::string& folder) {
+                                tell(step);
+                                return stages.write_slices(step, folder);
+                              },
+                              names_of_weights(run.layers), parts.ask,
+                              [&](std::uint64_t step, const auto& folders) {
+                                tell(step);
+                                return stages.write_slices(step, folders);
+                              },
+                              parts.disks ? &*parts.disks : nullptr};
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const actors::training_events events{
       [&](std::uint64_t step, const auto& outcome) { tell_step(parts, step, outcome); },
@@ -287,8 +299,13 @@ result<start_point> recover(run_parts& parts, const error& why,
   if (!found) return tl::unexpected(found.error());
   ++parts.recovered.returns;
   auto from = std::move(before);
+  if (auto opened = open_again(parts.disks, parts.hosts); !opened)
+    return tl::unexpected(opened.error());
   if (found->versions.empty()) {
-    from = go_back(parts.run, parts.checkpoints, found->step);
+    auto back = go_back(parts.run, parts.checkpoints, found->step, parts.beginning,
+                        [&](const whole_checkpoint& of) { return find_on_hosts(parts.hosts, of); });
+    if (!back) return back;
+    from = std::move(*back);
   } else if (stages) {
     const auto scaler = stages->scaler_after(found->step);
     if (!scaler) return tl::unexpected(scaler.error());
@@ -313,7 +330,7 @@ result<void> train_to_end(run_parts& parts, start_point from) {
     if (!made) return tl::unexpected(made.error());
     stages.emplace(std::move(*made));
     if (!stages->sum_line().empty()) parts.report->print(stages->sum_line());
-    return load(*stages, parts.run, from)
+    return load(*stages, parts.run, parts.ask, from)
         .and_then([&] {
           return parts.recovery ? stages->take_versions(from.steps_before) : result<void>();
         })
@@ -353,7 +370,7 @@ result<void> train_to_end(run_parts& parts, start_point from) {
 }  // namespace
 
 result<void> drive(node_group& group, const application& program, const trainer_config& config,
-                   const prepared_run& run, run_control& control) {
+                   prepared_run& run, run_control& control) {
   const auto schedule = schedule_of(config.pipeline, program.info.known.schedules);
   auto orders = orders_for(config, run, schedule);
   if (!orders) return tl::unexpected(orders.error());
@@ -363,6 +380,11 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   : "link " + std::string(name_of(transport_of(config.link))));
   if (auto apart = check_listening(group, config); !apart) return apart;
   tell_edges(group, config);
+  actors::requester ask(group.system(),
+                        [&group](const caf::node_id& id) { return group.node().name_of(id); });
+  const disk_access hosts{group, ask, config, word_of_run()};
+  auto on_hosts = settle_beginning(run, hosts);
+  if (!on_hosts || run.is_complete) return on_hosts.map([](const auto&) {});
   auto report = reporter::open(config, run);
   if (!report) return tl::unexpected(report.error());
   if (run.predicted && config.observe.progress)
@@ -373,24 +395,27 @@ result<void> drive(node_group& group, const application& program, const trainer_
   keeper->warn_of_little_room(bytes_of(run.layers));
   if (run.steps_before > 0)
     log::info("the run goes on from the checkpoint of step " + std::to_string(run.steps_before));
+  auto disks = open_disks_of(hosts);
+  if (!disks) return tl::unexpected(disks.error());
   auto recovery = result<std::unique_ptr<stage_recovery>>(nullptr);
   if (config.train.on_fault == fault_policy::recover) recovery = stage_recovery::open(group);
   if (!recovery) return tl::unexpected(recovery.error());
-  run_parts parts{
-      group,
-      program,
-      config,
-      run,
-      control,
-      std::move(*orders),
-      schedule,
-      std::move(*report),
-      actors::requester(group.system(),
-                        [&group](const caf::node_id& id) { return group.node().name_of(id); }),
-      std::move(*keeper),
-      std::move(*recovery),
-      {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
-  return train_to_end(parts, beginning_of(run));
+  run_parts parts{group,
+                  program,
+                  config,
+                  run,
+                  control,
+                  std::move(*orders),
+                  schedule,
+                  std::move(*report),
+                  ask,
+                  std::move(*keeper),
+                  std::move(*recovery),
+                  beginning_of(run, std::move(*on_hosts)),
+                  hosts,
+                  std::move(*disks),
+                  {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
+  return train_to_end(parts, parts.beginning);
 }
 
 }  // namespace troupe::cluster

@@ -9,10 +9,11 @@
 namespace troupe::cluster {
 
 /// Builds the stages on their nodes and trains with them until all steps are done or the user
-/// interrupts; where the config says so, also after stages were lost. Errors: those of the nodes
-/// and of what the stages answer.
+/// interrupts; where the config says so, also after stages were lost. The run's beginning may still
+/// change: hosts may have a newer checkpoint, or all of it. Errors: those of the nodes and of what
+/// the stages answer.
 [[nodiscard]] result<void> drive(node_group& group, const application& program,
-                                 const trainer_config& config, const prepared_run& run,
+                                 const trainer_config& config, prepared_run& run,
                                  run_control& control);
 
 }  // namespace troupe::cluster

@@ -82,7 +82,7 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
   if (*stage_with_data) return run_with_distant_data(program, config, **stage_with_data, control);
   auto data = open_data_here(program, config);
   if (!data) return tl::unexpected(data.error());
-  const auto run = prepare(program, config, std::move(*data));
+  auto run = prepare(program, config, std::move(*data));
   if (!run) return tl::unexpected(run.error());
   if (run->is_complete) return run_end{};
   if (config.observe.profile_only) {
