@@ -20,6 +20,7 @@
 #include "actors/stage/losses.hpp"
 #include "actors/stage/replica_end.hpp"
 #include "actors/stage/run_order.hpp"
+#include "actors/stage/stage_norm.hpp"
 #include "actors/stage/stage_replay.hpp"
 #include "actors/stage/stage_state.hpp"
 #include "actors/stage/step_end.hpp"
@@ -52,34 +53,55 @@ struct way_out {
   }
 };
 
+/// An action on all members of a group, for which batch norms wait for each other.
+void perform_group(engine::stage_module& module, const engine::start_action& what,
+                   std::int64_t batch_size, const group_action& group, const microbatch_inbox& in,
+                   const way_out& out, work_done& outcome) {
+  const auto& [key, action] = what;
+  const auto& streams = module.streams();
+  engine::group_pass pass(module, *group.lanes, group.exchange, key, group.group);
+  if (action.kind == action_kind::forward) {
+    auto forward = pass.forward(in.input, in.labels, batch_size);
+    out({key, action, std::move(forward.activation)}, streams);
+    if (module.options().is_last) outcome.losses = std::move(forward.losses);
+  } else if (action.kind != action_kind::weight_gradient) {
+    out({key, action, pass.backward_input(in.gradient)}, streams);
+  }
+  if (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient)
+    pass.backward_weights();
+}
+
 /// Runs on the work thread. Torch's exceptions end here.
 work_done perform(engine::stage_module& module, const engine::start_action& what,
                   engine::step_kind kind, std::int64_t batch_size, const microbatch_inbox& in,
-                  const way_out& out) {
+                  const std::optional<group_action>& group, const way_out& out) {
   const auto& [key, action] = what;
   const auto& streams = module.streams();
   work_done outcome{.step = key, .action = action};
   const auto begin = std::chrono::steady_clock::now();
   try {
-    if (action.kind == action_kind::forward) {
+    if (group) {
+      perform_group(module, what, batch_size, *group, in, out, outcome);
+    } else if (action.kind == action_kind::forward) {
       auto forward =
           module.forward(key, kind, action.microbatch, streams.take(in.input, in.input_made),
                          streams.take(in.labels, {}), batch_size);
       out({key, action, std::move(forward.activation)}, streams);
-      outcome.loss = forward.loss;
-      outcome.correct = forward.correct;
+      if (module.options().is_last)
+        outcome.losses.push_back({action.microbatch, forward.loss, forward.correct});
     } else if (action.kind != action_kind::weight_gradient) {
       auto gradient = module.backward_input(key, action.microbatch,
                                             streams.take(in.gradient, in.gradient_made));
       out({key, action, std::move(gradient)}, streams);
     }
-    if (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient)
+    if (!group &&
+        (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient))
       module.backward_weights(key, action.microbatch);
   } catch (const std::exception& problem) {
     outcome.failure = engine::reason_of(problem);
   }
   outcome.busy_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() +
-                   module.take_seconds_ahead();
+                   module.take_seconds_ahead() - (group ? *group->waited_s : 0);
   return outcome;
 }
 
@@ -152,18 +174,19 @@ void start(stage_pointer self, const engine::start_action& what) {
     in.gradient = seed_of(loss_scale_of(state, step->second));
   count_action(self, step->second, what.what);
   const auto item = item_of(what.what, step->second.order, in);
-  post_work(state, item,
-            [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
-             batch_size = step->second.order.batch_size, in = std::move(in),
-             out = way_of(self, what.what)] {
-              caf::anon_send(out.to, perform(*module, what, kind, batch_size, in, out));
-            });
+  post_work(
+      state, item,
+      [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
+       batch_size = step->second.order.batch_size, in = std::move(in),
+       group = group_action_of(self, step->second, what, item), out = way_of(self, what.what)] {
+        caf::anon_send(out.to, perform(*module, what, kind, batch_size, in, group, out));
+      });
 }
 
 void answer(stage_pointer self, const step_key& key) {
   auto step = self->state.steps.extract(key);
   if (!step) return;
-  auto& [order, report, promise] = step.mapped();
+  auto& [order, report, promise, groups] = step.mapped();
   report.step = key;
   report.peak_memory_bytes = peak_memory_bytes();
   for (const auto& module : self->state.modules)
@@ -262,6 +285,8 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
     return to_caf({errc::bad_config, state.name + ": a run before its neighbours are known"});
   auto plan = plan_of(state, order);
   if (!plan) return to_caf({plan.error().code, state.name + ": " + plan.error().text});
+  auto groups = groups_of(state, order);
+  if (!groups) return to_caf({groups.error().code, state.name + ": " + groups.error().text});
   if (!state.loading.empty())
     return to_caf({errc::bad_data, state.name + ": a run before all of its weights were loaded"});
   auto effects =
@@ -277,7 +302,7 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
     state.replay.window.begun(order.number, order.step);
   state.predicted.clear();
   auto promise = self->make_response_promise<stage_done>();
-  announced_step announced{order, {}, promise};
+  announced_step announced{order, {}, promise, std::move(*groups)};
   announced.report.losses.resize(std::max<std::size_t>(1, order.shares.size()));
   state.steps.emplace(order.step, std::move(announced));
   if (trains)
@@ -317,10 +342,9 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
     return fail_all(self, {errc::handler_failed,
                            engine::to_string(outcome.action, chunks_of(self->state)) + " of " +
                                engine::to_string(outcome.step) + " failed: " + *outcome.failure});
-  if (const auto added =
-          add_loss(self, found->second, {outcome.action.microbatch, outcome.loss, outcome.correct});
-      !added)
-    return fail_all(self, added.error());
+  for (const auto& each : outcome.losses)
+    if (const auto added = add_loss(self, found->second, each); !added)
+      return fail_all(self, added.error());
   found->second.report.busy_s += outcome.busy_s;
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
 }
@@ -387,7 +411,9 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   if (to.logs && (to.keepers.empty() || to.replicas.stages.size() > 1))
     return refuse("it is to log its edges, which needs keepers, and one replica");
   if (!state.steps.empty()) return refuse("it cannot be connected while a step is under way");
-  state.core = engine::stage_core(to.credits, engine::execution::ready, to.logs);
+  // Replicas whose actions wait for each other take them in one order: that of the plan.
+  const auto how = to.replicas.synced_norm ? engine::execution::planned : engine::execution::ready;
+  state.core = engine::stage_core(to.credits, how, to.logs);
   state.plans.clear();
   state.before = to_links(to.before);
   state.after = to_links(to.after);
@@ -552,6 +578,8 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       [self](const tied_gradient& from) { on_tied_gradient(self, from); },
       [self](const replica_gradients& from) { on_replica_gradients(self, from); },
       [self](const replica_statistics& from) { on_replica_statistics(self, from); },
+      [self](const replica_norm& from) { on_replica_norm(self, from); },
+      [self](const norm_given& what) { on_norm_given(self, what); },
       [self](const replica_parameters& from) { on_replica_parameters(self, from); },
       [self](const gradient_final& what) { on_gradient_final(self, what); },
       [self](const replicas_added& what) { on_replicas_added(self, what); },
@@ -588,6 +616,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
 }  // namespace
 
 void finish_step(stage_pointer self, const step_key& key) {
+  self->state.norm.core.step_over(key);
   const auto& order = self->state.steps.at(key).order;
   if (!order.dry_run && self->state.end.core.is_between_updates())
     store_version_of(self, order.number);
