@@ -75,7 +75,9 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   if (to.logs && (to.keepers.empty() || to.replicas.stages.size() > 1))
     return refuse("it is to log its edges, which needs keepers, and one replica");
   if (!state.steps.empty()) return refuse("it cannot be connected while a step is under way");
-  state.core = engine::stage_core(to.credits, engine::execution::ready, to.logs);
+  // Replicas whose actions wait for each other take them in one order: that of the plan.
+  const auto how = to.replicas.synced_norm ? engine::execution::planned : engine::execution::ready;
+  state.core = engine::stage_core(to.credits, how, to.logs);
   state.plans.clear();
   state.before = to_links(to.before);
   state.after = to_links(to.after);

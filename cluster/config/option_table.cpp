@@ -240,6 +240,10 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
            integer(
                [](auto& c) -> auto& { return c.train.logical_replicas; }, 0, most_micro_batches),
            ""}),
+      of_stages({"train", "batch_norm", "--batch-norm", "", "SCOPE",
+                 "Statistics of batch norm in training; local: of each micro-batch; sync: of the "
+                 "micro-batches of the same index in all logical replicas, on CPUs",
+                 choice([](auto& c) -> auto& { return c.train.batch_norm; }), ""}),
       {"train", "loss", "--loss", "", "KIND", "Loss function",
        text(
            [](auto& c) -> auto& { return c.train.loss; }, one_of(losses.names())),

@@ -140,6 +140,8 @@ result<checked_run> placement_table(const application& program, const trainer_co
            std::to_string(logical) + " logical replicas, whose gradients " +
            (config.pipeline.reduce == reduce_order::fast ? "NCCL sums in its own order\n"
                                                          : "are summed in a fixed tree\n");
+    if (is_norm_synced(config))
+      out += "batch norm normalizes the micro-batches of all logical replicas together\n";
     if (state_shares_of(config.pipeline) > 1)
       out += "the replicas of a stage share out its optimizer's state (zero = 1)\n";
   }
