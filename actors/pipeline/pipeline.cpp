@@ -52,6 +52,38 @@ std::optional<std::size_t> stage_of(const std::string& parameter, const engine::
   return std::nullopt;
 }
 
+std::uint32_t logical_of(const pipeline_options& options) {
+  return options.logical_replicas > 0 ? options.logical_replicas : options.replicas;
+}
+
+double first_scale_of(const pipeline_options& options) {
+  return options.scaler ? options.scaler->scale : options.loss_scale;
+}
+
+/// `stages`: of all replicas together.
+result<void> check_options(std::size_t stages, const pipeline_options& options) {
+  const auto [replicas, logical] = std::pair(options.replicas, logical_of(options));
+  if (replicas < 1 || stages % replicas != 0 || !engine::is_tree_of_shares(logical, replicas))
+    return fail(errc::bad_config, std::to_string(logical) + " logical replicas on " +
+                                      std::to_string(replicas) + " replicas, which have " +
+                                      std::to_string(stages) +
+                                      " stages together: that cannot be shared out");
+  if (options.credits < 1 || options.credits > engine::max_credits)
+    return fail(errc::bad_config, "credits = " + std::to_string(options.credits) +
+                                      " is out of range: 1 to " +
+                                      std::to_string(engine::max_credits));
+  if (const auto scale = first_scale_of(options); !(scale > 0) || !std::isfinite(scale))
+    return fail(errc::bad_config,
+                "loss_scale = " + optimizers::to_text(scale) + " is out of range: above 0");
+  if (!options.keepers.empty() && options.keepers.size() != stages)
+    return fail(errc::bad_config, "keepers of " + std::to_string(options.keepers.size()) +
+                                      " stages for a pipeline of " + std::to_string(stages));
+  if (options.logs_edges && (options.keepers.empty() || replicas > 1 || options.data))
+    return fail(errc::bad_config,
+                "edges are logged for a pipeline of one replica that has keepers and feeds itself");
+  return {};
+}
+
 }  // namespace
 
 std::vector<stage_tie> ties_between(const engine::model& layers,
@@ -96,45 +128,24 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
 result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
                                    const engine::schedule_choice& schedule,
                                    const pipeline_options& options) {
-  const auto credits = options.credits;
+  if (auto checked = check_options(stages.size(), options); !checked)
+    return tl::unexpected(checked.error());
   const auto replicas = options.replicas;
-  const auto logical = options.logical_replicas > 0 ? options.logical_replicas : replicas;
-  if (replicas < 1 || stages.size() % replicas != 0 ||
-      !engine::is_tree_of_shares(logical, replicas))
-    return fail(errc::bad_config, std::to_string(logical) + " logical replicas on " +
-                                      std::to_string(replicas) + " replicas, which have " +
-                                      std::to_string(stages.size()) +
-                                      " stages together: that cannot be shared out");
   const auto layout =
       engine::layout_of(schedule, static_cast<std::uint32_t>(stages.size() / replicas));
   if (!layout) return tl::unexpected(layout.error());
-  if (credits < 1 || credits > engine::max_credits)
-    return fail(errc::bad_config, "credits = " + std::to_string(credits) +
-                                      " is out of range: 1 to " +
-                                      std::to_string(engine::max_credits));
-  const double loss_scale = options.scaler ? options.scaler->scale : options.loss_scale;
-  if (!(loss_scale > 0) || !std::isfinite(loss_scale))
-    return fail(errc::bad_config,
-                "loss_scale = " + optimizers::to_text(loss_scale) + " is out of range: above 0");
   pipeline made(system, std::move(stages), schedule, *layout);
   made.replicas_ = replicas;
-  made.logical_ = logical;
+  made.logical_ = logical_of(options);
   made.shares_state_ = options.shares_state && replicas > 1;
   made.synced_norm_ = options.synced_norm && logical > 1;
   if (auto fed = made.choose_feeders(system, options); !fed) return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
   made.scaler_ = options.scaler;
-  made.loss_scale_ = loss_scale;
+  made.loss_scale_ = first_scale_of(options);
   made.steps_before_ = made.training_steps_ = options.steps_before;
   made.options_ = options;
   made.window_ = engine::replay_window(options.accumulate);
-  if (!options.keepers.empty() && options.keepers.size() != made.stages_.size())
-    return fail(errc::bad_config, "keepers of " + std::to_string(options.keepers.size()) +
-                                      " stages for a pipeline of " +
-                                      std::to_string(made.stages_.size()));
-  if (options.logs_edges && (options.keepers.empty() || replicas > 1 || options.data))
-    return fail(errc::bad_config,
-                "edges are logged for a pipeline of one replica that has keepers and feeds itself");
   if (options.skip_bad_steps || options.scaler || options.clip_norm > 0 || !options.keepers.empty())
     made.coordinator_ = spawn_step_coordinator(
         system, {layout->stages * replicas, options.skip_bad_steps, options.clip_norm,

@@ -43,38 +43,41 @@ void couple(stage_state& state, const connect_stage& to) {
   end.core = engine::step_end_core(std::move(rules));
 }
 
+/// Why the stage cannot take the place that it is told; null: it can.
+const char* why_refused(const stage_state& state, const connect_stage& to) {
+  const auto& modules = state.modules;
+  if (to.before.size() != modules.size() || to.after.size() != modules.size())
+    return "it needs neighbours for each of its chunks";
+  for (std::size_t chunk = 0; chunk < modules.size(); ++chunk) {
+    const auto& place = modules[chunk]->options();
+    if (!fits(place, to.before[chunk], to.after[chunk]) ||
+        (!to.feeder && (place.is_first || place.is_last)))
+      return "its neighbours do not fit its place";
+  }
+  const auto is_there = [](const auto& actor) { return bool(actor); };
+  if (to.credits < 1) return "an edge needs at least one credit";
+  if (!std::ranges::all_of(to.ties, is_there, &tied_parameter::other))
+    return "a tie of it names no other stage";
+  if ((to.may_leave_out || to.clips_norm || !to.keepers.empty()) && !to.coordinator)
+    return "its steps depend on those of other stages, but it has no coordinator";
+  if (to.replicas.logical < 1 ||
+      (!to.replicas.stages.empty() && to.replicas.own >= to.replicas.stages.size()))
+    return "its replica is none of those it is told of";
+  if (!std::ranges::all_of(to.replicas.stages, is_there)) return "a replica of it is no stage";
+  if (to.replicas.sums > engine::replica_sum_way::fast)
+    return "its replicas are to sum in a way that there is not";
+  if (!std::ranges::all_of(to.keepers, is_there)) return "a keeper of its versions is none";
+  if (to.logs && (to.keepers.empty() || to.replicas.stages.size() > 1))
+    return "it is to log its edges, which needs keepers, and one replica";
+  return state.steps.empty() ? nullptr : "it cannot be connected while a step is under way";
+}
+
 }  // namespace
 
 caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to) {
   auto& state = self->state;
-  const auto refuse = [&](const char* why) {
+  if (const auto* why = why_refused(state, to))
     return to_caf({errc::bad_config, state.name + ": " + why});
-  };
-  if (to.before.size() != state.modules.size() || to.after.size() != state.modules.size())
-    return refuse("it needs neighbours for each of its chunks");
-  for (std::size_t chunk = 0; chunk < state.modules.size(); ++chunk) {
-    const auto& place = state.modules[chunk]->options();
-    if (!fits(place, to.before[chunk], to.after[chunk]) ||
-        (!to.feeder && (place.is_first || place.is_last)))
-      return refuse("its neighbours do not fit its place");
-  }
-  if (to.credits < 1) return refuse("an edge needs at least one credit");
-  if (!std::ranges::all_of(to.ties, [](const tied_parameter& tie) { return bool(tie.other); }))
-    return refuse("a tie of it names no other stage");
-  if ((to.may_leave_out || to.clips_norm || !to.keepers.empty()) && !to.coordinator)
-    return refuse("its steps depend on those of other stages, but it has no coordinator");
-  if (to.replicas.logical < 1 ||
-      (!to.replicas.stages.empty() && to.replicas.own >= to.replicas.stages.size()))
-    return refuse("its replica is none of those it is told of");
-  if (!std::ranges::all_of(to.replicas.stages, [](const auto& stage) { return bool(stage); }))
-    return refuse("a replica of it is no stage");
-  if (to.replicas.sums > engine::replica_sum_way::fast)
-    return refuse("its replicas are to sum in a way that there is not");
-  if (!std::ranges::all_of(to.keepers, [](const auto& keeper) { return bool(keeper); }))
-    return refuse("a keeper of its versions is none");
-  if (to.logs && (to.keepers.empty() || to.replicas.stages.size() > 1))
-    return refuse("it is to log its edges, which needs keepers, and one replica");
-  if (!state.steps.empty()) return refuse("it cannot be connected while a step is under way");
   // Replicas whose actions wait for each other take them in one order: that of the plan.
   const auto how = to.replicas.synced_norm ? engine::execution::planned : engine::execution::ready;
   state.core = engine::stage_core(to.credits, how, to.logs);

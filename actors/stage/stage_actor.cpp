@@ -176,36 +176,71 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
 }
 
-stage_actor::behavior_type stage_behavior(stage_pointer self,
-                                          const std::shared_ptr<stage_parts>& given) {
-  auto& state = self->state;
-  state.name = std::move(given->name);
-  state.modules = std::move(given->modules);
+void on_activation(stage_pointer self, const activation& in) {
+  if (has_departed(self)) return;
+  if (!is_repeat(self, engine::edge::input, in.key)) {
+    auto& kept = self->state.inbox[in.key];
+    kept.input = in.tensor;
+    kept.input_made = in.made;
+  }
+  const auto& [step, microbatch, chunk] = in.key;
+  perform_effects(self, self->state.core.input_arrived(step, microbatch, chunk));
+}
+
+void on_target(stage_pointer self, const target& in) {
+  self->state.inbox[in.key].labels = in.labels;
+  const auto& [step, microbatch, chunk] = in.key;
+  perform_effects(self, self->state.core.target_arrived(step, microbatch, chunk));
+}
+
+void on_gradient(stage_pointer self, const gradient& in) {
+  if (has_departed(self)) return;
+  if (!is_repeat(self, engine::edge::gradient, in.key)) {
+    auto& kept = self->state.inbox[in.key];
+    kept.gradient = in.tensor;
+    kept.gradient_made = in.made;
+  }
+  const auto& [step, microbatch, chunk] = in.key;
+  perform_effects(self, self->state.core.gradient_arrived(step, microbatch, chunk));
+}
+
+void on_credit(stage_pointer self, const credit& in) {
+  if (has_departed(self)) return;
+  const auto& [step, microbatch, chunk] = in.key;
+  perform_effects(self, self->state.core.credit_arrived(in.on, step, microbatch, chunk));
+}
+
+acknowledged on_resume_edges(stage_pointer self, const resume_edges&) {
+  perform_effects(self, self->state.core.resume());
+  return {};
+}
+
+void take_parts(stage_state& state, stage_parts& given) {
+  state.name = std::move(given.name);
+  state.modules = std::move(given.modules);
   for (const auto& module : state.modules)
     std::ranges::copy(module->parameters(), std::back_inserter(state.end.parameters));
-  state.end.optimizer = std::move(given->optimizer);
-  state.end.accumulate = given->accumulate;
-  state.end.clip_value = given->clip_value;
-  if (given->begun) state.replay.begun = std::move(given->begun);
-  state.doing = std::move(given->doing);
-  state.summing = std::move(given->summing);
-  state.threads = given->threads;
+  state.end.optimizer = std::move(given.optimizer);
+  state.end.accumulate = given.accumulate;
+  state.end.clip_value = given.clip_value;
+  if (given.begun) state.replay.begun = std::move(given.begun);
+  state.doing = std::move(given.doing);
+  state.summing = std::move(given.summing);
+  state.threads = given.threads;
   state.streams = state.modules.front()->options().streams;
-  state.collectives = std::move(given->collectives);
+  state.collectives = std::move(given.collectives);
+}
+
+void start_threads(stage_pointer self) {
+  auto& state = self->state;
+  const auto failed = [name = state.name, here = self->address()](const std::exception& problem) {
+    end_because(here, name, problem);
+  };
   if (!state.streams->is_cpu())
-    state.leaving = std::make_unique<engine::work_thread>(
-        state.name + " out", 1, std::function<bool()>(),
-        [name = state.name, here = self->address()](const std::exception& problem) {
-          end_because(here, name, problem);
-        });
-  end_when_thrown(*self, state.name, [self](const error& why) { give_up(self, why); });
-  self->set_exit_handler([self](const caf::exit_msg& exit) {
-    if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
-    self->quit(exit.reason);
-  });
-  self->set_down_handler([self](const caf::down_msg& down) { on_replica_down(self, down.source); });
+    state.leaving = std::make_unique<engine::work_thread>(state.name + " out", 1,
+                                                          std::function<bool()>(), failed);
   state.work = std::make_unique<engine::work_thread>(
-      state.name, given->threads,
+      state.name, state.threads,
       [modules = modules_of(state), doing = state.doing] {
         engine::activity_scope scope(*doing, {.kind = engine::work_kind::weight_gradient_ahead});
         const bool did_some =
@@ -213,91 +248,76 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
         if (!did_some) scope.withdraw();
         return did_some;
       },
-      [name = state.name, here = self->address()](const std::exception& problem) {
-        end_because(here, name, problem);
-      });
+      failed);
+}
+
+void set_handlers(stage_pointer self) {
+  end_when_thrown(*self, self->state.name, [self](const error& why) { give_up(self, why); });
+  self->set_exit_handler([self](const caf::exit_msg& exit) {
+    if (is_own(exit.reason)) give_up(self, from_caf(exit.reason));
+    self->quit(exit.reason);
+  });
+  self->set_down_handler([self](const caf::down_msg& down) { on_replica_down(self, down.source); });
   // Of what it sent: a message that a limit of the link keeps here.
   self->set_error_handler([self](const caf::error& why) { fail_all(self, from_caf(why)); });
+}
+
+/// A message's handler.
+template <class Message, class Answer>
+auto handler(stage_pointer self, Answer (*how)(stage_pointer, const Message&)) {
+  return [self, how](const Message& what) { return how(self, what); };
+}
+
+/// A request's handler: what it throws is its answer, and does not end the stage.
+template <class Message, class Answer>
+auto guarded(stage_pointer self, caf::result<Answer> (*how)(stage_pointer, const Message&)) {
+  return [self, how](const Message& what) {
+    return answering(self->state.name, [&] { return how(self, what); });
+  };
+}
+
+stage_actor::behavior_type stage_behavior(stage_pointer self,
+                                          const std::shared_ptr<stage_parts>& given) {
+  take_parts(self->state, *given);
+  set_handlers(self);
+  start_threads(self);
   return {
       [self](const ask_sum_offer&) { return offer_sum(self); },
-      [self](const invite_replicas& wanted) { return on_invite_replicas(self, wanted); },
-      [self](const connect_stage& to) {
-        return answering(self->state.name, [&] { return on_connect(self, to); });
-      },
-      [self](const announce_plan& told) {
-        return answering(self->state.name, [&] { return on_announce_plan(self, told); });
-      },
-      [self](const run_stage& order) {
-        return answering(self->state.name, [&] { return on_run(self, order); });
-      },
-      [self](const activation& in) {
-        if (has_departed(self)) return;
-        if (!is_repeat(self, engine::edge::input, in.key)) {
-          self->state.inbox[in.key].input = in.tensor;
-          self->state.inbox[in.key].input_made = in.made;
-        }
-        perform_effects(
-            self, self->state.core.input_arrived(in.key.step, in.key.microbatch, in.key.chunk));
-      },
-      [self](const target& in) {
-        self->state.inbox[in.key].labels = in.labels;
-        perform_effects(
-            self, self->state.core.target_arrived(in.key.step, in.key.microbatch, in.key.chunk));
-      },
-      [self](const gradient& in) {
-        if (has_departed(self)) return;
-        if (!is_repeat(self, engine::edge::gradient, in.key)) {
-          self->state.inbox[in.key].gradient = in.tensor;
-          self->state.inbox[in.key].gradient_made = in.made;
-        }
-        perform_effects(
-            self, self->state.core.gradient_arrived(in.key.step, in.key.microbatch, in.key.chunk));
-      },
-      [self](const credit& in) {
-        if (has_departed(self)) return;
-        perform_effects(self, self->state.core.credit_arrived(in.on, in.key.step, in.key.microbatch,
-                                                              in.key.chunk));
-      },
-      [self](const output_ready& output) { on_output_ready(self, output); },
-      [self](const work_done& outcome) { on_work_done(self, outcome); },
-      [self](const losses_known& from) { on_losses_known(self, from); },
-      [self](const gradients_ready& from) { on_gradients_ready(self, from); },
-      [self](const step_undone& what) { on_step_undone(self, what); },
-      [self](const tied_gradient& from) { on_tied_gradient(self, from); },
-      [self](const replica_gradients& from) { on_replica_gradients(self, from); },
-      [self](const replica_statistics& from) { on_replica_statistics(self, from); },
-      [self](const replica_norm& from) { on_replica_norm(self, from); },
-      [self](const norm_given& what) { on_norm_given(self, what); },
-      [self](const replica_parameters& from) { on_replica_parameters(self, from); },
-      [self](const gradient_final& what) { on_gradient_final(self, what); },
-      [self](const replicas_added& what) { on_replicas_added(self, what); },
-      [self](const replicas_gathered& what) { on_replicas_gathered(self, what); },
-      [self](const load_weights& from) {
-        return answering(self->state.name, [&] { return on_load(self, from); });
-      },
-      [self](const read_weights& what) {
-        return answering(self->state.name, [&] { return on_read(self, what); });
-      },
-      [self](const load_files& from) {
-        return answering(self->state.name, [&] { return on_load_files(self, from); });
-      },
-      [self](const read_outputs& what) { return on_read_outputs(self, what); },
+      handler(self, on_invite_replicas),
+      guarded(self, on_connect),
+      guarded(self, on_announce_plan),
+      guarded(self, on_run),
+      handler(self, on_activation),
+      handler(self, on_target),
+      handler(self, on_gradient),
+      handler(self, on_credit),
+      handler(self, on_output_ready),
+      handler(self, on_work_done),
+      handler(self, on_losses_known),
+      handler(self, on_gradients_ready),
+      handler(self, on_step_undone),
+      handler(self, on_tied_gradient),
+      handler(self, on_replica_gradients),
+      handler(self, on_replica_statistics),
+      handler(self, on_replica_norm),
+      handler(self, on_norm_given),
+      handler(self, on_replica_parameters),
+      handler(self, on_gradient_final),
+      handler(self, on_replicas_added),
+      handler(self, on_replicas_gathered),
+      guarded(self, on_load),
+      guarded(self, on_read),
+      guarded(self, on_load_files),
+      handler(self, on_read_outputs),
       [self](const load_state& from) { return self->delegate(self->state.end.optimizer, from); },
       [self](const read_state& order) { return self->delegate(self->state.end.optimizer, order); },
-      [self](const read_dry_run& what) { return on_read_dry_run(self, what); },
-      [self](const take_version& what) { return on_take_version(self, what); },
-      [self](const adopt_version& what) {
-        return answering(self->state.name, [&] { return on_adopt_version(self, what); });
-      },
-      [self](const write_slice& what) {
-        return answering(self->state.name, [&] { return on_write_slice(self, what); });
-      },
-      [self](const replace_neighbour& what) { return on_replace_neighbour(self, what); },
-      [self](const resume_edges&) {
-        perform_effects(self, self->state.core.resume());
-        return acknowledged{};
-      },
-      [self](const buffers_copied& from) { on_buffers_copied(self, from); },
+      handler(self, on_read_dry_run),
+      handler(self, on_take_version),
+      guarded(self, on_adopt_version),
+      guarded(self, on_write_slice),
+      handler(self, on_replace_neighbour),
+      handler(self, on_resume_edges),
+      handler(self, on_buffers_copied),
   };
 }
 

@@ -5,8 +5,8 @@
 #include "actors/messages/recovery.hpp"
 #include "actors/stage/stage_state.hpp"
 
-/// A part of the stage's shell (stage_state.hpp): what it does for a neighbour that is lost, whose
-/// place another stage takes, which does its last steps again.
+/// What a stage does when a neighbour is lost and another stage repeats that one's last steps: a
+/// part of the stage's shell (stage_state.hpp).
 namespace troupe::actors {
 
 /// Whether the message under way comes from a stage that was lost and replaced.

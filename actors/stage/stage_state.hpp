@@ -40,7 +40,7 @@
 #include "optimizers/training/gradients.hpp"
 
 /// What a stage's shell is made of, for its own sources alone: stage_actor.cpp moves micro-batches,
-/// step_end.cpp ends training steps.
+/// actions.cpp computes with them, step_end.cpp ends training steps.
 namespace troupe::actors {
 
 /// What has arrived for one micro-batch and not been used yet.

@@ -11,7 +11,7 @@ namespace troupe::actors {
 
 [[nodiscard]] caf::result<acknowledged> on_load(stage_pointer self, const load_weights& from);
 
-/// Takes over what belongs to the stage out of files, or hands its optimizer what belongs to that.
+/// Loads the stage's weights from files, or hands its optimizer the state in them.
 [[nodiscard]] caf::result<files_loaded> on_load_files(stage_pointer self, const load_files& from);
 
 [[nodiscard]] caf::result<weights_piece> on_read(stage_pointer self, const read_weights& what);

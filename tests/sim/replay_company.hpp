@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,6 +38,9 @@ struct replay_options {
   std::map<std::uint64_t, std::uint32_t> losses = {};
 };
 
+/// A number that all of these determine, each in its place.
+[[nodiscard]] std::uint64_t mix(std::initializer_list<std::uint64_t> all);
+
 /// The cores of a whole pipeline (stages with the ends of their steps and their stores, feeder,
 /// coordinator) and what the pipeline does for a stage that is lost, on a network and a clock that
 /// a seed invents: every message takes its own time, and what a lost process had sent arrives or
@@ -58,6 +62,9 @@ class replay_company {
   [[nodiscard]] std::vector<std::uint64_t> outcome() const;
 
  private:
+  static constexpr std::size_t versions_kept = 2;
+  static constexpr auto tied = "tied";  // the weight
+
   using place = std::pair<std::uint32_t, microbatch_id>;  // chunk, micro-batch
   using tensor_key = std::tuple<engine::step_key, std::uint32_t, microbatch_id>;
   using edge_key = std::pair<engine::edge, std::uint32_t>;  // with its sender's chunk

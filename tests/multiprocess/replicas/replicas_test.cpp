@@ -23,6 +23,7 @@ using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
 using tests::scratch_folder;
 
+using tests::split_words;
 using tests::words;
 using tests::operator+;
 
@@ -67,66 +68,21 @@ void check_same(const replicated_run& one, const replicated_run& other) {
 }
 
 /// Batches of 10, 10 and 3: the last one leaves a logical replica without a sample.
-const words images{"--model",
-                   "resnet18",
-                   "--data",
-                   "synthetic:3x64x64:10:23",
-                   "--batch-size",
-                   "10",
-                   "--epochs",
-                   "1",
-                   "--micro-batches",
-                   "5",
-                   "--logical-replicas",
-                   "4",
-                   "--lr",
-                   "0.05",
-                   "--momentum",
-                   "0.9",
-                   "--seed",
-                   "7",
-                   "--threads-per-stage",
-                   "1"};
+const words images = split_words(
+    "--model resnet18 --data synthetic:3x64x64:10:23 --batch-size 10 "
+    "--epochs 1 --micro-batches 5 --logical-replicas 4 --lr 0.05 --momentum "
+    "0.9 --seed 7 --threads-per-stage 1");
 
 /// Tied weights, dropout, clipping by the norm, several steps an update, a loss scale.
 words sentences(const scratch_folder& folder) {
   std::ofstream text(folder / "text");
   for (int i = 0; i < 40; ++i) text << "Whatever is not its own is dropped at once. ";
-  return {"--data",
-          "text:" + (folder / "text").string(),
-          "--layers",
-          "2",
-          "--width",
-          "16",
-          "--heads",
-          "2",
-          "--context",
-          "16",
-          "--batch-size",
-          "12",
-          "--steps",
-          "4",
-          "--accumulate",
-          "2",
-          "--dropout",
-          "0.2",
-          "--clip-norm",
-          "0.1",
-          "--optimizer",
-          "adamw",
-          "--loss-scale",
-          "dynamic",
-          "--seed",
-          "3",
-          "--no-eval",
-          "--sample-bytes",
-          "0",
-          "--micro-batches",
-          "6",
-          "--logical-replicas",
-          "4",
-          "--threads-per-stage",
-          "1"};
+  return words{"--data", "text:" + (folder / "text").string()} +
+         split_words(
+             "--layers 2 --width 16 --heads 2 --context 16 --batch-size 12 --steps 4 "
+             "--accumulate 2 --dropout 0.2 --clip-norm 0.1 --optimizer adamw "
+             "--loss-scale dynamic --seed 3 --no-eval --sample-bytes 0 "
+             "--micro-batches 6 --logical-replicas 4 --threads-per-stage 1");
 }
 
 void check_ways(const std::string& program, const words& run, const std::vector<words>& ways) {
@@ -188,14 +144,10 @@ TEST_CASE("Replicas compute what one process does of the whole batch", "[untimed
 
 TEST_CASE("Training on replicas goes on from saved weights and state", "[untimed]") {
   const scratch_folder folder;
-  const words run{"--model",      "resnet18",
-                  "--data",       "synthetic:3x32x32:10:8",
-                  "--no-eval",    "--no-shuffle",
-                  "--batch-size", "8",
-                  "--replicas",   "2",
-                  "--stages",     "1",
-                  "--save-state", "--optimizer",
-                  "adamw",        "--steps"};
+  const words run = split_words(
+      "--model resnet18 --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
+      "--batch-size 8 --replicas 2 --stages 1 --save-state --optimizer adamw "
+      "--steps");
   const auto go = [&](const words& more) {
     const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
     INFO(outcome.err);
@@ -213,26 +165,10 @@ TEST_CASE("Training on replicas goes on from saved weights and state", "[untimed
 
 TEST_CASE("State that replicas shared out is loaded by another number of them") {
   const scratch_folder folder;
-  const words run{"--model",
-                  "resnet18",
-                  "--data",
-                  "synthetic:3x32x32:10:8",
-                  "--no-eval",
-                  "--no-shuffle",
-                  "--batch-size",
-                  "8",
-                  "--stages",
-                  "1",
-                  "--save-state",
-                  "--optimizer",
-                  "adamw",
-                  "--micro-batches",
-                  "4",
-                  "--logical-replicas",
-                  "4",
-                  "--threads-per-stage",
-                  "1",
-                  "--steps"};
+  const words run = split_words(
+      "--model resnet18 --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
+      "--batch-size 8 --stages 1 --save-state --optimizer adamw "
+      "--micro-batches 4 --logical-replicas 4 --threads-per-stage 1 --steps");
   const auto go = [&](const words& more) {
     const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
     INFO(outcome.err);
@@ -257,38 +193,12 @@ TEST_CASE("State that replicas shared out is loaded by another number of them") 
 TEST_CASE("A checkpoint of state that replicas shared out is resumed by any number of them",
           "[untimed]") {
   const scratch_folder folder;
-  const words run{"--model",
-                  "resnet18",
-                  "--data",
-                  "synthetic:3x32x32:10:48",
-                  "--no-eval",
-                  "--batch-size",
-                  "8",
-                  "--stages",
-                  "1",
-                  "--optimizer",
-                  "adam",
-                  "--lr",
-                  "0.01",
-                  "--clip-norm",
-                  "1",
-                  "--accumulate",
-                  "2",
-                  "--loss-scale",
-                  "dynamic",
-                  "--loss-scale-interval",
-                  "2",
-                  "--micro-batches",
-                  "4",
-                  "--logical-replicas",
-                  "4",
-                  "--threads-per-stage",
-                  "1",
-                  "--steps",
-                  "8",
-                  "--save-state",
-                  "--checkpoint-dir",
-                  folder / "checkpoints"};
+  const words run = split_words(
+                        "--model resnet18 --data synthetic:3x32x32:10:48 --no-eval --batch-size "
+                        "8 --stages 1 --optimizer adam --lr 0.01 --clip-norm 1 --accumulate 2 "
+                        "--loss-scale dynamic --loss-scale-interval 2 --micro-batches 4 "
+                        "--logical-replicas 4 --threads-per-stage 1 --steps 8 --save-state") +
+                    words{"--checkpoint-dir", folder / "checkpoints"};
   const auto go = [&](const words& more) {
     const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
     INFO(outcome.err);
