@@ -75,11 +75,13 @@ struct run_stage {
   // Micro-batches of each of its logical replicas; none at all: the plan does not count. Empty: all
   // of the plan are of one.
   std::vector<std::uint32_t> shares = {};
+  engine::step_key done_before = {};  // all stages have answered the steps before this one
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.number,
-      self.learning_rate, self.dry_run, self.loss_scale, self.first_microbatch, self.shares);
+      self.learning_rate, self.dry_run, self.loss_scale, self.first_microbatch, self.shares,
+      self.done_before.epoch, self.done_before.step);
   }
 };
 

@@ -45,8 +45,7 @@ result<batch_delivered> deliver(const data_state& state, const deliver_batch& or
   if (!batch) return tl::unexpected(batch.error());
   if (batch->inputs.size(0) == 0)
     return fail(errc::bad_data, "no sample of a whole batch could be read");
-  const auto sent = feed(*batch, order.step, order.microbatches, state.feeders,
-                         order.test ? engine::step_kind::evaluation : engine::step_kind::training);
+  const auto sent = feed(*batch, order.step, order.microbatches, state.feeders);
   return batch_delivered{order.step, batch->inputs.size(0), sent, state.source->skipped()};
 }
 

@@ -6,15 +6,14 @@
 
 #include "actors/interfaces.hpp"
 #include "engine/data/dataset.hpp"
-#include "engine/schedule/plan.hpp"
 #include "engine/step/step_key.hpp"
 
 namespace troupe::actors {
 
 /// Spawns the actor that hands inputs to the stage of the model's first slice, its chunk 0, and
 /// labels to that of its last slice, `last_chunk` (perhaps the same stage), at most `credits` of
-/// each ahead of their use. `logs`: batches of training steps are kept until `forget_fed`, for a
-/// stage that takes a lost one's place.
+/// each ahead of their use. `logs`: batches are kept until `forget_fed`, for a stage that takes a
+/// lost one's place.
 [[nodiscard]] feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first,
                                         stage_actor last, std::uint32_t last_chunk,
                                         std::uint32_t credits, bool logs = false);
@@ -23,7 +22,6 @@ namespace troupe::actors {
 /// to `feeders`, one a replica of the pipeline (see engine::share_of_batch). At most one
 /// micro-batch a sample. Returns how many they are: 0 for an empty batch.
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
-                   std::uint32_t microbatches, const std::vector<feeder_actor>& feeders,
-                   engine::step_kind kind = engine::step_kind::training);
+                   std::uint32_t microbatches, const std::vector<feeder_actor>& feeders);
 
 }  // namespace troupe::actors
