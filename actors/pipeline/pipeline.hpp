@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +106,10 @@ struct pipeline_options {
   /// and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The bits are the
   /// same.
   bool shares_state = false;
+  /// Batch norm normalizes the micro-batches of one index in all logical replicas together, in
+  /// training, as torch.nn.SyncBatchNorm does (docs/replicas.md). Stages on CPUs only. Without
+  /// effect where there is one logical replica.
+  bool synced_norm = false;
   /// How replicas of a stage may sum their gradients: with a collective library of their devices
   /// if possible (see engine::choose_sum), otherwise over links.
   engine::sum_wish sums = {};
@@ -135,6 +140,7 @@ struct version_place {
 /// A checkpoint's files while stages write them.
 struct slices_under_way {
   struct slice {
+    std::size_t place = 0;  // of the stage, among those of all replicas
     write_slice what;
     future<slice_written> written;
   };
@@ -257,6 +263,9 @@ class pipeline {
   /// bad_data, peer_lost.
   [[nodiscard]] result<bool> load_files(std::size_t stage, const actors::load_files& which);
 
+  /// The same of one replica's stage alone, by its place among those of all replicas.
+  [[nodiscard]] result<bool> load_files_at(std::size_t place, const actors::load_files& which);
+
   [[nodiscard]] const engine::model_layout& layout() const noexcept { return layout_; }
 
   /// The limits of one such message.
@@ -296,6 +305,14 @@ class pipeline {
   /// it is after the last training step that was begun, `step`, whether or not that is over. Steps
   /// may be begun at once. What is not done when the pipeline ends fails with errc::cancelled.
   [[nodiscard]] slices_under_way write_slices(std::uint64_t step, const std::string& folder);
+  /// The same, each stage into a folder on its host's own disk, which its process makes. `folders`:
+  /// of all stages' places.
+  [[nodiscard]] slices_under_way write_slices(std::uint64_t step,
+                                              const std::vector<std::string>& folders);
+
+  /// Logical replicas over which batch norm is synchronized, so that steps are fed by groups; 0: it
+  /// is not. See `feed`.
+  [[nodiscard]] std::uint32_t grouped() const noexcept { return synced_norm_ ? logical_ : 0; }
 
   /// The actors that take the batches of its steps, by replica (see feed.hpp).
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
@@ -315,6 +332,8 @@ class pipeline {
 
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
            engine::schedule_choice schedule, const engine::model_layout& layout);
+  [[nodiscard]] slices_under_way write_slices(std::uint64_t step,
+                                              const std::vector<std::string>& folders, bool is_own);
   [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage, std::uint32_t replica) const;
   [[nodiscard]] result<void> choose_feeders(caf::actor_system& system,
                                             const pipeline_options& options);
@@ -326,6 +345,7 @@ class pipeline {
                                               const replica_group& sums) const;
   [[nodiscard]] result<void> plan_replica(run_stage& run, std::uint32_t replica,
                                           const step_order& order);
+  [[nodiscard]] result<void> check_groups(const std::vector<std::uint32_t>& shares);
   [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage, std::uint32_t replica,
                                                     const std::vector<stage_tie>& all) const;
   /// Sends one request and waits for its answer.
@@ -370,6 +390,7 @@ class pipeline {
   std::uint32_t replicas_ = 1;
   std::uint32_t logical_ = 1;
   bool shares_state_ = false;
+  bool synced_norm_ = false;
   std::vector<feeder_actor> feeders_;  // by replica
   bool owns_feeders_ = false;
   step_coordinator_actor coordinator_;         // null: nothing couples the stages
@@ -379,7 +400,9 @@ class pipeline {
   pipeline_options options_;
   std::map<engine::step_key, run_stage> orders_;  // that a stage may have to be given again
   engine::replay_window window_;
+  engine::plan_book::planner planner_;
   engine::plan_book plans_;
+  std::set<std::uint32_t> group_counts_;  // of which plans were found to fit together
   std::deque<pending_step> under_way_;
   std::string sum_line_;
   std::uint64_t last_step_ = 0;

@@ -66,6 +66,7 @@ struct unfinished {
   actors::requester& ask;
   std::size_t keep = 1;
   timing when;
+  std::optional<slice_disks> disks;  // nothing: all files are in the trainer's folder
 };
 
 /// When a file could not be written: nobody is to write there any more when the folder goes. In a
@@ -83,6 +84,27 @@ bool was_cut_off(const error& why) {
   return why.code == errc::peer_lost || why.code == errc::cancelled;
 }
 
+/// Has each host copy what the one before it has written, and notes who has what. Where a disk is
+/// full or fails there is one copy less, and a warning.
+result<void> copy_to_next(unfinished& of, const std::map<std::string, std::size_t>& written) {
+  const auto& disks = of.disks->disks;
+  for (const auto& [name, disk] : written) of.manifest.files.at(name).hosts = {disks.at(disk).host};
+  const auto orders = second_copies(written, disks.size());
+  const auto copied = copy_slices(of.ask, *of.disks, of.manifest, orders);
+  for (std::size_t i = 0; i < orders.size(); ++i) {
+    const auto& host = disks.at(orders[i].to).host;
+    if (copied[i]) {
+      of.manifest.files.at(orders[i].file).hosts.push_back(host);
+      continue;
+    }
+    const auto& why = copied[i].error();
+    if (why.code != errc::io_failed) return tl::unexpected(why);
+    log::warning("the checkpoint of step " + std::to_string(of.files.step) + " has no copy of " +
+                 orders[i].file + " on " + host + ": " + why.text);
+  }
+  return {};
+}
+
 /// Waits for what the stages write, and writes what they could not.
 result<void> collect(unfinished& of) {
   using contents = checkpoint_manifest::contents;
@@ -93,36 +115,49 @@ result<void> collect(unfinished& of) {
     wait_for_others(of.slices, written.error());
     return tl::unexpected(written.error());
   }
+  std::map<std::string, std::size_t> disks;  // of the files
   for (std::size_t i = 0; i < written->size(); ++i) {
     const auto& what = of.slices.slices[i].what;
     const auto& [own, keeper] = written->at(i);
     auto files = keeper ? fetch_slice(of.ask, what, keeper) : own;
     if (!files) return tl::unexpected(files.error());
-    for (auto& [name, sums] : *files)
+    for (auto& [name, sums] : *files) {
       of.manifest.files[name] = {name == what.state ? contents::state : contents::weights, sums};
+      if (of.disks) disks[name] = of.disks->places.at(of.slices.slices[i].place).disk.value();
+    }
   }
+  if (of.disks)
+    if (auto copied = copy_to_next(of, disks); !copied) return copied;
   const auto scaler = of.slices.scaler.get();
   if (!scaler) return tl::unexpected(scaler.error());
   if (*scaler) of.manifest.scaler = {(*scaler)->scale, (*scaler)->applied};
   return {};
 }
 
+/// Removes slices of no checkpoint that is left, with what came of one that was given up.
+result<void> prune_disks(const unfinished& of) {
+  return of.disks ? prune_slices(of.ask, *of.disks, of.folder, of.files.step) : result<void>();
+}
+
 /// Makes a checkpoint of what stages write, in a thread of its own.
 result<void> finished(unfinished of) {
   if (auto done = collect(of); !done) {
     checkpoint_folder::drop(of.files);
+    static_cast<void>(prune_disks(of));  // the next one tries again
     return done;
   }
   const auto name = of.folder.finish(of.files, of.manifest);
   if (!name) return tl::unexpected(name.error());
+  auto tidied = of.disks ? keep_manifest_of(of.ask, *of.disks, of.manifest) : result<void>();
   const auto ms = [&of](checkpoint_keeper::clock::time_point end) {
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(end - of.when.begun);
     return std::to_string(took.count()) + " ms";
   };
   log::debug("checkpoint " + name->string() + " in " + ms(checkpoint_keeper::clock::now()) +
              "; steps waited " + ms(of.when.waited));
-  if (auto pruned = of.folder.prune(of.files.step, of.keep); !pruned)
-    log::warning(pruned.error().text);
+  if (auto pruned = of.folder.prune(of.files.step, of.keep); !pruned) tidied = pruned;
+  if (auto pruned = prune_disks(of); !pruned) tidied = pruned;
+  if (!tidied) log::warning(tidied.error().text);
   return {};
 }
 
@@ -136,6 +171,7 @@ std::map<std::string, std::string> settings_of_steps(
       {"data.image_size", std::to_string(config.data.image_size)},
       {"data.shuffle", config.data.shuffle ? "true" : "false"},
       {"train.accumulate", std::to_string(config.train.accumulate)},
+      {"train.batch_norm", is_norm_synced(config) ? "sync" : "local"},
       {"train.batch_size", std::to_string(config.train.batch_size)},
       {"train.logical_replicas", std::to_string(logical_replicas_of(config))},
       {"train.seed", std::to_string(config.train.seed)},
@@ -145,21 +181,28 @@ std::map<std::string, std::string> settings_of_steps(
   return all;
 }
 
-result<std::optional<whole_checkpoint>> find_resumed(
-    const trainer_config& config, const std::map<std::string, double>& model_options) {
-  auto found = found_by(config.checkpoint);
-  if (!found || !*found) return found;
+result<void> check_settings(const whole_checkpoint& of, const trainer_config& config,
+                            const std::map<std::string, double>& model_options) {
   const auto own = settings_of_steps(config, model_options);
-  for (const auto& [name, value] : (*found)->manifest.settings) {
+  for (const auto& [name, value] : of.manifest.settings) {
     const auto ours = own.find(name);
     if (ours == own.end() || ours->second == value) continue;
-    return fail(errc::bad_config, "checkpoint.resume: " + (*found)->folder.string() +
+    return fail(errc::bad_config, "checkpoint.resume: " + of.folder.string() +
                                       " is of a run with " + name + " = " + value +
                                       ", and this one has " + ours->second +
                                       ": give it the same, or begin another run from its weights "
                                       "(troupe checkpoint export " +
-                                      (*found)->folder.string() + " FILE, then --init FILE)");
+                                      of.folder.string() + " FILE, then --init FILE)");
   }
+  return {};
+}
+
+result<std::optional<whole_checkpoint>> find_resumed(
+    const trainer_config& config, const std::map<std::string, double>& model_options) {
+  auto found = found_by(config.checkpoint);
+  if (!found || !*found) return found;
+  if (auto same = check_settings(**found, config, model_options); !same)
+    return tl::unexpected(same.error());
   return found;
 }
 
@@ -186,6 +229,7 @@ result<checkpoint_keeper> checkpoint_keeper::open(
 
 void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
   if (config_->checkpoint.dir.empty()) return;
+  if (config_->checkpoint.storage == checkpoint_storage::local) return;  // none of them are here
   const auto room = folder_.free_bytes();
   if (!room || *room >= weight_bytes) return;
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
@@ -247,6 +291,16 @@ std::uint64_t checkpoint_keeper::last_step(std::chrono::seconds patience, const 
   return last_step_;
 }
 
+result<actors::slices_under_way> checkpoint_keeper::ask_stages(
+    const checkpoint_folder::begun& files, const checkpoint_parts& parts) const {
+  if (parts.disks == nullptr)
+    return parts.write(files.step, std::filesystem::absolute(files.folder).string());
+  return parts.disks->folders_of(folder_.slices_of(files))
+      .map([&](const std::vector<std::string>& folders) {
+        return parts.write_apart(files.step, folders);
+      });
+}
+
 void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoint_parts& parts,
                               const printer& print) {
   const auto begun = clock::now();
@@ -256,22 +310,31 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
   is_asked = is_asked || (owed_ && owed_->is_asked);
   auto files = folder_.begin(step);
   if (!files) return note_failure({.step = step, .is_asked = is_asked}, files.error(), print);
-  log::debug("the stages write the checkpoint of step " + std::to_string(step));
-  auto slices = parts.write(step, std::filesystem::absolute(files->folder).string());
+  const auto slices = ask_stages(*files, parts);
+  if (!slices) {
+    checkpoint_folder::drop(*files);
+    return note_failure({.step = step, .is_asked = is_asked}, slices.error(), print);
+  }
   const checkpoint_manifest manifest{
-      .step = step, .settings = settings_, .files = {}, .weights = parts.weights};
+      .step = step,
+      .settings = settings_,
+      .files = {},
+      .weights = parts.weights,
+      .slices = parts.disks != nullptr ? folder_.slices_of(*files) : ""};
   auto finish = [of = unfinished{folder_,
                                  std::move(*files),
                                  manifest,
-                                 slices,
+                                 *slices,
                                  parts.ask,
                                  static_cast<std::size_t>(config_->checkpoint.keep),
-                                 {begun, clock::now()}}] { return finished(of); };
+                                 {begun, clock::now()},
+                                 parts.disks != nullptr ? std::optional(*parts.disks)
+                                                        : std::nullopt}] { return finished(of); };
   try {
-    under_way_.emplace(under_way{step, is_asked, slices, std::async(std::launch::async, finish)});
+    under_way_.emplace(under_way{step, is_asked, *slices, std::async(std::launch::async, finish)});
   } catch (const std::system_error&) {  // no thread is left: then the steps wait
     under_way_.emplace(
-        under_way{step, is_asked, slices, std::async(std::launch::deferred, finish)});
+        under_way{step, is_asked, *slices, std::async(std::launch::deferred, finish)});
     static_cast<void>(wait(print));
   }
 }

@@ -279,6 +279,12 @@ TEST_CASE("Replicas that share out the optimizer's state survive the loss of a s
             sequel::returned);
 }
 
+TEST_CASE("Replicas whose batch norms are synchronized survive the loss of a stage") {
+  check_run(training({"--stages", "2", "--replicas", "2", "--batch-norm", "sync"}),
+            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
+            sequel::returned);
+}
+
 namespace {
 
 /// Three steps, an evaluation, three more, and an evaluation.

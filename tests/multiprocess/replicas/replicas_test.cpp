@@ -331,6 +331,43 @@ TEST_CASE("troupe check predicts less memory where replicas share out the optimi
   CHECK(saved < 45);
 }
 
+TEST_CASE("Batch norm that is synchronized over replicas trains to the same bits on any number") {
+  const words synced = images + words{"--batch-norm", "sync"};
+  const auto one = train_replicas(
+      TROUPE_PROGRAM, synced + words{"--stages", "2", "--verify", "--verify-tolerance", "1e-3"});
+  check_same(one, train_replicas(TROUPE_PROGRAM, synced + words{"--stages", "2", "--replicas", "2",
+                                                                "--link", "shm"}));
+  check_same(one, train_replicas(TROUPE_PROGRAM, synced + words{"--stages", "1", "--replicas", "4",
+                                                                "--link", "tcp"}));
+  const auto local =
+      train_replicas(TROUPE_PROGRAM, images + words{"--stages", "1", "--replicas", "2"});
+  CHECK(local.losses != one.losses);
+}
+
+TEST_CASE("A replica that is killed while others normalize with it ends the run with its name") {
+  const tests::scratch_memory memory;
+  std::vector<pid_t> stages;
+  std::chrono::steady_clock::time_point killed;
+  const auto outcome = tests::run_program(
+      {"--model", "resnet18", "--data", "synthetic:3x64x64:10:64", "--batch-size", "16", "--steps",
+       "100000", "--stages", "1", "--replicas", "3", "--no-eval", "--batch-norm", "sync"},
+      [&](pid_t program, std::string_view line) {
+        if (!stages.empty() || line.find("step ") != 0) return;
+        stages = tests::children_of(program);
+        REQUIRE(stages.size() == 3);
+        killed = std::chrono::steady_clock::now();
+        kill(stages[2], SIGKILL);
+      });
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - killed;
+  INFO(outcome.err);
+  CHECK(outcome.code == 1);
+  CHECK(took.count() < 5);
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("stage-0 of replica 2 was killed by signal 9 (SIGKILL)"));
+  for (const auto stage : stages) CHECK(tests::wait_until_gone(stage));
+  CHECK(memory.left().empty());
+}
+
 TEST_CASE("The start of a run says how replicas sum their gradients, and why so") {
   const auto outcome = tests::run_other(
       TROUPE_PROGRAM, {"--model", "resnet18", "--data", "synthetic:3x32x32:10:16", "--batch-size",
@@ -338,7 +375,7 @@ TEST_CASE("The start of a run says how replicas sum their gradients, and why so"
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err,
-             ContainsSubstring("replicas sum their gradients over links (NCCL is for cards, and "
+             ContainsSubstring("replicas sum their gradients over links (NCCL is for GPUs, and "
                                "the stage computes on the CPU)\n"));
 }
 
@@ -398,8 +435,8 @@ TEST_CASE("Replicas that a batch cannot be shared out to are refused before anyt
   refuses({"--replicas", "2", "--micro-batches", "auto"}, "--micro-batches auto cannot choose");
   refuses({"--replicas", "0"}, "--replicas");
   refuses({"--replicas", "2", "--reduce", "fast"},
-          "--reduce: \"fast\" is NCCL's own order of additions, and NCCL sums on cards, but stages "
-          "compute on the CPU; leave it out, or name cards (--device cuda:0)");
+          "--reduce: \"fast\" is NCCL's own order of additions, and NCCL sums on GPUs, but stages "
+          "compute on the CPU; leave it out, or name GPUs (--device cuda:0)");
   refuses({"--replicas", "2", "--reduce", "quick"}, "ordered, fast");
   refuses({"--replicas", "2", "--verify"}, "--verify-tolerance");
 }

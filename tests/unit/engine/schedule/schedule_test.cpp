@@ -577,6 +577,18 @@ TEST_CASE("a parse error names line, column, what was expected and what was foun
               .append("'"));
 }
 
+TEST_CASE("replicas with one micro-batch less do what they have in common in one order") {
+  for (const std::uint32_t stages : {1U, 2U, 4U})
+    for (const std::uint32_t count : {2U, 3U, 5U, 9U}) {
+      CHECK(is_part_of(gpipe(stages, count - 1), gpipe(stages, count)));
+      CHECK(is_part_of(one_f_one_b(stages, count - 1), one_f_one_b(stages, count)));
+    }
+  plan swapped = one_f_one_b(2, 3);  // stage 0: F0 F1 B0 F2 B1 B2
+  std::swap(swapped.stages[0].actions[1], swapped.stages[0].actions[2]);
+  CHECK_FALSE(is_part_of(one_f_one_b(2, 2), swapped));
+  CHECK(is_part_of(zb_h1(2, 2), zb_h1(2, 3)));  // weight gradients wait for nobody
+}
+
 TEST_CASE("a chart shows when each stage does what") {
   const plan steps = one_f_one_b(2, 2);
   const auto costs = even_costs(steps.layout(), {1, 1, 1});

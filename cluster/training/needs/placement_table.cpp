@@ -1,4 +1,4 @@
-#include "cluster/training/pipeline/placement_table.hpp"
+#include "cluster/training/needs/placement_table.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/data_source.hpp"
-#include "cluster/training/pipeline/predicted_memory.hpp"
+#include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/schedule/generators.hpp"
 
@@ -140,6 +140,8 @@ result<checked_run> placement_table(const application& program, const trainer_co
            std::to_string(logical) + " logical replicas, whose gradients " +
            (config.pipeline.reduce == reduce_order::fast ? "NCCL sums in its own order\n"
                                                          : "are summed in a fixed tree\n");
+    if (is_norm_synced(config))
+      out += "batch norm normalizes the micro-batches of all logical replicas together\n";
     if (state_shares_of(config.pipeline) > 1)
       out += "the replicas of a stage share out its optimizer's state (zero = 1)\n";
   }
