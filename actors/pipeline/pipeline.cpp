@@ -138,7 +138,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   made.replicas_ = replicas;
   made.logical_ = logical_of(options);
   made.shares_state_ = options.shares_state && replicas > 1;
-  made.synced_norm_ = options.synced_norm && logical > 1;
+  made.synced_norm_ = options.synced_norm && made.logical_ > 1;
   if (auto fed = made.choose_feeders(system, options); !fed) return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
   made.scaler_ = options.scaler;
