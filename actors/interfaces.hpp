@@ -46,6 +46,9 @@ using stage_actor = caf::typed_actor<
     // its micro-batches give to running statistics, and its parameters after an update. Errors,
     // which fail the step: bad_frame for what does not fit, peer_lost for a replica that is gone.
     caf::reacts_to<struct replica_gradients>, caf::reacts_to<struct replica_statistics>,
+    // The same in the middle of an action, where batch norm is synchronized; and from the own work
+    // thread, which waits for the sum.
+    caf::reacts_to<struct replica_norm>, caf::reacts_to<struct norm_given>,
     caf::reacts_to<struct replica_parameters>,
     // From the stage's own threads.
     caf::reacts_to<struct gradient_final>, caf::reacts_to<struct replicas_added>,

@@ -75,10 +75,11 @@ struct connect_data {
   std::uint32_t last_chunk = 0;       // of the last slice on its stage
   std::uint32_t credits = 1;
   std::uint32_t replica = 0;
+  std::uint32_t grouped = 0;  // see `feed`
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.first, self.last, self.last_chunk, self.credits, self.replica);
+    f(self.first, self.last, self.last_chunk, self.credits, self.replica, self.grouped);
   }
 };
 

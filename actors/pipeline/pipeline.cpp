@@ -14,6 +14,7 @@
 #include "actors/messages/step_end.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/step_end/step_coordinator.hpp"
+#include "engine/collective/norm/norm_groups.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/collective/tree.hpp"
 #include "engine/model/model.hpp"
@@ -102,7 +103,8 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
       open_(std::make_shared<open_steps>()),
       stages_(std::move(stages)),
       layout_(layout),
-      plans_(planner_of(std::move(schedule), layout)),
+      planner_(planner_of(std::move(schedule), layout)),
+      plans_(planner_),
       last_finish_(steady_clock::now()) {}
 
 pipeline::pipeline(pipeline&&) = default;
@@ -136,6 +138,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   made.replicas_ = replicas;
   made.logical_ = logical_of(options);
   made.shares_state_ = options.shares_state && replicas > 1;
+  made.synced_norm_ = options.synced_norm && made.logical_ > 1;
   if (auto fed = made.choose_feeders(system, options); !fed) return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
   made.scaler_ = options.scaler;
@@ -178,7 +181,7 @@ result<void> pipeline::choose_feeders(caf::actor_system& system, const pipeline_
     const auto to = slice_at(last, replica).stage;
     if (options.data) {
       const auto connected = ask<data_connected>(
-          options.data, connect_data{from, to, chunk, options.credits, replica});
+          options.data, connect_data{from, to, chunk, options.credits, replica, grouped()});
       if (!connected) return tl::unexpected(connected.error());
       feeders_.push_back(caf::actor_cast<feeder_actor>(connected->feeder));
     } else {
@@ -223,9 +226,10 @@ connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t repli
 }
 
 result<std::vector<replica_group>> pipeline::choose_sums(const pipeline_options& options) {
-  std::vector<replica_group> groups(
-      layout_.stages,
-      {.stages = {}, .logical = logical_ / replicas_, .shares_state = shares_state_});
+  std::vector<replica_group> groups(layout_.stages, {.stages = {},
+                                                     .logical = logical_ / replicas_,
+                                                     .shares_state = shares_state_,
+                                                     .synced_norm = synced_norm_});
   std::vector<engine::sum_choice> choices;
   for (std::uint32_t stage = 0; replicas_ > 1 && stage < layout_.stages; ++stage) {
     auto& group = groups[stage];
@@ -290,14 +294,43 @@ result<void> pipeline::plan_replica(run_stage& run, std::uint32_t replica,
                                     const step_order& order) {
   const auto mine = engine::share_of_batch(order.microbatches, replica, replicas_);
   run.first_microbatch = static_cast<std::uint32_t>(mine.first);
-  for (auto i = replica * logical_ / replicas_; i < (replica + 1) * logical_ / replicas_; ++i)
-    run.shares.push_back(
-        static_cast<std::uint32_t>(engine::share_of_batch(order.microbatches, i, logical_).size()));
-  if (mine.size() == 0) return {};
-  auto plan = plans_.plan_for(order.kind, static_cast<std::uint32_t>(mine.size()));
+  const auto shares = engine::shares_of_batch(order.microbatches, logical_);
+  const auto own = logical_ / replicas_;
+  run.shares.assign(shares.begin() + replica * own, shares.begin() + (replica + 1) * own);
+  auto count = static_cast<std::uint32_t>(mine.size());
+  if (synced_norm_ && order.kind == engine::step_kind::training) {
+    if (auto fit = check_groups(shares); !fit) return fit;
+    count = engine::norm_groups(shares, replica, replicas_).count();
+    run.norm_shares = shares;
+  }
+  if (count == 0) return {};
+  auto plan = plans_.plan_for(order.kind, count);
   if (!plan) return tl::unexpected(plan.error());
   run.plan = plan->number;
   return plan->fresh ? announce(plan->number, order.kind, *std::move(plan->fresh)) : result<void>();
+}
+
+/// Replicas whose numbers of groups differ must come to those that they have in common in one
+/// order, or each could wait for a sum that the other has not come to.
+result<void> pipeline::check_groups(const std::vector<std::uint32_t>& shares) {
+  const engine::norm_groups groups(shares, 0, replicas_);
+  const auto most = groups.count();
+  for (std::uint32_t rank = 1; rank < replicas_; ++rank) {
+    const auto fewer = groups.count_of(rank);
+    if (fewer == most || fewer == 0 || group_counts_.contains(most)) continue;
+    const auto longer = planner_(engine::step_kind::training, most);
+    const auto shorter = planner_(engine::step_kind::training, fewer);
+    if (!longer || !shorter) return tl::unexpected(longer ? shorter.error() : longer.error());
+    if (!engine::is_part_of(*shorter, *longer))
+      return fail(errc::bad_config,
+                  "batch_norm = \"sync\": schedule " + longer->schedule + " orders " +
+                      std::to_string(fewer) + " micro-batches of one replica otherwise than " +
+                      std::to_string(most) +
+                      " of another; take a number of micro-batches that the logical replicas "
+                      "divide, or another schedule");
+    group_counts_.insert(most);
+  }
+  return {};
 }
 
 result<void> pipeline::begin(const engine::step_key& step, const step_order& order) {
@@ -363,7 +396,7 @@ result<step_outcome> pipeline::finish() {
 result<step_outcome> pipeline::run_alone(const engine::batch& batch, step_order order) {
   const auto step = next_step();
   order.samples = batch.inputs.size(0);
-  order.microbatches = feed(batch, step, order.microbatches, feeders_, order.kind);
+  order.microbatches = feed(batch, step, order.microbatches, feeders_, order.kind, grouped());
   if (auto begun = begin(step, order); !begun) return tl::unexpected(begun.error());
   return finish();
 }

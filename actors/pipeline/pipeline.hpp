@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +106,10 @@ struct pipeline_options {
   /// and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The bits are the
   /// same.
   bool shares_state = false;
+  /// Batch norm normalizes the micro-batches of one index in all logical replicas together, in
+  /// training, as torch.nn.SyncBatchNorm does (docs/replicas.md). Stages on CPUs only. Without
+  /// effect where there is one logical replica.
+  bool synced_norm = false;
   /// How replicas of a stage may sum their gradients: with a collective library of their devices
   /// if possible (see engine::choose_sum), otherwise over links.
   engine::sum_wish sums = {};
@@ -304,6 +309,10 @@ class pipeline {
   [[nodiscard]] slices_under_way write_slices(std::uint64_t step,
                                               const std::vector<std::string>& folders);
 
+  /// Logical replicas over which batch norm is synchronized, so that steps are fed by groups; 0: it
+  /// is not. See `feed`.
+  [[nodiscard]] std::uint32_t grouped() const noexcept { return synced_norm_ ? logical_ : 0; }
+
   /// The actors that take the batches of its steps, by replica (see feed.hpp).
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
 
@@ -335,6 +344,7 @@ class pipeline {
                                               const replica_group& sums) const;
   [[nodiscard]] result<void> plan_replica(run_stage& run, std::uint32_t replica,
                                           const step_order& order);
+  [[nodiscard]] result<void> check_groups(const std::vector<std::uint32_t>& shares);
   [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage, std::uint32_t replica,
                                                     const std::vector<stage_tie>& all) const;
   /// Sends one request and waits for its answer.
@@ -374,6 +384,7 @@ class pipeline {
   std::uint32_t replicas_ = 1;
   std::uint32_t logical_ = 1;
   bool shares_state_ = false;
+  bool synced_norm_ = false;
   std::vector<feeder_actor> feeders_;  // by replica
   bool owns_feeders_ = false;
   step_coordinator_actor coordinator_;         // null: nothing couples the stages
@@ -383,7 +394,9 @@ class pipeline {
   pipeline_options options_;
   std::map<std::uint64_t, run_stage> orders_;  // that a stage may have to be given again, by number
   engine::replay_window window_;
+  engine::plan_book::planner planner_;
   engine::plan_book plans_;
+  std::set<std::uint32_t> group_counts_;  // of which plans were found to fit together
   std::deque<pending_step> under_way_;
   std::string sum_line_;
   std::uint64_t last_step_ = 0;

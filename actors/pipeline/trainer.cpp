@@ -198,7 +198,7 @@ result<std::uint64_t> train(caf::actor_system& system, pipeline& stages, const b
 result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
                             const std::shared_ptr<const engine::dataset>& data, const training& run,
                             const training_events& events) {
-  const batch_source here{spawn_data(system, data, stages.feeders()),
+  const batch_source here{spawn_data(system, data, stages.feeders(), stages.grouped()),
                           data->size(engine::split::train), data->size(engine::split::test)};
   auto steps = train(system, stages, here, run, events);
   caf::anon_send_exit(here.reader, caf::exit_reason::user_shutdown);

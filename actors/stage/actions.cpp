@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "actors/stage/plans.hpp"
 #include "actors/stage/stage_replay.hpp"
+#include "actors/stage/state/stage_norm.hpp"
 #include "engine/base/torch_error.hpp"
 
 namespace troupe::actors {
@@ -35,34 +37,55 @@ struct way_out {
   }
 };
 
+/// An action on all members of a group, for which batch norms wait for each other.
+void perform_group(engine::stage_module& module, const engine::start_action& what,
+                   std::int64_t batch_size, const group_action& group, const microbatch_inbox& in,
+                   const way_out& out, work_done& outcome) {
+  const auto& [key, action] = what;
+  const auto& streams = module.streams();
+  engine::group_pass pass(module, *group.lanes, group.exchange, key, group.group);
+  if (action.kind == action_kind::forward) {
+    auto forward = pass.forward(in.input, in.labels, batch_size);
+    out({key, action, std::move(forward.activation)}, streams);
+    if (module.options().is_last) outcome.losses = std::move(forward.losses);
+  } else if (action.kind != action_kind::weight_gradient) {
+    out({key, action, pass.backward_input(in.gradient)}, streams);
+  }
+  if (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient)
+    pass.backward_weights();
+}
+
 /// Runs on the work thread. Torch's exceptions end here.
 work_done perform(engine::stage_module& module, const engine::start_action& what,
                   engine::step_kind kind, std::int64_t batch_size, const microbatch_inbox& in,
-                  const way_out& out) {
+                  const std::optional<group_action>& group, const way_out& out) {
   const auto& [key, action] = what;
   const auto& streams = module.streams();
   work_done outcome{.step = key, .action = action};
   const auto begin = std::chrono::steady_clock::now();
   try {
-    if (action.kind == action_kind::forward) {
+    if (group) {
+      perform_group(module, what, batch_size, *group, in, out, outcome);
+    } else if (action.kind == action_kind::forward) {
       auto forward =
           module.forward(key, kind, action.microbatch, streams.take(in.input, in.input_made),
                          streams.take(in.labels, {}), batch_size);
       out({key, action, std::move(forward.activation)}, streams);
-      outcome.loss = forward.loss;
-      outcome.correct = forward.correct;
+      if (module.options().is_last)
+        outcome.losses.push_back({action.microbatch, forward.loss, forward.correct});
     } else if (action.kind != action_kind::weight_gradient) {
       auto gradient = module.backward_input(key, action.microbatch,
                                             streams.take(in.gradient, in.gradient_made));
       out({key, action, std::move(gradient)}, streams);
     }
-    if (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient)
+    if (!group &&
+        (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient))
       module.backward_weights(key, action.microbatch);
   } catch (const std::exception& problem) {
     outcome.failure = engine::reason_of(problem);
   }
   outcome.busy_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() +
-                   module.take_seconds_ahead();
+                   module.take_seconds_ahead() - (group ? *group->waited_s : 0);
   return outcome;
 }
 
@@ -133,12 +156,13 @@ void start_work(stage_pointer self, const engine::start_action& what) {
     in.gradient = seed_of(loss_scale_of(state, step->second));
   count_action(self, step->second, what.what);
   const auto item = item_of(what.what, step->second.order, in);
-  post_work(state, item,
-            [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
-             batch_size = step->second.order.batch_size, in = std::move(in),
-             out = way_of(self, what.what)] {
-              caf::anon_send(out.to, perform(*module, what, kind, batch_size, in, out));
-            });
+  post_work(
+      state, item,
+      [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
+       batch_size = step->second.order.batch_size, in = std::move(in),
+       group = group_action_of(self, step->second, what, item), out = way_of(self, what.what)] {
+        caf::anon_send(out.to, perform(*module, what, kind, batch_size, in, group, out));
+      });
 }
 
 bool fetch_losses(stage_pointer self, const engine::step_key& key) {

@@ -78,7 +78,9 @@ caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to
   auto& state = self->state;
   if (const auto* why = why_refused(state, to))
     return to_caf({errc::bad_config, state.name + ": " + why});
-  state.core = engine::stage_core(to.credits, engine::execution::ready, to.logs);
+  // Replicas whose actions wait for each other take them in one order: that of the plan.
+  const auto how = to.replicas.synced_norm ? engine::execution::planned : engine::execution::ready;
+  state.core = engine::stage_core(to.credits, how, to.logs);
   state.plans.clear();
   state.before = to_links(to.before);
   state.after = to_links(to.after);

@@ -1,5 +1,6 @@
 #include "actors/stage/plans.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -31,7 +32,10 @@ caf::result<acknowledged> on_announce_plan(stage_pointer self, const announce_pl
 }
 
 result<engine::shared_plan> plan_of(const stage_state& state, const run_stage& order) {
-  const auto parts = std::reduce(order.shares.begin(), order.shares.end(), std::uint64_t{0});
+  const auto all = std::reduce(order.shares.begin(), order.shares.end(), std::uint64_t{0});
+  const auto parts = order.norm_shares.empty() || all == 0
+                         ? all
+                         : std::uint64_t{*std::ranges::max_element(order.shares)};  // groups
   if (!order.shares.empty() && order.shares.size() != state.end.replicas.logical())
     return fail(errc::bad_config, "a run for " + std::to_string(order.shares.size()) +
                                       " logical replicas, but it stands for " +

@@ -14,6 +14,7 @@
 #include "actors/base/process_identity.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
+#include "actors/stage/state/stage_norm.hpp"
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/packing.hpp"
@@ -308,6 +309,7 @@ result<void> join_replicas(stage_pointer self, const replica_group& group) {
   auto& state = self->state;
   const auto& replicas = state.end.replicas;
   if (auto joined = join_port(self, group); !joined) return joined;
+  if (auto joined = join_norms(self, group); !joined) return joined;
   if (replicas.core.ranks() < 2) return {};
   keep_own_state(self);
   know_tied_sums(self);
@@ -428,8 +430,10 @@ void on_replica_down(stage_pointer self, const caf::actor_addr& whose) {
       self->state.port->lose(
           {errc::peer_lost, "replica " + std::to_string(rank) + " of it is gone"});
     // Of a step one of them waits at most: parameters are gathered after the reduction.
+    const auto norms = lose_norms(self, rank);
     const auto summing = replicas.core.lost(rank);
     const auto gathering = replicas.gather.lost(rank);
+    if (!norms) return fail_all(self, norms.error());
     if (!summing) return fail_all(self, summing.error());
     if (!gathering) return fail_all(self, gathering.error());
   }

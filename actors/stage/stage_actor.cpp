@@ -15,7 +15,8 @@
 #include "actors/stage/plans.hpp"
 #include "actors/stage/replica_end.hpp"
 #include "actors/stage/stage_replay.hpp"
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_norm.hpp"
+#include "actors/stage/state/stage_state.hpp"
 #include "actors/stage/step_end.hpp"
 #include "actors/stage/transfer.hpp"
 #include "actors/stage/versions.hpp"
@@ -34,7 +35,7 @@ std::uint32_t chunks_of(const stage_state& state) {
 void answer(stage_pointer self, const step_key& key) {
   auto step = self->state.steps.extract(key);
   if (!step) return;
-  auto& [order, report, promise] = step.mapped();
+  auto& [order, report, promise, groups] = step.mapped();
   report.step = key;
   report.peak_memory_bytes = peak_memory_bytes();
   for (const auto& module : self->state.modules)
@@ -111,6 +112,8 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
     return to_caf({errc::bad_config, state.name + ": a run before its neighbours are known"});
   auto plan = plan_of(state, order);
   if (!plan) return to_caf({plan.error().code, state.name + ": " + plan.error().text});
+  auto groups = groups_of(state, order);
+  if (!groups) return to_caf({groups.error().code, state.name + ": " + groups.error().text});
   if (!state.loading.empty())
     return to_caf({errc::bad_data, state.name + ": a run before all of its weights were loaded"});
   auto effects =
@@ -126,7 +129,7 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
     state.replay.window.begun(order.number, order.step);
   state.predicted.clear();
   auto promise = self->make_response_promise<stage_done>();
-  announced_step announced{order, {}, promise};
+  announced_step announced{order, {}, promise, std::move(*groups)};
   announced.report.losses.resize(std::max<std::size_t>(1, order.shares.size()));
   state.steps.emplace(order.step, std::move(announced));
   if (trains)
@@ -166,10 +169,9 @@ void on_work_done(stage_pointer self, const work_done& outcome) {
     return fail_all(self, {errc::handler_failed,
                            engine::to_string(outcome.action, chunks_of(self->state)) + " of " +
                                engine::to_string(outcome.step) + " failed: " + *outcome.failure});
-  if (const auto added =
-          add_loss(self, found->second, {outcome.action.microbatch, outcome.loss, outcome.correct});
-      !added)
-    return fail_all(self, added.error());
+  for (const auto& each : outcome.losses)
+    if (const auto added = add_loss(self, found->second, each); !added)
+      return fail_all(self, added.error());
   found->second.report.busy_s += outcome.busy_s;
   perform_effects(self, self->state.core.action_done(outcome.step, outcome.action));
 }
@@ -297,6 +299,8 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
       handler(self, on_tied_gradient),
       handler(self, on_replica_gradients),
       handler(self, on_replica_statistics),
+      handler(self, on_replica_norm),
+      handler(self, on_norm_given),
       handler(self, on_replica_parameters),
       handler(self, on_gradient_final),
       handler(self, on_replicas_added),
@@ -320,6 +324,7 @@ stage_actor::behavior_type stage_behavior(stage_pointer self,
 }  // namespace
 
 void finish_step(stage_pointer self, const step_key& key) {
+  self->state.norm.core.step_over(key);
   const auto& order = self->state.steps.at(key).order;
   if (!order.dry_run && self->state.end.core.is_between_updates())
     store_version_of(self, order.number);

@@ -47,6 +47,19 @@ std::string fault_of_fast(const trainer_config& config) {
   return {};
 }
 
+// Whether some stage may be on a GPU.
+bool has_device_stages(const trainer_config& config) {
+  const auto& nodes = config.cluster.nodes;
+  const auto is_other = [](const std::string& device) {
+    const auto choice = engine::parse_device(device);
+    return choice && choice->what == kind::cuda;
+  };
+  if (nodes.empty()) return is_other(config.pipeline.device);
+  return std::ranges::any_of(nodes, [&](const auto& node) {
+    return is_other(node.device.empty() ? config.pipeline.device : node.device);
+  });
+}
+
 }  // namespace
 
 std::vector<error> check_devices(draft& whole, const registries&) {
@@ -67,6 +80,11 @@ std::vector<error> check_devices(draft& whole, const registries&) {
   }
   if (config.pipeline.reduce == reduce_order::fast)
     if (const auto why = fault_of_fast(config); !why.empty()) refuse("pipeline.reduce", why);
+  if (is_norm_synced(config) && has_device_stages(config))
+    refuse(
+        "train.batch_norm",
+        "\"sync\" sums over replicas within each forward and backward, on CPUs alone, but stages "
+        "compute on GPUs; take \"local\", or --device cpu");
   return found;
 }
 

@@ -129,6 +129,8 @@ std::string words_on_replicas(const trainer_config& config) {
              std::to_string(logical) + " logical replicas, whose gradients " +
              (config.pipeline.reduce == reduce_order::fast ? "NCCL sums in its own order\n"
                                                            : "are summed in a fixed tree\n");
+  if (is_norm_synced(config))
+    out += "batch norm normalizes the micro-batches of all logical replicas together\n";
   if (state_shares_of(config.pipeline) > 1)
     out += "the replicas of a stage share out its optimizer's state (zero = 1)\n";
   return out;

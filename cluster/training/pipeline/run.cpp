@@ -262,6 +262,7 @@ result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
           .replicas = config.pipeline.replicas,
           .logical_replicas = logical_replicas_of(config),
           .shares_state = config.pipeline.zero > 0,
+          .synced_norm = config.train.batch_norm == norm_scope::sync,
           .sums = sums_wished(config),
           .keepers = parts.recovery ? parts.recovery->keepers()
                                     : std::vector<std::vector<caf::strong_actor_ptr>>(),

@@ -171,6 +171,7 @@ std::map<std::string, std::string> settings_of_steps(
       {"data.image_size", std::to_string(config.data.image_size)},
       {"data.shuffle", config.data.shuffle ? "true" : "false"},
       {"train.accumulate", std::to_string(config.train.accumulate)},
+      {"train.batch_norm", is_norm_synced(config) ? "sync" : "local"},
       {"train.batch_size", std::to_string(config.train.batch_size)},
       {"train.logical_replicas", std::to_string(logical_replicas_of(config))},
       {"train.seed", std::to_string(config.train.seed)},

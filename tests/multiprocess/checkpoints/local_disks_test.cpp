@@ -38,11 +38,12 @@ class disks {
   [[nodiscard]] fs::path file(const std::string& name) const { return folder_ / name; }
   [[nodiscard]] fs::path config() const { return folder_ / "run.toml"; }
 
-  /// A run of two stages with a checkpoint every fourth of twelve steps.
-  [[nodiscard]] words run(const words& more) const {
+  /// A run of two stages with a checkpoint every fourth step.
+  [[nodiscard]] words run(const words& more, int steps = 12) const {
     return two_stages(with({"--config", config().string(), "--checkpoint-dir",
                             checkpoints().string(), "--checkpoint-every", "4"},
-                           more));
+                           more),
+                      steps);
   }
 
   /// The folders of checkpoints that a host keeps.
@@ -65,16 +66,19 @@ class disks {
   scratch_folder folder_;
 };
 
-/// What no fault has touched.
-fs::path undisturbed(const disks& all) {
-  const auto file = all.file("whole");
-  REQUIRE(run_program(two_stages({"--save", file.string()})).code == 0);
+/// The weights of a run that nothing has happened to, and that keeps nothing.
+fs::path undisturbed() {
+  static const scratch_folder folder;
+  static const fs::path file = [] {
+    REQUIRE(run_program(two_stages({"--save", folder / "whole"})).code == 0);
+    return folder / "whole";
+  }();
   return file;
 }
 
 /// A run that is killed when its checkpoint of step 8 is there.
-void run_to_8(const disks& all) {
-  const auto killed = run_program(all.run({}), at_checkpoint("step-000008", SIGKILL));
+void run_to_8(const disks& all, const words& more = {}) {
+  const auto killed = run_program(all.run(more), at_checkpoint("step-000008", SIGKILL));
   INFO(killed.err);
   REQUIRE(killed.signal == SIGKILL);
 }
@@ -87,7 +91,7 @@ program_outcome command(const words& more) {
 
 TEST_CASE("Each host keeps its stages' slices and the next host's, and a lost disk loses nothing") {
   const disks all;
-  const auto expected = undisturbed(all);
+  const auto expected = undisturbed();
   run_to_8(all);
   const auto checkpoint = all.checkpoints() / "step-000008";
   CHECK(names_in(checkpoint) == name_set{"manifest.json"});
@@ -115,30 +119,32 @@ TEST_CASE("Each host keeps its stages' slices and the next host's, and a lost di
 
 TEST_CASE("A run of other stages and hosts goes on from slices that hosts have left") {
   const disks all;
-  const auto expected = undisturbed(all);
-  run_to_8(all);
+  const words of_two{"--logical-replicas", "2"};
+  const auto expected = all.file("whole");
+  REQUIRE(run_program(two_stages(with(of_two, {"--save", expected.string()}))).code == 0);
+  run_to_8(all, {"--replicas", "2", "--zero", "1"});
+  CHECK(names_in(all.slices("beta", 8)).size() == 7);
   fs::remove_all(all.of("alpha"));
   const disks more({"alpha", "beta", "gamma"});
   fs::copy(all.of("beta"), more.of("beta"), fs::copy_options::recursive);
   fs::copy(all.checkpoints(), more.checkpoints(), fs::copy_options::recursive);
-  const auto resumed = run_program(
-      with(training({"--stages", "3", "--schedule", "interleaved-1f1b"}),
-           {"--config", more.config().string(), "--checkpoint-dir", more.checkpoints().string(),
-            "--resume", "latest", "--save", more.file("resumed").string()}));
+  const auto resumed = run_program(training(
+      with(of_two, {"--stages", "3", "--schedule", "interleaved-1f1b", "--config",
+                    more.config().string(), "--checkpoint-dir", more.checkpoints().string(),
+                    "--resume", "latest", "--save", more.file("resumed").string()})));
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
-  CHECK_THAT(resumed.err, ContainsSubstring("alpha no longer has 4 files"));
+  CHECK_THAT(resumed.err, ContainsSubstring("alpha no longer has 6 files"));
   CHECK_THAT(resumed.err, ContainsSubstring(" came from beta to gamma"));
   check_same_weights(expected, more.file("resumed"));
   // And one that has a single host, whose folder has all.
   const auto alone = all.of("beta");
   fs::copy(all.checkpoints() / "step-000008", alone / "step-000008", fs::copy_options::recursive);
-  CHECK_THAT(command({"verify", alone.string()}).out, ContainsSubstring("whole, 4 files"));
-  const auto exported = command({"export", alone.string(), all.file("exported").string()});
-  CHECK(exported.code == 0);
-  const auto again = run_program(
-      training({"--stages", "4", "--schedule", "gpipe", "--checkpoint-dir", alone.string(),
-                "--resume", "latest", "--save", all.file("again").string()}));
+  CHECK_THAT(command({"verify", alone.string()}).out, ContainsSubstring("whole, 6 files"));
+  CHECK(command({"export", alone.string(), all.file("exported").string()}).code == 0);
+  const auto again = run_program(training(
+      with(of_two, {"--stages", "4", "--schedule", "gpipe", "--checkpoint-dir", alone.string(),
+                    "--resume", "latest", "--save", all.file("again").string()})));
   INFO(again.err);
   REQUIRE(again.code == 0);
   check_same_weights(expected, all.file("again"));
@@ -147,7 +153,7 @@ TEST_CASE("A run of other stages and hosts goes on from slices that hosts have l
 
 TEST_CASE("A bit that is flipped on one host's disk is made up for by the other's copy") {
   const disks all;
-  const auto expected = undisturbed(all);
+  const auto expected = undisturbed();
   run_to_8(all);
   flip_a_bit(all.slices("alpha", 8) / "weights.stage-0.safetensors");
   fs::resize_file(all.slices("beta", 8) / "state.stage-1.safetensors", 100);
@@ -164,7 +170,7 @@ TEST_CASE("A bit that is flipped on one host's disk is made up for by the other'
 
 TEST_CASE("A file that no host has any more is refused by its name and theirs") {
   const disks all;
-  const auto expected = undisturbed(all);
+  const auto expected = undisturbed();
   run_to_8(all);
   for (const std::string host : {"alpha", "beta"})
     fs::remove(all.slices(host, 8) / "weights.stage-1.safetensors");
@@ -182,14 +188,14 @@ TEST_CASE("A file that no host has any more is refused by its name and theirs") 
   CHECK_THAT(passed.err, ContainsSubstring("goes on from the checkpoint of step 4"));
   check_same_weights(expected, all.file("passed"));
   for (const std::string host : {"alpha", "beta"}) fs::remove_all(all.of(host));
-  const auto none = run_program(all.run({"--resume", "latest", "--steps", "16"}));
+  const auto none = run_program(all.run({"--resume", "latest"}, 16));
   CHECK(none.code == 2);
   CHECK_THAT(none.last_line(), ContainsSubstring("; there is no older one that is whole"));
 }
 
 TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts") {
   const disks all;
-  const auto expected = undisturbed(all);
+  const auto expected = undisturbed();
   run_to_8(all);
   fs::remove_all(all.checkpoints());
   const auto resumed =
@@ -221,7 +227,7 @@ TEST_CASE("Old slices go with their checkpoints, on all hosts") {
 
 TEST_CASE("A stage that is lost is replaced, and goes on to keep its slices on its host's disk") {
   const disks all;
-  const auto expected = undisturbed(all);
+  const auto expected = undisturbed();
   const auto outcome =
       run_program(all.run({"--on-fault", "recover", "--save", all.file("weights").string()}),
                   at_line("step-000004 in ", [](pid_t trainer) {

@@ -106,7 +106,7 @@ TEST_CASE("every flag reaches its member") {
                                         1.5});
   CHECK(c.data == data_config{"folder:x", "", 48, 3, true, false});
   CHECK(c.train == train_config{32, 12, std::nullopt, "mse", 9, false, 5, here.file("s"), true, 2,
-                                0, true, 0.25});
+                                0, norm_scope::local, true, 0.25});
   CHECK(c.link == link_config{transport::loopback, "[::1]:80", network::sealed, secret});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
   CHECK(config_of({"--on-nan", "skip"}).train.on_nan == nan_policy::skip);

@@ -50,7 +50,7 @@ struct kept_run {
     const cluster::checkpoint_parts parts{
         [&](std::uint64_t, const std::string&) {
           return actors::slices_under_way{
-              {{{}, written}},
+              {{0, {}, written}},
               actors::settled_future<std::optional<engine::loss_scaler>>(std::nullopt)};
         },
         {},
@@ -125,7 +125,7 @@ TEST_CASE("A checkpoint that was cut off waits for the next update, and for the 
   const cluster::checkpoint_parts parts{
       [&](std::uint64_t, const std::string&) {
         return actors::slices_under_way{
-            {{{}, later.future()}},
+            {{0, {}, later.future()}},
             actors::settled_future<std::optional<engine::loss_scaler>>(std::nullopt)};
       },
       {},

@@ -226,3 +226,15 @@ TEST_CASE("every plan that differs by one action is refused, or does the same wo
   CHECK(refused > 1000000);
   CHECK(harmless > 1000);  // gpipe with F4 and B0 swapped on the last stage, for one
 }
+
+TEST_CASE("replicas with one micro-batch less do what they have in common in one order") {
+  for (const std::uint32_t stages : {1U, 2U, 4U})
+    for (const std::uint32_t count : {2U, 3U, 5U, 9U}) {
+      CHECK(is_part_of(gpipe(stages, count - 1), gpipe(stages, count)));
+      CHECK(is_part_of(one_f_one_b(stages, count - 1), one_f_one_b(stages, count)));
+    }
+  plan swapped = one_f_one_b(2, 3);  // stage 0: F0 F1 B0 F2 B1 B2
+  std::swap(swapped.stages[0].actions[1], swapped.stages[0].actions[2]);
+  CHECK_FALSE(is_part_of(one_f_one_b(2, 2), swapped));
+  CHECK(is_part_of(zb_h1(2, 2), zb_h1(2, 3)));  // weight gradients wait for nobody
+}
