@@ -150,8 +150,8 @@ using feeder_actor = caf::typed_actor<
     caf::reacts_to<struct feed_batch>,
     // From the stages of the first and the last slice.
     caf::reacts_to<struct credit>,
-    // From the pipeline, where a lost stage alone is replaced, once the stages know it; and after
-    // each training step.
+    // From the pipeline, where a lost stage alone is replaced, once the stages know it; and when
+    // steps are over.
     caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
     caf::reacts_to<struct forget_fed>>;
 

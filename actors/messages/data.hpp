@@ -30,11 +30,10 @@ struct feed_batch {
   engine::step_key step;
   std::vector<at::Tensor> inputs;  // [n, C, H, W] f32 each, or [n, T] i64
   std::vector<at::Tensor> labels;  // [n] i64 each, or [n, T] i64; undefined where there are none
-  bool trains = true;              // the step may have to be done again by a stage
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.inputs, self.labels, self.trains);
+    f(self.step.epoch, self.step.step, self.inputs, self.labels);
   }
 };
 

@@ -80,12 +80,13 @@ struct run_stage {
   // replica of all replicas. The plan is then of groups (engine::norm_groups), and so is what the
   // stage is sent. Else empty.
   std::vector<std::uint32_t> norm_shares = {};
+  engine::step_key done_before = {};  // all stages have answered the steps before this one
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.number,
       self.learning_rate, self.dry_run, self.loss_scale, self.first_microbatch, self.shares,
-      self.norm_shares);
+      self.norm_shares, self.done_before.epoch, self.done_before.step);
   }
 };
 

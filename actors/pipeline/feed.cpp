@@ -80,6 +80,12 @@ void forget_before(feed_edge& edge, const engine::step_key& first) {
   edge.waiting.erase(edge.waiting.begin(), edge.waiting.lower_bound({first, {}}));
 }
 
+void forget(feed_edge& edge, const engine::step_key& key) {
+  edge.order.forget(key);
+  edge.logged.erase(key);
+  std::erase_if(edge.waiting, [&](const auto& each) { return each.first.key == key; });
+}
+
 void on_batch(feeder_pointer self, const feed_batch& batch) {
   auto& state = self->state;
   if (batch.step.epoch > state.epoch) {
@@ -87,15 +93,14 @@ void on_batch(feeder_pointer self, const feed_batch& batch) {
     start_epoch(state.inputs, state.epoch);
     start_epoch(state.labels, state.epoch);
   }
-  const bool is_logged = state.logs && batch.trains;
   for (auto* const edge : {&state.inputs, &state.labels})
-    if (is_logged) edge->logged.insert(batch.step);
+    if (state.logs) edge->logged.insert(batch.step);
   for (std::uint32_t i = 0; i < batch.inputs.size(); ++i) {
     const edge_place what{batch.step, {i}};
     state.inputs.waiting.emplace(what, batch.inputs[i]);
     state.labels.waiting.emplace(what, batch.labels[i]);
-    send_inputs(self, state.inputs.order.offer(what, is_logged));
-    send_labels(self, state.labels.order.offer(what, is_logged));
+    send_inputs(self, state.inputs.order.offer(what, state.logs));
+    send_labels(self, state.labels.order.offer(what, state.logs));
   }
 }
 
@@ -143,8 +148,10 @@ feeder_actor::behavior_type feeder_behavior(feeder_pointer self, stage_actor fir
       [self](const credit& granted) { on_credit(self, granted); },
       [self](const replace_neighbour& what) { return on_replace(self, what); },
       [self](const forget_fed& what) {
-        forget_before(self->state.inputs, what.first);
-        forget_before(self->state.labels, what.first);
+        for (auto* const edge : {&self->state.inputs, &self->state.labels}) {
+          forget_before(*edge, what.first);
+          for (const auto& key : what.evaluations) forget(*edge, key);
+        }
       },
   };
 }
@@ -185,7 +192,7 @@ std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
                          ? batches_of_groups(*parts, replica, replicas, grouped)
                          : std::vector(parts->begin() + static_cast<std::ptrdiff_t>(mine.first),
                                        parts->begin() + static_cast<std::ptrdiff_t>(mine.last));
-    feed_batch message{step, {}, {}, trains};
+    feed_batch message{step, {}, {}};
     for (const auto& each : own) {
       message.inputs.push_back(each.inputs);
       message.labels.push_back(each.labels);

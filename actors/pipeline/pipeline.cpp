@@ -151,6 +151,7 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
         system, {layout->stages * replicas, options.skip_bad_steps, options.clip_norm,
                  options.scaler, replicas, options.accumulate});
   if (auto connected = made.connect(options); !connected) return tl::unexpected(connected.error());
+  for (std::size_t place = 0; place < made.stages_.size(); ++place) made.watch(place);
   return made;
 }
 
@@ -336,18 +337,18 @@ result<void> pipeline::check_groups(const std::vector<std::uint32_t>& shares) {
 result<void> pipeline::begin(const engine::step_key& step, const step_order& order) {
   const auto number = training_steps_ + 1;
   const double loss_scale = loss_scale_of(order);
+  const auto done_before = under_way_.empty() ? step : under_way_.front().key;
   // All plans first: the stages of no replica begin while another waits to be told.
   std::vector<run_stage> runs;
   for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
     run_stage run{step,          order.kind, 0, order.samples, number, order.learning_rate,
                   order.dry_run, loss_scale};
+    run.done_before = done_before;
     if (auto planned = plan_replica(run, replica, order); !planned) return planned;
     runs.push_back(std::move(run));
   }
-  if (order.kind == engine::step_kind::training && !order.dry_run) {
-    training_steps_ = number;
-    remember(runs.front());
-  }
+  if (order.kind == engine::step_kind::training && !order.dry_run) training_steps_ = number;
+  remember(runs.front());
   std::vector<future<stage_done>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i)
     answers.push_back(

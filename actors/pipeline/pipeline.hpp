@@ -200,13 +200,14 @@ class pipeline {
   /// which the step is under way as before.
   [[nodiscard]] result<step_outcome> finish();
 
-  /// Whether the steps in progress can continue after the loss of a stage: all of them are training
-  /// steps, and edges are logged.
+  /// Whether the steps in progress can continue after the loss of a stage: edges are logged, a
+  /// training step was begun, and none of them is a dry run.
   [[nodiscard]] bool can_replay() const;
 
   /// A stage was lost: another one adopts the version behind which the answers of the lost one are
-  /// missing, and does the steps since then again, while all other stages go on and do nothing
-  /// again. Returns the first step, among training steps, that is done again. Errors, after which
+  /// missing, and does the steps since then again, evaluation steps only as far as a stage has not
+  /// done them, while all other stages go on and do nothing again. Returns the first step, among
+  /// training steps, that is done again: the last one, or one before. Errors, after which
   /// the pipeline cannot go on: stale where no version fits, or a stage has forgotten what it sent;
   /// those of the stages and keepers; peer_lost.
   [[nodiscard]] result<std::uint64_t> replay(const stage_replacement& with);
@@ -370,8 +371,13 @@ class pipeline {
   [[nodiscard]] double loss_scale_of(const step_order& order) const;
   void remember(const run_stage& run);
   void forget_before(std::uint64_t number);
+  void forget_evaluations(const engine::step_key& done_before);
+  /// Of a training step that is remembered; null: it is not.
+  [[nodiscard]] const run_stage* order_of(std::uint64_t number) const;
   [[nodiscard]] result<std::uint64_t> version_for(const stage_replacement& with) const;
   void put_in_place(const stage_replacement& with);
+  /// The loss of that stage fails the steps under way.
+  void watch(std::size_t place);
   [[nodiscard]] result<void> prepare(const stage_replacement& with, std::uint64_t version);
   [[nodiscard]] result<void> order_again(std::size_t stage, std::uint64_t version);
   [[nodiscard]] result<void> tell_others(const replace_neighbour& what, std::size_t stage);
@@ -392,7 +398,7 @@ class pipeline {
   std::optional<engine::loss_scaler> scaler_;  // as it was before the first training step
   engine::model_layout layout_;
   pipeline_options options_;
-  std::map<std::uint64_t, run_stage> orders_;  // that a stage may have to be given again, by number
+  std::map<engine::step_key, run_stage> orders_;  // that a stage may have to be given again
   engine::replay_window window_;
   engine::plan_book::planner planner_;
   engine::plan_book plans_;

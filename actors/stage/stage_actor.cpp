@@ -125,7 +125,9 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
           trains ? state.end.core.begin(order.step, order.number, order.dry_run) : result<void>();
       !begun)
     return to_caf(begun.error());
-  if (trains && !order.dry_run && state.replay.logs)
+  forget_evaluations(self, order.done_before);
+  if (state.replay.logs && !trains) state.replay.window.begun_evaluation(order.step);
+  if (state.replay.logs && trains && !order.dry_run)
     state.replay.window.begun(order.number, order.step);
   state.predicted.clear();
   auto promise = self->make_response_promise<stage_done>();

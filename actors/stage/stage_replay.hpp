@@ -21,6 +21,9 @@ void send_tie(stage_pointer self, const sent_tie& what);
 /// A step was decided: what no stage can need again is forgotten.
 void forget_decided(stage_pointer self, const engine::step_key& key);
 
+/// All stages have done the steps before this one: no stage can need the evaluations among them.
+void forget_evaluations(stage_pointer self, const engine::step_key& done_before);
+
 /// Counts what this process computes again.
 void count_action(stage_pointer self, announced_step& step, const engine::action& what);
 

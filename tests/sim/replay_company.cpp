@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
 
 namespace troupe::tests {
@@ -12,7 +13,8 @@ using namespace engine;
 namespace {
 
 /// Steps before the first training step: the key of a step is not its number.
-constexpr std::uint64_t evaluations = 3;
+constexpr std::uint64_t steps_before = 3;
+constexpr int steps_of_evaluation = 3;
 
 /// Of an input, or a label.
 std::uint64_t sample_of(const step_key& key, microbatch_id microbatch, edge on) {
@@ -33,6 +35,7 @@ std::uint64_t mix(std::initializer_list<std::uint64_t> all) {
 replay_company::replay_company(replay_options options, std::uint64_t seed)
     : options_(std::move(options)),
       layout_(options_.training.layout()),
+      evaluation_(forward_only(layout_, options_.training.microbatches)),
       stages_(layout_.stages),
       random_(seed),
       starts_(stages_, 1),
@@ -45,8 +48,24 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
     plans_.push_back(proved_plan::prove(steps, options_.training.microbatches, layout_.chunks,
                                         step_kind::training)
                          .value());
+  plan_run();
   for (std::uint32_t stage = 0; stage < stages_; ++stage)
     processes_[{stage, 1}] = std::make_unique<process>(start(stage, 1, mix({stage})));
+}
+
+void replay_company::plan_run() {
+  for (const auto& steps : evaluation_.stages)
+    evaluation_plans_.push_back(
+        proved_plan::prove(steps, evaluation_.microbatches, layout_.chunks, step_kind::evaluation)
+            .value());
+  const auto add = [&](std::uint64_t number, bool trains) {
+    sequence_.push_back({{{}, {sequence_.size() + 1 + steps_before}}, number, trains});
+  };
+  for (std::uint64_t number = 1; number <= options_.steps; ++number) {
+    add(number, true);
+    if (options_.evaluate_every > 0 && number % options_.evaluate_every == 0)
+      for (int i = 0; i < steps_of_evaluation; ++i) add(number + 1, false);
+  }
 }
 
 // Time and chance.
@@ -89,7 +108,7 @@ std::vector<std::uint64_t> replay_company::outcome() const {
   for (std::uint32_t stage = 0; stage < stages_; ++stage)
     all.push_back(processes_.contains(now_of(stage)) ? processes_.at(now_of(stage))->weights
                                                      : last_weights_.at(stage));
-  for (const auto& [number, loss] : losses_) all.push_back(loss);
+  for (const auto& [key, loss] : losses_) all.push_back(loss);
   return all;
 }
 
@@ -173,16 +192,23 @@ bool replay_company::admits(process& at, const process_id& from) {
   return from.start == known;
 }
 
-// The trainer. Two steps are under way at most.
+// The trainer. Two steps are under way at most, and of one kind.
 
 void replay_company::announce() {
-  while (announced_ < options_.steps && announced_ < finished_ + 2 && !is_replacing_) {
+  while (announced_ < sequence_.size() && announced_ < finished_ + 2 && !is_replacing_) {
+    const auto what = sequence_[announced_];
+    if (announced_ > finished_ && sequence_[announced_ - 1].trains != what.trains) return;
+    const auto over = announced_ > finished_ ? done_before() : what.key;
+    forget_evaluations(over);
     ++announced_;
-    const order what{{{}, {announced_ + evaluations}}, announced_};
-    orders_.emplace(what.number, what);
-    window_.begun(what.number, what.key);
+    if (what.trains) trained_ = what.number;
+    orders_.emplace(what.key, what);
+    if (what.trains)
+      window_.begun(what.number, what.key);
+    else
+      window_.begun_evaluation(what.key);
     for (std::uint32_t stage = 0; stage < stages_; ++stage)
-      post_in_order(stage, [this, what](process& there) { begin(there, what); });
+      post_in_order(stage, [this, what, over](process& there) { begin(there, what, over); });
     for (std::uint32_t i = 0; i < options_.training.microbatches; ++i) {
       feed(edge::input, feeder_[0].offer({what.key, {i}}, true));
       feed(edge::target, feeder_[1].offer({what.key, {i}}, true));
@@ -190,13 +216,48 @@ void replay_company::announce() {
   }
 }
 
-void replay_company::begin(process& at, const order& what) {
+step_key replay_company::done_before() const {
+  return sequence_[finished_].key;
+}
+
+const replay_company::order* replay_company::order_of(std::uint64_t number) const {
+  const auto found = std::ranges::find_if(orders_, [&](const auto& each) {
+    return each.second.trains && each.second.number == number;
+  });
+  return found == orders_.end() ? nullptr : &found->second;
+}
+
+void replay_company::forget_evaluations(const step_key& done_before) {
+  for (const auto& key : window_.done_before(done_before)) {
+    orders_.erase(key);
+    for (auto& each : feeder_) each.forget(key);
+  }
+}
+
+void replay_company::forget_evaluations(process& at, const step_key& done_before) {
+  for (const auto& key : at.window.done_before(done_before)) {
+    at.core.forget(key);
+    std::erase_if(at.outputs, [&](const auto& each) {
+      const auto& [of, on] = each.first;
+      const auto& [step, chunk, microbatch] = of;
+      return step == key && !at.core.holds(on, step, microbatch, chunk);
+    });
+  }
+}
+
+void replay_company::begin(process& at, const order& what, const step_key& done_before) {
   const auto stage = at.self.stage;
-  auto effects = at.core.begin({what.key, plans_[stage], stage == 0,
-                                layout_.slice_at(layout_.virtual_stages() - 1).stage == stage});
-  if (auto begun = at.end.begin(what.key, what.number); !begun) return fault(begun.error().text);
-  at.window.begun(what.number, what.key);
-  at.numbers[what.key] = what.number;
+  auto effects =
+      at.core.begin({what.key, what.trains ? plans_[stage] : evaluation_plans_[stage], stage == 0,
+                     layout_.slice_at(layout_.virtual_stages() - 1).stage == stage});
+  forget_evaluations(at, done_before);
+  if (what.trains) {
+    if (auto begun = at.end.begin(what.key, what.number); !begun) return fault(begun.error().text);
+    at.window.begun(what.number, what.key);
+    at.numbers[what.key] = what.number;
+  } else {
+    at.window.begun_evaluation(what.key);
+  }
   perform(at, effects);
 }
 
@@ -222,23 +283,24 @@ void replay_company::credit_feeder(const process_id& from, edge on, const edge_p
 
 void replay_company::answered(const process_id& from, const step_key& key, std::uint64_t loss) {
   if (from != now_of(from.stage)) return;
-  const auto number = key.step.value - evaluations;
   const bool is_last = layout_.slice_at(layout_.virtual_stages() - 1).stage == from.stage;
   if (is_last) {
-    if (losses_.contains(number) && losses_[number] != loss)
-      fault("step " + std::to_string(number) + " has another loss than before");
-    losses_[number] = loss;
+    if (losses_.contains(key) && losses_[key] != loss)
+      fault(to_string(key) + " has another loss than before");
+    losses_[key] = loss;
   }
-  answers_[number].emplace(from.stage, loss);
+  answers_[key].emplace(from.stage, loss);
   finish_steps();
 }
 
 void replay_company::finish_steps() {
-  while (finished_ < announced_ && answers_[finished_ + 1].size() == stages_) {
-    ++finished_;
-    const auto first = window_.decided(finished_);
+  if (is_replacing_) return;
+  while (finished_ < announced_ && answers_[sequence_[finished_].key].size() == stages_) {
+    const auto& over = sequence_[finished_++];
+    if (!over.trains) continue;
+    const auto first = window_.decided(over.number);
     if (!first) continue;
-    std::erase_if(orders_, [&](const auto& each) { return each.second.key < *first; });
+    orders_.erase(orders_.begin(), orders_.lower_bound(*first));
     for (auto& each : feeder_) each.forget_before(*first);
   }
   announce();
@@ -248,9 +310,10 @@ void replay_company::fall_back(const std::string& why) {
   if (fell_back_.empty()) fell_back_ = why;
 }
 
-/// A request to the lost process fails: there is a step under way, or there is nothing to do.
+/// The loss is known, also where the steps under way have its answers: there is one, or there is
+/// nothing to do.
 void replay_company::notice(std::uint32_t stage) {
-  if (finished_ == options_.steps) return static_cast<void>(lost_.reset());
+  if (finished_ == sequence_.size()) return static_cast<void>(lost_.reset());
   is_replacing_ = true;
   after(a_delay(), [this, stage] { replace(stage); });
 }
@@ -258,29 +321,36 @@ void replay_company::notice(std::uint32_t stage) {
 void replay_company::replace(std::uint32_t stage) {
   const auto second = now_of((stage + 1) % stages_);
   const auto& versions = stages_ == 1 ? keeps_here_[stage] : at(second)->keeps[stage];
-  auto due = announced_;
-  for (auto number = announced_; number > finished_; --number)
-    if (!answers_[number].contains(stage)) due = number;
+  auto due = trained_;
+  for (auto i = announced_; i > finished_; --i) {
+    const auto& each = sequence_[i - 1];
+    if (!answers_[each.key].contains(stage)) due = std::min(each.number, trained_);
+    if (!each.trains) answers_[each.key].erase(stage);
+  }
   const auto newer = versions.lower_bound(due);
   if (newer == versions.begin()) return fall_back("no version");
   const auto [version, weights] = *std::prev(newer);
-  if (!orders_.contains(version + 1)) return fall_back("the order is forgotten");
+  if (!order_of(version + 1)) return fall_back("the order is forgotten");
   const auto id = process_id{stage, ++starts_[stage]};
   lost_.reset();
   processes_[id] = std::make_unique<process>(start(stage, id.start, weights));
   auto& made = *processes_[id];
   make_version(made, version);
-  for (const auto& [number, what] : orders_)
-    if (number > version) begin(made, what);
-  tell_others(stage, orders_.at(version + 1).key);
+  forget_evaluations(done_before());
+  if (!sequence_[finished_].trains) ++in_evaluations_;
+  for (const auto& [key, what] : orders_)
+    if (what.number > version) begin(made, what, {});
+  tell_others(stage, order_of(version + 1)->key);
 }
 
 void replay_company::tell_others(std::uint32_t stage, const step_key& from) {
+  const auto over = done_before();
   const auto missing = std::make_shared<std::uint32_t>(stages_ - 1);
   if (*missing == 0) return resume_others(stage, from);
   for (std::uint32_t other = 0; other < stages_; ++other)
     if (other != stage)
-      post_in_order(other, [this, stage, from, missing](process& there) {
+      post_in_order(other, [this, stage, from, over, missing](process& there) {
+        forget_evaluations(there, over);
         replace_at(there, stage, from);
         if (--*missing == 0) after(a_delay(), [this, stage, from] { resume_others(stage, from); });
       });
@@ -329,7 +399,7 @@ void replay_company::resume_others(std::uint32_t stage, const step_key& from) {
 // What must hold at the end.
 
 void replay_company::check_end() {
-  if (finished_ != options_.steps)
+  if (finished_ != sequence_.size())
     fault("only " + std::to_string(finished_) + " steps were done; stage 0: " +
           (at(now_of(0)) ? at(now_of(0))->core.waiting_for() : "is lost"));
   for (const auto& [who, each] : processes_) {
@@ -348,13 +418,15 @@ void replay_company::check_end() {
 
 // What was done of a step is all of its plan, in an order that the checker accepts.
 void replay_company::check_log(const process& of) {
-  const auto& whole = options_.training.stages[of.self.stage];
   for (const auto& [key, actions] : of.log) {
+    const bool trains = of.numbers.contains(key);
+    const auto& plan = trains ? options_.training : evaluation_;
+    const auto& whole = plan.stages[of.self.stage];
     if (actions.size() != whole.actions.size())
       fault("stage " + std::to_string(of.self.stage) + " did not complete " + to_string(key));
     const auto sound =
-        check_stage({actions, whole.memory_cap}, {of.self.stage}, options_.training.microbatches,
-                    layout_.chunks, step_kind::training);
+        check_stage({actions, whole.memory_cap}, {of.self.stage}, plan.microbatches, layout_.chunks,
+                    trains ? step_kind::training : step_kind::evaluation);
     if (!sound) fault(to_string(key) + ": " + sound.error().text);
   }
 }

@@ -27,8 +27,12 @@ void replay_company::perform(process& at, const result<stage_effects>& effects) 
     if (const auto* start = std::get_if<start_action>(&effect)) work(at, *start);
     if (const auto* output = std::get_if<send_output>(&effect)) send(at, *output);
     if (const auto* granted = std::get_if<grant_credit>(&effect)) grant(at, *granted);
-    if (const auto* done = std::get_if<step_finished>(&effect))
-      end(at, at.end.actions_done(done->key));
+    const auto* const done = std::get_if<step_finished>(&effect);
+    if (done && done->kind == step_kind::training) end(at, at.end.actions_done(done->key));
+    if (done && done->kind == step_kind::evaluation)
+      tell_trainer(at.self, [this, from = at.self, key = done->key, loss = at.losses[done->key]] {
+        answered(from, key, loss);
+      });
   }
 }
 
@@ -54,7 +58,7 @@ void replay_company::compute(process& at, const start_action& what) {
     const auto label = is_last ? at.labels.extract(where).mapped() : 0;
     const auto output =
         mix({at.weights, at.inputs.extract(where).mapped(), label, number_of(act), key.step.value});
-    at.contexts[where] = output;
+    if (at.numbers.contains(key)) at.contexts[where] = output;
     if (is_last)
       at.losses[key] = mix({at.losses[key], output});
     else

@@ -104,7 +104,7 @@ TEST_CASE("A run goes on, each time as documented, after one fault of each kind 
        chaos::sequel::checkpoint},
       {{last_stage, memory, moment::forward}, chaos::sequel::replayed},
       {{trainer, means::kill, moment::step}, chaos::sequel::ended},
-      {{first_stage, means::stop, moment::evaluation}, chaos::sequel::versions},
+      {{first_stage, means::stop, moment::evaluation}, chaos::sequel::replayed},
       {{replacement, means::kill, moment::joining}, chaos::sequel::versions}};
   std::vector<chaos::fault> faults;
   for (const auto& each : course) faults.push_back(each.what);

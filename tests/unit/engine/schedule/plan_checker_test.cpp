@@ -3,6 +3,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/schedule/generators.hpp"
