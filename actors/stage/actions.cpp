@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "actors/stage/plans.hpp"
-#include "actors/stage/stage_norm.hpp"
 #include "actors/stage/stage_replay.hpp"
+#include "actors/stage/state/stage_norm.hpp"
 #include "engine/base/torch_error.hpp"
 
 namespace troupe::actors {

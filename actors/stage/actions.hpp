@@ -1,6 +1,6 @@
 #pragma once
 
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_state.hpp"
 
 /// The actions of a step on the work thread, and the losses that they give: a part of the stage's
 /// shell (stage_state.hpp).

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "actors/messages/common.hpp"
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_state.hpp"
 
 namespace troupe::actors {
 

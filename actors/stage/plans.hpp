@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "actors/messages/common.hpp"
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_state.hpp"
 
 /// The plans that a stage is told of, and what its runs name of them: a part of the stage's shell
 /// (stage_state.hpp).

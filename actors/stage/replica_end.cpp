@@ -14,7 +14,7 @@
 #include "actors/base/process_identity.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
-#include "actors/stage/stage_norm.hpp"
+#include "actors/stage/state/stage_norm.hpp"
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/packing.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_state.hpp"
 
 /// Carries out what a stage's `engine::all_reduce_core` says: buckets of gradients and their sums
 /// go to the same stage of the other replicas, and a thread of its own adds; or a port of the

@@ -3,7 +3,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/recovery.hpp"
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_state.hpp"
 
 /// What a stage does when a neighbour is lost and another stage repeats that one's last steps: a
 /// part of the stage's shell (stage_state.hpp).

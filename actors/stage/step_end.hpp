@@ -1,6 +1,6 @@
 #pragma once
 
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_state.hpp"
 
 /// Carries out what a stage's `engine::step_end_core` says, on the work thread, by the optimizer,
 /// and with the run's coordinator.

@@ -3,7 +3,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
 #include "actors/messages/transfer.hpp"
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_state.hpp"
 
 /// What a stage is loaded with, and what is read from it, piece by piece: a part of the stage's
 /// shell (stage_state.hpp).

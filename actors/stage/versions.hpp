@@ -5,7 +5,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/slices.hpp"
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_state.hpp"
 
 /// What a stage was after its updates, kept elsewhere: a part of the stage's shell
 /// (stage_state.hpp).

@@ -1,9 +1,9 @@
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_state.hpp"
 
 #include <utility>
 
 #include "actors/base/errors.hpp"
-#include "actors/stage/stage_norm.hpp"
+#include "actors/stage/state/stage_norm.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::actors {

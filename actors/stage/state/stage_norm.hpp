@@ -3,7 +3,7 @@
 #include <memory>
 #include <optional>
 
-#include "actors/stage/stage_state.hpp"
+#include "actors/stage/state/stage_state.hpp"
 #include "engine/stage/group_pass.hpp"
 
 /// Batch norm that is synchronized over replicas: an action on a group waits, on the work thread,

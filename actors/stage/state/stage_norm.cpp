@@ -1,4 +1,4 @@
-#include "actors/stage/stage_norm.hpp"
+#include "actors/stage/state/stage_norm.hpp"
 
 #include <ATen/ops/empty.h>
 
