@@ -46,6 +46,9 @@ using stage_actor = caf::typed_actor<
     // its micro-batches give to running statistics, and its parameters after an update. Errors,
     // which fail the step: bad_frame for what does not fit, peer_lost for a replica that is gone.
     caf::reacts_to<struct replica_gradients>, caf::reacts_to<struct replica_statistics>,
+    // The same in the middle of an action, where batch norm is synchronized; and from the own work
+    // thread, which waits for the sum.
+    caf::reacts_to<struct replica_norm>, caf::reacts_to<struct norm_given>,
     caf::reacts_to<struct replica_parameters>,
     // From the stage's own threads.
     caf::reacts_to<struct gradient_final>, caf::reacts_to<struct replicas_added>,
@@ -147,8 +150,8 @@ using feeder_actor = caf::typed_actor<
     caf::reacts_to<struct feed_batch>,
     // From the stages of the first and the last slice.
     caf::reacts_to<struct credit>,
-    // From the pipeline, where a lost stage alone is replaced, once the stages know it; and after
-    // each training step.
+    // From the pipeline, where a lost stage alone is replaced, once the stages know it; and when
+    // steps are over.
     caf::replies_to<struct replace_neighbour>::with<struct acknowledged>,
     caf::reacts_to<struct forget_fed>>;
 

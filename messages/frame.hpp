@@ -17,7 +17,7 @@ enum class dtype : std::uint8_t { f32, f64, f16, bf16, i64, i32, i16, i8, u8, bo
 [[nodiscard]] std::size_t item_bytes(dtype type) noexcept;
 [[nodiscard]] bool is_floating(dtype type) noexcept;
 
-/// A device of one process: its host's memory, or a card by its number.
+/// A device of one process: its host's memory, or a GPU by its number.
 struct device_ref {
   enum class kind : std::uint8_t { cpu, cuda };
   kind type = kind::cpu;

@@ -30,11 +30,10 @@ struct feed_batch {
   engine::step_key step;
   std::vector<at::Tensor> inputs;  // [n, C, H, W] f32 each, or [n, T] i64
   std::vector<at::Tensor> labels;  // [n] i64 each, or [n, T] i64; undefined where there are none
-  bool trains = true;              // the step may have to be done again by a stage
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step.epoch, self.step.step, self.inputs, self.labels, self.trains);
+    f(self.step.epoch, self.step.step, self.inputs, self.labels);
   }
 };
 
@@ -75,10 +74,11 @@ struct connect_data {
   std::uint32_t last_chunk = 0;       // of the last slice on its stage
   std::uint32_t credits = 1;
   std::uint32_t replica = 0;
+  std::uint32_t grouped = 0;  // see `feed`
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.first, self.last, self.last_chunk, self.credits, self.replica);
+    f(self.first, self.last, self.last_chunk, self.credits, self.replica, self.grouped);
   }
 };
 

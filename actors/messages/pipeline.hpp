@@ -106,10 +106,13 @@ struct replica_group {
   bool shares_state = false;
   engine::replica_sum_way sums = engine::replica_sum_way::links;
   std::string invitation = {};  // of collective_maker; empty: they sum over links
+  // Batch norm normalizes the micro-batches of one index in all logical replicas together.
+  bool synced_norm = false;
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.stages, self.own, self.logical, self.shares_state, self.sums, self.invitation);
+    f(self.stages, self.own, self.logical, self.shares_state, self.sums, self.invitation,
+      self.synced_norm);
   }
 };
 

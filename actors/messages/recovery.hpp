@@ -128,19 +128,22 @@ struct adopt_version {
   }
 };
 
-/// Another stage has taken the place of a lost one, and does its part of all training steps from
-/// one on again; another keeper has taken the place of that in the lost process. The new stage has
-/// been told of the steps by then, and is sent nothing but tied gradients before `resume_edges`.
+/// Another stage has taken the place of a lost one, and does its part of all steps from one on
+/// again, except evaluation steps that all stages have done; another keeper has taken the place of
+/// that in the lost process. The new stage has been told of the steps by then, and is sent nothing
+/// but tied gradients before `resume_edges`.
 struct replace_neighbour {
   static constexpr auto declared = travels("replace_neighbour");
 
   caf::strong_actor_ptr lost, by;             // stage_actors
   engine::step_key from = {};                 // the first step that is done again
+  engine::step_key done_before = {};          // all stages have answered the steps before this one
   caf::strong_actor_ptr lost_keeper, keeper;  // keeper_actors
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.lost, self.by, self.from.epoch, self.from.step, self.lost_keeper, self.keeper);
+    f(self.lost, self.by, self.from.epoch, self.from.step, self.done_before.epoch,
+      self.done_before.step, self.lost_keeper, self.keeper);
   }
 };
 
@@ -152,11 +155,13 @@ struct resume_edges {
   static void fields(Self&, Fields&) {}
 };
 
-/// Steps before this one are not done again. From the pipeline to its feeders; never between nodes.
+/// Steps before `first` are not done again, nor are these. From the pipeline to its feeders; never
+/// between nodes.
 struct forget_fed {
   static constexpr auto declared = stays_here;
 
   engine::step_key first = {};
+  std::vector<engine::step_key> evaluations = {};
 };
 
 /// Copies of a stage's parameters and their optimizer's state, under the names of

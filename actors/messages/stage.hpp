@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/messages/declaration.hpp"
+#include "engine/collective/norm/norm_sum_core.hpp"
 #include "engine/device/device_streams.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/stage/gradients.hpp"
@@ -75,11 +76,17 @@ struct run_stage {
   // Micro-batches of each of its logical replicas; none at all: the plan does not count. Empty: all
   // of the plan are of one.
   std::vector<std::uint32_t> shares = {};
+  // Where batch norm is synchronized over replicas, in training: micro-batches of each logical
+  // replica of all replicas. The plan is then of groups (engine::norm_groups), and so is what the
+  // stage is sent. Else empty.
+  std::vector<std::uint32_t> norm_shares = {};
+  engine::step_key done_before = {};  // all stages have answered the steps before this one
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
     f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.number,
-      self.learning_rate, self.dry_run, self.loss_scale, self.first_microbatch, self.shares);
+      self.learning_rate, self.dry_run, self.loss_scale, self.first_microbatch, self.shares,
+      self.norm_shares, self.done_before.epoch, self.done_before.step);
   }
 };
 
@@ -134,8 +141,7 @@ struct work_done {
 
   engine::step_key step;
   engine::action action = {};
-  double loss = 0;
-  std::int64_t correct = 0;
+  std::vector<engine::microbatch_loss> losses = {};  // of a forward, on the last stage of a CPU
   double busy_s = 0;
   std::optional<std::string> failure = {};
 };
@@ -240,6 +246,35 @@ struct replica_parameters {
   }
 };
 
+/// From a stage to the same stage of another replica, in the middle of an action: the sender's part
+/// of a sum that a synchronized batch norm makes over the members of a group in all replicas. One
+/// after the other; a sender waits for the receiver's part before it sends the next.
+struct replica_norm {
+  static constexpr auto declared = travels("replica_norm");
+
+  engine::norm_place at;
+  std::uint32_t from = 0;  // replica
+  engine::norm_sum what = engine::norm_sum::moments;
+  at::Tensor numbers;  // [n] f64
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.at.step.epoch, self.at.step.step, self.at.backward, self.at.chunk, self.at.group,
+      self.at.ordinal, self.from, self.what, self.numbers);
+  }
+};
+
+/// A synchronized batch norm has come to a sum, and waits: from a stage's work thread to its actor,
+/// never between nodes.
+struct norm_given {
+  static constexpr auto declared = stays_here;
+
+  engine::norm_place at;
+  engine::norm_sum what = engine::norm_sum::moments;
+  engine::norm_part part = {};
+  std::uint32_t connection = 0;  // see replicas_added
+};
+
 /// A bucket of a stage is added up: from the thread that adds, or from a port of the replicas'
 /// devices, to its actor, never between nodes. By a port only the owner has the sums, where nobody
 /// else needs them.
@@ -266,6 +301,7 @@ struct replicas_gathered {
 using stage_messages =
     message_list<announce_plan, run_stage, stage_done, output_ready, work_done, losses_known,
                  gradients_ready, step_undone, tied_gradient, gradient_final, replica_gradients,
-                 replica_statistics, replica_parameters, replicas_added, replicas_gathered>;
+                 replica_statistics, replica_parameters, replica_norm, norm_given, replicas_added,
+                 replicas_gathered>;
 
 }  // namespace troupe::actors

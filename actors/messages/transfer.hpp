@@ -12,8 +12,8 @@
 /// piece (see transfer/pieces.hpp).
 namespace troupe::actors {
 
-/// Weights and buffers to take over, piece after piece: exactly those of the chunk, or `partly`
-/// some of them, and the others stay as they are. A piece from the beginning on starts anew.
+/// Weights and buffers to load, piece after piece: exactly those of the chunk, or with `partly`
+/// some of them, and the others keep their values. A first piece drops those before it.
 struct load_weights {
   static constexpr auto declared = travels("load_weights");
 

@@ -29,6 +29,9 @@ struct parameter_client::shared {
   /// Puts a shard's values to those of the others; `all` has the oldest version.
   void add_values(fresh_values& all, std::size_t shard, param_version version,
                   const tensor_batch& batch) const;
+  /// The values of all shards, one answer each, which the client has from now on.
+  template <class Answer>
+  fresh_values merge(const std::vector<Answer>& answers);
 
   std::vector<shard_handle> shards;
   std::vector<std::optional<param_version>> have;  // by shard; written while a request is under way
@@ -222,6 +225,16 @@ void parameter_client::shared::add_values(fresh_values& all, std::size_t shard,
   }
 }
 
+template <class Answer>
+fresh_values parameter_client::shared::merge(const std::vector<Answer>& answers) {
+  auto all = no_values();
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    add_values(all, i, answers[i].version, answers[i].values);
+    have[i] = answers[i].version;
+  }
+  return all;
+}
+
 parameter_client::parameter_client(caf::actor_system& system, requester& ask,
                                    coordinator_actor coordinator, client_options options)
     : system_(system),
@@ -402,12 +415,7 @@ future<fresh_values> parameter_client::push_pull(
     const std::vector<engine::named_tensor>& gradients) {
   return push_parts(gradients, version(), true)
       .then([shared = shared_](const std::vector<pushed>& answers) {
-        auto all = no_values();
-        for (std::size_t i = 0; i < answers.size(); ++i) {
-          shared->add_values(all, i, answers[i].version, answers[i].values);
-          shared->have[i] = answers[i].version;
-        }
-        return all;
+        return shared->merge(answers);
       });
 }
 
@@ -415,14 +423,8 @@ future<fresh_values> parameter_client::refresh() {
   std::vector<future<pulled>> asked;
   for (std::size_t i = 0; i < shared_->shards.size(); ++i)
     asked.push_back(ask<pulled>(i, pull_parameters{{}, shared_->have[i], id_}));
-  return all_of(asked).then([shared = shared_](const std::vector<pulled>& answers) {
-    auto all = no_values();
-    for (std::size_t i = 0; i < answers.size(); ++i) {
-      shared->add_values(all, i, answers[i].version, answers[i].values);
-      shared->have[i] = answers[i].version;
-    }
-    return all;
-  });
+  return all_of(asked).then(
+      [shared = shared_](const std::vector<pulled>& answers) { return shared->merge(answers); });
 }
 
 future<fresh_values> parameter_client::pull(const std::vector<std::string>& names,

@@ -401,6 +401,20 @@ void give_up(shard_pointer self, const error& why) {
     answer.deliver(to_caf(why));
 }
 
+caf::result<acknowledged> on_admit(shard_pointer self, const admit_worker& who) {
+  if (const auto from = check_coordinator(self, "an admission"); !from) return to_caf(from.error());
+  self->state.core->admit(who.worker);
+  return acknowledged{};
+}
+
+void on_expel(shard_pointer self, const expel_worker& who) {
+  auto& state = self->state;
+  state.incoming.forget(who.worker);
+  state.unfetched.forget(who.worker);
+  perform(self, state.core->expel(who.worker));
+  state.pushers.erase(who.worker);
+}
+
 shard_actor::behavior_type shard_behavior(shard_pointer self,
                                           const std::shared_ptr<shard_parts>& given) {
   auto& state = self->state;
@@ -424,19 +438,9 @@ shard_actor::behavior_type shard_behavior(shard_pointer self,
   });
   return {
       [self](const connect_shard& how) { return on_connect(self, how); },
-      [self](const admit_worker& who) -> caf::result<acknowledged> {
-        if (const auto from = check_coordinator(self, "an admission"); !from)
-          return to_caf(from.error());
-        self->state.core->admit(who.worker);
-        return acknowledged{};
-      },
+      [self](const admit_worker& who) { return on_admit(self, who); },
       [self](const expel_worker& who) {
-        return from_coordinator(self, "an expulsion", [&] {
-          self->state.incoming.forget(who.worker);
-          self->state.unfetched.forget(who.worker);
-          perform(self, self->state.core->expel(who.worker));
-          self->state.pushers.erase(who.worker);
-        });
+        return from_coordinator(self, "an expulsion", [&] { on_expel(self, who); });
       },
       [self](const apply_pushes& order) {
         return from_coordinator(self, "an update", [&] { on_apply(self, order); });

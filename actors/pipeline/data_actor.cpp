@@ -5,6 +5,7 @@
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <cstdint>
 #include <exception>
 #include <span>
 #include <string>
@@ -23,6 +24,7 @@ namespace {
 struct data_state {
   std::shared_ptr<const engine::dataset> source;
   std::vector<feeder_actor> feeders;  // by replica
+  std::uint32_t grouped = 0;          // see `feed`
 };
 
 using data_pointer = data_actor::stateful_pointer<data_state>;
@@ -45,8 +47,9 @@ result<batch_delivered> deliver(const data_state& state, const deliver_batch& or
   if (!batch) return tl::unexpected(batch.error());
   if (batch->inputs.size(0) == 0)
     return fail(errc::bad_data, "no sample of a whole batch could be read");
-  const auto sent = feed(*batch, order.step, order.microbatches, state.feeders,
-                         order.test ? engine::step_kind::evaluation : engine::step_kind::training);
+  const auto sent =
+      feed(*batch, order.step, order.microbatches, state.feeders,
+           order.test ? engine::step_kind::evaluation : engine::step_kind::training, state.grouped);
   return batch_delivered{order.step, batch->inputs.size(0), sent, state.source->skipped()};
 }
 
@@ -59,6 +62,7 @@ result<data_connected> connect(data_pointer self, const connect_data& order) {
       spawn_feeder(self->system(), caf::actor_cast<stage_actor>(order.first),
                    caf::actor_cast<stage_actor>(order.last), order.last_chunk, order.credits);
   state.feeders.push_back(feeder);
+  state.grouped = order.grouped;
   self->attach_functor([feeder] { caf::anon_send_exit(feeder, caf::exit_reason::user_shutdown); });
   return data_connected{caf::actor_cast<caf::strong_actor_ptr>(feeder)};
 }
@@ -80,10 +84,10 @@ caf::result<Answer> answer(result<Answer> given) {
 
 data_actor::behavior_type data_behavior(data_pointer self,
                                         std::shared_ptr<const engine::dataset> source,
-                                        std::vector<feeder_actor> feeders) {
+                                        std::vector<feeder_actor> feeders, std::uint32_t grouped) {
   static_cast<void>(at::get_num_threads());
   at::set_num_threads(1);
-  self->state = {std::move(source), std::move(feeders)};
+  self->state = {std::move(source), std::move(feeders), grouped};
   return {
       [self](const connect_data& order) { return answer(connect(self, order)); },
       [self](const deliver_batch& order) { return answer(deliver(self->state, order)); },
@@ -99,9 +103,9 @@ data_actor::behavior_type data_behavior(data_pointer self,
 }  // namespace
 
 data_actor spawn_data(caf::actor_system& system, std::shared_ptr<const engine::dataset> source,
-                      std::vector<feeder_actor> feeders) {
+                      std::vector<feeder_actor> feeders, std::uint32_t grouped) {
   return spawn_detached(system, "the reading of data", data_behavior, std::move(source),
-                        std::move(feeders));
+                        std::move(feeders), grouped);
 }
 
 }  // namespace troupe::actors

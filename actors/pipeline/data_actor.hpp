@@ -2,6 +2,7 @@
 
 #include <caf/actor_system.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -11,10 +12,12 @@
 namespace troupe::actors {
 
 /// Spawns the actor that reads batches of `source` for the feeders of a pipeline's replicas; empty:
-/// for some of its own, once `connect_data` has said for whom. Reading happens on a thread of its own, so that the
-/// next batch is read while the last one is computed.
+/// for some of its own, once `connect_data` has said for whom. Reading happens on a thread of its
+/// own, so that the next batch is read while the last one is computed. `grouped`: see `feed`;
+/// `connect_data` says it too.
 [[nodiscard]] data_actor spawn_data(caf::actor_system& system,
                                     std::shared_ptr<const engine::dataset> source,
-                                    std::vector<feeder_actor> feeders = {});
+                                    std::vector<feeder_actor> feeders = {},
+                                    std::uint32_t grouped = 0);
 
 }  // namespace troupe::actors

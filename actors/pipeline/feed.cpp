@@ -1,9 +1,12 @@
 #include "actors/pipeline/feed.hpp"
 
+#include <ATen/ops/cat.h>
+
 #include <algorithm>
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <cstddef>
 #include <map>
 #include <set>
 #include <utility>
@@ -14,6 +17,7 @@
 #include "actors/messages/data.hpp"
 #include "actors/messages/flow.hpp"
 #include "actors/messages/recovery.hpp"
+#include "engine/collective/norm/norm_groups.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/step/credits.hpp"
 #include "messages/base/log.hpp"
@@ -76,6 +80,12 @@ void forget_before(feed_edge& edge, const engine::step_key& first) {
   edge.waiting.erase(edge.waiting.begin(), edge.waiting.lower_bound({first, {}}));
 }
 
+void forget(feed_edge& edge, const engine::step_key& key) {
+  edge.order.forget(key);
+  edge.logged.erase(key);
+  std::erase_if(edge.waiting, [&](const auto& each) { return each.first.key == key; });
+}
+
 void on_batch(feeder_pointer self, const feed_batch& batch) {
   auto& state = self->state;
   if (batch.step.epoch > state.epoch) {
@@ -83,15 +93,14 @@ void on_batch(feeder_pointer self, const feed_batch& batch) {
     start_epoch(state.inputs, state.epoch);
     start_epoch(state.labels, state.epoch);
   }
-  const bool is_logged = state.logs && batch.trains;
   for (auto* const edge : {&state.inputs, &state.labels})
-    if (is_logged) edge->logged.insert(batch.step);
+    if (state.logs) edge->logged.insert(batch.step);
   for (std::uint32_t i = 0; i < batch.inputs.size(); ++i) {
     const edge_place what{batch.step, {i}};
     state.inputs.waiting.emplace(what, batch.inputs[i]);
     state.labels.waiting.emplace(what, batch.labels[i]);
-    send_inputs(self, state.inputs.order.offer(what, is_logged));
-    send_labels(self, state.labels.order.offer(what, is_logged));
+    send_inputs(self, state.inputs.order.offer(what, state.logs));
+    send_labels(self, state.labels.order.offer(what, state.logs));
   }
 }
 
@@ -139,10 +148,24 @@ feeder_actor::behavior_type feeder_behavior(feeder_pointer self, stage_actor fir
       [self](const credit& granted) { on_credit(self, granted); },
       [self](const replace_neighbour& what) { return on_replace(self, what); },
       [self](const forget_fed& what) {
-        forget_before(self->state.inputs, what.first);
-        forget_before(self->state.labels, what.first);
+        for (auto* const edge : {&self->state.inputs, &self->state.labels}) {
+          forget_before(*edge, what.first);
+          for (const auto& key : what.evaluations) forget(*edge, key);
+        }
       },
   };
+}
+
+/// Micro-batches `which` of a batch, one after the other.
+engine::batch join_members(const std::vector<engine::batch>& parts,
+                           const std::vector<engine::group_member>& which) {
+  if (which.size() == 1) return parts[which.front().of_batch];
+  std::vector<at::Tensor> inputs, labels;
+  for (const auto& each : which) {
+    inputs.push_back(parts[each.of_batch].inputs);
+    labels.push_back(parts[each.of_batch].labels);
+  }
+  return {at::cat(inputs), labels.front().defined() ? at::cat(labels) : at::Tensor()};
 }
 
 }  // namespace
@@ -155,7 +178,7 @@ feeder_actor spawn_feeder(caf::actor_system& system, stage_actor first, stage_ac
 
 std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
                    std::uint32_t microbatches, const std::vector<feeder_actor>& feeders,
-                   engine::step_kind kind) {
+                   engine::step_kind kind, std::uint32_t grouped) {
   const auto parts =
       engine::split_batch(batch, std::min<std::int64_t>(batch.inputs.size(0), microbatches));
   if (!parts) return 0;
@@ -164,14 +187,30 @@ std::uint32_t feed(const engine::batch& batch, const engine::step_key& step,
   for (std::uint32_t replica = 0; replica < replicas; ++replica) {
     const auto mine = engine::share_of_batch(count, replica, replicas);
     if (mine.size() == 0) continue;
-    feed_batch message{step, {}, {}, kind == engine::step_kind::training};
-    for (auto i = mine.first; i < mine.last; ++i) {
-      message.inputs.push_back((*parts)[i].inputs);
-      message.labels.push_back((*parts)[i].labels);
+    const bool trains = kind == engine::step_kind::training;
+    const auto own = trains && grouped > 0
+                         ? batches_of_groups(*parts, replica, replicas, grouped)
+                         : std::vector(parts->begin() + static_cast<std::ptrdiff_t>(mine.first),
+                                       parts->begin() + static_cast<std::ptrdiff_t>(mine.last));
+    feed_batch message{step, {}, {}};
+    for (const auto& each : own) {
+      message.inputs.push_back(each.inputs);
+      message.labels.push_back(each.labels);
     }
     caf::anon_send(feeders[replica], std::move(message));
   }
   return count;
+}
+
+std::vector<engine::batch> batches_of_groups(const std::vector<engine::batch>& parts,
+                                             std::uint32_t replica, std::uint32_t replicas,
+                                             std::uint32_t logical) {
+  const auto count = static_cast<std::uint32_t>(parts.size());
+  const engine::norm_groups groups(engine::shares_of_batch(count, logical), replica, replicas);
+  std::vector<engine::batch> all;
+  for (std::uint32_t i = 0; i < groups.count(); ++i)
+    all.push_back(join_members(parts, groups.members(i)));
+  return all;
 }
 
 }  // namespace troupe::actors

@@ -34,6 +34,22 @@ std::vector<const engine::model*> models_of(
   return all;
 }
 
+std::vector<std::unique_ptr<engine::stage_module>> modules_for(
+    stage_blueprint& blueprint, const std::shared_ptr<const engine::device_streams>& streams) {
+  std::vector<std::unique_ptr<engine::stage_module>> modules;
+  for (auto& [layers, is_first, is_last, recompute] : blueprint.slices) {
+    auto place = blueprint.options;
+    place.idle_cores = place.idle_cores && blueprint.threads == 1 && place.device.is_cpu();
+    place.is_first = is_first;
+    place.is_last = is_last;
+    place.recompute = std::move(recompute);
+    place.streams = streams;
+    engine::to_device(layers, place.device);
+    modules.push_back(std::make_unique<engine::stage_module>(std::move(layers), place));
+  }
+  return modules;
+}
+
 }  // namespace
 
 result<model_slice> take_slice(engine::model& whole, engine::layer_range which,
@@ -55,21 +71,12 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   auto options = optimizers::complete(*optimizer, blueprint.optimizer_options);
   if (!options) return tl::unexpected(options.error());
 
-  std::vector<std::unique_ptr<engine::stage_module>> modules;
-  std::vector<engine::named_tensor> parameters;
   const auto streams = std::make_shared<const engine::device_streams>(blueprint.options.device);
   const auto on_device = streams->computing();
-  for (auto& [layers, is_first, is_last, recompute] : blueprint.slices) {
-    auto place = blueprint.options;
-    place.idle_cores = place.idle_cores && blueprint.threads == 1 && place.device.is_cpu();
-    place.is_first = is_first;
-    place.is_last = is_last;
-    place.recompute = std::move(recompute);
-    place.streams = streams;
-    engine::to_device(layers, place.device);
-    modules.push_back(std::make_unique<engine::stage_module>(std::move(layers), place));
-    std::ranges::copy(modules.back()->parameters(), std::back_inserter(parameters));
-  }
+  auto modules = modules_for(blueprint, streams);
+  std::vector<engine::named_tensor> parameters;
+  for (const auto& module : modules)
+    std::ranges::copy(module->parameters(), std::back_inserter(parameters));
   const auto arithmetic = std::make_shared<engine::activity>(models_of(modules));
   const auto updates = std::make_shared<engine::activity>();
   const auto sums = std::make_shared<engine::activity>();

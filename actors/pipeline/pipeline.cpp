@@ -14,6 +14,7 @@
 #include "actors/messages/step_end.hpp"
 #include "actors/pipeline/feed.hpp"
 #include "actors/step_end/step_coordinator.hpp"
+#include "engine/collective/norm/norm_groups.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/collective/tree.hpp"
 #include "engine/model/model.hpp"
@@ -51,6 +52,38 @@ std::optional<std::size_t> stage_of(const std::string& parameter, const engine::
   return std::nullopt;
 }
 
+std::uint32_t logical_of(const pipeline_options& options) {
+  return options.logical_replicas > 0 ? options.logical_replicas : options.replicas;
+}
+
+double first_scale_of(const pipeline_options& options) {
+  return options.scaler ? options.scaler->scale : options.loss_scale;
+}
+
+/// `stages`: of all replicas together.
+result<void> check_options(std::size_t stages, const pipeline_options& options) {
+  const auto [replicas, logical] = std::pair(options.replicas, logical_of(options));
+  if (replicas < 1 || stages % replicas != 0 || !engine::is_tree_of_shares(logical, replicas))
+    return fail(errc::bad_config, std::to_string(logical) + " logical replicas on " +
+                                      std::to_string(replicas) + " replicas, which have " +
+                                      std::to_string(stages) +
+                                      " stages together: that cannot be shared out");
+  if (options.credits < 1 || options.credits > engine::max_credits)
+    return fail(errc::bad_config, "credits = " + std::to_string(options.credits) +
+                                      " is out of range: 1 to " +
+                                      std::to_string(engine::max_credits));
+  if (const auto scale = first_scale_of(options); !(scale > 0) || !std::isfinite(scale))
+    return fail(errc::bad_config,
+                "loss_scale = " + optimizers::to_text(scale) + " is out of range: above 0");
+  if (!options.keepers.empty() && options.keepers.size() != stages)
+    return fail(errc::bad_config, "keepers of " + std::to_string(options.keepers.size()) +
+                                      " stages for a pipeline of " + std::to_string(stages));
+  if (options.logs_edges && (options.keepers.empty() || replicas > 1 || options.data))
+    return fail(errc::bad_config,
+                "edges are logged for a pipeline of one replica that has keepers and feeds itself");
+  return {};
+}
+
 }  // namespace
 
 std::vector<stage_tie> ties_between(const engine::model& layers,
@@ -70,7 +103,8 @@ pipeline::pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
       open_(std::make_shared<open_steps>()),
       stages_(std::move(stages)),
       layout_(layout),
-      plans_(planner_of(std::move(schedule), layout)),
+      planner_(planner_of(std::move(schedule), layout)),
+      plans_(planner_),
       last_finish_(steady_clock::now()) {}
 
 pipeline::pipeline(pipeline&&) = default;
@@ -94,49 +128,30 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
 result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_actor> stages,
                                    const engine::schedule_choice& schedule,
                                    const pipeline_options& options) {
-  const auto credits = options.credits;
+  if (auto checked = check_options(stages.size(), options); !checked)
+    return tl::unexpected(checked.error());
   const auto replicas = options.replicas;
-  const auto logical = options.logical_replicas > 0 ? options.logical_replicas : replicas;
-  if (replicas < 1 || stages.size() % replicas != 0 ||
-      !engine::is_tree_of_shares(logical, replicas))
-    return fail(errc::bad_config, std::to_string(logical) + " logical replicas on " +
-                                      std::to_string(replicas) + " replicas, which have " +
-                                      std::to_string(stages.size()) +
-                                      " stages together: that cannot be shared out");
   const auto layout =
       engine::layout_of(schedule, static_cast<std::uint32_t>(stages.size() / replicas));
   if (!layout) return tl::unexpected(layout.error());
-  if (credits < 1 || credits > engine::max_credits)
-    return fail(errc::bad_config, "credits = " + std::to_string(credits) +
-                                      " is out of range: 1 to " +
-                                      std::to_string(engine::max_credits));
-  const double loss_scale = options.scaler ? options.scaler->scale : options.loss_scale;
-  if (!(loss_scale > 0) || !std::isfinite(loss_scale))
-    return fail(errc::bad_config,
-                "loss_scale = " + optimizers::to_text(loss_scale) + " is out of range: above 0");
   pipeline made(system, std::move(stages), schedule, *layout);
   made.replicas_ = replicas;
-  made.logical_ = logical;
+  made.logical_ = logical_of(options);
   made.shares_state_ = options.shares_state && replicas > 1;
+  made.synced_norm_ = options.synced_norm && logical > 1;
   if (auto fed = made.choose_feeders(system, options); !fed) return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
   made.scaler_ = options.scaler;
-  made.loss_scale_ = loss_scale;
+  made.loss_scale_ = first_scale_of(options);
   made.steps_before_ = made.training_steps_ = options.steps_before;
   made.options_ = options;
   made.window_ = engine::replay_window(options.accumulate);
-  if (!options.keepers.empty() && options.keepers.size() != made.stages_.size())
-    return fail(errc::bad_config, "keepers of " + std::to_string(options.keepers.size()) +
-                                      " stages for a pipeline of " +
-                                      std::to_string(made.stages_.size()));
-  if (options.logs_edges && (options.keepers.empty() || replicas > 1 || options.data))
-    return fail(errc::bad_config,
-                "edges are logged for a pipeline of one replica that has keepers and feeds itself");
   if (options.skip_bad_steps || options.scaler || options.clip_norm > 0 || !options.keepers.empty())
     made.coordinator_ = spawn_step_coordinator(
         system, {layout->stages * replicas, options.skip_bad_steps, options.clip_norm,
                  options.scaler, replicas, options.accumulate});
   if (auto connected = made.connect(options); !connected) return tl::unexpected(connected.error());
+  for (std::size_t place = 0; place < made.stages_.size(); ++place) made.watch(place);
   return made;
 }
 
@@ -167,7 +182,7 @@ result<void> pipeline::choose_feeders(caf::actor_system& system, const pipeline_
     const auto to = slice_at(last, replica).stage;
     if (options.data) {
       const auto connected = ask<data_connected>(
-          options.data, connect_data{from, to, chunk, options.credits, replica});
+          options.data, connect_data{from, to, chunk, options.credits, replica, grouped()});
       if (!connected) return tl::unexpected(connected.error());
       feeders_.push_back(caf::actor_cast<feeder_actor>(connected->feeder));
     } else {
@@ -212,9 +227,10 @@ connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t repli
 }
 
 result<std::vector<replica_group>> pipeline::choose_sums(const pipeline_options& options) {
-  std::vector<replica_group> groups(
-      layout_.stages,
-      {.stages = {}, .logical = logical_ / replicas_, .shares_state = shares_state_});
+  std::vector<replica_group> groups(layout_.stages, {.stages = {},
+                                                     .logical = logical_ / replicas_,
+                                                     .shares_state = shares_state_,
+                                                     .synced_norm = synced_norm_});
   std::vector<engine::sum_choice> choices;
   for (std::uint32_t stage = 0; replicas_ > 1 && stage < layout_.stages; ++stage) {
     auto& group = groups[stage];
@@ -279,31 +295,60 @@ result<void> pipeline::plan_replica(run_stage& run, std::uint32_t replica,
                                     const step_order& order) {
   const auto mine = engine::share_of_batch(order.microbatches, replica, replicas_);
   run.first_microbatch = static_cast<std::uint32_t>(mine.first);
-  for (auto i = replica * logical_ / replicas_; i < (replica + 1) * logical_ / replicas_; ++i)
-    run.shares.push_back(
-        static_cast<std::uint32_t>(engine::share_of_batch(order.microbatches, i, logical_).size()));
-  if (mine.size() == 0) return {};
-  auto plan = plans_.plan_for(order.kind, static_cast<std::uint32_t>(mine.size()));
+  const auto shares = engine::shares_of_batch(order.microbatches, logical_);
+  const auto own = logical_ / replicas_;
+  run.shares.assign(shares.begin() + replica * own, shares.begin() + (replica + 1) * own);
+  auto count = static_cast<std::uint32_t>(mine.size());
+  if (synced_norm_ && order.kind == engine::step_kind::training) {
+    if (auto fit = check_groups(shares); !fit) return fit;
+    count = engine::norm_groups(shares, replica, replicas_).count();
+    run.norm_shares = shares;
+  }
+  if (count == 0) return {};
+  auto plan = plans_.plan_for(order.kind, count);
   if (!plan) return tl::unexpected(plan.error());
   run.plan = plan->number;
   return plan->fresh ? announce(plan->number, order.kind, *std::move(plan->fresh)) : result<void>();
 }
 
+/// Replicas whose numbers of groups differ must come to those that they have in common in one
+/// order, or each could wait for a sum that the other has not come to.
+result<void> pipeline::check_groups(const std::vector<std::uint32_t>& shares) {
+  const engine::norm_groups groups(shares, 0, replicas_);
+  const auto most = groups.count();
+  for (std::uint32_t rank = 1; rank < replicas_; ++rank) {
+    const auto fewer = groups.count_of(rank);
+    if (fewer == most || fewer == 0 || group_counts_.contains(most)) continue;
+    const auto longer = planner_(engine::step_kind::training, most);
+    const auto shorter = planner_(engine::step_kind::training, fewer);
+    if (!longer || !shorter) return tl::unexpected(longer ? shorter.error() : longer.error());
+    if (!engine::is_part_of(*shorter, *longer))
+      return fail(errc::bad_config,
+                  "batch_norm = \"sync\": schedule " + longer->schedule + " orders " +
+                      std::to_string(fewer) + " micro-batches of one replica otherwise than " +
+                      std::to_string(most) +
+                      " of another; take a number of micro-batches that the logical replicas "
+                      "divide, or another schedule");
+    group_counts_.insert(most);
+  }
+  return {};
+}
+
 result<void> pipeline::begin(const engine::step_key& step, const step_order& order) {
   const auto number = training_steps_ + 1;
   const double loss_scale = loss_scale_of(order);
+  const auto done_before = under_way_.empty() ? step : under_way_.front().key;
   // All plans first: the stages of no replica begin while another waits to be told.
   std::vector<run_stage> runs;
   for (std::uint32_t replica = 0; replica < replicas_; ++replica) {
     run_stage run{step,          order.kind, 0, order.samples, number, order.learning_rate,
                   order.dry_run, loss_scale};
+    run.done_before = done_before;
     if (auto planned = plan_replica(run, replica, order); !planned) return planned;
     runs.push_back(std::move(run));
   }
-  if (order.kind == engine::step_kind::training && !order.dry_run) {
-    training_steps_ = number;
-    remember(runs.front());
-  }
+  if (order.kind == engine::step_kind::training && !order.dry_run) training_steps_ = number;
+  remember(runs.front());
   std::vector<future<stage_done>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i)
     answers.push_back(
@@ -352,7 +397,7 @@ result<step_outcome> pipeline::finish() {
 result<step_outcome> pipeline::run_alone(const engine::batch& batch, step_order order) {
   const auto step = next_step();
   order.samples = batch.inputs.size(0);
-  order.microbatches = feed(batch, step, order.microbatches, feeders_, order.kind);
+  order.microbatches = feed(batch, step, order.microbatches, feeders_, order.kind, grouped());
   if (auto begun = begin(step, order); !begun) return tl::unexpected(begun.error());
   return finish();
 }

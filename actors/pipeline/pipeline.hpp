@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +106,10 @@ struct pipeline_options {
   /// and sends them to the others (Rajbhandari et al., "ZeRO", 2020, stage 1). The bits are the
   /// same.
   bool shares_state = false;
+  /// Batch norm normalizes the micro-batches of one index in all logical replicas together, in
+  /// training, as torch.nn.SyncBatchNorm does (docs/replicas.md). Stages on CPUs only. Without
+  /// effect where there is one logical replica.
+  bool synced_norm = false;
   /// How replicas of a stage may sum their gradients: with a collective library of their devices
   /// if possible (see engine::choose_sum), otherwise over links.
   engine::sum_wish sums = {};
@@ -195,13 +200,14 @@ class pipeline {
   /// which the step is under way as before.
   [[nodiscard]] result<step_outcome> finish();
 
-  /// Whether the steps in progress can continue after the loss of a stage: all of them are training
-  /// steps, edges are logged, and none of them was in progress when a stage was last replayed.
+  /// Whether the steps in progress can continue after the loss of a stage: edges are logged, a
+  /// training step was begun, and none of them is a dry run.
   [[nodiscard]] bool can_replay() const;
 
   /// A stage was lost: another one adopts the version behind which the answers of the lost one are
-  /// missing, and does the steps since then again, while all other stages go on and do nothing
-  /// again. Returns the first step, among training steps, that is done again. Errors, after which
+  /// missing, and does the steps since then again, evaluation steps only as far as a stage has not
+  /// done them, while all other stages go on and do nothing again. Returns the first step, among
+  /// training steps, that is done again: the last one, or one before. Errors, after which
   /// the pipeline cannot go on: stale where no version fits, or a stage has forgotten what it sent;
   /// those of the stages and keepers; peer_lost.
   [[nodiscard]] result<std::uint64_t> replay(const stage_replacement& with);
@@ -304,6 +310,10 @@ class pipeline {
   [[nodiscard]] slices_under_way write_slices(std::uint64_t step,
                                               const std::vector<std::string>& folders);
 
+  /// Logical replicas over which batch norm is synchronized, so that steps are fed by groups; 0: it
+  /// is not. See `feed`.
+  [[nodiscard]] std::uint32_t grouped() const noexcept { return synced_norm_ ? logical_ : 0; }
+
   /// The actors that take the batches of its steps, by replica (see feed.hpp).
   [[nodiscard]] const std::vector<feeder_actor>& feeders() const noexcept { return feeders_; }
 
@@ -335,6 +345,7 @@ class pipeline {
                                               const replica_group& sums) const;
   [[nodiscard]] result<void> plan_replica(run_stage& run, std::uint32_t replica,
                                           const step_order& order);
+  [[nodiscard]] result<void> check_groups(const std::vector<std::uint32_t>& shares);
   [[nodiscard]] std::vector<tied_parameter> ties_of(std::size_t stage, std::uint32_t replica,
                                                     const std::vector<stage_tie>& all) const;
   /// Sends one request and waits for its answer.
@@ -360,8 +371,13 @@ class pipeline {
   [[nodiscard]] double loss_scale_of(const step_order& order) const;
   void remember(const run_stage& run);
   void forget_before(std::uint64_t number);
+  void forget_evaluations(const engine::step_key& done_before);
+  /// Of a training step that is remembered; null: it is not.
+  [[nodiscard]] const run_stage* order_of(std::uint64_t number) const;
   [[nodiscard]] result<std::uint64_t> version_for(const stage_replacement& with) const;
   void put_in_place(const stage_replacement& with);
+  /// The loss of that stage fails the steps under way.
+  void watch(std::size_t place);
   [[nodiscard]] result<void> prepare(const stage_replacement& with, std::uint64_t version);
   [[nodiscard]] result<void> order_again(std::size_t stage, std::uint64_t version);
   [[nodiscard]] result<void> tell_others(const replace_neighbour& what, std::size_t stage);
@@ -374,6 +390,7 @@ class pipeline {
   std::uint32_t replicas_ = 1;
   std::uint32_t logical_ = 1;
   bool shares_state_ = false;
+  bool synced_norm_ = false;
   std::vector<feeder_actor> feeders_;  // by replica
   bool owns_feeders_ = false;
   step_coordinator_actor coordinator_;         // null: nothing couples the stages
@@ -381,15 +398,16 @@ class pipeline {
   std::optional<engine::loss_scaler> scaler_;  // as it was before the first training step
   engine::model_layout layout_;
   pipeline_options options_;
-  std::map<std::uint64_t, run_stage> orders_;  // that a stage may have to be given again, by number
+  std::map<engine::step_key, run_stage> orders_;  // that a stage may have to be given again
   engine::replay_window window_;
+  engine::plan_book::planner planner_;
   engine::plan_book plans_;
+  std::set<std::uint32_t> group_counts_;  // of which plans were found to fit together
   std::deque<pending_step> under_way_;
   std::string sum_line_;
   std::uint64_t last_step_ = 0;
   std::uint64_t steps_before_ = 0;
   std::uint64_t training_steps_ = 0;
-  std::uint64_t replayed_into_ = 0;  // the last step that had begun when a stage was replayed
   std::chrono::steady_clock::time_point last_finish_;
 };
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -13,7 +16,8 @@
 namespace troupe::actors {
 
 /// What the stages answer to the steps under way. The feeder ends when a batch cannot be sent:
-/// nothing that waits for it will come about. Any thread.
+/// nothing that waits for it will come about. Nor does what waits for a stage that is lost, even if
+/// that has answered: another one may not have got all from it. Any thread.
 class pipeline::open_steps {
  public:
   void add(const step_answers& step) {
@@ -29,10 +33,23 @@ class pipeline::open_steps {
     for (const auto& each : open_) each.state()->settle_error(why);
   }
 
+  /// Whoever is in that place now is told of, if it is lost, by the number that this returns.
+  std::uint64_t watch(std::size_t place) {
+    const std::scoped_lock lock(mutex_);
+    return ++watched_[place];
+  }
+
+  void stage_lost(std::size_t place, std::uint64_t which, const error& why) {
+    const std::scoped_lock lock(mutex_);
+    if (watched_[place] != which) return;
+    for (const auto& each : open_) each.state()->settle_error(why);
+  }
+
  private:
   std::mutex mutex_;
   std::vector<step_answers> open_;
   std::optional<error> fed_up_;
+  std::map<std::size_t, std::uint64_t> watched_;
 };
 
 template <class Answer, class Actor, class Request>

@@ -5,14 +5,18 @@
 #include <string>
 #include <utility>
 
+#include "actors/base/errors.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/recovery.hpp"
 #include "actors/pipeline/pipeline_ask.hpp"
+#include "engine/step/stage_core.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::actors {
 namespace {
+
+constexpr auto steps_ahead = engine::stage_core::steps_ahead;
 
 /// Whether the stage has given this answer.
 bool has_answered(const future<stage_done>& answer) {
@@ -20,27 +24,48 @@ bool has_answered(const future<stage_done>& answer) {
 }
 
 /// Of a step that all stages have done, or whose answer came before the stage was lost.
-void check_same(std::uint64_t number, const stage_done& before, const stage_done& again) {
-  if (before.losses != again.losses || before.skipped != again.skipped)
-    log::error("step " + std::to_string(number) +
+void check_same(const engine::step_key& key, const stage_done& before, const stage_done& again) {
+  if (before.losses != again.losses || before.skipped != again.skipped ||
+      before.correct != again.correct)
+    log::error(engine::to_string(key) +
                " was done again by one stage, and is not what it was before");
 }
 
 }  // namespace
 
-// Until the steps that the last replay fell into are over, its stage still does some again.
+// A training step may overtake the answers to an evaluation, so not where both are under way. And a
+// step may have been fed that has not begun, for which the stages must wait.
 bool pipeline::can_replay() const {
-  return options_.logs_edges && !under_way_.empty() && under_way_.front().number > replayed_into_ &&
+  return order_of(training_steps_) != nullptr &&
+         last_step_ <= orders_.rbegin()->first.step.value + steps_ahead &&
          std::ranges::all_of(under_way_, [&](const pending_step& each) {
-           return each.kind == engine::step_kind::training && orders_.contains(each.number) &&
-                  orders_.at(each.number).step == each.key;
+           return orders_.contains(each.key) && each.kind == under_way_.front().kind;
          });
+}
+
+const run_stage* pipeline::order_of(std::uint64_t number) const {
+  const auto found = std::ranges::find_if(orders_, [&](const auto& each) {
+    return each.second.kind == engine::step_kind::training && each.second.number == number;
+  });
+  return found == orders_.end() ? nullptr : &found->second;
 }
 
 void pipeline::remember(const run_stage& run) {
   if (!options_.logs_edges) return;
-  orders_.emplace(run.number, run);
-  window_.begun(run.number, run.step);
+  forget_evaluations(run.done_before);
+  if (run.dry_run) return;
+  orders_.emplace(run.step, run);
+  if (run.kind == engine::step_kind::training)
+    window_.begun(run.number, run.step);
+  else
+    window_.begun_evaluation(run.step);
+}
+
+void pipeline::forget_evaluations(const engine::step_key& done_before) {
+  const auto over = window_.done_before(done_before);
+  if (over.empty()) return;
+  for (const auto& each : over) orders_.erase(each);
+  for (const auto& each : feeders_) caf::anon_send(each, forget_fed{{}, over});
 }
 
 void pipeline::forget_before(std::uint64_t number) {
@@ -48,28 +73,40 @@ void pipeline::forget_before(std::uint64_t number) {
   const auto first = window_.decided(number);
   if (!first) return;
   std::erase_if(orders_, [&](const auto& each) { return each.second.step < *first; });
-  for (const auto& each : feeders_) caf::anon_send(each, forget_fed{*first});
+  for (const auto& each : feeders_) caf::anon_send(each, forget_fed{*first, {}});
 }
 
-/// The newest one that is not behind an answer that never came.
+/// The newest one that is before the last training step, and not behind an answer that never came.
 result<std::uint64_t> pipeline::version_for(const stage_replacement& with) const {
   const auto missing = std::ranges::find_if_not(under_way_, [&](const pending_step& each) {
     return has_answered(each.of_stages.at(with.stage));
   });
-  const auto due = missing == under_way_.end() ? training_steps_ : missing->number;
+  const auto due =
+      missing == under_way_.end() ? training_steps_ : std::min(missing->number, training_steps_);
   const auto after = with.versions.lower_bound(due);
   if (after == with.versions.begin())
     return fail(errc::stale, "no version is kept of the stage before step " + std::to_string(due));
   const auto version = std::prev(after)->first;
-  if (!orders_.contains(version + 1))
+  if (!order_of(version + 1))
     return fail(errc::stale, "its newest version is that of step " + std::to_string(version) +
                                  ", and step " + std::to_string(version + 1) +
                                  " is not remembered");
   return version;
 }
 
+void pipeline::watch(std::size_t place) {
+  if (!options_.logs_edges) return;
+  caf::actor_cast<caf::abstract_actor*>(stages_.at(place))
+      ->attach_functor(
+          [open = open_, place, which = open_->watch(place)](const caf::error& reason) {
+            if (const auto why = from_caf(reason); reason && why.code == errc::peer_lost)
+              open->stage_lost(place, which, why);
+          });
+}
+
 void pipeline::put_in_place(const stage_replacement& with) {
   stages_.at(with.stage) = with.by;
+  watch(with.stage);
   for (auto& each : options_.keepers) std::ranges::replace(each, with.lost_keeper, with.keeper);
 }
 
@@ -97,22 +134,27 @@ result<void> pipeline::order_again(std::size_t stage, std::uint64_t version) {
   if (!scaler) return tl::unexpected(scaler.error());
   static_cast<void>(
       ask_->request<acknowledged>(by, take_version{version}, usual_deadlines.transfer));
-  for (auto order = orders_.upper_bound(version); order != orders_.end(); ++order) {
-    auto run = order->second;
-    if (*scaler && run.number == version + 1) run.loss_scale = (*scaler)->scale;
+  for (const auto& [key, order] : orders_) {
+    if (order.number <= version) continue;
+    auto run = order;
+    const bool trains = run.kind == engine::step_kind::training;
+    if (*scaler && trains && run.number == version + 1) run.loss_scale = (*scaler)->scale;
     auto answer = ask_->request<stage_done>(by, run, usual_deadlines.step);
-    const auto pending = std::ranges::find(under_way_, run.number, &pending_step::number);
+    const auto pending = std::ranges::find(under_way_, key, &pending_step::key);
     if (pending == under_way_.end()) continue;
     auto& before = pending->of_stages.at(stage);
-    if (has_answered(before)) {
-      answer.when_settled([number = run.number, before = *before.get()](const auto& again) {
-        if (again) check_same(number, before, *again);
+    const bool is_known = has_answered(before);
+    if (is_known)
+      answer.when_settled([key = key, before = *before.get()](const auto& again) {
+        if (again) check_same(key, before, *again);
       });
-      continue;
-    }
+    // An evaluation is forgotten when all have answered: not before the new stage has.
+    if (is_known && trains) continue;
     before = std::move(answer);
-    pending->answers = all(pending->of_stages);
-    open_->add(pending->answers);
+  }
+  for (auto& each : under_way_) {
+    each.answers = all(each.of_stages);
+    open_->add(each.answers);
   }
   // Once it is answered the stage has begun the steps.
   return ask<acknowledged>(by, resume_edges{}).map([](const auto&) {});
@@ -137,10 +179,14 @@ result<void> pipeline::tell_others(const replace_neighbour& what, std::size_t st
 result<std::uint64_t> pipeline::replay(const stage_replacement& with) {
   const auto version = version_for(with);
   if (!version) return tl::unexpected(version.error());
+  const engine::step_key next{{}, {last_step_}};
   const replace_neighbour what{caf::actor_cast<caf::strong_actor_ptr>(stages_.at(with.stage)),
                                caf::actor_cast<caf::strong_actor_ptr>(with.by),
-                               orders_.at(*version + 1).step, with.lost_keeper, with.keeper};
-  replayed_into_ = training_steps_;
+                               order_of(*version + 1)->step,
+                               under_way_.empty() ? next : under_way_.front().key,
+                               with.lost_keeper,
+                               with.keeper};
+  forget_evaluations(what.done_before);
   put_in_place(with);
   auto done = prepare(with, *version)
                   .and_then([&] { return order_again(with.stage, *version); })

@@ -101,15 +101,25 @@ class run_state {
     const auto batch = asked.get();
     if (!batch) return tl::unexpected(batch.error());
     const auto kind = test ? engine::step_kind::evaluation : engine::step_kind::training;
-    return stages_.begin(key, {kind, batch->microbatches, batch->samples, learning_rate});
+    return through_losses([&] {
+      return stages_.begin(key, {kind, batch->microbatches, batch->samples, learning_rate});
+    });
+  }
+
+  /// Tries something until no stage is lost meanwhile.
+  template <class Attempt>
+  auto through_losses(Attempt attempt) -> decltype(attempt()) {
+    auto outcome = attempt();
+    while (!outcome && outcome.error().code == errc::peer_lost && events_.on_loss) {
+      if (auto again = events_.on_loss(outcome.error()); !again)
+        return tl::unexpected(again.error());
+      outcome = attempt();
+    }
+    return outcome;
   }
 
   result<void> finish() {
-    auto outcome = stages_.finish();
-    while (!outcome && outcome.error().code == errc::peer_lost && events_.on_loss) {
-      if (auto again = events_.on_loss(outcome.error()); !again) return again;
-      outcome = stages_.finish();
-    }
+    const auto outcome = through_losses([&] { return stages_.finish(); });
     if (!outcome) return tl::unexpected(outcome.error());
     events_.on_step(++finished_, *outcome);
     return {};
@@ -158,10 +168,13 @@ class run_state {
   }
 
   result<void> count() {
-    while (!stages_.wait(look_every))
-      if (leaves()) return {};
-    const auto outcome = stages_.finish();
+    const auto outcome = through_losses([&]() -> result<step_outcome> {
+      while (!stages_.wait(look_every))
+        if (leaves()) return step_outcome{};
+      return stages_.finish();
+    });
     if (!outcome) return tl::unexpected(outcome.error());
+    if (abandoned_) return {};
     totals_.samples += outcome->samples;
     totals_.correct += outcome->correct;
     totals_.loss += outcome->loss * static_cast<double>(outcome->samples);
@@ -198,7 +211,7 @@ result<std::uint64_t> train(caf::actor_system& system, pipeline& stages, const b
 result<std::uint64_t> train(caf::actor_system& system, pipeline& stages,
                             const std::shared_ptr<const engine::dataset>& data, const training& run,
                             const training_events& events) {
-  const batch_source here{spawn_data(system, data, stages.feeders()),
+  const batch_source here{spawn_data(system, data, stages.feeders(), stages.grouped()),
                           data->size(engine::split::train), data->size(engine::split::test)};
   auto steps = train(system, stages, here, run, events);
   caf::anon_send_exit(here.reader, caf::exit_reason::user_shutdown);

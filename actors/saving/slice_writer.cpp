@@ -54,16 +54,6 @@ kept_slice sorted(const store_slice& order) {
   return out;
 }
 
-/// One of the two files, unless it would hold nothing.
-result<void> write_file(slice_written& into, const fs::path& folder, const std::string& name,
-                        const tensor_list& tensors) {
-  if (tensors.empty()) return {};
-  auto sums = engine::save_summed(folder / name, engine::stream_of(tensors));
-  if (!sums) return tl::unexpected(sums.error());
-  into.files.emplace(name, std::move(*sums));
-  return {};
-}
-
 caf::result<slice_written> on_store(slice_writer_pointer self, const store_slice& order) {
   auto& state = self->state;
   auto slice = sorted(order);
@@ -77,8 +67,11 @@ caf::result<slice_written> on_store(slice_writer_pointer self, const store_slice
     return slice_written{.keeper = caf::actor_cast<caf::strong_actor_ptr>(self)};
   }
   slice_written out;
-  auto done = write_file(out, folder, order.what.weights, slice.weights).and_then([&] {
-    return write_file(out, folder, order.what.state, slice.state);
+  const auto write = [&](const std::string& name, const tensor_list& tensors) {
+    return engine::add_summed(out.files, folder, name, engine::stream_of(tensors));
+  };
+  const auto done = write(order.what.weights, slice.weights).and_then([&] {
+    return write(order.what.state, slice.state);
   });
   if (!done) return refusal(state, done.error());
   return out;

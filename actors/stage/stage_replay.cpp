@@ -73,6 +73,17 @@ void forget_decided(stage_pointer self, const engine::step_key& key) {
   std::erase_if(state.replay.ties, [&](const sent_tie& each) { return each.step < *first; });
 }
 
+void forget_evaluations(stage_pointer self, const engine::step_key& done_before) {
+  auto& state = self->state;
+  for (const auto& key : state.replay.window.done_before(done_before)) {
+    state.core.forget(key);
+    std::erase_if(state.outputs, [&](const auto& each) {
+      const auto& [of, on] = each.first;
+      return of.step == key && !state.core.holds(on, key, of.microbatch, of.chunk);
+    });
+  }
+}
+
 void count_action(stage_pointer self, announced_step& step, const engine::action& what) {
   const auto& order = step.order;
   if (order.kind != engine::step_kind::training || order.dry_run) return;
@@ -85,6 +96,7 @@ caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace
   auto& replay = state.replay;
   if (!replay.logs || !what.lost || !what.by)
     return to_caf({errc::bad_config, state.name + ": a neighbour of it cannot be replaced"});
+  forget_evaluations(self, what.done_before);
   const auto edges = edges_to(state, what.lost);
   const auto parameters = shared_parameters(state, what.lost);
   const bool is_near = !edges.before.empty() || !edges.after.empty() || !parameters.empty();

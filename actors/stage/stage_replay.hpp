@@ -5,8 +5,8 @@
 #include "actors/messages/recovery.hpp"
 #include "actors/stage/stage_state.hpp"
 
-/// A part of the stage's shell (stage_state.hpp): what it does for a neighbour that is lost, whose
-/// place another stage takes, which does its last steps again.
+/// What a stage does when a neighbour is lost and another stage repeats that one's last steps: a
+/// part of the stage's shell (stage_state.hpp).
 namespace troupe::actors {
 
 /// Whether the message under way comes from a stage that was lost and replaced.
@@ -20,6 +20,9 @@ void send_tie(stage_pointer self, const sent_tie& what);
 
 /// A step was decided: what no stage can need again is forgotten.
 void forget_decided(stage_pointer self, const engine::step_key& key);
+
+/// All stages have done the steps before this one: no stage can need the evaluations among them.
+void forget_evaluations(stage_pointer self, const engine::step_key& done_before);
 
 /// Counts what this process computes again.
 void count_action(stage_pointer self, announced_step& step, const engine::action& what);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "actors/base/errors.hpp"
+#include "actors/stage/stage_norm.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::actors {
@@ -44,6 +45,10 @@ double loss_scale_of(const stage_state& state, const announced_step& step) {
   return step.order.loss_scale > 0 ? step.order.loss_scale : state.end.loss_scale;
 }
 
+stage_state::~stage_state() {
+  give_up_norms(norm, {errc::cancelled, name + " has ended"});
+}
+
 void give_up(stage_pointer self, const error& why) {
   auto steps = std::exchange(self->state.steps, {});
   self->state.inbox.clear();
@@ -52,6 +57,7 @@ void give_up(stage_pointer self, const error& why) {
   self->state.end.gradients.clear();
   self->state.end.tied.clear();
   self->state.end.replicas.give_up();
+  give_up_norms(self->state.norm, why);
   for (const auto& each : std::exchange(self->state.versions.waiting, {}))
     each(tl::unexpected(why));
   if (auto slice = std::exchange(self->state.versions.slice, std::nullopt))

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr const char* who_trains =
-    "Stages train on the CPU, and on a card that LibTorch can use where device = \"cuda:N\" names "
+    "Stages train on the CPU, and on a GPU that LibTorch can use where device = \"cuda:N\" names "
     "it.";
 
 struct judged_card {
@@ -35,7 +35,7 @@ struct device_report {
   std::uint64_t memory_bytes = 0;
   engine::driver_facts driver;
   int torch_cuda = 0;
-  std::string problem;  // why no card can be used; empty: see `cards`
+  std::string problem;  // why no GPU can be used; empty: see `cards`
   std::vector<judged_card> cards;
   result<std::pair<std::string, int>> nccl;  // its path and version
 };
@@ -129,7 +129,7 @@ std::string to_json(const device_report& all) {
                              {"driver_cuda", cuda(all.driver.cuda)},
                              {"torch_cuda", cuda(all.torch_cuda)},
                              {"problem", all.problem},
-                             {"cards", std::move(cards)}}},
+                             {"gpus", std::move(cards)}}},
                            {"nccl", std::move(nccl)},
                            {"trains_on", std::move(trains_on)}};
   return whole.dump(2) + "\n";

@@ -235,6 +235,37 @@ CLI::App* add_join(CLI::App& app, join_request& join, apps::launch_request& requ
   return command;
 }
 
+using words = std::vector<std::string>;
+
+/// What `troupe launch` copies to hosts first.
+struct push_flags {
+  bool some = false;
+  bool all = false;
+};
+
+void add_push(CLI::App& launch, push_flags& push) {
+  launch.add_flag("--push", push.some,
+                  "Copies the program and the libraries beside it to hosts that lack them, by ssh");
+  launch.add_flag(
+      "--push-all", push.all,
+      "Like --push, and also copies LibTorch and every library that belongs to no package");
+}
+
+words words_of(const push_flags& push) {
+  if (push.all) return {"--push", "all"};
+  return push.some ? words{"--push", "program"} : words();
+}
+
+/// Becomes the program of the files. `first`: what it is to do with them.
+int run_files(const char* name, words first, apps::launch_request request) {
+  request.before = std::move(first);
+  for (const auto& file : request.files)
+    request.before.insert(request.before.end(), {"--config", file.string()});
+  for (const auto& text : request.sets)
+    request.before.insert(request.before.end(), {"--set", text});
+  return run_launch(name, request);
+}
+
 int run_join(const join_request& join, apps::launch_request request) {
   if (request.program.empty() && request.files.empty()) {
     std::fputs("troupe join: name the run's program with --program, or its file with --config\n",
@@ -262,14 +293,8 @@ int main(int argc, char** argv) {
   auto* const check = add_file_command(
       app, "check", "Reports the errors in a config file, and which stage would run where",
       launched);
-  bool push = false;
-  bool push_all = false;
-  launch->add_flag(
-      "--push", push,
-      "Copies the program and the libraries beside it to hosts that lack them, by ssh");
-  launch->add_flag(
-      "--push-all", push_all,
-      "Like --push, and also copies LibTorch and every library that belongs to no package");
+  push_flags push;
+  add_push(*launch, push);
   bool as_json = false;
   auto* const doctor = add_file_command(
       app, "doctor", "Examines every node and edge of a run before it starts", launched);
@@ -298,19 +323,8 @@ int main(int argc, char** argv) {
   if (devices->parsed())
     return std::fputs(apps::run_devices_command(looked).c_str(), stdout) < 0 ? 1 : 0;
   if (join->parsed()) return run_join(joined, std::move(launched));
-  if (doctor->parsed()) {
-    launched.before.emplace_back("--doctor");
-    if (as_json) launched.before.emplace_back("--json");
-  }
-  if (push || push_all) {
-    launched.before.emplace_back("--push");
-    launched.before.emplace_back(push_all ? "all" : "program");
-  }
-  if (check->parsed()) launched.before.emplace_back("--check");
-  for (const auto& file : launched.files)
-    launched.before.insert(launched.before.end(), {"--config", file.string()});
-  for (const auto& text : launched.sets)
-    launched.before.insert(launched.before.end(), {"--set", text});
-  const char* const name = launch->parsed() ? "launch" : check->parsed() ? "check" : "doctor";
-  return run_launch(name, launched);
+  if (check->parsed()) return run_files("check", {"--check"}, std::move(launched));
+  if (launch->parsed()) return run_files("launch", words_of(push), std::move(launched));
+  return run_files("doctor", as_json ? words{"--doctor", "--json"} : words{"--doctor"},
+                   std::move(launched));
 }

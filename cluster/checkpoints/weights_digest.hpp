@@ -20,7 +20,7 @@ class weights_digest {
   static constexpr std::string_view name = "optimizer.weights_digest";
 
   /// Elements of a tensor in row-major order; those of one tensor in their order, tensors in any.
-  /// From 0 on the tensor is counted anew.
+  /// `first` 0 begins the tensor again.
   void add(const std::string& tensor, std::uint64_t first, const at::Tensor& run);
 
   [[nodiscard]] at::Tensor value() const;

@@ -82,12 +82,12 @@ option rule_option(const std::string& name, const shared_rule& shared) {
   const std::string help = std::string(rule.help) + (rule.help.empty() ? "Option of " : " (") +
                            join({users.begin(), users.end()}) + (rule.help.empty() ? "" : ")");
   if (rule.is_flag)
-    return {"optimizer", name, flag, flag_of("--no-", name), "", help, rule_switch(name), ""};
+    return {"optimizer", name, flag, flag_of("--no-", name), "", help, rule_switch(name)};
   if (!rule.words.empty())
-    return {"optimizer", name, flag, "", "KIND", help, rule_words(name, rule.words), ""};
+    return {"optimizer", name, flag, "", "KIND", help, rule_words(name, rule.words)};
   const double most = rule.most >= optimizers::largest_option ? unbounded : rule.most;
-  return {"optimizer", name, flag, "", "X", help, rule_number(name, std::nullopt, rule.least, most),
-          ""};
+  return {
+      "optimizer", name, flag, "", "X", help, rule_number(name, std::nullopt, rule.least, most)};
 }
 
 std::vector<option> rule_options(const optimizers::registry& known) {
@@ -95,20 +95,18 @@ std::vector<option> rule_options(const optimizers::registry& known) {
   lr.above_least = true;
   std::vector<option> options{
       {"optimizer", "name", "--optimizer", "", "NAME", "Optimizer",
-       text(
-           [](auto& c) -> auto& { return c.optimizer.name; }, known.names()),
-       ""},
+       text(&optimizer_config::name, known.names())},
       {"optimizer", "lr", "--lr", "", "X",
-       "Learning rate; the default shown is that of sgd, other optimizers have their own", lr, ""},
+       "Learning rate; the default shown is that of sgd, other optimizers have their own", lr},
       {"optimizer", "momentum", "--momentum", "", "X", "Momentum factor",
-       rule_number("momentum", 0.9, 0, unbounded), ""},
+       rule_number("momentum", 0.9, 0, unbounded)},
       {"optimizer", "dampening", "--dampening", "", "X",
        "Dampening: the gradient enters the momentum buffer times 1 - dampening",
-       rule_number("dampening", 0, 0, 1), ""},
+       rule_number("dampening", 0, 0, 1)},
       {"optimizer", "weight_decay", "--weight-decay", "", "X", "Weight decay coefficient",
-       rule_number("weight_decay", 0, 0, unbounded), ""},
+       rule_number("weight_decay", 0, 0, unbounded)},
       {"optimizer", "nesterov", "--nesterov", "--no-nesterov", "", "Use Nesterov momentum",
-       rule_switch("nesterov"), ""},
+       rule_switch("nesterov")},
   };
   for (const auto& [name, rule] : other_rules(known)) options.push_back(rule_option(name, rule));
   return options;
@@ -117,54 +115,37 @@ std::vector<option> rule_options(const optimizers::registry& known) {
 std::vector<option> schedule_options() {
   return {
       {"optimizer", "lr_schedule", "--lr-schedule", "", "KIND",
-       "Learning rate schedule, after the warm-up",
-       choice([](auto& c) -> auto& { return c.optimizer.schedule.curve; }), ""},
+       "Learning rate schedule, after the warm-up", choice(&optimizers::rate_schedule::curve)},
       {"optimizer", "lr_warmup", "--lr-warmup", "", "STEPS",
        "Steps in which the learning rate rises linearly to its full value",
-       integer(
-           [](auto& c) -> auto& { return c.optimizer.schedule.warmup; }, 0, any),
-       ""},
+       integer(&optimizers::rate_schedule::warmup, 0, any)},
       {"optimizer", "lr_end", "--lr-end", "", "X",
        "Final learning rate, as a share of lr; not for constant and step",
-       number(
-           [](auto& c) -> auto& { return c.optimizer.schedule.end; }, 0, 1),
-       ""},
+       number(&optimizers::rate_schedule::end, 0, 1)},
       {"optimizer", "lr_step_every", "--lr-step-every", "", "STEPS",
        "For step: steps between two changes of the learning rate",
-       integer(
-           [](auto& c) -> auto& { return c.optimizer.schedule.step_every; }, 1, any),
-       ""},
+       integer(&optimizers::rate_schedule::step_every, 1, any)},
       {"optimizer", "lr_step_factor", "--lr-step-factor", "", "X",
        "For step: factor by which each change multiplies the learning rate",
-       number(
-           [](auto& c) -> auto& { return c.optimizer.schedule.step_factor; }, 0, unbounded),
-       ""},
+       number(&optimizers::rate_schedule::step_factor, 0, unbounded)},
       {"optimizer", "lr_power", "--lr-power", "", "X", "For polynomial: exponent",
-       positive([](auto& c) -> auto& { return c.optimizer.schedule.power; }), ""},
+       positive(&optimizers::rate_schedule::power)},
       {"optimizer", "lr_peak", "--lr-peak", "", "X",
        "For one-cycle: share of the steps in which the learning rate rises",
-       number(
-           [](auto& c) -> auto& { return c.optimizer.schedule.peak; }, 0, 1),
-       ""},
+       number(&optimizers::rate_schedule::peak, 0, 1)},
       {"optimizer", "lr_start", "--lr-start", "", "X",
        "For one-cycle: initial learning rate, as a share of lr",
-       number(
-           [](auto& c) -> auto& { return c.optimizer.schedule.start; }, 0, 1),
-       ""},
+       number(&optimizers::rate_schedule::start, 0, 1)},
       of_stages({"optimizer", "groups", "--groups", "", "GROUP,..",
                  "Parameter groups with options of their own: \"*.bias|*.bn?.* weight_decay=0 "
                  "lr_scale=0.5\"",
-                 list([](auto& c) -> auto& { return c.optimizer.groups; }), ""}),
+                 list(&optimizer_config::groups)}),
       of_stages({"optimizer", "clip_value", "--clip-value", "", "X",
                  "Maximum magnitude of a gradient's elements; 0: no clipping",
-                 number(
-                     [](auto& c) -> auto& { return c.optimizer.clip_value; }, 0, unbounded),
-                 ""}),
+                 number(&optimizer_config::clip_value, 0, unbounded)}),
       of_stages({"optimizer", "clip_norm", "--clip-norm", "", "X",
                  "Maximum norm of the gradients of all stages together; 0: no clipping",
-                 number(
-                     [](auto& c) -> auto& { return c.optimizer.clip_norm; }, 0, unbounded),
-                 ""}),
+                 number(&optimizer_config::clip_norm, 0, unbounded)}),
   };
 }
 

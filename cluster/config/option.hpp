@@ -57,7 +57,7 @@ struct option {
   std::string value_name;  ///< What --help calls the value; empty for a switch.
   std::string help;
   std::variant<switch_field, integer_field, number_field, text_field, list_field> field;
-  std::string rival;  ///< "train.epochs": setting this unsets that; empty: none.
+  std::string rival = {};  ///< "train.epochs": setting this unsets that; empty: none.
 
   bool of_stages = false;  ///< Asks for what only a pipeline of stages does.
   bool repeated = false;   ///< Of a table that may come more than once: [[node]].

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -15,15 +16,41 @@
 
 namespace troupe::cluster::fields {
 
-// What tables of options are made of: each function takes one from a configuration to the member
-// that an option sets, and what values it may have. A program's own tables are made of the same:
-// integer(own(&my_settings::width), 1, 1024).
+// What tables of options are made of: each function takes the member of a configuration that an
+// option sets, and what values it may have: integer(&train_config::batch_size, 1, 1024). A
+// program's own tables are made of the same: integer(own(&my_settings::width), 1, 1024).
 
 inline constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();  ///< No bound.
 inline constexpr double unbounded = std::numeric_limits<double>::infinity();   ///< No bound.
 
+/// The table of a configuration that is of this type. Of [[node]] tables it is the one being read.
+template <class Table, class Config>
+auto& table_of(Config& c) {
+  if constexpr (std::is_same_v<Table, optimizers::rate_schedule>)
+    return c.optimizer.schedule;
+  else if constexpr (std::is_same_v<Table, node_entry>)
+    return c.cluster.nodes.back();
+  else
+    return std::get<std::conditional_t<std::is_const_v<Config>, const Table&, Table&>>(
+        std::tie(c.pipeline, c.model, c.optimizer, c.data, c.train, c.checkpoint, c.link, c.observe,
+                 c.cluster));
+}
+
+/// From a configuration to a member of one of its tables.
+template <class Table, class Member>
+constexpr auto access(Member Table::*member) {
+  return [member](auto& c) -> auto& {
+    return table_of<Table>(c).*member;
+  };
+}
 template <class Access>
-using slot_of = std::remove_cvref_t<std::invoke_result_t<Access, trainer_config&>>;
+constexpr Access access(Access given) {
+  return given;
+}
+
+template <class Member>
+using slot_of = std::remove_cvref_t<
+    std::invoke_result_t<decltype(access(std::declval<Member>())), trainer_config&>>;
 
 /// To a member of a program's own settings (see own_settings).
 template <class Settings, class Member>
@@ -43,21 +70,23 @@ inline std::vector<std::string> one_of(const std::vector<std::string_view>& name
 
 template <class Access>
 switch_field on_off(Access at) {
-  return {[at](trainer_config& c, bool value) { at(c) = value; },
-          [at](const trainer_config& c) { return at(c); }};
+  return {[at = access(at)](trainer_config& c, bool value) { at(c) = value; },
+          [at = access(at)](const trainer_config& c) { return at(c); }};
 }
 
 template <class Access>
 integer_field integer(Access at, std::int64_t least, std::int64_t most) {
-  return {
-      [at](trainer_config& c, std::int64_t value) { at(c) = static_cast<slot_of<Access>>(value); },
-      [at](const trainer_config& c) { return std::optional<std::int64_t>(at(c)); }, least, most};
+  return {[at = access(at)](trainer_config& c, std::int64_t value) {
+            at(c) = static_cast<slot_of<Access>>(value);
+          },
+          [at = access(at)](const trainer_config& c) { return std::optional<std::int64_t>(at(c)); },
+          least, most};
 }
 
 template <class Access>
 number_field number(Access at, double least, double most) {
-  return {[at](trainer_config& c, double value) { at(c) = value; },
-          [at](const trainer_config& c) { return at(c); }, least, most, false};
+  return {[at = access(at)](trainer_config& c, double value) { at(c) = value; },
+          [at = access(at)](const trainer_config& c) { return at(c); }, least, most, false};
 }
 
 /// Above 0.
@@ -71,8 +100,9 @@ number_field positive(Access at) {
 /// `allowed`: empty for any text.
 template <class Access>
 text_field text(Access at, std::vector<std::string> allowed = {}) {
-  return {[at](trainer_config& c, const std::string& value) { at(c) = value; },
-          [at](const trainer_config& c) { return std::string(at(c)); }, std::move(allowed)};
+  return {[at = access(at)](trainer_config& c, const std::string& value) { at(c) = value; },
+          [at = access(at)](const trainer_config& c) { return std::string(at(c)); },
+          std::move(allowed)};
 }
 
 /// One of the words of the member's enumeration.
@@ -80,18 +110,20 @@ template <class Access>
 text_field choice(Access at) {
   using enumeration = slot_of<Access>;
   constexpr auto words = words_of<enumeration>;
-  return {[at, words](trainer_config& c, const std::string& value) {
+  return {[at = access(at), words](trainer_config& c, const std::string& value) {
             for (std::size_t i = 0; i < words.size(); ++i)
               if (words[i] == value) at(c) = static_cast<enumeration>(i);
           },
-          [at](const trainer_config& c) { return std::string(word_of(at(c))); },
+          [at = access(at)](const trainer_config& c) { return std::string(word_of(at(c))); },
           {words.begin(), words.end()}};
 }
 
 template <class Access>
 list_field list(Access at) {
-  return {[at](trainer_config& c, const std::vector<std::string>& value) { at(c) = value; },
-          [at](const trainer_config& c) { return at(c); }};
+  return {[at = access(at)](trainer_config& c, const std::vector<std::string>& value) {
+            at(c) = value;
+          },
+          [at = access(at)](const trainer_config& c) { return at(c); }};
 }
 
 /// Of whole numbers from 0, in a file; their digits are kept.

@@ -62,8 +62,7 @@ integer_field run_length(Access at, Other rival) {
 
 // A schedule by name and a plan in a file: the one set last counts.
 text_field schedule_name(const engine::schedule_registry& known) {
-  text_field field = text(
-      [](auto& c) -> auto& { return c.pipeline.schedule; }, one_of(known.names()));
+  text_field field = text(&pipeline_config::schedule, one_of(known.names()));
   field.set = [](trainer_config& c, const std::string& value) {
     c.pipeline.schedule = value;
     c.pipeline.schedule_file.clear();
@@ -74,24 +73,18 @@ text_field schedule_name(const engine::schedule_registry& known) {
 std::vector<option> pipeline_options(const engine::schedule_registry& schedules) {
   return {
       {"pipeline", "stages", "--stages", "", "N", "Pipeline stages",
-       integer(
-           [](auto& c) -> auto& { return c.pipeline.stages; }, 1, most_stages),
-       ""},
+       integer(&pipeline_config::stages, 1, most_stages)},
       {"pipeline", "replicas", "--replicas", "", "N",
        "Number of pipeline replicas, which share each batch and sum their gradients",
-       integer(
-           [](auto& c) -> auto& { return c.pipeline.replicas; }, 1, engine::most_replicas),
-       ""},
+       integer(&pipeline_config::replicas, 1, engine::most_replicas)},
       {"pipeline", "zero", "--zero", "", "STAGE",
        "Sharding of the optimizer state; 0: each replica holds all of it; 1: each replica holds "
        "and updates its share (ZeRO stage 1); the bits of the result are the same",
-       integer(
-           [](auto& c) -> auto& { return c.pipeline.zero; }, 0, 1),
-       ""},
+       integer(&pipeline_config::zero, 0, 1)},
       {"pipeline", "reduce", "--reduce", "", "ORDER",
        "Order of additions where GPUs sum the replicas' gradients by NCCL; ordered: a fixed tree, "
        "as over links; fast: NCCL's own, whose bits are not promised",
-       choice([](auto& c) -> auto& { return c.pipeline.reduce; }), ""},
+       choice(&pipeline_config::reduce)},
       {"pipeline", "cut", "--cut", "", "LAYER,..",
        "Cuts of the model: the first layer of each slice except the first; empty: balanced by cost",
        cuts(), "pipeline.partition"},
@@ -101,50 +94,39 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        partitions(), "pipeline.cut"},
       {"pipeline", "memory_mib", "--memory-mib", "", "MIB",
        "Memory limit of a stage for --partition auto; 0: none",
-       integer(
-           [](auto& c) -> auto& { return c.pipeline.memory_mib; }, 0, any),
-       ""},
+       integer(&pipeline_config::memory_mib, 0, any)},
       {"pipeline", "recompute", "--recompute", "", "LAYER,..",
        "Activation checkpointing: layers (or groups such as layer3) whose activations are "
        "recomputed in the backward instead of kept",
-       list([](auto& c) -> auto& { return c.pipeline.recompute; }), ""},
+       list(&pipeline_config::recompute)},
       {"pipeline", "schedule", "--schedule", "", "NAME",
        "Pipeline schedule: the order of forwards and backwards", schedule_name(schedules),
        "pipeline.schedule_file"},
       {"pipeline", "schedule_file", "--schedule-file", "", "PLAN",
        "Pipeline schedule from a file, as `troupe plan --text` writes it",
-       text([](auto& c) -> auto& { return c.pipeline.schedule_file; }), "pipeline.schedule"},
+       text(&pipeline_config::schedule_file), "pipeline.schedule"},
       {"pipeline", "chunks", "--chunks", "", "N",
        "Slices of the model (virtual stages) per stage; 0: as few as the schedule allows",
-       integer(
-           [](auto& c) -> auto& { return c.pipeline.chunks; }, 0, engine::max_chunks),
-       ""},
+       integer(&pipeline_config::chunks, 0, engine::max_chunks)},
       {"pipeline", "micro_batches", "--micro-batches", "", "N",
        "Micro-batches per step; auto: the number with the fastest predicted step",
-       or_word("auto", integer(
-                           [](auto& c) -> auto& { return c.pipeline.micro_batches; }, 1,
-                           most_micro_batches)),
-       ""},
+       or_word("auto", integer(&pipeline_config::micro_batches, 1, most_micro_batches))},
       {"pipeline", "credits", "--credits", "", "N",
        "Maximum number of micro-batches in flight between two stages; bounds memory and does not "
        "change results",
-       integer(
-           [](auto& c) -> auto& { return c.pipeline.credits; }, 1, most_credits),
-       ""},
+       integer(&pipeline_config::credits, 1, most_credits)},
       {"pipeline", "threads_per_stage", "--threads-per-stage", "", "N",
        "Compute threads per stage; 0: cores / stages, at least 1",
-       integer(
-           [](auto& c) -> auto& { return c.pipeline.threads_per_stage; }, 0, most_threads),
-       ""},
+       integer(&pipeline_config::threads_per_stage, 0, most_threads)},
       {"pipeline", "idle_cores", "--idle-cores", "--no-idle-cores", "",
        "Compute weight gradients on idle cores, if stages have one compute thread",
-       on_off([](auto& c) -> auto& { return c.pipeline.idle_cores; }), ""},
+       on_off(&pipeline_config::idle_cores)},
       {"pipeline", "device", "--device", "", "DEVICE",
        "Device of the stages: cpu, cuda:N for GPU N, or auto, which is the CPU so far",
-       text([](auto& c) -> auto& { return c.pipeline.device; }), ""},
+       text(&pipeline_config::device)},
       {"pipeline", "stages_in", "--stages-in", "", "KIND",
        "Whether stages run in processes of their own or in threads of one process",
-       choice([](auto& c) -> auto& { return c.pipeline.stages_in; }), ""},
+       choice(&pipeline_config::stages_in)},
   };
 }
 
@@ -154,24 +136,19 @@ std::vector<option> model_options(const engine::model_registry& models) {
   for (const auto& [name, make] : models) names.push_back(name);
   return {
       {"model", "name", "--model", "", "NAME", "Model to train",
-       text(
-           [](auto& c) -> auto& { return c.model.name; }, std::move(names)),
-       ""},
+       text(&model_config::name, std::move(names))},
       {"model", "classes", "--classes", "", "N", "Number of classes; 0: as in the data",
-       integer(
-           [](auto& c) -> auto& { return c.model.classes; }, 0, any),
-       ""},
+       integer(&model_config::classes, 0, any)},
       {"model", "init", "--init", "", "FILE", "Initial weights (safetensors)",
-       text([](auto& c) -> auto& { return c.model.init; }), ""},
+       text(&model_config::init)},
       {"model", "init_skip", "--init-skip", "", "GLOB,..",
        "Tensors that are drawn from the seed instead of loaded from --init, such as \"fc.*\"",
-       list([](auto& c) -> auto& { return c.model.init_skip; }), ""},
+       list(&model_config::init_skip)},
       of_stages({"model", "memory_format", "--memory-format", "", "KIND",
-                 "Memory layout of images and weights",
-                 choice([](auto& c) -> auto& { return c.model.memory_format; }), ""}),
+                 "Memory layout of images and weights", choice(&model_config::memory_format)}),
       of_stages({"model", "precision", "--precision", "", "KIND",
                  "Precision of the arithmetic; bf16 and fp16 use autocast",
-                 choice([](auto& c) -> auto& { return c.model.precision; }), ""}),
+                 choice(&model_config::precision)}),
   };
 }
 
@@ -190,91 +167,72 @@ std::string forms_of(const engine::data_registry& sources) {
 std::vector<option> data_options(const engine::data_registry& sources) {
   return {
       {"data", "source", "--data", "", "SOURCE", "Data source: " + forms_of(sources),
-       text([](auto& c) -> auto& { return c.data.source; }), ""},
+       text(&data_config::source)},
       of_stages({"data", "node", "--data-node", "", "NAME",
                  "Node that reads the data ([[node]] name, or stage-0); left out: the trainer",
-                 text([](auto& c) -> auto& { return c.data.node; }), ""}),
+                 text(&data_config::node)}),
       {"data", "image_size", "--image-size", "", "PIXELS",
        "Height and width of the images in pixels; 0: as in the source",
-       integer(
-           [](auto& c) -> auto& { return c.data.image_size; }, 0, 1 << 16),
-       ""},
+       integer(&data_config::image_size, 0, 1 << 16)},
       of_stages({"data", "threads", "--data-threads", "", "N",
                  "Threads that read and decode samples",
-                 integer(
-                     [](auto& c) -> auto& { return c.data.threads; }, 1, most_threads),
-                 ""}),
+                 integer(&data_config::threads, 1, most_threads)}),
       {"data", "strict", "--strict", "--no-strict", "",
-       "End the run at an unreadable sample instead of skipping it",
-       on_off([](auto& c) -> auto& { return c.data.strict; }), ""},
+       "End the run at an unreadable sample instead of skipping it", on_off(&data_config::strict)},
       {"data", "shuffle", "--shuffle", "--no-shuffle", "", "Shuffle the samples in each epoch",
-       on_off([](auto& c) -> auto& { return c.data.shuffle; }), ""},
+       on_off(&data_config::shuffle)},
   };
 }
 
 std::vector<option> train_options(const engine::loss_registry& losses) {
-  constexpr auto steps = [](auto& c) -> auto& {
-    return c.train.steps;
-  };
-  constexpr auto epochs = [](auto& c) -> auto& {
-    return c.train.epochs;
-  };
+  const auto steps = access(&train_config::steps);
+  const auto epochs = access(&train_config::epochs);
   return {
       {"train", "batch_size", "--batch-size", "", "N", "Samples per step",
-       integer(
-           [](auto& c) -> auto& { return c.train.batch_size; }, 1, 1 << 30),
-       ""},
+       integer(&train_config::batch_size, 1, 1 << 30)},
       {"train", "steps", "--steps", "", "N", "Length of the run in steps",
        run_length(steps, epochs), "train.epochs"},
       {"train", "epochs", "--epochs", "", "N", "Length of the run in passes over the data",
        run_length(epochs, steps), "train.steps"},
       of_stages({"train", "accumulate", "--accumulate", "", "STEPS",
                  "Gradient accumulation: steps whose gradients are averaged for one update",
-                 integer(
-                     [](auto& c) -> auto& { return c.train.accumulate; }, 1, most_micro_batches),
-                 ""}),
+                 integer(&train_config::accumulate, 1, most_micro_batches)}),
       of_stages(
           {"train", "logical_replicas", "--logical-replicas", "", "K",
            "Shares of a batch whose gradients are summed in a fixed tree; their number determines "
            "the bits of the result, whatever the number of replicas; 0: as many as replicas",
-           integer(
-               [](auto& c) -> auto& { return c.train.logical_replicas; }, 0, most_micro_batches),
-           ""}),
+           integer(&train_config::logical_replicas, 0, most_micro_batches)}),
+      of_stages({"train", "batch_norm", "--batch-norm", "", "SCOPE",
+                 "Statistics of batch norm in training; local: of each micro-batch; sync: of the "
+                 "micro-batches of the same index in all logical replicas, on CPUs",
+                 choice(&train_config::batch_norm)}),
       {"train", "loss", "--loss", "", "KIND", "Loss function",
-       text(
-           [](auto& c) -> auto& { return c.train.loss; }, one_of(losses.names())),
-       ""},
+       text(&train_config::loss, one_of(losses.names()))},
       {"train", "seed", "--seed", "", "N",
        "Random seed for the weights, the order of samples and synthetic data",
-       integer(
-           [](auto& c) -> auto& { return c.train.seed; }, 0, any),
-       ""},
+       integer(&train_config::seed, 0, any)},
       {"train", "eval", "--eval", "--no-eval", "", "Evaluate on the test data",
-       on_off([](auto& c) -> auto& { return c.train.eval; }), ""},
+       on_off(&train_config::eval)},
       {"train", "eval_every", "--eval-every", "", "STEPS",
        "Steps between evaluations; 0: after each epoch and at the end",
-       integer(
-           [](auto& c) -> auto& { return c.train.eval_every; }, 0, any),
-       ""},
+       integer(&train_config::eval_every, 0, any)},
       {"train", "hang_timeout", "--hang-timeout", "", "SECONDS",
        "Maximum time of one forward, backward or update; a stage that takes longer counts as lost; "
        "0: no limit",
-       number(
-           [](auto& c) -> auto& { return c.train.hang_timeout; }, 0, unbounded),
-       ""},
+       number(&train_config::hang_timeout, 0, unbounded)},
       {"train", "on_fault", "--on-fault", "", "KIND",
        "What happens when a stage, or a shard of a parameter server, is lost; stop: the run ends; "
        "recover: another process replaces it, and the run continues to the same bits: the lost "
        "stage alone repeats its last steps, or all stages go back to the last update that they "
        "share; a parameter server continues from its last checkpoint",
-       choice([](auto& c) -> auto& { return c.train.on_fault; }), ""},
+       choice(&train_config::on_fault)},
       {"train", "save", "--save", "", "FILE",
        "File to which the weights are saved (safetensors) at the end, also of an interrupted run",
-       text([](auto& c) -> auto& { return c.train.save; }), ""},
+       text(&train_config::save)},
       of_stages({"train", "save_state", "--save-state", "--no-save-state", "",
                  "Save the optimizer's state too, as FILE.state.safetensors beside the weights; "
                  "--init continues from it",
-                 on_off([](auto& c) -> auto& { return c.train.save_state; }), ""}),
+                 on_off(&train_config::save_state)}),
   };
 }
 
@@ -283,29 +241,27 @@ std::vector<option> checkpoint_options() {
       {"checkpoint", "dir", "--checkpoint-dir", "", "FOLDER",
        "Folder for checkpoints, from which an interrupted run continues to the same bits "
        "(--resume)",
-       text([](auto& c) -> auto& { return c.checkpoint.dir; }), ""},
+       text(&checkpoint_config::dir)},
       {"checkpoint", "every", "--checkpoint-every", "", "N",
        "Steps between checkpoints, or a time such as 30s, 5m or 2h; empty: one at the end, also of "
        "an interrupted run",
-       text([](auto& c) -> auto& { return c.checkpoint.every; }), ""},
+       text(&checkpoint_config::every)},
       of_stages({"checkpoint", "storage", "--checkpoint-storage", "", "WHERE",
                  "Where the files of checkpoints are: shared, in one folder that all hosts see, or "
                  "else on the trainer's host; local, on each host's own disk, with a copy on the "
                  "next host's",
-                 choice([](auto& c) -> auto& { return c.checkpoint.storage; }), ""}),
+                 choice(&checkpoint_config::storage)}),
       {"checkpoint", "keep", "--checkpoint-keep", "", "N", "Number of newest checkpoints to keep",
-       integer(
-           [](auto& c) -> auto& { return c.checkpoint.keep; }, 1, any),
-       ""},
+       integer(&checkpoint_config::keep, 1, any)},
       {"checkpoint", "resume", "--resume", "", "WHICH",
        "Checkpoint to continue from: latest (from the beginning if there is none), auto (the "
        "newest complete one, with a warning about newer ones that are torn), a step, or a "
        "checkpoint's folder",
-       text([](auto& c) -> auto& { return c.checkpoint.resume; }), ""},
+       text(&checkpoint_config::resume)},
       {"checkpoint", "on_signal", "--checkpoint-on-signal", "", "SIGNAL",
        "Signal, SIGUSR1 or SIGUSR2, at which the run writes a checkpoint after the steps in "
        "progress and continues",
-       text([](auto& c) -> auto& { return c.checkpoint.on_signal; }), ""},
+       text(&checkpoint_config::on_signal)},
   };
 }
 
@@ -314,30 +270,23 @@ std::vector<option> step_options() {
   return {
       of_stages({"train", "verify", "--verify", "--no-verify", "",
                  "Compare one step with plain autograd in one process before training",
-                 on_off([](auto& c) -> auto& { return c.train.verify; }), ""}),
+                 on_off(&train_config::verify)}),
       of_stages({"train", "verify_tolerance", "--verify-tolerance", "", "X",
                  "Largest difference that --verify accepts, relative to a tensor's largest entry; "
                  "0: every bit must be equal",
-                 number(
-                     [](auto& c) -> auto& { return c.train.verify_tolerance; }, 0, 1),
-                 ""}),
+                 number(&train_config::verify_tolerance, 0, 1)}),
       of_stages({"train", "on_nan", "--on-nan", "", "KIND",
                  "What happens when a loss or gradient is not finite; stop: the run ends; skip: "
                  "the step is skipped",
-                 choice([](auto& c) -> auto& { return c.train.on_nan; }), ""}),
+                 choice(&train_config::on_nan)}),
       of_stages(
           {"train", "loss_scale", "--loss-scale", "", "X",
            "Factor by which the loss is multiplied in the backward and its gradients are divided; "
            "dynamic: as large as the gradients allow; by default dynamic for fp16, else 1",
-           or_word("dynamic", number(
-                                  [](auto& c) -> auto& { return c.train.loss_scale; }, 1,
-                                  engine::loss_scaler().most)),
-           ""}),
+           or_word("dynamic", number(&train_config::loss_scale, 1, engine::loss_scaler().most))}),
       of_stages({"train", "loss_scale_interval", "--loss-scale-interval", "", "STEPS",
                  "Steps in a row without an overflow after which a dynamic loss scale doubles",
-                 integer(
-                     [](auto& c) -> auto& { return c.train.loss_scale_interval; }, 1, 1 << 30),
-                 ""}),
+                 integer(&train_config::loss_scale_interval, 1, 1 << 30)}),
   };
 }
 
@@ -347,19 +296,19 @@ std::vector<option> link_options() {
        "Transport between stages; mixed: tcp between machines, shared memory inside one; auto: "
        "mixed over hosts, tcp if --listen names a port, loopback for stages in threads, else "
        "shared memory",
-       choice([](auto& c) -> auto& { return c.link.transport; }), ""},
+       choice(&link_config::transport)},
       {"link", "listen", "--listen", "", "HOST:PORT",
        "Address at which stage processes reach this one over tcp; port 0: any free port",
-       text([](auto& c) -> auto& { return c.link.listen; }), ""},
+       text(&link_config::listen)},
       {"link", "network", "--network", "", "KIND",
        "How the network under tcp is treated; sealed: every byte is encrypted and authenticated; "
        "trusted: UCX's own transports without protection, for a network that strangers do not "
        "reach",
-       choice([](auto& c) -> auto& { return c.link.network; }), ""},
+       choice(&link_config::network)},
       {"link", "secret_file", "--secret-file", "", "FILE",
        "File with the cluster's secret, for processes on other machines; only you may have access "
        "to it",
-       text([](auto& c) -> auto& { return c.link.secret_file; }), ""},
+       text(&link_config::secret_file)},
   };
 }
 
@@ -367,27 +316,25 @@ std::vector<option> observe_options() {
   return {
       {"observe", "json", "--json", "", "FILE",
        "File for one JSON object per step and evaluation; an existing file is kept as FILE.old",
-       text([](auto& c) -> auto& { return c.observe.json; }), ""},
+       text(&observe_config::json)},
       of_stages({"observe", "predict", "--predict", "--no-predict", "",
                  "Predict the step time from a profile of the layers, and compare it with the "
                  "measured one at the end",
-                 on_off([](auto& c) -> auto& { return c.observe.predict; }), ""}),
+                 on_off(&observe_config::predict)}),
       of_stages({"observe", "save_profile", "--save-profile", "", "FILE",
                  "File for a profile of the layers, for `troupe plan --profile`",
-                 text([](auto& c) -> auto& { return c.observe.save_profile; }), ""}),
+                 text(&observe_config::save_profile)}),
       of_stages({"observe", "profile_only", "--profile-only", "--no-profile-only", "",
                  "End the run after --save-profile, without training",
-                 on_off([](auto& c) -> auto& { return c.observe.profile_only; }), ""}),
+                 on_off(&observe_config::profile_only)}),
       {"observe", "slow_after", "--slow-after", "", "SECONDS",
        "Time after which a forward, backward or update is reported as slow, if it is far beyond "
        "its usual time; 0: never",
-       number(
-           [](auto& c) -> auto& { return c.observe.slow_after; }, 0, unbounded),
-       ""},
+       number(&observe_config::slow_after, 0, unbounded)},
       {"observe", "progress", "--progress", "--no-progress", "", "Progress display",
-       on_off([](auto& c) -> auto& { return c.observe.progress; }), ""},
+       on_off(&observe_config::progress)},
       {"observe", "verbose", "--verbose", "--no-verbose", "", "Detailed log",
-       on_off([](auto& c) -> auto& { return c.observe.verbose; }), ""},
+       on_off(&observe_config::verbose)},
   };
 }
 
@@ -397,50 +344,44 @@ std::vector<option> cluster_options() {
        "Who starts the stage processes; local: this process, on its own machine; ssh: this "
        "process, on the hosts of [[node]]; slurm: this process with srun, on the nodes of the "
        "allocation; mpi: this process with mpirun; none: somebody else, with `troupe join`",
-       choice([](auto& c) -> auto& { return c.cluster.launch; }), ""},
+       choice(&cluster_config::launch)},
       {"cluster", "program", "", "", "",
        "Program that `troupe launch` runs: a path, or a name beside troupe or in PATH",
-       text([](auto& c) -> auto& { return c.cluster.program; }), ""},
+       text(&cluster_config::program)},
       {"cluster", "network", "", "", "",
        "Network whose interface is used, such as 10.0.0.0/8; empty: the interface on the way to "
        "the peer",
-       text([](auto& c) -> auto& { return c.cluster.network; }), ""},
+       text(&cluster_config::network)},
       {"cluster", "ssh_options", "", "", "", "Arguments that ssh gets before the host",
-       list([](auto& c) -> auto& { return c.cluster.ssh_options; }), ""},
+       list(&cluster_config::ssh_options)},
       {"cluster", "slurm_options", "", "", "", "Arguments that srun gets before the program",
-       list([](auto& c) -> auto& { return c.cluster.slurm_options; }), ""},
+       list(&cluster_config::slurm_options)},
       {"cluster", "mpi_options", "", "", "", "Arguments that mpirun gets before the program",
-       list([](auto& c) -> auto& { return c.cluster.mpi_options; }), ""},
+       list(&cluster_config::mpi_options)},
       {"cluster", "host_file", "", "", "",
        "Open MPI's host file; its hosts are the nodes if no [[node]] names them",
-       text([](auto& c) -> auto& { return c.cluster.host_file; }), ""},
+       text(&cluster_config::host_file)},
       {"cluster", "stream", "", "", "",
        "How launcher and agent prove, over the stream of srun or mpirun, that they belong to one "
        "user; auto: munge under slurm, none under mpi",
-       choice([](auto& c) -> auto& { return c.cluster.stream; }), ""},
+       choice(&cluster_config::stream)},
       {"cluster", "push", "--push", "", "WHAT",
        "What is copied over ssh to hosts that lack it; program: this program and the libraries "
        "beside it; all: also LibTorch and every other library that belongs to no system package",
-       choice([](auto& c) -> auto& { return c.cluster.push; }), ""},
+       choice(&cluster_config::push)},
       {"cluster", "logs", "--logs", "", "FOLDER",
        "Folder for a log file of each node, NAME.log, with its output lines and their times",
-       text([](auto& c) -> auto& { return c.cluster.logs; }), ""},
+       text(&cluster_config::logs)},
       {"cluster", "silence", "", "", "",
        "Seconds without a message after which a node ends its processes and counts as lost",
-       number(
-           [](auto& c) -> auto& { return c.cluster.silence; }, 1, 3600),
-       ""},
+       number(&cluster_config::silence, 1, 3600)},
       {"cluster", "join_timeout", "--join-timeout", "", "SECONDS",
        "Time within which all stage processes must have joined",
-       number(
-           [](auto& c) -> auto& { return c.cluster.join_timeout; }, 1, 86400),
-       ""},
+       number(&cluster_config::join_timeout, 1, 86400)},
       {"cluster", "understudies", "--understudies", "", "N",
        "Spare processes that have joined and wait to take the place of a lost stage (--on-fault "
        "recover); one that was used is replaced",
-       number(
-           [](auto& c) -> auto& { return c.cluster.understudies; }, 0, 64),
-       ""},
+       number(&cluster_config::understudies, 0, 64)},
   };
 }
 
@@ -462,40 +403,35 @@ void without_default(option& entry) {
 std::vector<option> node_table() {
   std::vector<option> all{
       {"node", "name", "", "", "", "Name that marks its output lines; unique",
-       text([](auto& c) -> auto& { return c.cluster.nodes.back().name; }), ""},
+       text(&node_entry::name)},
       {"node", "host", "", "", "",
        "Host as given to ssh: HOST or USER@HOST; to srun and mpirun: HOST",
-       text([](auto& c) -> auto& { return c.cluster.nodes.back().host; }), ""},
+       text(&node_entry::host)},
       {"node", "address", "", "", "", "Address or name at which its processes listen",
-       text([](auto& c) -> auto& { return c.cluster.nodes.back().address; }), ""},
+       text(&node_entry::address)},
       {"node", "network", "", "", "", "Network whose interface its processes listen on",
-       text([](auto& c) -> auto& { return c.cluster.nodes.back().network; }), ""},
+       text(&node_entry::network)},
       {"node", "stages", "", "", "", "Stages on this node, from 0; left out: placed by cores",
-       numbers([](auto& c) -> auto& { return c.cluster.nodes.back().stages; }), ""},
+       numbers(&node_entry::stages)},
       {"node", "replicas", "", "", "",
        "Replicas whose stages run on this node, from 0; left out: all, with all replicas of a "
        "stage on one node",
-       numbers([](auto& c) -> auto& { return c.cluster.nodes.back().replicas; }), ""},
+       numbers(&node_entry::replicas)},
       {"node", "cores", "", "", "", "Cores for its stages; 0: as many as the trainer's machine has",
-       integer(
-           [](auto& c) -> auto& { return c.cluster.nodes.back().cores; }, 0, most_threads),
-       ""},
+       integer(&node_entry::cores, 0, most_threads)},
       {"node", "threads", "", "", "", "Compute threads of each of its stages; 0: cores / stages",
-       integer(
-           [](auto& c) -> auto& { return c.cluster.nodes.back().threads; }, 0, most_threads),
-       ""},
+       integer(&node_entry::threads, 0, most_threads)},
       {"node", "environment", "", "", "",
-       "Environment variables of its stage processes, NAME=VALUE",
-       list([](auto& c) -> auto& { return c.cluster.nodes.back().environment; }), ""},
+       "Environment variables of its stage processes, NAME=VALUE", list(&node_entry::environment)},
       {"node", "working_folder", "", "", "", "Working folder of its stage processes",
-       text([](auto& c) -> auto& { return c.cluster.nodes.back().working_folder; }), ""},
+       text(&node_entry::working_folder)},
       {"node", "program", "", "", "", "Path of the program there, if it is different",
-       text([](auto& c) -> auto& { return c.cluster.nodes.back().program; }), ""},
+       text(&node_entry::program)},
       {"node", "checkpoint_dir", "", "", "",
        "Folder for checkpoints there (storage = \"local\"); left out: [checkpoint] dir",
-       text([](auto& c) -> auto& { return c.cluster.nodes.back().checkpoint_dir; }), ""},
+       text(&node_entry::checkpoint_dir)},
       {"node", "device", "", "", "", "Device of its stages; left out: [pipeline] device",
-       text([](auto& c) -> auto& { return c.cluster.nodes.back().device; }), ""},
+       text(&node_entry::device)},
   };
   for (auto& entry : all) {
     entry.repeated = true;

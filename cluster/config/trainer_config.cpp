@@ -81,6 +81,10 @@ std::uint32_t logical_replicas_of(const trainer_config& config) noexcept {
   return logical > 0 ? logical : config.pipeline.replicas;
 }
 
+bool is_norm_synced(const trainer_config& config) noexcept {
+  return config.train.batch_norm == norm_scope::sync && logical_replicas_of(config) > 1;
+}
+
 std::uint32_t state_shares_of(const pipeline_config& config) noexcept {
   return config.zero > 0 ? config.replicas : 1;
 }

@@ -33,6 +33,8 @@ enum class partition : std::uint8_t { even, automatic, cuts };
 enum class nan_policy : std::uint8_t { stop, skip };
 enum class fault_policy : std::uint8_t { stop, recover };
 enum class reduce_order : std::uint8_t { ordered, fast };
+/// Whether batch norm normalizes each micro-batch alone, or those of all replicas together.
+enum class norm_scope : std::uint8_t { local, sync };
 
 /// The word that a user writes for a value ("cross-entropy", "auto").
 [[nodiscard]] std::string_view name_of(placement value) noexcept;
@@ -116,8 +118,9 @@ struct train_config {
   bool save_state = false;             ///< The optimizers' state too: see `state_file_of`.
   std::uint32_t accumulate = 1;        ///< Steps whose gradients are averaged for one update.
   std::uint32_t logical_replicas = 0;  ///< Shares of a batch; 0: as many as replicas.
-  bool verify = false;                 ///< Compare one step with one process first.
-  double verify_tolerance = 0;         ///< As a share of a tensor's largest entry; 0: every bit.
+  norm_scope batch_norm = norm_scope::local;
+  bool verify = false;          ///< Compare one step with one process first.
+  double verify_tolerance = 0;  ///< As a share of a tensor's largest entry; 0: every bit.
   nan_policy on_nan = nan_policy::stop;
   fault_policy on_fault = fault_policy::stop;
   std::optional<double> loss_scale = {};  ///< 0: dynamic; nothing: see `loss_scale_of`.
@@ -220,6 +223,9 @@ struct trainer_config {
 
 /// How many shares of each batch are summed in a tree.
 [[nodiscard]] std::uint32_t logical_replicas_of(const trainer_config& config) noexcept;
+
+/// Whether batch norm is synchronized over logical replicas, of which there are several.
+[[nodiscard]] bool is_norm_synced(const trainer_config& config) noexcept;
 
 /// Replicas that a stage's optimizer state is shared out to; 1: each has the whole of it.
 [[nodiscard]] std::uint32_t state_shares_of(const pipeline_config& config) noexcept;

@@ -24,6 +24,7 @@ inline constexpr std::array<std::string_view, 2> network{"sealed", "trusted"};
 inline constexpr std::array<std::string_view, 2> nan_policy{"stop", "skip"};
 inline constexpr std::array<std::string_view, 2> fault_policy{"stop", "recover"};
 inline constexpr std::array<std::string_view, 2> reduce_order{"ordered", "fast"};
+inline constexpr std::array<std::string_view, 2> norm_scope{"local", "sync"};
 inline constexpr std::array<std::string_view, 5> launch_way{"local", "ssh", "slurm", "mpi", "none"};
 inline constexpr std::array<std::string_view, 3> stream_proof{"auto", "munge", "none"};
 inline constexpr std::array<std::string_view, 3> push_extent{"nothing", "program", "all"};
@@ -51,6 +52,9 @@ inline constexpr std::span<const std::string_view> words_of<fault_policy>{words:
 
 template <>
 inline constexpr std::span<const std::string_view> words_of<reduce_order>{words::reduce_order};
+
+template <>
+inline constexpr std::span<const std::string_view> words_of<norm_scope>{words::norm_scope};
 
 template <>
 inline constexpr std::span<const std::string_view> words_of<launch_way>{words::launch_way};

@@ -58,10 +58,6 @@ void prepare_process() {
   handle(SIGHUP, hangup_ignored ? SIG_IGN : SIG_DFL);
 }
 
-bool hangup_was_ignored() noexcept {
-  return hangup_ignored;
-}
-
 void ignore_signal(int number) {
   handle(number, SIG_IGN);
 }

@@ -10,9 +10,6 @@ namespace troupe::cluster {
 /// - SIGHUP is as it was when the process was started, ignored under nohup, for UCX takes it.
 void prepare_process();
 
-/// Whether SIGHUP was ignored when the process was started.
-[[nodiscard]] bool hangup_was_ignored() noexcept;
-
 /// From now on, until somebody handles the signal.
 void ignore_signal(int number);
 

@@ -131,6 +131,8 @@ class agent_launcher final : public node_launcher {
   void heard_sealed(session& at, std::string_view line);
   void perform(session& at, session_core::effects what);
   void flush(session& to) const;
+  void note_ready(session& at, const events::hello& who);
+  void show_line(session& at, const session_core::show& what);
   void note_end(session& at, const child_exit& how);
 
   const process_link link_;
@@ -284,24 +286,9 @@ void agent_launcher::perform(session& at, session_core::effects what) {
       if (auto* start = std::get_if<orders::start>(&send->what)) forget(start->secret);
       flush(at);
     } else if (const auto* ready = std::get_if<session_core::ready>(&effect)) {
-      at.cores = ready->who.cores;
-      log::debug(at.core.place().text() + ": " + ready->who.host + ", " +
-                 std::to_string(ready->who.cores) + " cores, " +
-                 std::to_string(ready->who.memory_bytes >> 20) + " MiB of memory");
-      if (at.what.cores > ready->who.cores)
-        log::warning(at.core.place().text() + ": its stages count on " +
-                     std::to_string(at.what.cores) + " cores, but it has " +
-                     std::to_string(ready->who.cores) + "; say so in its [[node]] (cores)");
-      changed_.notify_all();
+      note_ready(at, ready->who);
     } else if (const auto* show = std::get_if<session_core::show>(&effect)) {
-      if (settings_.watch.arguments && !show->process.empty()) {
-        settings_.watch.on_line(show->process, show->stream, show->text);
-        continue;
-      }
-      if (show->stream == output_stream::err) at.last_error[show->process] = show->text;
-      logs_.write(at.what.name, show->process, show->text);
-      print_line(show->process.empty() ? at.what.name : show->process + " on " + at.what.name,
-                 show->stream, show->text);
+      show_line(at, *show);
     } else if (const auto* harmless = std::get_if<session_core::warn>(&effect)) {
       log::warning(harmless->text);
     } else if (const auto* end = std::get_if<session_core::process_ended>(&effect)) {
@@ -318,6 +305,26 @@ void agent_launcher::perform(session& at, session_core::effects what) {
       changed_.notify_all();
     }
   }
+}
+
+void agent_launcher::note_ready(session& at, const events::hello& who) {
+  at.cores = who.cores;
+  log::debug(at.core.place().text() + ": " + who.host + ", " + std::to_string(who.cores) +
+             " cores, " + std::to_string(who.memory_bytes >> 20) + " MiB of memory");
+  if (at.what.cores > who.cores)
+    log::warning(at.core.place().text() + ": its stages count on " + std::to_string(at.what.cores) +
+                 " cores, but it has " + std::to_string(who.cores) +
+                 "; say so in its [[node]] (cores)");
+  changed_.notify_all();
+}
+
+void agent_launcher::show_line(session& at, const session_core::show& what) {
+  if (settings_.watch.arguments && !what.process.empty())
+    return settings_.watch.on_line(what.process, what.stream, what.text);
+  if (what.stream == output_stream::err) at.last_error[what.process] = what.text;
+  logs_.write(at.what.name, what.process, what.text);
+  print_line(what.process.empty() ? at.what.name : what.process + " on " + at.what.name,
+             what.stream, what.text);
 }
 
 void agent_launcher::note_end(session& at, const child_exit& how) {

@@ -204,6 +204,12 @@ result<void> save(const std::vector<engine::model_profile>& profiles, const trai
 
 }  // namespace
 
+std::uint32_t planned_microbatches(const trainer_config& config, std::uint32_t microbatches) {
+  const auto parts =
+      is_norm_synced(config) ? logical_replicas_of(config) : config.pipeline.replicas;
+  return (microbatches + parts - 1) / parts;
+}
+
 result<chosen_partition> choose_partition(const engine::model& layers,
                                           const engine::model_blueprint& blueprint,
                                           const trainer_config& config, const registries& known,
@@ -238,7 +244,7 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   const auto replicas = config.pipeline.replicas;
   auto of_replica = how;
   of_replica.batch_size = (how.batch_size + replicas - 1) / replicas;
-  const auto numbers = set > 0 ? std::vector{(set + replicas - 1) / replicas}
+  const auto numbers = set > 0 ? std::vector{planned_microbatches(config, set)}
                                : engine::microbatches_to_try(of_replica);
   auto made = engine::plan_microbatches(*costs, of_replica, numbers, cuts ? &*cuts : nullptr);
   if (!made) return tl::unexpected(made.error());

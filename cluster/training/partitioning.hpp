@@ -30,6 +30,11 @@ struct chosen_partition {
 /// reading them; bad_data if none could be read.
 [[nodiscard]] result<engine::batch> first_samples(const engine::dataset& data, std::int64_t count);
 
+/// Micro-batches, or groups of them (engine::norm_groups), in a replica's plan of a training step
+/// whose batch has so many micro-batches.
+[[nodiscard]] std::uint32_t planned_microbatches(const trainer_config& config,
+                                                 std::uint32_t microbatches);
+
 /// Cuts the model where the config says, evenly by multiply-adds, or by the measured costs of the
 /// layers, and chooses the number of micro-batches if the config leaves it open. Layers are
 /// profiled only if that is needed or requested (observe.predict, observe.save_profile, which it

@@ -39,17 +39,17 @@ class microbatch_contexts {
   /// freed.
   void charge(const step_key& step, microbatch_id microbatch, const watched_storages& made);
 
-  /// The micro-batch's action is over: counts anew what lives.
+  /// The micro-batch's action is over: counts again what its context holds.
   void count(const step_key& step, microbatch_id microbatch);
 
-  /// Counts all anew: what was still held then may be gone.
+  /// Counts all contexts again: what one still held then may be gone.
   void recount();
 
   /// What a step's micro-batches hold now; 0 once the last of them has gone backward, or somebody
   /// keeps what was made for them.
   [[nodiscard]] std::uint64_t bytes(const step_key& step) const;
 
-  /// The most that all contexts held at once, counted after actions; starts anew.
+  /// The most that all contexts held at once, counted after actions. Resets the maximum.
   [[nodiscard]] std::uint64_t take_peak_bytes();
 
  private:
@@ -80,7 +80,7 @@ class gradient_sum {
   /// Adds what the task computes.
   void add(std::size_t parameter, const weight_task& task);
 
-  /// The sums so far (nullopt: no gradient at all); starts anew.
+  /// The sums so far (nullopt: no gradient at all). Resets them.
   [[nodiscard]] std::vector<std::optional<at::Tensor>> take();
   /// The same of one parameter.
   [[nodiscard]] std::optional<at::Tensor> take(std::size_t parameter);

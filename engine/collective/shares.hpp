@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace troupe::engine {
 
@@ -22,5 +23,9 @@ struct share {
 /// many parts halve each share: part i has what parts 2i and 2i + 1 of them have.
 [[nodiscard]] share share_of_batch(std::uint32_t microbatches, std::uint32_t index,
                                    std::uint32_t parts);
+
+/// How many of them each part has.
+[[nodiscard]] std::vector<std::uint32_t> shares_of_batch(std::uint32_t microbatches,
+                                                         std::uint32_t parts);
 
 }  // namespace troupe::engine

@@ -41,7 +41,7 @@ result<sum_choice> choose_sum(const std::vector<sum_offer>& replicas, const sum_
     const auto [found, fresh] = cards.try_emplace({each.machine, each.device}, &each);
     if (!fresh && each.device != "cpu")
       return over_links(each.stage + " and " + found->second->stage + " share " + each.device +
-                        ": there are more replicas than cards");
+                        ": there are more replicas than GPUs");
   }
   if (wish.fast)
     return sum_choice{replica_sum_way::fast, "by " + first.library +

@@ -22,9 +22,9 @@ std::optional<device_choice> parse_device(std::string_view text) {
 std::string reason_against_training_on(int index, const driver_facts& driver) {
   if (!driver.problem.empty()) return driver.problem;
   const int cards = static_cast<int>(driver.cards.size());
-  if (cards == 0) return "there is no card on this machine; use device = \"cpu\"";
+  if (cards == 0) return "there is no GPU on this machine; use device = \"cpu\"";
   if (index >= cards)
-    return format("there is no such card on this machine, which has %s; see `troupe devices`",
+    return format("there is no such GPU on this machine, which has %s; see `troupe devices`",
                   cards == 1 ? "cuda:0 alone" : format("cuda:0 to cuda:%d", cards - 1).c_str());
   return {};
 }

@@ -21,7 +21,7 @@ struct device_choice {
 /// Reads "cpu", "auto" or "cuda:N"; nothing: it is none of them.
 [[nodiscard]] std::optional<device_choice> parse_device(std::string_view text);
 
-/// Why the machine that this driver is of has no card `index` to train on, and what to do; empty:
+/// Why the machine that this driver is of has no GPU `index` to train on, and what to do; empty:
 /// it has one. Whether LibTorch can use it is another question (see reason_against).
 [[nodiscard]] std::string reason_against_training_on(int index, const driver_facts& driver);
 

@@ -53,9 +53,9 @@ std::vector<built_architecture> architectures_in(std::string_view config) {
 std::string reason_against_all(const driver_facts& driver, int torch_cuda) {
   if (!driver.problem.empty()) return driver.problem;
   if (driver.cards.empty() && driver.machine_cards > 0)
-    return format("CUDA_VISIBLE_DEVICES hides all %d cards of this machine; unset it",
+    return format("CUDA_VISIBLE_DEVICES hides all %d GPUs of this machine; unset it",
                   driver.machine_cards);
-  if (driver.cards.empty()) return "the NVIDIA driver finds no card";
+  if (driver.cards.empty()) return "the NVIDIA driver finds no GPU";
   if (torch_cuda == 0)
     return "this LibTorch was built without CUDA; install PyTorch's CUDA wheel of the same version";
   // Within a generation an older driver runs what a newer CUDA was built for.

@@ -12,7 +12,7 @@ namespace troupe::engine {
 /// An architecture that LibTorch's kernels were built for.
 struct built_architecture {
   int version = 0;        ///< 90 is 9.0.
-  bool portable = false;  ///< Code for any newer card too, which the driver translates.
+  bool portable = false;  ///< Code for any newer GPU too, which the driver translates.
   bool exact = false;     ///< For this very architecture only ("90a").
 
   bool operator==(const built_architecture&) const = default;
@@ -29,10 +29,10 @@ struct torch_cuda_facts {
 /// Reads "-gencode;arch=compute_90,code=sm_90" and the like out of what LibTorch says of its build.
 [[nodiscard]] std::vector<built_architecture> architectures_in(std::string_view config);
 
-/// Why no card at all can be used, before LibTorch's libraries are loaded; empty: they are to be.
+/// Why no GPU at all can be used, before LibTorch's libraries are loaded; empty: they are to be.
 [[nodiscard]] std::string reason_against_all(const driver_facts& driver, int torch_cuda);
 
-/// Why LibTorch cannot use this card, and what to do; empty: it can.
+/// Why LibTorch cannot use this GPU, and what to do; empty: it can.
 [[nodiscard]] std::string reason_against(const card& one, const torch_cuda_facts& torch);
 
 /// What pip calls the package that has a library which the loader misses ("libcudnn.so.9: cannot

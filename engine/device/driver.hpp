@@ -6,7 +6,7 @@
 
 namespace troupe::engine {
 
-/// A card, as the driver tells of it.
+/// A GPU, as the driver tells of it.
 struct card {
   int index = 0;  ///< As in "cuda:0": of those that this process may see.
   std::string name;
@@ -17,13 +17,13 @@ struct card {
   bool operator==(const card&) const = default;
 };
 
-/// What NVIDIA's driver says of itself and of the cards of this machine.
+/// What NVIDIA's driver says of itself and of the GPUs of this machine.
 struct driver_facts {
   std::string problem;  ///< Why it cannot be asked, and what to do; empty: it could.
   std::string version;  ///< "580.65.06"; empty: NVML is not there to tell.
   int cuda = 0;         ///< The newest CUDA that it runs: 13000 is 13.0.
   std::vector<card> cards;
-  /// Cards of the machine, those that CUDA_VISIBLE_DEVICES hides included; -1: NVML does not tell.
+  /// GPUs of the machine, those that CUDA_VISIBLE_DEVICES hides included; -1: NVML does not tell.
   int machine_cards = -1;
 };
 

@@ -27,7 +27,7 @@ fs::path torch_folder() {
 /// What is asked once.
 struct card_findings {
   driver_facts driver = ask_driver();
-  std::string problem;  // of all cards
+  std::string problem;  // of all GPUs
   torch_cuda_facts built;
 
   card_findings() {

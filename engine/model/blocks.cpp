@@ -104,10 +104,12 @@ normalization batch_norm::begin(const at::Tensor& input, bool training) {
                    .eps = batch_norm_eps,
                    .training = training};
   if (!training) return by;
-  TORCH_CHECK_VALUE(input.numel() != input.size(1), name(),
+  by.together = current_norm_sums();
+  TORCH_CHECK_VALUE(by.together != nullptr || input.numel() != input.size(1), name(),
                     " needs more than 1 value per channel in training; its input is ",
                     input.sizes());
-  if (current_pass().again) {  // its statistics have been counted
+  const bool is_anothers = by.together && !by.together->counts();
+  if (current_pass().again || is_anothers) {  // its statistics are counted elsewhere
     by.running_mean = by.running_var = at::Tensor();
   } else if (auto* const fresh = current_pass().fresh) {
     by.running_mean = at::zeros_like(running_mean_);

@@ -45,7 +45,8 @@ class convolution final : public layer {
 };
 
 /// torch.nn.BatchNorm2d: momentum 0.1, eps 1e-5. Normalizes with the statistics of the micro-batch
-/// that it is given, and updates the running ones with them. [N, C, H, W], shape kept
+/// that it is given, and updates the running ones with them. On a thread that has `norm_sums` with
+/// those of several micro-batches (torch.nn.SyncBatchNorm). [N, C, H, W], shape kept
 class batch_norm final : public layer {
  public:
   batch_norm(std::string name, std::int64_t channels);

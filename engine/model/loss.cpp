@@ -44,8 +44,4 @@ at::Tensor rows_correct(const at::Tensor& logits, const at::Tensor& labels) {
   return at::argmax(logits, -1).eq(labels).sum();
 }
 
-std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& labels) {
-  return rows_correct(logits, labels).item<std::int64_t>();
-}
-
 }  // namespace troupe::engine

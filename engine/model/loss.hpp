@@ -32,9 +32,8 @@ using loss_registry = named_values<loss_function>;
 /// Errors: bad_config listing the known names.
 [[nodiscard]] result<loss_function> find_loss(const loss_registry& known, const std::string& name);
 
-/// How many rows of `logits` [N, K] or [N, T, K] have their largest entry at the label.
-[[nodiscard]] std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& labels);
-/// The same as a tensor on their device. [] i64
+/// How many rows of `logits` [N, K] or [N, T, K] have their largest entry at the label: [] i64, on
+/// their device.
 [[nodiscard]] at::Tensor rows_correct(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace troupe::engine

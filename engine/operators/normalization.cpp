@@ -9,7 +9,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
+#include <cstddef>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/operators/normalization_kernel.hpp"
@@ -52,22 +54,41 @@ void blend(const at::Tensor& running, const kernel::channel_values& fresh, doubl
 struct statistics {
   at::Tensor mean;     // [C] f32
   at::Tensor inverse;  // [C] f32, 1 / sqrt(variance + eps)
+  double rows = 0;     // that they are of
 };
 
-/// The input's; the running ones are updated.
+/// Makes the moments of one input those of all that it is normalized with. Returns their rows.
+double join(kernel::moments& own, std::int64_t own_rows, norm_sums& together) {
+  const auto channels = own.mean.size();
+  norm_part part{static_cast<double>(own_rows)};
+  part.insert(part.end(), own.mean.begin(), own.mean.end());
+  for (const auto variance : own.variance) part.push_back(variance * static_cast<double>(own_rows));
+  const auto all = together.sum(norm_sum::moments, std::move(part));
+  const double rows = all[0];
+  for (std::size_t c = 0; c < channels; ++c) {
+    own.mean[c] = all[1 + c];
+    own.variance[c] = all[1 + channels + c] / rows;
+  }
+  return rows;
+}
+
+/// The input's, or those of all; the running ones are updated.
 statistics take_statistics(const at::Tensor& input, const normalization& by) {
   const auto over = extent_of(input);
-  const auto found = with_type(
+  auto found = with_type(
       input, [&]<class T>(T*) { return kernel::moments_of(best_simd(), data_of<T>(input), over); });
+  const double rows =
+      by.together ? join(found, over.rows, *by.together) : static_cast<double>(over.rows);
+  TORCH_CHECK_VALUE(by.together == nullptr || rows > 1,
+                    "a batch norm needs more than 1 value per channel in training");
   const auto like = by.weight.options().requires_grad(false);
-  statistics made{at::empty({over.channels}, like), at::empty({over.channels}, like)};
+  statistics made{at::empty({over.channels}, like), at::empty({over.channels}, like), rows};
   for (std::size_t c = 0; c < found.mean.size(); ++c) {
     made.mean.mutable_data_ptr<float>()[c] = static_cast<float>(found.mean[c]);
     made.inverse.mutable_data_ptr<float>()[c] =
         static_cast<float>(1 / std::sqrt(found.variance[c] + by.eps));
   }
   if (by.running_mean.defined()) {
-    const auto rows = static_cast<double>(over.rows);
     blend(by.running_mean, found.mean, 1, by.momentum);
     blend(by.running_var, found.variance, rows / (rows - 1), by.momentum);
   }
@@ -80,17 +101,33 @@ struct row_gradients {
   std::vector<float> centered;
 };
 
-/// Writes the gradients of weight and bias too.
-row_gradients share_out(const kernel::gradient_sums& sums, const kernel::extent& over,
-                        const at::Tensor& inverse, const at::Tensor& weight_gradient,
-                        const at::Tensor& bias_gradient) {
+/// Makes the sums of one gradient those of all inputs that were normalized with its input.
+void join(kernel::gradient_sums& own) {
+  auto* const together = current_norm_sums();
+  TORCH_CHECK(together != nullptr,
+              "the backward of a batch norm over several micro-batches, but the thread has none");
+  norm_part part = own.plain;
+  part.insert(part.end(), own.centered.begin(), own.centered.end());
+  const auto all = together->sum(norm_sum::gradients, std::move(part));
+  const auto half = all.begin() + static_cast<std::ptrdiff_t>(own.plain.size());
+  own.plain.assign(all.begin(), half);
+  own.centered.assign(half, all.end());
+}
+
+/// Writes the gradients of weight and bias, which are this input's alone.
+void write_own(const kernel::gradient_sums& sums, const at::Tensor& inverse,
+               const at::Tensor& weight_gradient, const at::Tensor& bias_gradient) {
+  for (std::size_t c = 0; c < sums.plain.size(); ++c) {
+    weight_gradient.mutable_data_ptr<float>()[c] =
+        static_cast<float>(sums.centered[c] * static_cast<double>(data_of<float>(inverse)[c]));
+    bias_gradient.mutable_data_ptr<float>()[c] = static_cast<float>(sums.plain[c]);
+  }
+}
+
+row_gradients share_out(const kernel::gradient_sums& sums, double rows, const at::Tensor& inverse) {
   row_gradients shares;
-  const auto rows = static_cast<double>(over.rows);
   for (std::size_t c = 0; c < sums.plain.size(); ++c) {
     const auto by_deviation = static_cast<double>(data_of<float>(inverse)[c]);
-    weight_gradient.mutable_data_ptr<float>()[c] =
-        static_cast<float>(sums.centered[c] * by_deviation);
-    bias_gradient.mutable_data_ptr<float>()[c] = static_cast<float>(sums.plain[c]);
     shares.plain.push_back(static_cast<float>(sums.plain[c] / rows));
     shares.centered.push_back(
         static_cast<float>(sums.centered[c] * by_deviation * by_deviation / rows));
@@ -104,7 +141,7 @@ struct normalization_function : torch::autograd::Function<normalization_function
                             const std::optional<at::Tensor>& added, const normalization& by,
                             tail after) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [mean, inverse] = take_statistics(input, by);
+    const auto [mean, inverse, rows] = take_statistics(input, by);
     const auto scale = inverse.mul(weight);
     const auto output = at::empty_like(input);
     const kernel::line line{data_of<float>(mean), data_of<float>(scale), data_of<float>(bias)};
@@ -116,6 +153,8 @@ struct normalization_function : torch::autograd::Function<normalization_function
     context->save_for_backward(
         {input, weight, bias, mean, inverse, after == tail::add_relu ? output : at::Tensor()});
     context->saved_data["tail"] = static_cast<std::int64_t>(after);
+    context->saved_data["rows"] = rows;
+    context->saved_data["together"] = by.together != nullptr;
     return output;
   }
 
@@ -139,7 +178,7 @@ struct normalization_function : torch::autograd::Function<normalization_function
     const bool is_ours = gradients[0].use_count() == 1 && gradients[0].storage().use_count() == 1;
     auto gradient = gradients[0].contiguous(channels_last);
     auto free = is_ours || !gradient.is_same(gradients[0]) ? gradient : at::empty_like(input);
-    const auto sums = with_type(input, [&]<class T>(T*) {
+    auto sums = with_type(input, [&]<class T>(T*) {
       return kernel::sum_gradients(best_simd(), after, data_of<T>(gradient), data_of<T>(input),
                                    data_of<T>(output),
                                    has_added ? free.mutable_data_ptr<T>() : nullptr, over, line);
@@ -151,7 +190,9 @@ struct normalization_function : torch::autograd::Function<normalization_function
     }
     out[1] = at::empty_like(weight);
     out[2] = at::empty_like(bias);
-    const auto rest = share_out(sums, over, inverse, out[1], out[2]);
+    write_own(sums, inverse, out[1], out[2]);
+    if (context->saved_data["together"].toBool()) join(sums);
+    const auto rest = share_out(sums, context->saved_data["rows"].toDouble(), inverse);
     if (!context->needs_input_grad(0)) return out;
     out[0] = free;
     with_type(input, [&]<class T>(T*) {
@@ -184,8 +225,31 @@ bool has_kernel(const at::Tensor& input, const normalization& by, const at::Tens
   return true;
 }
 
+/// As rows of channels side by side: [N, C, ..] -> [N, C, H, W] in channels_last.
+at::Tensor as_rows(const at::Tensor& x) {
+  const auto images = x.dim() == 4 ? x : x.reshape({x.size(0), x.size(1), -1, 1});
+  return images.contiguous(channels_last);
+}
+
+at::Tensor run_together(const at::Tensor& input, const normalization& by, const at::Tensor& added,
+                        tail after) {
+  const auto type = input.scalar_type();
+  TORCH_CHECK_VALUE(input.is_cpu() && (type == at::kFloat || type == at::kBFloat16) &&
+                        input.dim() >= 2 && input.numel() > 0 && by.weight.defined() &&
+                        by.bias.defined() && by.weight.scalar_type() == at::kFloat,
+                    "a batch norm over several micro-batches takes f32 or bf16 of [N, C, ..] on a "
+                    "CPU, not ",
+                    input.toString(), " of ", input.sizes());
+  std::optional<at::Tensor> also;
+  if (added.defined()) also = as_rows(added.to(type));
+  const auto output =
+      normalization_function::apply(as_rows(input), by.weight, by.bias, also, by, after);
+  return output.reshape(input.sizes()).contiguous(input.suggest_memory_format());
+}
+
 at::Tensor run(const at::Tensor& input, const normalization& by, const at::Tensor& added,
                tail after) {
+  if (by.training && by.together) return run_together(input, by, added, after);
   if (has_kernel(input, by, added))
     return normalization_function::apply(input, by.weight, by.bias,
                                          added.defined() ? std::optional(added) : std::nullopt, by,

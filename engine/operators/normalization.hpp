@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/autograd/norm_sums.hpp"
+
 namespace troupe::engine {
 
 /// A batch norm's parameters and running statistics, [C] each.
@@ -13,6 +15,8 @@ struct normalization {
   double momentum = 0;
   double eps = 0;
   bool training = false;  ///< Normalise with the input's own statistics.
+  /// In training: with those of all inputs that are summed by it; null: with the input's own.
+  norm_sums* together = nullptr;
 };
 
 /// at::batch_norm, recorded by autograd.
@@ -22,6 +26,10 @@ struct normalization {
 /// differently, but are the same bits whatever the number of threads. The backward cannot be
 /// differentiated again. Everything else goes through ATen's operators. Errors are torch's
 /// exceptions.
+///
+/// Inputs that are normalized together are of f32 or bf16 on a CPU, and all go through our kernels.
+/// The backward sums by what is `current_norm_sums` on its thread. Gradients of weight and bias are
+/// the input's own part.
 [[nodiscard]] at::Tensor normalize(const at::Tensor& input, const normalization& by);
 
 /// relu(normalize(input)), or relu(normalize(input) + added) if `added` is defined; with our own

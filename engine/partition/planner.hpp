@@ -90,9 +90,9 @@ struct simulated_step {
 [[nodiscard]] std::vector<std::uint32_t> microbatches_to_try(const planning& how);
 
 /// The number of micro-batches, among `candidates` (rising), whose predicted step is the fastest;
-/// of equals the smallest. `cuts` null: planned anew for each number, and those without are passed
-/// over. Errors: bad_config for no candidate; those of `predict`; those of `plan_cuts` for the last
-/// candidate, which comes nearest, where it has none for any.
+/// of equals the smallest. `cuts` null: planned for each number, and numbers without a plan are
+/// passed over. Errors: bad_config for no candidate; those of `predict`; those of `plan_cuts` for
+/// the last candidate, which comes nearest, where it has none for any.
 [[nodiscard]] result<prediction> plan_microbatches(const cost_model& costs, const planning& how,
                                                    const std::vector<std::uint32_t>& candidates,
                                                    const std::vector<std::size_t>* cuts);

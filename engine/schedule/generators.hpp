@@ -15,7 +15,8 @@ namespace troupe::engine {
 // time is that of a stage in one step; docs/schedules.md has the table and says how each formula
 // was checked.
 
-/// All forwards, then all backwards (Huang et al., "GPipe", 2019). Idle: (p-1)(F+I+W). Holds every
+/// All forwards, then all backwards (Huang et al., "GPipe", 2019). Idle: (p-1)(F+I), since a
+/// backward hands on its input's gradient before it computes those of the weights. Holds every
 /// micro-batch of the step.
 [[nodiscard]] plan gpipe(std::uint32_t stages, std::uint32_t microbatches);
 
@@ -24,7 +25,7 @@ namespace troupe::engine {
 [[nodiscard]] plan one_f_one_b(std::uint32_t stages, std::uint32_t microbatches);
 
 /// 1F1B over several chunks per stage, looped, in rounds of p micro-batches (Narayanan et al.,
-/// "Efficient large-scale language model training", 2021). Idle: (p-1)(F+I+W)/v if p divides m.
+/// "Efficient large-scale language model training", 2021). Idle: (p-1)(F+I)/v if p divides m.
 /// Stage 0 holds the most: pv+p-1 chunks' activations.
 [[nodiscard]] plan interleaved_1f1b(std::uint32_t stages, std::uint32_t microbatches,
                                     std::uint32_t chunks);

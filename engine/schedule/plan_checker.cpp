@@ -177,6 +177,21 @@ std::optional<violation> find_violation(const plan& steps, step_kind kind) {
   return std::nullopt;
 }
 
+bool is_part_of(const plan& shorter, const plan& longer) {
+  const auto meetings_of = [&](const stage_plan& stage) {
+    std::vector<action> all;
+    for (auto each : stage.actions) {
+      if (each.kind == action_kind::weight_gradient ||
+          each.microbatch.value >= shorter.microbatches)
+        continue;
+      if (each.kind == action_kind::input_gradient) each.kind = action_kind::backward;
+      all.push_back(each);
+    }
+    return all;
+  };
+  return std::ranges::equal(shorter.stages, longer.stages, {}, meetings_of, meetings_of);
+}
+
 result<void> check(const plan& steps, step_kind kind) {
   return as_result(find_violation(steps, kind));
 }

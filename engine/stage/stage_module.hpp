@@ -106,7 +106,6 @@ class stage_module {
 
   /// What a step's forwards have left on the device, in their order; waits for that.
   [[nodiscard]] std::vector<microbatch_loss> take_losses(const step_key& step);
-  [[nodiscard]] bool has_losses(const step_key& step) const { return losses_.contains(step); }
 
   /// Returns the gradient of the micro-batch's input, undefined on the first stage, and leaves the
   /// weights' gradients that can wait to `backward_weights`. `gradient`: of this stage's
@@ -125,7 +124,7 @@ class stage_module {
   bool work_ahead() { return options_.device.is_cpu() && weights_.work_ahead(); }
 
   /// The step's gradients in the order of `parameters()`, those of logical replicas summed in the
-  /// order of a tree, and ties inside the stage; starts anew.
+  /// order of a tree, and ties inside the stage. Resets the sums.
   [[nodiscard]] step_gradients take_gradients();
   /// The same without the ties, for replicas, which sum first: those that no `gradient_taker` has.
   [[nodiscard]] step_gradients take_sums();
@@ -144,13 +143,13 @@ class stage_module {
   /// What micro-batches hold between their forward and the end of their backward.
   [[nodiscard]] const microbatch_contexts& contexts() const noexcept { return contexts_; }
 
-  /// The most they held at once, counted after each forward and backward; starts anew.
+  /// The most they held at once, counted after each forward and backward. Resets it.
   [[nodiscard]] std::uint64_t take_peak_context_bytes() { return contexts_.take_peak_bytes(); }
 
   /// Whether what a step's contexts hold is final: a helper that came too late is done with it.
   [[nodiscard]] bool is_settled() const { return !weights_.is_outrun(); }
 
-  /// Seconds of weight gradients that were computed before their turn; starts anew.
+  /// Seconds of weight gradients that were computed before their turn. Resets the counter.
   [[nodiscard]] double take_seconds_ahead() { return weights_.take_seconds_ahead(); }
 
   /// Handles share storage with the layers' own.

@@ -62,7 +62,7 @@ class weight_queue {
   /// The helper still computes what came too late, and holds the tensors for it.
   [[nodiscard]] bool is_outrun() const;
 
-  /// Seconds of a core that went into gradients before their turn; starts anew.
+  /// Seconds of a core spent on gradients before their turn. Resets the counter.
   [[nodiscard]] double take_seconds_ahead();
 
  private:

@@ -51,6 +51,14 @@ void credited_queue::forget_before(const step_key& first) {
   while (!log_.empty() && log_.front().key < first) log_.pop_front();
 }
 
+void credited_queue::forget(const step_key& key) {
+  std::erase_if(log_, [&](const edge_place& what) { return what.key == key; });
+}
+
+bool credited_queue::holds(const edge_place& what) const {
+  return std::ranges::find(held_, what) != held_.end();
+}
+
 std::vector<edge_place> credited_queue::release() {
   std::vector<edge_place> due;
   for (; !is_paused_ && !held_.empty() && sent_.size() < credits_; held_.pop_front()) {

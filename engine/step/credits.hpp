@@ -45,11 +45,14 @@ class credited_queue {
 
   /// What was logged of steps before this one is not sent again.
   void forget_before(const step_key& first);
+  /// Nor what was logged of this step.
+  void forget(const step_key& key);
 
   /// Forgets what an older epoch sent, held and logged: its receiver forgets it too.
   void start_epoch(epoch_id epoch);
 
   [[nodiscard]] std::size_t held() const noexcept { return held_.size(); }
+  [[nodiscard]] bool holds(const edge_place& what) const;
 
   /// Whether what is offered now may be sent at once.
   [[nodiscard]] bool open() const noexcept {

@@ -17,8 +17,16 @@ std::optional<step_key> replay_window::decided(std::uint64_t number) {
   return steps_.front().second;
 }
 
+std::vector<step_key> replay_window::done_before(const step_key& first) {
+  const auto end = std::ranges::lower_bound(evaluations_, first);
+  std::vector<step_key> over(evaluations_.begin(), end);
+  evaluations_.erase(evaluations_.begin(), end);
+  return over;
+}
+
 bool replay_window::contains(const step_key& key) const {
-  return std::ranges::any_of(steps_, [&](const auto& each) { return each.second == key; });
+  return std::ranges::any_of(steps_, [&](const auto& each) { return each.second == key; }) ||
+         std::ranges::binary_search(evaluations_, key);
 }
 
 }  // namespace troupe::engine

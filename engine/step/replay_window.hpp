@@ -4,16 +4,19 @@
 #include <deque>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "engine/step/step_key.hpp"
 
 namespace troupe::engine {
 
-/// The training steps that a lost stage may have to do again, where each stage keeps its last
-/// versions: those behind the newest version that all stages are known to have. A pure value type.
+/// The steps that a lost stage may have to do again, where each stage keeps its last versions: the
+/// training steps behind the newest version that all stages are known to have, and the evaluation
+/// steps that not all stages are known to have done. A pure value type.
 ///
 /// A version is made every `accumulate` steps, and a stage votes on a step only when its last
 /// version is kept. So the decision on a step says that each stage has the last version before it.
+/// An evaluation step makes no version and is not voted on.
 class replay_window {
  public:
   /// `accumulate`: at least 1.
@@ -22,11 +25,18 @@ class replay_window {
   /// Step `number` among training steps has begun; the first one follows a version.
   void begun(std::uint64_t number, const step_key& key);
 
-  /// All stages have voted on that step. Returns the first step that may have to be done again.
-  /// Nothing: none was begun that would be one.
+  /// An evaluation step has begun.
+  void begun_evaluation(const step_key& key) { evaluations_.push_back(key); }
+
+  /// All stages have voted on that step. Returns the first training step that may have to be done
+  /// again. Nothing: none was begun that would be one.
   [[nodiscard]] std::optional<step_key> decided(std::uint64_t number);
 
-  /// Whether nothing was forgotten from this step on.
+  /// All stages have done the steps before this one. Returns the evaluation steps that are
+  /// forgotten therefore.
+  [[nodiscard]] std::vector<step_key> done_before(const step_key& first);
+
+  /// Whether nothing was forgotten from this training step on.
   [[nodiscard]] bool reaches(const step_key& from) const {
     return !steps_.empty() && steps_.front().second <= from;
   }
@@ -38,6 +48,7 @@ class replay_window {
   std::uint32_t accumulate_;
   std::optional<std::uint64_t> first_version_;
   std::deque<std::pair<std::uint64_t, step_key>> steps_;
+  std::vector<step_key> evaluations_;  // rising
 };
 
 }  // namespace troupe::engine

@@ -205,9 +205,8 @@ void stage_core::pass_on(const queued_step& step, const action& what, stage_effe
   const bool is_forward = what.kind == action_kind::forward;
   if (is_forward ? step.ends_model(what.chunk) : step.starts_model(what.chunk)) return;
   auto& [outputs, gradients] = edges_[what.chunk];
-  const bool is_logged = logs_ && step.kind == step_kind::training;
   for (const auto& due :
-       (is_forward ? outputs : gradients).offer({step.key, what.microbatch}, is_logged))
+       (is_forward ? outputs : gradients).offer({step.key, what.microbatch}, logs_))
     effects.emplace_back(send_output{due.key, is_forward ? edge::input : edge::gradient,
                                      due.microbatch, what.chunk});
 }
@@ -234,9 +233,14 @@ result<stage_effects> stage_core::update_done(const step_key& key) {
   if (!step && announced_ && key <= *announced_) return stale(key, *announced_, "an update");
   if (!step || !step->awaits_update)
     return fail(errc::bad_frame, "an update for " + to_string(key) + ", which awaits none");
-  if (logs_) past_.push_back({step->key, step->microbatches});
-  queue_.pop_front();
+  end_front();
   return advance();
+}
+
+void stage_core::end_front() {
+  const auto& over = queue_.front();
+  if (logs_) past_.push_back({over.key, over.kind, over.microbatches});
+  queue_.pop_front();
 }
 
 void stage_core::start_over(const shared_edges& which, const step_key& from) {
@@ -255,21 +259,21 @@ void stage_core::expect_again(edge what, std::uint32_t chunk, const step_key& fr
   std::erase_if(again_, [&](const repeat& each) {
     return std::get<edge>(each) == what && std::get<place>(each).first == chunk;
   });
-  const auto expect = [&](const step_key& key, std::size_t count) {
-    for (std::uint32_t i = 0; key >= from && i < count; ++i)
-      again_.insert({what, key, {chunk, {i}}});
+  const auto expect = [&](const auto& step, std::size_t count) {
+    if (step.key < from || (what == edge::gradient && step.kind == step_kind::evaluation)) return;
+    for (std::uint32_t i = 0; i < count; ++i) again_.insert({what, step.key, {chunk, {i}}});
   };
   const auto forget = [&](arrivals& here, std::size_t used) {
     std::erase_if(here.of(what), [&](const place& which) {
       return which.first == chunk && which.second.value >= used;
     });
   };
-  for (const auto& step : past_) expect(step.key, step.microbatches);
+  for (const auto& step : past_) expect(step, step.microbatches);
   for (auto& step : queue_) {
     const auto used = what == edge::input ? step.progress.forwards_started(chunk)
                                           : step.progress.gradients_started(chunk);
     forget(step.here, used);
-    if (step.kind == step_kind::training) expect(step.key, used);
+    expect(step, used);
   }
   for (auto& [key, here] : early_) forget(here, 0);
   std::erase_if(early_, [](const auto& each) {
@@ -287,7 +291,23 @@ stage_effects stage_core::resume() {
     for (const auto& due : gradients.resume())
       effects.emplace_back(send_output{due.key, edge::gradient, due.microbatch, chunk});
   }
+  advance(effects);
   return effects;
+}
+
+void stage_core::forget(const step_key& key) {
+  std::erase_if(past_, [&](const past_step& each) { return each.key == key; });
+  for (auto& [outputs, gradients] : edges_) {
+    outputs.forget(key);
+    gradients.forget(key);
+  }
+}
+
+bool stage_core::holds(edge on, const step_key& key, microbatch_id microbatch,
+                       std::uint32_t chunk) const {
+  if (chunk >= edges_.size()) return false;
+  const auto& [outputs, gradients] = edges_[chunk];
+  return (on == edge::input ? outputs : gradients).holds({key, microbatch});
 }
 
 void stage_core::forget_before(const step_key& first) {
@@ -344,7 +364,7 @@ void stage_core::advance(stage_effects& effects) {
     if (front.kind == step_kind::training)
       front.awaits_update = true;
     else
-      queue_.pop_front();
+      end_front();
   }
 }
 

@@ -91,7 +91,7 @@ using stage_effects = std::vector<stage_effect>;
 /// and only an action that still runs is waited for (its shell drops the result).
 ///
 /// Where edges are logged a neighbour may be lost and another stage take its place, which does its
-/// part of the last training steps again: `start_over`. It is sent once more what it needs, and
+/// part of the last steps again: `start_over`. It is sent once more what it needs, and
 /// what it sends once more, and was used here, is not used again (docs/recovery.md).
 ///
 /// A refused event changes nothing, except a `begin` refused for what arrived early: that step
@@ -101,8 +101,8 @@ class stage_core {
   static constexpr std::uint64_t steps_ahead = 2;      ///< Arrivals kept before announcement.
   static constexpr std::size_t max_queued_steps = 64;  ///< Announced and not finished.
 
-  /// `credits`: of each edge to another slice, at least 1. `logs`: what training steps send is
-  /// remembered until `forget_before`.
+  /// `credits`: of each edge to another slice, at least 1. `logs`: what steps send is remembered
+  /// until `forget_before` or `forget`.
   explicit stage_core(std::uint32_t credits = default_credits, execution how = execution::ready,
                       bool logs = false)
       : credits_(credits), how_(how), logs_(logs) {}
@@ -147,10 +147,9 @@ class stage_core {
   /// one that is not finished or needs no update.
   [[nodiscard]] result<stage_effects> update_done(const step_key& key);
 
-  /// Another stage has taken the place of the one at these edges, and does all training steps from
-  /// `from` on again. What had come from there and is not used is forgotten, for it comes again.
-  /// What is used is expected once more. Nothing is sent there before `resume`. `from`: a step that
-  /// was not forgotten.
+  /// Another stage has taken the place of the one at these edges, and does all steps from `from` on
+  /// again that were not forgotten. What had come from there and is not used is forgotten, for it
+  /// comes again. What is used is expected once more. Nothing is sent there before `resume`.
   void start_over(const shared_edges& which, const step_key& from);
 
   /// What was started over may be sent.
@@ -158,6 +157,13 @@ class stage_core {
 
   /// No step before this one has to be sent again.
   void forget_before(const step_key& first);
+  /// Nor has this one, which is over. A stage that did it again may still hold what its receiver
+  /// will not use: that is sent all the same.
+  void forget(const step_key& key);
+
+  /// Whether a chunk's output waits for a credit of its edge.
+  [[nodiscard]] bool holds(edge on, const step_key& key, microbatch_id microbatch,
+                           std::uint32_t chunk = 0) const;
 
   /// Whether this comes once more and was used: its arrival only gives its sender a credit back.
   [[nodiscard]] bool is_repeat(edge what, const step_key& key, microbatch_id microbatch,
@@ -198,9 +204,10 @@ class stage_core {
     }
   };
 
-  /// A training step that is over.
+  /// A step that is over.
   struct past_step {
     step_key key;
+    step_kind kind = step_kind::training;
     std::uint32_t microbatches = 0;
   };
   using repeat = std::tuple<edge, step_key, place>;
@@ -222,6 +229,7 @@ class stage_core {
   [[nodiscard]] result<void> runs(const step_key& key, const action& what, const char* event) const;
   [[nodiscard]] std::string named(const action& what) const;
   void open_edges(std::uint32_t chunks, epoch_id epoch, bool is_new);
+  void end_front();
   void start(queued_step& step, const action& what, stage_effects& effects);
   void pass_on(const queued_step& step, const action& what, stage_effects& effects);
   void advance(stage_effects& effects);
@@ -236,7 +244,7 @@ class stage_core {
   execution how_;
   bool logs_;
   std::vector<chunk_edges> edges_;  ///< By chunk.
-  std::deque<past_step> past_;      ///< That may have to be sent again.
+  std::deque<past_step> past_;      ///< That a neighbour may do again.
   std::set<repeat> again_;          ///< Used, and to come once more.
 };
 

@@ -58,16 +58,13 @@ result<void> sliced_step::forward() {
   return {};
 }
 
-result<step_result> sliced_step::backward(std::size_t slice) {
-  const at::AutoGradMode recording(true);
-  const auto layers = source_(slice);
-  if (!layers) return tl::unexpected(layers.error());
-  const auto own = parameters(*layers);
+step_gradients sliced_step::sum_gradients(const model& layers, const std::vector<named_tensor>& own,
+                                          std::size_t slice) {
   gradient_sum sum(own.size());
   const bool is_last = slice + 1 == slices_;
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     const auto input = input_of(slice, i);
-    auto end = run(*layers, i, input);
+    auto end = run(layers, i, input);
     if (is_last) end = loss_of(end, i);
     std::vector<at::Tensor> wanted, seeds;
     for (const auto& each : own) wanted.push_back(each.tensor);
@@ -87,7 +84,15 @@ result<step_result> sliced_step::backward(std::size_t slice) {
     sum.add(found);
   }
   inputs_[slice].clear();
-  auto gradients = sum.take();
+  return sum.take();
+}
+
+result<step_result> sliced_step::backward(std::size_t slice) {
+  const at::AutoGradMode recording(true);
+  const auto layers = source_(slice);
+  if (!layers) return tl::unexpected(layers.error());
+  const auto own = parameters(*layers);
+  auto gradients = sum_gradients(*layers, own, slice);
   step_result part;
   part.buffers = copy_buffers(*layers);
   std::vector<named_tensor> untied;

@@ -52,6 +52,10 @@ class sliced_step {
                                const at::Tensor& input);
   [[nodiscard]] at::Tensor input_of(std::size_t slice, std::size_t microbatch) const;
   [[nodiscard]] at::Tensor loss_of(const at::Tensor& output, std::size_t microbatch);
+  /// Of the slice's own parameters; leaves those to its input for the slice before.
+  [[nodiscard]] step_gradients sum_gradients(const model& layers,
+                                             const std::vector<named_tensor>& own,
+                                             std::size_t slice);
   void unscale_all(step_gradients& gradients) const;
 
   std::size_t slices_;

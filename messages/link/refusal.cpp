@@ -2,30 +2,6 @@
 
 namespace troupe::messages {
 
-std::string_view name_of(refusal why) noexcept {
-  switch (why) {
-    case refusal::malformed:
-      return "malformed";
-    case refusal::version:
-      return "version";
-    case refusal::wrong_secret:
-      return "wrong_secret";
-    case refusal::reflected:
-      return "reflected";
-    case refusal::out_of_order:
-      return "out_of_order";
-    case refusal::too_slow:
-      return "too_slow";
-    case refusal::too_many:
-      return "too_many";
-    case refusal::by_peer:
-      return "by_peer";
-    case refusal::other_user:
-      return "other_user";
-  }
-  return "unknown";
-}
-
 std::string_view describe(refusal why) noexcept {
   switch (why) {
     case refusal::malformed:

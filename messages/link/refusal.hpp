@@ -20,8 +20,6 @@ enum class refusal : std::uint8_t {
 };
 inline constexpr std::size_t refusal_kinds = 9;
 
-/// "wrong_secret": the name of a counter.
-[[nodiscard]] std::string_view name_of(refusal why) noexcept;
 /// The rest of a sentence that begins with the peer's name: "did not finish its handshake in time".
 [[nodiscard]] std::string_view describe(refusal why) noexcept;
 

@@ -23,46 +23,17 @@ namespace {
 
 namespace fs = std::filesystem;
 using steady = std::chrono::steady_clock;
-using words = std::vector<std::string>;
 
 words pipeline(const std::string& stages, const std::string& link) {
-  return {"--model",
-          "resnet18",
-          "--data",
-          "synthetic:3x32x32:10:64",
-          "--stages",
-          stages,
-          "--batch-size",
-          "8",
-          "--steps",
-          "4",
-          "--eval-every",
-          "2",
-          "--link",
-          link,
-          "--threads-per-stage",
-          "1",
-          "--verbose"};
+  return split_words("--model resnet18 --data synthetic:3x32x32:10:64") +
+         words{"--stages", stages} + split_words("--batch-size 8 --steps 4 --eval-every 2") +
+         words{"--link", link} + split_words("--threads-per-stage 1 --verbose");
 }
 
 words server(const std::string& mode, const std::string& link) {
-  return {"--model",
-          "wide",
-          "--data",
-          "clicks:4:1000:2000",
-          "--mode",
-          mode,
-          "--batch-size",
-          "64",
-          "--steps",
-          "6",
-          "--eval-every",
-          "3",
-          "--link",
-          link,
-          "--threads-per-worker",
-          "1",
-          "--verbose"};
+  return split_words("--model wide --data clicks:4:1000:2000") + words{"--mode", mode} +
+         split_words("--batch-size 64 --steps 6 --eval-every 3") + words{"--link", link} +
+         split_words("--threads-per-worker 1 --verbose");
 }
 
 const words two_stages{"program", "stage-0", "stage-1"};

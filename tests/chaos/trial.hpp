@@ -14,8 +14,14 @@
 #include <vector>
 
 #include "tests/multiprocess/program.hpp"
+#include "tests/words.hpp"
 
 namespace troupe::chaos {
+
+using tests::operator+;
+using tests::split_words;
+using tests::with;
+using tests::words;
 
 using seconds = std::chrono::duration<double>;
 

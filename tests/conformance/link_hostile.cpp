@@ -153,6 +153,14 @@ TEMPLATE_TEST_CASE("a peer that breaks the protocol loses its link and nobody el
     them.seal_and_say(chunk_of(2, 8), {}, them.speaks_ucx ? bytes_of(place) : bytes_view());
     peer.is_bad_frame();
   }
+}
+
+TEMPLATE_TEST_CASE("what nobody sealed, or somebody altered, loses its sender's link", "[link]",
+                   tcp_backend, shm_backend, ucx_way) {
+  bad_peer<TestType> peer;
+  stranger& them = peer.them;
+  wire::frame_prefix prefix = peer.prefix;
+  head& one = peer.one;
   SECTION("a prefix that nobody sealed") {
     prefix.seal.session = them.keys().id();
     them.say(prefix, one.data);
@@ -237,6 +245,12 @@ TEMPLATE_TEST_CASE("a peer that breaks the door's protocol loses its link", "[li
     them.say(bye, {});
     peer.is_bad_mac();
   }
+}
+
+TEMPLATE_TEST_CASE("bodies and records that do not add up lose their sender's link", "[link]",
+                   tcp_backend, shm_backend) {
+  bad_peer<TestType> peer;
+  stranger& them = peer.them;
   SECTION("a chunk of 0 bytes") {
     const head next = with_chunks(100'000);
     them.say_frame(next.prefix, next.data);

@@ -40,7 +40,7 @@ struct report {
 void reset();
 
 /// Bytes that tensors on the device hold, and the most that they may: what is beyond that throws
-/// c10::OutOfMemoryError, as a card does. At first any.
+/// c10::OutOfMemoryError, as a GPU does. At first any.
 [[nodiscard]] std::uint64_t bytes_in_use(int device);
 void limit_memory(int device, std::uint64_t bytes);
 

@@ -310,7 +310,7 @@ void run_on_cpu(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
-/// Rounded correctly, as on a card; MKL's, which the CPU's operator uses, is not.
+/// Rounded correctly, as on a GPU; MKL's, which the CPU's operator uses, is not.
 at::Tensor sqrt(const at::Tensor& of) {
   {
     const task run(of.device().index(), "aten::sqrt");

@@ -1,5 +1,5 @@
 // NVIDIA's driver of tests. FAKE_CUDA_VERSION=12040: the CUDA that it runs; FAKE_CUDA_INIT=100:
-// what cuInit returns; FAKE_CUDA_CARDS="NAME,MAJOR,MINOR,MEMORY;..": its cards;
+// what cuInit returns; FAKE_CUDA_CARDS="NAME,MAJOR,MINOR,MEMORY;..": its GPUs;
 // FAKE_CUDA_LOADED=FILE: made when a process loads it.
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// NVML of tests: FAKE_NVML_CARDS=2: how many cards the machine has.
+// NVML of tests: FAKE_NVML_CARDS=2: how many GPUs the machine has.
 
 #include <cstdio>
 #include <cstdlib>

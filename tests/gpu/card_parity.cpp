@@ -1,4 +1,4 @@
-// card_parity DEVICE: what a card computes beside float64 on the CPU, for every layer, loss and
+// card_parity DEVICE: what a GPU computes beside float64 on the CPU, for every layer, loss and
 // optimizer, and pipelines of one to four stages on it beside the CPU's. Prints one JSON object;
 // exits with 1 where something is further off than float32 explains, and with 3 where the device
 // cannot be used. With DEVICE fake:0 it runs on the device of tests, which shows that it works.

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What is to be seen on a machine with a card: ./tests/gpu/run.sh [FILE.json]
-# Looks at the machine, runs the tests that concern cards and NCCL, compares what card 0 computes
+# What is to be seen on a machine with a GPU: ./tests/gpu/run.sh [FILE.json]
+# Looks at the machine, runs the tests that concern GPUs and NCCL, compares what GPU 0 computes
 # with float64 on the CPU (every layer, loss and optimizer) and trains with one to four stages on it,
 # and writes what was found into one JSON (build/gpu.json). Exits with 1 where a test or a comparison
-# fails, and with 3 where no card can be used: the report says why.
+# fails, and with 3 where no GPU can be used: the report says why.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:-build/gpu.json}
@@ -25,7 +25,7 @@ ctest --test-dir $build --output-on-failure -j1 \
   -R '^(unit_devices|unit_fake_device|unit_device_stage|parity_devices|parity_nccl|conformance_collective|unit_nccl|unit_nccl_tensors|nccl_processes|devices_program):' ||
   passed=false
 
-# 3: no card can be used. Anything else that is not 0 is a failure.
+# 3: no GPU can be used. Anything else that is not 0 is a failure.
 parity=0
 timeout 900 $build/bin/card_parity cuda:0 >"$compared" || parity=$?
 cat "$compared"
@@ -41,7 +41,7 @@ report = {
     "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     "devices": devices,
     "tests_passed": passed == "true",
-    # Largest differences as shares of a tensor's largest entry; null: no card can be used.
+    # Largest differences as shares of a tensor's largest entry; null: no GPU can be used.
     "parity": json.loads(text) if text else None,
     "parity_exit": int(parity),
     # docs/gpu.md says what each of them is.
@@ -51,8 +51,8 @@ os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
 with open(out, "w", encoding="utf-8") as file:
     json.dump(report, file, indent=2)
     file.write("\n")
-usable = [card["name"] for card in devices["cuda"]["cards"] if card["usable"]]
-print(f"{out}: {', '.join(usable) or 'no card can be used'}; tests "
+usable = [gpu["name"] for gpu in devices["cuda"]["gpus"] if gpu["usable"]]
+print(f"{out}: {', '.join(usable) or 'no GPU can be used'}; tests "
       + ("passed" if report["tests_passed"] else "failed"))
 failed = not report["tests_passed"] or int(parity) not in (0, 3)
 sys.exit(1 if failed else 0 if usable else 3)

@@ -12,6 +12,7 @@
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/words.hpp"
 
 namespace {
 
@@ -19,15 +20,14 @@ using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
 using tests::run_program;
 using tests::scratch_folder;
-using words = std::vector<std::string>;
+using tests::words;
 using weights = std::map<std::string, at::Tensor>;
 
 tests::program_outcome train_a_step(const words& more) {
-  words all{"--model",      "resnet18", "--data",  "synthetic:3x32x32:10:8",
-            "--batch-size", "8",        "--steps", "1",
-            "--no-eval",    "--cut",    "layer3"};
-  all.insert(all.end(), more.begin(), more.end());
-  return run_program(all);
+  return run_program(tests::with(
+      tests::split_words("--model resnet18 --data synthetic:3x32x32:10:8 --batch-size 8 --steps 1 "
+                         "--no-eval --cut layer3"),
+      more));
 }
 
 weights read(const std::filesystem::path& file) {

@@ -24,12 +24,14 @@
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
 #include "tests/small_disk.hpp"
+#include "tests/words.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
+using tests::at_line;
 using tests::check_children_ended_well;
 using tests::children_of;
 using tests::program_outcome;
@@ -38,16 +40,12 @@ using tests::run_program;
 using tests::scratch_folder;
 using tests::shell_line;
 using tests::small_disk;
+using tests::with;
+using tests::words;
 
 constexpr std::size_t tensors_of_resnet18 = 122;
 
-using words = std::vector<std::string>;
 using action = std::function<void(pid_t program)>;
-
-words with(words run, const words& more) {
-  run.insert(run.end(), more.begin(), more.end());
-  return run;
-}
 
 /// A run of two stages that nobody waits for the end of.
 words long_run(const words& more) {
@@ -68,15 +66,6 @@ words evaluating_run(const words& more) {
   return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:40000", "--batch-size", "16",
                "--steps", "1000", "--stages", "2", "--eval-every", "1", "--verbose"},
               more);
-}
-
-/// Does something once, at the first line that holds `text`.
-std::function<void(pid_t, std::string_view)> at_line(const std::string& text, action act) {
-  return [text, act = std::move(act), acted = false](pid_t program, std::string_view line) mutable {
-    if (acted || line.find(text) == std::string_view::npos) return;
-    acted = true;
-    act(program);
-  };
 }
 
 std::function<void(pid_t, std::string_view)> at_first_step(action act) {

@@ -122,6 +122,15 @@ program_outcome run_other(const std::string& program, const std::vector<std::str
   return outcome;
 }
 
+std::function<void(pid_t, std::string_view)> at_line(const std::string& text,
+                                                     std::function<void(pid_t)> act) {
+  return [text, act = std::move(act), acted = false](pid_t program, std::string_view line) mutable {
+    if (acted || line.find(text) == std::string_view::npos) return;
+    acted = true;
+    act(program);
+  };
+}
+
 std::string shell_line(const std::string& first, const std::vector<std::string>& arguments,
                        const std::string& redirections) {
   std::string line = first + " exec " + TROUPE_PROGRAM;

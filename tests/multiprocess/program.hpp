@@ -38,6 +38,10 @@ program_outcome run_other(const std::string& program, const std::vector<std::str
                           const std::function<void(pid_t, std::string_view)>& on_line = {},
                           std::chrono::minutes limit = std::chrono::minutes(2));
 
+/// For `on_line`: does something once, at the first line that holds `text`.
+std::function<void(pid_t, std::string_view)> at_line(const std::string& text,
+                                                     std::function<void(pid_t)> act);
+
 /// The program's whole command line for /bin/sh, to be put behind what the shell is to do first
 /// ("ulimit -f 8;") and before redirections. For run_other("/bin/sh", {"-c", ..}).
 std::string shell_line(const std::string& first, const std::vector<std::string>& arguments,

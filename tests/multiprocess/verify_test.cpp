@@ -25,6 +25,7 @@ using Catch::Matchers::ContainsSubstring;
 using tests::run_other;
 using tests::run_program;
 using tests::scratch_folder;
+using tests::split_words;
 using tests::words;
 using tests::operator+;
 
@@ -172,8 +173,15 @@ TEST_CASE("troupe plan predicts from a saved profile what the run was told, and 
   const auto capped = plan({"--memory-mib", "1"});
   CHECK(capped.code == 2);
   CHECK_THAT(capped.err, ContainsSubstring("least cap that would do"));
+}
 
-  // What is cut evenly there is cut at the same layers here.
+TEST_CASE(
+    "troupe plan cuts a saved profile as the run does, and refuses what does not go with it") {
+  const scratch_folder folder;
+  const std::string file = folder / "profile.toml";
+  const auto plan = [&](const words& more) {
+    return run_other(TROUPE_COMMAND, words{"plan", "--profile", file} + more);
+  };
   const auto only =
       run_program(small_run + words{"--profile-only", "--predict", "--save-profile", file});
   INFO(only.err);
@@ -367,29 +375,10 @@ TEST_CASE("Training in f16 learns, verifies, and tells its loss scale, which goe
 }
 
 TEST_CASE("A decoder learns text in stage processes, and goes on from a prompt", "[untimed]") {
-  const words run{"--layers",
-                  "2",
-                  "--width",
-                  "32",
-                  "--heads",
-                  "2",
-                  "--context",
-                  "32",
-                  "--batch-size",
-                  "16",
-                  "--lr",
-                  "0.2",
-                  "--steps",
-                  "40",
-                  "--eval-every",
-                  "20",
-                  "--link",
-                  "shm",
-                  "--verify",
-                  "--prompt",
-                  "Die Lizenz f\xc3\xbcr",
-                  "--sample-bytes",
-                  "24"};
+  const words run = split_words(
+                        "--layers 2 --width 32 --heads 2 --context 32 --batch-size 16 --lr 0.2 "
+                        "--steps 40 --eval-every 20 --link shm --verify") +
+                    words{"--prompt", "Die Lizenz f\xc3\xbcr"} + split_words("--sample-bytes 24");
   const auto outcome = run_other(TROUPE_TRANSFORMER, run);
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);

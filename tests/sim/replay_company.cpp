@@ -1,10 +1,9 @@
 #include "tests/sim/replay_company.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <iterator>
-#include <variant>
 
+#include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan_checker.hpp"
 
 namespace troupe::tests {
@@ -14,10 +13,15 @@ using namespace engine;
 namespace {
 
 /// Steps before the first training step: the key of a step is not its number.
-constexpr std::uint64_t evaluations = 3;
+constexpr std::uint64_t steps_before = 3;
+constexpr int steps_of_evaluation = 3;
 
-constexpr std::size_t versions_kept = 2;
-constexpr auto tied = "tied";
+/// Of an input, or a label.
+std::uint64_t sample_of(const step_key& key, microbatch_id microbatch, edge on) {
+  return mix({key.step.value, microbatch.value, static_cast<std::uint64_t>(on)});
+}
+
+}  // namespace
 
 std::uint64_t mix(std::initializer_list<std::uint64_t> all) {
   std::uint64_t sum = 0x9e3779b97f4a7c15;
@@ -28,20 +32,10 @@ std::uint64_t mix(std::initializer_list<std::uint64_t> all) {
   return sum;
 }
 
-std::uint64_t number_of(const action& what) {
-  return mix({what.microbatch.value, what.chunk});
-}
-
-/// Of an input, or a label.
-std::uint64_t sample_of(const step_key& key, microbatch_id microbatch, edge on) {
-  return mix({key.step.value, microbatch.value, static_cast<std::uint64_t>(on)});
-}
-
-}  // namespace
-
 replay_company::replay_company(replay_options options, std::uint64_t seed)
     : options_(std::move(options)),
       layout_(options_.training.layout()),
+      evaluation_(forward_only(layout_, options_.training.microbatches)),
       stages_(layout_.stages),
       random_(seed),
       starts_(stages_, 1),
@@ -54,8 +48,24 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
     plans_.push_back(proved_plan::prove(steps, options_.training.microbatches, layout_.chunks,
                                         step_kind::training)
                          .value());
+  plan_run();
   for (std::uint32_t stage = 0; stage < stages_; ++stage)
     processes_[{stage, 1}] = std::make_unique<process>(start(stage, 1, mix({stage})));
+}
+
+void replay_company::plan_run() {
+  for (const auto& steps : evaluation_.stages)
+    evaluation_plans_.push_back(
+        proved_plan::prove(steps, evaluation_.microbatches, layout_.chunks, step_kind::evaluation)
+            .value());
+  const auto add = [&](std::uint64_t number, bool trains) {
+    sequence_.push_back({{{}, {sequence_.size() + 1 + steps_before}}, number, trains});
+  };
+  for (std::uint64_t number = 1; number <= options_.steps; ++number) {
+    add(number, true);
+    if (options_.evaluate_every > 0 && number % options_.evaluate_every == 0)
+      for (int i = 0; i < steps_of_evaluation; ++i) add(number + 1, false);
+  }
 }
 
 // Time and chance.
@@ -98,7 +108,7 @@ std::vector<std::uint64_t> replay_company::outcome() const {
   for (std::uint32_t stage = 0; stage < stages_; ++stage)
     all.push_back(processes_.contains(now_of(stage)) ? processes_.at(now_of(stage))->weights
                                                      : last_weights_.at(stage));
-  for (const auto& [number, loss] : losses_) all.push_back(loss);
+  for (const auto& [key, loss] : losses_) all.push_back(loss);
   return all;
 }
 
@@ -182,16 +192,23 @@ bool replay_company::admits(process& at, const process_id& from) {
   return from.start == known;
 }
 
-// The trainer. Two steps are under way at most.
+// The trainer. Two steps are under way at most, and of one kind.
 
 void replay_company::announce() {
-  while (announced_ < options_.steps && announced_ < finished_ + 2 && !is_replacing_) {
+  while (announced_ < sequence_.size() && announced_ < finished_ + 2 && !is_replacing_) {
+    const auto what = sequence_[announced_];
+    if (announced_ > finished_ && sequence_[announced_ - 1].trains != what.trains) return;
+    const auto over = announced_ > finished_ ? done_before() : what.key;
+    forget_evaluations(over);
     ++announced_;
-    const order what{{{}, {announced_ + evaluations}}, announced_};
-    orders_.emplace(what.number, what);
-    window_.begun(what.number, what.key);
+    if (what.trains) trained_ = what.number;
+    orders_.emplace(what.key, what);
+    if (what.trains)
+      window_.begun(what.number, what.key);
+    else
+      window_.begun_evaluation(what.key);
     for (std::uint32_t stage = 0; stage < stages_; ++stage)
-      post_in_order(stage, [this, what](process& there) { begin(there, what); });
+      post_in_order(stage, [this, what, over](process& there) { begin(there, what, over); });
     for (std::uint32_t i = 0; i < options_.training.microbatches; ++i) {
       feed(edge::input, feeder_[0].offer({what.key, {i}}, true));
       feed(edge::target, feeder_[1].offer({what.key, {i}}, true));
@@ -199,13 +216,48 @@ void replay_company::announce() {
   }
 }
 
-void replay_company::begin(process& at, const order& what) {
+step_key replay_company::done_before() const {
+  return sequence_[finished_].key;
+}
+
+const replay_company::order* replay_company::order_of(std::uint64_t number) const {
+  const auto found = std::ranges::find_if(orders_, [&](const auto& each) {
+    return each.second.trains && each.second.number == number;
+  });
+  return found == orders_.end() ? nullptr : &found->second;
+}
+
+void replay_company::forget_evaluations(const step_key& done_before) {
+  for (const auto& key : window_.done_before(done_before)) {
+    orders_.erase(key);
+    for (auto& each : feeder_) each.forget(key);
+  }
+}
+
+void replay_company::forget_evaluations(process& at, const step_key& done_before) {
+  for (const auto& key : at.window.done_before(done_before)) {
+    at.core.forget(key);
+    std::erase_if(at.outputs, [&](const auto& each) {
+      const auto& [of, on] = each.first;
+      const auto& [step, chunk, microbatch] = of;
+      return step == key && !at.core.holds(on, step, microbatch, chunk);
+    });
+  }
+}
+
+void replay_company::begin(process& at, const order& what, const step_key& done_before) {
   const auto stage = at.self.stage;
-  auto effects = at.core.begin({what.key, plans_[stage], stage == 0,
-                                layout_.slice_at(layout_.virtual_stages() - 1).stage == stage});
-  if (auto begun = at.end.begin(what.key, what.number); !begun) return fault(begun.error().text);
-  at.window.begun(what.number, what.key);
-  at.numbers[what.key] = what.number;
+  auto effects =
+      at.core.begin({what.key, what.trains ? plans_[stage] : evaluation_plans_[stage], stage == 0,
+                     layout_.slice_at(layout_.virtual_stages() - 1).stage == stage});
+  forget_evaluations(at, done_before);
+  if (what.trains) {
+    if (auto begun = at.end.begin(what.key, what.number); !begun) return fault(begun.error().text);
+    at.window.begun(what.number, what.key);
+    at.numbers[what.key] = what.number;
+  } else {
+    at.window.begun_evaluation(what.key);
+  }
   perform(at, effects);
 }
 
@@ -231,23 +283,24 @@ void replay_company::credit_feeder(const process_id& from, edge on, const edge_p
 
 void replay_company::answered(const process_id& from, const step_key& key, std::uint64_t loss) {
   if (from != now_of(from.stage)) return;
-  const auto number = key.step.value - evaluations;
   const bool is_last = layout_.slice_at(layout_.virtual_stages() - 1).stage == from.stage;
   if (is_last) {
-    if (losses_.contains(number) && losses_[number] != loss)
-      fault("step " + std::to_string(number) + " has another loss than before");
-    losses_[number] = loss;
+    if (losses_.contains(key) && losses_[key] != loss)
+      fault(to_string(key) + " has another loss than before");
+    losses_[key] = loss;
   }
-  answers_[number].emplace(from.stage, loss);
+  answers_[key].emplace(from.stage, loss);
   finish_steps();
 }
 
 void replay_company::finish_steps() {
-  while (finished_ < announced_ && answers_[finished_ + 1].size() == stages_) {
-    ++finished_;
-    const auto first = window_.decided(finished_);
+  if (is_replacing_) return;
+  while (finished_ < announced_ && answers_[sequence_[finished_].key].size() == stages_) {
+    const auto& over = sequence_[finished_++];
+    if (!over.trains) continue;
+    const auto first = window_.decided(over.number);
     if (!first) continue;
-    std::erase_if(orders_, [&](const auto& each) { return each.second.key < *first; });
+    orders_.erase(orders_.begin(), orders_.lower_bound(*first));
     for (auto& each : feeder_) each.forget_before(*first);
   }
   announce();
@@ -257,41 +310,47 @@ void replay_company::fall_back(const std::string& why) {
   if (fell_back_.empty()) fell_back_ = why;
 }
 
-/// A request to the lost process fails: there is a step under way, or there is nothing to do.
+/// The loss is known, also where the steps under way have its answers: there is one, or there is
+/// nothing to do.
 void replay_company::notice(std::uint32_t stage) {
-  if (finished_ == options_.steps) return static_cast<void>(lost_.reset());
+  if (finished_ == sequence_.size()) return static_cast<void>(lost_.reset());
   is_replacing_ = true;
   after(a_delay(), [this, stage] { replace(stage); });
 }
 
 void replay_company::replace(std::uint32_t stage) {
-  if (finished_ < replayed_into_) return fall_back("the steps of the last replay are not over");
   const auto second = now_of((stage + 1) % stages_);
   const auto& versions = stages_ == 1 ? keeps_here_[stage] : at(second)->keeps[stage];
-  auto due = announced_;
-  for (auto number = announced_; number > finished_; --number)
-    if (!answers_[number].contains(stage)) due = number;
+  auto due = trained_;
+  for (auto i = announced_; i > finished_; --i) {
+    const auto& each = sequence_[i - 1];
+    if (!answers_[each.key].contains(stage)) due = std::min(each.number, trained_);
+    if (!each.trains) answers_[each.key].erase(stage);
+  }
   const auto newer = versions.lower_bound(due);
   if (newer == versions.begin()) return fall_back("no version");
   const auto [version, weights] = *std::prev(newer);
-  if (!orders_.contains(version + 1)) return fall_back("the order is forgotten");
+  if (!order_of(version + 1)) return fall_back("the order is forgotten");
   const auto id = process_id{stage, ++starts_[stage]};
   lost_.reset();
   processes_[id] = std::make_unique<process>(start(stage, id.start, weights));
   auto& made = *processes_[id];
   make_version(made, version);
-  for (const auto& [number, what] : orders_)
-    if (number > version) begin(made, what);
-  replayed_into_ = announced_;
-  tell_others(stage, orders_.at(version + 1).key);
+  forget_evaluations(done_before());
+  if (!sequence_[finished_].trains) ++in_evaluations_;
+  for (const auto& [key, what] : orders_)
+    if (what.number > version) begin(made, what, {});
+  tell_others(stage, order_of(version + 1)->key);
 }
 
 void replay_company::tell_others(std::uint32_t stage, const step_key& from) {
+  const auto over = done_before();
   const auto missing = std::make_shared<std::uint32_t>(stages_ - 1);
   if (*missing == 0) return resume_others(stage, from);
   for (std::uint32_t other = 0; other < stages_; ++other)
     if (other != stage)
-      post_in_order(other, [this, stage, from, missing](process& there) {
+      post_in_order(other, [this, stage, from, over, missing](process& there) {
+        forget_evaluations(there, over);
         replace_at(there, stage, from);
         if (--*missing == 0) after(a_delay(), [this, stage, from] { resume_others(stage, from); });
       });
@@ -337,271 +396,10 @@ void replay_company::resume_others(std::uint32_t stage, const step_key& from) {
   finish_steps();
 }
 
-// A stage: its actions.
-
-void replay_company::perform(process& at, const result<stage_effects>& effects) {
-  if (!effects)
-    return fault("stage " + std::to_string(at.self.stage) + " refused: " + effects.error().text);
-  for (const auto& effect : *effects) {
-    if (const auto* start = std::get_if<start_action>(&effect)) work(at, *start);
-    if (const auto* output = std::get_if<send_output>(&effect)) send(at, *output);
-    if (const auto* granted = std::get_if<grant_credit>(&effect)) grant(at, *granted);
-    if (const auto* done = std::get_if<step_finished>(&effect))
-      end(at, at.end.actions_done(done->key));
-  }
-}
-
-void replay_company::work(process& at, const start_action& what) {
-  const auto& [key, act] = what;
-  at.log[key].push_back(act);
-  if (!begun_.emplace(at.self, key, act.kind, act.chunk, act.microbatch).second)
-    fault("a process computes an action again");
-  compute(at, what);
-  after(a_delay(), [this, who = at.self, what] {
-    if (auto* const there = this->at(who))
-      perform(*there, there->core.action_done(what.key, what.what));
-  });
-}
-
-// All numbers are taken when the action begins: weights do not change before it ends.
-void replay_company::compute(process& at, const start_action& what) {
-  const auto& [key, act] = what;
-  const tensor_key where{key, act.chunk, act.microbatch};
-  const auto slice = layout_.virtual_stage_of({at.self.stage, act.chunk});
-  const bool is_last = slice + 1 == layout_.virtual_stages();
-  if (act.kind == action_kind::forward) {
-    const auto label = is_last ? at.labels.extract(where).mapped() : 0;
-    const auto output =
-        mix({at.weights, at.inputs.extract(where).mapped(), label, number_of(act), key.step.value});
-    at.contexts[where] = output;
-    if (is_last)
-      at.losses[key] = mix({at.losses[key], output});
-    else
-      at.outputs[{where, edge::input}] = output;
-    return;
-  }
-  if (act.kind != action_kind::weight_gradient) {
-    const auto given = is_last ? 1 : at.gradients.extract(where).mapped();
-    at.contexts[where] = mix({at.contexts.at(where), given});
-    if (slice > 0) at.outputs[{where, edge::gradient}] = mix({at.weights, at.contexts.at(where)});
-  }
-  if (act.kind != action_kind::input_gradient)
-    at.sums[act.chunk] = mix({at.sums[act.chunk], at.contexts.extract(where).mapped()});
-}
-
-void replay_company::send(process& at, const send_output& what) {
-  const auto output = at.outputs.find({tensor_key{what.key, what.chunk, what.microbatch}, what.on});
-  if (output == at.outputs.end()) return fault("an output is to be sent that is forgotten");
-  const auto slice = layout_.virtual_stage_of({at.self.stage, what.chunk});
-  const auto [stage, chunk] = layout_.slice_at(what.on == edge::input ? slice + 1 : slice - 1);
-  const process_id to{stage, stage == at.self.stage ? at.self.start : at.known[stage]};
-  const tensor_key key{what.key, chunk, what.microbatch};
-  count_sent(at.self, to, what.on, key);
-  const auto arrival = [this, from = at.self, on = what.on, key, value = output->second](
-                           process& there) { arrive(there, from, on, key, value); };
-  post(at.self, to, arrival);
-}
-
-void replay_company::count_sent(const process_id& from, const process_id& to, edge on,
-                                const tensor_key& key) {
-  const auto& [step, chunk, microbatch] = key;
-  auto& unused = unused_[{from, to, on, chunk}];
-  if (!unused.emplace(step, microbatch).second) fault("a process sends something twice");
-  if (unused.size() > options_.credits) fault("more is sent on an edge than it has credits");
-}
-
-void replay_company::arrive(process& at, const process_id& from, edge on, const tensor_key& key,
-                            std::uint64_t value) {
-  if (!admits(at, from)) return;
-  const auto& [step, chunk, microbatch] = key;
-  const auto tell = [&] {
-    if (on == edge::input) return at.core.input_arrived(step, microbatch, chunk);
-    if (on == edge::target) return at.core.target_arrived(step, microbatch, chunk);
-    return at.core.gradient_arrived(step, microbatch, chunk);
-  };
-  const bool is_repeat = at.core.is_repeat(on, step, microbatch, chunk);
-  if (!is_repeat)
-    (on == edge::input ? at.inputs : on == edge::target ? at.labels : at.gradients)[key] = value;
-  perform(at, tell());
-  if (options_.repeats && below(8) == 0 && tell())
-    fault("stage " + std::to_string(at.self.stage) + " took a message twice");
-}
-
-void replay_company::grant(process& at, const grant_credit& what) {
-  const auto at_slice = layout_.virtual_stage_of({at.self.stage, what.chunk});
-  const edge_place used{what.key, what.microbatch};
-  const bool is_fed = what.from == edge::target || (what.from == edge::input && at_slice == 0);
-  const process_id feeder{stages_, 0};
-  const auto [stage, chunk] =
-      is_fed ? slice{} : layout_.slice_at(what.from == edge::input ? at_slice - 1 : at_slice + 1);
-  const process_id sender =
-      is_fed ? feeder : process_id{stage, stage == at.self.stage ? at.self.start : at.known[stage]};
-  if (unused_[{sender, at.self, what.from, what.chunk}].erase({what.key, what.microbatch}) == 0)
-    fault("a credit for what was not sent");
-  if (is_fed)
-    return after(a_delay(),
-                 [this, from = at.self, on = what.from, used] { credit_feeder(from, on, used); });
-  post(at.self, sender, [this, from = at.self, on = what.from, used, chunk](process& there) {
-    if (!admits(there, from)) return;
-    perform(there, there.core.credit_arrived(on, used.key, used.microbatch, chunk));
-  });
-}
-
-// A stage: the end of its steps.
-
-bool replay_company::shares_tie(std::uint32_t stage) const {
-  return options_.ties && stages_ > 1 && (stage == 0 || stage + 1 == stages_);
-}
-
-std::uint32_t replay_company::other_end(std::uint32_t stage) const {
-  return stage == 0 ? stages_ - 1 : 0;
-}
-
-void replay_company::end(process& at, const result<step_end_effects>& effects) {
-  if (!effects)
-    return fault("the end of a step on stage " + std::to_string(at.self.stage) +
-                 " refused: " + effects.error().text);
-  for (const auto& effect : *effects) end_one(at, effect);
-}
-
-void replay_company::end_one(process& at, const step_end_effect& effect) {
-  const auto later = [&](auto what) {
-    after(a_delay(), [this, who = at.self, what] {
-      if (auto* const there = this->at(who)) what(*there);
-    });
-  };
-  if (const auto* own = std::get_if<sum_own>(&effect)) {
-    at.own_sum = 0;
-    for (auto& each : at.sums) at.own_sum += std::exchange(each, 0);
-    at.total = at.own_sum;
-    later([this, what = *own](process& there) {
-      what.complete ? gradients_complete(there, what.key, *what.complete)
-                    : end(there, there.end.own_summed(what.key));
-    });
-  } else if (const auto* share = std::get_if<share_ties>(&effect)) {
-    at.sent_ties.push_back({share->key, at.own_sum});
-    send_tie(at, at.sent_ties.back());
-  } else if (const auto* with = std::get_if<sum_with_ties>(&effect)) {
-    at.total = at.own_sum + at.tied.extract(with->key).mapped();
-    later(
-        [this, what = *with](process& there) { gradients_complete(there, what.key, what.terms); });
-  } else if (const auto* cast = std::get_if<cast_vote>(&effect)) {
-    const auto send = [this, who = at.self, what = cast->vote] {
-      if (auto* const there = this->at(who)) vote(*there, what);
-    };
-    at.stores.is_stored() ? send() : at.when_stored.push_back(send);
-  } else if (const auto* apply = std::get_if<apply_step>(&effect); apply && apply->scale) {
-    at.weights = mix({at.weights, std::exchange(at.accumulated, 0),
-                      std::bit_cast<std::uint64_t>(*apply->scale)});
-    later([this, key = apply->key](process& there) { end(there, there.end.ended(key)); });
-  } else if (const auto* undo = std::get_if<undo_step>(&effect)) {
-    if (undo->drops_sums) at.accumulated = 0;
-    later([this, key = undo->key](process& there) { end(there, there.end.ended(key)); });
-  } else if (const auto* over = std::get_if<finish_step>(&effect)) {
-    const auto number = at.numbers.at(over->key);
-    if (at.end.is_between_updates()) make_version(at, number);
-    tell_trainer(at.self, [this, from = at.self, key = over->key, loss = at.losses[over->key]] {
-      answered(from, key, loss);
-    });
-    perform(at, at.core.update_done(over->key));
-  }
-}
-
-void replay_company::gradients_complete(process& at, const step_key& key,
-                                        const gradient_terms& terms) {
-  gradient_report found;
-  if (at.total % 8 < options_.left_out_of_8)
-    found.not_finite = "a gradient";
-  else if (terms.use != gradient_use::check)
-    at.accumulated = mix({at.accumulated, at.total});
-  if (terms.squares) found.squares = {static_cast<double>(at.total % 100'000)};
-  end(at, at.end.gradients_ready(key, found));
-}
-
-void replay_company::send_tie(process& at, const sent_tie& what) {
-  const auto other = other_end(at.self.stage);
-  post(at.self, {other, at.known[other]}, [this, from = at.self, what](process& there) {
-    tie_arrived(there, from, what.key, what.value);
-  });
-}
-
-void replay_company::tie_arrived(process& at, const process_id& from, const step_key& key,
-                                 std::uint64_t value) {
-  if (!admits(at, from) || at.end.take_repeat(key, tied)) return;
-  const auto effects = at.end.tie_arrived(key, tied);
-  if (effects) at.tied[key] = value;
-  end(at, effects);
-}
-
-void replay_company::vote(process& at, const step_vote& what) {
-  tell_trainer(at.self, [this, from = at.self, what] {
-    const auto decision = coordinator_.hear(what);
-    if (!decision) return fault("the coordinator refused: " + decision.error().text);
-    voters_[what.step].push_back(from);
-    if (!*decision) return;
-    const auto voters = voters_.extract(what.step);
-    for (const auto& each : voters.mapped())
-      post({stages_ + 1, 0}, each,
-           [this, told = **decision](process& there) { decided(there, told); });
-  });
-}
-
-void replay_company::decided(process& at, const step_decision& what) {
-  if (const auto first = at.window.decided(at.numbers.at(what.step))) {
-    at.core.forget_before(*first);
-    at.end.forget_before(*first);
-    std::erase_if(at.outputs,
-                  [&](const auto& each) { return std::get<step_key>(each.first.first) < *first; });
-    std::erase_if(at.sent_ties, [&](const sent_tie& each) { return each.key < *first; });
-  }
-  end(at, at.end.decided(what));
-}
-
-// A stage: its versions.
-
-void replay_company::make_version(process& at, std::uint64_t number) {
-  at.stores.begin();
-  after(a_delay(), [this, who = at.self, number, weights = at.weights] {
-    auto* const there = this->at(who);
-    if (there == nullptr) return;
-    there->kept[number] = weights;
-    store(*there, there->stores.copied(number));
-  });
-}
-
-void replay_company::store(process& at, const actors::stores_core::effects& what) {
-  for (const auto& [to, step] : what) {
-    const auto stage = at.self.stage;
-    const bool is_own = to.place == 0;
-    const auto other = (stage + 1) % stages_;
-    const auto put = [this, stage, step = step, value = at.kept.at(step), to = to,
-                      who = at.self](auto& keeps) {
-      auto& versions = keeps[stage];
-      versions.erase(versions.upper_bound(step), versions.end());
-      versions[step] = value;
-      while (versions.size() > versions_kept) versions.erase(versions.begin());
-      after(a_delay(), [this, who, to] {
-        if (auto* const there = this->at(who)) stored(*there, to);
-      });
-    };
-    if (stages_ == 1 && !is_own)
-      after(a_delay(), [this, put] { put(keeps_here_); });
-    else
-      post(at.self, is_own ? at.self : process_id{other, at.known[other]},
-           [put](process& there) { put(there.keeps); });
-  }
-}
-
-void replay_company::stored(process& at, const actors::stores_core::addressee& by) {
-  store(at, at.stores.stored(by));
-  if (!at.stores.is_stored()) return;
-  for (const auto& each : std::exchange(at.when_stored, {})) each();
-}
-
 // What must hold at the end.
 
 void replay_company::check_end() {
-  if (finished_ != options_.steps)
+  if (finished_ != sequence_.size())
     fault("only " + std::to_string(finished_) + " steps were done; stage 0: " +
           (at(now_of(0)) ? at(now_of(0))->core.waiting_for() : "is lost"));
   for (const auto& [who, each] : processes_) {
@@ -620,13 +418,15 @@ void replay_company::check_end() {
 
 // What was done of a step is all of its plan, in an order that the checker accepts.
 void replay_company::check_log(const process& of) {
-  const auto& whole = options_.training.stages[of.self.stage];
   for (const auto& [key, actions] : of.log) {
+    const bool trains = of.numbers.contains(key);
+    const auto& plan = trains ? options_.training : evaluation_;
+    const auto& whole = plan.stages[of.self.stage];
     if (actions.size() != whole.actions.size())
       fault("stage " + std::to_string(of.self.stage) + " did not complete " + to_string(key));
     const auto sound =
-        check_stage({actions, whole.memory_cap}, {of.self.stage}, options_.training.microbatches,
-                    layout_.chunks, step_kind::training);
+        check_stage({actions, whole.memory_cap}, {of.self.stage}, plan.microbatches, layout_.chunks,
+                    trains ? step_kind::training : step_kind::evaluation);
     if (!sound) fault(to_string(key) + ": " + sound.error().text);
   }
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,13 +30,17 @@ struct replay_options {
   std::uint32_t credits = 2;
   std::uint64_t steps = 5;
   std::uint32_t accumulate = 1;
-  std::uint32_t jitter = 20;        ///< A message takes [0, jitter), an action too.
-  bool ties = false;                ///< The first and the last stage share a weight.
-  std::uint32_t left_out_of_8 = 0;  ///< How many gradients of eight are not finite.
-  bool repeats = false;             ///< Some messages arrive twice.
+  std::uint32_t evaluate_every = 0;  ///< Training steps between evaluations; 0: there are none.
+  std::uint32_t jitter = 20;         ///< A message takes [0, jitter), an action too.
+  bool ties = false;                 ///< The first and the last stage share a weight.
+  std::uint32_t left_out_of_8 = 0;   ///< How many gradients of eight are not finite.
+  bool repeats = false;              ///< Some messages arrive twice.
   /// After so many events: the process of which stage.
   std::map<std::uint64_t, std::uint32_t> losses = {};
 };
+
+/// A number that all of these determine, each in its place.
+[[nodiscard]] std::uint64_t mix(std::initializer_list<std::uint64_t> all);
 
 /// The cores of a whole pipeline (stages with the ends of their steps and their stores, feeder,
 /// coordinator) and what the pipeline does for a stage that is lost, on a network and a clock that
@@ -52,12 +57,16 @@ class replay_company {
 
   [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
   [[nodiscard]] std::uint64_t replays() const noexcept { return replays_; }
+  [[nodiscard]] std::uint64_t replays_in_evaluations() const noexcept { return in_evaluations_; }
   /// Why all stages had to go back, which is not simulated; empty: they had not.
   [[nodiscard]] const std::string& fell_back() const noexcept { return fell_back_; }
   /// The stages' weights at the end, and each step's loss.
   [[nodiscard]] std::vector<std::uint64_t> outcome() const;
 
  private:
+  static constexpr std::size_t versions_kept = 2;
+  static constexpr auto tied = "tied";  // the weight
+
   using place = std::pair<std::uint32_t, microbatch_id>;  // chunk, micro-batch
   using tensor_key = std::tuple<engine::step_key, std::uint32_t, microbatch_id>;
   using edge_key = std::pair<engine::edge, std::uint32_t>;  // with its sender's chunk
@@ -71,7 +80,8 @@ class replay_company {
 
   struct order {
     engine::step_key key;
-    std::uint64_t number = 0;
+    std::uint64_t number = 0;  // among training steps; of an evaluation that of the next
+    bool trains = true;
   };
 
   struct sent_tie {
@@ -119,8 +129,13 @@ class replay_company {
   process start(std::uint32_t stage, std::uint32_t start, std::uint64_t weights);
 
   // The trainer.
+  void plan_run();
   void announce();
-  void begin(process& at, const order& what);
+  void begin(process& at, const order& what, const engine::step_key& done_before);
+  [[nodiscard]] engine::step_key done_before() const;
+  [[nodiscard]] const order* order_of(std::uint64_t number) const;
+  void forget_evaluations(const engine::step_key& done_before);
+  static void forget_evaluations(process& at, const engine::step_key& done_before);
   void feed(engine::edge on, const std::vector<engine::edge_place>& due);
   void credit_feeder(const process_id& from, engine::edge on, const engine::edge_place& what);
   void answered(const process_id& from, const engine::step_key& key, std::uint64_t loss);
@@ -161,8 +176,10 @@ class replay_company {
 
   const replay_options options_;
   const engine::model_layout layout_;
+  const engine::plan evaluation_;
   const std::uint32_t stages_;
-  std::vector<engine::shared_plan> plans_;  // by stage
+  std::vector<engine::shared_plan> plans_, evaluation_plans_;  // by stage
+  std::vector<order> sequence_;                                // of all steps
   std::mt19937_64 random_;
   std::map<process_id, std::unique_ptr<process>> processes_;
   std::vector<std::uint32_t> starts_;                    // by stage: its current process
@@ -174,13 +191,13 @@ class replay_company {
   std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> keeps_here_;  // of one stage
   engine::step_coordinator_core coordinator_;
   std::map<engine::step_key, std::vector<process_id>> voters_;
-  std::map<std::uint64_t, order> orders_;
+  std::map<engine::step_key, order> orders_;
   engine::replay_window window_;
-  std::map<std::uint64_t, std::map<std::uint32_t, std::uint64_t>> answers_;  // by number, by stage
-  std::map<std::uint64_t, std::uint64_t> losses_;                            // by number
+  std::map<engine::step_key, std::map<std::uint32_t, std::uint64_t>> answers_;  // by stage
+  std::map<engine::step_key, std::uint64_t> losses_;
   std::uint64_t announced_ = 0, finished_ = 0, now_ = 0, events_ = 0, replays_ = 0;
-  std::uint64_t replayed_into_ = 0;
-  std::optional<std::uint32_t> lost_;  // and not replaced
+  std::uint64_t in_evaluations_ = 0, trained_ = 0;  // training steps that were announced
+  std::optional<std::uint32_t> lost_;               // and not replaced
   bool is_replacing_ = false;
   std::multimap<std::uint64_t, std::function<void()>> agenda_;
   std::map<std::tuple<process_id, process_id, engine::edge, std::uint32_t>,

@@ -27,18 +27,11 @@ replay_options anything(std::mt19937_64& random) {
   const std::uint32_t stages = below(4) + 1;
   const std::uint32_t microbatches = below(5) + 1;
   replay_options options;
-  if (below(2) == 0) {
-    const auto names = built_in_schedules().names();
-    schedule_choice schedule{std::string(names[below(static_cast<std::uint32_t>(names.size()))])};
-    if (schedule.name == "interleaved-1f1b") schedule.chunks = below(2) + 2;
-    options.training = plan_step(schedule, stages, microbatches).value();
-  } else {
-    const auto order = below(2) ? chunk_order::looped : chunk_order::v_shaped;
-    options.training = tests::random_plan({stages, below(3) + 1, order}, microbatches, random);
-  }
+  options.training = tests::any_plan(stages, microbatches, random);
   options.credits = below(4) + 1;
   options.steps = below(4) + 3;
   options.accumulate = below(3) == 0 ? below(2) + 2 : 1;
+  options.evaluate_every = below(2) ? below(3) + 1 : 0;
   options.jitter = below(2) ? 100 : 5;
   options.ties = below(2) == 0;
   options.left_out_of_8 = below(3) == 0 ? 2 : 0;
@@ -47,7 +40,7 @@ replay_options anything(std::mt19937_64& random) {
 }
 
 struct tally {
-  std::uint64_t losses = 0, replays = 0, returns = 0;
+  std::uint64_t losses = 0, replays = 0, in_evaluations = 0, returns = 0;
 };
 
 /// One run with losses against the same without, under another timing.
@@ -60,6 +53,7 @@ std::string compare(const replay_options& options, std::uint64_t seed, tally& of
   if (auto fault = stormy.run(); !fault.empty()) return fault;
   of.losses += options.losses.size();
   of.replays += stormy.replays();
+  of.in_evaluations += stormy.replays_in_evaluations();
   if (!stormy.fell_back().empty()) {
     ++of.returns;
     return options.losses.size() > 1 ? "" : "all stages went back: " + stormy.fell_back();
@@ -96,6 +90,7 @@ TEST_CASE("a stage that is lost at any moment is replayed to the same numbers, a
     return with_plan(compare(options, seed, of), options);
   });
   CHECK(of.replays > of.losses * 3 / 4);
+  CHECK(of.in_evaluations > of.losses / 10);
 }
 
 TEST_CASE("stages that are lost one after the other are replayed, or all go back") {
@@ -111,12 +106,15 @@ TEST_CASE("stages that are lost one after the other are replayed, or all go back
     return with_plan(compare(options, seed, of), options);
   });
   CHECK(of.replays > of.losses / 3);
+  CHECK(of.in_evaluations > of.losses / 20);
 }
 
 TEST_CASE("each stage of a small pipeline is lost at each event of a run") {
   for (const std::string schedule : {"1f1b", "zb-h1", "zb-v"}) {
-    replay_options options{
-        .training = plan_step({schedule}, 3, 4).value(), .steps = 3, .ties = true};
+    replay_options options{.training = plan_step({schedule}, 3, 4).value(),
+                           .steps = 3,
+                           .evaluate_every = 2,
+                           .ties = true};
     tally of;
     for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 2U); ++seed) {
       const auto events = events_of(options, seed);

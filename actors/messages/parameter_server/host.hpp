@@ -30,7 +30,7 @@ struct rate_plan {
 
 /// The first values of a shard's parameters (see part_name) in their order, and after them the
 /// optimizer's state where there is some (see parameter_store::state), piece after piece. Before
-/// its build_shard; a piece from the beginning on starts anew.
+/// its build_shard; a first piece drops those before it.
 struct shard_values {
   static constexpr auto declared = travels("shard_values");
 

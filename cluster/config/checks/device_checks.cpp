@@ -39,13 +39,25 @@ bool has_cpu_stages(const trainer_config& config) {
 // Why the sum over replicas cannot be NCCL's own; empty: it can.
 std::string fault_of_fast(const trainer_config& config) {
   if (has_cpu_stages(config))
-    return "\"fast\" is NCCL's own order of additions, and NCCL sums on cards, but stages compute "
-           "on "
-           "the CPU; leave it out, or name cards (--device cuda:0)";
+    return "\"fast\" is NCCL's own order of additions, and NCCL sums on GPUs, but stages compute "
+           "on the CPU; leave it out, or name GPUs (--device cuda:0)";
   if (config.pipeline.zero > 0)
     return "\"fast\" sums for all replicas alike, but with zero = 1 each sum goes to one of them; "
            "leave one of the two out";
   return {};
+}
+
+// Whether some stage may be on a GPU.
+bool has_device_stages(const trainer_config& config) {
+  const auto& nodes = config.cluster.nodes;
+  const auto is_other = [](const std::string& device) {
+    const auto choice = engine::parse_device(device);
+    return choice && choice->what == kind::cuda;
+  };
+  if (nodes.empty()) return is_other(config.pipeline.device);
+  return std::ranges::any_of(nodes, [&](const auto& node) {
+    return is_other(node.device.empty() ? config.pipeline.device : node.device);
+  });
 }
 
 }  // namespace
@@ -68,6 +80,11 @@ std::vector<error> check_devices(draft& whole, const registries&) {
   }
   if (config.pipeline.reduce == reduce_order::fast)
     if (const auto why = fault_of_fast(config); !why.empty()) refuse("pipeline.reduce", why);
+  if (is_norm_synced(config) && has_device_stages(config))
+    refuse(
+        "train.batch_norm",
+        "\"sync\" sums over replicas within each forward and backward, on CPUs alone, but stages "
+        "compute on GPUs; take \"local\", or --device cpu");
   return found;
 }
 

@@ -233,6 +233,30 @@ class flag_reader {
   std::vector<CLI::Option*> options_;  // beside table_
 };
 
+/// The enumerator of a word behind a flag, if it is one of those that `allowed` names.
+template <class Enumeration>
+result<Enumeration> enumerator(const std::string& flag, const std::string& word,
+                               const std::string& allowed) {
+  const auto words = words_of<Enumeration>;
+  const auto found = std::find(words.begin(), words.end(), word);
+  if (found == words.end() || (", " + allowed + ",").find(", " + word + ",") == std::string::npos)
+    return fail(errc::bad_config, flag + ": unknown value \"" + word + "\"; allowed: " + allowed);
+  return static_cast<Enumeration>(found - words.begin());
+}
+
+result<void> check_node(const node_options& node) {
+  const auto outside = messages::meeting_place::parse(node.join).outside;
+  if (!is_address(outside) && !is_unix_socket(outside))
+    return fail(errc::bad_config,
+                "--join: \"" + node.join + "\" is not an address; allowed: HOST:PORT, unix:PATH");
+  if (!is_loopback(outside) && node.secret_file.empty() && node.secret_descriptor < 0)
+    return fail(errc::bad_config, "--join: " + node.join +
+                                      " is on another machine: name the file of the cluster's "
+                                      "secret with --secret-file");
+  if (node.name.empty()) return fail(errc::bad_config, "--node-name: is empty");
+  return {};
+}
+
 result<command> read_node(std::span<const char* const> arguments) {
   node_options out;
   std::string link = "auto";
@@ -257,27 +281,13 @@ result<command> read_node(std::span<const char* const> arguments) {
                 "--verbose: " +
                     std::string(wrong.what()));
   }
-  const auto outside = messages::meeting_place::parse(out.join).outside;
-  if (!is_address(outside) && !is_unix_socket(outside))
-    return fail(errc::bad_config,
-                "--join: \"" + out.join + "\" is not an address; allowed: HOST:PORT, unix:PATH");
-  if (!is_loopback(outside) && out.secret_file.empty() && out.secret_descriptor < 0)
-    return fail(errc::bad_config, "--join: " + out.join +
-                                      " is on another machine: name the file of the cluster's "
-                                      "secret with --secret-file");
-  if (out.name.empty()) return fail(errc::bad_config, "--node-name: is empty");
-  const auto words = words_of<transport>;
-  const auto found = std::find(words.begin(), words.end(), link);
-  if (found == words.end() || word_of(transport::loopback) == link)
-    return fail(errc::bad_config,
-                "--link: unknown value \"" + link + "\"; allowed: auto, tcp, shm, mixed");
-  out.transport = static_cast<transport>(found - words.begin());
-  const auto networks = words_of<network>;
-  const auto chosen = std::find(networks.begin(), networks.end(), network_word);
-  if (chosen == networks.end())
-    return fail(errc::bad_config,
-                "--network: unknown value \"" + network_word + "\"; allowed: sealed, trusted");
-  out.network = static_cast<network>(chosen - networks.begin());
+  if (auto sound = check_node(out); !sound) return tl::unexpected(sound.error());
+  const auto way = enumerator<transport>("--link", link, "auto, tcp, shm, mixed");
+  if (!way) return tl::unexpected(way.error());
+  const auto over = enumerator<network>("--network", network_word, "sealed, trusted");
+  if (!over) return tl::unexpected(over.error());
+  out.transport = *way;
+  out.network = *over;
   return out;
 }
 

@@ -157,8 +157,4 @@ std::string magic_line() {
   return std::string(agent_magic) + " " + std::to_string(agent_protocol_version);
 }
 
-bool is_magic_line(std::string_view line) {
-  return line.starts_with(agent_magic);
-}
-
 }  // namespace troupe::cluster

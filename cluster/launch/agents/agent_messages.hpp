@@ -153,8 +153,7 @@ using agent_event =
 [[nodiscard]] result<agent_order> decode_order(std::string_view line);
 [[nodiscard]] result<agent_event> decode_event(std::string_view line);
 
-/// The line that goes before the first event, and whether a line is one, of any version.
+/// The line that goes before the first event.
 [[nodiscard]] std::string magic_line();
-[[nodiscard]] bool is_magic_line(std::string_view line);
 
 }  // namespace troupe::cluster

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,30 +14,20 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
-#include "cluster/hosts/host_addresses.hpp"
-#include "cluster/hosts/listening_core.hpp"
-#include "cluster/launch/process_start.hpp"
-#include "cluster/membership/launch_choice.hpp"
-#include "cluster/membership/node_group.hpp"
-#include "cluster/membership/stage_node.hpp"
-#include "cluster/training/data_source.hpp"
 #include "cluster/training/local_disks/kept_slices.hpp"
-#include "cluster/training/node_run.hpp"
 #include "cluster/training/pipeline/recovery.hpp"
 #include "cluster/training/pipeline/reporter.hpp"
 #include "cluster/training/pipeline/start_point.hpp"
 #include "cluster/training/pipeline/verify.hpp"
-#include "cluster/training/prepared_run.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/saving/streams.hpp"
-#include "engine/collective/nccl/api.hpp"
+#include "cluster/training/stages/stage_orders.hpp"
+#include "cluster/training/stages/stage_places.hpp"
 #include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
-#include "messages/link/link_options.hpp"
-#include "messages/link/meeting_place.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::cluster {
@@ -51,119 +39,6 @@ constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
 /// For a checkpoint under way in a run that has lost a stage: the others write their files if their
 /// step could end.
 constexpr std::chrono::seconds until_checkpoint{10};
-
-result<launch_choice> place_nodes(const application& program, const trainer_config& config) {
-  if (config.pipeline.stages_in == placement::threads)
-    return launch_choice{make_thread_launcher(program.info.known), config.link.listen};
-  return choose_launcher(config, stage_names_of(config.pipeline));
-}
-
-/// What a stage computes on, by its place among all.
-std::string device_of(const trainer_config& config, std::size_t place) {
-  auto device = config.pipeline.device;
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
-  if (places && place < places->size())
-    if (const auto& own = config.cluster.nodes[places->at(place)].device; !own.empty())
-      device = own;
-  return device == "auto" ? "cpu" : device;
-}
-
-actors::build_stage order_for(const trainer_config& config, const prepared_run& run,
-                              const engine::model_layout& layout, std::uint32_t stage,
-                              int threads) {
-  const auto& optimizer = config.optimizer;
-  std::vector<engine::layer_range> slices;
-  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
-    slices.push_back(run.ranges[layout.virtual_stage_of({stage, chunk})]);
-  return {.stage = {stage},
-          .name = {},
-          .model = config.model.name,
-          .classes = run.model.classes,
-          .model_options = run.model.options,
-          .seed = run.model.seed,
-          .slices = std::move(slices),
-          .loss = config.train.loss,
-          .precision = std::string(name_of(config.model.precision)),
-          .channels_last = config.model.memory_format == memory_format::channels_last,
-          .threads = threads,
-          .idle_cores = config.pipeline.idle_cores,
-          .recompute = config.pipeline.recompute,
-          .optimizer = optimizer.name,
-          .optimizer_options = optimizer.options,
-          .rules = {.groups = optimizer.groups,
-                    .clip_value = optimizer.clip_value,
-                    .accumulate = config.train.accumulate,
-                    .state_shares = state_shares_of(config.pipeline)}};
-}
-
-/// By the stages' own past, and their prediction if there is one.
-actors::progress_settings stage_progress_of(const trainer_config& config, const prepared_run& run) {
-  using engine::work_kind;
-  auto settings = progress_of(config);
-  if (!run.predicted) return settings;
-  const auto names = stage_names_of(config.pipeline);
-  for (std::size_t i = 0; i < run.predicted->stages.size(); ++i) {
-    const auto& stage = run.predicted->stages[i];
-    for (auto place = i; place < names.size(); place += config.pipeline.stages)
-      settings.predicted[names[place]] = {{work_kind::forward, stage.forward_s},
-                                          {work_kind::backward, stage.backward_s},
-                                          {work_kind::input_gradient, stage.backward_s},
-                                          {work_kind::weight_gradient, stage.backward_s},
-                                          {work_kind::update, stage.update_s}};
-  }
-  return settings;
-}
-
-/// For --verbose: which layers are where, and how they are computed.
-void tell(const prepared_run& run, const std::vector<actors::build_stage>& orders,
-          const std::string& link) {
-  for (const auto& order : orders)
-    for (const auto& [first, last] : order.slices)
-      log::debug(order.name + ": layers " + std::to_string(first) + " to " +
-                 std::to_string(last - 1) + ", " + order.model + " in " + order.precision +
-                 (order.channels_last ? " channels_last" : "") + " on " + order.device +
-                 ", intra-op threads: " + std::to_string(order.threads) +
-                 (order.idle_cores ? ", idle cores help" : "") + "; " + link);
-  log::debug(std::to_string(run.steps) + " steps of " + std::to_string(run.microbatches) +
-             " micro-batches; optimizer " + orders.front().optimizer);
-}
-
-/// Which nodes the stages are on, and what carries what they send each other.
-void tell_edges(node_group& group, const trainer_config& config) {
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
-  if (!places) return;  // there are no nodes
-  const auto names = stage_names_of(config.pipeline);
-  const auto place = [&](std::size_t i) {
-    return messages::meeting_place::parse(group.node().address_of(group.hosts().at(i)).address);
-  };
-  const auto stage = [&](std::size_t i) {
-    return names.at(i) + " (" + config.cluster.nodes[places->at(i)].name + ", " + place(i).outside +
-           ")";
-  };
-  for (std::size_t i = 0; i + 1 < places->size(); ++i) {
-    if ((i + 1) % config.pipeline.stages == 0) continue;
-    const auto carrier = messages::meet_inside(place(i), place(i + 1))
-                             ? messages::link_transport::shm
-                             : transport_of(config.link);
-    log::info(stage(i) + " -> " + stage(i + 1) + ": " + std::string(messages::name_of(carrier)));
-  }
-}
-
-/// Before the first step: where each stage listens, no other machine does.
-result<void> check_listening(node_group& group, const trainer_config& config) {
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
-  if (!places || !is_over_hosts(config.cluster.launch)) return {};
-  const auto names = stage_names_of(config.pipeline);
-  std::vector<listening> all;
-  for (std::size_t i = 0; i < places->size(); ++i) {
-    const auto& node = config.cluster.nodes[places->at(i)];
-    all.push_back(
-        {names.at(i), node.name, address_of_host(host_of_user(node.host)).value_or(node.host),
-         messages::meeting_place::parse(group.node().address_of(group.hosts().at(i)).address)
-             .outside});
-  }
-  return check_addresses(all);
-}
 
 /// What the user has been told of a run. Steps that are computed again are not told again.
 struct told_progress {
@@ -251,15 +126,16 @@ struct run_parts {
   recovery_totals recovered = {};
 };
 
-/// A step that was computed again gives the same loss, or something is wrong that nobody would see
-/// in the weights.
+/// A step that was computed again gives the same loss where bits are promised, or something is
+/// wrong that nobody would see in the weights.
 void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome& outcome) {
   constexpr std::size_t remembered = 4096;
   auto& told = parts.told;
   for (const auto& each : outcome.stages) parts.recovered.computed_again += each.computed_again;
   if (step <= told.steps) {
+    const bool any_order = parts.config.pipeline.reduce == reduce_order::fast;
     const auto before = told.losses.find(step);
-    if (before != told.losses.end() && before->second != outcome.loss &&
+    if (!any_order && before != told.losses.end() && before->second != outcome.loss &&
         !(std::isnan(before->second) && std::isnan(outcome.loss)))
       log::error("step " + std::to_string(step) + " was computed again, and its loss is " +
                  optimizers::to_text(outcome.loss) + ", but was " +
@@ -309,11 +185,16 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
   const auto& run = parts.run;
   auto& system = parts.group.system();
   const auto saved = parts_of(stages, parts.config.train, run);
-  const checkpoint_parts kept{[&stages](std::uint64_t step, const std::string& folder) {
+  const auto tell = [](std::uint64_t step) {
+    log::debug("the stages write the checkpoint of step " + std::to_string(step));
+  };
+  const checkpoint_parts kept{[&](std::uint64_t step, const std::string& folder) {
+                                tell(step);
                                 return stages.write_slices(step, folder);
                               },
                               names_of_weights(run.layers), parts.ask,
-                              [&stages](std::uint64_t step, const auto& folders) {
+                              [&](std::uint64_t step, const auto& folders) {
+                                tell(step);
                                 return stages.write_slices(step, folders);
                               },
                               parts.disks ? &*parts.disks : nullptr};
@@ -381,6 +262,7 @@ result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
           .replicas = config.pipeline.replicas,
           .logical_replicas = logical_replicas_of(config),
           .shares_state = config.pipeline.zero > 0,
+          .synced_norm = config.train.batch_norm == norm_scope::sync,
           .sums = sums_wished(config),
           .keepers = parts.recovery ? parts.recovery->keepers()
                                     : std::vector<std::vector<caf::strong_actor_ptr>>(),
@@ -486,24 +368,17 @@ result<void> train_to_end(run_parts& parts, start_point from) {
   }
 }
 
-/// Builds the stages on their nodes and trains with them.
+}  // namespace
+
 result<void> drive(node_group& group, const application& program, const trainer_config& config,
                    prepared_run& run, run_control& control) {
   const auto schedule = schedule_of(config.pipeline, program.info.known.schedules);
-  const auto layout = engine::layout_of(schedule, config.pipeline.stages);
-  if (!layout) return tl::unexpected(layout.error());
-  const auto threads = threads_of_stages(config, std::thread::hardware_concurrency());
-  std::vector<actors::build_stage> orders;
-  for (const auto& name : stage_names_of(config.pipeline)) {
-    const auto stage = static_cast<std::uint32_t>(orders.size()) % layout->stages;
-    orders.push_back(order_for(config, run, *layout, stage, threads.at(orders.size())));
-    orders.back().name = name;
-    orders.back().device = device_of(config, orders.size() - 1);
-  }
-  tell(run, orders,
-       config.pipeline.stages_in == placement::threads
-           ? "threads of this process"
-           : "link " + std::string(name_of(transport_of(config.link))));
+  auto orders = orders_for(config, run, schedule);
+  if (!orders) return tl::unexpected(orders.error());
+  tell_orders(run, *orders,
+              config.pipeline.stages_in == placement::threads
+                  ? "threads of this process"
+                  : "link " + std::string(name_of(transport_of(config.link))));
   if (auto apart = check_listening(group, config); !apart) return apart;
   tell_edges(group, config);
   actors::requester ask(group.system(),
@@ -531,7 +406,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   config,
                   run,
                   control,
-                  std::move(orders),
+                  std::move(*orders),
                   schedule,
                   std::move(*report),
                   ask,
@@ -542,77 +417,6 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   std::move(*disks),
                   {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
   return train_to_end(parts, parts.beginning);
-}
-
-/// What the model's layers and stages are predicted to need.
-void tell_prediction(const prepared_run& run) {
-  if (!run.predicted) return;
-  for (const auto& line : engine::to_lines(*run.predicted, run.layer_names)) log::info(line);
-}
-
-using driver = std::function<result<void>(node_group&)>;
-
-result<run_end> drive_nodes(const application& program, const trainer_config& config,
-                            actors::progress_settings progress, driver drive,
-                            run_control& control) {
-  auto placed = place_nodes(program, config);
-  if (!placed) return tl::unexpected(placed.error());
-  return run_nodes({.where = std::move(placed->where),
-                    .listen = std::move(placed->listen),
-                    .names = stage_names_of(config.pipeline),
-                    .progress = std::move(progress),
-                    .drive = std::move(drive),
-                    .understudies = config.cluster.understudies},
-                   config, control);
-}
-
-/// The process of a stage has the data: nothing is known of the run before that process is up.
-result<run_end> run_with_distant_data(const application& program, const trainer_config& config,
-                                      std::size_t stage, run_control& control) {
-  const auto prepare_and_drive = [&](node_group& group) -> result<void> {
-    const auto data = open_data_at(group, stage, program, config);
-    if (!data) return tl::unexpected(data.error());
-    auto run = prepare(program, config, *data);
-    if (!run) return tl::unexpected(run.error());
-    if (run->is_complete) return {};
-    run->reader = (*data)->reader();
-    if (!config.observe.profile_only) return drive(group, program, config, *run, control);
-    tell_prediction(*run);
-    return {};
-  };
-  return drive_nodes(program, config, progress_of(config), prepare_and_drive, control);
-}
-
-}  // namespace
-
-result<run_end> run_trainer(const application& program, const trainer_config& config) {
-  const auto checkpoint_signal = signal_of(config.checkpoint);
-  if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
-  // Before there is a step there is nothing to keep, and it must not end the process.
-  if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
-  // NCCL authenticates and encrypts nothing: within a machine its sockets leave it nowhere.
-  if (config.pipeline.replicas > 1 && !is_over_hosts(config.cluster.launch))
-    engine::nccl::keep_on_loopback();
-  run_control control(config);
-  const auto stage_with_data = stage_of_data(config, std::thread::hardware_concurrency());
-  if (!stage_with_data) return tl::unexpected(stage_with_data.error());
-  if (*stage_with_data) return run_with_distant_data(program, config, **stage_with_data, control);
-  auto data = open_data_here(program, config);
-  if (!data) return tl::unexpected(data.error());
-  auto run = prepare(program, config, std::move(*data));
-  if (!run) return tl::unexpected(run.error());
-  if (run->is_complete) return run_end{};
-  if (config.observe.profile_only) {
-    tell_prediction(*run);
-    return run_end{};
-  }
-  return drive_nodes(
-      program, config, stage_progress_of(config, *run),
-      [&](node_group& group) { return drive(group, program, config, *run, control); }, control);
-}
-
-result<void> run_stage_process(const application& program, const node_options& options) {
-  return serve_as_node(options, stage_host(program.info.known));
 }
 
 }  // namespace troupe::cluster

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "actors/pipeline/feed.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "cluster/training/pipeline/initial_state.hpp"
 #include "engine/base/torch_error.hpp"
@@ -149,13 +150,16 @@ class verifier {
     const auto parts =
         engine::split_batch(batch, std::min<std::int64_t>(batch.inputs.size(0), run_.microbatches));
     if (!parts) return tl::unexpected(parts.error());
+    const auto logical = logical_replicas_of(config_);
+    const auto microbatches =
+        is_norm_synced(config_) ? actors::batches_of_groups(*parts, 0, 1, logical) : *parts;
     engine::sliced_step step(run_.ranges.size(),
                              [this](std::size_t slice) {
                                return layers_before(weights_, run_.ranges[slice], config_, run_);
                              },
                              {.how = how,
                               .step = 1,
-                              .microbatches = *parts,
+                              .microbatches = microbatches,
                               .loss_scale = loss_scale_,
                               .ties_between = ties_between()});
     if (auto done = thread_.run([&] { return step.forward(); }); !done)
@@ -308,6 +312,12 @@ class verifier {
 result<void> verify(actors::pipeline& stages, const application& program,
                     const trainer_config& config, const prepared_run& run,
                     const std::function<void(const std::vector<std::string>&)>& print) {
+  const auto dropout = run.model.options.find("dropout");
+  if (is_norm_synced(config) && dropout != run.model.options.end() && dropout->second > 0)
+    return fail(
+        errc::bad_config,
+        "verify: dropout draws for each micro-batch, but one process has to join those that "
+        "batch norm normalizes together; leave out --verify, or batch_norm = \"sync\"");
   const auto batch = first_batch(config, run);
   if (!batch) return tl::unexpected(batch.error());
   const auto how = stage_options_of(config, program.info.known);

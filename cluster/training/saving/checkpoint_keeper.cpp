@@ -79,6 +79,11 @@ void wait_for_others(const actors::slices_under_way& slices, const error& why) {
       static_cast<void>(each.written.get(end - checkpoint_keeper::clock::now()));
 }
 
+/// Whether those who write were lost, or told to end: the disk may be well.
+bool was_cut_off(const error& why) {
+  return why.code == errc::peer_lost || why.code == errc::cancelled;
+}
+
 /// Has each host copy what the one before it has written, and notes who has what. Where a disk is
 /// full or fails there is one copy less, and a warning.
 result<void> copy_to_next(unfinished& of, const std::map<std::string, std::size_t>& written) {
@@ -166,6 +171,7 @@ std::map<std::string, std::string> settings_of_steps(
       {"data.image_size", std::to_string(config.data.image_size)},
       {"data.shuffle", config.data.shuffle ? "true" : "false"},
       {"train.accumulate", std::to_string(config.train.accumulate)},
+      {"train.batch_norm", is_norm_synced(config) ? "sync" : "local"},
       {"train.batch_size", std::to_string(config.train.batch_size)},
       {"train.logical_replicas", std::to_string(logical_replicas_of(config))},
       {"train.seed", std::to_string(config.train.seed)},
@@ -234,14 +240,27 @@ void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
 bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool is_asked) const {
   if (config_->checkpoint.dir.empty() || step % config_->train.accumulate != 0) return false;
   if (step <= last_step_ || (under_way_ && step <= under_way_->step)) return false;
-  if (is_asked) return true;
+  if (is_asked || (owed_ && !under_way_)) return true;
   if (period_.steps > 0) return step % period_.steps == 0;
   return period_.time.count() > 0 && now - last_time_ >= period_.time;
 }
 
 void checkpoint_keeper::warn(std::uint64_t step, const error& why, const printer& print) const {
-  print("warning: no checkpoint of step " + std::to_string(step) + ": " + why.text +
-        (why.code == errc::io_failed ? "; training goes on" : ""));
+  const auto* const sequel = why.code == errc::io_failed ? "; training goes on"
+                             : config_->train.on_fault == fault_policy::recover
+                                 ? "; one is written when the run goes on"
+                                 : "";
+  print("warning: no checkpoint of step " + std::to_string(step) + ": " + why.text + sequel);
+}
+
+// The first of several attempts that are cut off is warned of.
+void checkpoint_keeper::note_failure(const under_way& of, const error& why, const printer& print) {
+  if (!was_cut_off(why)) {
+    owed_.reset();
+    return warn(of.step, why, print);
+  }
+  if (!owed_) warn(of.step, why, print);
+  owed_ = {of.is_asked};
 }
 
 result<void> checkpoint_keeper::wait(const printer& print) {
@@ -249,9 +268,10 @@ result<void> checkpoint_keeper::wait(const printer& print) {
   auto ended = std::exchange(under_way_, std::nullopt);
   auto done = ended->done.get();
   if (!done) {
-    warn(ended->step, done.error(), print);
+    note_failure(*ended, done.error(), print);
     return done;
   }
+  owed_.reset();
   last_step_ = ended->step;
   if (ended->is_asked)
     print("the checkpoint of step " + std::to_string(ended->step) + " is in " +
@@ -287,13 +307,13 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
   static_cast<void>(wait(print));
   if (step == last_step_) return;
   last_time_ = begun;
+  is_asked = is_asked || (owed_ && owed_->is_asked);
   auto files = folder_.begin(step);
-  if (!files) return warn(step, files.error(), print);
-  log::debug("the stages write the checkpoint of step " + std::to_string(step));
+  if (!files) return note_failure({.step = step, .is_asked = is_asked}, files.error(), print);
   const auto slices = ask_stages(*files, parts);
   if (!slices) {
     checkpoint_folder::drop(*files);
-    return warn(step, slices.error(), print);
+    return note_failure({.step = step, .is_asked = is_asked}, slices.error(), print);
   }
   const checkpoint_manifest manifest{
       .step = step,

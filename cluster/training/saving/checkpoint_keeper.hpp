@@ -68,7 +68,8 @@ class checkpoint_keeper {
   void warn_of_little_room(std::uint64_t weight_bytes) const;
 
   /// Whether one is to be written of `step`, and has not been. Updates are whole then
-  /// (--accumulate). `is_asked`: by a signal.
+  /// (--accumulate). `is_asked`: by a signal. After one that was cut off, because a stage was lost
+  /// or the stages ended, another one is due at once.
   [[nodiscard]] bool is_due(std::uint64_t step, clock::time_point now, bool is_asked) const;
 
   using printer = std::function<void(const std::string& line)>;
@@ -108,7 +109,11 @@ class checkpoint_keeper {
     std::uint64_t step = 0;
     bool is_asked = false;
     actors::slices_under_way slices = {};
-    std::future<result<void>> done;  // the error of writing; a future of std::async waits for it
+    std::future<result<void>> done = {};  // the error; a future of std::async waits for it
+  };
+  /// A checkpoint instead of one that was cut off.
+  struct owed {
+    bool is_asked = false;
   };
   /// Errors: why there is none.
   result<void> wait(const printer& print);
@@ -116,6 +121,7 @@ class checkpoint_keeper {
   [[nodiscard]] result<actors::slices_under_way> ask_stages(const checkpoint_folder::begun& files,
                                                             const checkpoint_parts& parts) const;
   void warn(std::uint64_t step, const error& why, const printer& print) const;
+  void note_failure(const under_way& of, const error& why, const printer& print);
 
   const trainer_config* config_;
   std::map<std::string, std::string> settings_;
@@ -125,6 +131,7 @@ class checkpoint_keeper {
   std::uint64_t last_step_;
   clock::time_point last_time_;
   std::optional<under_way> under_way_;
+  std::optional<owed> owed_;
 };
 
 }  // namespace troupe::cluster

@@ -65,9 +65,9 @@ maker::library maker::loaded() const {
 
 result<std::string> maker::library_for(c10::Device on) const {
   if (on.type() != how_.type)
-    return fail(errc::transport_missing,
-                on.is_cpu() ? "NCCL is for cards, and the stage computes on the CPU"
-                            : "NCCL knows no device " + on.str());
+    return fail(errc::transport_missing, on.is_cpu()
+                                             ? "NCCL is for GPUs, and the stage computes on the CPU"
+                                             : "NCCL knows no device " + on.str());
   const auto found = loaded();
   if (!found) return tl::unexpected(found.error());
   return "NCCL " + version_text((*found)->version);

@@ -64,8 +64,8 @@ bool contains(const std::string& text, std::string_view part) {
 /// What the user can do, where NCCL's words are known.
 std::string_view advice_for(const std::string& said) {
   if (contains(said, "duplicate gpu"))
-    return "; two ranks use the same card: there are more ranks than cards, so take fewer replicas "
-           "or give each rank a card of its own";
+    return "; two ranks use the same GPU: there are more ranks than GPUs, so take fewer replicas "
+           "or give each rank a GPU of its own";
   if (contains(said, "interface found") || contains(said, "no interface"))
     return "; name a network interface that is up in NCCL_SOCKET_IFNAME";
   if (contains(said, "driver version is insufficient") || contains(said, "no cuda-capable device"))
@@ -92,9 +92,11 @@ std::string describe(const std::vector<operation>& group) {
 error explain(const std::string& what, status code, const std::string& reason,
               const std::string& said) {
   const bool no_interface = contains(said, "interface");
-  const errc kind = code == status::remote_error ? errc::peer_lost
-                    : no_interface               ? errc::transport_missing
-                                                 : errc::handler_failed;
+  const bool lost = code == status::remote_error ||
+                    (code == status::system_error && contains(said, "connection"));
+  const errc kind = lost           ? errc::peer_lost
+                    : no_interface ? errc::transport_missing
+                                   : errc::handler_failed;
   std::string text = what + ": " + reason;
   if (!said.empty()) text += " (" + said + ")";
   return {kind, text + std::string(advice_for(said))};

@@ -14,7 +14,6 @@ namespace troupe::chaos {
 namespace {
 
 namespace fs = std::filesystem;
-using words = std::vector<std::string>;
 
 const std::string goes_on = "the run goes on behind step ";
 const std::string replays = " is replayed from step ";
@@ -24,36 +23,12 @@ bool is_gone_on(const std::string& line) {
 }
 
 words storm_of(const words& more) {
-  return with({"--model",
-               "storm",
-               "--data",
-               "synthetic:3x20x20:10:64",
-               "--batch-size",
-               "16",
-               "--micro-batches",
-               "4",
-               "--optimizer",
-               "adam",
-               "--lr",
-               "0.01",
-               "--lr-schedule",
-               "cosine",
-               "--accumulate",
-               "2",
-               "--clip-norm",
-               "1",
-               "--loss-scale",
-               "dynamic",
-               "--loss-scale-interval",
-               "5",
-               "--steps",
-               std::to_string(storm_steps),
-               "--eval-every",
-               "6",
-               "--save-state",
-               "--threads-per-stage",
-               "1",
-               "--verbose"},
+  return with(split_words("--model storm --data synthetic:3x20x20:10:64 --batch-size 16 "
+                          "--micro-batches 4 --optimizer adam --lr 0.01 --lr-schedule cosine "
+                          "--accumulate 2 --clip-norm 1 --loss-scale dynamic "
+                          "--loss-scale-interval 5") +
+                  words{"--steps", std::to_string(storm_steps)} +
+                  split_words("--eval-every 6 --save-state --threads-per-stage 1 --verbose"),
               more);
 }
 
@@ -98,11 +73,6 @@ loaded_tensors weights_in(const cluster::whole_checkpoint& of) {
 
 fs::path state_of(const fs::path& weights) {
   return weights.string() + ".state.safetensors";
-}
-
-std::vector<std::string> with(std::vector<std::string> all, const std::vector<std::string>& more) {
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
 }
 
 const char* name_of(sequel what) {

@@ -114,10 +114,6 @@ struct storm_end {
 /// The file of the optimizer's state that is saved with these weights.
 [[nodiscard]] std::filesystem::path state_of(const std::filesystem::path& weights);
 
-/// A command line with more words at its end.
-[[nodiscard]] std::vector<std::string> with(std::vector<std::string> all,
-                                            const std::vector<std::string>& more);
-
 /// The steps of a storm's runs.
 inline constexpr std::uint64_t storm_steps = 48;
 

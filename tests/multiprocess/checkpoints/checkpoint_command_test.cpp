@@ -81,6 +81,62 @@ fs::path older_checkpoint(const fs::path& folder, std::uint64_t step) {
   return write_two_files(folder, step, settings, all);
 }
 
+/// Whether what `inspect --json` says of a checkpoint's files fits these weights.
+void check_described(const json& described, const std::vector<engine::named_tensor>& weights) {
+  std::map<std::string, json> tensors;
+  for (const auto& file : described.at("files")) {
+    CHECK(file.at("header_blake2b").get<std::string>().size() == 64);
+    if (file.at("holds") == "state") continue;
+    CHECK(file.at("tensors").size() < weights.size());
+    for (const auto& each : file.at("tensors")) tensors[each.at("name")] = each;
+  }
+  REQUIRE(tensors.size() == weights.size());
+  for (const auto& [name, tensor] : weights) {
+    INFO(name);
+    const auto& found = tensors.at(name);
+    CHECK(found.at("shape").get<std::vector<std::int64_t>>() == tensor.sizes().vec());
+    CHECK(found.at("bytes") == tensor.nbytes());
+    CHECK(found.at("blake2b").get<std::string>().size() == 32);
+  }
+}
+
+/// Whether inspect and export, which do not read all that verify does, refuse it too.
+struct refusals {
+  bool inspected;
+  bool exported;
+};
+
+struct fault {
+  std::string file, tensor, what;
+};
+
+/// What is said of a checkpoint with one fault, beside another one that has none.
+void check_one_fault(const fs::path& bad, const fault& of, refusals others) {
+  const auto one = troupe_checkpoint({"verify", bad});
+  CHECK(one.code == 2);
+  CHECK_THAT(one.out, ContainsSubstring(of.file + ' '));
+  CHECK_THAT(one.out, ContainsSubstring(of.what));
+  CHECK_THAT(one.err, ContainsSubstring("1 of 1 checkpoint cannot be gone on from"));
+  const auto all = troupe_checkpoint({"verify", bad.parent_path(), "--json"});
+  CHECK(all.code == 2);
+  CHECK_THAT(all.err, ContainsSubstring("1 of 2 checkpoints"));
+  const auto parsed = json::parse(all.out).at("checkpoints");
+  REQUIRE(parsed.size() == 2);
+  CHECK(parsed[0].at("whole") == true);
+  CHECK(parsed[1].at("whole") == false);
+  REQUIRE(parsed[1].at("faults").size() == 1);
+  CHECK(parsed[1].at("faults")[0].at("file") == of.file);
+  CHECK(parsed[1].at("faults")[0].at("tensor") == of.tensor);
+  const auto inspected = troupe_checkpoint({"inspect", bad});
+  CHECK((inspected.code == 2) == others.inspected);
+  if (others.inspected) CHECK_THAT(inspected.err, ContainsSubstring(of.file + ' '));
+  const auto out = bad.parent_path().parent_path() / "out";
+  const auto exported = troupe_checkpoint({"export", bad, out});
+  CHECK((exported.code == 2) == others.exported);
+  CHECK(fs::exists(out) == !others.exported);
+  fs::remove(out);
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -117,21 +173,7 @@ TEST_CASE(
   CHECK(described.at("step") == 2);
   const auto weights = engine::load_safetensors(saved);
   REQUIRE(weights);
-  std::map<std::string, json> tensors;
-  for (const auto& file : described.at("files")) {
-    CHECK(file.at("header_blake2b").get<std::string>().size() == 64);
-    if (file.at("holds") == "state") continue;
-    CHECK(file.at("tensors").size() < weights->size());
-    for (const auto& each : file.at("tensors")) tensors[each.at("name")] = each;
-  }
-  REQUIRE(tensors.size() == weights->size());
-  for (const auto& [name, tensor] : *weights) {
-    INFO(name);
-    const auto& found = tensors.at(name);
-    CHECK(found.at("shape").get<std::vector<std::int64_t>>() == tensor.sizes().vec());
-    CHECK(found.at("bytes") == tensor.nbytes());
-    CHECK(found.at("blake2b").get<std::string>().size() == 32);
-  }
+  check_described(described, *weights);
 
   const auto verified = troupe_checkpoint({"verify", checkpoints});
   INFO(verified.err);
@@ -197,39 +239,12 @@ TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with 
     fs::copy(whole, bad, fs::copy_options::recursive);
     harm();
   };
-  // Whether inspect and export, which do not read all that verify does, refuse it too.
-  struct refusals {
-    bool inspected;
-    bool exported;
-  };
   const auto found = [&](const std::string& file, const std::string& tensor,
                          const std::string& what, refusals others,
                          const std::function<void()>& harm) {
     INFO(file << ' ' << what);
     harmed(harm);
-    const auto one = troupe_checkpoint({"verify", bad});
-    CHECK(one.code == 2);
-    CHECK_THAT(one.out, ContainsSubstring(file + ' '));
-    CHECK_THAT(one.out, ContainsSubstring(what));
-    CHECK_THAT(one.err, ContainsSubstring("1 of 1 checkpoint cannot be gone on from"));
-    const auto all = troupe_checkpoint({"verify", folder / "kept", "--json"});
-    CHECK(all.code == 2);
-    CHECK_THAT(all.err, ContainsSubstring("1 of 2 checkpoints"));
-    const auto parsed = json::parse(all.out).at("checkpoints");
-    REQUIRE(parsed.size() == 2);
-    CHECK(parsed[0].at("whole") == true);
-    CHECK(parsed[1].at("whole") == false);
-    REQUIRE(parsed[1].at("faults").size() == 1);
-    CHECK(parsed[1].at("faults")[0].at("file") == file);
-    CHECK(parsed[1].at("faults")[0].at("tensor") == tensor);
-    const auto inspected = troupe_checkpoint({"inspect", bad});
-    CHECK((inspected.code == 2) == others.inspected);
-    if (others.inspected) CHECK_THAT(inspected.err, ContainsSubstring(file + ' '));
-    const auto out = folder / "out";
-    const auto exported = troupe_checkpoint({"export", bad, out});
-    CHECK((exported.code == 2) == others.exported);
-    CHECK(fs::exists(out) == !others.exported);
-    fs::remove(out);
+    check_one_fault(bad, {file, tensor, what}, others);
   };
   const std::string altered = "is not as its checkpoint wrote it: ";
   found(weights, "fc.weight", altered + "tensor \"fc.weight\" has another checksum", {false, true},

@@ -14,42 +14,21 @@
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/words.hpp"
 
 // Runs that write checkpoints, and what is done to those.
 
 namespace troupe::tests {
 
-using words = std::vector<std::string>;
-
-inline words with(words run, const words& more) {
-  run.insert(run.end(), more.begin(), more.end());
-  return run;
-}
-
 /// Two passes over the data in another order each, and a rate that follows a curve; by default
 /// an update every second step: all that a run counts.
 inline words training(const words& more, int steps = 12, int accumulate = 2) {
-  return with({"--model",
-               "resnet18",
-               "--data",
-               "synthetic:3x32x32:10:48",
-               "--batch-size",
-               "8",
-               "--optimizer",
-               "adam",
-               "--lr",
-               "0.01",
-               "--lr-schedule",
-               "cosine",
-               "--micro-batches",
-               "2",
-               "--steps",
-               std::to_string(steps),
-               "--accumulate",
-               std::to_string(accumulate),
-               "--no-eval",
-               "--verbose"},
-              more);
+  return with(
+      split_words("--model resnet18 --data synthetic:3x32x32:10:48 --batch-size 8 "
+                  "--optimizer adam --lr 0.01 --lr-schedule cosine --micro-batches 2") +
+          words{"--steps", std::to_string(steps), "--accumulate", std::to_string(accumulate)} +
+          split_words("--no-eval --verbose"),
+      more);
 }
 
 inline words two_stages(const words& more, int steps = 12, int accumulate = 2) {
@@ -99,16 +78,6 @@ inline void flip_a_bit(const std::filesystem::path& file) {
 
 inline void write_text(const std::filesystem::path& file, const std::string& text) {
   std::ofstream(file) << text;
-}
-
-/// Does something once, at the first line that holds `text`.
-inline std::function<void(pid_t, std::string_view)> at_line(const std::string& text,
-                                                            std::function<void(pid_t)> act) {
-  return [text, act = std::move(act), acted = false](pid_t program, std::string_view line) mutable {
-    if (acted || line.find(text) == std::string_view::npos) return;
-    acted = true;
-    act(program);
-  };
 }
 
 }  // namespace troupe::tests

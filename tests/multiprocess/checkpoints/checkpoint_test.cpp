@@ -77,30 +77,11 @@ TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were"
   std::string text;
   for (int i = 0; i < 400; ++i) text += "All the world is a stage, number " + std::to_string(i);
   write_text(folder / "text.txt", text);
-  const words run{"--data",
-                  "text:" + (folder / "text.txt").string(),
-                  "--batch-size",
-                  "8",
-                  "--context",
-                  "16",
-                  "--steps",
-                  "8",
-                  "--no-eval",
-                  "--stages",
-                  "2",
-                  "--dropout",
-                  "0.2",
-                  "--loss-scale",
-                  "dynamic",
-                  "--loss-scale-interval",
-                  "3",
-                  "--width",
-                  "32",
-                  "--heads",
-                  "2",
-                  "--layers",
-                  "4",
-                  "--verbose"};
+  const words run = words{"--data", "text:" + (folder / "text.txt").string()} +
+                    split_words(
+                        "--batch-size 8 --context 16 --steps 8 --no-eval --stages 2 --dropout "
+                        "0.2 --loss-scale dynamic --loss-scale-interval 3 --width 32 --heads 2 "
+                        "--layers 4 --verbose");
   const auto train = [&](const words& more, auto... watch) {
     return run_other(TROUPE_TRANSFORMER, with(run, more), watch...);
   };

@@ -54,7 +54,7 @@ TEST_CASE("a run on the CPU loads no library of CUDA's") {
   CHECK_FALSE(here.loaded());
 }
 
-TEST_CASE("a card that is there is refused where LibTorch's CUDA libraries are not") {
+TEST_CASE("a GPU that is there is refused where LibTorch's CUDA libraries are not") {
   const machine_with_cards here("NVIDIA H200,9,0,150323855360");
   const auto outcome = train_on("cuda:0");
   CHECK(outcome.code == refused);
@@ -64,16 +64,16 @@ TEST_CASE("a card that is there is refused where LibTorch's CUDA libraries are n
                               ContainsSubstring("; pip install nvidia-"));
 }
 
-TEST_CASE("a card that is not there is refused with those that are") {
+TEST_CASE("a GPU that is not there is refused with those that are") {
   const machine_with_cards here("NVIDIA H200,9,0,150323855360;NVIDIA H200,9,0,150323855360");
   const auto outcome = train_on("cuda:2");
   CHECK(outcome.code == refused);
   CHECK_THAT(outcome.err,
-             ContainsSubstring("--device: \"cuda:2\": there is no such card on this machine, which "
+             ContainsSubstring("--device: \"cuda:2\": there is no such GPU on this machine, which "
                                "has cuda:0 to cuda:1; see `troupe devices`"));
 }
 
-TEST_CASE("a machine without a driver that starts refuses cards with the reason") {
+TEST_CASE("a machine without a driver that starts refuses GPUs with the reason") {
   const machine_with_cards here("");
   ::setenv("FAKE_CUDA_INIT", "100", 1);
   const auto outcome = train_on("cuda:0");

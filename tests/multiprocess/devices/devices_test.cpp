@@ -49,7 +49,7 @@ std::string devices(const machine& here, const std::vector<std::string>& flags =
   return outcome.out;
 }
 
-TEST_CASE("troupe devices lists cards, and why one cannot be used") {
+TEST_CASE("troupe devices lists GPUs, and why one cannot be used") {
   const std::string said = devices({});
   CHECK_THAT(said, ContainsSubstring("driver   580.65.06, runs CUDA up to 13.0; LibTorch was built "
                                      "with 13.0\n"));
@@ -61,7 +61,7 @@ TEST_CASE("troupe devices lists cards, and why one cannot be used") {
                                "7.5, 9.0, 12.0, 12.0 and newer; "));
   CHECK_THAT(said, ContainsSubstring(std::string("nccl     2.28.9 in ") + TROUPE_FAKE_NCCL + "\n"));
   CHECK_THAT(said,
-             ContainsSubstring("Stages train on the CPU, and on a card that LibTorch can use"));
+             ContainsSubstring("Stages train on the CPU, and on a GPU that LibTorch can use"));
 }
 
 TEST_CASE("troupe devices --json tells programs the same") {
@@ -71,7 +71,7 @@ TEST_CASE("troupe devices --json tells programs the same") {
   CHECK(said["cuda"]["driver"] == "580.65.06");
   CHECK(said["cuda"]["driver_cuda"] == "13.0");
   CHECK(said["cuda"]["problem"] == "");
-  const auto& cards = said["cuda"]["cards"];
+  const auto& cards = said["cuda"]["gpus"];
   REQUIRE(cards.size() == 2);
   CHECK(cards[0]["device"] == "cuda:0");
   CHECK(cards[0]["name"] == "NVIDIA H200");
@@ -111,9 +111,9 @@ TEST_CASE("troupe devices names an NCCL that is not there") {
                                "there; correct --nccl, or leave it out\n"));
 }
 
-TEST_CASE("troupe devices says where CUDA_VISIBLE_DEVICES hides every card") {
+TEST_CASE("troupe devices says where CUDA_VISIBLE_DEVICES hides every GPU") {
   CHECK_THAT(devices({.cards = ""}),
-             ContainsSubstring("cuda     cannot be used: CUDA_VISIBLE_DEVICES hides all 2 cards"));
+             ContainsSubstring("cuda     cannot be used: CUDA_VISIBLE_DEVICES hides all 2 GPUs"));
 }
 
 }  // namespace

@@ -74,50 +74,45 @@ program_outcome check_over_ssh(const test_hosts& hosts, const std::string& nodes
   return outcome;
 }
 
+/// A run over two agents of this machine, of which `kill_one` kills something in the middle, to the
+/// bits of a calm run.
+program_outcome run_on_agents(const std::function<void(const std::vector<pid_t>&)>& kill_one) {
+  const scratch_folder folder;
+  const auto calm = weights_without_loss(folder / "");
+  const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
+                                                          node_table("beta", "") +
+                                                          run_of(folder / "stormy.safetensors"));
+  bool killed = false;
+  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
+                                 in_the_middle(killed, [&](pid_t trainer) {
+                                   const auto agents = children_of(trainer);
+                                   REQUIRE(agents.size() == 2);
+                                   kill_one(agents);
+                                 }));
+  INFO(outcome.err);
+  CHECK(killed);
+  CHECK(outcome.code == 0);
+  CHECK(bytes_of(folder / "stormy.safetensors") == calm);
+  return outcome;
+}
+
 }  // namespace
 
 TEST_CASE("A stage that an agent has started is replaced on its node") {
-  const scratch_folder folder;
-  const auto calm = weights_without_loss(folder / "");
-  const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
-                                                          node_table("beta", "") +
-                                                          run_of(folder / "stormy.safetensors"));
-  bool killed = false;
-  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
-                                 in_the_middle(killed, [](pid_t trainer) {
-                                   const auto agents = children_of(trainer);
-                                   REQUIRE(agents.size() == 2);
-                                   const auto stages = children_of(agents.back());
-                                   REQUIRE(stages.size() == 2);
-                                   kill(stages.front(), SIGKILL);
-                                 }));
-  INFO(outcome.err);
-  CHECK(killed);
-  CHECK(outcome.code == 0);
+  const auto outcome = run_on_agents([](const std::vector<pid_t>& agents) {
+    const auto stages = children_of(agents.back());
+    REQUIRE(stages.size() == 2);
+    kill(stages.front(), SIGKILL);
+  });
   CHECK_THAT(outcome.err, ContainsSubstring("was killed by signal 9 (SIGKILL); it is replaced"));
   CHECK_THAT(outcome.err, ContainsSubstring(".2 on node"));
   CHECK_THAT(outcome.err, !ContainsSubstring("takes the place of"));
-  CHECK(bytes_of(folder / "stormy.safetensors") == calm);
 }
 
 TEST_CASE("The stages of an agent that is lost go on together on another node") {
-  const scratch_folder folder;
-  const auto calm = weights_without_loss(folder / "");
-  const auto file = write_config(folder / "run.toml", local_cluster + node_table("alpha", "") +
-                                                          node_table("beta", "") +
-                                                          run_of(folder / "stormy.safetensors"));
-  bool killed = false;
-  const auto outcome = run_other(TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
-                                 in_the_middle(killed, [](pid_t trainer) {
-                                   const auto agents = children_of(trainer);
-                                   REQUIRE(agents.size() == 2);
-                                   kill(agents.front(), SIGKILL);
-                                 }));
-  INFO(outcome.err);
-  CHECK(killed);
-  CHECK(outcome.code == 0);
+  const auto outcome =
+      run_on_agents([](const std::vector<pid_t>& agents) { kill(agents.front(), SIGKILL); });
   CHECK_THAT(outcome.err, ContainsSubstring(".2 takes the place of stage-"));
-  CHECK(bytes_of(folder / "stormy.safetensors") == calm);
   CHECK(children_of(getpid()).empty());
 }
 

@@ -6,6 +6,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -59,7 +60,8 @@ std::string two_bridges(const test_hosts& hosts) {
   return ssh_run(hosts, bridge, bridge);
 }
 
-std::vector<mistake> mistakes() {
+/// That a launch finds.
+std::vector<mistake> launch_mistakes() {
   return {
       {"127.0.1.1 in /etc/hosts",
        "launch",
@@ -76,12 +78,6 @@ std::vector<mistake> mistakes() {
        two_bridges,
        {"stage-0 on node alpha and stage-1 on node beta both listen at 172.17.0.1"},
        "name an address or network that differs"},
-      {"two bridges with one address, before the run",
-       "doctor",
-       2,
-       two_bridges,
-       {"error", "alpha -> beta", "alpha and beta both listen at 172.17.0.1"},
-       "name an address or network that differs"},
       {"a closed port",
        "launch",
        2,
@@ -92,15 +88,6 @@ std::vector<mistake> mistakes() {
        },
        {"): no ssh server listens there"},
        "start it (sshd)"},
-      {"one way closed",
-       "doctor",
-       2,
-       [](const test_hosts& hosts) {
-         on_host(hosts.at(1), dropped("from " + hosts.at(0).address()));
-         return ssh_run(hosts, "", fixed_port);
-       },
-       {"error", "alpha -> beta", "the other way, beta to alpha, is open"},
-       "firewall of beta for what comes in"},
       {"environment lost over ssh",
        "launch",
        2,
@@ -118,14 +105,6 @@ std::vector<mistake> mistakes() {
        },
        {"node beta (10.77.0.3): the program there", "another build"},
        "copy the one that runs here to that host"},
-      {"a clock a day off",
-       "doctor",
-       1,
-       [](const test_hosts& hosts) {
-         return ssh_run(hosts, "", "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK "\"]\n");
-       },
-       {"warning", "beta", "its clock is 24.0 hours ahead of the trainer's"},
-       "timedatectl set-ntp"},
       {"no route",
        "launch",
        2,
@@ -135,6 +114,35 @@ std::vector<mistake> mistakes() {
        },
        {"node beta (192.0.2.1): there is no way from here"},
        "see the routes of this machine"},
+  };
+}
+
+/// That doctor finds before a run.
+std::vector<mistake> doctor_mistakes() {
+  return {
+      {"two bridges with one address, before the run",
+       "doctor",
+       2,
+       two_bridges,
+       {"error", "alpha -> beta", "alpha and beta both listen at 172.17.0.1"},
+       "name an address or network that differs"},
+      {"one way closed",
+       "doctor",
+       2,
+       [](const test_hosts& hosts) {
+         on_host(hosts.at(1), dropped("from " + hosts.at(0).address()));
+         return ssh_run(hosts, "", fixed_port);
+       },
+       {"error", "alpha -> beta", "the other way, beta to alpha, is open"},
+       "firewall of beta for what comes in"},
+      {"a clock a day off",
+       "doctor",
+       1,
+       [](const test_hosts& hosts) {
+         return ssh_run(hosts, "", "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK "\"]\n");
+       },
+       {"warning", "beta", "its clock is 24.0 hours ahead of the trainer's"},
+       "timedatectl set-ntp"},
       {"MTU too large",
        "doctor",
        2,
@@ -170,7 +178,9 @@ bool has_all(const std::string& line, const std::vector<std::string>& words) {
 
 TEST_CASE("Each of the classic mistakes is said with cause and remedy, by a launch within 5 s") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
-  for (const auto& each : mistakes()) {
+  auto mistakes = launch_mistakes();
+  std::ranges::move(doctor_mistakes(), std::back_inserter(mistakes));
+  for (const auto& each : mistakes) {
     INFO(each.name);
     const test_hosts hosts({"alpha", "beta"});
     const auto file = write_config(hosts / "run.toml", each.make(hosts));

@@ -76,15 +76,15 @@ std::string test_hosts::unavailable() {
   return tried.code == 0 ? "" : "this machine permits no namespaces: " + tried.last_line();
 }
 
-std::vector<std::string> test_host::entered(const std::vector<std::string>& words) const {
+std::vector<std::string> test_host::entered(const std::vector<std::string>& command) const {
   std::vector<std::string> all{"-t", std::to_string(first_), "-n", "-p", "-m", "-i", "-u", "--"};
-  all.insert(all.end(), words.begin(), words.end());
+  all.insert(all.end(), command.begin(), command.end());
   return all;
 }
 
-program_outcome test_host::run(const std::vector<std::string>& words,
+program_outcome test_host::run(const std::vector<std::string>& command,
                                const std::function<void(pid_t, std::string_view)>& on_line) const {
-  return run_other(nsenter, entered(words), on_line);
+  return run_other(nsenter, entered(command), on_line);
 }
 
 struct running_program::state {
@@ -94,7 +94,7 @@ struct running_program::state {
   bool ended = false;
 };
 
-running_program::running_program(const test_host& where, const std::vector<std::string>& words)
+running_program::running_program(const test_host& where, const std::vector<std::string>& command)
     : state_(std::make_shared<state>()) {
   auto group = cluster::process_group::create(
       {.on_exit =
@@ -115,8 +115,8 @@ running_program::running_program(const test_host& where, const std::vector<std::
            }});
   REQUIRE(group);
   group_.emplace(std::move(*group));
-  REQUIRE(group_->start({.name = words.front(),
-                         .arguments = where.entered(words),
+  REQUIRE(group_->start({.name = command.front(),
+                         .arguments = where.entered(command),
                          .environment = {},
                          .program = nsenter}));
 }

@@ -26,10 +26,10 @@ class test_host {
  public:
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const std::string& address() const { return address_; }
-  /// The words with which nsenter runs something there.
-  [[nodiscard]] std::vector<std::string> entered(const std::vector<std::string>& words) const;
+  /// The command with which nsenter runs another one there.
+  [[nodiscard]] std::vector<std::string> entered(const std::vector<std::string>& command) const;
   /// Runs something there to its end.
-  program_outcome run(const std::vector<std::string>& words,
+  program_outcome run(const std::vector<std::string>& command,
                       const std::function<void(pid_t, std::string_view)>& on_line = {}) const;
   /// What runs there beside its first process.
   [[nodiscard]] std::vector<host_process> processes() const;
@@ -49,7 +49,7 @@ class test_host {
 /// A program that runs on a host while the test goes on; killed with this object.
 class running_program {
  public:
-  running_program(const test_host& where, const std::vector<std::string>& words);
+  running_program(const test_host& where, const std::vector<std::string>& command);
 
   /// Waits for its end, which must come within a minute.
   program_outcome end();

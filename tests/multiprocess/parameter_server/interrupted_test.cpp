@@ -16,6 +16,7 @@
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/words.hpp"
 
 namespace {
 
@@ -26,25 +27,20 @@ using tests::check_children_ended_well;
 using tests::children_of;
 using tests::run_program;
 using tests::scratch_folder;
-
-using words = std::vector<std::string>;
-
-words joined(words run, const words& more) {
-  run.insert(run.end(), more.begin(), more.end());
-  return run;
-}
+using tests::with;
+using tests::words;
 
 /// Two shards, two workers, a residual network and an evaluation of many seconds, if there is one.
 words residual_run(const words& more) {
-  return joined({"--model", "resnet18", "--data", "synthetic:3x32x32:10:40000", "--batch-size",
-                 "16", "--threads-per-worker", "1", "--verbose"},
-                more);
+  return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:40000", "--batch-size", "16",
+               "--threads-per-worker", "1", "--verbose"},
+              more);
 }
 
 words endless_wide_run(const words& more) {
-  return joined({"--model", "wide", "--data", "clicks:4:1000:8000", "--batch-size", "64", "--steps",
-                 "100000", "--no-eval", "--verbose"},
-                more);
+  return with({"--model", "wide", "--data", "clicks:4:1000:8000", "--batch-size", "64", "--steps",
+               "100000", "--no-eval", "--verbose"},
+              more);
 }
 
 std::function<void(pid_t, std::string_view)> at_first_step(std::function<void(pid_t)> act) {

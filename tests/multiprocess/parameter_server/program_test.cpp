@@ -18,6 +18,7 @@
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/words.hpp"
 
 namespace {
 
@@ -27,6 +28,7 @@ using tests::children_of;
 using tests::run_program;
 using tests::scratch_folder;
 using tests::wait_until_gone;
+using tests::with;
 
 const std::vector<std::string> wide_run{"--model",      "wide", "--data", "clicks:4:1000:8000",
                                         "--batch-size", "64",   "--lr",   "0.5",
@@ -57,11 +59,6 @@ trained train(std::vector<std::string> arguments) {
   REQUIRE(saved);
   result.weights = std::move(*saved);
   return result;
-}
-
-std::vector<std::string> with(std::vector<std::string> run, const std::vector<std::string>& more) {
-  run.insert(run.end(), more.begin(), more.end());
-  return run;
 }
 
 bool is_step(std::string_view line) {

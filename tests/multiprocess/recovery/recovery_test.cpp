@@ -49,13 +49,13 @@ words training(const words& more, int steps = 12, int accumulate = 2) {
   return with(tests::training({"--clip-norm", "1", "--save-state"}, steps, accumulate), more);
 }
 
-/// The losses that they tell, as they are written.
+/// The losses that they tell, as they are written, and what evaluations have found.
 words losses_in(const fs::path& json) {
   words losses;
   std::ifstream in(json);
   for (std::string line; std::getline(in, line);) {
     const auto at = line.find("\"loss\":");
-    losses.push_back(at == std::string::npos ? "" : line.substr(at, line.find(',', at) - at));
+    losses.push_back(at == std::string::npos ? line : line.substr(at, line.find(',', at) - at));
   }
   return losses;
 }
@@ -279,11 +279,57 @@ TEST_CASE("Replicas that share out the optimizer's state survive the loss of a s
             sequel::returned);
 }
 
-TEST_CASE("Evaluations are made once, also where a stage is lost in one") {
-  for (const std::size_t lines : {3, 4})  // the third step, which an evaluation follows, and that
-    check_run({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8",
-               "--steps", "6", "--stages", "2", "--eval-every", "3", "--save-state"},
-              {{lines, {.stage = "stage-1"}}}, sequel::either);
+TEST_CASE("Replicas whose batch norms are synchronized survive the loss of a stage") {
+  check_run(training({"--stages", "2", "--replicas", "2", "--batch-norm", "sync"}),
+            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
+            sequel::returned);
+}
+
+namespace {
+
+/// Three steps, an evaluation, three more, and an evaluation.
+words evaluating(const words& more) {
+  return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8",
+               "--micro-batches", "4", "--optimizer", "adam", "--steps", "6", "--eval-every", "3",
+               "--save-state"},
+              more);
+}
+
+/// A run that loses a stage as soon as the step before an evaluation is over.
+void check_evaluation(const words& run, const fault& what) {
+  const auto outcome = check_run(run, {{3, what}}, sequel::replayed);
+  const auto evaluated = outcome.err.find("evaluation after step 3");
+  CHECK(outcome.err.find(what.stage + " is replayed from step 3") < evaluated);
+  CHECK(count_of(outcome.err, "evaluation after step 3") == 1);
+}
+
+}  // namespace
+
+TEST_CASE("A stage that is lost in an evaluation is replayed, and the evaluation goes on") {
+  for (const words& schedule :
+       {words{"1f1b"}, words{"zb-h1", "--link", "tcp"}, words{"interleaved-1f1b", "--chunks", "2"}})
+    for (const std::string stage : {"stage-0", "stage-1", "stage-2"}) {
+      INFO(schedule.front() << " " << stage);
+      check_evaluation(with(evaluating({"--stages", "3", "--schedule"}), schedule),
+                       {.stage = stage});
+    }
+}
+
+TEST_CASE("A stage that is stopped in an evaluation is replayed, and so is the only one of a run") {
+  check_evaluation(evaluating({"--stages", "2"}), {.stage = "stage-1", .signal = SIGSTOP});
+  check_evaluation(evaluating({"--stages", "1"}), {.stage = "stage-0"});
+}
+
+TEST_CASE("Stages are replayed in an evaluation between the steps of an update, with a scale") {
+  check_evaluation(evaluating({"--stages", "2", "--accumulate", "2", "--clip-norm", "1",
+                               "--loss-scale", "dynamic", "--loss-scale-interval", "2"}),
+                   {.stage = "stage-1"});
+}
+
+TEST_CASE("Evaluations are made once, also where a stage is lost behind one, or two are lost") {
+  check_run(evaluating({"--stages", "2"}), {{4, {.stage = "stage-1"}}}, sequel::replayed);
+  check_run(evaluating({"--stages", "4"}), {{3, {.stage = "stage-0", .with = {"stage-2"}}}},
+            sequel::returned);
 }
 
 TEST_CASE("Dropout and tied weights survive the loss of a stage") {
@@ -313,6 +359,20 @@ TEST_CASE("Stages that are lost with all versions of them go back to the run's l
                                  {{7, {.stage = "stage-0", .with = {"stage-1"}}}}, sequel::returned,
                                  {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "2"});
   CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to its checkpoint of step "));
+}
+
+TEST_CASE("A checkpoint that a loss cuts off is written as soon as the run goes on") {
+  const scratch_folder folder;
+  // The stages are told to write step 6 when step 5 is over.
+  const auto outcome =
+      check_run(training({"--stages", "2"}), {{5, {.stage = "stage-1"}}}, sequel::replayed,
+                {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "6"});
+  CHECK(count_of(outcome.err, "warning: no checkpoint of step ") == 1);
+  CHECK_THAT(outcome.err, ContainsSubstring("warning: no checkpoint of step 6: ") &&
+                              ContainsSubstring("; one is written when the run goes on"));
+  CHECK_FALSE(fs::exists(folder / "kept" / "step-000006"));
+  CHECK(fs::exists(folder / "kept" / "step-000008"));
+  CHECK(fs::exists(folder / "kept" / "step-000012"));
 }
 
 TEST_CASE(

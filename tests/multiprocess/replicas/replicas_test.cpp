@@ -23,6 +23,7 @@ using namespace troupe;
 using Catch::Matchers::ContainsSubstring;
 using tests::scratch_folder;
 
+using tests::split_words;
 using tests::words;
 using tests::operator+;
 
@@ -67,66 +68,21 @@ void check_same(const replicated_run& one, const replicated_run& other) {
 }
 
 /// Batches of 10, 10 and 3: the last one leaves a logical replica without a sample.
-const words images{"--model",
-                   "resnet18",
-                   "--data",
-                   "synthetic:3x64x64:10:23",
-                   "--batch-size",
-                   "10",
-                   "--epochs",
-                   "1",
-                   "--micro-batches",
-                   "5",
-                   "--logical-replicas",
-                   "4",
-                   "--lr",
-                   "0.05",
-                   "--momentum",
-                   "0.9",
-                   "--seed",
-                   "7",
-                   "--threads-per-stage",
-                   "1"};
+const words images = split_words(
+    "--model resnet18 --data synthetic:3x64x64:10:23 --batch-size 10 "
+    "--epochs 1 --micro-batches 5 --logical-replicas 4 --lr 0.05 --momentum "
+    "0.9 --seed 7 --threads-per-stage 1");
 
 /// Tied weights, dropout, clipping by the norm, several steps an update, a loss scale.
 words sentences(const scratch_folder& folder) {
   std::ofstream text(folder / "text");
   for (int i = 0; i < 40; ++i) text << "Whatever is not its own is dropped at once. ";
-  return {"--data",
-          "text:" + (folder / "text").string(),
-          "--layers",
-          "2",
-          "--width",
-          "16",
-          "--heads",
-          "2",
-          "--context",
-          "16",
-          "--batch-size",
-          "12",
-          "--steps",
-          "4",
-          "--accumulate",
-          "2",
-          "--dropout",
-          "0.2",
-          "--clip-norm",
-          "0.1",
-          "--optimizer",
-          "adamw",
-          "--loss-scale",
-          "dynamic",
-          "--seed",
-          "3",
-          "--no-eval",
-          "--sample-bytes",
-          "0",
-          "--micro-batches",
-          "6",
-          "--logical-replicas",
-          "4",
-          "--threads-per-stage",
-          "1"};
+  return words{"--data", "text:" + (folder / "text").string()} +
+         split_words(
+             "--layers 2 --width 16 --heads 2 --context 16 --batch-size 12 --steps 4 "
+             "--accumulate 2 --dropout 0.2 --clip-norm 0.1 --optimizer adamw "
+             "--loss-scale dynamic --seed 3 --no-eval --sample-bytes 0 "
+             "--micro-batches 6 --logical-replicas 4 --threads-per-stage 1");
 }
 
 void check_ways(const std::string& program, const words& run, const std::vector<words>& ways) {
@@ -188,14 +144,10 @@ TEST_CASE("Replicas compute what one process does of the whole batch", "[untimed
 
 TEST_CASE("Training on replicas goes on from saved weights and state", "[untimed]") {
   const scratch_folder folder;
-  const words run{"--model",      "resnet18",
-                  "--data",       "synthetic:3x32x32:10:8",
-                  "--no-eval",    "--no-shuffle",
-                  "--batch-size", "8",
-                  "--replicas",   "2",
-                  "--stages",     "1",
-                  "--save-state", "--optimizer",
-                  "adamw",        "--steps"};
+  const words run = split_words(
+      "--model resnet18 --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
+      "--batch-size 8 --replicas 2 --stages 1 --save-state --optimizer adamw "
+      "--steps");
   const auto go = [&](const words& more) {
     const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
     INFO(outcome.err);
@@ -213,26 +165,10 @@ TEST_CASE("Training on replicas goes on from saved weights and state", "[untimed
 
 TEST_CASE("State that replicas shared out is loaded by another number of them") {
   const scratch_folder folder;
-  const words run{"--model",
-                  "resnet18",
-                  "--data",
-                  "synthetic:3x32x32:10:8",
-                  "--no-eval",
-                  "--no-shuffle",
-                  "--batch-size",
-                  "8",
-                  "--stages",
-                  "1",
-                  "--save-state",
-                  "--optimizer",
-                  "adamw",
-                  "--micro-batches",
-                  "4",
-                  "--logical-replicas",
-                  "4",
-                  "--threads-per-stage",
-                  "1",
-                  "--steps"};
+  const words run = split_words(
+      "--model resnet18 --data synthetic:3x32x32:10:8 --no-eval --no-shuffle "
+      "--batch-size 8 --stages 1 --save-state --optimizer adamw "
+      "--micro-batches 4 --logical-replicas 4 --threads-per-stage 1 --steps");
   const auto go = [&](const words& more) {
     const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
     INFO(outcome.err);
@@ -257,38 +193,12 @@ TEST_CASE("State that replicas shared out is loaded by another number of them") 
 TEST_CASE("A checkpoint of state that replicas shared out is resumed by any number of them",
           "[untimed]") {
   const scratch_folder folder;
-  const words run{"--model",
-                  "resnet18",
-                  "--data",
-                  "synthetic:3x32x32:10:48",
-                  "--no-eval",
-                  "--batch-size",
-                  "8",
-                  "--stages",
-                  "1",
-                  "--optimizer",
-                  "adam",
-                  "--lr",
-                  "0.01",
-                  "--clip-norm",
-                  "1",
-                  "--accumulate",
-                  "2",
-                  "--loss-scale",
-                  "dynamic",
-                  "--loss-scale-interval",
-                  "2",
-                  "--micro-batches",
-                  "4",
-                  "--logical-replicas",
-                  "4",
-                  "--threads-per-stage",
-                  "1",
-                  "--steps",
-                  "8",
-                  "--save-state",
-                  "--checkpoint-dir",
-                  folder / "checkpoints"};
+  const words run = split_words(
+                        "--model resnet18 --data synthetic:3x32x32:10:48 --no-eval --batch-size "
+                        "8 --stages 1 --optimizer adam --lr 0.01 --clip-norm 1 --accumulate 2 "
+                        "--loss-scale dynamic --loss-scale-interval 2 --micro-batches 4 "
+                        "--logical-replicas 4 --threads-per-stage 1 --steps 8 --save-state") +
+                    words{"--checkpoint-dir", folder / "checkpoints"};
   const auto go = [&](const words& more) {
     const auto outcome = tests::run_other(TROUPE_PROGRAM, run + more);
     INFO(outcome.err);
@@ -331,6 +241,43 @@ TEST_CASE("troupe check predicts less memory where replicas share out the optimi
   CHECK(saved < 45);
 }
 
+TEST_CASE("Batch norm that is synchronized over replicas trains to the same bits on any number") {
+  const words synced = images + words{"--batch-norm", "sync"};
+  const auto one = train_replicas(
+      TROUPE_PROGRAM, synced + words{"--stages", "2", "--verify", "--verify-tolerance", "1e-3"});
+  check_same(one, train_replicas(TROUPE_PROGRAM, synced + words{"--stages", "2", "--replicas", "2",
+                                                                "--link", "shm"}));
+  check_same(one, train_replicas(TROUPE_PROGRAM, synced + words{"--stages", "1", "--replicas", "4",
+                                                                "--link", "tcp"}));
+  const auto local =
+      train_replicas(TROUPE_PROGRAM, images + words{"--stages", "1", "--replicas", "2"});
+  CHECK(local.losses != one.losses);
+}
+
+TEST_CASE("A replica that is killed while others normalize with it ends the run with its name") {
+  const tests::scratch_memory memory;
+  std::vector<pid_t> stages;
+  std::chrono::steady_clock::time_point killed;
+  const auto outcome = tests::run_program(
+      {"--model", "resnet18", "--data", "synthetic:3x64x64:10:64", "--batch-size", "16", "--steps",
+       "100000", "--stages", "1", "--replicas", "3", "--no-eval", "--batch-norm", "sync"},
+      [&](pid_t program, std::string_view line) {
+        if (!stages.empty() || line.find("step ") != 0) return;
+        stages = tests::children_of(program);
+        REQUIRE(stages.size() == 3);
+        killed = std::chrono::steady_clock::now();
+        kill(stages[2], SIGKILL);
+      });
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - killed;
+  INFO(outcome.err);
+  CHECK(outcome.code == 1);
+  CHECK(took.count() < 5);
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("stage-0 of replica 2 was killed by signal 9 (SIGKILL)"));
+  for (const auto stage : stages) CHECK(tests::wait_until_gone(stage));
+  CHECK(memory.left().empty());
+}
+
 TEST_CASE("The start of a run says how replicas sum their gradients, and why so") {
   const auto outcome = tests::run_other(
       TROUPE_PROGRAM, {"--model", "resnet18", "--data", "synthetic:3x32x32:10:16", "--batch-size",
@@ -338,7 +285,7 @@ TEST_CASE("The start of a run says how replicas sum their gradients, and why so"
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.err,
-             ContainsSubstring("replicas sum their gradients over links (NCCL is for cards, and "
+             ContainsSubstring("replicas sum their gradients over links (NCCL is for GPUs, and "
                                "the stage computes on the CPU)\n"));
 }
 
@@ -398,8 +345,8 @@ TEST_CASE("Replicas that a batch cannot be shared out to are refused before anyt
   refuses({"--replicas", "2", "--micro-batches", "auto"}, "--micro-batches auto cannot choose");
   refuses({"--replicas", "0"}, "--replicas");
   refuses({"--replicas", "2", "--reduce", "fast"},
-          "--reduce: \"fast\" is NCCL's own order of additions, and NCCL sums on cards, but stages "
-          "compute on the CPU; leave it out, or name cards (--device cuda:0)");
+          "--reduce: \"fast\" is NCCL's own order of additions, and NCCL sums on GPUs, but stages "
+          "compute on the CPU; leave it out, or name GPUs (--device cuda:0)");
   refuses({"--replicas", "2", "--reduce", "quick"}, "ordered, fast");
   refuses({"--replicas", "2", "--verify"}, "--verify-tolerance");
 }

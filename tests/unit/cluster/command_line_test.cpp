@@ -15,10 +15,13 @@
 #include "cluster/config/sources/command_line.hpp"
 #include "cluster/training/parameter_server/settings.hpp"
 #include "tests/unit/cluster/config_fixture.hpp"
+#include "tests/words.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
 using namespace troupe::cluster::testing;
+using tests::operator+;
+using tests::split_words;
 
 namespace {
 
@@ -63,106 +66,24 @@ TEST_CASE("every flag reaches its member") {
   const folder here;
   const std::string init = here.write("w.safetensors", "x");
   const std::string secret = here.write_secret("secret");
-  const trainer_config c = config_of({"--model",
-                                      "resnet18",
-                                      "--classes",
-                                      "7",
-                                      "--stages",
-                                      "3",
-                                      "--cut",
-                                      "layer3,layer4.1",
-                                      "--schedule",
-                                      "gpipe",
-                                      "--micro-batches",
-                                      "8",
-                                      "--credits",
-                                      "3",
-                                      "--batch-size",
-                                      "32",
-                                      "--steps",
-                                      "12",
-                                      "--data",
-                                      "folder:x",
-                                      "--image-size",
-                                      "48",
-                                      "--data-threads",
-                                      "3",
-                                      "--strict",
-                                      "--no-shuffle",
-                                      "--loss",
-                                      "mse",
-                                      "--optimizer",
-                                      "qhm",
-                                      "--lr",
-                                      "0.5",
-                                      "--momentum",
-                                      "0.25",
-                                      "--nu",
-                                      "0.125",
-                                      "--weight-decay",
-                                      "1e-4",
-                                      "--weight-decay-type",
-                                      "direct",
-                                      "--lr-schedule",
-                                      "one-cycle",
-                                      "--lr-warmup",
-                                      "3",
-                                      "--lr-end",
-                                      "0.25",
-                                      "--lr-step-every",
-                                      "4",
-                                      "--lr-step-factor",
-                                      "0.5",
-                                      "--lr-power",
-                                      "3",
-                                      "--lr-peak",
-                                      "0.125",
-                                      "--lr-start",
-                                      "0.75",
-                                      "--groups",
-                                      "*.bias weight_decay=0,bn* nu=1",
-                                      "--clip-value",
-                                      "2",
-                                      "--clip-norm",
-                                      "1.5",
-                                      "--accumulate",
-                                      "2",
-                                      "--save-state",
-                                      "--seed",
-                                      "9",
-                                      "--threads-per-stage",
-                                      "2",
-                                      "--memory-format",
-                                      "channels_last",
-                                      "--precision",
-                                      "bf16",
-                                      "--init",
-                                      init,
-                                      "--init-skip",
-                                      "fc.*,*.bias",
-                                      "--save",
-                                      here.file("s"),
-                                      "--json",
-                                      here.file("j"),
-                                      "--no-eval",
-                                      "--eval-every",
-                                      "5",
-                                      "--link",
-                                      "loopback",
-                                      "--stages-in",
-                                      "threads",
-                                      "--listen",
-                                      "[::1]:80",
-                                      "--secret-file",
-                                      secret,
-                                      "--recompute",
-                                      "layer3,layer4",
-                                      "--verify",
-                                      "--verify-tolerance",
-                                      "0.25",
-                                      "--predict",
-                                      "--no-progress",
-                                      "--verbose"});
+  const trainer_config c = config_of(
+      split_words("--model resnet18 --classes 7 --stages 3 --cut layer3,layer4.1 "
+                  "--schedule gpipe --micro-batches 8 --credits 3 --batch-size 32 --steps "
+                  "12 --data folder:x --image-size 48 --data-threads 3 --strict "
+                  "--no-shuffle --loss mse --optimizer qhm --lr 0.5 --momentum 0.25 --nu "
+                  "0.125 --weight-decay 1e-4 --weight-decay-type direct --lr-schedule "
+                  "one-cycle --lr-warmup 3 --lr-end 0.25 --lr-step-every 4 "
+                  "--lr-step-factor 0.5 --lr-power 3 --lr-peak 0.125 --lr-start 0.75") +
+      tests::words{"--groups", "*.bias weight_decay=0,bn* nu=1"} +
+      split_words("--clip-value 2 --clip-norm 1.5 --accumulate 2 --save-state --seed 9 "
+                  "--threads-per-stage 2 --memory-format channels_last --precision bf16") +
+      tests::words{"--init", init} + split_words("--init-skip fc.*,*.bias") +
+      tests::words{"--save", here.file("s"), "--json", here.file("j")} +
+      split_words("--no-eval --eval-every 5 --link loopback --stages-in threads --listen "
+                  "[::1]:80") +
+      tests::words{"--secret-file", secret} +
+      split_words("--recompute layer3,layer4 --verify --verify-tolerance 0.25 --predict "
+                  "--no-progress --verbose"));
   pipeline_config cut{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads};
   cut.partition = partition::cuts;
   cut.recompute = {"layer3", "layer4"};
@@ -185,7 +106,7 @@ TEST_CASE("every flag reaches its member") {
                                         1.5});
   CHECK(c.data == data_config{"folder:x", "", 48, 3, true, false});
   CHECK(c.train == train_config{32, 12, std::nullopt, "mse", 9, false, 5, here.file("s"), true, 2,
-                                0, true, 0.25});
+                                0, norm_scope::local, true, 0.25});
   CHECK(c.link == link_config{transport::loopback, "[::1]:80", network::sealed, secret});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
   CHECK(config_of({"--on-nan", "skip"}).train.on_nan == nan_policy::skip);

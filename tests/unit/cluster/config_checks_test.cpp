@@ -341,14 +341,33 @@ TEST_CASE("stages compute on the CPU, by default and where the best device is as
         "cuda:1, ..");
 }
 
-TEST_CASE("a card that this machine does not have is refused in one line") {
+TEST_CASE("a GPU that this machine does not have is refused in one line") {
   const auto why = error_of({"--device", "cuda:99"});
   CHECK(why.starts_with("--device: \"cuda:99\": "));
   CHECK(why.size() > 40);
   CHECK(why.find('\n') == std::string::npos);
 }
 
-TEST_CASE("a card of another host is that host's business") {
+TEST_CASE(
+    "batch norm is synchronized on CPUs alone, and of one logical replica there is nothing to") {
+  const folder here;
+  const std::string nodes =
+      "[cluster]\nlaunch = \"ssh\"\n[train]\nbatch_norm = \"sync\"\n"
+      "[[node]]\nname = \"a\"\nhost = \"a\"\n"
+      "[[node]]\nname = \"b\"\nhost = \"b\"\ndevice = \"cuda:0\"\n";
+  CHECK_THAT(error_of({"--config", here.write("run.toml", nodes), "--listen", "10.0.0.1:0",
+                       "--replicas", "2"}),
+             ContainsSubstring(":4:14: train.batch_norm: \"sync\" sums over replicas within each "
+                               "forward and backward, on CPUs alone, but stages compute on GPUs; "
+                               "take \"local\", or --device cpu"));
+  CHECK(config_of({"--batch-norm", "sync"}).train.batch_norm == norm_scope::sync);
+  CHECK_FALSE(is_norm_synced(config_of({"--batch-norm", "sync"})));
+  CHECK(is_norm_synced(config_of({"--batch-norm", "sync", "--logical-replicas", "2"})));
+  CHECK_FALSE(is_norm_synced(config_of({"--logical-replicas", "2"})));
+  CHECK_THAT(error_of({"--batch-norm", "global"}), ContainsSubstring("local, sync"));
+}
+
+TEST_CASE("a GPU of another host is that host's business") {
   const folder here;
   const auto file = here.write("run.toml",
                                "[cluster]\nlaunch = \"ssh\"\n"

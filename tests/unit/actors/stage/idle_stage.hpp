@@ -100,6 +100,8 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::tied_gradient&) {},
       [got](const actors::replica_gradients& from) { got->gradients.put(from); },
       [](const actors::replica_statistics&) {},
+      [](const actors::replica_norm&) {},
+      [](const actors::norm_given&) {},
       [got](const actors::replica_parameters& from) { got->parameters.put(from); },
       [](const actors::gradient_final&) {},
       [](const actors::replicas_added&) {},

@@ -430,14 +430,14 @@ TEST_CASE("a call that NCCL refuses ends the communicator with NCCL's words") {
   CHECK(library().wrong_uses() == std::string());
 }
 
-TEST_CASE("two ranks on one card are told that there are more ranks than cards") {
+TEST_CASE("two ranks on one GPU are told that there are more ranks than GPUs") {
   group both(2, {}, 1);
   for (const std::size_t rank : {0U, 1U}) {
     const auto how = both.joined(rank).wait();
     REQUIRE_FALSE(how);
     CHECK_THAT(how.error().text,
                ContainsSubstring("Duplicate GPU detected") &&
-                   ContainsSubstring("there are more ranks than cards, so take fewer replicas"));
+                   ContainsSubstring("there are more ranks than GPUs, so take fewer replicas"));
   }
 }
 

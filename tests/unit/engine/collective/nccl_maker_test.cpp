@@ -42,7 +42,7 @@ TEST_CASE("a maker says why a device's tensors cannot go by NCCL") {
   const nccl::maker cards(over_fake());
   const auto cpu = cards.library_for(c10::Device(c10::kCPU));
   REQUIRE_FALSE(cpu);
-  CHECK(cpu.error().text == "NCCL is for cards, and the stage computes on the CPU");
+  CHECK(cpu.error().text == "NCCL is for GPUs, and the stage computes on the CPU");
   CHECK(cards.library_for(c10::Device(c10::DeviceType::CUDA, 0)) == "NCCL 2.28.9");
   const nccl::maker lacking({.places = {.named = TROUPE_LACKING_NCCL}});
   const auto refused = lacking.library_for(c10::Device(c10::DeviceType::CUDA, 0));

@@ -33,7 +33,7 @@ sum_choice chosen(const std::vector<sum_offer>& replicas, const sum_wish& wish =
 
 }  // namespace
 
-TEST_CASE("replicas on cards of one machine sum by NCCL, in order unless told otherwise") {
+TEST_CASE("replicas on GPUs of one machine sum by NCCL, in order unless told otherwise") {
   CHECK(chosen({offer(0), offer(1)}).way == replica_sum_way::ordered);
   CHECK(chosen({offer(0), offer(1)}).why == "by NCCL 2.28.9 in a fixed order");
   const auto fast = chosen({offer(0), offer(1)}, {.fast = true});
@@ -59,10 +59,10 @@ TEST_CASE("between machines NCCL is for networks that are declared trusted") {
   CHECK(chosen(unknown).way == replica_sum_way::links);
 }
 
-TEST_CASE("more replicas than cards sum over links") {
+TEST_CASE("more replicas than GPUs sum over links") {
   CHECK(chosen({offer(0), offer(1), offer(2, "cuda:1")}).why ==
         "over links (stage-0 of replica 2 and stage-0 of replica 1 share cuda:1: there are more "
-        "replicas than cards)");
+        "replicas than GPUs)");
 }
 
 TEST_CASE("replicas with different versions are refused in one line") {

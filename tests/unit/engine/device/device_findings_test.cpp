@@ -1,4 +1,4 @@
-// What is said of cards, drivers and libraries, and what each is asked.
+// What is said of GPUs, drivers and libraries, and what each is asked.
 
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ driver_facts driver_of(int cuda, std::vector<card> cards) {
   return facts;
 }
 
-TEST_CASE("a device is the CPU, a card or whatever is best") {
+TEST_CASE("a device is the CPU, a GPU or whatever is best") {
   using kind = device_choice::kind;
   CHECK(parse_device("cpu") == device_choice{});
   CHECK(parse_device("auto") == device_choice{.what = kind::automatic});
@@ -41,11 +41,11 @@ TEST_CASE("a device is the CPU, a card or whatever is best") {
     CHECK_FALSE(parse_device(wrong));
 }
 
-TEST_CASE("what speaks against training on a card begins with what is missing first") {
-  CHECK_THAT(reason_against_training_on(0, driver_of(13000, {})), ContainsSubstring("no card"));
+TEST_CASE("what speaks against training on a GPU begins with what is missing first") {
+  CHECK_THAT(reason_against_training_on(0, driver_of(13000, {})), ContainsSubstring("no GPU"));
   const auto one = driver_of(13000, {card_of(9, 0)});
   CHECK(reason_against_training_on(1, one) ==
-        "there is no such card on this machine, which has cuda:0 alone; see `troupe devices`");
+        "there is no such GPU on this machine, which has cuda:0 alone; see `troupe devices`");
   CHECK(reason_against_training_on(0, one).empty());
   auto none = one;
   none.problem = "there is no NVIDIA driver";
@@ -63,7 +63,7 @@ TEST_CASE("architectures are read out of LibTorch's own words") {
   CHECK(architectures_in("CuDNN 9.19, code=none").empty());
 }
 
-TEST_CASE("a card runs code of its own generation, and portable code of older ones") {
+TEST_CASE("a GPU runs code of its own generation, and portable code of older ones") {
   torch_cuda_facts torch;
   torch.architectures = {{.version = 75}, {.version = 80}, {.version = 90, .exact = true}};
   CHECK(reason_against(card_of(7, 5), torch).empty());
@@ -89,12 +89,12 @@ TEST_CASE("a driver is too old for a newer generation of CUDA only") {
         "13.0; update the driver");
 }
 
-TEST_CASE("cards that are hidden are told from cards that are not there") {
+TEST_CASE("GPUs that are hidden are told from GPUs that are not there") {
   auto facts = driver_of(13000, {});
-  CHECK(reason_against_all(facts, 13000) == "the NVIDIA driver finds no card");
+  CHECK(reason_against_all(facts, 13000) == "the NVIDIA driver finds no GPU");
   facts.machine_cards = 8;
   CHECK(reason_against_all(facts, 13000) ==
-        "CUDA_VISIBLE_DEVICES hides all 8 cards of this machine; unset it");
+        "CUDA_VISIBLE_DEVICES hides all 8 GPUs of this machine; unset it");
 }
 
 TEST_CASE("a LibTorch without CUDA says so") {
@@ -122,7 +122,7 @@ TEST_CASE("a driver that lacks a function is half installed or too old") {
   CHECK_THAT(facts.problem, ContainsSubstring("has no cuInit"));
 }
 
-TEST_CASE("a driver tells of its cards") {
+TEST_CASE("a driver tells of its GPUs") {
   ::setenv("FAKE_CUDA_CARDS", "NVIDIA H200,9,0,150754820096;GTX 1080,6,1,8589934592", 1);
   ::setenv("FAKE_NVML_CARDS", "3", 1);
   const auto facts = ask_driver(TROUPE_FAKE_CUDA, TROUPE_FAKE_NVML);

@@ -1,4 +1,4 @@
-// The devices of tests find what a card would do wrong without a word, and count right.
+// The devices of tests find what a GPU would do wrong without a word, and count right.
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>

@@ -73,3 +73,19 @@ TEST_CASE("what was forgotten, or never logged, is not sent again") {
   queue.start_over({{}, {1}});
   CHECK(queue.resume() == places{place_at(0, 3)});
 }
+
+TEST_CASE("one step among those that were logged can be forgotten") {
+  credited_queue queue(4);
+  for (const std::uint64_t step : {1, 2, 3})
+    for (const std::uint32_t microbatch : {0, 1})
+      static_cast<void>(queue.offer(place_at(microbatch, step), true));
+  // What still waits for a credit is sent all the same.
+  CHECK(queue.held() == 2);
+  queue.forget({{}, {3}});
+  CHECK(queue.holds(place_at(1, 3)));
+  CHECK(queue.credited(place_at(0, 1)).value() == places{place_at(0, 3)});
+  CHECK_FALSE(queue.holds(place_at(0, 3)));
+  queue.forget({{}, {1}});
+  queue.start_over({{}, {1}});
+  CHECK(queue.resume() == places{place_at(0, 2), place_at(1, 2)});
+}

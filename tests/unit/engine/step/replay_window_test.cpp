@@ -42,6 +42,21 @@ TEST_CASE("with accumulated gradients steps are needed as far back as the last v
   CHECK(window.decided(17) == step_at(27));
 }
 
+TEST_CASE("an evaluation step is needed until all stages have done it") {
+  auto window = window_of(1);
+  for (const std::uint64_t step : {28, 29, 30}) window.begun_evaluation(step_at(step));
+  CHECK(window.contains(step_at(29)));
+  CHECK(window.done_before(step_at(28)).empty());
+  CHECK(window.done_before(step_at(30)) == std::vector{step_at(28), step_at(29)});
+  CHECK_FALSE(window.contains(step_at(29)));
+  CHECK(window.contains(step_at(30)));
+  // Training steps wait for a decision.
+  CHECK(window.reaches(step_at(21)));
+  window.begun(18, step_at(31));
+  CHECK(window.done_before(step_at(31)) == std::vector{step_at(30)});
+  CHECK(window.decided(18) == step_at(31));
+}
+
 TEST_CASE("a window in which nothing has begun reaches nowhere") {
   replay_window window;
   CHECK_FALSE(window.reaches(step_at(1)));

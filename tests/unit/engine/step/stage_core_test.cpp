@@ -551,6 +551,36 @@ TEST_CASE("a step that is over is sent again to a new neighbour until it is forg
   }
 }
 
+TEST_CASE("an evaluation is sent and expected again like a training step, until it is forgotten") {
+  for (const bool is_forgotten : {false, true}) {
+    INFO(is_forgotten);
+    stage_core core(2, execution::ready, true);
+    for (const std::uint64_t step : {1, 2}) static_cast<void>(core.begin(evaluation(at(step))));
+    for (const std::uint32_t index : {0U, 1U}) {
+      static_cast<void>(core.input_arrived(at(1), {index}));
+      static_cast<void>(core.action_done(at(1), f(index)));
+      static_cast<void>(core.credit_arrived(edge::input, at(1), {index}));
+    }
+    CHECK(core.input_arrived(at(2), {0}).value() == start(at(2), f(0)));
+    static_cast<void>(core.action_done(at(2), f(0)));
+    if (is_forgotten) core.forget(at(1));
+    core.start_over({.before = {0}, .after = {0}}, at(1));
+    CHECK(core.is_repeat(edge::input, at(1), {1}) == !is_forgotten);
+    CHECK(core.is_repeat(edge::input, at(2), {0}));
+    CHECK_FALSE(core.is_repeat(edge::input, at(2), {1}));
+    CHECK_FALSE(core.is_repeat(edge::gradient, at(1), {0}));
+    // No forward starts before what is due before it has gone.
+    CHECK(core.input_arrived(at(2), {1}).value() == nothing);
+    if (is_forgotten) {
+      CHECK(core.resume() == send(at(2), f(0)) + start(at(2), f(1)));
+    } else {
+      CHECK(core.resume() == send(at(1), f(0)) + send(at(1), f(1)));
+      CHECK(core.credit_arrived(edge::input, at(1), {0}).value() == send(at(2), f(0)));
+      CHECK(core.credit_arrived(edge::input, at(1), {1}).value() == start(at(2), f(1)));
+    }
+  }
+}
+
 TEST_CASE("a neighbour that is lost twice sends what was used once more each time") {
   auto core = core_in_the_middle();
   core.start_over({.before = {0}}, at(1));

@@ -1,4 +1,4 @@
-#include "cluster/training/pipeline/placement_table.hpp"
+#include "cluster/training/needs/placement_table.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/data_source.hpp"
-#include "cluster/training/pipeline/predicted_memory.hpp"
+#include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/schedule/generators.hpp"
 
@@ -91,6 +91,51 @@ std::string in_columns(const std::vector<row>& rows) {
   return text;
 }
 
+/// A line for each stage that is shown: where there are no nodes, replicas are alike.
+std::vector<row> rows_of(const trainer_config& config, const prepared_run& run,
+                         const engine::model_layout& layout, const predicted_memory& memory) {
+  const auto cores = std::thread::hardware_concurrency();
+  const auto threads = threads_of_stages(config, cores);
+  const auto places = node_of_stages(config, cores);
+  const auto stages = config.pipeline.stages;
+  const auto shown = places ? places->size() : stages;
+  std::vector<row> rows{{"stage", "layers", "node", "address", "threads", "memory"}};
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto stage = static_cast<std::uint32_t>(i % stages);
+    const auto replica = shown > stages ? " of replica " + std::to_string(i / stages) : "";
+    row line{
+        std::to_string(stage) + replica, layers_of_stage(run, layout, stage), "-", "this machine",
+        std::to_string(threads[i]),      in_mebi(memory.stages[stage])};
+    if (config.cluster.launch == launch_way::none) line[3] = "joins " + config.link.listen;
+    if (places) {
+      const auto& node = config.cluster.nodes[(*places)[i]];
+      line[2] = node.name;
+      line[3] = address_of(config.cluster, node);
+    }
+    rows.push_back(std::move(line));
+  }
+  rows.push_back({"trainer", "-", "-", "this machine", "-", in_mebi(memory.trainer)});
+  return rows;
+}
+
+/// What replicas do with these stages; empty: there is one replica, logical ones counted.
+std::string words_on_replicas(const trainer_config& config) {
+  const auto logical = logical_replicas_of(config);
+  if (logical <= 1) return "";
+  const auto replicas = config.pipeline.replicas;
+  const bool has_nodes = bool(node_of_stages(config, std::thread::hardware_concurrency()));
+  auto out = std::to_string(replicas) + (replicas > 1 ? " replicas, each with" : " replica with") +
+             " these stages" + (has_nodes ? "" : " on this machine") + "; a batch has " +
+             std::to_string(logical) + " logical replicas, whose gradients " +
+             (config.pipeline.reduce == reduce_order::fast ? "NCCL sums in its own order\n"
+                                                           : "are summed in a fixed tree\n");
+  if (is_norm_synced(config))
+    out += "batch norm normalizes the micro-batches of all logical replicas together\n";
+  if (state_shares_of(config.pipeline) > 1)
+    out += "the replicas of a stage share out its optimizer's state (zero = 1)\n";
+  return out;
+}
+
 }  // namespace
 
 result<checked_run> placement_table(const application& program, const trainer_config& config) {
@@ -106,43 +151,11 @@ result<checked_run> placement_table(const application& program, const trainer_co
   const auto layout = engine::layout_of(schedule_of(config.pipeline, program.info.known.schedules),
                                         config.pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
-  const auto cores = std::thread::hardware_concurrency();
-  const auto threads = threads_of_stages(config, cores);
-  const auto places = node_of_stages(config, cores);
   const double program_bytes = resident_bytes();  // before layers are measured
   const auto memory = predict_memory(program, config, *run);
   if (!memory) return tl::unexpected(memory.error());
-  std::vector<row> rows{{"stage", "layers", "node", "address", "threads", "memory"}};
-  // Where there are no nodes, replicas are alike.
-  const auto shown = places ? places->size() : config.pipeline.stages;
-  for (std::size_t i = 0; i < shown; ++i) {
-    const auto stage = static_cast<std::uint32_t>(i % config.pipeline.stages);
-    const auto replica = shown > config.pipeline.stages
-                             ? " of replica " + std::to_string(i / config.pipeline.stages)
-                             : std::string();
-    row line{
-        std::to_string(stage) + replica, layers_of_stage(*run, *layout, stage), "-", "this machine",
-        std::to_string(threads[i]),      in_mebi(memory->stages[stage])};
-    if (config.cluster.launch == launch_way::none) line[3] = "joins " + config.link.listen;
-    if (places) {
-      const auto& node = config.cluster.nodes[(*places)[i]];
-      line[2] = node.name;
-      line[3] = address_of(config.cluster, node);
-    }
-    rows.push_back(std::move(line));
-  }
-  rows.push_back({"trainer", "-", "-", "this machine", "-", in_mebi(memory->trainer)});
-  auto out = in_columns(rows) + explanation(program_bytes);
-  if (const auto logical = logical_replicas_of(config); logical > 1) {
-    const auto replicas = config.pipeline.replicas;
-    out += std::to_string(replicas) + (replicas > 1 ? " replicas, each with" : " replica with") +
-           " these stages" + (places ? "" : " on this machine") + "; a batch has " +
-           std::to_string(logical) + " logical replicas, whose gradients " +
-           (config.pipeline.reduce == reduce_order::fast ? "NCCL sums in its own order\n"
-                                                         : "are summed in a fixed tree\n");
-    if (state_shares_of(config.pipeline) > 1)
-      out += "the replicas of a stage share out its optimizer's state (zero = 1)\n";
-  }
+  auto out = in_columns(rows_of(config, *run, *layout, *memory)) + explanation(program_bytes) +
+             words_on_replicas(config);
   if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
   checked_run checked{.table = std::move(out)};
   if (auto fits = check_memory_here(config, *memory); !fits) checked.refused = fits.error();

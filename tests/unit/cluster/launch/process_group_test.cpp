@@ -1,118 +1,24 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
-#include <cerrno>
 #include <chrono>
-#include <condition_variable>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "cluster/launch/child_process.hpp"
-#include "cluster/launch/interrupt.hpp"
 #include "cluster/launch/line_splitter.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "tests/unit/cluster/launch/children.hpp"
 
-namespace {
-
-using namespace std::chrono_literals;
 using namespace troupe;
 using namespace troupe::cluster;
+using namespace troupe::tests;
 using std::chrono::steady_clock;
-
-constexpr auto bound = 20s;  // of every wait below
-constexpr auto long_grace = 60s;
-
-child_spec shell(const std::string& name, const std::string& script) {
-  return {name, {"-c", script}, {}, "/bin/sh"};
-}
-
-child_spec helper(const std::string& name, const std::string& part) {
-  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  return {name, {part}, {}, here / "launch_helper"};
-}
-
-// Remembers what a group reports, in order: "out stage-1: text", "exit stage-1 exited with ..".
-class recorder {
- public:
-  group_events events() {
-    return {[this](const child_exit& ended) {
-              if (on_exit) on_exit(ended);
-              add("exit " + describe(ended));
-            },
-            [this](std::string_view name, output_stream stream, std::string_view line) {
-              add((stream == output_stream::out ? "out " : "err ") + std::string(name) + ": " +
-                  std::string(line));
-            }};
-  }
-
-  std::function<void(const child_exit&)> on_exit;
-
-  std::vector<std::string> all() {
-    const std::lock_guard lock(mutex_);
-    return seen_;
-  }
-
-  // The first report that begins so; waits for it.
-  std::string await(const std::string& beginning) {
-    std::unique_lock lock(mutex_);
-    const auto find = [&] {
-      return std::find_if(seen_.begin(), seen_.end(),
-                          [&](const std::string& one) { return one.starts_with(beginning); });
-    };
-    if (!changed_.wait_for(lock, bound, [&] { return find() != seen_.end(); }))
-      FAIL("nothing began with: " << beginning);
-    return *find();
-  }
-
-  pid_t await_pid(const std::string& beginning) {
-    return static_cast<pid_t>(std::stol(await(beginning).substr(beginning.size())));
-  }
-
- private:
-  void add(std::string report) {
-    const std::lock_guard lock(mutex_);
-    seen_.push_back(std::move(report));
-    changed_.notify_all();
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::string> seen_;
-};
-
-process_group group_of(recorder& reports) {
-  auto group = process_group::create(reports.events());
-  REQUIRE(group);
-  return std::move(*group);
-}
-
-// Waits for the end of a process that need not be our child.
-bool ends(pid_t pid) {
-  const descriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!pidfd) return errno == ESRCH;
-  pollfd watched{pidfd.get(), POLLIN, 0};
-  return ::poll(&watched, 1, std::chrono::milliseconds(bound).count()) == 1;
-}
-
-bool no_child_is_left() {
-  return ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
-}
-
-using reports_list = std::vector<std::string>;
-
-}  // namespace
 
 TEST_CASE("a child's exit code is reported once") {
   recorder reports;
@@ -439,168 +345,4 @@ TEST_CASE("when a parent is killed its children die with it") {
   CHECK(ends(parent->pid()));
   CHECK(ends(a));
   CHECK(ends(b));
-}
-
-TEST_CASE("the first SIGINT, SIGTERM or SIGHUP stops cleanly, the children included") {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-    recorder reports;
-    process_group group = group_of(reports);
-    REQUIRE(group.start(helper("p", "interruptible")));
-    const pid_t pid = reports.await_pid("out p: ready ");
-    const pid_t child = reports.await_pid("out p: [child] pid ");
-    CHECK(::getpgid(child) == child);  // so the terminal's Ctrl-C reaches the parent alone
-    ::kill(pid, number);
-    REQUIRE(group.wait(bound));
-    auto seen = reports.all();
-    REQUIRE(seen.size() == 5);
-    CHECK(seen[2] == "out p: stopping");
-    CHECK(seen[3] == "out p: stopped by " + std::to_string(number));
-    CHECK(seen[4] == "exit p exited with code 7");
-    CHECK(ends(child));
-  }
-}
-
-TEST_CASE("a second signal kills the children at once, though the clean stop hangs") {
-  for (const int second : {SIGINT, SIGTERM}) {
-    recorder reports;
-    process_group group = group_of(reports);
-    REQUIRE(group.start(helper("p", "stubborn")));
-    const pid_t pid = reports.await_pid("out p: ready ");
-    const pid_t child = reports.await_pid("out p: [child] pid ");
-    ::kill(pid, SIGINT);
-    reports.await("out p: stopping");
-    ::kill(pid, second);
-    REQUIRE(group.wait(bound));
-    auto seen = reports.all();
-    CHECK(seen[3] == "out p: killed");
-    CHECK(seen[4] == "exit p exited with code " + std::to_string(128 + second));
-    CHECK(ends(child));
-  }
-}
-
-TEST_CASE("a signal guard exists once, and gives back what was there before") {
-  struct sigaction before {};
-  ::sigaction(SIGINT, nullptr, &before);
-  {
-    const auto guard = interrupt_guard::install({});
-    REQUIRE(guard);
-    const auto second = interrupt_guard::install({});
-    REQUIRE_FALSE(second);
-    CHECK(second.error().code == errc::io_failed);
-  }
-  struct sigaction now {};
-  ::sigaction(SIGINT, nullptr, &now);
-  CHECK(now.sa_handler == before.sa_handler);
-  CHECK(interrupt_guard::install({}));
-}
-
-TEST_CASE("a signal that asks for something else is no interrupt") {
-  recorder reports;
-  process_group group = group_of(reports);
-  REQUIRE(group.start(helper("p", "asked")));
-  const pid_t pid = reports.await_pid("out p: ready ");
-  reports.await("out p: request 1 by 12");  // passed on by the process itself
-  ::kill(pid, SIGUSR2);
-  reports.await("out p: request 2 by 12");
-  ::kill(pid, SIGINT);
-  REQUIRE(group.wait(bound));
-  const auto seen = reports.all();
-  CHECK(seen[seen.size() - 2] == "out p: stopped by 2");
-  CHECK(seen.back() == "exit p exited with code 7");
-}
-
-TEST_CASE("what must not be lost puts the second signal off, and not the third") {
-  recorder reports;
-  process_group group = group_of(reports);
-  REQUIRE(group.start(helper("p", "saver")));
-  const pid_t pid = reports.await_pid("out p: ready ");
-  ::kill(pid, SIGINT);
-  reports.await("out p: saving");
-  ::kill(pid, SIGINT);
-  reports.await("out p: put off");
-  ::kill(pid, SIGTERM);
-  REQUIRE(group.wait(bound));
-  const auto seen = reports.all();
-  CHECK(seen.back() == "exit p exited with code 143");
-  CHECK(seen[seen.size() - 2] == "out p: lost");
-}
-
-TEST_CASE("a child that leaves signals to its parent is ended by its parent alone") {
-  recorder reports;
-  process_group group = group_of(reports);
-  REQUIRE(group.start(helper("p", "obedient")));
-  const pid_t pid = reports.await_pid("out p: pid ");
-  for (const std::string name : {"INT", "HUP", "TERM"})
-    REQUIRE(std::system(("kill -" + name + " " + std::to_string(pid)).c_str()) == 0);
-  ::kill(pid, SIGINT);
-  ::kill(pid, SIGHUP);
-  ::kill(pid, SIGUSR1);  // a deadly one before it would have been heeded first
-  reports.await("out p: alive");
-  ::kill(pid, SIGTERM);
-  REQUIRE(group.wait(bound));
-  CHECK(reports.all().back() == "exit p was killed by signal 15 (SIGTERM)");
-}
-
-TEST_CASE("a hangup that was ignored at the start stays ignored, and no other") {
-  const auto path = helper("", "").program.string();
-  const auto words_of = [](const std::string& script) {
-    recorder reports;
-    process_group group = group_of(reports);
-    REQUIRE(group.start(shell("p", script)));
-    REQUIRE(group.wait(bound));
-    auto seen = reports.all();
-    REQUIRE(seen.size() == 2);
-    return seen;
-  };
-  CHECK(words_of("exec " + path + " signals") ==
-        reports_list{"out p: no HUP PIPE XFSZ ", "exit p exited with code 0"});
-  CHECK(words_of("trap '' HUP; exec " + path + " signals") ==
-        reports_list{"out p: HUP PIPE XFSZ ", "exit p exited with code 1"});
-}
-
-TEST_CASE("a closed pipe fails a write and ends nobody") {
-  recorder reports;
-  process_group group = group_of(reports);
-  const auto path = helper("", "").program.string();
-  REQUIRE(group.start(shell("p", "{ " + path + " writer; echo ended $? >&2; } | true")));
-  reports.await("err p: ended 5");
-}
-
-TEST_CASE("standard streams that are closed are empty, and no other file takes their numbers") {
-  const auto file =
-      std::filesystem::temp_directory_path() / ("troupe-streams-" + std::to_string(::getpid()));
-  recorder reports;
-  process_group group = group_of(reports);
-  const auto path = helper("", "").program.string();
-  REQUIRE(group.start(shell("p", "exec " + path + " streams " + file.string() + " <&- >&- 2>&-")));
-  REQUIRE(group.wait(bound));
-  std::ifstream text(file);
-  std::string streams;
-  for (std::string line; std::getline(text, line);) streams += line + " ";
-  CHECK(streams == "/dev/null /dev/null /dev/null ");
-  std::filesystem::remove(file);
-}
-
-TEST_CASE("bytes become lines however they are cut") {
-  const std::string text = "one\n\ntwo\nthree";
-  for (std::size_t size = 1; size <= text.size(); ++size) {
-    line_splitter lines;
-    reports_list seen;
-    const auto keep = [&](std::string_view line) { seen.emplace_back(line); };
-    for (std::size_t i = 0; i < text.size(); i += size)
-      lines.feed(std::string_view(text).substr(i, size), keep);
-    CHECK(seen == reports_list{"one", "", "two"});
-    lines.finish(keep);
-    lines.finish(keep);
-    CHECK(seen == reports_list{"one", "", "two", "three"});
-  }
-}
-
-TEST_CASE("an endless line comes in bounded pieces") {
-  constexpr std::size_t most = line_splitter::longest_line_bytes;
-  line_splitter lines;
-  std::vector<std::size_t> sizes;
-  const auto keep = [&](std::string_view line) { sizes.push_back(line.size()); };
-  lines.feed(std::string(2 * most + 10, 'x') + "\nrest", keep);
-  CHECK(sizes == std::vector<std::size_t>{most, most, 10});
 }

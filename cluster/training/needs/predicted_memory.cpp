@@ -1,4 +1,4 @@
-#include "cluster/training/pipeline/predicted_memory.hpp"
+#include "cluster/training/needs/predicted_memory.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -163,7 +163,7 @@ result<predicted_memory> predict_memory(const application& program, const traine
   const auto replicas = config.pipeline.replicas;  // each has its share of the batch
   how->batch_size = (how->batch_size + replicas - 1) / replicas;
   const auto made =
-      engine::predict(*costs, *how, (run.microbatches + replicas - 1) / replicas, cuts_of(run));
+      engine::predict(*costs, *how, planned_microbatches(config, run.microbatches), cuts_of(run));
   if (!made) return tl::unexpected(made.error());
   predicted_memory all;
   const double drawn = largest_layer_bytes(run);

@@ -1,0 +1,102 @@
+#include "actors/stage/connect.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "actors/base/errors.hpp"
+#include "actors/recovery/kept_versions.hpp"
+#include "actors/stage/replica_end.hpp"
+
+namespace troupe::actors {
+namespace {
+
+std::vector<slice_link> to_links(const std::vector<neighbour>& from) {
+  std::vector<slice_link> links;
+  links.reserve(from.size());
+  for (const auto& [stage, chunk] : from)
+    links.push_back({caf::actor_cast<stage_actor>(stage), chunk});
+  return links;
+}
+
+/// Whether a slice has neighbours exactly where the model goes on.
+bool fits(const engine::stage_options& place, const neighbour& before, const neighbour& after) {
+  return (before.stage == nullptr) == place.is_first && (after.stage == nullptr) == place.is_last;
+}
+
+/// How its steps end from now on.
+void couple(stage_state& state, const connect_stage& to) {
+  auto& end = state.end;
+  end.ties = to.ties;
+  end.coordinator = caf::actor_cast<step_coordinator_actor>(to.coordinator);
+  end.may_leave_out = to.may_leave_out;
+  engine::step_end_rules rules{.stage = to.place,
+                               .may_leave_out = to.may_leave_out,
+                               .clips_norm = to.clips_norm,
+                               .accumulate = end.accumulate};
+  for (const auto& tie : to.ties) rules.ties.insert(tie.parameter);
+  end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size());
+  rules.reduces = end.replicas.is_needed();
+  rules.always_votes = !to.keepers.empty();
+  rules.logs = to.logs;
+  rules.tells_squares = to.replicas.own == 0 || to.replicas.shares_state;
+  end.core = engine::step_end_core(std::move(rules));
+}
+
+/// Why the stage cannot take the place that it is told; null: it can.
+const char* why_refused(const stage_state& state, const connect_stage& to) {
+  const auto& modules = state.modules;
+  if (to.before.size() != modules.size() || to.after.size() != modules.size())
+    return "it needs neighbours for each of its chunks";
+  for (std::size_t chunk = 0; chunk < modules.size(); ++chunk) {
+    const auto& place = modules[chunk]->options();
+    if (!fits(place, to.before[chunk], to.after[chunk]) ||
+        (!to.feeder && (place.is_first || place.is_last)))
+      return "its neighbours do not fit its place";
+  }
+  const auto is_there = [](const auto& actor) { return bool(actor); };
+  if (to.credits < 1) return "an edge needs at least one credit";
+  if (!std::ranges::all_of(to.ties, is_there, &tied_parameter::other))
+    return "a tie of it names no other stage";
+  if ((to.may_leave_out || to.clips_norm || !to.keepers.empty()) && !to.coordinator)
+    return "its steps depend on those of other stages, but it has no coordinator";
+  if (to.replicas.logical < 1 ||
+      (!to.replicas.stages.empty() && to.replicas.own >= to.replicas.stages.size()))
+    return "its replica is none of those it is told of";
+  if (!std::ranges::all_of(to.replicas.stages, is_there)) return "a replica of it is no stage";
+  if (to.replicas.sums > engine::replica_sum_way::fast)
+    return "its replicas are to sum in a way that there is not";
+  if (!std::ranges::all_of(to.keepers, is_there)) return "a keeper of its versions is none";
+  if (to.logs && (to.keepers.empty() || to.replicas.stages.size() > 1))
+    return "it is to log its edges, which needs keepers, and one replica";
+  return state.steps.empty() ? nullptr : "it cannot be connected while a step is under way";
+}
+
+}  // namespace
+
+caf::result<acknowledged> on_connect(stage_pointer self, const connect_stage& to) {
+  auto& state = self->state;
+  if (const auto* why = why_refused(state, to))
+    return to_caf({errc::bad_config, state.name + ": " + why});
+  // Replicas whose actions wait for each other take them in one order: that of the plan.
+  const auto how = to.replicas.synced_norm ? engine::execution::planned : engine::execution::ready;
+  state.core = engine::stage_core(to.credits, how, to.logs);
+  state.plans.clear();
+  state.before = to_links(to.before);
+  state.after = to_links(to.after);
+  state.feeder = caf::actor_cast<feeder_actor>(to.feeder);
+  state.versions = {.keepers = {}, .stage = to.place.value};
+  for (const auto& each : to.keepers)
+    state.versions.keepers.push_back(caf::actor_cast<keeper_actor>(each));
+  state.versions.stores =
+      stores_core(to.keepers.size(), to.logs ? std::size_t{kept_versions::most} : 0);
+  state.replay = {.logs = to.logs,
+                  .window = engine::replay_window(state.end.accumulate),
+                  .begun = state.replay.begun};
+  couple(state, to);
+  if (auto joined = join_replicas(self, to.replicas); !joined)
+    return to_caf({joined.error().code, state.name + ": " + joined.error().text});
+  return acknowledged{};
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/allclose.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <caf/send.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/pipeline/pipeline.hpp"
+#include "engine/collective/nccl/maker.hpp"
+#include "tests/fake_device/fake_device.hpp"
+#include "tests/fake_device/nccl_device.hpp"
+#include "tests/parity/stage_company.hpp"
+
+/// Replicas on the devices of tests, which sum by the NCCL of tests.
+namespace troupe::tests {
+
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+namespace fake = fake_device;
+using maker = collectives;
+
+inline const fake_nccl::controls& library() {
+  static const fake_nccl::controls all(TROUPE_FAKE_NCCL);
+  return all;
+}
+
+/// NCCL's ports, on the devices of tests.
+inline maker nccl_maker(engine::nccl::patience waits = {},
+                        std::function<void(const std::string&)> hung = {}) {
+  return std::make_shared<engine::nccl::maker>(engine::nccl::maker_options{
+      .places = {.named = TROUPE_FAKE_NCCL},
+      .type = c10::DeviceType::PrivateUse1,
+      .device_for = [](c10::Device on) -> result<std::shared_ptr<engine::nccl::device>> {
+        return fake::make_nccl_device(library(), on);
+      },
+      .waits = waits,
+      .hung = std::move(hung)});
+}
+
+/// What goes wrong at a call of a function that is so many after the next.
+inline void script(const std::string& function, const std::string& what, int after = 0) {
+  const int call = library().calls_of(function.c_str()) + 1 + after;
+  ::setenv("FAKE_NCCL_SCRIPT", (function + ":" + std::to_string(call) + ":" + what).c_str(), 1);
+}
+
+struct trained {
+  std::string line;
+  std::vector<double> losses;
+  std::vector<engine::named_tensor> weights;
+  std::vector<engine::named_tensor> state;
+  engine::step_result dry;
+};
+
+inline trained train(const task& what, const std::vector<c10::Device>& devices,
+                     const maker& collectives = nullptr) {
+  company all(what, devices, collectives);
+  auto pipeline = all.compose(what);
+  trained result{.line = pipeline.sum_line(), .losses = {}, .weights = {}, .state = {}, .dry = {}};
+  auto dry = pipeline.dry_run(what.batches.front(), microbatches);
+  if (!dry) FAIL(dry.error().text);
+  result.dry = std::move(*dry);
+  for (const auto& batch : what.batches) {
+    const auto before = fake::seen().synchronisations.size();
+    const auto outcome = pipeline.train(batch, microbatches, rate);
+    if (!outcome) FAIL(outcome.error().text);
+    CHECK(fake::seen().synchronisations.size() == before);
+    result.losses.push_back(outcome->loss);
+  }
+  auto weights = pipeline.read_weights();
+  REQUIRE(weights);
+  result.weights = std::move(*weights);
+  auto state = pipeline.read_state();
+  REQUIRE(state);
+  result.state = std::move(*state);
+  std::ranges::sort(result.state, {}, &engine::named_tensor::name);
+  return result;
+}
+
+inline void check_same(const trained& one, const trained& other) {
+  CHECK(one.losses == other.losses);
+  CHECK(one.dry.loss == other.dry.loss);
+  check_same(one.dry.gradients, other.dry.gradients);
+  check_same(one.dry.buffers, other.dry.buffers);
+  check_same(one.weights, other.weights);
+  check_same(one.state, other.state);
+}
+
+inline void check_nothing_found() {
+  const auto found = fake::seen();
+  for (const auto& each : found.races) UNSCOPED_INFO(each);
+  CHECK(found.races.empty());
+  for (const auto& each : found.host_reads) UNSCOPED_INFO(each);
+  CHECK(found.host_reads.empty());
+  CHECK(found.overruns == 0);
+  CHECK(library().wrong_uses() == std::string());
+}
+
+struct prepared {
+  prepared() {
+    ::unsetenv("FAKE_NCCL_SCRIPT");
+    fake::install();
+    fake::reset();
+    at::set_num_threads(1);
+    at::globalContext().setSDPUseFlash(false);
+  }
+};
+
+inline std::vector<c10::Device> cards(int count) {
+  std::vector<c10::Device> all;
+  for (int i = 0; i < count; ++i) all.push_back(fake::device(i));
+  return all;
+}
+
+}  // namespace troupe::tests

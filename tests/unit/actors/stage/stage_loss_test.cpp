@@ -1,0 +1,162 @@
+// What a pipeline does when one of its stages is lost, seen from the stages.
+
+#include <caf/all.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/base/errors.hpp"
+#include "actors/messages/stage.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/recovery/keeper_actor.hpp"
+#include "actors/system.hpp"
+#include "tests/unit/actors/stage/idle_stage.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace std::chrono_literals;
+using engine::step_kind;
+using tests::idle_stage;
+using tests::received;
+
+constexpr auto soon = 10s;
+
+/// Stages that compute nothing, of a pipeline that can replace them.
+struct company {
+  explicit company(std::size_t count) {
+    std::vector<actors::stage_actor> stages;
+    for (std::size_t i = 0; i < count; ++i) stages.push_back(add());
+    keeper = actors::spawn_keeper(system);
+    const auto kept = caf::actor_cast<caf::strong_actor_ptr>(keeper);
+    auto composed = actors::pipeline::compose(
+        system, stages, "1f1b",
+        {.keepers = std::vector(count, std::vector{kept}), .logs_edges = true});
+    REQUIRE(composed);
+    pipeline = std::make_unique<actors::pipeline>(std::move(*composed));
+  }
+  ~company() {
+    pipeline.reset();
+    for (const auto& each : all) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
+    caf::anon_send_exit(keeper, caf::exit_reason::user_shutdown);
+  }
+
+  actors::stage_actor add() {
+    got.push_back(std::make_shared<received>());
+    all.push_back(system.spawn(idle_stage, got.back()));
+    return all.back();
+  }
+  engine::step_key begin(step_kind kind) {
+    const auto key = pipeline->next_step();
+    REQUIRE(pipeline->begin(key, {kind, 2, 2, 0.1}));
+    return key;
+  }
+  void lose(std::size_t stage) {
+    const auto whom = caf::actor_cast<caf::strong_actor_ptr>(all.at(stage));
+    const caf::exit_msg exit{whom->address(), actors::to_caf({errc::peer_lost, "it was lost"})};
+    whom->enqueue(nullptr, caf::make_message_id(), caf::make_message(exit), nullptr);
+  }
+  /// Another stage takes that place, where a version of so many steps is kept.
+  result<std::uint64_t> replace(std::size_t stage, std::uint64_t version) {
+    const auto kept = caf::actor_cast<caf::strong_actor_ptr>(keeper);
+    return pipeline->replay({stage, add(), {{version, kept}}, kept, kept});
+  }
+
+  actors::system_config config;
+  caf::actor_system system{config};
+  actors::keeper_actor keeper;
+  std::vector<actors::stage_actor> all;  // also those that were lost
+  std::vector<std::shared_ptr<received>> got;
+  std::unique_ptr<actors::pipeline> pipeline;
+};
+
+}  // namespace
+
+TEST_CASE("A stage that is lost after its answer fails the steps that others have not answered") {
+  company run(2);
+  run.got.front()->answers = true;
+  run.begin(step_kind::training);
+  static_cast<void>(run.got.back()->runs.next());
+  CHECK_FALSE(run.pipeline->wait(50ms));
+  run.lose(0);
+  REQUIRE(run.pipeline->wait(soon));
+  const auto failed = run.pipeline->finish();
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error().code == errc::peer_lost);
+  CHECK(run.pipeline->under_way() == 1);
+  REQUIRE(run.pipeline->can_replay());
+  CHECK(run.replace(0, 0).value() == 1);
+  // The others are waited for again.
+  CHECK_FALSE(run.pipeline->wait(50ms));
+  CHECK(run.got.back()->runs.next().number == 1);
+  // The loss of the new one is noticed too.
+  run.lose(2);
+  CHECK(run.pipeline->wait(soon));
+}
+
+TEST_CASE("In an evaluation a new stage does the last training step and those under way again") {
+  company run(2);
+  for (const auto& each : run.got) each->answers = true;
+  for (int i = 0; i < 2; ++i) {
+    run.begin(step_kind::training);
+    REQUIRE(run.pipeline->finish());
+  }
+  run.begin(step_kind::evaluation);
+  REQUIRE(run.pipeline->finish());
+  run.got.back()->answers = false;
+  const auto first = run.begin(step_kind::evaluation);
+  const auto second = run.begin(step_kind::evaluation);
+  run.lose(0);
+  REQUIRE(run.pipeline->wait(soon));
+  REQUIRE_FALSE(run.pipeline->finish());
+  REQUIRE(run.pipeline->can_replay());
+  CHECK(run.replace(0, 1).value() == 2);
+  auto& runs = run.got.back()->runs;
+  const auto trained = runs.next();
+  CHECK(trained.kind == step_kind::training);
+  CHECK(trained.number == 2);
+  for (const auto& key : {first, second}) {
+    const auto order = runs.next();
+    CHECK(order.kind == step_kind::evaluation);
+    CHECK(order.step == key);
+  }
+  CHECK(runs.empty());
+}
+
+TEST_CASE(
+    "Each run says which steps all stages have answered, and evaluations are forgotten then") {
+  company run(1);
+  auto& got = *run.got.front();
+  got.answers = true;
+  run.begin(step_kind::training);
+  REQUIRE(run.pipeline->finish());
+  const auto first = run.begin(step_kind::evaluation);
+  const auto second = run.begin(step_kind::evaluation);
+  REQUIRE(run.pipeline->finish());
+  const auto third = run.begin(step_kind::evaluation);
+  static_cast<void>(got.runs.next());
+  CHECK(got.runs.next().done_before == first);
+  CHECK(got.runs.next().done_before == first);
+  CHECK(got.runs.next().done_before == second);
+  REQUIRE(run.pipeline->finish());
+  REQUIRE(run.pipeline->finish());
+  run.lose(0);
+  // All have answered: nothing but the last training step is to be done again.
+  REQUIRE(run.pipeline->can_replay());
+  CHECK(run.replace(0, 0).value() == 1);
+  auto& runs = run.got.back()->runs;
+  CHECK(runs.next().kind == step_kind::training);
+  CHECK(runs.next().step == third);
+  CHECK(runs.empty());
+}
+
+TEST_CASE("A stage cannot be replayed before the first training step") {
+  company run(1);
+  CHECK_FALSE(run.pipeline->can_replay());
+  run.begin(step_kind::evaluation);
+  CHECK_FALSE(run.pipeline->can_replay());
+}
