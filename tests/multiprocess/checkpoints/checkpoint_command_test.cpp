@@ -202,7 +202,7 @@ TEST_CASE("What is torn, half written or without a manifest is listed as such") 
   const auto cut = small_checkpoint(folder.path(), 4);
   fs::resize_file(cut / "weights.stage-0.safetensors", 400);
   const auto newer = small_checkpoint(folder.path(), 6);
-  write_text(newer / "manifest.json", R"({"troupe_checkpoint": 3})");
+  write_text(newer / "manifest.json", R"({"troupe_checkpoint": 4})");
   fs::create_directory(folder / "step-000008");
   fs::create_directory(folder / ".writing-step-000010");
   write_text(folder / "notes.txt", "not ours");
@@ -217,7 +217,7 @@ TEST_CASE("What is torn, half written or without a manifest is listed as such") 
   }
   CHECK_THAT(rows[1].at("problem").get<std::string>(),
              ContainsSubstring("weights.stage-0.safetensors has 400 bytes"));
-  CHECK_THAT(rows[2].at("problem").get<std::string>(), ContainsSubstring("format is number 3"));
+  CHECK_THAT(rows[2].at("problem").get<std::string>(), ContainsSubstring("format is number 4"));
   CHECK_THAT(rows[3].at("problem").get<std::string>(), ContainsSubstring("manifest.json"));
   const auto table = troupe_checkpoint({"list", folder.path()});
   CHECK(table.code == 0);
@@ -259,8 +259,8 @@ TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with 
   found(weights, "", "cannot be read: No such file", {true, true}, [&] { fs::remove(weights); });
   found(bad / "weights.stage-1.safetensors", "", "cannot be read: No such file", {true, true},
         [&] { fs::remove(bad / "weights.stage-1.safetensors"); });
-  found(manifest, "", "its format is number 3", {true, true},
-        [&] { write_text(manifest, R"({"troupe_checkpoint": 3})"); });
+  found(manifest, "", "its format is number 4", {true, true},
+        [&] { write_text(manifest, R"({"troupe_checkpoint": 4})"); });
   found(manifest, "", "is no manifest", {true, true}, [&] { fs::resize_file(manifest, 40); });
   found(weights, "fc.weight", "holds NaN in tensor \"fc.weight\"", {false, false}, [&] {
     fs::remove_all(bad);

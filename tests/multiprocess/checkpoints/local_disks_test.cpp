@@ -10,6 +10,7 @@
 
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/small_disk.hpp"
 
 namespace {
 
@@ -223,6 +224,28 @@ TEST_CASE("Old slices go with their checkpoints, on all hosts") {
     CHECK(all.kept_by(host) == name_set{all.slices(host, 12).filename().string()});
     CHECK(names_in(all.slices(host, 12)) == all_files);
   }
+}
+
+TEST_CASE("A disk with no room for the next host's files is warned of, and they have one copy") {
+  const disks all;
+  const small_disk alpha(all.of("alpha"), "size=60m");
+  if (!alpha.made()) SKIP("no disk can be mounted: " + alpha.reason());
+  const auto outcome = run_program(all.run({}, 4));
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("the checkpoint of step 4 has no copy of "
+                                            "state.stage-1.safetensors on alpha: "));
+  CHECK_THAT(outcome.err, ContainsSubstring("No space left on device"));
+  CHECK(names_in(all.slices("beta", 4)) == all_files);
+  for (const auto* name : {"manifest.json", "weights.stage-0.safetensors"})
+    CHECK(names_in(all.slices("alpha", 4)).contains(name));
+  CHECK_FALSE(names_in(all.slices("alpha", 4)).contains("state.stage-1.safetensors"));
+  const auto verified = command({"verify", all.checkpoints().string()});
+  CHECK_THAT(verified.out,
+             ContainsSubstring("state.stage-1.safetensors is not on this host, but on beta\n"));
+  const auto resumed = run_program(all.run({"--resume", "latest", "--checkpoint-keep", "1"}, 6));
+  INFO(resumed.err);
+  CHECK(resumed.code == 0);
 }
 
 TEST_CASE("A stage that is lost is replaced, and goes on to keep its slices on its host's disk") {
