@@ -100,6 +100,23 @@ using slice_writer_actor = caf::typed_actor<
     // was read to its end is forgotten. Errors: stale for another slice than the last.
     caf::replies_to<struct read_slice>::with<struct slice_piece>>;
 
+/// Keeps files of checkpoints on a host's own disk: those of the host's stages, and copies of
+/// another host's. Lives on any node.
+using slice_store_actor = caf::typed_actor<
+    // From the trainer, before a run goes on from a checkpoint.
+    caf::replies_to<struct check_slices>::with<struct slices_checked>,
+    // From the trainer: once the file is written where it is copied from, or a stage here is to
+    // read it. Answered when the copy is on the disk. Errors: io_failed naming the file; bad_data
+    // where its bytes are other ones; those of whom it is copied from.
+    caf::replies_to<struct copy_slice>::with<struct slice_copied>,
+    // From the node that copies. Errors: bad_data naming the file.
+    caf::replies_to<struct read_slice_file>::with<struct slice_piece>,
+    // From the trainer, after each checkpoint. Errors: io_failed.
+    caf::replies_to<struct keep_manifest>::with<struct acknowledged>,
+    caf::replies_to<struct keep_slices>::with<struct acknowledged>,
+    // From a trainer that has lost its folder. Errors: io_failed.
+    caf::replies_to<struct list_manifests>::with<struct manifests_kept>>;
+
 /// Decides for all stages alike what becomes of a training step, and what the next loss is
 /// multiplied by. One a run, beside the pipeline.
 using step_coordinator_actor = caf::typed_actor<
@@ -162,6 +179,9 @@ using host_actor = caf::typed_actor<
     // before end.
     caf::replies_to<struct open_keeper>::with<struct keeper_opened>,
     caf::replies_to<struct drop_stages>::with<struct acknowledged>,
+    // From the trainer, of a run with checkpoints on the hosts' own disks: one store for a folder.
+    // Errors: io_failed naming the folder, also where another run has it.
+    caf::replies_to<struct open_slices>::with<struct slices_opened>,
     // From the trainer: the process's actors end and its main function returns.
     caf::reacts_to<struct shut_down>>;
 

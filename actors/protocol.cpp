@@ -27,9 +27,10 @@ using protocol =
                slice_messages, server_worker_messages, server_coordinator_messages,
                server_share_messages, server_host_messages>;
 
-using actors = interface_list<stage_actor, step_coordinator_actor, optimizer_actor, feeder_actor,
-                              data_actor, host_actor, keeper_actor, slice_writer_actor, shard_actor,
-                              coordinator_actor, worker_actor, server_host_actor>;
+using actors =
+    interface_list<stage_actor, step_coordinator_actor, optimizer_actor, feeder_actor, data_actor,
+                   host_actor, keeper_actor, slice_writer_actor, slice_store_actor, shard_actor,
+                   coordinator_actor, worker_actor, server_host_actor>;
 
 static_assert(are_distinct(protocol{}), "two messages have one name, or one is listed twice");
 static_assert(are_listed(actors{}, protocol{}),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/messages/declaration.hpp"
+#include "actors/messages/transfer.hpp"
 #include "actors/transfer/piece.hpp"
 #include "engine/base/named_tensor.hpp"
 #include "engine/slices/summed_file.hpp"
@@ -24,10 +25,11 @@ struct write_slice {
   std::string folder = {};   // of the trainer's making, under a name that nobody else has used
   std::string weights = {};  // names of files; empty: they are another stage's
   std::string state = {};
+  bool is_own = false;  // the folder is on the host's own disk, and is made there
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.step, self.folder, self.weights, self.state);
+    f(self.step, self.folder, self.weights, self.state, self.is_own);
   }
 };
 
@@ -82,7 +84,153 @@ struct store_slice {
   std::vector<engine::named_tensor> tensors = {};
 };
 
+/// Has a node keep slices of checkpoints in a folder of its host's own disk, and copies of another
+/// host's.
+struct open_slices {
+  static constexpr auto declared = travels("open_slices");
+
+  std::string folder = {};
+  std::string run = {};  // a word that tells this run from all others
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.folder, self.run);
+  }
+};
+
+struct slices_opened {
+  static constexpr auto declared = travels("slices_opened");
+
+  caf::strong_actor_ptr store = {};  // a slice_store_actor
+  std::string folder = {};           // absolute
+  std::string disk = {};             // the same word for all processes that see this folder
+  std::string host = {};             // as the system calls it
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.store, self.folder, self.disk, self.host);
+  }
+};
+
+/// Compares the files of a checkpoint that are here with what was written, every byte of them, and
+/// looks for NaN and infinity.
+struct check_slices {
+  static constexpr auto declared = travels("check_slices");
+
+  std::string checkpoint = {};  // the name of its folder
+  std::map<std::string, engine::file_sums> files = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.checkpoint, self.files);
+  }
+};
+
+struct slices_checked {
+  static constexpr auto declared = travels("slices_checked");
+
+  std::map<std::string, known_file> whole = {};    // by name
+  std::map<std::string, std::string> faults = {};  // what is wrong with the others, a sentence each
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.whole, self.faults);
+  }
+};
+
+/// Has a node fetch a file from another, which keeps it, and keep it too.
+struct copy_slice {
+  static constexpr auto declared = travels("copy_slice");
+
+  std::string checkpoint = {};
+  std::string name = {};
+  engine::file_sums sums = {};
+  caf::strong_actor_ptr from = {};  // a slice_store_actor
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.checkpoint, self.name, self.sums, self.from);
+  }
+};
+
+struct slice_copied {
+  static constexpr auto declared = travels("slice_copied");
+
+  known_file file = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.file);
+  }
+};
+
+/// Reads bytes of a file: one node from another. The answer has them as a run of a tensor of bytes.
+struct read_slice_file {
+  static constexpr auto declared = travels("read_slice_file");
+
+  std::string checkpoint = {};
+  std::string name = {};
+  std::uint64_t first = 0;  // byte
+  std::uint64_t most = 0;   // bytes
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.checkpoint, self.name, self.first, self.most);
+  }
+};
+
+/// Removes all checkpoints of an owner here but these, and those of steps behind `newest`.
+struct keep_slices {
+  static constexpr auto declared = travels("keep_slices");
+
+  std::string owner = {};  // a word for the trainer's folder
+  std::vector<std::string> checkpoints = {};
+  std::uint64_t newest = 0;
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.owner, self.checkpoints, self.newest);
+  }
+};
+
+/// A checkpoint is complete: its manifest is to be kept beside its files.
+struct keep_manifest {
+  static constexpr auto declared = travels("keep_manifest");
+
+  std::string checkpoint = {};
+  std::string text = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.checkpoint, self.text);
+  }
+};
+
+struct list_manifests {
+  static constexpr auto declared = travels("list_manifests");
+
+  std::string owner = {};
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.owner);
+  }
+};
+
+struct manifests_kept {
+  static constexpr auto declared = travels("manifests_kept");
+
+  std::map<std::string, std::string> texts = {};  // by checkpoint
+
+  template <class Self, class Fields>
+  static void fields(Self& self, Fields& f) {
+    f(self.texts);
+  }
+};
+
 using slice_messages =
-    message_list<write_slice, slice_written, read_slice, slice_piece, store_slice>;
+    message_list<write_slice, slice_written, read_slice, slice_piece, store_slice, open_slices,
+                 slices_opened, check_slices, slices_checked, copy_slice, slice_copied,
+                 read_slice_file, keep_slices, keep_manifest, list_manifests, manifests_kept>;
 
 }  // namespace troupe::actors

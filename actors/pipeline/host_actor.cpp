@@ -1,12 +1,16 @@
 #include "actors/pipeline/host_actor.hpp"
 
 #include <c10/core/Device.h>
+#include <unistd.h>
 
+#include <array>
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <exception>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,10 +19,12 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/data.hpp"
 #include "actors/messages/recovery.hpp"
+#include "actors/messages/slices.hpp"
 #include "actors/pipeline/data_actor.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/keeper_actor.hpp"
+#include "actors/saving/slice_store.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/collective/shares.hpp"
@@ -33,8 +39,9 @@ namespace {
 struct host_state {
   host_parts parts;
   std::vector<stage_actor> stages;
-  data_actor data;      // null: they are elsewhere
-  keeper_actor keeper;  // null: nobody has asked for one
+  data_actor data;                              // null: they are elsewhere
+  keeper_actor keeper;                          // null: nobody has asked for one
+  std::map<std::string, slices_opened> slices;  // by folder
 };
 
 using host_pointer = host_actor::stateful_pointer<host_state>;
@@ -150,6 +157,21 @@ keeper_opened on_open_keeper(host_pointer self) {
   return {caf::actor_cast<caf::strong_actor_ptr>(keeper)};
 }
 
+/// One store for a folder and a run.
+caf::result<slices_opened> on_open_slices(host_pointer self, const open_slices& order) {
+  auto& known = self->state.slices[order.folder + '\n' + order.run];
+  if (known.store) return known;
+  auto folder = engine::slice_folder::open(order.folder, order.run);
+  if (!folder) return to_caf(folder.error());
+  std::array<char, 256> host{};
+  static_cast<void>(::gethostname(host.data(), host.size() - 1));
+  known = {
+      .store = {}, .folder = folder->path().string(), .disk = folder->disk(), .host = host.data()};
+  known.store =
+      caf::actor_cast<caf::strong_actor_ptr>(spawn_slice_store(self->system(), std::move(*folder)));
+  return known;
+}
+
 void end_stages(host_state& state) {
   for (const auto& stage : std::exchange(state.stages, {}))
     caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
@@ -158,6 +180,10 @@ void end_stages(host_state& state) {
 void on_shut_down(host_pointer self) {
   if (self->state.data) caf::anon_send_exit(self->state.data, caf::exit_reason::user_shutdown);
   if (self->state.keeper) caf::anon_send_exit(self->state.keeper, caf::exit_reason::user_shutdown);
+  for (const auto& [folder, opened] : self->state.slices)
+    if (opened.store)
+      caf::anon_send_exit(caf::actor_cast<caf::actor>(opened.store),
+                          caf::exit_reason::user_shutdown);
   end_stages(self->state);
   if (self->state.parts.on_shut_down) self->state.parts.on_shut_down();
   self->quit(caf::exit_reason::user_shutdown);
@@ -175,6 +201,9 @@ host_actor::behavior_type host_behavior(host_pointer self,
       [self](const drop_stages&) {
         end_stages(self->state);
         return acknowledged{};
+      },
+      [self](const open_slices& order) {
+        return answering("the host of stages", [&] { return on_open_slices(self, order); });
       },
       [self](const shut_down&) { on_shut_down(self); },
   };

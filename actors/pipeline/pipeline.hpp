@@ -140,6 +140,7 @@ struct version_place {
 /// A checkpoint's files while stages write them.
 struct slices_under_way {
   struct slice {
+    std::size_t place = 0;  // of the stage, among those of all replicas
     write_slice what;
     future<slice_written> written;
   };
@@ -200,7 +201,7 @@ class pipeline {
   [[nodiscard]] result<step_outcome> finish();
 
   /// Whether the steps in progress can continue after the loss of a stage: all of them are training
-  /// steps, edges are logged, and none of them was in progress when a stage was last replayed.
+  /// steps, and edges are logged.
   [[nodiscard]] bool can_replay() const;
 
   /// A stage was lost: another one adopts the version behind which the answers of the lost one are
@@ -261,6 +262,9 @@ class pipeline {
   /// bad_data, peer_lost.
   [[nodiscard]] result<bool> load_files(std::size_t stage, const actors::load_files& which);
 
+  /// The same of one replica's stage alone, by its place among those of all replicas.
+  [[nodiscard]] result<bool> load_files_at(std::size_t place, const actors::load_files& which);
+
   [[nodiscard]] const engine::model_layout& layout() const noexcept { return layout_; }
 
   /// The limits of one such message.
@@ -300,6 +304,10 @@ class pipeline {
   /// it is after the last training step that was begun, `step`, whether or not that is over. Steps
   /// may be begun at once. What is not done when the pipeline ends fails with errc::cancelled.
   [[nodiscard]] slices_under_way write_slices(std::uint64_t step, const std::string& folder);
+  /// The same, each stage into a folder on its host's own disk, which its process makes. `folders`:
+  /// of all stages' places.
+  [[nodiscard]] slices_under_way write_slices(std::uint64_t step,
+                                              const std::vector<std::string>& folders);
 
   /// Logical replicas over which batch norm is synchronized, so that steps are fed by groups; 0: it
   /// is not. See `feed`.
@@ -323,6 +331,8 @@ class pipeline {
 
   pipeline(caf::actor_system& system, std::vector<stage_actor> stages,
            engine::schedule_choice schedule, const engine::model_layout& layout);
+  [[nodiscard]] slices_under_way write_slices(std::uint64_t step,
+                                              const std::vector<std::string>& folders, bool is_own);
   [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage, std::uint32_t replica) const;
   [[nodiscard]] result<void> choose_feeders(caf::actor_system& system,
                                             const pipeline_options& options);
@@ -392,7 +402,6 @@ class pipeline {
   std::uint64_t last_step_ = 0;
   std::uint64_t steps_before_ = 0;
   std::uint64_t training_steps_ = 0;
-  std::uint64_t replayed_into_ = 0;  // the last step that had begun when a stage was replayed
   std::chrono::steady_clock::time_point last_finish_;
 };
 

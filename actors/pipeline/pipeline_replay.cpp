@@ -28,9 +28,8 @@ void check_same(std::uint64_t number, const stage_done& before, const stage_done
 
 }  // namespace
 
-// Until the steps that the last replay fell into are over, its stage still does some again.
 bool pipeline::can_replay() const {
-  return options_.logs_edges && !under_way_.empty() && under_way_.front().number > replayed_into_ &&
+  return options_.logs_edges && !under_way_.empty() &&
          std::ranges::all_of(under_way_, [&](const pending_step& each) {
            return each.kind == engine::step_kind::training && orders_.contains(each.number) &&
                   orders_.at(each.number).step == each.key;
@@ -140,7 +139,6 @@ result<std::uint64_t> pipeline::replay(const stage_replacement& with) {
   const replace_neighbour what{caf::actor_cast<caf::strong_actor_ptr>(stages_.at(with.stage)),
                                caf::actor_cast<caf::strong_actor_ptr>(with.by),
                                orders_.at(*version + 1).step, with.lost_keeper, with.keeper};
-  replayed_into_ = training_steps_;
   put_in_place(with);
   auto done = prepare(with, *version)
                   .and_then([&] { return order_again(with.stage, *version); })

@@ -178,6 +178,16 @@ result<std::optional<engine::loss_scaler>> pipeline::scaler_after(std::uint64_t 
 }
 
 slices_under_way pipeline::write_slices(std::uint64_t step, const std::string& folder) {
+  return write_slices(step, std::vector(stages_.size(), folder), false);
+}
+
+slices_under_way pipeline::write_slices(std::uint64_t step,
+                                        const std::vector<std::string>& folders) {
+  return write_slices(step, folders, true);
+}
+
+slices_under_way pipeline::write_slices(std::uint64_t step, const std::vector<std::string>& folders,
+                                        bool is_own) {
   slices_under_way made;
   for (std::uint32_t stage = 0; stage < layout_.stages; ++stage)
     for (const auto owner : owners_of_state(stage)) {
@@ -185,9 +195,10 @@ slices_under_way pipeline::write_slices(std::uint64_t step, const std::string& f
       auto ending = ".stage-" + std::to_string(stage);
       if (replica > 0) ending += ".replica-" + std::to_string(replica);
       ending += ".safetensors";
-      const write_slice what{step, folder, replica > 0 ? "" : "weights" + ending, "state" + ending};
+      const write_slice what{step, folders.at(owner), replica > 0 ? "" : "weights" + ending,
+                             "state" + ending, is_own};
       made.slices.push_back(
-          {what, ask_->request<slice_written>(stages_[owner], what, usual_deadlines.write)});
+          {owner, what, ask_->request<slice_written>(stages_[owner], what, usual_deadlines.write)});
     }
   if (!scaler_ || step == steps_before_) {
     made.scaler = settled_future<std::optional<engine::loss_scaler>>(scaler_);
@@ -228,11 +239,17 @@ result<void> pipeline::load_state(std::size_t stage, const piece_source& next) {
 result<bool> pipeline::load_files(std::size_t stage, const actors::load_files& which) {
   bool seen = true;
   for (auto at = stage; at < stages_.size(); at += layout_.stages) {
-    const auto how = ask<files_loaded>(stages_.at(at), which);
-    if (!how) return tl::unexpected(how.error());
-    seen = seen && how->seen;
+    const auto how = load_files_at(at, which);
+    if (!how) return how;
+    seen = seen && *how;
   }
   return seen;
+}
+
+result<bool> pipeline::load_files_at(std::size_t place, const actors::load_files& which) {
+  return ask<files_loaded>(stages_.at(place), which).map([](const files_loaded& how) {
+    return how.seen;
+  });
 }
 
 result<std::vector<engine::named_tensor>> pipeline::read_weights() {

@@ -16,6 +16,7 @@
 #include "actors/messages/common.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "engine/slices/slice_folder.hpp"
 #include "engine/slices/summed_file.hpp"
 #include "optimizers/training/saved_state.hpp"
 
@@ -53,29 +54,24 @@ kept_slice sorted(const store_slice& order) {
   return out;
 }
 
-/// One of the two files, unless it would hold nothing.
-result<void> write_file(slice_written& into, const fs::path& folder, const std::string& name,
-                        const tensor_list& tensors) {
-  if (tensors.empty()) return {};
-  auto sums = engine::save_summed(folder / name, engine::stream_of(tensors));
-  if (!sums) return tl::unexpected(sums.error());
-  into.files.emplace(name, std::move(*sums));
-  return {};
-}
-
 caf::result<slice_written> on_store(slice_writer_pointer self, const store_slice& order) {
   auto& state = self->state;
   auto slice = sorted(order);
   state.kept = {};
   const fs::path folder = order.what.folder;
   std::error_code absent;
-  if (!fs::is_directory(folder, absent)) {
+  if (order.what.is_own) {
+    if (auto made = engine::make_synced_folder(folder); !made) return refusal(state, made.error());
+  } else if (!fs::is_directory(folder, absent)) {
     state.kept = std::move(slice);
     return slice_written{.keeper = caf::actor_cast<caf::strong_actor_ptr>(self)};
   }
   slice_written out;
-  auto done = write_file(out, folder, order.what.weights, slice.weights).and_then([&] {
-    return write_file(out, folder, order.what.state, slice.state);
+  const auto write = [&](const std::string& name, const tensor_list& tensors) {
+    return engine::add_summed(out.files, folder, name, engine::stream_of(tensors));
+  };
+  const auto done = write(order.what.weights, slice.weights).and_then([&] {
+    return write(order.what.state, slice.state);
   });
   if (!done) return refusal(state, done.error());
   return out;

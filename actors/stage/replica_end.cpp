@@ -14,7 +14,6 @@
 #include "actors/base/process_identity.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
-#include "actors/stage/stage_norm.hpp"
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/packing.hpp"
@@ -61,6 +60,31 @@ void perform(stage_pointer self, const engine::send_part& what) {
                self->state.streams->mark());
 }
 
+/// Adds up a bucket on the thread for that, on the stream of copies. `add` gets the message without
+/// its sums and whom to send it to, and sends it, perhaps later, unless it throws.
+template <class Add>
+void post_addition(stage_pointer self, const engine::step_key& key, std::size_t bucket, Add add) {
+  auto& state = self->state;
+  const engine::work_item item{.kind = engine::work_kind::gradient_sum,
+                               .step = state.steps.at(key).order.number,
+                               .size = state.end.replicas.core.buckets()[bucket].bytes};
+  replicas_added message{
+      .step = key, .bucket = static_cast<std::uint32_t>(bucket), .connection = state.connection};
+  state.summing->give();
+  state.adding->post([add = std::move(add), item, message, doing = state.summing,
+                      streams = state.streams, to = caf::actor_cast<stage_actor>(self)]() mutable {
+    doing->take();
+    const engine::activity_scope scope(*doing, item);
+    const auto on_device = streams->copying();
+    try {
+      add(message, to);
+    } catch (const std::exception& problem) {
+      message.failure = cannot_sum(problem);
+      caf::anon_send(to, std::move(message));
+    }
+  });
+}
+
 void perform(stage_pointer self, const engine::add_parts& what) {
   auto& state = self->state;
   auto parts = state.end.replicas.take_parts(what.key, what.bucket);
@@ -68,27 +92,12 @@ void perform(stage_pointer self, const engine::add_parts& what) {
   for (auto& part : parts)
     for (auto& each : part)
       if (each) each = state.streams->take_for_copies(*each, made);
-  const engine::work_item item{.kind = engine::work_kind::gradient_sum,
-                               .step = state.steps.at(what.key).order.number,
-                               .size = state.end.replicas.core.buckets()[what.bucket].bytes};
-  state.summing->give();
-  state.adding->post([parts = std::move(parts), what, item, doing = state.summing,
-                      streams = state.streams, connection = state.connection,
-                      to = caf::actor_cast<stage_actor>(self)]() mutable {
-    doing->take();
-    const engine::activity_scope scope(*doing, item);
-    const auto on_device = streams->copying();
-    replicas_added message{.step = what.key,
-                           .bucket = static_cast<std::uint32_t>(what.bucket),
-                           .connection = connection};
-    try {
-      const at::NoGradGuard no_grad;
-      message.sums = engine::tree_sum(std::move(parts), engine::add_each);
-    } catch (const std::exception& problem) {
-      message.failure = cannot_sum(problem);
-    }
-    caf::anon_send(to, std::move(message));
-  });
+  post_addition(self, what.key, what.bucket,
+                [parts = std::move(parts)](replicas_added message, const stage_actor& to) mutable {
+                  const at::NoGradGuard no_grad;
+                  message.sums = engine::tree_sum(std::move(parts), engine::add_each);
+                  caf::anon_send(to, std::move(message));
+                });
 }
 
 /// Packs the own gradients of a bucket on the stream of copies, and has the port sum them: for all
@@ -115,33 +124,18 @@ void sum_by_port(const std::shared_ptr<engine::collective_port>& port, const sta
 void perform(stage_pointer self, const engine::sum_bucket& what) {
   auto& state = self->state;
   auto& replicas = state.end.replicas;
-  const auto& bucket = replicas.core.buckets()[what.bucket];
   const auto& order = state.steps.at(what.key).order;  // a dry run's sums are its outcome
   const bool everywhere = order.dry_run || replicas.is_known_everywhere(what.bucket);
-  const engine::work_item item{
-      .kind = engine::work_kind::gradient_sum, .step = order.number, .size = bucket.bytes};
-  state.summing->give();
-  state.adding->post([own = replicas.take_own(what.key, what.bucket),
-                      like = replicas.like(what.bucket), made = state.streams->mark(),
-                      owner = everywhere ? std::nullopt : std::optional(bucket.owner), what, item,
-                      port = state.port, doing = state.summing, streams = state.streams,
-                      connection = state.connection,
-                      to = caf::actor_cast<stage_actor>(self)]() mutable {
-    doing->take();
-    const engine::activity_scope scope(*doing, item);
-    const auto on_device = streams->copying();
-    replicas_added message{.step = what.key,
-                           .bucket = static_cast<std::uint32_t>(what.bucket),
-                           .connection = connection};
-    try {
-      for (auto& each : own)
-        if (each) each = streams->take_for_copies(*each, made);
-      sum_by_port(port, to, own, like, owner, message);
-    } catch (const std::exception& problem) {
-      message.failure = cannot_sum(problem);
-      caf::anon_send(to, std::move(message));
-    }
-  });
+  const auto owner =
+      everywhere ? std::nullopt : std::optional(replicas.core.buckets()[what.bucket].owner);
+  post_addition(self, what.key, what.bucket,
+                [own = replicas.take_own(what.key, what.bucket), like = replicas.like(what.bucket),
+                 made = state.streams->mark(), owner, port = state.port, streams = state.streams](
+                    const replicas_added& message, const stage_actor& to) mutable {
+                  for (auto& each : own)
+                    if (each) each = streams->take_for_copies(*each, made);
+                  sum_by_port(port, to, own, like, owner, message);
+                });
 }
 
 void perform(stage_pointer self, const engine::send_sum& what) {
@@ -187,6 +181,18 @@ void follow(stage_pointer self, const result<engine::all_reduce_effects>& effect
   if (!effects) return fail_all(self, effects.error());
   for (const auto& effect : *effects)
     std::visit([self](const auto& each) { perform(self, each); }, effect);
+}
+
+/// The same of what synchronized batch norms sum; `send`: the own part to others.
+template <class Send>
+void follow(stage_pointer self, const result<engine::norm_effects>& effects, const Send& send) {
+  if (!effects && effects.error().code == errc::peer_lost && self->state.steps.empty()) return;
+  if (!effects) return fail_all(self, effects.error());
+  for (const auto& effect : *effects)
+    if (const auto* const part = std::get_if<engine::send_norm_part>(&effect))
+      send(*part);
+    else
+      self->state.norm.answer(std::get<engine::norm_summed>(effect).sum);
 }
 
 /// All replicas' parameters are here: the optimizer, which alone writes them, takes them over.
@@ -314,7 +320,12 @@ result<void> join_replicas(stage_pointer self, const replica_group& group) {
   auto& state = self->state;
   const auto& replicas = state.end.replicas;
   if (auto joined = join_port(self, group); !joined) return joined;
-  if (auto joined = join_norms(self, group); !joined) return joined;
+  if (group.synced_norm && !state.streams->is_cpu())
+    return fail(errc::bad_config,
+                "batch_norm = \"sync\" sums within actions on the CPU alone, and the stage is on " +
+                    state.streams->device().str());
+  state.norm.give_up({errc::cancelled, "the stage is connected anew"});
+  state.norm = stage_norm(group, state.name, state.threads);
   if (replicas.core.ranks() < 2) return {};
   keep_own_state(self);
   know_tied_sums(self);
@@ -426,6 +437,26 @@ void on_replicas_gathered(stage_pointer self, const replicas_gathered& what) {
   replace_by(self, what.step, std::move(values));
 }
 
+void on_norm_given(stage_pointer self, const norm_given& what) {
+  auto& state = self->state;
+  const auto step = state.steps.find(what.at.step);
+  if (what.connection != state.connection || step == state.steps.end()) return;  // failed
+  const auto takers = step->second.groups->of.ranks_of(what.at.group);
+  const auto effects = state.norm.core.given(what.at, what.what, what.part, takers);
+  follow(self, effects, [&](const engine::send_norm_part& to) {
+    const replica_norm message{what.at, state.end.replicas.core.rank(), what.what,
+                               to_tensor(what.part)};
+    for (const auto rank : to.to) self->send(state.end.replicas.stage_of(rank), message);
+  });
+}
+
+void on_replica_norm(stage_pointer self, const replica_norm& from) {
+  auto part = part_of(from);
+  if (!part) return fail_all(self, part.error());
+  follow(self, self->state.norm.core.arrived(from.at, from.from, from.what, std::move(*part)),
+         [](const engine::send_norm_part&) {});
+}
+
 void on_replica_down(stage_pointer self, const caf::actor_addr& whose) {
   auto& replicas = self->state.end.replicas;
   for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank) {
@@ -435,7 +466,7 @@ void on_replica_down(stage_pointer self, const caf::actor_addr& whose) {
       self->state.port->lose(
           {errc::peer_lost, "replica " + std::to_string(rank) + " of it is gone"});
     // Of a step one of them waits at most: parameters are gathered after the reduction.
-    const auto norms = lose_norms(self, rank);
+    const auto norms = self->state.norm.core.lost(rank);
     const auto summing = replicas.core.lost(rank);
     const auto gathering = replicas.gather.lost(rank);
     if (!norms) return fail_all(self, norms.error());

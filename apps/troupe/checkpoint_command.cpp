@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cluster/checkpoints/checkpoint_check.hpp"
+#include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "engine/state/output_file.hpp"
 #include "engine/state/safetensors.hpp"
@@ -81,6 +82,14 @@ std::uint64_t bytes_of(const checkpoint_manifest& manifest) {
   return bytes;
 }
 
+/// Of files that hosts keep, what this one has.
+std::uint64_t bytes_here(const fs::path& folder, const checkpoint_manifest& manifest) {
+  auto bytes = bytes_of(manifest);
+  for (const auto& name : cluster::files_elsewhere(folder, manifest))
+    bytes -= manifest.files.at(name).sums.bytes;
+  return bytes;
+}
+
 fs::path manifest_of(const fs::path& checkpoint) {
   return checkpoint / checkpoint_folder::manifest_name;
 }
@@ -91,9 +100,14 @@ struct listed {
   checkpoint_folder::entry what;
   std::int64_t written = 0;
   std::uint64_t bytes = 0;
-  std::string state;    // whole, torn, half written
-  std::string problem;  // of a torn one
+  std::string state;          // whole, torn, half written
+  std::string problem;        // of a torn one
+  std::size_t elsewhere = 0;  // files that are on other hosts alone
 };
+
+std::string count_text(std::size_t count, const std::string& what) {
+  return std::to_string(count) + ' ' + what + (count == 1 ? "" : "s");
+}
 
 listed look_at(const checkpoint_folder::entry& what) {
   listed row{what, written_at(what.folder), bytes_in(what.folder), "whole", ""};
@@ -107,6 +121,8 @@ listed look_at(const checkpoint_folder::entry& what) {
   } else {
     const auto faults = cluster::find_faults(what.folder, *manifest, check_depth::lengths);
     if (!faults.empty()) row.problem = faults.front().text();
+    row.elsewhere = cluster::files_elsewhere(what.folder, *manifest).size();
+    if (manifest->is_on_hosts()) row.bytes = bytes_here(what.folder, *manifest);
   }
   if (!row.problem.empty()) row.state = "torn";
   return row;
@@ -121,8 +137,16 @@ ordered_json to_json(const std::vector<listed>& rows, std::int64_t now) {
                    {"age_seconds", now - row.written},
                    {"bytes", row.bytes},
                    {"state", row.state},
-                   {"problem", row.problem}});
+                   {"problem", row.problem},
+                   {"files_elsewhere", row.elsewhere}});
   return all;
+}
+
+std::string state_text(const listed& row) {
+  auto text = row.state;
+  if (!row.problem.empty()) text += ": " + row.problem;
+  if (row.elsewhere > 0) text += ", " + count_text(row.elsewhere, "file") + " on other hosts alone";
+  return text;
 }
 
 result<checkpoint_answer> list(const checkpoint_request& request, std::int64_t now) {
@@ -148,8 +172,7 @@ result<checkpoint_answer> list(const checkpoint_request& request, std::int64_t n
   for (const auto& row : rows)
     text += format("%10llu  %-23s  %8s  %9s  %s\n", static_cast<unsigned long long>(row.what.step),
                    time_text(row.written).c_str(), age_text(now - row.written).c_str(),
-                   bytes_text(row.bytes).c_str(),
-                   (row.state + (row.problem.empty() ? "" : ": " + row.problem)).c_str());
+                   bytes_text(row.bytes).c_str(), state_text(row).c_str());
   text += "The files' lengths were compared; troupe checkpoint verify compares every byte.\n";
   return checkpoint_answer{std::move(text), ""};
 }
@@ -165,7 +188,7 @@ result<fs::path> newest_at(const fs::path& where) {
 struct opened_file {
   std::string name;
   checkpoint_manifest::file known;
-  std::shared_ptr<const tensor_reader> reader;
+  std::shared_ptr<const tensor_reader> reader;  // null: it is on other hosts alone
 };
 
 result<std::vector<opened_file>> open_files(const fs::path& folder,
@@ -174,9 +197,12 @@ result<std::vector<opened_file>> open_files(const fs::path& folder,
   if (!faults.empty()) return fail(errc::bad_data, faults.front().text());
   std::vector<opened_file> all;
   for (const auto& [name, known] : manifest.files) {
-    auto reader = tensor_reader::open(folder / name);
+    auto& file = all.emplace_back(opened_file{name, known, nullptr});
+    const auto here = cluster::file_of(folder, manifest, name);
+    if (!here) continue;
+    auto reader = tensor_reader::open(*here);
     if (!reader) return tl::unexpected(reader.error());
-    all.push_back({name, known, std::move(*reader)});
+    file.reader = std::move(*reader);
   }
   return all;
 }
@@ -191,9 +217,13 @@ std::string type_text(const engine::safetensors_entry& tensor) {
   return std::string(engine::safetensors_type_name(tensor.type).value_or("?"));
 }
 
+std::vector<engine::safetensors_entry> tensors_of(const opened_file& file) {
+  return file.reader ? file.reader->tensors() : std::vector<engine::safetensors_entry>();
+}
+
 ordered_json to_json(const opened_file& file) {
   auto tensors = ordered_json::array();
-  for (const auto& each : file.reader->tensors()) {
+  for (const auto& each : tensors_of(file)) {
     ordered_json made{{"name", each.name},
                       {"dtype", type_text(each)},
                       {"shape", each.shape},
@@ -210,16 +240,21 @@ ordered_json to_json(const opened_file& file) {
     made["header_blake2b"] = file.known.sums.header;
   else
     made["blake2b"] = file.known.whole;
+  if (!file.known.hosts.empty()) made["hosts"] = file.known.hosts;
   made["tensors"] = std::move(tensors);
   return made;
 }
 
 std::string to_text(const opened_file& file) {
+  const auto& hosts = file.known.hosts;
+  const auto kept = hosts.empty() ? "" : ", kept by " + cluster::hosts_text(hosts);
+  const auto size = bytes_text(file.known.sums.bytes);
+  if (!file.reader) return "\n" + file.name + ": " + size + kept + ", not on this host\n";
   const auto& tensors = file.reader->tensors();
   std::size_t widest = 0;
   for (const auto& each : tensors) widest = std::max(widest, each.name.size());
-  std::string text = "\n" + file.name + ": " + bytes_text(file.known.sums.bytes) + ", " +
-                     std::to_string(tensors.size()) + " tensors\n";
+  std::string text = "\n" + file.name + ": " + size + ", " + std::to_string(tensors.size()) +
+                     " tensors" + kept + "\n";
   for (const auto& each : tensors)
     text += format("  %-*s  %-4s  %9s  %s\n", static_cast<int>(widest), each.name.c_str(),
                    type_text(each).c_str(), bytes_text(each.end - each.begin).c_str(),
@@ -264,6 +299,7 @@ struct verified {
   fs::path folder;
   std::optional<checkpoint_manifest> manifest;
   std::vector<checkpoint_fault> faults;
+  std::vector<std::string> elsewhere = {};  // files that are on other hosts alone
 };
 
 verified verify_one(const fs::path& folder) {
@@ -276,7 +312,8 @@ verified verify_one(const fs::path& folder) {
         folder, std::nullopt, {{file, "", why.starts_with(name) ? why.substr(name.size()) : why}}};
   }
   auto faults = cluster::find_faults(folder, *manifest, check_depth::values);
-  return {folder, std::move(*manifest), std::move(faults)};
+  auto elsewhere = cluster::files_elsewhere(folder, *manifest);
+  return {folder, std::move(*manifest), std::move(faults), std::move(elsewhere)};
 }
 
 ordered_json to_json(const verified& one) {
@@ -284,8 +321,9 @@ ordered_json to_json(const verified& one) {
   for (const auto& [file, tensor, what] : one.faults)
     faults.push_back({{"file", file.string()}, {"tensor", tensor}, {"what", what}});
   ordered_json made{{"folder", one.folder.string()},
-                    {"whole", one.faults.empty()},
-                    {"faults", std::move(faults)}};
+                    {"whole", one.faults.empty() && one.elsewhere.empty()},
+                    {"faults", std::move(faults)},
+                    {"files_elsewhere", one.elsewhere}};
   if (one.manifest) {
     made["step"] = one.manifest->step;
     made["bytes"] = bytes_of(*one.manifest);
@@ -294,13 +332,16 @@ ordered_json to_json(const verified& one) {
 }
 
 std::string to_text(const verified& one) {
-  if (one.faults.empty()) {
-    return one.folder.string() + ": whole, " + std::to_string(one.manifest->files.size()) +
-           " files, " + bytes_text(bytes_of(*one.manifest)) +
-           "; every byte is as it was written, and every value is finite\n";
-  }
   std::string text;
   for (const auto& each : one.faults) text += each.text() + "\n";
+  const auto here = one.manifest ? one.manifest->files.size() - one.elsewhere.size() : 0;
+  if (one.faults.empty() && here > 0)
+    text = one.folder.string() + (one.elsewhere.empty() ? ": whole, " : ": here ") +
+           std::to_string(here) + " files, " + bytes_text(bytes_here(one.folder, *one.manifest)) +
+           "; every byte is as it was written, and every value is finite\n";
+  for (const auto& name : one.elsewhere)
+    text += one.folder.string() + ": " + name + " is not on this host, but on " +
+            cluster::hosts_text(one.manifest->files.at(name).hosts) + "\n";
   return text;
 }
 
@@ -333,7 +374,8 @@ bool is_own_file(const fs::path& folder, const checkpoint_manifest& manifest,
                  const fs::path& file) {
   return engine::is_same_file(manifest_of(folder), file) ||
          std::ranges::any_of(manifest.files, [&](const auto& each) {
-           return engine::is_same_file(folder / each.first, file);
+           const auto own = cluster::file_of(folder, manifest, each.first);
+           return own && engine::is_same_file(*own, file);
          });
 }
 
@@ -342,7 +384,14 @@ result<engine::tensor_stream> weights_in(const fs::path& folder,
                                          const checkpoint_manifest& manifest) {
   engine::tensor_files files;
   for (const auto& name : manifest.names_of(contents::weights)) {
-    auto opened = tensor_reader::open(folder / name);
+    const auto file = cluster::file_of(folder, manifest, name);
+    if (!file)
+      return fail(errc::bad_data, folder.string() + ": " + name + " is not on this host, but on " +
+                                      cluster::hosts_text(manifest.files.at(name).hosts) +
+                                      "; copy " + std::string(cluster::slices_folder) + "/" +
+                                      manifest.slices + "/" + name + " from there into " +
+                                      folder.string());
+    auto opened = tensor_reader::open(*file);
     if (!opened) return tl::unexpected(opened.error());
     files.push_back(std::move(*opened));
   }

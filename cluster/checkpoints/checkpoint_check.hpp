@@ -27,8 +27,9 @@ enum class check_depth : std::uint8_t {
   values,     ///< And no tensor holds NaN or infinity.
 };
 
-/// What is wrong with the files of a checkpoint, each altered tensor by its name where the manifest
-/// has its checksum; empty: nothing. Reads what is not at fault once for `checksums` and twice for
+/// What is wrong with the files of a checkpoint that are on this host, each altered tensor by its
+/// name where the manifest has its checksum; empty: nothing. Files on other hosts alone are passed
+/// over (see files_elsewhere). Reads what is not at fault once for `checksums` and twice for
 /// `values`, and holds no tensor.
 [[nodiscard]] std::vector<checkpoint_fault> find_faults(const std::filesystem::path& folder,
                                                         const checkpoint_manifest& manifest,

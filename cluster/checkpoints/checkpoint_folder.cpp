@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "cluster/checkpoints/checkpoint_check.hpp"
+#include "engine/checksums/file_digest.hpp"
 #include "engine/state/atomic_file.hpp"
 #include "messages/descriptor.hpp"
 
@@ -122,8 +123,9 @@ std::string unused_name(std::uint64_t step) {
 
 /// Writes the manifest of files that are there.
 result<void> complete(const fs::path& folder, const checkpoint_manifest& manifest) {
-  if (const auto faults = find_faults(folder, manifest, check_depth::lengths); !faults.empty())
-    return fail(errc::io_failed, faults.front().text());
+  const auto faults = manifest.is_on_hosts() ? std::vector<checkpoint_fault>()
+                                             : find_faults(folder, manifest, check_depth::lengths);
+  if (!faults.empty()) return fail(errc::io_failed, faults.front().text());
   if (auto done = write_manifest(folder / checkpoint_folder::manifest_name, manifest); !done)
     return done;
   return sync_folder(folder);
@@ -201,6 +203,33 @@ result<void> checkpoint_folder::prune(std::uint64_t newest, std::size_t keep) co
   return {};
 }
 
+result<std::vector<std::string>> checkpoint_folder::slices() const {
+  const auto all = steps();
+  if (!all) return tl::unexpected(all.error());
+  std::vector<std::string> names;
+  for (const auto step : *all) {
+    const auto manifest = read_manifest(path_of(step) / manifest_name);
+    if (!manifest) return tl::unexpected(manifest.error());
+    if (manifest->is_on_hosts()) names.push_back(manifest->slices);
+  }
+  return names;
+}
+
+std::string checkpoint_folder::slices_of(const begun& what) const {
+  const auto name = what.folder.filename().string();  // .writing-step-N-random
+  return path_of(what.step).filename().string() + '-' + owner() + name.substr(name.rfind('-'));
+}
+
+std::string checkpoint_folder::owner() const {
+  std::error_code why;
+  const auto path = fs::absolute(folder_, why).lexically_normal();
+  const auto text = (path / "").parent_path().string();
+  constexpr std::size_t bytes = 16, digits = 8;
+  engine::running_digest digest(bytes);
+  digest.add(std::as_bytes(std::span(text)));
+  return digest.digits().substr(0, digits);
+}
+
 result<std::vector<checkpoint_folder::entry>> checkpoint_folder::entries() const {
   const auto names = names_in(folder_);
   if (!names) return tl::unexpected(names.error());
@@ -227,9 +256,10 @@ result<std::vector<std::uint64_t>> checkpoint_folder::steps() const {
   return steps;
 }
 
-result<checkpoint_folder::newest_whole> checkpoint_folder::newest() const {
-  const auto all = steps();
+result<checkpoint_folder::newest_whole> checkpoint_folder::newest(std::uint64_t before) const {
+  auto all = steps();
   if (!all) return tl::unexpected(all.error());
+  std::erase_if(*all, [before](std::uint64_t step) { return step >= before; });
   newest_whole out;
   for (const auto step : *all) {
     auto whole = read_whole(path_of(step));
@@ -290,8 +320,10 @@ result<whole_checkpoint> read_whole(const fs::path& folder) {
                                     " is of step " + std::to_string(manifest->step) +
                                     ", and not of the step that its folder is named after: give "
                                     "the folder its own name back");
-  const auto faults = find_faults(folder, *manifest, check_depth::checksums);
-  if (!faults.empty()) return fail(errc::bad_data, faults.front().text());
+  if (!manifest->is_on_hosts()) {
+    const auto faults = find_faults(folder, *manifest, check_depth::checksums);
+    if (!faults.empty()) return fail(errc::bad_data, faults.front().text());
+  }
   return whole_checkpoint{folder, std::move(*manifest)};
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,6 +62,14 @@ class checkpoint_folder {
   /// bad_data.
   [[nodiscard]] result<void> prune(std::uint64_t newest, std::size_t keep) const;
 
+  /// The folders of those whose files hosts keep on disks of their own. Errors: bad_data for a
+  /// manifest that cannot be read.
+  [[nodiscard]] result<std::vector<std::string>> slices() const;
+  /// What the folder of its files is called there: as new a name as its own.
+  [[nodiscard]] std::string slices_of(const begun& what) const;
+  /// A word for this folder by its path, which the names of such folders have in them.
+  [[nodiscard]] std::string owner() const;
+
   /// Steps of the checkpoints that are there, whole or not; the newest first. None where the folder
   /// does not exist. Errors: bad_data where it cannot be read.
   [[nodiscard]] result<std::vector<std::uint64_t>> steps() const;
@@ -82,8 +91,9 @@ class checkpoint_folder {
     std::optional<whole_checkpoint> found;
     std::vector<std::string> passed_over;  ///< What is wrong with newer ones, a sentence each.
   };
-  /// Errors: as `steps`.
-  [[nodiscard]] result<newest_whole> newest() const;
+  /// Of the steps before `before`. Errors: as `steps`.
+  [[nodiscard]] result<newest_whole> newest(
+      std::uint64_t before = std::numeric_limits<std::uint64_t>::max()) const;
   /// Errors: bad_data, also where there is none of that step.
   [[nodiscard]] result<whole_checkpoint> of_step(std::uint64_t step) const;
 
@@ -98,7 +108,8 @@ class checkpoint_folder {
 [[nodiscard]] result<std::vector<std::filesystem::path>> checkpoints_at(
     const std::filesystem::path& path);
 
-/// Reads a checkpoint's manifest and compares every file with it. Errors: bad_data naming the file,
+/// Reads a checkpoint's manifest and compares every file with it, but for those that hosts keep on
+/// disks of their own: only the hosts can tell. Errors: bad_data naming the file,
 /// and the tensor where the manifest has its checksum: it is missing, shorter or longer, or has
 /// other bytes, or a newer Troupe has written it.
 [[nodiscard]] result<whole_checkpoint> read_whole(const std::filesystem::path& folder);

@@ -14,7 +14,8 @@ namespace {
 using contents = checkpoint_manifest::contents;
 using nlohmann::json;
 
-constexpr int newest_format = 2;
+constexpr int newest_format = 3;  // of hosts that keep the files; else 2 is written
+constexpr int format_beside = 2;
 constexpr int format_of_two_files = 1;
 constexpr const char* format_name = "troupe_checkpoint";
 constexpr const char* checksum_name = "checksum";
@@ -35,7 +36,13 @@ json to_json(const checkpoint_manifest::file& file, bool of_two_files) {
     made["header"] = file.sums.header;
   }
   made["tensors"] = file.sums.tensors;
+  if (!file.hosts.empty()) made["hosts"] = file.hosts;
   return made;
+}
+
+int format_of(const checkpoint_manifest& manifest) {
+  if (manifest.is_of_two_files()) return format_of_two_files;
+  return manifest.is_on_hosts() ? newest_format : format_beside;
 }
 
 result<checkpoint_manifest::file> to_file(const std::string& name, const json& from, int format) {
@@ -54,7 +61,13 @@ result<checkpoint_manifest::file> to_file(const std::string& name, const json& f
   made.holds = holds == holds_weights ? contents::weights : contents::state;
   made.sums.header = from.at("header").get<std::string>();
   made.sums.tensors = from.at("tensors").get<tensor_sums>();
+  if (format == newest_format) made.hosts = from.at("hosts").get<std::vector<std::string>>();
+  if (format == newest_format && made.hosts.empty()) return bad("names no host with " + name);
   return made;
+}
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name.find('/') == std::string::npos && !name.starts_with('.');
 }
 
 /// Of all that a manifest says, whatever the order and the spaces that it is written with.
@@ -87,7 +100,7 @@ result<void> check_weights(const checkpoint_manifest& of) {
 
 result<void> take_files(checkpoint_manifest& into, const json& files, int format) {
   for (const auto& [name, each] : files.get_ref<const json::object_t&>()) {
-    if (name.empty() || name.find('/') != std::string::npos || name.starts_with('.'))
+    if (!is_plain_name(name))
       return bad("says '" + name + "', which is no name of a checkpoint's file");
     auto file = to_file(name, each, format);
     if (!file) return tl::unexpected(file.error());
@@ -109,11 +122,12 @@ std::string to_text(const checkpoint_manifest& manifest) {
   const bool of_two_files = manifest.is_of_two_files();
   json files = json::object();
   for (const auto& [name, file] : manifest.files) files[name] = to_json(file, of_two_files);
-  json made{{format_name, of_two_files ? format_of_two_files : newest_format},
+  json made{{format_name, format_of(manifest)},
             {"step", manifest.step},
             {"settings", manifest.settings},
             {"files", std::move(files)}};
   if (!of_two_files) made["weights"] = manifest.weights;
+  if (manifest.is_on_hosts()) made["slices"] = manifest.slices;
   if (const auto& scaler = manifest.scaler)
     made["loss_scale"] = {{"scale", scaler->scale}, {"applied", scaler->applied}};
   made[checksum_name] = checksum_of(made);
@@ -123,7 +137,7 @@ std::string to_text(const checkpoint_manifest& manifest) {
 result<checkpoint_manifest> parse_manifest(std::string_view text) try {
   const auto parsed = json::parse(text);
   const auto format = parsed.at(format_name).get<int>();
-  if (format != newest_format && format != format_of_two_files)
+  if (format < format_of_two_files || format > newest_format)
     return bad("is of another Troupe: its format is number " + std::to_string(format) +
                ", and this program knows numbers " + std::to_string(format_of_two_files) + " to " +
                std::to_string(newest_format) + "; take the Troupe that wrote it");
@@ -132,9 +146,14 @@ result<checkpoint_manifest> parse_manifest(std::string_view text) try {
   checkpoint_manifest out;
   out.step = parsed.at("step").get<std::uint64_t>();
   out.settings = parsed.at("settings").get<std::map<std::string, std::string>>();
-  if (format == newest_format) {
+  if (format != format_of_two_files) {
     out.weights = parsed.at("weights").get<std::vector<std::string>>();
     if (out.weights.empty()) return bad("names no weight of a model");
+  }
+  if (format == newest_format) {
+    out.slices = parsed.at("slices").get<std::string>();
+    if (!is_plain_name(out.slices))
+      return bad("says '" + out.slices + "', which is no name of a folder of slices");
   }
   if (parsed.contains("loss_scale")) {
     const auto& kept = parsed.at("loss_scale");

@@ -22,6 +22,7 @@ struct checkpoint_manifest {
     /// BLAKE2b of the whole file, 256 bits, hexadecimal: what manifests of format 1 have in place
     /// of `sums.header`. Their `sums.tensors` may be empty: then it is all that is known.
     std::string whole = {};
+    std::vector<std::string> hosts = {};  ///< That keep it; empty: it is beside the manifest.
     bool operator==(const file&) const = default;
   };
   /// What a dynamic loss scale was (see engine::loss_scaler).
@@ -39,9 +40,14 @@ struct checkpoint_manifest {
   /// has them in that order.
   std::vector<std::string> weights = {};
   std::optional<loss_scale> scaler = {};  ///< Format 1 has it in the file of state.
+  /// The folder of its files where hosts keep slices (see slices_folder); empty: they are beside
+  /// the manifest.
+  std::string slices = {};
 
   /// Whether it is of format 1: one file of weights, and one of state beside it.
   [[nodiscard]] bool is_of_two_files() const { return weights.empty(); }
+  /// Whether it is of format 3: hosts keep its files on disks of their own.
+  [[nodiscard]] bool is_on_hosts() const { return !slices.empty(); }
   [[nodiscard]] std::vector<std::string> names_of(contents which) const;
 
   bool operator==(const checkpoint_manifest&) const = default;

@@ -292,6 +292,11 @@ std::vector<option> checkpoint_options() {
        "Steps between checkpoints, or a time such as 30s, 5m or 2h; empty: one at the end, also of "
        "an interrupted run",
        text([](auto& c) -> auto& { return c.checkpoint.every; }), ""},
+      of_stages({"checkpoint", "storage", "--checkpoint-storage", "", "WHERE",
+                 "Where the files of checkpoints are: shared, in one folder that all hosts see, or "
+                 "else on the trainer's host; local, on each host's own disk, with a copy on the "
+                 "next host's",
+                 choice([](auto& c) -> auto& { return c.checkpoint.storage; }), ""}),
       {"checkpoint", "keep", "--checkpoint-keep", "", "N", "Number of newest checkpoints to keep",
        integer(
            [](auto& c) -> auto& { return c.checkpoint.keep; }, 1, any),
@@ -490,6 +495,9 @@ std::vector<option> node_table() {
        text([](auto& c) -> auto& { return c.cluster.nodes.back().working_folder; }), ""},
       {"node", "program", "", "", "", "Path of the program there, if it is different",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().program; }), ""},
+      {"node", "checkpoint_dir", "", "", "",
+       "Folder for checkpoints there (storage = \"local\"); left out: [checkpoint] dir",
+       text([](auto& c) -> auto& { return c.cluster.nodes.back().checkpoint_dir; }), ""},
       {"node", "device", "", "", "", "Device of its stages; left out: [pipeline] device",
        text([](auto& c) -> auto& { return c.cluster.nodes.back().device; }), ""},
   };

@@ -131,11 +131,18 @@ struct train_config {
   bool operator==(const train_config&) const = default;
 };
 
+/// Where the files of checkpoints are.
+enum class checkpoint_storage : std::uint8_t {
+  shared,  ///< In one folder, which all hosts share, or else on the trainer's host.
+  local,   ///< Each host's on its own disk, with a copy on the next host's.
+};
+
 /// TOML table [checkpoint].
 struct checkpoint_config {
   std::filesystem::path dir;  ///< Of the run's checkpoints; empty: none are written.
   std::string every;          ///< See `period_of`; empty: at the end only.
-  std::int64_t keep = 3;      ///< Older ones are removed.
+  checkpoint_storage storage = checkpoint_storage::shared;
+  std::int64_t keep = 3;  ///< Older ones are removed.
   std::string resume;     ///< "latest", "auto", a step, or a checkpoint's folder; empty: nothing.
   std::string on_signal;  ///< See `signal_of`; empty: no signal asks for a checkpoint.
 

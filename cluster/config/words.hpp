@@ -28,6 +28,7 @@ inline constexpr std::array<std::string_view, 2> norm_scope{"local", "sync"};
 inline constexpr std::array<std::string_view, 5> launch_way{"local", "ssh", "slurm", "mpi", "none"};
 inline constexpr std::array<std::string_view, 3> stream_proof{"auto", "munge", "none"};
 inline constexpr std::array<std::string_view, 3> push_extent{"nothing", "program", "all"};
+inline constexpr std::array<std::string_view, 2> checkpoint_storage{"shared", "local"};
 }  // namespace words
 
 template <>
@@ -63,6 +64,10 @@ inline constexpr std::span<const std::string_view> words_of<stream_proof>{words:
 
 template <>
 inline constexpr std::span<const std::string_view> words_of<push_extent>{words::push_extent};
+
+template <>
+inline constexpr std::span<const std::string_view> words_of<checkpoint_storage>{
+    words::checkpoint_storage};
 
 template <class Enum>
 [[nodiscard]] constexpr std::string_view word_of(Enum value) noexcept {

@@ -49,6 +49,7 @@ struct node_entry {
   std::filesystem::path working_folder;  ///< Of its stage processes; empty: the agent's own.
   std::filesystem::path program;         ///< The program's path there; empty: the same as here.
   std::string device;                    ///< Of its stages; empty: the pipeline's.
+  std::filesystem::path checkpoint_dir;  ///< Of its slices; empty: the checkpoints'.
 
   bool operator==(const node_entry&) const = default;
 };

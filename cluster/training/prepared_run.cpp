@@ -86,18 +86,27 @@ result<void> take_beginning(prepared_run& run, result<checkpoint> opened,
   return {};
 }
 
+/// Whether the model has the weights that a checkpoint names, and no others. Their shapes are
+/// compared when stages read them.
+result<void> check_names(const prepared_run& run, const whole_checkpoint& from) {
+  auto own = names_of_weights(run.layers);
+  auto named = from.manifest.weights;
+  std::ranges::sort(own);
+  std::ranges::sort(named);
+  if (own == named) return {};
+  std::vector<std::string> others;
+  std::ranges::set_symmetric_difference(own, named, std::back_inserter(others));
+  return fail(errc::bad_data, from.folder.string() + ": weight '" + others.front() +
+                                  "' is in the checkpoint or the model, but not in both");
+}
+
 /// Opens the checkpoint that the run goes on from, if there is one, or else what --init names.
 result<void> read_beginning(prepared_run& run, const trainer_config& config) {
   const auto begins = find_beginning(config, run.model.options, run.steps);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
   if (run.is_complete) return {};
-  if (begins->from) {
-    run.steps_before = begins->from->manifest.step;
-    return take_beginning(run, read_checkpoint(*begins->from), {});
-  }
-  if (config.model.init.empty()) return {};
-  return take_beginning(run, read_checkpoint(config.model.init), config.model.init_skip);
+  return begins->from ? begin_from(run, *begins->from) : begin_anew(run, config);
 }
 
 /// Those of some layers, in their order.
@@ -176,6 +185,12 @@ result<void> count_steps(prepared_run& run, const trainer_config& config) {
                                     ": the run has fewer steps than one update needs");
 }
 
+/// Where the loss scale is dynamic.
+std::optional<engine::loss_scaler> first_scaler(const trainer_config& config) {
+  if (loss_scale_of(config) != 0) return std::nullopt;
+  return engine::loss_scaler{.interval = config.train.loss_scale_interval};
+}
+
 }  // namespace
 
 // A run with a fixed loss scale, or none, leaves a saved one.
@@ -197,6 +212,40 @@ result<file_state> check_state(const prepared_run& run, checkpoint from,
   return file_state{std::move(from), std::move(scaler)};
 }
 
+result<void> begin_from(prepared_run& run, whole_checkpoint from) {
+  run.init.reset();
+  run.on_hosts.reset();
+  run.steps_before = from.manifest.step;
+  if (!from.manifest.is_on_hosts()) return take_beginning(run, read_checkpoint(from), {});
+  if (auto fits = check_names(run, from); !fits) return fits;
+  auto scaler = scaler_in(run, from);
+  if (!scaler) return tl::unexpected(scaler.error());
+  run.scaler = *scaler;
+  run.on_hosts = std::move(from);
+  return {};
+}
+
+result<void> begin_anew(prepared_run& run, const trainer_config& config) {
+  run.init.reset();
+  run.on_hosts.reset();
+  run.steps_before = 0;
+  run.scaler = first_scaler(config);
+  if (config.model.init.empty()) return {};
+  return take_beginning(run, read_checkpoint(config.model.init), config.model.init_skip);
+}
+
+result<std::optional<engine::loss_scaler>> scaler_in(const prepared_run& run,
+                                                     const whole_checkpoint& from) {
+  const auto& kept = from.manifest.scaler;
+  if (!run.scaler || !kept) return run.scaler;
+  const auto tensor = engine::to_tensor({.scale = kept->scale, .applied = kept->applied});
+  return engine::from_tensor(tensor, *run.scaler)
+      .map([](const engine::loss_scaler& scaler) { return std::optional(scaler); })
+      .map_error([&](const error& why) {
+        return error{why.code, from.folder.string() + ": " + why.text};
+      });
+}
+
 result<prepared_run> prepare(const application& program, const trainer_config& config,
                              std::shared_ptr<const engine::dataset> data) {
   if (auto known = check_model(program, config.model.name); !known)
@@ -213,8 +262,7 @@ result<prepared_run> prepare(const application& program, const trainer_config& c
   if (!classes) return tl::unexpected(classes.error());
   run.model = {*classes, config.train.seed, {}};
   if (program.model_options) run.model.options = program.model_options(config);
-  if (loss_scale_of(config) == 0)
-    run.scaler = engine::loss_scaler{.interval = config.train.loss_scale_interval};
+  run.scaler = first_scaler(config);
   if (auto counted = count_steps(run, config); !counted) return tl::unexpected(counted.error());
   const auto fits = [&](std::uint32_t parts) {
     return check_micro_batches(program, config, run, std::max(1U, parts));

@@ -26,6 +26,7 @@ struct prepared_run {
   std::optional<engine::prediction> predicted;  // where the layers were profiled
   std::vector<actors::stage_tie> ties;          // between stages
   std::optional<checkpoint> init;               // what it begins from; none: weights of the seed
+  std::optional<whole_checkpoint> on_hosts;     // or this, of files that hosts keep on their disks
   std::uint64_t steps_before = 0;               // of the checkpoint that it goes on from
   std::optional<engine::loss_scaler> scaler;    // where the loss scale is dynamic
   std::uint64_t steps = 0;                      // several may make one update (--accumulate)
@@ -36,6 +37,19 @@ struct prepared_run {
 /// Errors: bad_config, bad_data.
 [[nodiscard]] result<prepared_run> prepare(const application& program, const trainer_config& config,
                                            std::shared_ptr<const engine::dataset> data);
+
+/// Has the run begin from a checkpoint, once what this process sees of it is checked. Errors:
+/// bad_data.
+[[nodiscard]] result<void> begin_from(prepared_run& run, whole_checkpoint from);
+
+/// Has the run begin from no checkpoint, but from what --init names, or else the weights of its
+/// seed. Errors: as `prepare`.
+[[nodiscard]] result<void> begin_anew(prepared_run& run, const trainer_config& config);
+
+/// The loss scale that a checkpoint on hosts' disks has, where the run's is dynamic. Errors:
+/// bad_data.
+[[nodiscard]] result<std::optional<engine::loss_scaler>> scaler_in(const prepared_run& run,
+                                                                   const whole_checkpoint& from);
 
 /// The state in a file from which the steps continue.
 struct file_state {

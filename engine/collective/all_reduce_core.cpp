@@ -34,8 +34,8 @@ result<all_reduce_core::open_step*> all_reduce_core::open(const step_key& key,
 result<all_reduce_core::open_step*> all_reduce_core::hear(const step_key& key, std::uint32_t from,
                                                           const std::string& what) {
   if (from >= ranks_ || from == rank_)
-    return fail(errc::bad_frame, what + ": that is none of the other " +
-                                     std::to_string(ranks_ - 1) + " replicas");
+    return fail(errc::bad_frame,
+                what + ": that is none of the other " + std::to_string(ranks_ - 1) + " replicas");
   return open(key, what);
 }
 
@@ -45,8 +45,8 @@ result<void> all_reduce_core::check_bucket(std::size_t bucket, std::uint32_t own
     return fail(errc::bad_frame,
                 what + ": there are " + std::to_string(buckets_.size()) + " buckets");
   if (buckets_[bucket].owner != owner)
-    return fail(errc::bad_frame, what + ": that one belongs to replica " +
-                                     std::to_string(buckets_[bucket].owner));
+    return fail(errc::bad_frame,
+                what + ": that one belongs to replica " + std::to_string(buckets_[bucket].owner));
   return {};
 }
 
@@ -96,8 +96,8 @@ result<all_reduce_effects> all_reduce_core::part_arrived(const step_key& key, st
 
 result<all_reduce_effects> all_reduce_core::own_added(const step_key& key, std::size_t bucket) {
   const auto found = open_.find(key);
-  if (found == open_.end() || bucket >= buckets_.size() ||
-      !found->second.buckets[bucket].adding || found->second.buckets[bucket].done)
+  if (found == open_.end() || bucket >= buckets_.size() || !found->second.buckets[bucket].adding ||
+      found->second.buckets[bucket].done)
     return fail(errc::bad_frame, in_words("the own sum", bucket, key) + " is not due");
   auto& step = found->second;
   step.buckets[bucket].done = true;
@@ -114,8 +114,8 @@ result<all_reduce_effects> all_reduce_core::sum_arrived(const step_key& key, std
   if (way_ == bucket_way::whole)
     return fail(errc::bad_frame, what + ": the replicas sum by a collective");
   if (from >= ranks_ || from == rank_)
-    return fail(errc::bad_frame, what + ": that is none of the other " +
-                                     std::to_string(ranks_ - 1) + " replicas");
+    return fail(errc::bad_frame,
+                what + ": that is none of the other " + std::to_string(ranks_ - 1) + " replicas");
   if (auto theirs = check_bucket(bucket, from, what); !theirs)
     return tl::unexpected(theirs.error());
   if (last_ && key <= *last_) return fail(errc::stale, what + ", which is over");
@@ -124,13 +124,7 @@ result<all_reduce_effects> all_reduce_core::sum_arrived(const step_key& key, std
     return fail(errc::bad_frame, what + " came before the own part had left");
   auto& step = found->second;
   if (step.buckets[bucket].done) return fail(errc::bad_frame, what + " came twice");
-  step.buckets[bucket].done = true;
-  ++step.done;
-  step.in_flight_bytes -= buckets_[bucket].bytes;
-  all_reduce_effects effects;
-  leave(key, step, effects);
-  end(key, step, effects);
-  return effects;
+  return bucket_done(key, step, bucket);
 }
 
 result<all_reduce_effects> all_reduce_core::summed(const step_key& key, std::size_t bucket) {
@@ -138,7 +132,11 @@ result<all_reduce_effects> all_reduce_core::summed(const step_key& key, std::siz
   if (way_ != bucket_way::whole || found == open_.end() || bucket >= buckets_.size() ||
       !found->second.buckets[bucket].left || found->second.buckets[bucket].done)
     return fail(errc::bad_frame, in_words("the sum", bucket, key) + " is not due");
-  auto& step = found->second;
+  return bucket_done(key, found->second, bucket);
+}
+
+all_reduce_effects all_reduce_core::bucket_done(const step_key& key, open_step& step,
+                                                std::size_t bucket) {
   step.buckets[bucket].done = true;
   ++step.done;
   step.in_flight_bytes -= buckets_[bucket].bytes;
@@ -192,8 +190,7 @@ void all_reduce_core::gather(const step_key& key, open_step& step, std::size_t b
   effects.emplace_back(add_parts{key, bucket});
 }
 
-void all_reduce_core::end(const step_key& key, const open_step& step,
-                          all_reduce_effects& effects) {
+void all_reduce_core::end(const step_key& key, const open_step& step, all_reduce_effects& effects) {
   if (!step.complete || step.done < buckets_.size() || step.rest.size() + 1 < ranks_) return;
   effects.emplace_back(all_reduced{key});
   last_ = key;

@@ -71,8 +71,8 @@ using all_reduce_effects = std::vector<all_reduce_effect>;
 /// How a bucket is summed: by parts that ranks send each other, or as a whole by a collective.
 enum class bucket_way : std::uint8_t { parts, whole };
 
-/// One rank of an all-reduce a step, bucket by bucket, while gradients are still being computed: the
-/// owner of a bucket adds up all ranks' parts of it (reduce-scatter) and sends the sum to all
+/// One rank of an all-reduce a step, bucket by bucket, while gradients are still being computed:
+/// the owner of a bucket adds up all ranks' parts of it (reduce-scatter) and sends the sum to all
 /// (all-gather). Each rank sends and receives what a ring would, twice (ranks - 1) / ranks of all
 /// bytes, but the additions are in one order whatever arrives first.
 ///
@@ -164,6 +164,9 @@ class all_reduce_core {
   void gather(const step_key& key, open_step& step, std::size_t bucket,
               all_reduce_effects& effects) const;
   void end(const step_key& key, const open_step& step, all_reduce_effects& effects);
+
+  /// The sum of a bucket that had left is here.
+  all_reduce_effects bucket_done(const step_key& key, open_step& step, std::size_t bucket);
 
   std::uint32_t rank_ = 0;
   std::uint32_t ranks_ = 1;

@@ -56,6 +56,16 @@ result<file_sums> save_summed(const std::filesystem::path& file, const tensor_st
   return made;
 }
 
+result<void> add_summed(std::map<std::string, file_sums>& files,
+                        const std::filesystem::path& folder, const std::string& name,
+                        const tensor_stream& tensors) {
+  if (tensors.forms.empty()) return {};
+  auto sums = save_summed(folder / name, tensors);
+  if (!sums) return tl::unexpected(sums.error());
+  files.emplace(name, std::move(*sums));
+  return {};
+}
+
 result<std::string> header_sum_of(const tensor_reader& file) {
   const auto opened = open_to_read(file.file());
   if (!opened) return tl::unexpected(opened.error());

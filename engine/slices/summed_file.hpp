@@ -33,6 +33,11 @@ struct file_sums {
 [[nodiscard]] result<file_sums> save_summed(const std::filesystem::path& file,
                                             const tensor_stream& tensors);
 
+/// The same of a file in a folder, noted under its name, unless it would hold nothing.
+[[nodiscard]] result<void> add_summed(std::map<std::string, file_sums>& files,
+                                      const std::filesystem::path& folder, const std::string& name,
+                                      const tensor_stream& tensors);
+
 /// The checksum of what stands before a file's tensors. Errors: bad_data naming the file.
 [[nodiscard]] result<std::string> header_sum_of(const tensor_reader& file);
 

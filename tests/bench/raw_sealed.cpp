@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -62,6 +63,7 @@ raw_sealed::raw_sealed()
       in_(most_staged) {}
 
 void raw_sealed::serve(const std::function<void(const std::string&)>& bound) {
+  serves_ = true;
   const descriptor listener = make_socket();
   sockaddr_in where = loopback(0);
   socklen_t length = sizeof(where);
@@ -116,7 +118,8 @@ void raw_sealed::need_input(std::size_t bytes) {
       end_ -= std::exchange(begin_, 0);
     }
     const auto got = ::recv(socket_.get(), in_.data() + end_, in_.size() - end_, 0);
-    if (got == 0) std::_Exit(0);  // the client has left
+    if (got == 0 && serves_) std::_Exit(0);  // the client has left
+    if (got == 0) errno = ECONNRESET;
     need_call(got > 0, "recv");
     end_ += static_cast<std::size_t>(got);
   }

@@ -39,6 +39,7 @@ class raw_sealed {
 
   messages::record::cipher seals_;
   messages::record::cipher opens_;
+  bool serves_ = false;
   descriptor socket_;
   std::vector<std::byte> out_;
   std::size_t staged_ = 0;

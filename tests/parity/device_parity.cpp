@@ -4,58 +4,35 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
 
 #include <algorithm>
-#include <caf/send.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
-#include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
-#include "actors/system.hpp"
-#include "apps/resnet_pipeline/resnet.hpp"
-#include "apps/transformer_pipeline/gpt.hpp"
 #include "engine/model/model.hpp"
-#include "engine/model/recompute.hpp"
 #include "engine/verify/verification.hpp"
 #include "optimizers/training/saved_state.hpp"
 #include "tests/fake_device/fake_device.hpp"
+#include "tests/parity/stage_company.hpp"
 
 namespace {
 
 using namespace troupe;
 namespace fake = tests::fake_device;
 
-constexpr std::uint64_t seed = 5;
-/// A batch norm of two numbers has gradients of any size: a larger rate may end in infinity.
-constexpr double rate = 0.001;
-constexpr std::uint32_t microbatches = 4;
-
-using build_layers = std::function<engine::model()>;
-
-/// What is trained, the same on the CPU and on devices.
-struct task {
-  build_layers build;
-  std::vector<engine::batch> batches;
-  std::vector<std::size_t> cuts = {};  // one a chunk of a stage, but the first
-  std::string schedule = "1f1b";
-  std::string optimizer = "sgd";
-  optimizers::options options = {{"momentum", 0.9}};
-  actors::update_rules rules = {};
-  std::vector<std::string> recompute = {};
-  std::uint32_t replicas = 1;
-  bool shares_state = false;
-  double clip_norm = 0;
-  double loss_scale = 1;
-};
+using tests::check_same;
+using tests::company;
+using tests::decoder;
+using tests::images;
+using tests::microbatches;
+using tests::rate;
+using tests::resnet;
+using tests::sentences;
+using tests::task;
 
 struct trained {
   std::vector<double> losses;
@@ -64,98 +41,13 @@ struct trained {
   engine::step_result dry;                  // before the first step
 };
 
-engine::model resnet() {
-  auto layers = apps::build_resnet("resnet18", 10, seed);
-  REQUIRE(layers);
-  return std::move(*layers);
-}
-
-engine::model decoder() {
-  auto layers = apps::build_gpt(
-      64, seed,
-      {.layers = 2, .width = 32, .heads = 4, .context = 16, .tied = true, .dropout = 0.2});
-  REQUIRE(layers);
-  return std::move(*layers);
-}
-
-std::vector<engine::batch> images(std::initializer_list<std::int64_t> sizes) {
-  std::vector<engine::batch> all;
-  for (const auto size : sizes)
-    all.push_back({at::randn({size, 3, 32, 32}), at::randint(0, 10, {size}, at::kLong)});
-  return all;
-}
-
-std::vector<engine::batch> sentences(std::initializer_list<std::int64_t> sizes) {
-  std::vector<engine::batch> all;
-  for (const auto size : sizes)
-    all.push_back(
-        {at::randint(0, 64, {size, 16}, at::kLong), at::randint(0, 64, {size, 16}, at::kLong)});
-  return all;
-}
-
-/// Stages of one process, which end with it.
-class company {
- public:
-  company(const task& what, const std::vector<c10::Device>& devices) : system_(config_) {
-    for (std::uint32_t replica = 0; replica < what.replicas; ++replica) spawn(what, devices);
-  }
-  ~company() {
-    for (const auto& each : stages_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
-  }
-
-  actors::pipeline compose(const task& what) {
-    auto made = actors::pipeline::compose(system_, stages_, what.schedule,
-                                          {.ties = actors::ties_between(what.build(), ranges_),
-                                           .skip_bad_steps = true,
-                                           .loss_scale = what.loss_scale,
-                                           .clip_norm = what.clip_norm,
-                                           .replicas = what.replicas,
-                                           .logical_replicas = what.replicas,
-                                           .shares_state = what.shares_state});
-    if (!made) FAIL(made.error().text);
-    return std::move(*made);
-  }
-
- private:
-  void spawn(const task& what, const std::vector<c10::Device>& devices) {
-    auto layers = what.build();
-    ranges_ = engine::slices_between(what.cuts, layers.size());
-    const auto again = engine::recomputed_layers(engine::layer_names(layers), what.recompute);
-    REQUIRE(again);
-    const auto layout =
-        engine::layout_for({what.schedule}, static_cast<std::uint32_t>(ranges_.size()));
-    REQUIRE(layout);
-    for (std::uint32_t stage = 0; stage < layout->stages; ++stage) {
-      actors::stage_blueprint blueprint{
-          .name = "stage-" + std::to_string(stages_.size()),
-          .options = {.device = devices.at(stages_.size() % devices.size()), .seed = seed},
-          .optimizer = what.optimizer,
-          .optimizer_options = what.options,
-          .rules = what.rules};
-      for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
-        auto slice = actors::take_slice(
-            layers, ranges_.at(layout->virtual_stage_of({stage, chunk})), *again);
-        REQUIRE(slice);
-        blueprint.slices.push_back(std::move(*slice));
-      }
-      const auto made =
-          actors::spawn_stage_with_optimizer(system_, std::move(blueprint), optimizers::built_in());
-      if (!made) FAIL(made.error().text);
-      stages_.push_back(*made);
-    }
-  }
-
-  actors::system_config config_;
-  caf::actor_system system_;
-  std::vector<actors::stage_actor> stages_;
-  std::vector<engine::layer_range> ranges_;
-};
-
 void sort_by_name(std::vector<engine::named_tensor>& list) {
   std::ranges::sort(list, {}, &engine::named_tensor::name);
 }
 
-trained train(const task& what, const std::vector<c10::Device>& devices) {
+/// What is not finite is left out, as a run may say.
+trained train(task what, const std::vector<c10::Device>& devices) {
+  what.skips_bad_steps = true;
   company all(what, devices);
   auto pipeline = all.compose(what);
   trained result;
@@ -183,17 +75,6 @@ trained train(const task& what, const std::vector<c10::Device>& devices) {
   result.state = std::move(*state);
   sort_by_name(result.state);
   return result;
-}
-
-void check_same(const std::vector<engine::named_tensor>& one,
-                const std::vector<engine::named_tensor>& other) {
-  REQUIRE(one.size() == other.size());
-  for (std::size_t i = 0; i < one.size(); ++i) {
-    INFO(one[i].name);
-    CHECK(one[i].name == other[i].name);
-    CHECK(other[i].tensor.is_cpu());
-    CHECK(at::equal(one[i].tensor, other[i].tensor));
-  }
 }
 
 void check_nothing_found() {
@@ -296,8 +177,12 @@ TEST_CASE("Replicas on devices train to the CPU's bits, with shared state too") 
 
 TEST_CASE("What a run saves from devices, devices and the CPU load and go on from") {
   const prepared ready;
-  const task what{
-      .build = resnet, .batches = images({8, 8}), .cuts = {6}, .optimizer = "adam", .options = {}};
+  const task what{.build = resnet,
+                  .batches = images({8, 8}),
+                  .cuts = {6},
+                  .optimizer = "adam",
+                  .options = {},
+                  .skips_bad_steps = true};
   const auto first = train(what, {on(0), on(1)});
   const auto go_on = [&](const std::vector<c10::Device>& devices) {
     company all(what, devices);
@@ -336,11 +221,15 @@ TEST_CASE("What a run saves from devices, devices and the CPU load and go on fro
 TEST_CASE("A step on devices passes verification against one process, every bit") {
   const prepared ready;
   const auto batches = images({8});
-  const task what{.build = resnet, .batches = batches, .cuts = {6}, .schedule = "zb-h1"};
+  const task what{.build = resnet,
+                  .batches = batches,
+                  .cuts = {6},
+                  .schedule = "zb-h1",
+                  .skips_bad_steps = true};
   const auto found = train(what, {on(0), on(1)});
   const auto parts = engine::split_batch(batches.front(), microbatches);
   REQUIRE(parts);
-  const auto alone = engine::run_in_one_piece(what.build(), {.seed = seed}, 1, *parts, 8);
+  const auto alone = engine::run_in_one_piece(what.build(), {.seed = tests::seed}, 1, *parts, 8);
   const auto outcome = engine::compare(found.dry, alone, 0);
   for (const auto& line : engine::to_lines(outcome)) UNSCOPED_INFO(line);
   CHECK(outcome.passed());
@@ -348,7 +237,7 @@ TEST_CASE("A step on devices passes verification against one process, every bit"
 
 TEST_CASE("A device that is full is told of with stage, action and bytes, and what to do") {
   const prepared ready;
-  const task what{.build = resnet, .batches = images({64}), .cuts = {6}};
+  const task what{.build = resnet, .batches = images({64}), .cuts = {6}, .skips_bad_steps = true};
   company all(what, {on(3)});
   auto pipeline = all.compose(what);
   fake::limit_memory(3, fake::bytes_in_use(3) + (1U << 20));

@@ -28,13 +28,16 @@ void check_parity(const task& what, int devices) {
 TEST_CASE("Replicas on devices sum by NCCL to the CPU's bits, with shared state too") {
   const prepared ready;
   for (const bool shares_state : {false, true}) {
-    check_parity({.build = resnet, .batches = images({9, 8}), .shares_state = shares_state}, 2);
+    check_parity(
+        {.build = resnet, .batches = images({9, 8}), .replicas = 2, .shares_state = shares_state},
+        2);
     check_parity({.build = decoder,
                   .batches = sentences({8, 1, 7}),  // one of them has nothing in the second
                   .cuts = {2},
                   .schedule = "zb-h1",
                   .optimizer = "adamw",
                   .options = {},
+                  .replicas = 2,
                   .shares_state = shares_state,
                   .clip_norm = 0.1},
                  4);
@@ -50,7 +53,7 @@ TEST_CASE("Replicas on devices sum by NCCL to the CPU's bits, with shared state 
 
 TEST_CASE("Replicas sum by NCCL's own all-reduce where bits are not asked for, and say so") {
   const prepared ready;
-  const task what{.build = decoder, .batches = sentences({8, 8}), .fast = true};
+  const task what{.build = decoder, .batches = sentences({8, 8}), .replicas = 2, .fast = true};
   const auto expected = train(what, {c10::Device(c10::kCPU)});
   CHECK_THAT(expected.line, ContainsSubstring("over links (NCCL is for GPUs"));
   const int before = library().calls_of("ncclAllReduce");
@@ -66,7 +69,7 @@ TEST_CASE("Replicas sum by NCCL's own all-reduce where bits are not asked for, a
 
 TEST_CASE("Replicas that share a device sum over links, to the same bits, and say why") {
   const prepared ready;
-  const task what{.build = decoder, .batches = sentences({8})};
+  const task what{.build = decoder, .batches = sentences({8}), .replicas = 2};
   const auto expected = train(what, {c10::Device(c10::kCPU)});
   const auto found = train(what, cards(1), nccl_maker());
   CHECK(found.line ==
@@ -111,7 +114,7 @@ result<actors::step_outcome> failed_step(company& all, actors::pipeline& pipelin
   return step.get();
 }
 
-const task two{.build = decoder, .batches = sentences({8})};
+const task two{.build = decoder, .batches = sentences({8}), .replicas = 2};
 
 }  // namespace
 

@@ -139,12 +139,15 @@ TEST_CASE("Replicas that lose a stage while NCCL sums go on from their versions 
                   .batches = sentences({8, 8, 5, 8}),
                   .cuts = {2},
                   .optimizer = "adamw",
-                  .options = {}});
-  check_recovery({.build = resnet, .batches = images({8, 8, 8, 8}), .shares_state = true});
+                  .options = {},
+                  .replicas = 2});
+  check_recovery(
+      {.build = resnet, .batches = images({8, 8, 8, 8}), .replicas = 2, .shares_state = true});
 }
 
 TEST_CASE("Replicas that lose a stage in NCCL's own all-reduce go on from their versions") {
   const prepared ready;
   // The all-reduce of tests adds in one order; real ones promise none.
-  check_recovery({.build = decoder, .batches = sentences({8, 8, 5, 8}), .fast = true});
+  check_recovery(
+      {.build = decoder, .batches = sentences({8, 8, 5, 8}), .replicas = 2, .fast = true});
 }

@@ -3,7 +3,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/allclose.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
@@ -24,16 +23,19 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
-#include "apps/resnet_pipeline/resnet.hpp"
-#include "apps/transformer_pipeline/gpt.hpp"
 #include "engine/model/model.hpp"
+#include "tests/parity/small_models.hpp"
 
 namespace {
 
 using namespace troupe;
 using Catch::Matchers::WithinRel;
 
-constexpr std::uint64_t seed = 5;
+using tests::check_same;
+using tests::decoder;
+using tests::resnet;
+using tests::seed;
+
 constexpr double rate = 0.05;
 
 using build_layers = std::function<engine::model()>;
@@ -53,20 +55,6 @@ struct trained {
   std::vector<std::uint64_t> state_bytes;   // of each stage's optimizer
   engine::step_result dry;                  // before the first step
 };
-
-engine::model resnet() {
-  auto layers = apps::build_resnet("resnet18", 10, seed);
-  REQUIRE(layers);
-  return std::move(*layers);
-}
-
-engine::model decoder() {
-  auto layers = apps::build_gpt(
-      64, seed,
-      {.layers = 2, .width = 32, .heads = 4, .context = 16, .tied = true, .dropout = 0.2});
-  REQUIRE(layers);
-  return std::move(*layers);
-}
 
 std::uint64_t state_bytes_of(caf::actor_system& system, const actors::stage_actor& stage) {
   caf::scoped_actor self(system);
@@ -93,8 +81,7 @@ trained train(const build_layers& build, const std::vector<engine::batch>& batch
     ranges = engine::slices_between(how.cuts, layers.size());
     auto spawned = actors::local_stages::spawn(
         system, std::move(layers), how.cuts,
-        {.options = {.seed = seed},
-         .optimizer_options = {{"momentum", 0.9}}},
+        {.options = {.seed = seed}, .optimizer_options = {{"momentum", 0.9}}},
         optimizers::built_in(), {how.schedule});
     REQUIRE(spawned);
     all.push_back(std::move(*spawned));
@@ -129,16 +116,6 @@ trained train(const build_layers& build, const std::vector<engine::batch>& batch
   std::ranges::sort(result.state, {}, &engine::named_tensor::name);
   for (const auto& stage : stages) result.state_bytes.push_back(state_bytes_of(system, stage));
   return result;
-}
-
-void check_same(const std::vector<engine::named_tensor>& one,
-                const std::vector<engine::named_tensor>& other) {
-  REQUIRE(one.size() == other.size());
-  for (std::size_t i = 0; i < one.size(); ++i) {
-    INFO(one[i].name);
-    CHECK(one[i].name == other[i].name);
-    CHECK(at::equal(one[i].tensor, other[i].tensor));
-  }
 }
 
 /// The whole batch in one process, in as many micro-batches.
@@ -187,20 +164,14 @@ TEST_CASE("Any number of replicas of four logical ones trains images to the same
 }
 
 TEST_CASE("Any number of replicas trains tied weights with dropout to the same bits") {
-  std::vector<engine::batch> batches;
-  for (const std::int64_t size : {7, 12, 1})
-    batches.push_back(
-        {at::randint(0, 64, {size, 16}, at::kLong), at::randint(0, 64, {size, 16}, at::kLong)});
-  check_all(decoder, batches,
+  check_all(decoder, tests::sentences({7, 12, 1}),
             {{.cuts = {2}},
              {.replicas = 2, .cuts = {2}},
              {.replicas = 4, .cuts = {1, 3}, .schedule = "gpipe"}});
 }
 
 TEST_CASE("Replicas that share out the optimizer's state keep the bits, and each an even share") {
-  const std::vector<engine::batch> images{
-      {at::randn({10, 3, 32, 32}), at::randint(0, 10, {10}, at::kLong)},
-      {at::randn({10, 3, 32, 32}), at::randint(0, 10, {10}, at::kLong)}};
+  const auto images = tests::images({10, 10});
   check_all(resnet, images,
             {{.replicas = 2, .shares_state = true},
              {.replicas = 4, .shares_state = true},
@@ -215,11 +186,7 @@ TEST_CASE("Replicas that share out the optimizer's state keep the bits, and each
     for (const auto bytes : shared.state_bytes)
       CHECK_THAT(static_cast<double>(bytes), WithinRel(share, uneven));
   }
-  std::vector<engine::batch> sentences;
-  for (const std::int64_t size : {7, 12, 1})
-    sentences.push_back(
-        {at::randint(0, 64, {size, 16}, at::kLong), at::randint(0, 64, {size, 16}, at::kLong)});
-  check_all(decoder, sentences,
+  check_all(decoder, tests::sentences({7, 12, 1}),
             {{.replicas = 2, .shares_state = true},
              {.replicas = 2, .cuts = {2}, .shares_state = true},
              {.replicas = 4, .cuts = {1, 3}, .schedule = "gpipe", .shares_state = true}});

@@ -265,7 +265,6 @@ void replay_company::notice(std::uint32_t stage) {
 }
 
 void replay_company::replace(std::uint32_t stage) {
-  if (finished_ < replayed_into_) return fall_back("the steps of the last replay are not over");
   const auto second = now_of((stage + 1) % stages_);
   const auto& versions = stages_ == 1 ? keeps_here_[stage] : at(second)->keeps[stage];
   auto due = announced_;
@@ -282,7 +281,6 @@ void replay_company::replace(std::uint32_t stage) {
   make_version(made, version);
   for (const auto& [number, what] : orders_)
     if (number > version) begin(made, what);
-  replayed_into_ = announced_;
   tell_others(stage, orders_.at(version + 1).key);
 }
 

@@ -179,7 +179,6 @@ class replay_company {
   std::map<std::uint64_t, std::map<std::uint32_t, std::uint64_t>> answers_;  // by number, by stage
   std::map<std::uint64_t, std::uint64_t> losses_;                            // by number
   std::uint64_t announced_ = 0, finished_ = 0, now_ = 0, events_ = 0, replays_ = 0;
-  std::uint64_t replayed_into_ = 0;
   std::optional<std::uint32_t> lost_;  // and not replaced
   bool is_replacing_ = false;
   std::multimap<std::uint64_t, std::function<void()>> agenda_;

@@ -397,4 +397,18 @@ plan random_plan(const model_layout& layout, std::uint32_t microbatches, std::mt
   return plan_writer(layout, microbatches, random).write();
 }
 
+plan any_plan(std::uint32_t stages, std::uint32_t microbatches, std::mt19937_64& random) {
+  const auto below = [&](std::uint32_t bound) {
+    return static_cast<std::uint32_t>(random() % bound);
+  };
+  if (below(2) == 0) {
+    const auto names = built_in_schedules().names();
+    schedule_choice schedule{std::string(names[below(static_cast<std::uint32_t>(names.size()))])};
+    if (schedule.name == "interleaved-1f1b") schedule.chunks = below(2) + 2;
+    return plan_step(schedule, stages, microbatches).value();
+  }
+  const auto order = below(2) ? chunk_order::looped : chunk_order::v_shaped;
+  return random_plan({stages, below(3) + 1, order}, microbatches, random);
+}
+
 }  // namespace troupe::tests

@@ -128,4 +128,7 @@ class stage_cluster {
 engine::plan random_plan(const engine::model_layout& layout, std::uint32_t microbatches,
                          std::mt19937_64& random);
 
+/// One of a built-in schedule, or such a plan, as often.
+engine::plan any_plan(std::uint32_t stages, std::uint32_t microbatches, std::mt19937_64& random);
+
 }  // namespace troupe::tests

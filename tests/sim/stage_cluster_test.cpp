@@ -23,15 +23,7 @@ cluster_options anything(std::mt19937_64& random) {
   const std::uint32_t stages = below(6) + 1;
   const std::uint32_t microbatches = below(9) + 1;
   cluster_options options;
-  if (below(2) == 0) {
-    const auto names = built_in_schedules().names();
-    schedule_choice schedule{std::string(names[below(static_cast<std::uint32_t>(names.size()))])};
-    if (schedule.name == "interleaved-1f1b") schedule.chunks = below(2) + 2;
-    options.training = plan_step(schedule, stages, microbatches).value();
-  } else {
-    const auto order = below(2) ? chunk_order::looped : chunk_order::v_shaped;
-    options.training = tests::random_plan({stages, below(3) + 1, order}, microbatches, random);
-  }
+  options.training = tests::any_plan(stages, microbatches, random);
   options.credits = below(2) ? 1 : below(4) + 1;
   options.how = below(4) ? execution::ready : execution::planned;
   options.jitter = below(2) ? 200 : 5;

@@ -342,6 +342,8 @@ result<void> check_checkpoint(draft& whole, const registries&) {
   if (!period) return refuse("checkpoint.every", period.error().text);
   if (config.dir.empty() && !config.every.empty())
     return refuse("checkpoint.every", "needs a folder for the checkpoints (--checkpoint-dir)");
+  if (config.dir.empty() && config.storage == checkpoint_storage::local)
+    return refuse("checkpoint.storage", "needs a folder for the checkpoints (--checkpoint-dir)");
   if (const auto signal = signal_of(config); !signal)
     return refuse("checkpoint.on_signal", signal.error().text);
   if (config.dir.empty() && !config.on_signal.empty())

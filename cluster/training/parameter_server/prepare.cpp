@@ -35,6 +35,10 @@ result<void> read_beginning(prepared_server& run, const trainer_config& config) 
   const auto begins = find_beginning(config, server_settings_of_steps(config), run.plan.steps);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
+  if (begins->from && begins->from->manifest.is_on_hosts())
+    return fail(errc::bad_data, begins->from->folder.string() +
+                                    " is of a pipeline whose hosts keep its files; a parameter "
+                                    "server does not go on from it");
   const auto& init = config.model.init;
   if (run.is_complete || (!begins->from && init.empty())) return {};
   auto opened = begins->from

@@ -1,7 +1,6 @@
 #include "cluster/training/parameter_server/run.hpp"
 
 #include <chrono>
-#include <filesystem>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -103,15 +102,6 @@ result<engine::tensor_stream> weights_of(driver& drives) {
   return engine::stream_of(std::move(*weights));
 }
 
-/// Writes one file of a checkpoint.
-result<void> write_file(const actors::write_slice& what, const std::string& name,
-                        const engine::tensor_stream& tensors, actors::slice_written& into) {
-  auto sums = engine::save_summed(std::filesystem::path(what.folder) / name, tensors);
-  if (!sums) return tl::unexpected(sums.error());
-  into.files.emplace(name, std::move(*sums));
-  return {};
-}
-
 /// Writes the files of a checkpoint. The shards' state is read first: when they all have that
 /// update, so have the weights.
 result<actors::slice_written> write_files(run_parts& parts, const built_server& server,
@@ -121,9 +111,11 @@ result<actors::slice_written> write_files(run_parts& parts, const built_server& 
   const auto weights = weights_of(drives);
   if (!weights) return tl::unexpected(weights.error());
   actors::slice_written written;
-  auto done = write_file(what, what.weights, *weights, written);
-  if (done && !state->empty())
-    done = write_file(what, what.state, engine::stream_of(*state), written);
+  const auto done =
+      engine::add_summed(written.files, what.folder, what.weights, *weights).and_then([&] {
+        return engine::add_summed(written.files, what.folder, what.state,
+                                  engine::stream_of(*state));
+      });
   if (!done) return tl::unexpected(done.error());
   return written;
 }
@@ -135,7 +127,7 @@ checkpoint_parts parts_of_checkpoints(run_parts& parts, const built_server& serv
     const actors::write_slice what{step, folder, "weights.server.safetensors",
                                    "state.server.safetensors"};
     return actors::slices_under_way{
-        {{what, actors::settled_future(write_files(parts, server, drives, what))}},
+        {{0, what, actors::settled_future(write_files(parts, server, drives, what))}},
         actors::settled_future(result<std::optional<engine::loss_scaler>>(std::nullopt))};
   };
   return {write, names_of_weights(parts.run.layers), parts.ask};

@@ -1,7 +1,7 @@
 #include "cluster/training/application.hpp"
-#include "cluster/training/pipeline/placement_table.hpp"
-#include "cluster/training/pipeline/run.hpp"
-#include "cluster/training/pipeline/run_needs.hpp"
+#include "cluster/training/needs/placement_table.hpp"
+#include "cluster/training/needs/run_needs.hpp"
+#include "cluster/training/pipeline/run_trainer.hpp"
 #include "cluster/training/program.hpp"
 
 namespace troupe {

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,29 +14,20 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/pipeline/trainer.hpp"
-#include "cluster/hosts/host_addresses.hpp"
-#include "cluster/hosts/listening_core.hpp"
-#include "cluster/launch/process_start.hpp"
-#include "cluster/membership/launch_choice.hpp"
-#include "cluster/membership/node_group.hpp"
-#include "cluster/membership/stage_node.hpp"
-#include "cluster/training/data_source.hpp"
-#include "cluster/training/node_run.hpp"
+#include "cluster/training/local_disks/kept_slices.hpp"
 #include "cluster/training/pipeline/recovery.hpp"
 #include "cluster/training/pipeline/reporter.hpp"
 #include "cluster/training/pipeline/start_point.hpp"
 #include "cluster/training/pipeline/verify.hpp"
-#include "cluster/training/prepared_run.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/saving/streams.hpp"
-#include "engine/collective/nccl/api.hpp"
+#include "cluster/training/stages/stage_orders.hpp"
+#include "cluster/training/stages/stage_places.hpp"
 #include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
-#include "messages/link/link_options.hpp"
-#include "messages/link/meeting_place.hpp"
 #include "optimizers/options.hpp"
 
 namespace troupe::cluster {
@@ -50,119 +39,6 @@ constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
 /// For a checkpoint under way in a run that has lost a stage: the others write their files if their
 /// step could end.
 constexpr std::chrono::seconds until_checkpoint{10};
-
-result<launch_choice> place_nodes(const application& program, const trainer_config& config) {
-  if (config.pipeline.stages_in == placement::threads)
-    return launch_choice{make_thread_launcher(program.info.known), config.link.listen};
-  return choose_launcher(config, stage_names_of(config.pipeline));
-}
-
-/// What a stage computes on, by its place among all.
-std::string device_of(const trainer_config& config, std::size_t place) {
-  auto device = config.pipeline.device;
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
-  if (places && place < places->size())
-    if (const auto& own = config.cluster.nodes[places->at(place)].device; !own.empty())
-      device = own;
-  return device == "auto" ? "cpu" : device;
-}
-
-actors::build_stage order_for(const trainer_config& config, const prepared_run& run,
-                              const engine::model_layout& layout, std::uint32_t stage,
-                              int threads) {
-  const auto& optimizer = config.optimizer;
-  std::vector<engine::layer_range> slices;
-  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
-    slices.push_back(run.ranges[layout.virtual_stage_of({stage, chunk})]);
-  return {.stage = {stage},
-          .name = {},
-          .model = config.model.name,
-          .classes = run.model.classes,
-          .model_options = run.model.options,
-          .seed = run.model.seed,
-          .slices = std::move(slices),
-          .loss = config.train.loss,
-          .precision = std::string(name_of(config.model.precision)),
-          .channels_last = config.model.memory_format == memory_format::channels_last,
-          .threads = threads,
-          .idle_cores = config.pipeline.idle_cores,
-          .recompute = config.pipeline.recompute,
-          .optimizer = optimizer.name,
-          .optimizer_options = optimizer.options,
-          .rules = {.groups = optimizer.groups,
-                    .clip_value = optimizer.clip_value,
-                    .accumulate = config.train.accumulate,
-                    .state_shares = state_shares_of(config.pipeline)}};
-}
-
-/// By the stages' own past, and their prediction if there is one.
-actors::progress_settings stage_progress_of(const trainer_config& config, const prepared_run& run) {
-  using engine::work_kind;
-  auto settings = progress_of(config);
-  if (!run.predicted) return settings;
-  const auto names = stage_names_of(config.pipeline);
-  for (std::size_t i = 0; i < run.predicted->stages.size(); ++i) {
-    const auto& stage = run.predicted->stages[i];
-    for (auto place = i; place < names.size(); place += config.pipeline.stages)
-      settings.predicted[names[place]] = {{work_kind::forward, stage.forward_s},
-                                          {work_kind::backward, stage.backward_s},
-                                          {work_kind::input_gradient, stage.backward_s},
-                                          {work_kind::weight_gradient, stage.backward_s},
-                                          {work_kind::update, stage.update_s}};
-  }
-  return settings;
-}
-
-/// For --verbose: which layers are where, and how they are computed.
-void tell(const prepared_run& run, const std::vector<actors::build_stage>& orders,
-          const std::string& link) {
-  for (const auto& order : orders)
-    for (const auto& [first, last] : order.slices)
-      log::debug(order.name + ": layers " + std::to_string(first) + " to " +
-                 std::to_string(last - 1) + ", " + order.model + " in " + order.precision +
-                 (order.channels_last ? " channels_last" : "") + " on " + order.device +
-                 ", intra-op threads: " + std::to_string(order.threads) +
-                 (order.idle_cores ? ", idle cores help" : "") + "; " + link);
-  log::debug(std::to_string(run.steps) + " steps of " + std::to_string(run.microbatches) +
-             " micro-batches; optimizer " + orders.front().optimizer);
-}
-
-/// Which nodes the stages are on, and what carries what they send each other.
-void tell_edges(node_group& group, const trainer_config& config) {
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
-  if (!places) return;  // there are no nodes
-  const auto names = stage_names_of(config.pipeline);
-  const auto place = [&](std::size_t i) {
-    return messages::meeting_place::parse(group.node().address_of(group.hosts().at(i)).address);
-  };
-  const auto stage = [&](std::size_t i) {
-    return names.at(i) + " (" + config.cluster.nodes[places->at(i)].name + ", " + place(i).outside +
-           ")";
-  };
-  for (std::size_t i = 0; i + 1 < places->size(); ++i) {
-    if ((i + 1) % config.pipeline.stages == 0) continue;
-    const auto carrier = messages::meet_inside(place(i), place(i + 1))
-                             ? messages::link_transport::shm
-                             : transport_of(config.link);
-    log::info(stage(i) + " -> " + stage(i + 1) + ": " + std::string(messages::name_of(carrier)));
-  }
-}
-
-/// Before the first step: where each stage listens, no other machine does.
-result<void> check_listening(node_group& group, const trainer_config& config) {
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
-  if (!places || !is_over_hosts(config.cluster.launch)) return {};
-  const auto names = stage_names_of(config.pipeline);
-  std::vector<listening> all;
-  for (std::size_t i = 0; i < places->size(); ++i) {
-    const auto& node = config.cluster.nodes[places->at(i)];
-    all.push_back(
-        {names.at(i), node.name, address_of_host(host_of_user(node.host)).value_or(node.host),
-         messages::meeting_place::parse(group.node().address_of(group.hosts().at(i)).address)
-             .outside});
-  }
-  return check_addresses(all);
-}
 
 /// What the user has been told of a run. Steps that are computed again are not told again.
 struct told_progress {
@@ -240,9 +116,12 @@ struct run_parts {
   std::vector<actors::build_stage> orders;
   engine::schedule_choice schedule;
   std::unique_ptr<reporter> report;
-  actors::requester ask;
+  actors::requester& ask;
   checkpoint_keeper checkpoints;
   std::unique_ptr<stage_recovery> recovery;  // null: a lost stage ends the run
+  start_point beginning;
+  disk_access hosts;
+  std::optional<slice_disks> disks;  // none: checkpoints are in the trainer's folder
   told_progress told;
   recovery_totals recovered = {};
 };
@@ -289,6 +168,7 @@ result<void> replay(run_parts& parts, actors::pipeline& stages, const error& why
   order.weights_follow = true;
   const auto built = parts.group.build_at(place, order);
   if (!built) return go_back(built.error());
+  if (auto opened = open_again(parts.disks, parts.hosts); !opened) return go_back(opened.error());
   const auto from = stages.replay({place, *built, versions, lost_keeper, keeper});
   if (!from) return go_back(from.error());
   parts.recovery->replayed();
@@ -305,10 +185,19 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
   const auto& run = parts.run;
   auto& system = parts.group.system();
   const auto saved = parts_of(stages, parts.config.train, run);
-  const checkpoint_parts kept{[&stages](std::uint64_t step, const std::string& folder) {
+  const auto tell = [](std::uint64_t step) {
+    log::debug("the stages write the checkpoint of step " + std::to_string(step));
+  };
+  const checkpoint_parts kept{[&](std::uint64_t step, const std::string& folder) {
+                                tell(step);
                                 return stages.write_slices(step, folder);
                               },
-                              names_of_weights(run.layers), parts.ask};
+                              names_of_weights(run.layers), parts.ask,
+                              [&](std::uint64_t step, const auto& folders) {
+                                tell(step);
+                                return stages.write_slices(step, folders);
+                              },
+                              parts.disks ? &*parts.disks : nullptr};
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const actors::training_events events{
       [&](std::uint64_t step, const auto& outcome) { tell_step(parts, step, outcome); },
@@ -411,8 +300,13 @@ result<start_point> recover(run_parts& parts, const error& why,
   if (!found) return tl::unexpected(found.error());
   ++parts.recovered.returns;
   auto from = std::move(before);
+  if (auto opened = open_again(parts.disks, parts.hosts); !opened)
+    return tl::unexpected(opened.error());
   if (found->versions.empty()) {
-    from = go_back(parts.run, parts.checkpoints, found->step);
+    auto back = go_back(parts.run, parts.checkpoints, found->step, parts.beginning,
+                        [&](const whole_checkpoint& of) { return find_on_hosts(parts.hosts, of); });
+    if (!back) return back;
+    from = std::move(*back);
   } else if (stages) {
     const auto scaler = stages->scaler_after(found->step);
     if (!scaler) return tl::unexpected(scaler.error());
@@ -437,7 +331,7 @@ result<void> train_to_end(run_parts& parts, start_point from) {
     if (!made) return tl::unexpected(made.error());
     stages.emplace(std::move(*made));
     if (!stages->sum_line().empty()) parts.report->print(stages->sum_line());
-    return load(*stages, parts.run, from)
+    return load(*stages, parts.run, parts.ask, from)
         .and_then([&] {
           return parts.recovery ? stages->take_versions(from.steps_before) : result<void>();
         })
@@ -474,26 +368,24 @@ result<void> train_to_end(run_parts& parts, start_point from) {
   }
 }
 
-/// Builds the stages on their nodes and trains with them.
+}  // namespace
+
 result<void> drive(node_group& group, const application& program, const trainer_config& config,
-                   const prepared_run& run, run_control& control) {
+                   prepared_run& run, run_control& control) {
   const auto schedule = schedule_of(config.pipeline, program.info.known.schedules);
-  const auto layout = engine::layout_of(schedule, config.pipeline.stages);
-  if (!layout) return tl::unexpected(layout.error());
-  const auto threads = threads_of_stages(config, std::thread::hardware_concurrency());
-  std::vector<actors::build_stage> orders;
-  for (const auto& name : stage_names_of(config.pipeline)) {
-    const auto stage = static_cast<std::uint32_t>(orders.size()) % layout->stages;
-    orders.push_back(order_for(config, run, *layout, stage, threads.at(orders.size())));
-    orders.back().name = name;
-    orders.back().device = device_of(config, orders.size() - 1);
-  }
-  tell(run, orders,
-       config.pipeline.stages_in == placement::threads
-           ? "threads of this process"
-           : "link " + std::string(name_of(transport_of(config.link))));
+  auto orders = orders_for(config, run, schedule);
+  if (!orders) return tl::unexpected(orders.error());
+  tell_orders(run, *orders,
+              config.pipeline.stages_in == placement::threads
+                  ? "threads of this process"
+                  : "link " + std::string(name_of(transport_of(config.link))));
   if (auto apart = check_listening(group, config); !apart) return apart;
   tell_edges(group, config);
+  actors::requester ask(group.system(),
+                        [&group](const caf::node_id& id) { return group.node().name_of(id); });
+  const disk_access hosts{group, ask, config, word_of_run()};
+  auto on_hosts = settle_beginning(run, hosts);
+  if (!on_hosts || run.is_complete) return on_hosts.map([](const auto&) {});
   auto report = reporter::open(config, run);
   if (!report) return tl::unexpected(report.error());
   if (run.predicted && config.observe.progress)
@@ -504,95 +396,27 @@ result<void> drive(node_group& group, const application& program, const trainer_
   keeper->warn_of_little_room(bytes_of(run.layers));
   if (run.steps_before > 0)
     log::info("the run goes on from the checkpoint of step " + std::to_string(run.steps_before));
+  auto disks = open_disks_of(hosts);
+  if (!disks) return tl::unexpected(disks.error());
   auto recovery = result<std::unique_ptr<stage_recovery>>(nullptr);
   if (config.train.on_fault == fault_policy::recover) recovery = stage_recovery::open(group);
   if (!recovery) return tl::unexpected(recovery.error());
-  run_parts parts{
-      group,
-      program,
-      config,
-      run,
-      control,
-      std::move(orders),
-      schedule,
-      std::move(*report),
-      actors::requester(group.system(),
-                        [&group](const caf::node_id& id) { return group.node().name_of(id); }),
-      std::move(*keeper),
-      std::move(*recovery),
-      {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
-  return train_to_end(parts, beginning_of(run));
-}
-
-/// What the model's layers and stages are predicted to need.
-void tell_prediction(const prepared_run& run) {
-  if (!run.predicted) return;
-  for (const auto& line : engine::to_lines(*run.predicted, run.layer_names)) log::info(line);
-}
-
-using driver = std::function<result<void>(node_group&)>;
-
-result<run_end> drive_nodes(const application& program, const trainer_config& config,
-                            actors::progress_settings progress, driver drive,
-                            run_control& control) {
-  auto placed = place_nodes(program, config);
-  if (!placed) return tl::unexpected(placed.error());
-  return run_nodes({.where = std::move(placed->where),
-                    .listen = std::move(placed->listen),
-                    .names = stage_names_of(config.pipeline),
-                    .progress = std::move(progress),
-                    .drive = std::move(drive),
-                    .understudies = config.cluster.understudies},
-                   config, control);
-}
-
-/// The process of a stage has the data: nothing is known of the run before that process is up.
-result<run_end> run_with_distant_data(const application& program, const trainer_config& config,
-                                      std::size_t stage, run_control& control) {
-  const auto prepare_and_drive = [&](node_group& group) -> result<void> {
-    const auto data = open_data_at(group, stage, program, config);
-    if (!data) return tl::unexpected(data.error());
-    auto run = prepare(program, config, *data);
-    if (!run) return tl::unexpected(run.error());
-    if (run->is_complete) return {};
-    run->reader = (*data)->reader();
-    if (!config.observe.profile_only) return drive(group, program, config, *run, control);
-    tell_prediction(*run);
-    return {};
-  };
-  return drive_nodes(program, config, progress_of(config), prepare_and_drive, control);
-}
-
-}  // namespace
-
-result<run_end> run_trainer(const application& program, const trainer_config& config) {
-  const auto checkpoint_signal = signal_of(config.checkpoint);
-  if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
-  // Before there is a step there is nothing to keep, and it must not end the process.
-  if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
-  // NCCL authenticates and encrypts nothing: within a machine its sockets leave it nowhere.
-  if (config.pipeline.replicas > 1 && !is_over_hosts(config.cluster.launch))
-    engine::nccl::keep_on_loopback();
-  run_control control(config);
-  const auto stage_with_data = stage_of_data(config, std::thread::hardware_concurrency());
-  if (!stage_with_data) return tl::unexpected(stage_with_data.error());
-  if (*stage_with_data) return run_with_distant_data(program, config, **stage_with_data, control);
-  auto data = open_data_here(program, config);
-  if (!data) return tl::unexpected(data.error());
-  const auto run = prepare(program, config, std::move(*data));
-  if (!run) return tl::unexpected(run.error());
-  if (run->is_complete) return run_end{};
-  if (config.observe.profile_only) {
-    tell_prediction(*run);
-    return run_end{};
-  }
-  return drive_nodes(
-      program, config, stage_progress_of(config, *run),
-      [&](node_group& group) { return drive(group, program, config, *run, control); }, control);
-}
-
-result<void> run_stage_process(const application& program, const node_options& options) {
-  return serve_as_node(options, stage_host(program.info.known));
+  run_parts parts{group,
+                  program,
+                  config,
+                  run,
+                  control,
+                  std::move(*orders),
+                  schedule,
+                  std::move(*report),
+                  ask,
+                  std::move(*keeper),
+                  std::move(*recovery),
+                  beginning_of(run, std::move(*on_hosts)),
+                  hosts,
+                  std::move(*disks),
+                  {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
+  return train_to_end(parts, parts.beginning);
 }
 
 }  // namespace troupe::cluster

@@ -1,19 +1,19 @@
 #pragma once
 
-#include "cluster/config/sources/command_line.hpp"
+#include "cluster/membership/node_group.hpp"
 #include "cluster/training/application.hpp"
-#include "cluster/training/saving/exit_codes.hpp"
+#include "cluster/training/node_run.hpp"
+#include "cluster/training/prepared_run.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 
-/// Trains as the config says: opens the data, cuts the model, starts the nodes, and drives them
-/// until all steps are done or the user interrupts; or only profiles the model, where the config
-/// says so. Leaves no process behind, whatever happens.
-[[nodiscard]] result<run_end> run_trainer(const application& program, const trainer_config& config);
-
-/// Serves as a stage process of another process's run.
-[[nodiscard]] result<void> run_stage_process(const application& program,
-                                             const node_options& options);
+/// Builds the stages on their nodes and trains with them until all steps are done or the user
+/// interrupts; where the config says so, also after stages were lost. The run's beginning may still
+/// change: hosts may have a newer checkpoint, or all of it. Errors: those of the nodes and of what
+/// the stages answer.
+[[nodiscard]] result<void> drive(node_group& group, const application& program,
+                                 const trainer_config& config, prepared_run& run,
+                                 run_control& control);
 
 }  // namespace troupe::cluster

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "cluster/training/local_disks/kept_slices.hpp"
 #include "cluster/training/pipeline/initial_state.hpp"
 #include "messages/base/log.hpp"
 
@@ -12,37 +13,64 @@ namespace {
 constexpr auto no_version =
     "no version is left of a stage that was lost with the node that kept it";
 
-}  // namespace
-
-start_point beginning_of(const prepared_run& run) {
-  return {.steps_before = run.steps_before, .scaler = run.scaler, .file = run.init};
+result<start_point> at_checkpoint(const prepared_run& run, const whole_checkpoint& whole,
+                                  const slice_finder& find) {
+  start_point from{.steps_before = whole.manifest.step};
+  if (!whole.manifest.is_on_hosts()) {
+    auto opened = read_checkpoint(whole).and_then(
+        [&](checkpoint of) { return check_state(run, std::move(of), {}); });
+    if (!opened) return tl::unexpected(opened.error());
+    from.scaler = std::move(opened->scaler);
+    from.file = std::move(opened->from);
+    return from;
+  }
+  auto scaler = scaler_in(run, whole);
+  if (!scaler) return tl::unexpected(scaler.error());
+  auto found = find(whole);
+  if (!found) return tl::unexpected(found.error());
+  from.scaler = *scaler;
+  from.on_hosts = std::move(*found);
+  return from;
 }
 
-start_point go_back(const prepared_run& run, const checkpoint_keeper& checkpoints,
-                    std::uint64_t step) {
+}  // namespace
+
+start_point beginning_of(const prepared_run& run, std::optional<found_slices> on_hosts) {
+  return {.steps_before = run.steps_before,
+          .scaler = run.scaler,
+          .file = run.init,
+          .on_hosts = std::move(on_hosts)};
+}
+
+result<start_point> go_back(const prepared_run& run, const checkpoint_keeper& checkpoints,
+                            std::uint64_t step, const start_point& beginning,
+                            const slice_finder& find) {
   if (step > run.steps_before) {
-    auto opened =
-        checkpoints.of_step(step)
-            .and_then([](const whole_checkpoint& whole) { return read_checkpoint(whole); })
-            .and_then([&](checkpoint from) { return check_state(run, std::move(from), {}); });
-    if (opened) {
+    auto from = checkpoints.of_step(step).and_then(
+        [&](const whole_checkpoint& whole) { return at_checkpoint(run, whole, find); });
+    if (from) {
       log::warning(std::string(no_version) + ": the run goes back to its checkpoint of step " +
                    std::to_string(step));
-      return {.steps_before = step,
-              .scaler = std::move(opened->scaler),
-              .file = std::move(opened->from)};
+      return from;
     }
-    log::warning("the run cannot go back to its last checkpoint: " + opened.error().text);
+    log::warning("the run cannot go back to its last checkpoint: " + from.error().text);
   }
   const auto* const advice = checkpoints.are_kept()
                                  ? ""
                                  : "; checkpoints ([checkpoint] dir) would have kept what was done";
   log::warning(std::string(no_version) + ": the run goes back to where it began" + advice);
-  return beginning_of(run);
+  auto from = beginning;
+  if (!from.on_hosts) return from;
+  auto found = find(from.on_hosts->what);  // by processes that may be other ones
+  if (!found) return tl::unexpected(found.error());
+  from.on_hosts = std::move(*found);
+  return from;
 }
 
-result<void> load(actors::pipeline& stages, const prepared_run& run, const start_point& from) {
+result<void> load(actors::pipeline& stages, const prepared_run& run, actors::requester& ask,
+                  const start_point& from) {
   if (!from.versions.empty()) return stages.adopt_versions(from.versions);
+  if (from.on_hosts) return load_slices(stages, run, ask, *from.on_hosts);
   return from.file ? load_init(stages, run, *from.file) : result<void>();
 }
 

@@ -8,10 +8,7 @@
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
-namespace {
 
-/// A checkpoint has all steps: an error for a user, and no more than a word for who starts the same
-/// command until the run is done.
 result<void> check_complete(const trainer_config& config, std::uint64_t steps,
                             const std::filesystem::path& folder) {
   const auto has_all = folder.string() + " has all " + std::to_string(steps) + " steps of this run";
@@ -27,8 +24,6 @@ result<void> check_complete(const trainer_config& config, std::uint64_t steps,
   log::info(has_all + ": nothing is left to do");
   return {};
 }
-
-}  // namespace
 
 result<run_beginning> find_beginning(const trainer_config& config,
                                      const std::map<std::string, double>& model_options,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,6 +17,11 @@ struct run_beginning {
   std::optional<whole_checkpoint> from;  ///< None: the run begins anew.
   bool is_complete = false;              ///< It has all steps, and nothing is left to do.
 };
+
+/// A checkpoint has all steps: an error for a user, and no more than a word for who starts the same
+/// command until the run is done. Errors: bad_config.
+[[nodiscard]] result<void> check_complete(const trainer_config& config, std::uint64_t steps,
+                                          const std::filesystem::path& folder);
 
 /// Finds it for a run of so many steps, and says so where there is none. Errors: those of
 /// find_resumed; bad_config where the checkpoint has all steps and that is an error (see

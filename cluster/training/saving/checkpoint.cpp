@@ -5,10 +5,10 @@
 #include <set>
 #include <utility>
 
-#include "cluster/checkpoints/unfinite_value.hpp"
 #include "cluster/checkpoints/weights_digest.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "engine/model/model.hpp"
+#include "engine/slices/file_faults.hpp"
 #include "engine/state/scaler_state.hpp"
 #include "messages/base/log.hpp"
 #include "optimizers/groups.hpp"
@@ -74,7 +74,7 @@ result<void> read_state_file(checkpoint& into) {
 
 result<void> check_finite(const engine::tensor_files& files, const std::string& name) {
   const auto [file, entry] = engine::find_in(files, name);
-  const auto unfinite = unfinite_value(*file, *entry);
+  const auto unfinite = engine::unfinite_value(*file, *entry);
   if (!unfinite) return tl::unexpected(unfinite.error());
   if (unfinite->empty()) return {};
   return fail(errc::bad_data, file->file().string() + ": tensor \"" + name + "\" holds " +

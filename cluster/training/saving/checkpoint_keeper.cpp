@@ -66,6 +66,7 @@ struct unfinished {
   actors::requester& ask;
   std::size_t keep = 1;
   timing when;
+  std::optional<slice_disks> disks;  // nothing: all files are in the trainer's folder
 };
 
 /// When a file could not be written: nobody is to write there any more when the folder goes. In a
@@ -78,6 +79,32 @@ void wait_for_others(const actors::slices_under_way& slices, const error& why) {
       static_cast<void>(each.written.get(end - checkpoint_keeper::clock::now()));
 }
 
+/// Whether those who write were lost, or told to end: the disk may be well.
+bool was_cut_off(const error& why) {
+  return why.code == errc::peer_lost || why.code == errc::cancelled;
+}
+
+/// Has each host copy what the one before it has written, and notes who has what. Where a disk is
+/// full or fails there is one copy less, and a warning.
+result<void> copy_to_next(unfinished& of, const std::map<std::string, std::size_t>& written) {
+  const auto& disks = of.disks->disks;
+  for (const auto& [name, disk] : written) of.manifest.files.at(name).hosts = {disks.at(disk).host};
+  const auto orders = second_copies(written, disks.size());
+  const auto copied = copy_slices(of.ask, *of.disks, of.manifest, orders);
+  for (std::size_t i = 0; i < orders.size(); ++i) {
+    const auto& host = disks.at(orders[i].to).host;
+    if (copied[i]) {
+      of.manifest.files.at(orders[i].file).hosts.push_back(host);
+      continue;
+    }
+    const auto& why = copied[i].error();
+    if (why.code != errc::io_failed) return tl::unexpected(why);
+    log::warning("the checkpoint of step " + std::to_string(of.files.step) + " has no copy of " +
+                 orders[i].file + " on " + host + ": " + why.text);
+  }
+  return {};
+}
+
 /// Waits for what the stages write, and writes what they could not.
 result<void> collect(unfinished& of) {
   using contents = checkpoint_manifest::contents;
@@ -88,36 +115,49 @@ result<void> collect(unfinished& of) {
     wait_for_others(of.slices, written.error());
     return tl::unexpected(written.error());
   }
+  std::map<std::string, std::size_t> disks;  // of the files
   for (std::size_t i = 0; i < written->size(); ++i) {
     const auto& what = of.slices.slices[i].what;
     const auto& [own, keeper] = written->at(i);
     auto files = keeper ? fetch_slice(of.ask, what, keeper) : own;
     if (!files) return tl::unexpected(files.error());
-    for (auto& [name, sums] : *files)
+    for (auto& [name, sums] : *files) {
       of.manifest.files[name] = {name == what.state ? contents::state : contents::weights, sums};
+      if (of.disks) disks[name] = of.disks->places.at(of.slices.slices[i].place).disk.value();
+    }
   }
+  if (of.disks)
+    if (auto copied = copy_to_next(of, disks); !copied) return copied;
   const auto scaler = of.slices.scaler.get();
   if (!scaler) return tl::unexpected(scaler.error());
   if (*scaler) of.manifest.scaler = {(*scaler)->scale, (*scaler)->applied};
   return {};
 }
 
+/// Removes slices of no checkpoint that is left, with what came of one that was given up.
+result<void> prune_disks(const unfinished& of) {
+  return of.disks ? prune_slices(of.ask, *of.disks, of.folder, of.files.step) : result<void>();
+}
+
 /// Makes a checkpoint of what stages write, in a thread of its own.
 result<void> finished(unfinished of) {
   if (auto done = collect(of); !done) {
     checkpoint_folder::drop(of.files);
+    static_cast<void>(prune_disks(of));  // the next one tries again
     return done;
   }
   const auto name = of.folder.finish(of.files, of.manifest);
   if (!name) return tl::unexpected(name.error());
+  auto tidied = of.disks ? keep_manifest_of(of.ask, *of.disks, of.manifest) : result<void>();
   const auto ms = [&of](checkpoint_keeper::clock::time_point end) {
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(end - of.when.begun);
     return std::to_string(took.count()) + " ms";
   };
   log::debug("checkpoint " + name->string() + " in " + ms(checkpoint_keeper::clock::now()) +
              "; steps waited " + ms(of.when.waited));
-  if (auto pruned = of.folder.prune(of.files.step, of.keep); !pruned)
-    log::warning(pruned.error().text);
+  if (auto pruned = of.folder.prune(of.files.step, of.keep); !pruned) tidied = pruned;
+  if (auto pruned = prune_disks(of); !pruned) tidied = pruned;
+  if (!tidied) log::warning(tidied.error().text);
   return {};
 }
 
@@ -141,21 +181,28 @@ std::map<std::string, std::string> settings_of_steps(
   return all;
 }
 
-result<std::optional<whole_checkpoint>> find_resumed(
-    const trainer_config& config, const std::map<std::string, double>& model_options) {
-  auto found = found_by(config.checkpoint);
-  if (!found || !*found) return found;
+result<void> check_settings(const whole_checkpoint& of, const trainer_config& config,
+                            const std::map<std::string, double>& model_options) {
   const auto own = settings_of_steps(config, model_options);
-  for (const auto& [name, value] : (*found)->manifest.settings) {
+  for (const auto& [name, value] : of.manifest.settings) {
     const auto ours = own.find(name);
     if (ours == own.end() || ours->second == value) continue;
-    return fail(errc::bad_config, "checkpoint.resume: " + (*found)->folder.string() +
+    return fail(errc::bad_config, "checkpoint.resume: " + of.folder.string() +
                                       " is of a run with " + name + " = " + value +
                                       ", and this one has " + ours->second +
                                       ": give it the same, or begin another run from its weights "
                                       "(troupe checkpoint export " +
-                                      (*found)->folder.string() + " FILE, then --init FILE)");
+                                      of.folder.string() + " FILE, then --init FILE)");
   }
+  return {};
+}
+
+result<std::optional<whole_checkpoint>> find_resumed(
+    const trainer_config& config, const std::map<std::string, double>& model_options) {
+  auto found = found_by(config.checkpoint);
+  if (!found || !*found) return found;
+  if (auto same = check_settings(**found, config, model_options); !same)
+    return tl::unexpected(same.error());
   return found;
 }
 
@@ -182,6 +229,7 @@ result<checkpoint_keeper> checkpoint_keeper::open(
 
 void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
   if (config_->checkpoint.dir.empty()) return;
+  if (config_->checkpoint.storage == checkpoint_storage::local) return;  // none of them are here
   const auto room = folder_.free_bytes();
   if (!room || *room >= weight_bytes) return;
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
@@ -192,14 +240,27 @@ void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
 bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool is_asked) const {
   if (config_->checkpoint.dir.empty() || step % config_->train.accumulate != 0) return false;
   if (step <= last_step_ || (under_way_ && step <= under_way_->step)) return false;
-  if (is_asked) return true;
+  if (is_asked || (owed_ && !under_way_)) return true;
   if (period_.steps > 0) return step % period_.steps == 0;
   return period_.time.count() > 0 && now - last_time_ >= period_.time;
 }
 
 void checkpoint_keeper::warn(std::uint64_t step, const error& why, const printer& print) const {
-  print("warning: no checkpoint of step " + std::to_string(step) + ": " + why.text +
-        (why.code == errc::io_failed ? "; training goes on" : ""));
+  const auto* const sequel = why.code == errc::io_failed ? "; training goes on"
+                             : config_->train.on_fault == fault_policy::recover
+                                 ? "; one is written when the run goes on"
+                                 : "";
+  print("warning: no checkpoint of step " + std::to_string(step) + ": " + why.text + sequel);
+}
+
+// The first of several attempts that are cut off is warned of.
+void checkpoint_keeper::note_failure(const under_way& of, const error& why, const printer& print) {
+  if (!was_cut_off(why)) {
+    owed_.reset();
+    return warn(of.step, why, print);
+  }
+  if (!owed_) warn(of.step, why, print);
+  owed_ = {of.is_asked};
 }
 
 result<void> checkpoint_keeper::wait(const printer& print) {
@@ -207,9 +268,10 @@ result<void> checkpoint_keeper::wait(const printer& print) {
   auto ended = std::exchange(under_way_, std::nullopt);
   auto done = ended->done.get();
   if (!done) {
-    warn(ended->step, done.error(), print);
+    note_failure(*ended, done.error(), print);
     return done;
   }
+  owed_.reset();
   last_step_ = ended->step;
   if (ended->is_asked)
     print("the checkpoint of step " + std::to_string(ended->step) + " is in " +
@@ -229,30 +291,50 @@ std::uint64_t checkpoint_keeper::last_step(std::chrono::seconds patience, const 
   return last_step_;
 }
 
+result<actors::slices_under_way> checkpoint_keeper::ask_stages(
+    const checkpoint_folder::begun& files, const checkpoint_parts& parts) const {
+  if (parts.disks == nullptr)
+    return parts.write(files.step, std::filesystem::absolute(files.folder).string());
+  return parts.disks->folders_of(folder_.slices_of(files))
+      .map([&](const std::vector<std::string>& folders) {
+        return parts.write_apart(files.step, folders);
+      });
+}
+
 void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoint_parts& parts,
                               const printer& print) {
   const auto begun = clock::now();
   static_cast<void>(wait(print));
   if (step == last_step_) return;
   last_time_ = begun;
+  is_asked = is_asked || (owed_ && owed_->is_asked);
   auto files = folder_.begin(step);
-  if (!files) return warn(step, files.error(), print);
-  log::debug("the stages write the checkpoint of step " + std::to_string(step));
-  auto slices = parts.write(step, std::filesystem::absolute(files->folder).string());
+  if (!files) return note_failure({.step = step, .is_asked = is_asked}, files.error(), print);
+  const auto slices = ask_stages(*files, parts);
+  if (!slices) {
+    checkpoint_folder::drop(*files);
+    return note_failure({.step = step, .is_asked = is_asked}, slices.error(), print);
+  }
   const checkpoint_manifest manifest{
-      .step = step, .settings = settings_, .files = {}, .weights = parts.weights};
+      .step = step,
+      .settings = settings_,
+      .files = {},
+      .weights = parts.weights,
+      .slices = parts.disks != nullptr ? folder_.slices_of(*files) : ""};
   auto finish = [of = unfinished{folder_,
                                  std::move(*files),
                                  manifest,
-                                 slices,
+                                 *slices,
                                  parts.ask,
                                  static_cast<std::size_t>(config_->checkpoint.keep),
-                                 {begun, clock::now()}}] { return finished(of); };
+                                 {begun, clock::now()},
+                                 parts.disks != nullptr ? std::optional(*parts.disks)
+                                                        : std::nullopt}] { return finished(of); };
   try {
-    under_way_.emplace(under_way{step, is_asked, slices, std::async(std::launch::async, finish)});
+    under_way_.emplace(under_way{step, is_asked, *slices, std::async(std::launch::async, finish)});
   } catch (const std::system_error&) {  // no thread is left: then the steps wait
     under_way_.emplace(
-        under_way{step, is_asked, slices, std::async(std::launch::deferred, finish)});
+        under_way{step, is_asked, *slices, std::async(std::launch::deferred, finish)});
     static_cast<void>(wait(print));
   }
 }

@@ -13,6 +13,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
+#include "cluster/training/saving/slice_disks.hpp"
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
 
@@ -23,6 +24,10 @@ namespace troupe::cluster {
 /// options. `model_options`: one whose name has a table before it ("server.workers") is of that.
 [[nodiscard]] std::map<std::string, std::string> settings_of_steps(
     const trainer_config& config, const std::map<std::string, double>& model_options);
+
+/// Errors: bad_config naming a setting that is another one than the checkpoint's.
+[[nodiscard]] result<void> check_settings(const whole_checkpoint& of, const trainer_config& config,
+                                          const std::map<std::string, double>& model_options);
 
 /// The checkpoint that the run is to go on from; none: --resume names none, or "latest" where there
 /// is none yet, or "auto" where none is whole. Warns of what is passed over. Errors: bad_data, and
@@ -36,6 +41,12 @@ struct checkpoint_parts {
   std::function<actors::slices_under_way(std::uint64_t step, const std::string& folder)> write;
   std::vector<std::string> weights;  ///< The model's parameters and buffers, in its order.
   actors::requester& ask;            ///< For what stages could not write; outlives the keeper.
+  /// The same as `write`, each stage into a folder on its host's own disk.
+  std::function<actors::slices_under_way(std::uint64_t step,
+                                         const std::vector<std::string>& folders)>
+      write_apart = {};
+  /// Where that is; null: all files are in the trainer's folder.
+  const slice_disks* disks = nullptr;
 };
 
 /// Has a run's checkpoints written when they are due. Does nothing where [checkpoint] names no
@@ -57,7 +68,8 @@ class checkpoint_keeper {
   void warn_of_little_room(std::uint64_t weight_bytes) const;
 
   /// Whether one is to be written of `step`, and has not been. Updates are whole then
-  /// (--accumulate). `is_asked`: by a signal.
+  /// (--accumulate). `is_asked`: by a signal. After one that was cut off, because a stage was lost
+  /// or the stages ended, another one is due at once.
   [[nodiscard]] bool is_due(std::uint64_t step, clock::time_point now, bool is_asked) const;
 
   using printer = std::function<void(const std::string& line)>;
@@ -97,11 +109,19 @@ class checkpoint_keeper {
     std::uint64_t step = 0;
     bool is_asked = false;
     actors::slices_under_way slices = {};
-    std::future<result<void>> done;  // the error of writing; a future of std::async waits for it
+    std::future<result<void>> done = {};  // the error; a future of std::async waits for it
+  };
+  /// A checkpoint instead of one that was cut off.
+  struct owed {
+    bool is_asked = false;
   };
   /// Errors: why there is none.
   result<void> wait(const printer& print);
+  /// Has the stages write their files. Errors: io_failed.
+  [[nodiscard]] result<actors::slices_under_way> ask_stages(const checkpoint_folder::begun& files,
+                                                            const checkpoint_parts& parts) const;
   void warn(std::uint64_t step, const error& why, const printer& print) const;
+  void note_failure(const under_way& of, const error& why, const printer& print);
 
   const trainer_config* config_;
   std::map<std::string, std::string> settings_;
@@ -111,6 +131,7 @@ class checkpoint_keeper {
   std::uint64_t last_step_;
   clock::time_point last_time_;
   std::optional<under_way> under_way_;
+  std::optional<owed> owed_;
 };
 
 }  // namespace troupe::cluster

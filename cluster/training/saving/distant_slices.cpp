@@ -74,10 +74,8 @@ result<std::map<std::string, engine::file_sums>> fetch_slice(actors::requester& 
                             {.step = what.step, .state = state});
     const auto stream = list.stream();
     if (!stream) return tl::unexpected(stream.error());
-    if (stream->forms.empty()) continue;
-    auto sums = engine::save_summed(std::filesystem::path(what.folder) / name, *stream);
-    if (!sums) return tl::unexpected(sums.error());
-    files.emplace(name, std::move(*sums));
+    if (auto added = engine::add_summed(files, what.folder, name, *stream); !added)
+      return tl::unexpected(added.error());
   }
   return files;
 }

@@ -108,7 +108,7 @@ TEST_CASE("A signal has a parameter server write a checkpoint and go on", "[unti
     INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK(names_in(folder / "kept").size() == 2);
-    CHECK(count_of(outcome.err, "\nthe checkpoint of step ") == 2);
+    CHECK(count_of(outcome.err, "the checkpoint of step ") == 2);
   }
 }
 

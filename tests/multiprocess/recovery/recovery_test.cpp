@@ -321,6 +321,20 @@ TEST_CASE("Stages that are lost with all versions of them go back to the run's l
   CHECK_THAT(outcome.err, ContainsSubstring("the run goes back to its checkpoint of step "));
 }
 
+TEST_CASE("A checkpoint that a loss cuts off is written as soon as the run goes on") {
+  const scratch_folder folder;
+  // The stages are told to write step 6 when step 5 is over.
+  const auto outcome =
+      check_run(training({"--stages", "2"}), {{5, {.stage = "stage-1"}}}, sequel::replayed,
+                {"--checkpoint-dir", folder / "kept", "--checkpoint-every", "6"});
+  CHECK(count_of(outcome.err, "warning: no checkpoint of step ") == 1);
+  CHECK_THAT(outcome.err, ContainsSubstring("warning: no checkpoint of step 6: ") &&
+                              ContainsSubstring("; one is written when the run goes on"));
+  CHECK_FALSE(fs::exists(folder / "kept" / "step-000006"));
+  CHECK(fs::exists(folder / "kept" / "step-000008"));
+  CHECK(fs::exists(folder / "kept" / "step-000012"));
+}
+
 TEST_CASE(
     "Where the last checkpoint is damaged, a run without versions goes back to where it began") {
   const scratch_folder folder;

@@ -1,6 +1,5 @@
 // Messages that a limit of the link keeps at their sender: whoever sent them is told at once.
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
@@ -21,8 +20,8 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/protocol.hpp"
-#include "engine/model/blocks.hpp"
 #include "tests/unit/actors/limited_nodes.hpp"
+#include "tests/unit/two_linear_layers.hpp"
 
 namespace {
 
@@ -207,11 +206,7 @@ TEST_CASE("the sender of any other message over a limit is told, and ends with t
 namespace {
 
 engine::model two_layers() {
-  const auto random = at::detail::createCPUGenerator(1);
-  engine::model made;
-  made.push_back(std::make_unique<engine::linear>("one", 4, 300, random));
-  made.push_back(std::make_unique<engine::linear>("two", 300, 4, random));
-  return made;
+  return tests::two_linear_layers(4, 300, 4);
 }
 
 /// A pipeline of two stages on nodes of their own, and its driver on a third.

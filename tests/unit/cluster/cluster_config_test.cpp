@@ -62,6 +62,7 @@ environment = ["A=b", "C="]
 working_folder = "/var/tmp"
 program = "/opt/trainer"
 device = "auto"
+checkpoint_dir = "/scratch"
 replicas = [0]
 [[node]]
 name = "beta"
@@ -87,7 +88,8 @@ network = "fd00::/64"
                                          .environment = {"A=b", "C="},
                                          .working_folder = "/var/tmp",
                                          .program = "/opt/trainer",
-                                         .device = "auto"});
+                                         .device = "auto",
+                                         .checkpoint_dir = "/scratch"});
   CHECK(c.cluster.nodes[1].name == "beta");
   CHECK(c.cluster.nodes[1].network == "fd00::/64");
   CHECK(c.link.transport == transport::mixed);

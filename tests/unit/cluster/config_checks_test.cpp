@@ -136,6 +136,17 @@ TEST_CASE("understudies are for runs that go on after a loss") {
              Catch::Matchers::ContainsSubstring("0 to 64"));
 }
 
+TEST_CASE("checkpoints on the hosts' own disks need a folder") {
+  CHECK(
+      config_of({"--checkpoint-storage", "local", "--checkpoint-dir", "run1"}).checkpoint.storage ==
+      checkpoint_storage::local);
+  CHECK(config_of({}).checkpoint.storage == checkpoint_storage::shared);
+  CHECK(error_of({"--checkpoint-storage", "local"}) ==
+        "--checkpoint-storage: needs a folder for the checkpoints (--checkpoint-dir)");
+  CHECK_THAT(error_of({"--checkpoint-storage", "both"}),
+             Catch::Matchers::ContainsSubstring("shared, local"));
+}
+
 TEST_CASE("an address to listen on needs a host and a port") {
   for (const char* wrong :
        {"127.0.0.1", ":80", "host:", "host:70000", "::1:80", "[]:80", "a b:1", "host:8x"}) {

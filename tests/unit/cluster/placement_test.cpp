@@ -1,9 +1,11 @@
-// Which node a stage is on, who keeps its versions, which network an address is in, and what to
-// listen at.
+// Which node a stage is on, who keeps its versions and copies of its slices, which network an
+// address is in, and what to listen at.
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "cluster/hosts/listening_core.hpp"
 #include "cluster/hosts/network_range.hpp"
 #include "cluster/hosts/placement_core.hpp"
+#include "cluster/hosts/slice_copies_core.hpp"
 
 namespace {
 
@@ -193,4 +196,21 @@ TEST_CASE("No stage's versions are kept on its own host alone, and no stage keep
       CHECK(*std::ranges::max_element(keeps) <= 2);
     }
   }
+}
+
+TEST_CASE("Each disk's files are copied to the next disk, and the last one's to the first") {
+  CHECK(second_copies({{"a", 0}, {"b", 1}, {"c", 2}}, 3) ==
+        std::vector<slice_copy_order>{{"a", 0, 1}, {"b", 1, 2}, {"c", 2, 0}});
+  CHECK(second_copies({{"a", 0}, {"b", 0}}, 1).empty());
+  CHECK(second_copies({}, 2).empty());
+}
+
+TEST_CASE(
+    "A disk gets the files that its stages read and it lacks, from who has been asked least") {
+  const std::map<std::string, std::set<std::size_t>> held{{"a", {0, 1}}, {"b", {0, 1}}, {"c", {2}}};
+  CHECK(missing_copies({{"a"}, {"b"}, {"c"}}, held).empty());
+  CHECK(missing_copies({{}, {}, {"a", "b", "c"}}, held) ==
+        std::vector<slice_copy_order>{{"a", 0, 2}, {"b", 1, 2}});
+  CHECK(missing_copies({{"c"}, {"c"}, {}}, held) ==
+        std::vector<slice_copy_order>{{"c", 2, 0}, {"c", 2, 1}});
 }

@@ -1,6 +1,5 @@
 // What a stage's versions are stored with, and who hears when they cannot be.
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
@@ -14,7 +13,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/recovery/keeper_actor.hpp"
 #include "actors/system.hpp"
-#include "engine/model/blocks.hpp"
+#include "tests/unit/two_linear_layers.hpp"
 
 using namespace troupe;
 
@@ -23,11 +22,7 @@ namespace {
 constexpr std::size_t stage_count = 2;
 
 engine::model layers() {
-  const auto random = at::detail::createCPUGenerator(1);
-  engine::model made;
-  made.push_back(std::make_unique<engine::linear>("one", 3, 8, random));
-  made.push_back(std::make_unique<engine::linear>("two", 8, 4, random));
-  return made;
+  return tests::two_linear_layers(3, 8, 4);
 }
 
 /// Two stages, each of which has a keeper of its own and one that both share.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cluster/checkpoints/checkpoint_check.hpp"
+#include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
 #include "engine/state/safetensors.hpp"
@@ -104,6 +105,56 @@ TEST_CASE("a manifest is read as it was written, and what was added later passed
   more["added_later"] = {1, 2};
   more["files"]["state.stage-0.safetensors"]["added_later"] = "x";
   CHECK(parse_manifest(more.dump()).value() == manifest);
+}
+
+TEST_CASE("a manifest names the hosts that keep its files on disks of their own") {
+  const checkpoint_manifest manifest{
+      .step = 40,
+      .settings = settings,
+      .files = {{"w", {contents::weights, {12, "ab", {{"a", "01"}}}, "", {"alpha", "beta"}}}},
+      .weights = {"a"},
+      .slices = "step-000040-ab"};
+  CHECK(manifest.is_on_hosts());
+  CHECK_THAT(to_text(manifest), ContainsSubstring("\"troupe_checkpoint\": 3"));
+  CHECK(parse_manifest(to_text(manifest)).value() == manifest);
+  const auto refused = [&](const char* key, const nlohmann::json& value) {
+    auto changed = nlohmann::json::parse(to_text(manifest));
+    changed.erase("checksum");
+    (std::string(key) == "hosts" ? changed["files"]["w"] : changed)[key] = value;
+    const auto read = parse_manifest(changed.dump());
+    REQUIRE_FALSE(read);
+    return read.error().text;
+  };
+  CHECK_THAT(refused("hosts", nlohmann::json::array()), ContainsSubstring("names no host with w"));
+  CHECK_THAT(refused("hosts", 7), StartsWith("is no manifest: "));
+  for (const auto* name : {"", "../up", ".hidden"})
+    CHECK_THAT(refused("slices", name), ContainsSubstring("no name of a folder of slices"));
+}
+
+TEST_CASE("files that hosts keep are checked as far as they are on this one") {
+  const scratch_folder folder;
+  const auto checkpoint = write(folder.path(), 8);
+  auto manifest = read_manifest(checkpoint / checkpoint_folder::manifest_name).value();
+  manifest.slices = "step-000008-ab";
+  for (auto& [name, file] : manifest.files) file.hosts = {"alpha", "beta"};
+  put(checkpoint / checkpoint_folder::manifest_name, to_text(manifest));
+  const auto kept = folder / "slices" / manifest.slices;
+  fs::create_directories(kept);
+  const std::string moved = "weights.stage-0.safetensors", gone = "weights.stage-1.safetensors";
+  fs::rename(checkpoint / moved, kept / moved);
+  fs::remove(checkpoint / gone);
+  CHECK(files_elsewhere(checkpoint, manifest) == std::vector{gone});
+  CHECK(file_of(checkpoint, manifest, moved) == kept / moved);
+  CHECK(file_of(checkpoint, manifest, "state.stage-0.safetensors") ==
+        checkpoint / "state.stage-0.safetensors");
+  CHECK(faults_in(checkpoint, check_depth::values).empty());
+  CHECK(read_whole(checkpoint));
+  CHECK(checkpoint_folder(folder.path()).slices().value() == std::vector{manifest.slices});
+  fs::resize_file(kept / moved, 20);
+  const auto faults = faults_in(checkpoint, check_depth::lengths);
+  REQUIRE(faults.size() == 1);
+  CHECK(faults.front().file == kept / moved);
+  CHECK(read_whole(checkpoint));  // the hosts alone know
 }
 
 TEST_CASE("a manifest of two files is read, with and without checksums of tensors") {
@@ -212,7 +263,7 @@ TEST_CASE("what is no manifest of ours is refused by what is wrong with it") {
                            R"({"troupe_checkpoint":1,"step":-1.5,"settings":{},"files":7})",
                            R"({"troupe_checkpoint":1,"step":1,"settings":{"a":1},"files":{}})"})
     CHECK_THAT(refused(text), StartsWith("is no manifest: "));
-  CHECK_THAT(refused(R"({"troupe_checkpoint":3})"), ContainsSubstring("its format is number 3"));
+  CHECK_THAT(refused(R"({"troupe_checkpoint":4})"), ContainsSubstring("its format is number 4"));
   CHECK_THAT(refused(R"({"troupe_checkpoint":1,"step":1,"settings":{},"files":{}})"),
              ContainsSubstring("names no weights.safetensors"));
   CHECK_THAT(refused(R"({"troupe_checkpoint":2,"step":1,"settings":{},"weights":[],"files":{}})"),

@@ -23,9 +23,9 @@
 #include "actors/recovery/keeper_actor.hpp"
 #include "actors/system.hpp"
 #include "cluster/training/saving/distant_slices.hpp"
-#include "engine/model/blocks.hpp"
 #include "engine/state/safetensors.hpp"
 #include "tests/scratch_folder.hpp"
+#include "tests/unit/two_linear_layers.hpp"
 
 namespace {
 
@@ -36,11 +36,7 @@ using tests::scratch_folder;
 using tensor_map = std::map<std::string, at::Tensor>;
 
 engine::model layers() {
-  const auto random = at::detail::createCPUGenerator(1);
-  engine::model made;
-  made.push_back(std::make_unique<engine::linear>("one", 3, 8, random));
-  made.push_back(std::make_unique<engine::linear>("two", 8, 4, random));
-  return made;
+  return tests::two_linear_layers(3, 8, 4);
 }
 
 /// Two stages with Adam.

@@ -1,4 +1,4 @@
-#include "cluster/training/pipeline/run_needs.hpp"
+#include "cluster/training/needs/run_needs.hpp"
 
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "actors/stage/load_files.hpp"
+#include "actors/stage/transfer.hpp"
 
 #include <optional>
 #include <set>
@@ -54,7 +54,42 @@ result<tensor_piece> state_in(const stage_state& state, const engine::tensor_fil
   return all;
 }
 
+/// Null for a chunk that the stage does not have.
+engine::stage_module* module_of(const stage_state& state, std::uint32_t chunk) {
+  return chunk < state.modules.size() ? state.modules[chunk].get() : nullptr;
+}
+
+caf::error no_such_chunk(const stage_state& state, std::uint32_t chunk) {
+  return to_caf({errc::bad_config, state.name + " has no chunk " + std::to_string(chunk)});
+}
+
+/// The piece of a list that is asked for, as copies: the list may change when the answer is sent.
+template <class Answer>
+caf::result<Answer> piece_of(const stage_state& state,
+                             const std::vector<engine::named_tensor>& list, const list_place& from,
+                             const piece_limits& most) {
+  const auto on_device = state.streams->computing();
+  auto piece = cut_piece(list, from, most, piece_tensors::copied);
+  if (!piece) return to_caf({piece.error().code, state.name + ": " + piece.error().text});
+  return Answer{std::move(*piece)};
+}
+
 }  // namespace
+
+caf::result<acknowledged> on_load(stage_pointer self, const load_weights& from) {
+  auto& state = self->state;
+  const auto* module = module_of(state, from.chunk);
+  if (!module) return no_such_chunk(state, from.chunk);
+  const auto on_device = state.streams->computing();
+  if (from.piece.begin == list_place{}) state.loading.erase(from.chunk);
+  auto& loader =
+      state.loading.try_emplace(from.chunk, engine::collect_weights(module->layers()), from.partly)
+          .first->second;
+  if (auto added = loader.add(from.piece); !added)
+    return to_caf({added.error().code, state.name + ": " + added.error().text});
+  if (loader.complete()) state.loading.erase(from.chunk);
+  return acknowledged{};
+}
 
 caf::result<files_loaded> on_load_files(stage_pointer self, const load_files& from) {
   auto& state = self->state;
@@ -77,6 +112,27 @@ caf::result<files_loaded> on_load_files(stage_pointer self, const load_files& fr
       .then([promise](const acknowledged&) mutable { promise.deliver(files_loaded{true}); },
             [promise](const caf::error& why) mutable { promise.deliver(why); });
   return promise;
+}
+
+caf::result<weights_piece> on_read(stage_pointer self, const read_weights& what) {
+  const auto* module = module_of(self->state, what.chunk);
+  if (!module) return no_such_chunk(self->state, what.chunk);
+  return piece_of<weights_piece>(self->state, engine::collect_weights(module->layers()), what.from,
+                                 what.most);
+}
+
+caf::result<dry_run_part> on_read_dry_run(stage_pointer self, const read_dry_run& what) {
+  const auto& outcome = self->state.end.dry_run;
+  if (!outcome) return to_caf({errc::stale, self->state.name + ": there was no dry run"});
+  return piece_of<dry_run_part>(self->state, what.buffers ? outcome->buffers : outcome->gradients,
+                                what.from, what.most);
+}
+
+caf::result<outputs_piece> on_read_outputs(stage_pointer self, const read_outputs& what) {
+  const auto& outputs = self->state.predicted;
+  if (outputs.empty())
+    return to_caf({errc::stale, self->state.name + ": there was no evaluation without labels"});
+  return piece_of<outputs_piece>(self->state, outputs, what.from, what.most);
 }
 
 }  // namespace troupe::actors

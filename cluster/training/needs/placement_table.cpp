@@ -1,4 +1,4 @@
-#include "cluster/training/pipeline/placement_table.hpp"
+#include "cluster/training/needs/placement_table.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/data_source.hpp"
-#include "cluster/training/pipeline/predicted_memory.hpp"
+#include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/schedule/generators.hpp"
 

@@ -1,4 +1,4 @@
-#include "cluster/training/pipeline/predicted_memory.hpp"
+#include "cluster/training/needs/predicted_memory.hpp"
 
 #include <algorithm>
 #include <cstddef>

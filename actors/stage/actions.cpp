@@ -1,0 +1,203 @@
+#include "actors/stage/actions.hpp"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "actors/stage/plans.hpp"
+#include "actors/stage/stage_replay.hpp"
+#include "engine/base/torch_error.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using engine::action_kind;
+using engine::step_key;
+
+/// Where an action's output goes: to the stage's actor as soon as it is there, since the neighbour
+/// need not wait for the weights' gradients.
+struct way_out {
+  stage_actor to;
+  engine::work_thread* leaving = nullptr;  // not null: by way of the host
+
+  void operator()(output_ready output, const engine::device_streams& streams) const {
+    output.made = output.tensor.defined() ? streams.mark() : nullptr;
+    if (leaving == nullptr) return caf::anon_send(to, std::move(output));
+    leaving->post([to = to, output = std::move(output)]() mutable {
+      output.tensor = engine::to_host(output.tensor, output.made);
+      output.made.reset();
+      caf::anon_send(to, std::move(output));
+    });
+  }
+};
+
+/// Nothing: the action is one on a single micro-batch.
+std::optional<group_action> group_of(stage_pointer self, const announced_step& step,
+                                     const engine::start_action& what,
+                                     const engine::work_item& item) {
+  const auto& state = self->state;
+  if (!step.groups) return std::nullopt;
+  return state.norm.action_of(
+      *step.groups, what,
+      {caf::actor_cast<stage_actor>(self), state.connection, state.doing, item});
+}
+
+/// An action on all members of a group, for which batch norms wait for each other.
+void perform_group(engine::stage_module& module, const engine::start_action& what,
+                   std::int64_t batch_size, const group_action& group, const microbatch_inbox& in,
+                   const way_out& out, work_done& outcome) {
+  const auto& [key, action] = what;
+  const auto& streams = module.streams();
+  engine::group_pass pass(module, *group.lanes, group.exchange, key, group.group);
+  if (action.kind == action_kind::forward) {
+    auto forward = pass.forward(in.input, in.labels, batch_size);
+    out({key, action, std::move(forward.activation)}, streams);
+    if (module.options().is_last) outcome.losses = std::move(forward.losses);
+  } else if (action.kind != action_kind::weight_gradient) {
+    out({key, action, pass.backward_input(in.gradient)}, streams);
+  }
+  if (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient)
+    pass.backward_weights();
+}
+
+/// Runs on the work thread. Torch's exceptions end here.
+work_done perform(engine::stage_module& module, const engine::start_action& what,
+                  engine::step_kind kind, std::int64_t batch_size, const microbatch_inbox& in,
+                  const std::optional<group_action>& group, const way_out& out) {
+  const auto& [key, action] = what;
+  const auto& streams = module.streams();
+  work_done outcome{.step = key, .action = action};
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    if (group) {
+      perform_group(module, what, batch_size, *group, in, out, outcome);
+    } else if (action.kind == action_kind::forward) {
+      auto forward =
+          module.forward(key, kind, action.microbatch, streams.take(in.input, in.input_made),
+                         streams.take(in.labels, {}), batch_size);
+      out({key, action, std::move(forward.activation)}, streams);
+      if (module.options().is_last)
+        outcome.losses.push_back({action.microbatch, forward.loss, forward.correct});
+    } else if (action.kind != action_kind::weight_gradient) {
+      auto gradient = module.backward_input(key, action.microbatch,
+                                            streams.take(in.gradient, in.gradient_made));
+      out({key, action, std::move(gradient)}, streams);
+    }
+    if (!group &&
+        (action.kind == action_kind::backward || action.kind == action_kind::weight_gradient))
+      module.backward_weights(key, action.microbatch);
+  } catch (const std::exception& problem) {
+    outcome.failure = engine::reason_of(problem);
+  }
+  outcome.busy_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() +
+                   module.take_seconds_ahead() - (group ? *group->waited_s : 0);
+  return outcome;
+}
+
+bool begins_backward(const engine::stage_module& module, const engine::action& what) {
+  const bool is_backward =
+      what.kind == action_kind::backward || what.kind == action_kind::input_gradient;
+  return is_backward && module.options().is_last;
+}
+
+/// The gradient of the loss, as the last slice of the model takes it.
+at::Tensor seed_of(double loss_scale) {
+  return loss_scale == 1 ? at::Tensor() : at::scalar_tensor(loss_scale, at::kFloat);  // [] f32
+}
+
+engine::work_item item_of(const engine::action& what, const run_stage& order,
+                          const microbatch_inbox& in) {
+  using engine::work_kind;
+  engine::work_item item{.evaluation = order.kind == engine::step_kind::evaluation,
+                         .step = order.number,
+                         .microbatch = what.microbatch.value,
+                         .chunk = what.chunk};
+  switch (what.kind) {
+    case action_kind::forward:
+      item.kind = work_kind::forward;
+      break;
+    case action_kind::backward:
+      item.kind = work_kind::backward;
+      break;
+    case action_kind::input_gradient:
+      item.kind = work_kind::input_gradient;
+      break;
+    case action_kind::weight_gradient:
+      item.kind = work_kind::weight_gradient;
+      break;
+  }
+  const auto& given = what.kind == action_kind::forward ? in.input : in.gradient;
+  if (given.defined()) item.size = static_cast<std::uint64_t>(given.numel());
+  return item;
+}
+
+way_out way_of(stage_pointer self, const engine::action& what) {
+  const auto& state = self->state;
+  const auto& receiver =
+      (what.kind == action_kind::forward ? state.after : state.before)[what.chunk].stage;
+  const bool leaves = receiver && is_elsewhere(self, receiver);
+  return {caf::actor_cast<stage_actor>(self), leaves ? state.leaving.get() : nullptr};
+}
+
+}  // namespace
+
+void start_work(stage_pointer self, const engine::start_action& what) {
+  auto& state = self->state;
+  const auto step = state.steps.find(what.key);
+  if (step == state.steps.end()) return;  // it was failed meanwhile
+  const microbatch_key key{what.key, what.what.microbatch, what.what.chunk};
+  microbatch_inbox in;
+  if (what.what.kind == action_kind::forward) {
+    in.input = std::move(state.inbox[key].input);
+    in.input_made = std::move(state.inbox[key].input_made);
+    in.labels = std::move(state.inbox[key].labels);
+  } else if (what.what.kind != action_kind::weight_gradient) {
+    in.gradient = std::move(state.inbox[key].gradient);
+    in.gradient_made = std::move(state.inbox[key].gradient_made);
+    state.inbox.erase(key);
+  }
+  if (step->second.order.kind == engine::step_kind::evaluation) state.inbox.erase(key);
+  if (begins_backward(*state.modules[what.what.chunk], what.what))
+    in.gradient = seed_of(loss_scale_of(state, step->second));
+  count_action(self, step->second, what.what);
+  const auto item = item_of(what.what, step->second.order, in);
+  post_work(state, item,
+            [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
+             batch_size = step->second.order.batch_size, in = std::move(in),
+             group = group_of(self, step->second, what, item), out = way_of(self, what.what)] {
+              caf::anon_send(out.to, perform(*module, what, kind, batch_size, in, group, out));
+            });
+}
+
+bool fetch_losses(stage_pointer self, const engine::step_key& key) {
+  auto& state = self->state;
+  const auto& last = *state.modules.back();
+  if (state.streams->is_cpu() || !last.options().is_last) return false;
+  post_work(state, {.kind = engine::work_kind::step_end, .step = state.steps.at(key).order.number},
+            [module = state.modules.back().get(), key, to = caf::actor_cast<stage_actor>(self)] {
+              losses_known message{.step = key};
+              try {
+                message.losses = module->take_losses(key);
+              } catch (const std::exception& problem) {
+                message.failure = "reading the losses failed: " + engine::reason_of(problem);
+              }
+              caf::anon_send(to, std::move(message));
+            });
+  return true;
+}
+
+result<void> add_loss(stage_pointer self, announced_step& step, const engine::microbatch_loss& of) {
+  step.report.losses.at(logical_of(step.order, of.microbatch)) += of.loss;
+  step.report.correct += of.correct;
+  if (std::isfinite(of.loss) || step.order.kind != engine::step_kind::training) return {};
+  return self->state.end.core.loss_not_finite(
+      step.order.step, "the loss of micro-batch " + std::to_string(of.microbatch.value) + " is " +
+                           (std::isnan(of.loss) ? "NaN" : "infinite"));
+}
+
+}  // namespace troupe::actors

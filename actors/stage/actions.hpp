@@ -1,0 +1,21 @@
+#pragma once
+
+#include "actors/stage/stage_state.hpp"
+
+/// The actions of a step on the work thread, and the losses that they give: a part of the stage's
+/// shell (stage_state.hpp).
+namespace troupe::actors {
+
+/// Has the work thread do an action with what has arrived for it. Its output comes back as
+/// `output_ready`, as soon as it is there, and its end as `work_done`.
+void start_work(stage_pointer self, const engine::start_action& what);
+
+/// Has the work thread bring the step's losses from the device, which keeps them until the step's
+/// actions are done, and say so by `losses_known`; false: there are none, they are known.
+[[nodiscard]] bool fetch_losses(stage_pointer self, const engine::step_key& key);
+
+/// Adds a loss of the step to its report. Errors: those of the core, for one that is not finite.
+[[nodiscard]] result<void> add_loss(stage_pointer self, announced_step& step,
+                                    const engine::microbatch_loss& of);
+
+}  // namespace troupe::actors

@@ -1,0 +1,34 @@
+#include "cluster/checkpoints/checkpoint_files.hpp"
+
+#include <system_error>
+
+namespace troupe::cluster {
+
+namespace fs = std::filesystem;
+
+std::optional<fs::path> file_of(const fs::path& checkpoint, const checkpoint_manifest& manifest,
+                                const std::string& name) {
+  const auto here = checkpoint / name;
+  std::error_code absent;
+  if (!manifest.is_on_hosts() || fs::exists(here, absent)) return here;
+  const auto kept =
+      (checkpoint / "").parent_path().parent_path() / slices_folder / manifest.slices / name;
+  return fs::exists(kept, absent) ? std::optional(kept) : std::nullopt;
+}
+
+std::vector<std::string> files_elsewhere(const fs::path& checkpoint,
+                                         const checkpoint_manifest& manifest) {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : manifest.files)
+    if (!file_of(checkpoint, manifest, name)) names.push_back(name);
+  return names;
+}
+
+std::string hosts_text(const std::vector<std::string>& hosts) {
+  std::string text;
+  for (std::size_t i = 0; i < hosts.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == hosts.size() ? " and " : ", ") + hosts[i];
+  return text;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/checkpoints/checkpoint_manifest.hpp"
+
+namespace troupe::cluster {
+
+/// Beside the folders of checkpoints on each host: where it keeps the files of its stages, and of
+/// the host before it, where checkpoints are on the hosts' own disks.
+inline constexpr const char* slices_folder = "slices";
+
+/// Where a file of a checkpoint is, in its folder or where this host keeps slices; nothing where it
+/// is on other hosts alone.
+[[nodiscard]] std::optional<std::filesystem::path> file_of(const std::filesystem::path& checkpoint,
+                                                           const checkpoint_manifest& manifest,
+                                                           const std::string& name);
+
+/// The names of files that are on other hosts alone.
+[[nodiscard]] std::vector<std::string> files_elsewhere(const std::filesystem::path& checkpoint,
+                                                       const checkpoint_manifest& manifest);
+
+/// "alpha and beta": the hosts that keep a file.
+[[nodiscard]] std::string hosts_text(const std::vector<std::string>& hosts);
+
+}  // namespace troupe::cluster

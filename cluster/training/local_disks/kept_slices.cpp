@@ -1,0 +1,213 @@
+#include "cluster/training/local_disks/kept_slices.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "actors/messages/transfer.hpp"
+#include "cluster/training/saving/beginning.hpp"
+#include "cluster/training/saving/checkpoint_keeper.hpp"
+#include "messages/base/log.hpp"
+#include "optimizers/training/saved_state.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+using contents = checkpoint_manifest::contents;
+using names = std::set<std::string>;
+
+/// The files that a stage has a part in.
+struct stage_files {
+  names weights, state;
+};
+
+stage_files files_of(const prepared_run& run, const engine::model_layout& layout,
+                     std::uint32_t stage, const checkpoint_manifest& manifest) {
+  names tensors, parameters;
+  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk) {
+    const auto range = run.ranges[layout.virtual_stage_of({stage, chunk})];
+    for (const auto& each : tensors_of(run, range)) tensors.insert(each.name);
+    for (const auto& each : parameters_of(run, range)) parameters.insert(each.name);
+  }
+  stage_files files;
+  for (const auto& [name, file] : manifest.files)
+    for (const auto& [tensor, sum] : file.sums.tensors) {
+      if (file.holds == contents::weights && tensors.contains(tensor)) files.weights.insert(name);
+      if (file.holds == contents::state && parameters.contains(optimizers::parameter_of(tensor)))
+        files.state.insert(name);
+    }
+  return files;
+}
+
+/// Has every host get the files that its stages are to read.
+result<void> bring(actors::requester& ask, found_slices& from,
+                   const std::vector<stage_files>& places) {
+  std::vector<names> needed(from.disks.disks.size());
+  for (std::size_t place = 0; place < places.size(); ++place) {
+    const auto disk = from.disks.places.at(place).disk;
+    if (!disk) return fail(errc::io_failed, "a stage's host has no folder for its slices");
+    for (const auto* files : {&places[place].weights, &places[place].state})
+      needed[*disk].insert(files->begin(), files->end());
+  }
+  std::map<std::string, std::set<std::size_t>> held;
+  for (const auto& [name, disks] : from.held)
+    for (const auto& [disk, file] : disks) held[name].insert(disk);
+  const auto orders = missing_copies(needed, held);
+  auto copied = copy_slices(ask, from.disks, from.what.manifest, orders);
+  for (std::size_t i = 0; i < orders.size(); ++i) {
+    if (!copied[i]) return tl::unexpected(copied[i].error());
+    log::debug(orders[i].file + " of " + from.what.manifest.slices + " came from " +
+               from.disks.disks[orders[i].from].host + " to " +
+               from.disks.disks[orders[i].to].host);
+    from.held[orders[i].file].insert_or_assign(orders[i].to, std::move(*copied[i]));
+  }
+  return {};
+}
+
+result<void> read(actors::pipeline& stages, std::size_t place, const found_slices& from,
+                  const names& files, bool state) {
+  if (files.empty()) return {};
+  const auto& [disk, folder] = from.disks.places.at(place);
+  actors::load_files order{.files = {}, .state = state, .except = {}};
+  for (const auto& name : files) {
+    const auto file = std::filesystem::path(folder) / from.what.manifest.slices / name;
+    order.files.push_back({file.string(), from.held.at(name).at(disk.value()).identity});
+  }
+  const auto seen = stages.load_files_at(place, order);
+  if (!seen) return tl::unexpected(seen.error());
+  if (*seen) return {};
+  return fail(errc::io_failed, from.disks.disks.at(disk.value()).host + ": " +
+                                   order.files.front().name +
+                                   " was changed while the stage was to read it");
+}
+
+/// Has the run begin from the next older checkpoint instead, or from the beginning.
+result<void> pass_over(prepared_run& run, const trainer_config& config) {
+  auto older = checkpoint_folder(config.checkpoint.dir).newest(run.steps_before);
+  if (!older) return tl::unexpected(older.error());
+  for (const auto& why : older->passed_over) log::warning(why + "; this checkpoint is passed over");
+  if (!older->found) return begin_anew(run, config);
+  return check_settings(*older->found, config, run.model.options).and_then([&] {
+    return begin_from(run, std::move(*older->found));
+  });
+}
+
+/// Whether the trainer's folder may have been lost, which had the manifests alone.
+bool lacks_manifests(const trainer_config& config) {
+  const auto& kept = config.checkpoint;
+  const bool is_asked = kept.resume == "latest" || kept.resume == "auto";
+  if (kept.storage != checkpoint_storage::local || !is_asked) return false;
+  const auto steps = checkpoint_folder(kept.dir).steps();
+  return steps && steps->empty();
+}
+
+/// Writes the manifests that hosts keep into the trainer's folder, where it has none.
+result<void> restore_manifests(const disk_access& by) {
+  const auto& dir = by.config.checkpoint.dir;
+  auto disks = open_disks(by.group, by.ask,
+                          slice_folders_of(by.config, by.group.hosts_of_places(), dir), by.run);
+  if (!disks) return tl::unexpected(disks.error());
+  const checkpoint_folder folder(dir);
+  const auto kept = manifests_on(by.ask, *disks, folder);
+  if (!kept || kept->empty()) return kept.map([](const auto&) {});
+  const auto taken = folder.prepare();
+  if (!taken) return tl::unexpected(taken.error());
+  for (const auto& [step, manifest] : *kept) {
+    const auto written = folder.begin(step).and_then(
+        [&](const checkpoint_folder::begun& begun) { return folder.finish(begun, manifest); });
+    if (!written) return tl::unexpected(written.error());
+  }
+  log::warning(dir.string() + " had no manifest; the hosts kept those of " +
+               std::to_string(kept->size()) + (kept->size() == 1 ? " checkpoint" : " checkpoints"));
+  return {};
+}
+
+/// Has the run begin from the newest checkpoint whose manifest the hosts have kept.
+result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
+  if (auto restored = restore_manifests(by); !restored) return restored;
+  auto newest = find_resumed(by.config, run.model.options);
+  if (!newest) return tl::unexpected(newest.error());
+  if (!*newest) return {};
+  run.is_complete = (*newest)->manifest.step >= run.steps;
+  if (run.is_complete) return check_complete(by.config, run.steps, (*newest)->folder);
+  return begin_from(run, std::move(**newest));
+}
+
+}  // namespace
+
+result<std::optional<slice_disks>> open_disks_of(const disk_access& by) {
+  const auto& config = by.config;
+  if (config.checkpoint.storage != checkpoint_storage::local) return std::nullopt;
+  const auto folders = slice_folders_of(config, by.group.hosts_of_places(), config.checkpoint.dir);
+  auto disks = open_disks(by.group, by.ask, folders, by.run);
+  if (!disks) return tl::unexpected(disks.error());
+  if (disks->disks.size() == 1)
+    log::warning("checkpoint.storage: all stages keep their slices in one folder, of " +
+                 disks->disks.front().host + ": there is no second copy");
+  return std::optional(std::move(*disks));
+}
+
+result<void> open_again(std::optional<slice_disks>& disks, const disk_access& by) {
+  if (!disks) return {};
+  const auto folders =
+      slice_folders_of(by.config, by.group.hosts_of_places(), by.config.checkpoint.dir);
+  auto opened = open_disks_again(by.group, by.ask, folders, by.run);
+  if (!opened) return tl::unexpected(opened.error());
+  disks = std::move(*opened);
+  return {};
+}
+
+result<found_slices> find_on_hosts(const disk_access& by, const whole_checkpoint& of) {
+  const auto dir = (of.folder / "").parent_path().parent_path();
+  const auto folders = slice_folders_of(by.config, by.group.hosts_of_places(), dir);
+  auto disks = open_disks(by.group, by.ask, folders, by.run);
+  if (!disks) return tl::unexpected(disks.error());
+  return find_slices(by.ask, std::move(*disks), of);
+}
+
+result<std::optional<found_slices>> settle_beginning(prepared_run& run, const disk_access& by) {
+  if (lacks_manifests(by.config))
+    if (auto begun = begin_from_kept(run, by); !begun || run.is_complete)
+      return begun.map([] { return std::optional<found_slices>(); });
+  const auto& which = by.config.checkpoint.resume;
+  std::optional<error> refused;  // of the latest, while an older one is looked for
+  while (run.on_hosts) {
+    auto found = find_on_hosts(by, *run.on_hosts);
+    if (found && !refused) return std::optional(std::move(*found));
+    if (found) break;
+    const auto& why = found.error();
+    if (why.code != errc::bad_data || (which != "auto" && which != "latest"))
+      return tl::unexpected(why);
+    if (which == "auto")
+      log::warning(why.text + "; this checkpoint is passed over");
+    else if (!refused)
+      refused = why;
+    if (auto passed = pass_over(run, by.config); !passed) return tl::unexpected(passed.error());
+  }
+  if (!refused) return std::nullopt;
+  const auto step = std::to_string(run.steps_before);
+  return fail(refused->code,
+              refused->text + (run.steps_before == 0
+                                   ? "; there is no older one that is whole"
+                                   : "; the one of step " + step + " is whole: --resume " + step));
+}
+
+result<void> load_slices(actors::pipeline& stages, const prepared_run& run, actors::requester& ask,
+                         found_slices from) {
+  const auto& layout = stages.layout();
+  std::vector<stage_files> places;
+  for (std::size_t place = 0; place < from.disks.places.size(); ++place)
+    places.push_back(files_of(run, layout, static_cast<std::uint32_t>(place % layout.stages),
+                              from.what.manifest));
+  if (auto brought = bring(ask, from, places); !brought) return brought;
+  for (std::size_t place = 0; place < places.size(); ++place)
+    for (const bool state : {false, true}) {
+      const auto& files = state ? places[place].state : places[place].weights;
+      if (auto done = read(stages, place, from, files, state); !done) return done;
+    }
+  return {};
+}
+
+}  // namespace troupe::cluster

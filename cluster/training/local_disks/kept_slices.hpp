@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "actors/futures/requester.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "cluster/membership/node_group.hpp"
+#include "cluster/training/prepared_run.hpp"
+#include "cluster/training/saving/slice_disks.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// Who asks the hosts of a run for what is on their disks. Its parts outlive it.
+struct disk_access {
+  node_group& group;
+  actors::requester& ask;
+  const trainer_config& config;
+  std::string run;  ///< See open_slices.
+};
+
+/// The disks on which the run's checkpoints are to be kept, where they are the hosts' own. Warns
+/// where all hosts have one folder. Errors: those of open_disks.
+[[nodiscard]] result<std::optional<slice_disks>> open_disks_of(const disk_access& by);
+
+/// The same, where processes have been replaced. A host whose folder cannot be opened is warned of,
+/// and checkpoints fail while it is so. Errors: peer_lost.
+[[nodiscard]] result<void> open_again(std::optional<slice_disks>& disks, const disk_access& by);
+
+/// Asks the hosts for the files of a checkpoint, each in its own folder for checkpoints or under
+/// the path that the checkpoint has here. Errors: those of open_disks and find_slices.
+[[nodiscard]] result<found_slices> find_on_hosts(const disk_access& by, const whole_checkpoint& of);
+
+/// Whether the checkpoint that the run is to go on from is still on its hosts' disks, and where.
+/// With --resume auto one that is not is passed over with a warning, for an older one or the
+/// beginning. Where the trainer has lost its folder, the hosts have its manifests too; the run may
+/// turn out to be complete then. Nothing: the run begins from none of that kind. Errors: bad_data,
+/// peer_lost.
+[[nodiscard]] result<std::optional<found_slices>> settle_beginning(prepared_run& run,
+                                                                   const disk_access& by);
+
+/// Gives the stages what such a checkpoint holds: hosts copy from each other what their stages need
+/// and they lack, and the stages read it there. Errors: bad_data, io_failed, peer_lost.
+[[nodiscard]] result<void> load_slices(actors::pipeline& stages, const prepared_run& run,
+                                       actors::requester& ask, found_slices from);
+
+}  // namespace troupe::cluster

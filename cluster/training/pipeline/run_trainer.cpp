@@ -1,0 +1,101 @@
+#include "cluster/training/pipeline/run_trainer.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "cluster/launch/process_start.hpp"
+#include "cluster/membership/launch_choice.hpp"
+#include "cluster/membership/node_group.hpp"
+#include "cluster/membership/stage_node.hpp"
+#include "cluster/training/data_source.hpp"
+#include "cluster/training/node_run.hpp"
+#include "cluster/training/pipeline/run.hpp"
+#include "cluster/training/prepared_run.hpp"
+#include "cluster/training/stages/stage_orders.hpp"
+#include "engine/collective/nccl/api.hpp"
+#include "engine/partition/prediction.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+result<launch_choice> place_nodes(const application& program, const trainer_config& config) {
+  if (config.pipeline.stages_in == placement::threads)
+    return launch_choice{make_thread_launcher(program.info.known), config.link.listen};
+  return choose_launcher(config, stage_names_of(config.pipeline));
+}
+
+/// What the model's layers and stages are predicted to need.
+void tell_prediction(const prepared_run& run) {
+  if (!run.predicted) return;
+  for (const auto& line : engine::to_lines(*run.predicted, run.layer_names)) log::info(line);
+}
+
+using driver = std::function<result<void>(node_group&)>;
+
+result<run_end> drive_nodes(const application& program, const trainer_config& config,
+                            actors::progress_settings progress, driver drive,
+                            run_control& control) {
+  auto placed = place_nodes(program, config);
+  if (!placed) return tl::unexpected(placed.error());
+  return run_nodes({.where = std::move(placed->where),
+                    .listen = std::move(placed->listen),
+                    .names = stage_names_of(config.pipeline),
+                    .progress = std::move(progress),
+                    .drive = std::move(drive),
+                    .understudies = config.cluster.understudies},
+                   config, control);
+}
+
+/// The process of a stage has the data: nothing is known of the run before that process is up.
+result<run_end> run_with_distant_data(const application& program, const trainer_config& config,
+                                      std::size_t stage, run_control& control) {
+  const auto prepare_and_drive = [&](node_group& group) -> result<void> {
+    const auto data = open_data_at(group, stage, program, config);
+    if (!data) return tl::unexpected(data.error());
+    auto run = prepare(program, config, *data);
+    if (!run) return tl::unexpected(run.error());
+    if (run->is_complete) return {};
+    run->reader = (*data)->reader();
+    if (!config.observe.profile_only) return drive(group, program, config, *run, control);
+    tell_prediction(*run);
+    return {};
+  };
+  return drive_nodes(program, config, progress_of(config), prepare_and_drive, control);
+}
+
+}  // namespace
+
+result<run_end> run_trainer(const application& program, const trainer_config& config) {
+  const auto checkpoint_signal = signal_of(config.checkpoint);
+  if (!checkpoint_signal) return tl::unexpected(checkpoint_signal.error());
+  // Before there is a step there is nothing to keep, and it must not end the process.
+  if (*checkpoint_signal != 0) ignore_signal(*checkpoint_signal);
+  // NCCL authenticates and encrypts nothing: within a machine its sockets leave it nowhere.
+  if (config.pipeline.replicas > 1 && !is_over_hosts(config.cluster.launch))
+    engine::nccl::keep_on_loopback();
+  run_control control(config);
+  const auto stage_with_data = stage_of_data(config, std::thread::hardware_concurrency());
+  if (!stage_with_data) return tl::unexpected(stage_with_data.error());
+  if (*stage_with_data) return run_with_distant_data(program, config, **stage_with_data, control);
+  auto data = open_data_here(program, config);
+  if (!data) return tl::unexpected(data.error());
+  auto run = prepare(program, config, std::move(*data));
+  if (!run) return tl::unexpected(run.error());
+  if (run->is_complete) return run_end{};
+  if (config.observe.profile_only) {
+    tell_prediction(*run);
+    return run_end{};
+  }
+  return drive_nodes(
+      program, config, stage_progress_of(config, *run),
+      [&](node_group& group) { return drive(group, program, config, *run, control); }, control);
+}
+
+result<void> run_stage_process(const application& program, const node_options& options) {
+  return serve_as_node(options, stage_host(program.info.known));
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,238 @@
+#include "cluster/training/saving/slice_disks.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "actors/base/deadlines.hpp"
+#include "actors/futures/combine.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/slices.hpp"
+#include "cluster/checkpoints/checkpoint_files.hpp"
+#include "messages/base/log.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+namespace fs = std::filesystem;
+using actors::usual_deadlines;
+
+/// What each place answers.
+std::vector<result<actors::slices_opened>> ask_to_open(node_group& group, actors::requester& ask,
+                                                       const std::vector<fs::path>& folders,
+                                                       const std::string& run) {
+  std::vector<actors::future<actors::slices_opened>> answers;
+  for (std::size_t place = 0; place < folders.size(); ++place)
+    answers.push_back(ask.request<actors::slices_opened>(
+        caf::actor_cast<actors::host_actor>(group.hosts().at(place)),
+        actors::open_slices{(folders[place] / slices_folder).string(), run}, usual_deadlines.join));
+  std::vector<result<actors::slices_opened>> opened;
+  for (const auto& each : answers) opened.push_back(each.get());
+  return opened;
+}
+
+/// Which disks there are, by what the places have opened. `hosts`: of the places, as the launch
+/// calls them; empty where it has no names.
+slice_disks sorted(const std::vector<result<actors::slices_opened>>& opened,
+                   const std::vector<std::string>& hosts) {
+  slice_disks all;
+  std::map<std::string, std::size_t> known;
+  for (std::size_t place = 0; place < opened.size(); ++place) {
+    auto& own = all.places.emplace_back();
+    if (!opened[place]) continue;
+    const auto& what = *opened[place];
+    const auto [at, is_new] = known.emplace(what.disk, all.disks.size());
+    if (is_new)
+      all.disks.push_back({hosts.at(place).empty() ? what.host : hosts.at(place),
+                           caf::actor_cast<actors::slice_store_actor>(what.store)});
+    own = {at->second, what.folder};
+  }
+  return all;
+}
+
+error of_place(const std::string& host, const error& why) {
+  return {why.code, "checkpoint.storage: " + (host.empty() ? "" : host + ": ") + why.text};
+}
+
+/// Each disk's word on all files of a checkpoint.
+result<std::vector<actors::slices_checked>> check_all(actors::requester& ask,
+                                                      const slice_disks& disks,
+                                                      const checkpoint_manifest& manifest) {
+  actors::check_slices order{.checkpoint = manifest.slices, .files = {}};
+  for (const auto& [name, file] : manifest.files) order.files.emplace(name, file.sums);
+  std::vector<actors::future<actors::slices_checked>> answers;
+  for (const auto& each : disks.disks)
+    answers.push_back(
+        ask.request<actors::slices_checked>(each.store, order, usual_deadlines.write));
+  return actors::all(std::move(answers)).get();
+}
+
+/// Where a file is whole nowhere: what each host says.
+std::string nowhere(const std::string& name, const checkpoint_manifest::file& file,
+                    const slice_disks& disks, const std::vector<actors::slices_checked>& checked) {
+  auto text = name + " was kept by " + hosts_text(file.hosts) + ", and no host of this run has it";
+  for (std::size_t disk = 0; disk < disks.disks.size(); ++disk)
+    if (const auto fault = checked[disk].faults.find(name); fault != checked[disk].faults.end())
+      text += "; " + disks.disks[disk].host + ": " + fault->second;
+  return text;
+}
+
+/// What a host no longer has of a checkpoint that another one has. Empty: nothing.
+std::string loss_of(const std::string& host, const found_slices& found,
+                    const std::vector<actors::slices_checked>& checked) {
+  const auto& disks = found.disks.disks;
+  const auto own = static_cast<std::size_t>(
+      std::ranges::find(disks, host, &slice_disks::disk::host) - disks.begin());
+  std::vector<std::string> lost;
+  std::set<std::string> others;
+  for (const auto& [name, file] : found.what.manifest.files) {
+    const auto& held = found.held.at(name);
+    if (std::ranges::find(file.hosts, host) == file.hosts.end() || held.contains(own)) continue;
+    lost.push_back(name);
+    others.insert(disks[held.begin()->first].host);
+  }
+  if (lost.empty()) return "";
+  const auto files = std::to_string(lost.size()) + (lost.size() == 1 ? " file" : " files");
+  const auto why =
+      own == disks.size() ? "it is not in this run" : checked[own].faults.at(lost.front());
+  return host + " no longer has " + files + " of the checkpoint of step " +
+         std::to_string(found.what.manifest.step) + " (" + why + "); " +
+         hosts_text({others.begin(), others.end()}) + " has a copy";
+}
+
+void tell_losses(const found_slices& found, const std::vector<actors::slices_checked>& checked) {
+  std::set<std::string> hosts;
+  for (const auto& [name, file] : found.what.manifest.files)
+    hosts.insert(file.hosts.begin(), file.hosts.end());
+  for (const auto& host : hosts)
+    if (const auto text = loss_of(host, found, checked); !text.empty()) log::warning(text);
+}
+
+}  // namespace
+
+result<std::vector<std::string>> slice_disks::folders_of(const std::string& checkpoint) const {
+  std::vector<std::string> folders;
+  for (const auto& each : places) {
+    if (!each.disk) return fail(errc::io_failed, "a stage's host has no folder for its slices");
+    folders.push_back((fs::path(each.folder) / checkpoint).string());
+  }
+  return folders;
+}
+
+std::vector<fs::path> slice_folders_of(const trainer_config& config,
+                                       const std::vector<std::string>& hosts, const fs::path& dir) {
+  std::vector<fs::path> folders;
+  for (const auto& host : hosts) {
+    const auto& nodes = config.cluster.nodes;
+    const auto node = std::ranges::find(nodes, host, &node_entry::name);
+    const bool is_own = node != nodes.end() && !node->checkpoint_dir.empty();
+    folders.push_back(is_own ? node->checkpoint_dir : fs::absolute(dir));
+  }
+  return folders;
+}
+
+std::string word_of_run() {
+  std::random_device random;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%08x%08x", random(), random());
+  return text.data();
+}
+
+result<slice_disks> open_disks(node_group& group, actors::requester& ask,
+                               const std::vector<fs::path>& folders, const std::string& run) {
+  const auto opened = ask_to_open(group, ask, folders, run);
+  const auto hosts = group.hosts_of_places();
+  for (std::size_t place = 0; place < opened.size(); ++place)
+    if (!opened[place]) return tl::unexpected(of_place(hosts.at(place), opened[place].error()));
+  return sorted(opened, hosts);
+}
+
+result<slice_disks> open_disks_again(node_group& group, actors::requester& ask,
+                                     const std::vector<fs::path>& folders, const std::string& run) {
+  const auto opened = ask_to_open(group, ask, folders, run);
+  const auto hosts = group.hosts_of_places();
+  for (std::size_t place = 0; place < opened.size(); ++place) {
+    if (opened[place]) continue;
+    const auto& why = opened[place].error();
+    if (why.code == errc::peer_lost) return tl::unexpected(why);
+    log::warning(of_place(hosts.at(place), why).text);
+  }
+  return sorted(opened, hosts);
+}
+
+result<found_slices> find_slices(actors::requester& ask, slice_disks disks, whole_checkpoint what) {
+  const auto checked = check_all(ask, disks, what.manifest);
+  if (!checked) return tl::unexpected(checked.error());
+  found_slices found{std::move(what), std::move(disks), {}};
+  for (const auto& [name, file] : found.what.manifest.files) {
+    auto& held = found.held[name];
+    for (std::size_t disk = 0; disk < checked->size(); ++disk)
+      if (const auto here = checked->at(disk).whole.find(name);
+          here != checked->at(disk).whole.end())
+        held.emplace(disk, here->second);
+    if (held.empty())
+      return fail(errc::bad_data,
+                  found.what.folder.string() + ": " + nowhere(name, file, found.disks, *checked));
+  }
+  tell_losses(found, *checked);
+  return found;
+}
+
+std::vector<result<actors::known_file>> copy_slices(actors::requester& ask,
+                                                    const slice_disks& disks,
+                                                    const checkpoint_manifest& of,
+                                                    const std::vector<slice_copy_order>& orders) {
+  std::vector<actors::future<actors::slice_copied>> answers;
+  for (const auto& [file, from, to] : orders)
+    answers.push_back(ask.request<actors::slice_copied>(
+        disks.disks.at(to).store,
+        actors::copy_slice{of.slices, file, of.files.at(file).sums,
+                           caf::actor_cast<caf::strong_actor_ptr>(disks.disks.at(from).store)},
+        usual_deadlines.write));
+  std::vector<result<actors::known_file>> copied;
+  for (const auto& each : answers)
+    copied.push_back(each.get().map([](const actors::slice_copied& how) { return how.file; }));
+  return copied;
+}
+
+result<void> keep_manifest_of(actors::requester& ask, const slice_disks& disks,
+                              const checkpoint_manifest& of) {
+  std::vector<actors::future<actors::acknowledged>> answers;
+  for (const auto& each : disks.disks)
+    answers.push_back(ask.request<actors::acknowledged>(
+        each.store, actors::keep_manifest{of.slices, to_text(of)}, usual_deadlines.transfer));
+  return actors::all(std::move(answers)).get().map([](const auto&) {});
+}
+
+result<std::map<std::uint64_t, checkpoint_manifest>> manifests_on(actors::requester& ask,
+                                                                  const slice_disks& disks,
+                                                                  const checkpoint_folder& of) {
+  std::vector<actors::future<actors::manifests_kept>> answers;
+  for (const auto& each : disks.disks)
+    answers.push_back(ask.request<actors::manifests_kept>(
+        each.store, actors::list_manifests{of.owner()}, usual_deadlines.transfer));
+  const auto kept = actors::all(std::move(answers)).get();
+  if (!kept) return tl::unexpected(kept.error());
+  std::map<std::uint64_t, checkpoint_manifest> all;
+  for (const auto& each : *kept)
+    for (const auto& [checkpoint, text] : each.texts)
+      if (auto manifest = parse_manifest(text); manifest && manifest->slices == checkpoint)
+        all.insert_or_assign(manifest->step, std::move(*manifest));
+  return all;
+}
+
+result<void> prune_slices(actors::requester& ask, const slice_disks& disks,
+                          const checkpoint_folder& of, std::uint64_t newest) {
+  const auto kept = of.slices();
+  if (!kept) return tl::unexpected(kept.error());
+  std::vector<actors::future<actors::acknowledged>> answers;
+  for (const auto& each : disks.disks)
+    answers.push_back(ask.request<actors::acknowledged>(
+        each.store, actors::keep_slices{of.owner(), *kept, newest}, usual_deadlines.transfer));
+  return actors::all(std::move(answers)).get().map([](const auto&) {});
+}
+
+}  // namespace troupe::cluster

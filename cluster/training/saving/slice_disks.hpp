@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/futures/requester.hpp"
+#include "actors/interfaces.hpp"
+#include "actors/messages/transfer.hpp"
+#include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "cluster/config/trainer_config.hpp"
+#include "cluster/hosts/slice_copies_core.hpp"
+#include "cluster/membership/node_group.hpp"
+#include "messages/base/error.hpp"
+
+namespace troupe::cluster {
+
+/// The hosts' own disks, on which they keep slices of checkpoints. A value: where a stage's process
+/// has been replaced, they are opened again.
+struct slice_disks {
+  struct disk {
+    std::string host;  ///< For the user.
+    actors::slice_store_actor store;
+  };
+  struct place {
+    std::optional<std::size_t> disk;  ///< None: the stage's process has no folder.
+    std::string folder;
+  };
+  std::vector<disk> disks;    ///< In the order of the stages; each once.
+  std::vector<place> places;  ///< Of the stages, those of all replicas.
+
+  /// The folder of a checkpoint's files for each place. Errors: io_failed where one has no folder.
+  [[nodiscard]] result<std::vector<std::string>> folders_of(const std::string& checkpoint) const;
+};
+
+/// Where the host of each stage keeps slices: in the node's own folder for checkpoints, else in
+/// `dir`. `hosts`: see node_group::hosts_of_places.
+[[nodiscard]] std::vector<std::filesystem::path> slice_folders_of(
+    const trainer_config& config, const std::vector<std::string>& hosts,
+    const std::filesystem::path& dir);
+
+/// A word for `open_disks` that no other run has.
+[[nodiscard]] std::string word_of_run();
+
+/// Opens the folders of all places, or makes them. `run`: see open_slices. Errors: io_failed naming
+/// host and folder, peer_lost.
+[[nodiscard]] result<slice_disks> open_disks(node_group& group, actors::requester& ask,
+                                             const std::vector<std::filesystem::path>& folders,
+                                             const std::string& run);
+
+/// The same in a run that goes on: a place whose folder cannot be opened is warned of and has none.
+[[nodiscard]] result<slice_disks> open_disks_again(
+    node_group& group, actors::requester& ask, const std::vector<std::filesystem::path>& folders,
+    const std::string& run);
+
+/// A checkpoint whose files are on hosts' own disks, each whole on one of them at least.
+struct found_slices {
+  whole_checkpoint what;
+  slice_disks disks;
+  std::map<std::string, std::map<std::size_t, actors::known_file>> held;  ///< By file and disk.
+};
+
+/// Asks the hosts for the files of a checkpoint, which compare every byte. Says in one line for
+/// each host what it has lost that another one still has. Errors: bad_data naming a file that no
+/// host has, and the hosts; peer_lost.
+[[nodiscard]] result<found_slices> find_slices(actors::requester& ask, slice_disks disks,
+                                               whole_checkpoint what);
+
+/// Has hosts copy files from each other, all at once; `orders[i]` gives answer i, as the host that
+/// has it now sees it.
+[[nodiscard]] std::vector<result<actors::known_file>> copy_slices(
+    actors::requester& ask, const slice_disks& disks, const checkpoint_manifest& of,
+    const std::vector<slice_copy_order>& orders);
+
+/// Has hosts keep the manifest of a checkpoint that is complete. Errors: io_failed, peer_lost.
+[[nodiscard]] result<void> keep_manifest_of(actors::requester& ask, const slice_disks& disks,
+                                            const checkpoint_manifest& of);
+
+/// The manifests of a folder's checkpoints that hosts keep, by step; what cannot be read is passed
+/// over. Errors: io_failed, peer_lost.
+[[nodiscard]] result<std::map<std::uint64_t, checkpoint_manifest>> manifests_on(
+    actors::requester& ask, const slice_disks& disks, const checkpoint_folder& of);
+
+/// Has hosts remove the slices of a folder's former checkpoints, but for those of steps behind
+/// `newest`.
+/// Errors: io_failed, peer_lost.
+[[nodiscard]] result<void> prune_slices(actors::requester& ask, const slice_disks& disks,
+                                        const checkpoint_folder& of, std::uint64_t newest);
+
+}  // namespace troupe::cluster

@@ -1,0 +1,103 @@
+#include "cluster/training/stages/stage_orders.hpp"
+
+#include <cstddef>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "cluster/membership/launch_choice.hpp"
+#include "cluster/training/node_run.hpp"
+#include "engine/partition/prediction.hpp"
+#include "messages/base/log.hpp"
+#include "optimizers/options.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+/// What a stage computes on, by its place among all.
+std::string device_of(const trainer_config& config, std::size_t place) {
+  auto device = config.pipeline.device;
+  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  if (places && place < places->size())
+    if (const auto& own = config.cluster.nodes[places->at(place)].device; !own.empty())
+      device = own;
+  return device == "auto" ? "cpu" : device;
+}
+
+actors::build_stage order_for(const trainer_config& config, const prepared_run& run,
+                              const engine::model_layout& layout, std::uint32_t stage,
+                              int threads) {
+  const auto& optimizer = config.optimizer;
+  std::vector<engine::layer_range> slices;
+  for (std::uint32_t chunk = 0; chunk < layout.chunks; ++chunk)
+    slices.push_back(run.ranges[layout.virtual_stage_of({stage, chunk})]);
+  return {.stage = {stage},
+          .name = {},
+          .model = config.model.name,
+          .classes = run.model.classes,
+          .model_options = run.model.options,
+          .seed = run.model.seed,
+          .slices = std::move(slices),
+          .loss = config.train.loss,
+          .precision = std::string(name_of(config.model.precision)),
+          .channels_last = config.model.memory_format == memory_format::channels_last,
+          .threads = threads,
+          .idle_cores = config.pipeline.idle_cores,
+          .recompute = config.pipeline.recompute,
+          .optimizer = optimizer.name,
+          .optimizer_options = optimizer.options,
+          .rules = {.groups = optimizer.groups,
+                    .clip_value = optimizer.clip_value,
+                    .accumulate = config.train.accumulate,
+                    .state_shares = state_shares_of(config.pipeline)}};
+}
+
+}  // namespace
+
+result<std::vector<actors::build_stage>> orders_for(const trainer_config& config,
+                                                    const prepared_run& run,
+                                                    const engine::schedule_choice& schedule) {
+  const auto layout = engine::layout_of(schedule, config.pipeline.stages);
+  if (!layout) return tl::unexpected(layout.error());
+  const auto threads = threads_of_stages(config, std::thread::hardware_concurrency());
+  std::vector<actors::build_stage> orders;
+  for (const auto& name : stage_names_of(config.pipeline)) {
+    const auto stage = static_cast<std::uint32_t>(orders.size()) % layout->stages;
+    orders.push_back(order_for(config, run, *layout, stage, threads.at(orders.size())));
+    orders.back().name = name;
+    orders.back().device = device_of(config, orders.size() - 1);
+  }
+  return orders;
+}
+
+actors::progress_settings stage_progress_of(const trainer_config& config, const prepared_run& run) {
+  using engine::work_kind;
+  auto settings = progress_of(config);
+  if (!run.predicted) return settings;
+  const auto names = stage_names_of(config.pipeline);
+  for (std::size_t i = 0; i < run.predicted->stages.size(); ++i) {
+    const auto& stage = run.predicted->stages[i];
+    for (auto place = i; place < names.size(); place += config.pipeline.stages)
+      settings.predicted[names[place]] = {{work_kind::forward, stage.forward_s},
+                                          {work_kind::backward, stage.backward_s},
+                                          {work_kind::input_gradient, stage.backward_s},
+                                          {work_kind::weight_gradient, stage.backward_s},
+                                          {work_kind::update, stage.update_s}};
+  }
+  return settings;
+}
+
+void tell_orders(const prepared_run& run, const std::vector<actors::build_stage>& orders,
+                 const std::string& link) {
+  for (const auto& order : orders)
+    for (const auto& [first, last] : order.slices)
+      log::debug(order.name + ": layers " + std::to_string(first) + " to " +
+                 std::to_string(last - 1) + ", " + order.model + " in " + order.precision +
+                 (order.channels_last ? " channels_last" : "") + " on " + order.device +
+                 ", intra-op threads: " + std::to_string(order.threads) +
+                 (order.idle_cores ? ", idle cores help" : "") + "; " + link);
+  log::debug(std::to_string(run.steps) + " steps of " + std::to_string(run.microbatches) +
+             " micro-batches; optimizer " + orders.front().optimizer);
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "messages/base/error.hpp"
+#include "messages/descriptor.hpp"
+
+namespace troupe::engine {
+
+/// Where a host keeps slices of checkpoints on a disk of its own: FOLDER/step-000040-OWNER-5d1e../
+/// holds the files of one checkpoint, under a name that no other checkpoint has, so that nothing is
+/// ever renamed; what no manifest names was never completed. The owner is a word for the trainer's
+/// folder with the manifests: several may have slices here. Several processes of one run may have
+/// the folder open, and of two runs one. Errors: io_failed naming the folder, bad_frame for a word
+/// that is no plain name.
+class slice_folder {
+ public:
+  /// Makes the folder where there is none. `run`: a word that tells this run from all others.
+  /// Errors: also where another run that has not ended keeps its slices there.
+  [[nodiscard]] static result<slice_folder> open(const std::filesystem::path& folder,
+                                                 const std::string& run);
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return folder_; }
+
+  /// The same for all processes of the run that see this folder, and for nobody else.
+  [[nodiscard]] const std::string& disk() const noexcept { return disk_; }
+
+  [[nodiscard]] result<std::filesystem::path> file(const std::string& checkpoint,
+                                                   const std::string& name) const;
+
+  /// Keeps a checkpoint's manifest beside its files, for a trainer that has lost its own.
+  [[nodiscard]] result<void> keep_manifest(const std::string& checkpoint,
+                                           const std::string& text) const;
+  /// An owner's manifests that are kept here, by checkpoint.
+  [[nodiscard]] result<std::map<std::string, std::string>> manifests(
+      const std::string& owner) const;
+
+  /// Removes the checkpoints of an owner that are not among `kept`, but for those of later steps
+  /// than `newest`: a run that goes on from an older checkpoint leaves them until it comes as far.
+  [[nodiscard]] result<void> remove_others(const std::string& owner,
+                                           const std::vector<std::string>& kept,
+                                           std::uint64_t newest) const;
+
+ private:
+  slice_folder(std::filesystem::path folder, descriptor held, std::string disk)
+      : folder_(std::move(folder)), held_(std::move(held)), disk_(std::move(disk)) {}
+
+  std::filesystem::path folder_;
+  descriptor held_;  // the lock of the run
+  std::string disk_;
+};
+
+/// Makes a folder, and those above it, so that its name outlives a loss of power. One that is there
+/// is none of an error.
+[[nodiscard]] result<void> make_synced_folder(const std::filesystem::path& folder);
+
+}  // namespace troupe::engine

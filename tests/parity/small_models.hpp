@@ -1,0 +1,66 @@
+#pragma once
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "apps/resnet_pipeline/resnet.hpp"
+#include "apps/transformer_pipeline/gpt.hpp"
+#include "engine/base/named_tensor.hpp"
+#include "engine/model/model.hpp"
+
+// What tests of parity train: two small models, and batches for them.
+namespace troupe::tests {
+
+constexpr std::uint64_t seed = 5;
+
+inline engine::model resnet() {
+  auto layers = apps::build_resnet("resnet18", 10, seed);
+  REQUIRE(layers);
+  return std::move(*layers);
+}
+
+/// Its embedding is tied across the model.
+inline engine::model decoder() {
+  auto layers = apps::build_gpt(
+      64, seed,
+      {.layers = 2, .width = 32, .heads = 4, .context = 16, .tied = true, .dropout = 0.2});
+  REQUIRE(layers);
+  return std::move(*layers);
+}
+
+/// Of so many samples each.
+inline std::vector<engine::batch> images(std::initializer_list<std::int64_t> sizes) {
+  std::vector<engine::batch> all;
+  for (const auto size : sizes)
+    all.push_back({at::randn({size, 3, 32, 32}), at::randint(0, 10, {size}, at::kLong)});
+  return all;
+}
+
+inline std::vector<engine::batch> sentences(std::initializer_list<std::int64_t> sizes) {
+  std::vector<engine::batch> all;
+  for (const auto size : sizes)
+    all.push_back(
+        {at::randint(0, 64, {size, 16}, at::kLong), at::randint(0, 64, {size, 16}, at::kLong)});
+  return all;
+}
+
+/// To the bit, and in the host's memory.
+inline void check_same(const std::vector<engine::named_tensor>& one,
+                       const std::vector<engine::named_tensor>& other) {
+  REQUIRE(one.size() == other.size());
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    INFO(one[i].name);
+    CHECK(one[i].name == other[i].name);
+    CHECK(other[i].tensor.is_cpu());
+    CHECK(at::equal(one[i].tensor, other[i].tensor));
+  }
+}
+
+}  // namespace troupe::tests

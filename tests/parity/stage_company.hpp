@@ -1,0 +1,127 @@
+#pragma once
+
+#include <caf/actor_control_block.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/send.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/pipeline/local_stages.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/system.hpp"
+#include "engine/collective/port.hpp"
+#include "engine/model/recompute.hpp"
+#include "tests/parity/small_models.hpp"
+
+namespace troupe::tests {
+
+/// A batch norm of two numbers has gradients of any size: a larger rate may end in infinity.
+constexpr double rate = 0.001;
+constexpr std::uint32_t microbatches = 4;
+
+using collectives = std::shared_ptr<const engine::collective_maker>;
+
+/// What is trained, the same on the CPU and on devices.
+struct task {
+  std::function<engine::model()> build;
+  std::vector<engine::batch> batches;
+  std::vector<std::size_t> cuts = {};  // one a chunk of a stage, but the first
+  std::string schedule = "1f1b";
+  std::string optimizer = "sgd";
+  optimizers::options options = {{"momentum", 0.9}};
+  actors::update_rules rules = {};
+  std::vector<std::string> recompute = {};
+  std::uint32_t replicas = 1;
+  bool shares_state = false;
+  double clip_norm = 0;
+  double loss_scale = 1;
+  bool skips_bad_steps = false;
+  bool fast = false;                                             // the sums over replicas
+  std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};  // of versions, by stage
+  std::uint64_t steps_before = 0;
+};
+
+/// Where actors live.
+struct home {
+  actors::system_config config;
+  caf::actor_system system{config};
+};
+
+/// Stages of all replicas in one process, which end with it.
+class company {
+ public:
+  company(const task& what, const std::vector<c10::Device>& devices,
+          const collectives& sums_by = nullptr, std::shared_ptr<home> in = std::make_shared<home>())
+      : home_(std::move(in)) {
+    for (std::uint32_t replica = 0; replica < what.replicas; ++replica)
+      spawn(what, devices, sums_by);
+  }
+  company(const company&) = delete;
+  company& operator=(const company&) = delete;
+  ~company() {
+    for (const auto& each : stages_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
+  }
+
+  result<actors::pipeline> try_compose(const task& what) {
+    return actors::pipeline::compose(home_->system, stages_, what.schedule,
+                                     {.ties = actors::ties_between(what.build(), ranges_),
+                                      .skip_bad_steps = what.skips_bad_steps,
+                                      .loss_scale = what.loss_scale,
+                                      .steps_before = what.steps_before,
+                                      .clip_norm = what.clip_norm,
+                                      .replicas = what.replicas,
+                                      .logical_replicas = what.replicas,
+                                      .shares_state = what.shares_state,
+                                      .sums = {.fast = what.fast},
+                                      .keepers = what.keepers});
+  }
+  actors::pipeline compose(const task& what) {
+    auto made = try_compose(what);
+    if (!made) FAIL(made.error().text);
+    return std::move(*made);
+  }
+  void kill(std::size_t stage) { caf::anon_send_exit(stages_.at(stage), caf::exit_reason::kill); }
+
+ private:
+  void spawn(const task& what, const std::vector<c10::Device>& devices,
+             const collectives& sums_by) {
+    auto layers = what.build();
+    ranges_ = engine::slices_between(what.cuts, layers.size());
+    const auto again = engine::recomputed_layers(engine::layer_names(layers), what.recompute);
+    REQUIRE(again);
+    const auto layout =
+        engine::layout_for({what.schedule}, static_cast<std::uint32_t>(ranges_.size()));
+    REQUIRE(layout);
+    for (std::uint32_t stage = 0; stage < layout->stages; ++stage) {
+      actors::stage_blueprint blueprint{
+          .name = "stage-" + std::to_string(stages_.size()),
+          .options = {.device = devices.at(stages_.size() % devices.size()), .seed = seed},
+          .optimizer = what.optimizer,
+          .optimizer_options = what.options,
+          .rules = what.rules,
+          .collectives = sums_by};
+      for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
+        auto slice = actors::take_slice(
+            layers, ranges_.at(layout->virtual_stage_of({stage, chunk})), *again);
+        REQUIRE(slice);
+        blueprint.slices.push_back(std::move(*slice));
+      }
+      const auto made = actors::spawn_stage_with_optimizer(home_->system, std::move(blueprint),
+                                                           optimizers::built_in());
+      if (!made) FAIL(made.error().text);
+      stages_.push_back(*made);
+    }
+  }
+
+  std::shared_ptr<home> home_;
+  std::vector<actors::stage_actor> stages_;
+  std::vector<engine::layer_range> ranges_;
+};
+
+}  // namespace troupe::tests

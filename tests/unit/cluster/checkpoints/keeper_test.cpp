@@ -1,0 +1,174 @@
+// When checkpoints are due, also after one that could not be written.
+
+#include <caf/all.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/futures/future.hpp"
+#include "actors/futures/requester.hpp"
+#include "actors/pipeline/pipeline.hpp"
+#include "actors/system.hpp"
+#include "cluster/training/saving/checkpoint_keeper.hpp"
+#include "tests/scratch_folder.hpp"
+
+namespace {
+
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using cluster::checkpoint_keeper;
+using words = std::vector<std::string>;
+
+cluster::trainer_config config_for(const tests::scratch_folder& folder, std::string every) {
+  cluster::trainer_config config;
+  config.checkpoint.dir = folder / "kept";
+  config.checkpoint.every = std::move(every);
+  config.train.on_fault = cluster::fault_policy::recover;
+  return config;
+}
+
+/// A keeper whose stages write nothing, and fail where the test says so.
+struct kept_run {
+  explicit kept_run(cluster::trainer_config of)
+      : config(std::move(of)),
+        keeper(checkpoint_keeper::open(config, {}, 0, checkpoint_keeper::clock::now()).value()) {}
+
+  [[nodiscard]] bool is_due(std::uint64_t step, bool is_asked = false) const {
+    return keeper.is_due(step, checkpoint_keeper::clock::now(), is_asked);
+  }
+
+  /// Begins one, and waits for what becomes of it: the steps in the last one that is whole.
+  std::uint64_t write(std::uint64_t step, std::optional<error> failure = {},
+                      bool is_asked = false) {
+    const actors::slice_written nothing;
+    const auto written = actors::settled_future<actors::slice_written>(
+        failure ? result<actors::slice_written>(tl::unexpected(*failure)) : nothing);
+    const cluster::checkpoint_parts parts{
+        [&](std::uint64_t, const std::string&) {
+          return actors::slices_under_way{
+              {{{}, written}},
+              actors::settled_future<std::optional<engine::loss_scaler>>(std::nullopt)};
+        },
+        {},
+        ask};
+    keeper.write(step, is_asked, parts, print);
+    return keeper.last_step(std::chrono::seconds(60), print);
+  }
+
+  actors::system_config settings;
+  caf::actor_system system{settings};
+  actors::requester ask{system};
+  words told;
+  checkpoint_keeper::printer print = [this](const std::string& line) { told.push_back(line); };
+  cluster::trainer_config config;
+  checkpoint_keeper keeper;
+};
+
+const error lost{errc::peer_lost, "stage-1 was killed"};
+const error given_up{errc::cancelled, "stage-0: the request was given up"};
+const error full{errc::io_failed, "stage-0: No space left on device"};
+
+}  // namespace
+
+TEST_CASE("A checkpoint is due every so many steps, once, and when it is asked for") {
+  const tests::scratch_folder folder;
+  kept_run run(config_for(folder, "4"));
+  CHECK_FALSE(run.is_due(3));
+  CHECK(run.is_due(3, true));
+  CHECK(run.is_due(4));
+  CHECK(run.write(4) == 4);
+  CHECK_FALSE(run.is_due(4));
+  CHECK_FALSE(run.is_due(4, true));
+  CHECK_FALSE(run.is_due(5));
+  CHECK(run.is_due(8));
+  CHECK(run.told.empty());
+}
+
+TEST_CASE("A checkpoint that a loss cut off is due again at once, and is warned of once") {
+  for (const auto& why : {lost, given_up}) {
+    INFO(why.text);
+    const tests::scratch_folder folder;
+    kept_run run(config_for(folder, "4"));
+    CHECK(run.write(4, why) == 0);
+    REQUIRE(run.told.size() == 1);
+    CHECK(run.told.front() == "warning: no checkpoint of step 4: " + why.text +
+                                  "; one is written when the run goes on");
+    // The stages may have gone back.
+    CHECK(run.is_due(3));
+    CHECK(run.write(5, why) == 0);
+    CHECK(run.is_due(6));
+    CHECK(run.told.size() == 1);
+    CHECK(run.write(6) == 6);
+    CHECK_FALSE(run.is_due(7));
+    CHECK(run.is_due(8));
+    CHECK(run.told.size() == 1);
+    // The next loss is another one.
+    CHECK(run.write(8, why) == 6);
+    CHECK(run.told.size() == 2);
+    CHECK(run.is_due(9));
+  }
+}
+
+TEST_CASE("A checkpoint that was cut off waits for the next update, and for the one under way") {
+  const tests::scratch_folder folder;
+  auto config = config_for(folder, "4");
+  config.train.accumulate = 2;
+  kept_run run(config);
+  CHECK(run.write(4, lost) == 0);
+  CHECK_FALSE(run.is_due(5));
+  CHECK(run.is_due(6));
+  actors::promise<actors::slice_written> later;
+  const cluster::checkpoint_parts parts{
+      [&](std::uint64_t, const std::string&) {
+        return actors::slices_under_way{
+            {{{}, later.future()}},
+            actors::settled_future<std::optional<engine::loss_scaler>>(std::nullopt)};
+      },
+      {},
+      run.ask};
+  run.keeper.write(6, false, parts, run.print);
+  CHECK_FALSE(run.is_due(10));
+  CHECK(run.is_due(12));
+  later.set(actors::slice_written{});
+  CHECK(run.keeper.last_step(std::chrono::seconds(60), run.print) == 6);
+  CHECK_FALSE(run.is_due(10));
+}
+
+TEST_CASE("A checkpoint that was asked for and cut off is answered when it is there") {
+  const tests::scratch_folder folder;
+  kept_run run(config_for(folder, ""));
+  CHECK(run.write(2, lost, true) == 0);
+  CHECK(run.is_due(3));
+  CHECK(run.write(3) == 3);
+  CHECK_THAT(run.told.back(), ContainsSubstring("the checkpoint of step 3 is in "));
+  CHECK_FALSE(run.is_due(4));
+}
+
+TEST_CASE("A checkpoint that the disk refused is warned of each time, and waits for its time") {
+  const tests::scratch_folder folder;
+  kept_run run(config_for(folder, "4"));
+  CHECK(run.write(4, full) == 0);
+  CHECK_FALSE(run.is_due(5));
+  CHECK(run.is_due(8));
+  CHECK(run.write(8, lost) == 0);
+  CHECK(run.write(9, full) == 0);
+  CHECK_FALSE(run.is_due(10));
+  REQUIRE(run.told.size() == 3);
+  CHECK(run.told.front() ==
+        "warning: no checkpoint of step 4: " + full.text + "; training goes on");
+  CHECK(run.told.back() == "warning: no checkpoint of step 9: " + full.text + "; training goes on");
+}
+
+TEST_CASE("A run that a loss ends is not promised a checkpoint") {
+  const tests::scratch_folder folder;
+  auto config = config_for(folder, "4");
+  config.train.on_fault = cluster::fault_policy::stop;
+  kept_run run(config);
+  CHECK(run.write(4, lost) == 0);
+  REQUIRE(run.told.size() == 1);
+  CHECK(run.told.front() == "warning: no checkpoint of step 4: " + lost.text);
+}

@@ -1,0 +1,207 @@
+// What hosts keep of checkpoints on disks of their own: the folder, and the actors that copy files
+// from each other.
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+
+#include <caf/all.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "actors/base/deadlines.hpp"
+#include "actors/futures/requester.hpp"
+#include "actors/messages/common.hpp"
+#include "actors/messages/slices.hpp"
+#include "actors/saving/slice_store.hpp"
+#include "actors/system.hpp"
+#include "engine/slices/file_copy.hpp"
+#include "engine/slices/slice_folder.hpp"
+#include "tests/scratch_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace troupe;
+using Catch::Matchers::ContainsSubstring;
+using engine::slice_folder;
+using tests::scratch_folder;
+
+constexpr auto checkpoint = "step-000004-ab";
+
+slice_folder opened(const fs::path& folder, const std::string& run = "run") {
+  auto made = slice_folder::open(folder, run);
+  INFO((made ? "" : made.error().text));
+  REQUIRE(made);
+  return std::move(*made);
+}
+
+/// Two hosts, of which the first has a file of more than one piece.
+struct two_stores {
+  two_stores() {
+    fs::create_directories(one / checkpoint);
+    auto saved = engine::save_summed(one / checkpoint / "weights",
+                                     engine::stream_of({{"a", at::arange(5 << 20, at::kFloat)}}));
+    REQUIRE(saved);
+    sums = *saved;
+    first = actors::spawn_slice_store(system, opened(one));
+    second = actors::spawn_slice_store(system, opened(other));
+  }
+  ~two_stores() {
+    for (const auto& each : {first, second})
+      caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
+  }
+
+  result<actors::slice_copied> copy(const engine::file_sums& wanted,
+                                    const std::string& name = "weights") {
+    return ask
+        .request<actors::slice_copied>(
+            second,
+            actors::copy_slice{checkpoint, name, wanted,
+                               caf::actor_cast<caf::strong_actor_ptr>(first)},
+            actors::usual_deadlines.write)
+        .get();
+  }
+  result<actors::slices_checked> check(const actors::slice_store_actor& store) {
+    return ask
+        .request<actors::slices_checked>(store,
+                                         actors::check_slices{checkpoint, {{"weights", sums}}},
+                                         actors::usual_deadlines.write)
+        .get();
+  }
+
+  scratch_folder folder;
+  fs::path one = folder / "one", other = folder / "other";
+  actors::system_config config;
+  caf::actor_system system{config};
+  actors::requester ask{system};
+  engine::file_sums sums;
+  actors::slice_store_actor first, second;
+};
+
+}  // namespace
+
+TEST_CASE("Processes of one run that see one folder know it, and another run is kept out") {
+  const scratch_folder folder;
+  auto one = opened(folder / "a" / "slices");
+  auto same = opened(folder / "a" / "slices");
+  CHECK(one.disk() == same.disk());
+  CHECK(opened(folder / "b").disk() != one.disk());
+  CHECK(one.path() == folder / "a" / "slices");
+  const auto refused = slice_folder::open(folder / "a" / "slices", "another");
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::io_failed);
+  CHECK_THAT(refused.error().text, ContainsSubstring("is where another run keeps its slices"));
+  const auto word = one.disk();
+  { const auto ended = std::move(one), too = std::move(same); }
+  CHECK(opened(folder / "a" / "slices", "third").disk() != word);
+}
+
+TEST_CASE("Slices of no checkpoint that is left are removed, but for those of later steps") {
+  const scratch_folder folder;
+  const auto all = opened(folder.path());
+  for (const auto* name :
+       {"step-000002-us-a", "step-000004-us-b", "step-000004-us-c", "step-000006-us-d",
+        "step-1000000-us-e", "step-000002-others-f", "other"})
+    fs::create_directories(folder / name);
+  REQUIRE(all.remove_others("us", {"step-000004-us-c"}, 4));
+  CHECK_FALSE(fs::exists(folder / "step-000002-us-a"));
+  CHECK_FALSE(fs::exists(folder / "step-000004-us-b"));
+  for (const auto* name : {"step-000004-us-c", "step-000006-us-d", "step-1000000-us-e",
+                           "step-000002-others-f", "other"})
+    CHECK(fs::exists(folder / name));
+  for (const auto* name : {"", ".hidden", "../up", "a/b"}) {
+    CHECK(all.file("step-1", name).error().code == errc::bad_frame);
+    CHECK(all.file(name, "weights").error().code == errc::bad_frame);
+  }
+}
+
+TEST_CASE("A host keeps the manifests of complete checkpoints, for their owner") {
+  const scratch_folder folder;
+  const auto all = opened(folder / "slices");
+  fs::create_directories(folder / "slices" / "step-000002-us-a");
+  REQUIRE(all.keep_manifest("step-000004-us-b", "{}"));
+  REQUIRE(all.keep_manifest("step-000006-others-c", "{1}"));
+  const auto kept = all.manifests("us");
+  REQUIRE(kept);
+  CHECK(*kept == std::map<std::string, std::string>{{"step-000004-us-b", "{}"}});
+  CHECK(all.keep_manifest("../up", "{}").error().code == errc::bad_frame);
+}
+
+TEST_CASE("A host copies a file from another, piece by piece, and checks every byte") {
+  two_stores hosts;
+  const auto copied = hosts.copy(hosts.sums);
+  INFO((copied ? "" : copied.error().text));
+  REQUIRE(copied);
+  CHECK(copied->file.name == (hosts.other / checkpoint / "weights").string());
+  CHECK(copied->file.identity.bytes == hosts.sums.bytes);
+  for (const auto& store : {hosts.first, hosts.second}) {
+    const auto checked = hosts.check(store);
+    REQUIRE(checked);
+    CHECK(checked->whole.size() == 1);
+    CHECK(checked->faults.empty());
+  }
+  CHECK(hosts.check(hosts.second)->whole.at("weights").identity == copied->file.identity);
+}
+
+TEST_CASE("A copy that is not what was written is refused, and nothing is left of it") {
+  two_stores hosts;
+  auto others = hosts.sums;
+  others.tensors.at("a").front() = others.tensors.at("a").front() == '0' ? '1' : '0';
+  const auto refused = hosts.copy(others);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_data);
+  CHECK_THAT(refused.error().text, ContainsSubstring("tensor \"a\" has another checksum"));
+  CHECK(fs::is_empty(hosts.other / checkpoint));
+  auto longer = hosts.sums;
+  ++longer.bytes;
+  REQUIRE_FALSE(hosts.copy(longer));
+  CHECK(fs::is_empty(hosts.other / checkpoint));
+  const auto absent = hosts.copy(hosts.sums, "state");
+  REQUIRE_FALSE(absent);
+  CHECK_THAT(absent.error().text, ContainsSubstring("one/step-000004-ab/state cannot be opened"));
+}
+
+TEST_CASE("A host says of each file that it has not as it was written what is wrong with it") {
+  two_stores hosts;
+  const auto absent = hosts.check(hosts.second);
+  REQUIRE(absent);
+  CHECK(absent->whole.empty());
+  CHECK_THAT(absent->faults.at("weights"), ContainsSubstring("cannot be read"));
+  fs::create_directories(hosts.other / checkpoint);
+  const auto nan = engine::save_summed(
+      hosts.other / checkpoint / "weights",
+      engine::stream_of({{"a", at::full({2}, std::numeric_limits<float>::quiet_NaN())}}));
+  REQUIRE(nan);
+  hosts.sums = *nan;
+  CHECK_THAT(hosts.check(hosts.second)->faults.at("weights"),
+             ContainsSubstring("holds NaN in tensor \"a\""));
+}
+
+TEST_CASE("A file is put together from its pieces in their order alone") {
+  const scratch_folder folder;
+  const auto from = folder / "from", to = folder / "to";
+  const auto sums = engine::save_summed(from, engine::stream_of({{"a", at::arange(100)}}));
+  REQUIRE(sums);
+  auto copy = engine::file_copy::open(to, *sums);
+  REQUIRE(copy);
+  const auto first = engine::read_bytes(from, 0, 300),
+             rest = engine::read_bytes(from, 300, 1 << 20);
+  REQUIRE(first);
+  REQUIRE(rest);
+  CHECK((*copy)->add(300, *rest).error().code == errc::bad_frame);
+  CHECK((*copy)->add(0, at::arange(3)).error().code == errc::bad_frame);
+  REQUIRE((*copy)->add(0, *first));
+  CHECK((*copy)->add(0, *first).error().code == errc::bad_frame);
+  CHECK_FALSE(fs::exists(to));
+  REQUIRE((*copy)->add(300, *rest));
+  CHECK((*copy)->add((*copy)->next(), *first).error().code == errc::bad_frame);
+  CHECK((*copy)->complete());
+  REQUIRE((*copy)->finish());
+  CHECK(fs::file_size(to) == sums->bytes);
+  CHECK_FALSE(engine::read_bytes(from, sums->bytes + 1, 1));
+}
