@@ -104,7 +104,8 @@ verbose = true
                                         4});
   CHECK(c.data == data_config{"folder:x", "", 48, 3, true, false});
   CHECK(c.train == train_config{32, std::nullopt, 4, "mse", 9, false, 5, here.file("s"), true, 1, 0,
-                                true, 0.25, nan_policy::skip, fault_policy::stop, 0, 50});
+                                norm_scope::local, true, 0.25, nan_policy::skip, fault_policy::stop,
+                                0, 50});
   CHECK(c.link ==
         link_config{transport::loopback, "localhost:80", network::trusted, here.file("secret")});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
