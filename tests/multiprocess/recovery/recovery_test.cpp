@@ -279,12 +279,6 @@ TEST_CASE("Replicas that share out the optimizer's state survive the loss of a s
             sequel::returned);
 }
 
-TEST_CASE("Replicas whose batch norms are synchronized survive the loss of a stage") {
-  check_run(training({"--stages", "2", "--replicas", "2", "--batch-norm", "sync"}),
-            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
-            sequel::returned);
-}
-
 TEST_CASE("Evaluations are made once, also where a stage is lost in one") {
   for (const std::size_t lines : {3, 4})  // the third step, which an evaluation follows, and that
     check_run({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8",

@@ -331,43 +331,6 @@ TEST_CASE("troupe check predicts less memory where replicas share out the optimi
   CHECK(saved < 45);
 }
 
-TEST_CASE("Batch norm that is synchronized over replicas trains to the same bits on any number") {
-  const words synced = images + words{"--batch-norm", "sync"};
-  const auto one = train_replicas(
-      TROUPE_PROGRAM, synced + words{"--stages", "2", "--verify", "--verify-tolerance", "1e-3"});
-  check_same(one, train_replicas(TROUPE_PROGRAM, synced + words{"--stages", "2", "--replicas", "2",
-                                                                "--link", "shm"}));
-  check_same(one, train_replicas(TROUPE_PROGRAM, synced + words{"--stages", "1", "--replicas", "4",
-                                                                "--link", "tcp"}));
-  const auto local =
-      train_replicas(TROUPE_PROGRAM, images + words{"--stages", "1", "--replicas", "2"});
-  CHECK(local.losses != one.losses);
-}
-
-TEST_CASE("A replica that is killed while others normalize with it ends the run with its name") {
-  const tests::scratch_memory memory;
-  std::vector<pid_t> stages;
-  std::chrono::steady_clock::time_point killed;
-  const auto outcome = tests::run_program(
-      {"--model", "resnet18", "--data", "synthetic:3x64x64:10:64", "--batch-size", "16", "--steps",
-       "100000", "--stages", "1", "--replicas", "3", "--no-eval", "--batch-norm", "sync"},
-      [&](pid_t program, std::string_view line) {
-        if (!stages.empty() || line.find("step ") != 0) return;
-        stages = tests::children_of(program);
-        REQUIRE(stages.size() == 3);
-        killed = std::chrono::steady_clock::now();
-        kill(stages[2], SIGKILL);
-      });
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - killed;
-  INFO(outcome.err);
-  CHECK(outcome.code == 1);
-  CHECK(took.count() < 5);
-  CHECK_THAT(outcome.last_line(),
-             ContainsSubstring("stage-0 of replica 2 was killed by signal 9 (SIGKILL)"));
-  for (const auto stage : stages) CHECK(tests::wait_until_gone(stage));
-  CHECK(memory.left().empty());
-}
-
 TEST_CASE("The start of a run says how replicas sum their gradients, and why so") {
   const auto outcome = tests::run_other(
       TROUPE_PROGRAM, {"--model", "resnet18", "--data", "synthetic:3x32x32:10:16", "--batch-size",

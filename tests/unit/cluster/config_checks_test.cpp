@@ -348,27 +348,6 @@ TEST_CASE("a GPU that this machine does not have is refused in one line") {
   CHECK(why.find('\n') == std::string::npos);
 }
 
-TEST_CASE(
-    "batch norm is synchronized on CPUs alone, and of one logical replica there is nothing to") {
-  const folder here;
-  const std::string nodes =
-      "[cluster]\nlaunch = \"ssh\"\n[train]\nbatch_norm = \"sync\"\n"
-      "[[node]]\nname = \"a\"\nhost = \"a\"\n"
-      "[[node]]\nname = \"b\"\nhost = \"b\"\ndevice = \"cuda:0\"\n";
-  CHECK_THAT(error_of({"--config", here.write("run.toml", nodes), "--listen", "10.0.0.1:0",
-                       "--replicas", "2"}),
-             Catch::Matchers::ContainsSubstring(
-                 ":4:14: train.batch_norm: \"sync\" sums over replicas within each "
-                 "forward and backward, on CPUs alone, but stages compute on GPUs; "
-                 "take \"local\", or --device cpu"));
-  CHECK(config_of({"--batch-norm", "sync"}).train.batch_norm == norm_scope::sync);
-  CHECK_FALSE(is_norm_synced(config_of({"--batch-norm", "sync"})));
-  CHECK(is_norm_synced(config_of({"--batch-norm", "sync", "--logical-replicas", "2"})));
-  CHECK_FALSE(is_norm_synced(config_of({"--logical-replicas", "2"})));
-  CHECK_THAT(error_of({"--batch-norm", "global"}),
-             Catch::Matchers::ContainsSubstring("local, sync"));
-}
-
 TEST_CASE("a GPU of another host is that host's business") {
   const folder here;
   const auto file = here.write("run.toml",
