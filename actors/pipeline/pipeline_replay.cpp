@@ -112,7 +112,7 @@ void pipeline::put_in_place(const stage_replacement& with) {
 
 result<void> pipeline::prepare(const stage_replacement& with, std::uint64_t version) {
   const auto place = static_cast<std::uint32_t>(with.stage);
-  const replica_group alone{.stages = {}, .logical = logical_};
+  const replica_group alone{.stages = {}, .logical = logical_, .synced_norm = synced_norm_};
   if (auto done = ask<acknowledged>(with.by, surroundings_of(place, 0, options_, alone)); !done)
     return tl::unexpected(done.error());
   const adopt_version what{with.versions.at(version), place, version};

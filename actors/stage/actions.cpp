@@ -11,7 +11,6 @@
 
 #include "actors/stage/plans.hpp"
 #include "actors/stage/stage_replay.hpp"
-#include "actors/stage/state/stage_norm.hpp"
 #include "engine/base/torch_error.hpp"
 
 namespace troupe::actors {
@@ -36,6 +35,17 @@ struct way_out {
     });
   }
 };
+
+/// Nothing: the action is one on a single micro-batch.
+std::optional<group_action> group_of(stage_pointer self, const announced_step& step,
+                                     const engine::start_action& what,
+                                     const engine::work_item& item) {
+  const auto& state = self->state;
+  if (!step.groups) return std::nullopt;
+  return state.norm.action_of(
+      *step.groups, what,
+      {caf::actor_cast<stage_actor>(self), state.connection, state.doing, item});
+}
 
 /// An action on all members of a group, for which batch norms wait for each other.
 void perform_group(engine::stage_module& module, const engine::start_action& what,
@@ -156,13 +166,12 @@ void start_work(stage_pointer self, const engine::start_action& what) {
     in.gradient = seed_of(loss_scale_of(state, step->second));
   count_action(self, step->second, what.what);
   const auto item = item_of(what.what, step->second.order, in);
-  post_work(
-      state, item,
-      [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
-       batch_size = step->second.order.batch_size, in = std::move(in),
-       group = group_action_of(self, step->second, what, item), out = way_of(self, what.what)] {
-        caf::anon_send(out.to, perform(*module, what, kind, batch_size, in, group, out));
-      });
+  post_work(state, item,
+            [module = state.modules[what.what.chunk].get(), what, kind = step->second.order.kind,
+             batch_size = step->second.order.batch_size, in = std::move(in),
+             group = group_of(self, step->second, what, item), out = way_of(self, what.what)] {
+              caf::anon_send(out.to, perform(*module, what, kind, batch_size, in, group, out));
+            });
 }
 
 bool fetch_losses(stage_pointer self, const engine::step_key& key) {

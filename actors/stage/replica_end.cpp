@@ -14,7 +14,6 @@
 #include "actors/base/process_identity.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
-#include "actors/stage/state/stage_norm.hpp"
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/packing.hpp"
@@ -184,6 +183,18 @@ void follow(stage_pointer self, const result<engine::all_reduce_effects>& effect
     std::visit([self](const auto& each) { perform(self, each); }, effect);
 }
 
+/// The same of what synchronized batch norms sum; `send`: the own part to others.
+template <class Send>
+void follow(stage_pointer self, const result<engine::norm_effects>& effects, const Send& send) {
+  if (!effects && effects.error().code == errc::peer_lost && self->state.steps.empty()) return;
+  if (!effects) return fail_all(self, effects.error());
+  for (const auto& effect : *effects)
+    if (const auto* const part = std::get_if<engine::send_norm_part>(&effect))
+      send(*part);
+    else
+      self->state.norm.answer(std::get<engine::norm_summed>(effect).sum);
+}
+
 /// All replicas' parameters are here: the optimizer, which alone writes them, takes them over.
 void replace_by(stage_pointer self, const engine::step_key& key, engine::step_gradients values) {
   self->request(self->state.end.optimizer, usual_deadlines.update,
@@ -309,7 +320,12 @@ result<void> join_replicas(stage_pointer self, const replica_group& group) {
   auto& state = self->state;
   const auto& replicas = state.end.replicas;
   if (auto joined = join_port(self, group); !joined) return joined;
-  if (auto joined = join_norms(self, group); !joined) return joined;
+  if (group.synced_norm && !state.streams->is_cpu())
+    return fail(errc::bad_config,
+                "batch_norm = \"sync\" sums within actions on the CPU alone, and the stage is on " +
+                    state.streams->device().str());
+  state.norm.give_up({errc::cancelled, "the stage is connected anew"});
+  state.norm = stage_norm(group, state.name, state.threads);
   if (replicas.core.ranks() < 2) return {};
   keep_own_state(self);
   know_tied_sums(self);
@@ -421,6 +437,26 @@ void on_replicas_gathered(stage_pointer self, const replicas_gathered& what) {
   replace_by(self, what.step, std::move(values));
 }
 
+void on_norm_given(stage_pointer self, const norm_given& what) {
+  auto& state = self->state;
+  const auto step = state.steps.find(what.at.step);
+  if (what.connection != state.connection || step == state.steps.end()) return;  // failed
+  const auto takers = step->second.groups->of.ranks_of(what.at.group);
+  const auto effects = state.norm.core.given(what.at, what.what, what.part, takers);
+  follow(self, effects, [&](const engine::send_norm_part& to) {
+    const replica_norm message{what.at, state.end.replicas.core.rank(), what.what,
+                               to_tensor(what.part)};
+    for (const auto rank : to.to) self->send(state.end.replicas.stage_of(rank), message);
+  });
+}
+
+void on_replica_norm(stage_pointer self, const replica_norm& from) {
+  auto part = part_of(from);
+  if (!part) return fail_all(self, part.error());
+  follow(self, self->state.norm.core.arrived(from.at, from.from, from.what, std::move(*part)),
+         [](const engine::send_norm_part&) {});
+}
+
 void on_replica_down(stage_pointer self, const caf::actor_addr& whose) {
   auto& replicas = self->state.end.replicas;
   for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank) {
@@ -430,7 +466,7 @@ void on_replica_down(stage_pointer self, const caf::actor_addr& whose) {
       self->state.port->lose(
           {errc::peer_lost, "replica " + std::to_string(rank) + " of it is gone"});
     // Of a step one of them waits at most: parameters are gathered after the reduction.
-    const auto norms = lose_norms(self, rank);
+    const auto norms = self->state.norm.core.lost(rank);
     const auto summing = replicas.core.lost(rank);
     const auto gathering = replicas.gather.lost(rank);
     if (!norms) return fail_all(self, norms.error());

@@ -34,6 +34,8 @@ void share_parameters(stage_pointer self, const engine::step_key& key);
 void on_replica_parameters(stage_pointer self, const replica_parameters& from);
 void on_replicas_added(stage_pointer self, const replicas_added& what);
 void on_replicas_gathered(stage_pointer self, const replicas_gathered& what);
+void on_norm_given(stage_pointer self, const norm_given& what);
+void on_replica_norm(stage_pointer self, const replica_norm& from);
 void on_replica_down(stage_pointer self, const caf::actor_addr& whose);
 
 }  // namespace troupe::actors

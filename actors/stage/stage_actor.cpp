@@ -15,7 +15,6 @@
 #include "actors/stage/plans.hpp"
 #include "actors/stage/replica_end.hpp"
 #include "actors/stage/stage_replay.hpp"
-#include "actors/stage/state/stage_norm.hpp"
 #include "actors/stage/state/stage_state.hpp"
 #include "actors/stage/step_end.hpp"
 #include "actors/stage/transfer.hpp"
@@ -112,7 +111,7 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
     return to_caf({errc::bad_config, state.name + ": a run before its neighbours are known"});
   auto plan = plan_of(state, order);
   if (!plan) return to_caf({plan.error().code, state.name + ": " + plan.error().text});
-  auto groups = groups_of(state, order);
+  auto groups = state.norm.groups_of(order);
   if (!groups) return to_caf({groups.error().code, state.name + ": " + groups.error().text});
   if (!state.loading.empty())
     return to_caf({errc::bad_data, state.name + ": a run before all of its weights were loaded"});

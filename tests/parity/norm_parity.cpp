@@ -5,8 +5,6 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
 
 #include <algorithm>
 #include <caf/actor_system.hpp>
@@ -28,8 +26,7 @@
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/system.hpp"
-#include "apps/resnet_pipeline/resnet.hpp"
-#include "engine/model/model.hpp"
+#include "tests/parity/small_models.hpp"
 
 namespace {
 
@@ -38,7 +35,10 @@ using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::WithinRel;
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t seed = 5;
+using tests::images;
+using tests::resnet;
+using tests::seed;
+
 constexpr double rate = 0.05;
 
 struct way {
@@ -50,19 +50,6 @@ struct way {
   std::uint32_t microbatches = 8;
   std::uint32_t logical = 4;
 };
-
-engine::model resnet() {
-  auto layers = apps::build_resnet("resnet18", 10, seed);
-  REQUIRE(layers);
-  return std::move(*layers);
-}
-
-std::vector<engine::batch> images(std::initializer_list<std::int64_t> sizes) {
-  std::vector<engine::batch> all;
-  for (const auto size : sizes)
-    all.push_back({at::randn({size, 3, 32, 32}), at::randint(0, 10, {size}, at::kLong)});
-  return all;
-}
 
 /// Stages of all replicas in one process.
 class company {

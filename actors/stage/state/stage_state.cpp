@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "actors/base/errors.hpp"
-#include "actors/stage/state/stage_norm.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::actors {
@@ -46,7 +45,7 @@ double loss_scale_of(const stage_state& state, const announced_step& step) {
 }
 
 stage_state::~stage_state() {
-  give_up_norms(norm, {errc::cancelled, name + " has ended"});
+  norm.give_up({errc::cancelled, name + " has ended"});
 }
 
 void give_up(stage_pointer self, const error& why) {
@@ -57,7 +56,7 @@ void give_up(stage_pointer self, const error& why) {
   self->state.end.gradients.clear();
   self->state.end.tied.clear();
   self->state.end.replicas.give_up();
-  give_up_norms(self->state.norm, why);
+  self->state.norm.give_up(why);
   for (const auto& each : std::exchange(self->state.versions.waiting, {}))
     each(tl::unexpected(why));
   if (auto slice = std::exchange(self->state.versions.slice, std::nullopt))

@@ -20,17 +20,14 @@
 #include "actors/messages/pipeline.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/messages/stage.hpp"
+#include "actors/norm/stage_norm.hpp"
 #include "actors/recovery/action_record.hpp"
 #include "actors/recovery/stores_core.hpp"
 #include "actors/step_end/replica_sum.hpp"
 #include "actors/step_end/tied_gradients.hpp"
 #include "actors/transfer/pieces.hpp"
-#include "engine/collective/norm/norm_groups.hpp"
-#include "engine/collective/norm/norm_sum_core.hpp"
 #include "engine/collective/port.hpp"
 #include "engine/model/activity.hpp"
-#include "engine/stage/norm_lanes.hpp"
-#include "engine/stage/norm_meeting.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "engine/stage/work_thread.hpp"
 #include "engine/step/replay_window.hpp"
@@ -67,27 +64,12 @@ struct slice_link {
   std::uint32_t chunk = 0;
 };
 
-/// Which micro-batches of a step batch norm normalizes together, and the samples of each in the
-/// whole batch.
-struct announced_groups {
-  engine::norm_groups of;
-  std::vector<std::int64_t> samples;
-};
-
 /// A step that was announced and not answered.
 struct announced_step {
   run_stage order;
   stage_done report;
   caf::typed_response_promise<stage_done> answer;
   std::optional<announced_groups> groups = {};  // nothing: each micro-batch goes alone
-};
-
-/// How batch norm is synchronized over replicas.
-struct norm_state {
-  bool synced = false;
-  engine::norm_sum_core core = engine::norm_sum_core();
-  std::shared_ptr<engine::norm_meeting> meeting = {};  // null: there are no other replicas
-  std::shared_ptr<engine::norm_lanes> lanes = {};      // the work thread's
 };
 
 /// What a dry run gave (see read_dry_run).
@@ -194,7 +176,7 @@ struct stage_state {
   std::shared_ptr<const engine::collective_maker> collectives;
   std::shared_ptr<engine::collective_port> port;  // of the replicas; null: they sum over links
   std::uint32_t connection = 0;                   // how often the stage has been connected
-  norm_state norm;
+  stage_norm norm;
   // Waits for copies to the host of what goes to other processes; null on the CPU.
   std::unique_ptr<engine::work_thread> leaving;
   std::unique_ptr<engine::work_thread> adding;  // replicas' gradients; null: there are none

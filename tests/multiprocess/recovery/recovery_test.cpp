@@ -279,6 +279,11 @@ TEST_CASE("Replicas that share out the optimizer's state survive the loss of a s
             sequel::returned);
 }
 
+TEST_CASE("A stage whose batch norms are synchronized over logical replicas is replayed") {
+  check_run(training({"--stages", "2", "--logical-replicas", "2", "--batch-norm", "sync"}),
+            {{2, {.stage = "stage-0"}}, {4, {.stage = "stage-1"}}}, sequel::replayed);
+}
+
 TEST_CASE("Replicas whose batch norms are synchronized survive the loss of a stage") {
   check_run(training({"--stages", "2", "--replicas", "2", "--batch-norm", "sync"}),
             {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
