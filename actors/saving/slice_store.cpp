@@ -75,12 +75,16 @@ struct copying {
   caf::typed_response_promise<slice_copied> answer;
 };
 
+/// Nothing of the file is left when the answer is there.
+void refuse(copying& of, caf::error why) {
+  of.into.reset();
+  of.answer.deliver(std::move(why));
+}
+
 void finish(copying& of) {
   auto here = of.into->finish().and_then([&] { return known(of.file); });
-  if (here)
-    of.answer.deliver(slice_copied{std::move(*here)});
-  else
-    of.answer.deliver(to_caf(here.error()));
+  if (!here) return refuse(of, to_caf(here.error()));
+  of.answer.deliver(slice_copied{std::move(*here)});
 }
 
 /// One piece after another: what is under way of a copy is bounded.
@@ -93,12 +97,10 @@ void ask_for_more(slice_store_pointer self, const std::shared_ptr<copying>& of) 
             const auto& parts = got.piece.parts;
             const auto bytes = parts.empty() ? at::Tensor() : parts.front().tensor;
             const auto added = of->into->add(got.piece.begin.element, bytes);
-            if (!added)
-              of->answer.deliver(to_caf(added.error()));
-            else
-              of->into->complete() ? finish(*of) : ask_for_more(self, of);
+            if (!added) return refuse(*of, to_caf(added.error()));
+            of->into->complete() ? finish(*of) : ask_for_more(self, of);
           },
-          [of](const caf::error& why) { of->answer.deliver(why); });
+          [of](const caf::error& why) { refuse(*of, why); });
 }
 
 caf::result<slice_copied> on_copy(slice_store_pointer self, const copy_slice& what) {
