@@ -2,9 +2,6 @@
 // without a word: no race between streams, no early read of the host, no wait for a device within a
 // step.
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -17,6 +14,7 @@
 #include "engine/verify/verification.hpp"
 #include "optimizers/training/saved_state.hpp"
 #include "tests/fake_device/fake_device.hpp"
+#include "tests/parity/on_devices.hpp"
 #include "tests/parity/stage_company.hpp"
 
 namespace {
@@ -24,6 +22,7 @@ namespace {
 using namespace troupe;
 namespace fake = tests::fake_device;
 
+using tests::check_no_misuse;
 using tests::check_same;
 using tests::company;
 using tests::decoder;
@@ -33,17 +32,7 @@ using tests::rate;
 using tests::resnet;
 using tests::sentences;
 using tests::task;
-
-struct trained {
-  std::vector<double> losses;
-  std::vector<engine::named_tensor> weights;
-  std::vector<engine::named_tensor> state;  // by name
-  engine::step_result dry;                  // before the first step
-};
-
-void sort_by_name(std::vector<engine::named_tensor>& list) {
-  std::ranges::sort(list, {}, &engine::named_tensor::name);
-}
+using tests::trained;
 
 /// What is not finite is left out, as a run may say.
 trained train(task what, const std::vector<c10::Device>& devices) {
@@ -67,34 +56,9 @@ trained train(task what, const std::vector<c10::Device>& devices) {
     result.losses.push_back(tested->loss);
     result.losses.push_back(static_cast<double>(tested->correct));
   }
-  auto weights = pipeline.read_weights();
-  REQUIRE(weights);
-  result.weights = std::move(*weights);
-  auto state = pipeline.read_state();
-  REQUIRE(state);
-  result.state = std::move(*state);
-  sort_by_name(result.state);
+  tests::read_stages(pipeline, result);
   return result;
 }
-
-void check_nothing_found() {
-  const auto found = fake::seen();
-  for (const auto& each : found.races) UNSCOPED_INFO(each);
-  CHECK(found.races.empty());
-  for (const auto& each : found.host_reads) UNSCOPED_INFO(each);
-  CHECK(found.host_reads.empty());
-  CHECK(found.overruns == 0);
-}
-
-/// Sets what all cases need; attention has one form that both devices have.
-struct prepared {
-  prepared() {
-    fake::install();
-    fake::reset();
-    at::set_num_threads(1);
-    at::globalContext().setSDPUseFlash(false);
-  }
-};
 
 void check_parity(const task& what, const std::vector<std::vector<c10::Device>>& places) {
   const auto expected = train(what, {c10::Device(c10::kCPU)});
@@ -105,13 +69,8 @@ void check_parity(const task& what, const std::vector<std::vector<c10::Device>>&
     fake::reset();
     const auto found = train(what, devices);
     CHECK(fake::seen().operators > 0);
-    check_nothing_found();
-    CHECK(found.losses == expected.losses);
-    CHECK(found.dry.loss == expected.dry.loss);
-    check_same(expected.dry.gradients, found.dry.gradients);
-    check_same(expected.dry.buffers, found.dry.buffers);
-    check_same(expected.weights, found.weights);
-    check_same(expected.state, found.state);
+    check_no_misuse();
+    check_same(expected, found);
   }
 }
 
@@ -122,7 +81,7 @@ c10::Device on(int index) {
 }  // namespace
 
 TEST_CASE("Stages on devices train images to the CPU's bits under every schedule") {
-  const prepared ready;
+  const tests::devices_ready ready;
   const std::vector<c10::Device> one{on(0)}, two{on(0), on(1)}, mixed{on(0), c10::kCPU};
   check_parity({.build = resnet, .batches = images({9, 8})}, {one});
   check_parity({.build = resnet, .batches = images({9, 8}), .cuts = {5}}, {one, two, mixed});
@@ -139,7 +98,7 @@ TEST_CASE("Stages on devices train images to the CPU's bits under every schedule
 }
 
 TEST_CASE("Stages on devices train tied weights with dropout, clipping and a loss scale") {
-  const prepared ready;
+  const tests::devices_ready ready;
   const std::vector<c10::Device> one{on(0)}, two{on(0), on(1)}, mixed{c10::kCPU, on(2)};
   check_parity({.build = decoder,
                 .batches = sentences({8, 7, 8}),
@@ -154,7 +113,7 @@ TEST_CASE("Stages on devices train tied weights with dropout, clipping and a los
 }
 
 TEST_CASE("Replicas on devices train to the CPU's bits, with shared state too") {
-  const prepared ready;
+  const tests::devices_ready ready;
   const std::vector<c10::Device> one{on(0)}, four{on(0), on(1), on(2), on(3)};
   for (const bool shares_state : {false, true}) {
     check_parity({.build = resnet,
@@ -176,7 +135,7 @@ TEST_CASE("Replicas on devices train to the CPU's bits, with shared state too") 
 }
 
 TEST_CASE("What a run saves from devices, devices and the CPU load and go on from") {
-  const prepared ready;
+  const tests::devices_ready ready;
   const task what{.build = resnet,
                   .batches = images({8, 8}),
                   .cuts = {6},
@@ -213,13 +172,13 @@ TEST_CASE("What a run saves from devices, devices and the CPU load and go on fro
   const auto here = go_on({c10::Device(c10::kCPU)});
   fake::reset();
   const auto there = go_on({on(1), on(2)});
-  check_nothing_found();
+  check_no_misuse();
   CHECK(here.first == there.first);
   check_same(here.second, there.second);
 }
 
 TEST_CASE("A step on devices passes verification against one process, every bit") {
-  const prepared ready;
+  const tests::devices_ready ready;
   const auto batches = images({8});
   const task what{.build = resnet,
                   .batches = batches,
@@ -236,7 +195,7 @@ TEST_CASE("A step on devices passes verification against one process, every bit"
 }
 
 TEST_CASE("A device that is full is told of with stage, action and bytes, and what to do") {
-  const prepared ready;
+  const tests::devices_ready ready;
   const task what{.build = resnet, .batches = images({64}), .cuts = {6}, .skips_bad_steps = true};
   company all(what, {on(3)});
   auto pipeline = all.compose(what);

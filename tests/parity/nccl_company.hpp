@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/allclose.h>
 #include <stdlib.h>
 
@@ -24,6 +22,7 @@
 #include "engine/collective/nccl/maker.hpp"
 #include "tests/fake_device/fake_device.hpp"
 #include "tests/fake_device/nccl_device.hpp"
+#include "tests/parity/on_devices.hpp"
 #include "tests/parity/stage_company.hpp"
 
 /// Replicas on the devices of tests, which sum by the NCCL of tests.
@@ -58,14 +57,6 @@ inline void script(const std::string& function, const std::string& what, int aft
   ::setenv("FAKE_NCCL_SCRIPT", (function + ":" + std::to_string(call) + ":" + what).c_str(), 1);
 }
 
-struct trained {
-  std::string line;
-  std::vector<double> losses;
-  std::vector<engine::named_tensor> weights;
-  std::vector<engine::named_tensor> state;
-  engine::step_result dry;
-};
-
 inline trained train(const task& what, const std::vector<c10::Device>& devices,
                      const maker& collectives = nullptr) {
   company all(what, devices, collectives);
@@ -81,43 +72,17 @@ inline trained train(const task& what, const std::vector<c10::Device>& devices,
     CHECK(fake::seen().synchronisations.size() == before);
     result.losses.push_back(outcome->loss);
   }
-  auto weights = pipeline.read_weights();
-  REQUIRE(weights);
-  result.weights = std::move(*weights);
-  auto state = pipeline.read_state();
-  REQUIRE(state);
-  result.state = std::move(*state);
-  std::ranges::sort(result.state, {}, &engine::named_tensor::name);
+  read_stages(pipeline, result);
   return result;
 }
 
-inline void check_same(const trained& one, const trained& other) {
-  CHECK(one.losses == other.losses);
-  CHECK(one.dry.loss == other.dry.loss);
-  check_same(one.dry.gradients, other.dry.gradients);
-  check_same(one.dry.buffers, other.dry.buffers);
-  check_same(one.weights, other.weights);
-  check_same(one.state, other.state);
-}
-
 inline void check_nothing_found() {
-  const auto found = fake::seen();
-  for (const auto& each : found.races) UNSCOPED_INFO(each);
-  CHECK(found.races.empty());
-  for (const auto& each : found.host_reads) UNSCOPED_INFO(each);
-  CHECK(found.host_reads.empty());
-  CHECK(found.overruns == 0);
+  check_no_misuse();
   CHECK(library().wrong_uses() == std::string());
 }
 
-struct prepared {
-  prepared() {
-    ::unsetenv("FAKE_NCCL_SCRIPT");
-    fake::install();
-    fake::reset();
-    at::set_num_threads(1);
-    at::globalContext().setSDPUseFlash(false);
-  }
+struct prepared : devices_ready {
+  prepared() { ::unsetenv("FAKE_NCCL_SCRIPT"); }
 };
 
 inline std::vector<c10::Device> cards(int count) {

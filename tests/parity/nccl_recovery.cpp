@@ -108,13 +108,7 @@ trained train_with_loss(task what, std::size_t lost_after) {
     if (!outcome) FAIL(outcome.error().text);
     result.losses.push_back(outcome->loss);
   }
-  auto weights = pipeline.read_weights();
-  REQUIRE(weights);
-  result.weights = std::move(*weights);
-  auto state = pipeline.read_state();
-  REQUIRE(state);
-  result.state = std::move(*state);
-  std::ranges::sort(result.state, {}, &engine::named_tensor::name);
+  read_stages(pipeline, result);
   return result;
 }
 

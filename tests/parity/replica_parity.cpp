@@ -2,7 +2,6 @@
 // what plain autograd computes of the whole batch.
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/allclose.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
@@ -125,16 +124,7 @@ void check_close(const build_layers& build, const engine::batch& batch, const tr
   REQUIRE(parts);
   const auto alone = engine::run_in_one_piece(layers, {.seed = seed}, 1, *parts);
   CHECK_THAT(found.dry.loss, WithinRel(alone.loss, 1e-6));
-  for (const auto& list : {std::pair(&found.dry.gradients, &alone.gradients),
-                           std::pair(&found.dry.buffers, &alone.buffers)}) {
-    REQUIRE(list.first->size() == list.second->size());
-    for (std::size_t i = 0; i < list.first->size(); ++i) {
-      INFO((*list.first)[i].name);
-      const auto& expected = (*list.second)[i].tensor;
-      CHECK(at::allclose((*list.first)[i].tensor, expected, 1e-4,
-                         1e-5 * expected.abs().max().item<double>()));
-    }
-  }
+  tests::check_close(found.dry, alone, 1e-4);
 }
 
 void check_all(const build_layers& build, const std::vector<engine::batch>& batches,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -14,6 +15,7 @@
 #include "apps/transformer_pipeline/gpt.hpp"
 #include "engine/base/named_tensor.hpp"
 #include "engine/model/model.hpp"
+#include "engine/verify/reference.hpp"
 
 // What tests of parity train: two small models, and batches for them.
 namespace troupe::tests {
@@ -60,6 +62,21 @@ inline void check_same(const std::vector<engine::named_tensor>& one,
     CHECK(one[i].name == other[i].name);
     CHECK(other[i].tensor.is_cpu());
     CHECK(at::equal(one[i].tensor, other[i].tensor));
+  }
+}
+
+/// Gradients and buffers within `relative` of each element, or a tenth of that of the largest one.
+inline void check_close(const engine::step_result& found, const engine::step_result& expected,
+                        double relative) {
+  for (const auto& list : {std::pair(&found.gradients, &expected.gradients),
+                           std::pair(&found.buffers, &expected.buffers)}) {
+    REQUIRE(list.first->size() == list.second->size());
+    for (std::size_t i = 0; i < list.first->size(); ++i) {
+      INFO((*list.first)[i].name);
+      const auto& wanted = (*list.second)[i].tensor;
+      CHECK(at::allclose((*list.first)[i].tensor, wanted, relative,
+                         relative / 10 * wanted.abs().max().item<double>()));
+    }
   }
 }
 

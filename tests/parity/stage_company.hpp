@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <caf/actor_control_block.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/send.hpp>
@@ -123,5 +124,33 @@ class company {
   std::vector<actors::stage_actor> stages_;
   std::vector<engine::layer_range> ranges_;
 };
+
+struct trained {
+  std::string line;  // how replicas sum
+  std::vector<double> losses;
+  std::vector<engine::named_tensor> weights;
+  std::vector<engine::named_tensor> state;  // by name
+  engine::step_result dry;                  // before the first step
+};
+
+/// What the stages hold.
+inline void read_stages(actors::pipeline& pipeline, trained& into) {
+  auto weights = pipeline.read_weights();
+  REQUIRE(weights);
+  into.weights = std::move(*weights);
+  auto state = pipeline.read_state();
+  REQUIRE(state);
+  into.state = std::move(*state);
+  std::ranges::sort(into.state, {}, &engine::named_tensor::name);
+}
+
+inline void check_same(const trained& one, const trained& other) {
+  CHECK(one.losses == other.losses);
+  CHECK(one.dry.loss == other.dry.loss);
+  check_same(one.dry.gradients, other.dry.gradients);
+  check_same(one.dry.buffers, other.dry.buffers);
+  check_same(one.weights, other.weights);
+  check_same(one.state, other.state);
+}
 
 }  // namespace troupe::tests
