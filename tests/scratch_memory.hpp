@@ -31,7 +31,8 @@ class scratch_memory {
   scratch_memory& operator=(const scratch_memory&) = delete;
   ~scratch_memory() { ::unsetenv("UCX_POSIX_DIR"); }
 
-  /// The names of what is in it.
+  /// The names of what is in it. A process that is killed while it makes a segment leaves one,
+  /// which a process that starts a minute later removes.
   [[nodiscard]] std::vector<std::string> left() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
