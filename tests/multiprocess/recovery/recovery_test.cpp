@@ -23,13 +23,14 @@
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/multiprocess/recovery/disturbed_run.hpp"
 #include "tests/multiprocess/recovery/saboteur.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 using namespace troupe;
-using Catch::Matchers::ContainsSubstring;
+using namespace troupe::tests::recovery;
 using tests::check_same_weights;
 using tests::count_of;
 using tests::fault;
@@ -42,105 +43,6 @@ using tests::scratch_folder;
 using tests::steps_in;
 using tests::with;
 using tests::words;
-
-/// An optimizer with state, a rate that follows a curve, norms that couple the stages, and an
-/// update every second step.
-words training(const words& more, int steps = 12, int accumulate = 2) {
-  return with(tests::training({"--clip-norm", "1", "--save-state"}, steps, accumulate), more);
-}
-
-/// The losses that they tell, as they are written, and what evaluations have found.
-words losses_in(const fs::path& json) {
-  words losses;
-  std::ifstream in(json);
-  for (std::string line; std::getline(in, line);) {
-    const auto at = line.find("\"loss\":");
-    losses.push_back(at == std::string::npos ? line : line.substr(at, line.find(',', at) - at));
-  }
-  return losses;
-}
-
-const words recovering{"--on-fault", "recover"};
-
-/// How a run goes on after its faults.
-enum class sequel {
-  replayed,  ///< Each time the lost stage alone is replayed, and nothing is computed again.
-  returned,  ///< Each time all stages go back.
-  either,
-};
-
-void check_sequel(const std::string& log, std::size_t faults, sequel expected) {
-  const auto replays = static_cast<std::size_t>(count_of(log, " is replayed from step "));
-  const auto returns = static_cast<std::size_t>(count_of(log, "the run goes on behind step"));
-  CHECK(replays + returns == faults);
-  if (expected == sequel::replayed) {
-    CHECK(replays == faults);
-    CHECK_THAT(log, ContainsSubstring("the processes that were left computed 0 actions again"));
-  }
-  if (expected == sequel::returned) CHECK(returns == faults);
-}
-
-/// A run that nothing happens to.
-class calm_run {
- public:
-  calm_run(const std::string& program, const words& run) {
-    const auto outcome =
-        run_other(program, with(run, {"--save", weights(), "--json", folder_ / "calm.json"}));
-    INFO(outcome.err);
-    REQUIRE(outcome.code == 0);
-  }
-
-  [[nodiscard]] fs::path weights() const { return folder_ / "calm"; }
-  [[nodiscard]] fs::path state() const { return folder_ / "calm.state.safetensors"; }
-  [[nodiscard]] fs::path steps() const { return folder_ / "calm.json"; }
-
- private:
-  scratch_folder folder_;
-};
-
-/// A run with faults has the weights and state of one without, and tells the same steps: `run` is
-/// its command line, the faults come after so many steps.
-program_outcome check_like(const calm_run& calm, const std::string& program, const words& run,
-                           const std::map<std::size_t, fault>& faults, sequel expected) {
-  const scratch_folder folder;
-  const tests::scratch_memory memory;
-  saboteur watch(folder / "stormy.json", faults);
-  const auto outcome = run_other(
-      program,
-      with(with(run, recovering), {"--save", folder / "stormy", "--json", folder / "stormy.json"}),
-      std::ref(watch));
-  UNSCOPED_INFO(outcome.err);
-  CHECK(outcome.code == 0);
-  CHECK(watch.done() == faults.size());
-  check_sequel(outcome.err, faults.size(), expected);
-  CHECK_THAT(outcome.err, !ContainsSubstring("was computed again, and its loss is") &&
-                              !ContainsSubstring("is not what it was before"));
-  CHECK(steps_in(folder / "stormy.json") == steps_in(calm.steps()));
-  CHECK(losses_in(folder / "stormy.json") == losses_in(calm.steps()));
-  check_same_weights(calm.weights(), folder / "stormy");
-  check_same_weights(calm.state(), folder / "stormy.state.safetensors");
-  std::size_t lost = 0;
-  for (const auto& [step, what] : faults) lost += 1 + what.with.size();
-  CHECK(memory.left().size() <= lost);
-  return outcome;
-}
-
-program_outcome check_like(const calm_run& calm, const words& run,
-                           const std::map<std::size_t, fault>& faults, sequel expected) {
-  return check_like(calm, TROUPE_PROGRAM, run, faults, expected);
-}
-
-/// The same beside a calm run of the same command line. `more`: for the run with faults alone.
-program_outcome check_run(const std::string& program, const words& run,
-                          const std::map<std::size_t, fault>& faults, sequel expected,
-                          const words& more = {}) {
-  return check_like(calm_run(program, run), program, with(run, more), faults, expected);
-}
-
-program_outcome check_run(const words& run, const std::map<std::size_t, fault>& faults,
-                          sequel expected, const words& more = {}) {
-  return check_run(TROUPE_PROGRAM, run, faults, expected, more);
-}
 
 }  // namespace
 
@@ -300,56 +202,10 @@ TEST_CASE("The only stage of a run is replaced from what the trainer keeps") {
             sequel::replayed);
 }
 
-TEST_CASE("Replicas and a dynamic loss scale survive the loss of a stage") {
-  check_run(training({"--stages", "2", "--replicas", "2", "--loss-scale", "dynamic",
-                      "--loss-scale-interval", "3"}),
-            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
-            sequel::returned);
-}
-
-TEST_CASE("Replicas that share out the optimizer's state survive the loss of a stage") {
-  check_run(training({"--stages", "2", "--replicas", "2", "--zero", "1", "--loss-scale", "dynamic",
-                      "--loss-scale-interval", "3"}),
-            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
-            sequel::returned);
-}
-
 TEST_CASE("A stage whose batch norms are synchronized over logical replicas is replayed") {
   check_run(training({"--stages", "2", "--logical-replicas", "2", "--batch-norm", "sync"}),
             {{2, {.stage = "stage-0"}}, {4, {.stage = "stage-1"}}}, sequel::replayed);
 }
-
-TEST_CASE("Replicas whose batch norms are synchronized survive the loss of a stage") {
-  check_run(training({"--stages", "2", "--replicas", "2", "--batch-norm", "sync"}),
-            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
-            sequel::returned);
-}
-
-namespace {
-
-/// An evaluation after every third step.
-words evaluating(const words& more, int steps = 6) {
-  return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8",
-               "--micro-batches", "4", "--optimizer", "adam", "--eval-every", "3", "--save-state",
-               "--steps", std::to_string(steps)},
-              more);
-}
-
-/// In the evaluation after that step.
-void check_replayed_within(const std::string& log, const std::string& stage,
-                           const std::string& step) {
-  const auto evaluated = log.find("evaluation after step " + step);
-  CHECK(log.find(stage + " is replayed from step " + step) < evaluated);
-  CHECK(count_of(log, "evaluation after step " + step) == 1);
-}
-
-/// A run that loses a stage as soon as the step before an evaluation is over.
-void check_evaluation(const words& run, const fault& what) {
-  const auto outcome = check_run(run, {{3, what}}, sequel::replayed);
-  check_replayed_within(outcome.err, what.stage, "3");
-}
-
-}  // namespace
 
 TEST_CASE("A stage that is lost in an evaluation is replayed, and the evaluation goes on") {
   const auto run = [](const words& schedule) {
