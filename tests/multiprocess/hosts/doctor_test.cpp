@@ -100,7 +100,7 @@ TEST_CASE("troupe doctor looks at the disks on which nodes keep slices of checkp
   INFO(outcome.out);
   CHECK(outcome.code == 1);
   expect_line(outcome, {"alpha", "disk", (folder / "one/slices").string(), "written at ",
-                        "; needs 4", " MiB for each of 4 checkpoints at once"});
+                        "; needs 85 MiB for each of 4 checkpoints at once"});
   expect_line(outcome, {"trainer", "disk", (folder / "kept").string(), "manifests of checkpoints"});
   expect_line(outcome,
               {"warning", "beta", "disk", "is on the same disk as", "one/slices of alpha"});
