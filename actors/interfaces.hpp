@@ -180,7 +180,7 @@ using host_actor = caf::typed_actor<
     caf::replies_to<struct open_keeper>::with<struct keeper_opened>,
     caf::replies_to<struct drop_stages>::with<struct acknowledged>,
     // From the trainer, of a run with checkpoints on the hosts' own disks: one store for a folder.
-    // Errors: io_failed naming the folder, also where another run has it.
+    // Errors: io_failed naming the folder.
     caf::replies_to<struct open_slices>::with<struct slices_opened>,
     // From the trainer: the process's actors end and its main function returns.
     caf::reacts_to<struct shut_down>>;

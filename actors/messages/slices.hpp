@@ -105,10 +105,11 @@ struct slices_opened {
   std::string folder = {};           // absolute
   std::string disk = {};             // the same word for all processes that see this folder
   std::string host = {};             // as the system calls it
+  bool is_taken = false;             // another run that has not ended has it: no store, no disk
 
   template <class Self, class Fields>
   static void fields(Self& self, Fields& f) {
-    f(self.store, self.folder, self.disk, self.host);
+    f(self.store, self.folder, self.disk, self.host, self.is_taken);
   }
 };
 

@@ -161,8 +161,10 @@ keeper_opened on_open_keeper(host_pointer self) {
 caf::result<slices_opened> on_open_slices(host_pointer self, const open_slices& order) {
   auto& known = self->state.slices[order.folder + '\n' + order.run];
   if (known.store) return known;
-  auto folder = engine::slice_folder::open(order.folder, order.run);
-  if (!folder) return to_caf(folder.error());
+  auto opened = engine::slice_folder::open(order.folder, order.run);
+  if (!opened) return to_caf(opened.error());
+  if (!*opened) return slices_opened{.folder = order.folder, .is_taken = true};
+  auto& folder = *opened;
   std::array<char, 256> host{};
   static_cast<void>(::gethostname(host.data(), host.size() - 1));
   known = {

@@ -17,6 +17,7 @@ using nlohmann::json;
 constexpr int newest_format = 3;  // of hosts that keep the files; else 2 is written
 constexpr int format_beside = 2;
 constexpr int format_of_two_files = 1;
+constexpr std::uint64_t most_manifest_bytes = std::uint64_t{1} << 30;
 constexpr const char* format_name = "troupe_checkpoint";
 constexpr const char* checksum_name = "checksum";
 constexpr const char* holds_weights = "weights";
@@ -169,10 +170,9 @@ result<checkpoint_manifest> parse_manifest(std::string_view text) try {
 result<checkpoint_manifest> read_manifest(const std::filesystem::path& file) {
   const auto opened = engine::open_to_read(file);
   if (!opened) return tl::unexpected(opened.error());
-  const auto mapped = engine::mapped_file::map(file, *opened);
-  if (!mapped) return tl::unexpected(mapped.error());
-  const auto bytes = (*mapped)->bytes();
-  return parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()})
+  const auto bytes = engine::read_front(file, *opened, most_manifest_bytes);
+  if (!bytes) return tl::unexpected(bytes.error());
+  return parse_manifest({reinterpret_cast<const char*>(bytes->data()), bytes->size()})
       .map_error([&](error why) {
         why.text.insert(0, file.string() + ' ');
         return why;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <utility>
 
+#include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/config/checks/checks.hpp"
 #include "cluster/doctor/edge_plan_core.hpp"
 #include "cluster/doctor/edges/words.hpp"
@@ -65,6 +67,11 @@ std::filesystem::path folder_of(const std::filesystem::path& file) {
   return parent.empty() ? std::filesystem::current_path() : std::filesystem::absolute(parent);
 }
 
+/// Those that are kept, and the one that is being written.
+std::uint32_t kept_at_once(const checkpoint_config& kept) {
+  return static_cast<std::uint32_t>(kept.keep) + 1;
+}
+
 std::vector<folder_facts> trainer_folders(const trainer_config& config, const run_needs& needs) {
   std::vector<folder_facts> out;
   const auto add = [&out](const std::filesystem::path& file, const char* purpose,
@@ -74,7 +81,38 @@ std::vector<folder_facts> trainer_folders(const trainer_config& config, const ru
   };
   add(config.train.save, "what is saved at the end (train.save)", needs.saved_bytes);
   add(config.observe.json, "a line for each step (observe.json)", 0);
+  if (config.checkpoint.dir.empty()) return out;
+  const bool has_all = config.checkpoint.storage == checkpoint_storage::shared;
+  std::uint64_t bytes = 0;  // of one
+  for (const auto* each : {&needs.slices.weights, &needs.slices.state})
+    if (has_all) bytes = std::reduce(each->begin(), each->end(), bytes);
+  out.push_back({.path = std::filesystem::absolute(config.checkpoint.dir).string(),
+                 .purpose = has_all ? "checkpoints (checkpoint.dir)"
+                                    : "manifests of checkpoints (checkpoint.dir)",
+                 .needed_bytes = bytes,
+                 .kept_at_once = kept_at_once(config.checkpoint),
+                 .may_be_made = true});
   return out;
+}
+
+/// Asks each node that has stages for the disk on which it is to keep slices.
+void add_slice_folders(tour& all, const trainer_config& config, const run_needs& needs) {
+  const auto& kept = config.checkpoint;
+  if (kept.storage != checkpoint_storage::local || kept.dir.empty()) return;
+  const auto bytes = slice_bytes_of_nodes(all.places, needs.slices, all.nodes.size());
+  for (std::size_t i = 0; i < all.nodes.size(); ++i) {
+    if (all.nodes[i].who.stages.empty()) continue;
+    const auto& nodes = config.cluster.nodes;
+    const auto node = std::ranges::find(nodes, all.nodes[i].who.name, &node_entry::name);
+    const bool has_own = node != nodes.end() && !node->checkpoint_dir.empty();
+    const auto folder =
+        has_own ? std::filesystem::path(node->checkpoint_dir) : std::filesystem::absolute(kept.dir);
+    all.nodes[i].folders.push_back({.path = (folder / slices_folder).string(),
+                                    .purpose = slices_purpose,
+                                    .needed_bytes = bytes[i],
+                                    .kept_at_once = kept_at_once(kept),
+                                    .may_be_made = true});
+  }
 }
 
 void place_stages_in(tour& all, const trainer_config& config, const run_needs& needs) {
@@ -117,6 +155,7 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
     all.nodes.push_back(std::move(node));
   }
   place_stages_in(all, config, needs);
+  add_slice_folders(all, config, needs);
   if (all.transport == name_of(messages::link_transport::shm) &&
       config.pipeline.stages_in == placement::processes)
     for (auto& node : all.nodes)

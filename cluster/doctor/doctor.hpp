@@ -7,6 +7,7 @@
 
 #include "cluster/config/trainer_config.hpp"
 #include "cluster/doctor/findings_core.hpp"
+#include "cluster/doctor/slice_needs_core.hpp"
 
 namespace troupe::cluster::doctor {
 
@@ -18,6 +19,7 @@ struct run_needs {
   std::vector<std::uint64_t> stage_bytes;  ///< Memory of each stage, at least.
   std::string of_what;                     ///< "weights, gradients and optimizer state"
   std::uint64_t saved_bytes = 0;           ///< Of what it saves at its end; 0: nothing.
+  slice_sizes slices = {};                 ///< Of a checkpoint; no stages: not predicted.
   bool wraps = false;                      ///< The last stage also speaks to the first.
 };
 

@@ -10,8 +10,6 @@ namespace {
 
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 constexpr std::uint64_t shared_bytes_a_process = 4 * mebibyte;  // UCX's segments, a peer
-constexpr std::uint64_t least_free_bytes = 16 * mebibyte;       // where nothing is known to be written
-constexpr double slow_disk = 20e6;                              // bytes a second
 constexpr double tight_memory = 1.25;  // of what is needed at least: activations come on top
 
 using findings = std::vector<finding>;
@@ -39,8 +37,8 @@ void core_findings(const patient& node, findings& out) {
   const double cores = by_quota ? host.quota_cores : host.cores;
   const std::string has = cores_text(cores) + (by_quota ? ", which its control group allows" : "");
   if (node.threads <= cores) {
-    out.push_back({severity::ok, "cores", node.name,
-                   counted(node.threads, "thread") + " on " + has, ""});
+    out.push_back(
+        {severity::ok, "cores", node.name, counted(node.threads, "thread") + " on " + has, ""});
     return;
   }
   out.push_back({severity::warning, "cores", node.name,
@@ -54,9 +52,8 @@ void core_findings(const patient& node, findings& out) {
 
 void memory_findings(const patient& node, findings& out) {
   const auto& host = *node.facts;
-  const std::string has =
-      bytes_text(host.memory_bytes) + " free" +
-      (host.is_memory_limited ? " within its control group's limit" : "");
+  const std::string has = bytes_text(host.memory_bytes) + " free" +
+                          (host.is_memory_limited ? " within its control group's limit" : "");
   if (node.stages.empty()) return;
   if (node.needed_bytes == 0) {
     out.push_back({severity::ok, "memory", node.name, has + "; the need is not predicted", ""});
@@ -68,7 +65,8 @@ void memory_findings(const patient& node, findings& out) {
       "state" +
       std::string(host.is_memory_limited ? "; or raise the container's memory limit" : "");
   if (node.needed_bytes > host.memory_bytes)
-    out.push_back({severity::error, "memory", node.name, "needs " + need + ", but has " + has, remedy});
+    out.push_back(
+        {severity::error, "memory", node.name, "needs " + need + ", but has " + has, remedy});
   else if (static_cast<double>(node.needed_bytes) * tight_memory >
            static_cast<double>(host.memory_bytes))
     out.push_back({severity::warning, "memory", node.name,
@@ -126,35 +124,6 @@ void user_findings(const patient& node, findings& out) {
                    uid + ": programs that look it up, as ssh does, fail", remedy});
 }
 
-void folder_findings(const patient& node, findings& out) {
-  for (const auto& folder : node.facts->folders) {
-    const std::string what = folder.path + ", for " + folder.purpose;
-    const auto need = std::max(folder.needed_bytes, least_free_bytes);
-    const std::string speed =
-        folder.bytes_per_second > 0 ? ", written at " + bytes_text(static_cast<std::uint64_t>(
-                                                            folder.bytes_per_second)) + "/s"
-                                    : "";
-    const std::string has = what + ": " + bytes_text(folder.free_bytes) + " free" + speed;
-    const std::string needs = folder.needed_bytes == 0
-                                  ? ""
-                                  : "; needs " + bytes_text(folder.needed_bytes);
-    const bool is_certain = folder.needed_bytes > 0;
-    if (!folder.error.empty())
-      out.push_back({is_certain ? severity::error : severity::warning, "disk", node.name,
-                     "nothing can be written in " + what + ": " + folder.error,
-                     "make the folder, permit this user to write there, or name another one"});
-    else if (folder.free_bytes < need)
-      out.push_back({is_certain ? severity::error : severity::warning, "disk", node.name,
-                     has + (is_certain ? needs : "; it is full"),
-                     "make room there, or name a folder of another disk"});
-    else if (folder.bytes_per_second > 0 && folder.bytes_per_second < slow_disk)
-      out.push_back({severity::warning, "disk", node.name, has + needs + ": saving will take long",
-                     "name a folder of a faster disk"});
-    else
-      out.push_back({severity::ok, "disk", node.name, has + needs, ""});
-  }
-}
-
 void fabric_findings(const patient& node, bool is_sealed, findings& out) {
   for (const auto& port : node.facts->fabrics) {
     const std::string what =
@@ -206,14 +175,15 @@ findings host_findings(const patient& node, bool is_sealed) {
   if (!host.container.empty()) who += ", in a container (" + host.container + ")";
   out.push_back({severity::ok, "node", node.name, who, ""});
   if (!node.listening_error.empty())
-    out.push_back({severity::error, "port", node.name, "it cannot listen: " + node.listening_error,
-                   "name an address of this node (address or network in its [[node]]; [link] listen "
-                   "for the trainer) and a port that is free"});
+    out.push_back(
+        {severity::error, "port", node.name, "it cannot listen: " + node.listening_error,
+         "name an address of this node (address or network in its [[node]]; [link] listen "
+         "for the trainer) and a port that is free"});
   core_findings(node, out);
   memory_findings(node, out);
   shared_memory_findings(node, out);
   user_findings(node, out);
-  folder_findings(node, out);
+  std::ranges::move(folder_findings(node), std::back_inserter(out));
   data_findings(node, out);
   fabric_findings(node, is_sealed, out);
   return out;
@@ -223,6 +193,7 @@ findings findings_of(const examination& all) {
   findings out = all.others;
   const auto append = [&out](findings more) { std::ranges::move(more, std::back_inserter(out)); };
   for (const auto& node : all.nodes) append(host_findings(node, all.is_sealed));
+  append(shared_disk_findings(all.nodes));
   append(version_findings(all.nodes));
   append(clock_findings(all));
   append(edge_findings(all.edges));

@@ -34,9 +34,9 @@ struct finding {
 /// A node of the run and what runs there.
 struct patient {
   std::string name;
-  std::string lost;                 ///< Why nothing is known of it; empty: facts are there.
+  std::string lost;  ///< Why nothing is known of it; empty: facts are there.
   std::optional<host_facts> facts;
-  std::string listening_error;      ///< Why it cannot listen; empty: it can, or need not.
+  std::string listening_error;  ///< Why it cannot listen; empty: it can, or need not.
   std::vector<std::uint32_t> stages;
   int threads = 0;                  ///< Of its stages together.
   std::uint64_t needed_bytes = 0;   ///< Of its stages' memory, at least; 0: not predicted.
@@ -58,6 +58,9 @@ struct examination {
 
 /// Of one node, of all edges, and of nodes beside each other.
 [[nodiscard]] std::vector<finding> host_findings(const patient& node, bool is_sealed);
+[[nodiscard]] std::vector<finding> folder_findings(const patient& node);
+/// Slices of checkpoints that two nodes of one machine keep in one folder, or on one disk.
+[[nodiscard]] std::vector<finding> shared_disk_findings(const std::vector<patient>& nodes);
 [[nodiscard]] std::vector<finding> edge_findings(const std::vector<edge_facts>& edges);
 [[nodiscard]] std::vector<finding> version_findings(const std::vector<patient>& nodes);
 [[nodiscard]] std::vector<finding> clock_findings(const examination& all);

@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -17,7 +19,9 @@
 #include <span>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "engine/state/atomic_file.hpp"
 
@@ -45,37 +49,70 @@ std::string random_word() {
   return text.data();
 }
 
-/// Who comes first writes what the others read: a link is made by one of them only.
+/// Who comes first writes what the others read: a link is made by one of them only. Who comes later
+/// needs no room on the disk. Whether the file is there is for `hold` to see.
 result<void> write_once(const fs::path& file) {
+  std::error_code why;
+  if (fs::exists(file, why)) return {};
   const auto own = file.string() + "." + random_word();
   const auto word = random_word();
   const descriptor made(::open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   const bool written =
       made && ::write(made.get(), word.data(), word.size()) == static_cast<ssize_t>(word.size());
-  const bool linked = written && (::link(own.c_str(), file.c_str()) == 0 || errno == EEXIST);
-  const int why = errno;
+  // Another run may take what has just been made for what an ended one has left, and remove it.
+  const bool linked =
+      written && (::link(own.c_str(), file.c_str()) == 0 || errno == EEXIST || errno == ENOENT);
+  const int reason = errno;
   ::unlink(own.c_str());
-  errno = why;
+  errno = reason;
   if (!linked) return failed(file.parent_path(), "nothing can be written there");
   return {};
 }
 
-/// Of another run; one that has ended leaves its file.
-result<void> check_alone(const fs::path& folder, const std::string& own) {
+/// Whether a descriptor is of the file that has this name now.
+bool is_named(const fs::path& file, const descriptor& held) {
+  struct stat one {
+  }, other{};
+  return ::fstat(held.get(), &one) == 0 && ::stat(file.c_str(), &other) == 0 &&
+         one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+/// The run's file, locked together with the run's other processes. Another run may look whether
+/// anybody has it, just before we do, and removes it then.
+result<descriptor> hold(const fs::path& file) {
+  constexpr int most_tries = 1000;
+  for (int i = 0; i < most_tries; ++i) {
+    if (auto written = write_once(file); !written) return tl::unexpected(written.error());
+    descriptor held(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!held && errno == ENOENT) continue;
+    if (!held) return failed(file.parent_path(), "cannot be read");
+    // A system that knows no such locks refuses none.
+    const bool is_looked_at = ::flock(held.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!is_looked_at && is_named(file, held)) return held;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return fail(errc::io_failed, file.string() + " is locked or removed by somebody else");
+}
+
+/// Of other runs; one that has ended leaves its file.
+result<bool> is_alone(const fs::path& folder, const std::string& own) {
   std::error_code why;
   for (fs::directory_iterator at(folder, why), end; !why && at != end; at.increment(why)) {
     const auto name = at->path().filename().string();
     if (!name.starts_with(run_prefix) || name.starts_with(own)) continue;
     const descriptor other(::open(at->path().c_str(), O_RDONLY | O_CLOEXEC));
     if (!other) continue;
-    if (::flock(other.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      return fail(errc::io_failed, folder.string() +
-                                       " is where another run keeps its slices just now: end that "
-                                       "one, or name another folder");
+    if (::flock(other.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
     ::unlink(at->path().c_str());
   }
   if (why) return fail(errc::io_failed, folder.string() + ": cannot be read: " + why.message());
-  return {};
+  return true;
+}
+
+/// Whether the names in a folder outlive a loss of power now.
+bool sync_names(const fs::path& folder) {
+  const descriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return open && (::fsync(open.get()) == 0 || errno == EINVAL || errno == ENOTSUP);
 }
 
 std::optional<std::uint64_t> step_in(std::string_view name) {
@@ -94,32 +131,34 @@ bool belongs_to(const std::string& name, const std::string& owner) {
 
 result<void> make_synced_folder(const fs::path& folder) {
   std::error_code why;
-  const bool is_new = fs::create_directories(folder, why);
+  std::vector<fs::path> above;  // that get a new name
+  for (auto each = folder; each.has_relative_path() && !fs::exists(each, why);
+       each = each.parent_path())
+    above.push_back(each.parent_path());
+  fs::create_directories(folder, why);
   if (why)
     return fail(errc::io_failed,
                 folder.string() + ": no folder can be made there: " + why.message());
-  if (!is_new) return {};
-  const descriptor above(::open(folder.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const bool synced = above && (::fsync(above.get()) == 0 || errno == EINVAL || errno == ENOTSUP);
-  if (!synced) return failed(folder.parent_path(), "cannot be synced");
+  for (const auto& each : above)
+    if (!sync_names(each.empty() ? fs::path(".") : each)) return failed(each, "cannot be synced");
   return {};
 }
 
-result<slice_folder> slice_folder::open(const fs::path& folder, const std::string& run) {
+result<std::optional<slice_folder>> slice_folder::open(const fs::path& folder,
+                                                       const std::string& run) {
   std::error_code why;
   const auto where = fs::absolute(folder, why).lexically_normal();
   if (auto made = make_synced_folder(where); !made) return tl::unexpected(made.error());
   const auto own = std::string(run_prefix) + run;
-  if (auto written = write_once(where / own); !written) return tl::unexpected(written.error());
-  descriptor held(::open((where / own).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!held) return failed(where, "cannot be read");
-  // A system that knows no such locks refuses none.
-  static_cast<void>(::flock(held.get(), LOCK_SH | LOCK_NB));
+  auto held = hold(where / own);
+  if (!held) return tl::unexpected(held.error());
   std::array<char, 64> word{};
-  const auto size = ::read(held.get(), word.data(), word.size());
+  const auto size = ::read(held->get(), word.data(), word.size());
   if (size <= 0) return failed(where, "cannot be read");
-  if (auto alone = check_alone(where, own); !alone) return tl::unexpected(alone.error());
-  return slice_folder(where, std::move(held),
+  const auto alone = is_alone(where, own);
+  if (!alone) return tl::unexpected(alone.error());
+  if (!*alone) return std::nullopt;
+  return slice_folder(where, std::move(*held),
                       std::string(word.data(), static_cast<std::size_t>(size)));
 }
 

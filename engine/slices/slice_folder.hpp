@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,9 @@ namespace troupe::engine {
 class slice_folder {
  public:
   /// Makes the folder where there is none. `run`: a word that tells this run from all others.
-  /// Errors: also where another run that has not ended keeps its slices there.
-  [[nodiscard]] static result<slice_folder> open(const std::filesystem::path& folder,
-                                                 const std::string& run);
+  /// Nothing: another run that has not ended has its slices there, or is just trying to open it.
+  [[nodiscard]] static result<std::optional<slice_folder>> open(const std::filesystem::path& folder,
+                                                                const std::string& run);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return folder_; }
 

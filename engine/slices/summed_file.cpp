@@ -69,11 +69,10 @@ result<void> add_summed(std::map<std::string, file_sums>& files,
 result<std::string> header_sum_of(const tensor_reader& file) {
   const auto opened = open_to_read(file.file());
   if (!opened) return tl::unexpected(opened.error());
-  const auto mapped = mapped_file::map(file.file(), *opened);
-  if (!mapped) return tl::unexpected(mapped.error());
-  const auto bytes = (*mapped)->bytes();
+  const auto front = read_front(file.file(), *opened, file.data_begin());
+  if (!front) return tl::unexpected(front.error());
   running_digest digest(header_sum_bytes);
-  digest.add(bytes.first(std::min<std::size_t>(bytes.size(), file.data_begin())));
+  digest.add(*front);
   return digest.digits();
 }
 

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 #include <system_error>
@@ -25,6 +27,23 @@ result<descriptor> open_to_read(const std::filesystem::path& file) {
   if (::fstat(opened.get(), &about) != 0) return refused(file, "cannot be read");
   if (!S_ISREG(about.st_mode)) return fail(errc::bad_data, file.string() + " is not a file");
   return opened;
+}
+
+result<std::vector<std::byte>> read_front(const std::filesystem::path& name, const descriptor& file,
+                                          std::uint64_t most) {
+  struct stat about {};
+  if (::fstat(file.get(), &about) != 0) return refused(name, "cannot be read");
+  std::vector<std::byte> front(std::min(most, static_cast<std::uint64_t>(about.st_size)));
+  std::size_t done = 0;
+  while (done < front.size()) {
+    const auto got =
+        ::pread(file.get(), &front[done], front.size() - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return refused(name, "cannot be read");
+    if (got == 0) return fail(errc::bad_data, name.string() + " was cut while it was read");
+    done += static_cast<std::size_t>(got);
+  }
+  return front;
 }
 
 result<std::shared_ptr<mapped_file>> mapped_file::map(const std::filesystem::path& name,

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
@@ -12,6 +14,11 @@ namespace troupe::engine {
 
 /// A file that is open for reading, under whatever name it has by now. Errors: bad_data naming it.
 [[nodiscard]] result<descriptor> open_to_read(const std::filesystem::path& file);
+
+/// The first bytes of a file, `most` or as many as it has. Read, not mapped: a disk that fails then
+/// gives an error, and no signal that ends the process. `name`: for errors. Errors: bad_data.
+[[nodiscard]] result<std::vector<std::byte>> read_front(const std::filesystem::path& name,
+                                                        const descriptor& file, std::uint64_t most);
 
 /// A whole file in memory. Private and writable: a parameter loaded from it may be updated in
 /// place.

@@ -66,19 +66,20 @@ std::optional<std::string> mistaken_for(std::span<const std::byte> bytes) {
   return std::nullopt;
 }
 
-result<std::string_view> header_text(std::span<const std::byte> bytes) {
+result<std::string_view> header_text(std::span<const std::byte> bytes, std::uint64_t file_bytes) {
   if (auto mistake = mistaken_for(bytes)) return bad(std::move(*mistake));
   if (bytes.size() < length_bytes)
     return bad("has " + std::to_string(bytes.size()) + " bytes, too few for a safetensors file");
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), length_bytes);
-  if (length > bytes.size() - length_bytes)
+  if (length > file_bytes - length_bytes)
     return bad("says that its header has " + std::to_string(length) + " bytes, but only " +
-               std::to_string(bytes.size() - length_bytes) +
+               std::to_string(file_bytes - length_bytes) +
                " follow: it is truncated, or no safetensors file");
   if (length > most_header_bytes)
     return bad("has a header of " + std::to_string(length) + " bytes; at most " +
                std::to_string(most_header_bytes) + " are allowed");
+  if (length > bytes.size() - length_bytes) return bad("was cut while it was read");
   return std::string_view(reinterpret_cast<const char*>(bytes.data()) + length_bytes,
                           static_cast<std::size_t>(length));
 }
@@ -203,14 +204,27 @@ std::optional<std::string_view> safetensors_type_name(at::ScalarType type) {
   return std::nullopt;
 }
 
+std::uint64_t front_bytes_of(std::span<const std::byte> first, std::uint64_t file_bytes) {
+  if (first.size() < length_bytes) return first.size();
+  std::uint64_t length = 0;
+  std::memcpy(&length, first.data(), length_bytes);
+  if (length > most_header_bytes) return first.size();
+  return std::min(file_bytes, std::max<std::uint64_t>(first.size(), length_bytes + length));
+}
+
 result<safetensors_header> parse_safetensors_header(std::span<const std::byte> bytes) {
-  const auto text = header_text(bytes);
+  return parse_safetensors_header(bytes, bytes.size());
+}
+
+result<safetensors_header> parse_safetensors_header(std::span<const std::byte> front,
+                                                    std::uint64_t file_bytes) {
+  const auto text = header_text(front, file_bytes);
   if (!text) return tl::unexpected(text.error());
   const auto parsed = parse_object(*text);
   if (!parsed) return tl::unexpected(parsed.error());
   safetensors_header header;
   header.data_begin = length_bytes + text->size();
-  const auto data_bytes = bytes.size() - header.data_begin;
+  const auto data_bytes = file_bytes - header.data_begin;
   for (const auto& key : parsed->keys) {
     const auto& value = parsed->object.at(key);
     if (key == metadata_key) {

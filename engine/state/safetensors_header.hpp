@@ -36,6 +36,16 @@ struct safetensors_header {
 /// the file without gap or overlap. Errors: bad_data, without the file's name.
 [[nodiscard]] result<safetensors_header> parse_safetensors_header(std::span<const std::byte> bytes);
 
+/// The same of a file of which only the front is at hand, at least `front_bytes_of` of it.
+[[nodiscard]] result<safetensors_header> parse_safetensors_header(std::span<const std::byte> front,
+                                                                  std::uint64_t file_bytes);
+
+/// How much of a file's front its header needs, as its first bytes say; never more than the limit
+/// of a header, or than the file has. `first`: a few hundred bytes, or the whole file where it has
+/// fewer.
+[[nodiscard]] std::uint64_t front_bytes_of(std::span<const std::byte> first,
+                                           std::uint64_t file_bytes);
+
 /// The bytes that stand before the data: length and padded JSON. Throws nlohmann's exceptions on
 /// text that is not UTF-8.
 [[nodiscard]] std::string format_safetensors_header(const safetensors_header& header);

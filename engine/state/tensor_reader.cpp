@@ -20,6 +20,7 @@ namespace troupe::engine {
 namespace {
 
 constexpr std::uint64_t run_bytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t first_bytes = 64 << 10;  // more than most headers have
 
 result<void> read_bytes(const std::filesystem::path& file, int from, std::uint64_t offset,
                         std::span<std::byte> into) {
@@ -48,17 +49,20 @@ result<std::shared_ptr<const tensor_reader>> tensor_reader::open(
   struct stat about {};
   if (::fstat(made->opened_.get(), &about) != 0)
     return bad_file(file, "cannot be read: " + std::generic_category().message(errno));
-  const auto mapped = mapped_file::map(file, made->opened_);  // of it only the header is looked at
-  if (!mapped) return tl::unexpected(mapped.error());
-  const auto bytes = (*mapped)->bytes();
-  auto header = parse_safetensors_header(bytes);
+  const auto file_bytes = static_cast<std::uint64_t>(about.st_size);
+  auto front = read_front(file, made->opened_, first_bytes);
+  if (front)
+    if (const auto all = front_bytes_of(*front, file_bytes); all > front->size())
+      front = read_front(file, made->opened_, all);
+  if (!front) return tl::unexpected(front.error());
+  auto header = parse_safetensors_header(*front, file_bytes);
   if (!header) return bad_file(file, header.error().text);
   made->header_ = std::move(*header);
   for (std::size_t i = 0; i < made->tensors().size(); ++i)
     made->places_.emplace(made->tensors()[i].name, i);
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()),
+  const std::string_view text(reinterpret_cast<const char*>(front->data()),
                               made->header_.data_begin);
-  made->identity_ = {.bytes = bytes.size(),
+  made->identity_ = {.bytes = file_bytes,
                      .modified_ns = about.st_mtim.tv_sec * 1'000'000'000 + about.st_mtim.tv_nsec,
                      .header_hash = std::hash<std::string_view>()(text)};
   return made;

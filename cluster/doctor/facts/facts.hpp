@@ -19,9 +19,14 @@ struct folder_facts {
   std::string path = {};
   std::string purpose = {};  ///< "weights at the end (train.save)"
   std::uint64_t needed_bytes = 0;
-  std::uint64_t free_bytes = 0;  ///< For this user.
-  double bytes_per_second = 0;   ///< Written and synced; 0: not measured.
-  std::string error = {};             ///< Why nothing can be written there; empty: it can.
+  std::uint32_t kept_at_once = 0;   ///< So many times that is there at once, at most; 0: once.
+  bool may_be_made = false;         ///< The run makes the folder where there is none.
+  std::uint64_t present_bytes = 0;  ///< Of a folder that may be made: what its files have.
+  std::string place = {};           ///< The same for all paths of the folder on this machine.
+  std::string disk = {};            ///< The same for all folders of a file system of this machine.
+  std::uint64_t free_bytes = 0;     ///< For this user.
+  double bytes_per_second = 0;      ///< Written and synced; 0: not measured.
+  std::string error = {};           ///< Why nothing can be written there; empty: it can.
 
   bool operator==(const folder_facts&) const = default;
 };
@@ -39,26 +44,29 @@ struct fabric_facts {
 /// A node, as a process of the program sees it there.
 struct host_facts {
   std::string host = {};       ///< Its name for itself.
+  std::string machine = {};    ///< Of its kernel since it was started: containers have the same.
   std::string processor = {};  ///< Model.
   std::string container = {};  ///< "Kubernetes", "Docker", "Podman"; empty: none is known.
   std::uint32_t uid = 0;
-  std::string user = {};                              ///< Name; empty: the uid has none.
-  std::map<std::string, std::string> versions = {};   ///< By library, protocol, kernel.
-  std::map<std::string, std::string> libraries = {};  ///< Build ids of what is loaded, by file name.
-  std::uint32_t cores = 0;                       ///< That this process may use.
-  double quota_cores = 0;                        ///< Of its control group; 0: none.
-  std::uint64_t memory_bytes = 0;                ///< Free for it, within its control group's limit.
-  bool is_memory_limited = false;                ///< By a control group, more than by the machine.
-  std::uint64_t shared_bytes = 0;                ///< Size of /dev/shm.
+  std::string user = {};                             ///< Name; empty: the uid has none.
+  std::map<std::string, std::string> versions = {};  ///< By library, protocol, kernel.
+  std::map<std::string, std::string> libraries =
+      {};                          ///< Build ids of what is loaded, by file name.
+  std::uint32_t cores = 0;         ///< That this process may use.
+  double quota_cores = 0;          ///< Of its control group; 0: none.
+  std::uint64_t memory_bytes = 0;  ///< Free for it, within its control group's limit.
+  bool is_memory_limited = false;  ///< By a control group, more than by the machine.
+  std::uint64_t shared_bytes = 0;  ///< Size of /dev/shm.
   std::uint64_t shared_free_bytes = 0;
-  std::string shared_error = {};   ///< Why it cannot be used; empty: it can.
-  std::string reading_error = {};  ///< Why processes cannot read each other's memory; empty: they can.
+  std::string shared_error = {};  ///< Why it cannot be used; empty: it can.
+  std::string reading_error =
+      {};  ///< Why processes cannot read each other's memory; empty: they can.
   std::vector<fabric_facts> fabrics = {};
   std::vector<folder_facts> folders = {};
-  std::string data_source = {};      ///< Opened there; empty: none.
-  std::string data_error = {};       ///< Why that failed; empty: it did not.
-  std::int64_t clock_ns = 0;    ///< Since 1970, when all else was known.
-  std::int64_t asked_ns = 0;    ///< The doctor's own clock before and after that.
+  std::string data_source = {};  ///< Opened there; empty: none.
+  std::string data_error = {};   ///< Why that failed; empty: it did not.
+  std::int64_t clock_ns = 0;     ///< Since 1970, when all else was known.
+  std::int64_t asked_ns = 0;     ///< The doctor's own clock before and after that.
   std::int64_t answered_ns = 0;
 
   bool operator==(const host_facts&) const = default;
@@ -66,10 +74,11 @@ struct host_facts {
 
 /// What one way of sending reaches.
 struct flow_facts {
-  std::string by = {};  ///< "sealed tcp", "a socket", "UCX (posix/memory)"; empty: nothing was tried.
+  std::string by =
+      {};  ///< "sealed tcp", "a socket", "UCX (posix/memory)"; empty: nothing was tried.
   double round_trip_us = 0;         ///< Of 8 bytes.
   double megabytes_per_second = 0;  ///< One way; 0: not measured.
-  std::string error = {};                ///< What went wrong; empty: nothing.
+  std::string error = {};           ///< What went wrong; empty: nothing.
 
   bool operator==(const flow_facts&) const = default;
 };
@@ -84,7 +93,7 @@ struct edge_facts {
   flow_facts ours = {};
   flow_facts raw = {};
   std::optional<std::int64_t> clock_ns = {};  ///< How far `to`'s clock is ahead of `from`'s.
-  std::int64_t clock_error_ns = 0;       ///< At most.
+  std::int64_t clock_error_ns = 0;            ///< At most.
 
   bool operator==(const edge_facts&) const = default;
 };

@@ -12,10 +12,11 @@ constexpr std::size_t most_entries_a_line = 32;  // so that a line stays within 
 }  // namespace
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(folder_facts, path, purpose, needed_bytes,
-                                                free_bytes, bytes_per_second, error)
+                                                kept_at_once, may_be_made, present_bytes, place,
+                                                disk, free_bytes, bytes_per_second, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(fabric_facts, device, state, kind, rate)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(host_facts, host, processor, container, uid, user,
-                                                versions, libraries, cores, quota_cores,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(host_facts, host, machine, processor, container,
+                                                uid, user, versions, libraries, cores, quota_cores,
                                                 memory_bytes, is_memory_limited, shared_bytes,
                                                 shared_free_bytes, shared_error, reading_error,
                                                 fabrics, folders, data_source, data_error, clock_ns,

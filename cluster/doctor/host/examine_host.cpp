@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pwd.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -65,6 +66,38 @@ result<double> write_speed(const trial_file& file, std::uint64_t bytes) {
   return static_cast<double>(written) / std::max(seconds(), 1e-9);
 }
 
+std::uint64_t bytes_in(const fs::path& folder) {
+  std::uint64_t bytes = 0;
+  std::error_code why;
+  for (fs::recursive_directory_iterator at(folder, why), end; !why && at != end;
+       at.increment(why)) {
+    std::error_code gone;
+    if (at->is_regular_file(gone))
+      if (const auto size = at->file_size(gone); !gone) bytes += size;
+  }
+  return bytes;
+}
+
+/// The folder, or what it would be made in; notes where that is, and what is there.
+fs::path find_folder(folder_facts& asked) {
+  std::error_code why;
+  const auto whole = fs::absolute(asked.path, why).lexically_normal();
+  asked.path = whole.string();
+  auto there = whole;
+  while (!fs::exists(there, why) && !fs::is_symlink(there, why) && there.has_relative_path())
+    there = there.parent_path();
+  struct stat about {};
+  if (::stat(there.c_str(), &about) != 0)
+    asked.error = there.string() + ": " + std::strerror(errno);
+  else if (!S_ISDIR(about.st_mode))
+    asked.error = there.string() + " is no folder";
+  asked.disk = std::to_string(about.st_dev);
+  asked.place = asked.disk + ":" + std::to_string(about.st_ino) + "/" +
+                whole.lexically_relative(there).string();
+  if (asked.error.empty() && there == whole) asked.present_bytes = bytes_in(whole);
+  return there;
+}
+
 }  // namespace
 
 std::string first_line(const fs::path& file) {
@@ -82,11 +115,11 @@ std::vector<fabric_facts> find_fabrics(const fs::path& devices) {
     for (const auto& port : fs::directory_iterator(device.path() / "ports", none)) {
       const auto state = first_line(port.path() / "state");  // "4: ACTIVE"
       const auto colon = state.find(": ");
-      found.push_back({.device = device.path().filename().string() + ":" +
-                                 port.path().filename().string(),
-                       .state = colon == std::string::npos ? state : state.substr(colon + 2),
-                       .kind = first_line(port.path() / "link_layer"),
-                       .rate = first_line(port.path() / "rate")});
+      found.push_back(
+          {.device = device.path().filename().string() + ":" + port.path().filename().string(),
+           .state = colon == std::string::npos ? state : state.substr(colon + 2),
+           .kind = first_line(port.path() / "link_layer"),
+           .rate = first_line(port.path() / "rate")});
     }
   }
   std::ranges::sort(found, {}, &fabric_facts::device);
@@ -94,13 +127,15 @@ std::vector<fabric_facts> find_fabrics(const fs::path& devices) {
 }
 
 folder_facts examine_folder(folder_facts asked) {
+  const auto there = asked.may_be_made ? find_folder(asked) : fs::path(asked.path);
+  if (!asked.error.empty()) return asked;
   struct statvfs about {};
-  if (::statvfs(asked.path.c_str(), &about) != 0) {
+  if (::statvfs(there.c_str(), &about) != 0) {
     asked.error = std::strerror(errno);
     return asked;
   }
   asked.free_bytes = std::uint64_t{about.f_bavail} * about.f_frsize;
-  const trial_file file(asked.path);
+  const trial_file file(there);
   if (file.get() < 0) {
     asked.error = std::strerror(errno);
     return asked;
@@ -119,6 +154,7 @@ folder_facts examine_folder(folder_facts asked) {
 host_facts examine_host(const requests::facts& asked) {
   host_facts out;
   out.host = host_name();
+  out.machine = first_line("/proc/sys/kernel/random/boot_id");
   out.container = container_of_this();
   out.uid = ::geteuid();
   if (const auto* const user = ::getpwuid(out.uid)) out.user = user->pw_name;

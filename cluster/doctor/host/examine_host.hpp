@@ -22,7 +22,8 @@ void examine_shared_memory(host_facts& out);
 /// Ports of InfiniBand and RoCE; `devices`: where the system lists them.
 [[nodiscard]] std::vector<fabric_facts> find_fabrics(
     const std::filesystem::path& devices = "/sys/class/infiniband");
-/// Room in a folder, and how fast it takes a file of at most 64 MiB that is removed again.
+/// Room in a folder, or where it would be made, and how fast it takes a file of at most 64 MiB that
+/// is removed again.
 [[nodiscard]] folder_facts examine_folder(folder_facts asked);
 
 /// What a file holds up to its first newline; empty where it cannot be read.

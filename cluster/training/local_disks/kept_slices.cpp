@@ -88,22 +88,18 @@ result<void> pass_over(prepared_run& run, const trainer_config& config) {
   auto older = checkpoint_folder(config.checkpoint.dir).newest(run.steps_before);
   if (!older) return tl::unexpected(older.error());
   for (const auto& why : older->passed_over) log::warning(why + "; this checkpoint is passed over");
-  if (!older->found) return begin_anew(run, config);
+  if (!older->found) {
+    if (config.checkpoint.resume == "auto")
+      log::info(config.checkpoint.dir.string() + " has no whole checkpoint: the run begins anew");
+    return begin_anew(run, config);
+  }
   return check_settings(*older->found, config, run.model.options).and_then([&] {
     return begin_from(run, std::move(*older->found));
   });
 }
 
-/// Whether the trainer's folder may have been lost, which had the manifests alone.
-bool lacks_manifests(const trainer_config& config) {
-  const auto& kept = config.checkpoint;
-  const bool is_asked = kept.resume == "latest" || kept.resume == "auto";
-  if (kept.storage != checkpoint_storage::local || !is_asked) return false;
-  const auto steps = checkpoint_folder(kept.dir).steps();
-  return steps && steps->empty();
-}
-
-/// Writes the manifests that hosts keep into the trainer's folder, where it has none.
+/// Writes the manifests that hosts keep into the trainer's folder, where it has none of these steps
+/// that can be read.
 result<void> restore_manifests(const disk_access& by) {
   const auto& dir = by.config.checkpoint.dir;
   auto disks = open_disks(by.group, by.ask,
@@ -114,13 +110,21 @@ result<void> restore_manifests(const disk_access& by) {
   if (!kept || kept->empty()) return kept.map([](const auto&) {});
   const auto taken = folder.prepare();
   if (!taken) return tl::unexpected(taken.error());
+  const auto steps = folder.steps();
+  if (!steps) return tl::unexpected(steps.error());
+  std::size_t restored = 0;
   for (const auto& [step, manifest] : *kept) {
+    if (read_manifest(folder.path_of(step) / checkpoint_folder::manifest_name)) continue;
     const auto written = folder.begin(step).and_then(
         [&](const checkpoint_folder::begun& begun) { return folder.finish(begun, manifest); });
     if (!written) return tl::unexpected(written.error());
+    ++restored;
   }
-  log::warning(dir.string() + " had no manifest; the hosts kept those of " +
-               std::to_string(kept->size()) + (kept->size() == 1 ? " checkpoint" : " checkpoints"));
+  if (restored == 0) return {};
+  log::warning(dir.string() +
+               (steps->empty() ? " had no manifest" : " had a manifest that cannot be read") +
+               "; the hosts kept those of " + std::to_string(restored) +
+               (restored == 1 ? " checkpoint" : " checkpoints"));
   return {};
 }
 
@@ -157,6 +161,10 @@ result<void> open_again(std::optional<slice_disks>& disks, const disk_access& by
   if (!opened) return tl::unexpected(opened.error());
   disks = std::move(*opened);
   return {};
+}
+
+result<void> open_missing(std::optional<slice_disks>& disks, const disk_access& by) {
+  return disks && !disks->are_complete() ? open_again(disks, by) : result<void>();
 }
 
 result<found_slices> find_on_hosts(const disk_access& by, const whole_checkpoint& of) {

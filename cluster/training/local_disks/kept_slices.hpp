@@ -27,6 +27,8 @@ struct disk_access {
 /// The same, where processes have been replaced. A host whose folder cannot be opened is warned of,
 /// and checkpoints fail while it is so. Errors: peer_lost.
 [[nodiscard]] result<void> open_again(std::optional<slice_disks>& disks, const disk_access& by);
+/// The same for a checkpoint that is due, where a host had no folder: it may have one now.
+[[nodiscard]] result<void> open_missing(std::optional<slice_disks>& disks, const disk_access& by);
 
 /// Asks the hosts for the files of a checkpoint, each in its own folder for checkpoints or under
 /// the path that the checkpoint has here. Errors: those of open_disks and find_slices.

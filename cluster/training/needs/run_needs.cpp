@@ -23,19 +23,25 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
   if (!entry) return tl::unexpected(entry.error());
   const auto slots = actors::tensors_a_parameter(*entry, config.optimizer.options);
   if (!slots) return tl::unexpected(slots.error());
-  doctor::run_needs out{.stage_bytes = {},
-                        .of_what = "weights, gradients and the optimizer's state",
-                        .saved_bytes = 0,
-                        .wraps = layout->chunks > 1};
+  doctor::run_needs out{
+      .stage_bytes = {},
+      .of_what = "weights, gradients and the optimizer's state",
+      .saved_bytes = 0,
+      .slices = {.weights = {}, .state = {}, .state_shares = state_shares_of(config.pipeline)},
+      .wraps = layout->chunks > 1};
   std::uint64_t saved = 0;
   for (std::uint32_t stage = 0; stage < config.pipeline.stages; ++stage) {
     std::vector<engine::layer_range> slices;
+    std::uint64_t weights = 0, state = 0;
     for (std::uint32_t chunk = 0; chunk < layout->chunks; ++chunk) {
       const auto& range = run->ranges[layout->virtual_stage_of({stage, chunk})];
       slices.push_back(range);
-      saved += actors::bytes_of(tensors_of(*run, range));
-      if (config.train.save_state) saved += actors::bytes_of(parameters_of(*run, range)) * *slots;
+      weights += actors::bytes_of(tensors_of(*run, range));
+      state += actors::bytes_of(parameters_of(*run, range)) * *slots;
     }
+    out.slices.weights.push_back(weights);
+    out.slices.state.push_back(state);
+    saved += weights + (config.train.save_state ? state : 0);
     out.stage_bytes.push_back(actors::least_training_bytes(run->layers, slices, *slots,
                                                            state_shares_of(config.pipeline)));
   }

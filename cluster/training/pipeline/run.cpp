@@ -212,6 +212,7 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
         if (auto some = parts.report->check_applied(); !some && !parts.control.stop.wanted())
           return some;
         auto done = parts.control.saver.save(steps, parts.report->any_applied(), saved, print);
+        if (done) done = open_missing(parts.disks, parts.hosts);
         return done ? parts.checkpoints.write_last(steps, kept, print) : done;
       },
       [&](std::uint64_t step) {
@@ -220,6 +221,7 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
                                         parts.control.stop.checkpoint);
       },
       [&](std::uint64_t step) -> result<void> {
+        if (auto done = open_missing(parts.disks, parts.hosts); !done) return done;
         parts.checkpoints.write(step, parts.control.stop.checkpoint.exchange(false), kept, print);
         return {};
       },

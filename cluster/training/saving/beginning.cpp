@@ -9,6 +9,17 @@
 
 namespace troupe::cluster {
 
+bool lacks_manifests(const trainer_config& config) {
+  const auto& kept = config.checkpoint;
+  const bool is_asked = kept.resume == "latest" || kept.resume == "auto";
+  if (kept.storage != checkpoint_storage::local || !is_asked) return false;
+  const checkpoint_folder folder(kept.dir);
+  const auto steps = folder.steps();
+  if (!steps) return false;
+  return steps->empty() ||
+         !read_manifest(folder.path_of(steps->front()) / checkpoint_folder::manifest_name);
+}
+
 result<void> check_complete(const trainer_config& config, std::uint64_t steps,
                             const std::filesystem::path& folder) {
   const auto has_all = folder.string() + " has all " + std::to_string(steps) + " steps of this run";
@@ -29,6 +40,10 @@ result<run_beginning> find_beginning(const trainer_config& config,
                                      const std::map<std::string, double>& model_options,
                                      std::uint64_t steps) {
   auto resumed = find_resumed(config, model_options);
+  if (!resumed && resumed.error().code == errc::bad_data && lacks_manifests(config)) {
+    log::warning(resumed.error().text + "; the hosts may have a copy of the manifest");
+    return run_beginning{};
+  }
   if (!resumed) return tl::unexpected(resumed.error());
   if (!*resumed) {
     if (!config.checkpoint.resume.empty())

@@ -18,12 +18,17 @@ struct run_beginning {
   bool is_complete = false;              ///< It has all steps, and nothing is left to do.
 };
 
+/// Whether the hosts of a run may have a newer manifest than the trainer's folder, which has none,
+/// or whose newest cannot be read: with slices on the hosts' own disks they keep copies.
+[[nodiscard]] bool lacks_manifests(const trainer_config& config);
+
 /// A checkpoint has all steps: an error for a user, and no more than a word for who starts the same
 /// command until the run is done. Errors: bad_config.
 [[nodiscard]] result<void> check_complete(const trainer_config& config, std::uint64_t steps,
                                           const std::filesystem::path& folder);
 
-/// Finds it for a run of so many steps, and says so where there is none. Errors: those of
+/// Finds it for a run of so many steps, and says so where there is none. Where the newest manifest
+/// cannot be read and the hosts may have it, that is left to settle_beginning. Errors: those of
 /// find_resumed; bad_config where the checkpoint has all steps and that is an error (see
 /// docs/checkpoints.md).
 [[nodiscard]] result<run_beginning> find_beginning(

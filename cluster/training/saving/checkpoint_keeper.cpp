@@ -84,6 +84,13 @@ bool was_cut_off(const error& why) {
   return why.code == errc::peer_lost || why.code == errc::cancelled;
 }
 
+/// Whether a copy that failed is only a copy less: what was written is whole on its own host.
+result<void> check_written(unfinished& of, const slice_copy_order& order, const error& why) {
+  if (was_cut_off(why)) return tl::unexpected(why);
+  if (why.code != errc::bad_data) return {};
+  return check_slice(of.ask, *of.disks, of.manifest, order.file, order.from);
+}
+
 /// Has each host copy what the one before it has written, and notes who has what. Where a disk is
 /// full or fails there is one copy less, and a warning.
 result<void> copy_to_next(unfinished& of, const std::map<std::string, std::size_t>& written) {
@@ -98,7 +105,7 @@ result<void> copy_to_next(unfinished& of, const std::map<std::string, std::size_
       continue;
     }
     const auto& why = copied[i].error();
-    if (why.code != errc::io_failed) return tl::unexpected(why);
+    if (auto whole = check_written(of, orders[i], why); !whole) return whole;
     log::warning("the checkpoint of step " + std::to_string(of.files.step) + " has no copy of " +
                  orders[i].file + " on " + host + ": " + why.text);
   }
@@ -246,7 +253,7 @@ bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool i
 }
 
 void checkpoint_keeper::warn(std::uint64_t step, const error& why, const printer& print) const {
-  const auto* const sequel = why.code == errc::io_failed ? "; training goes on"
+  const auto* const sequel = !was_cut_off(why) ? "; training goes on"
                              : config_->train.on_fault == fault_policy::recover
                                  ? "; one is written when the run goes on"
                                  : "";

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <random>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "actors/base/deadlines.hpp"
@@ -20,24 +22,54 @@ namespace {
 namespace fs = std::filesystem;
 using actors::usual_deadlines;
 
+using opened_places = std::vector<result<actors::slices_opened>>;
+
+/// Processes of a run that has lost its trainer end once they have noticed it: within a second on
+/// the same host, and within the silence that counts as a loss elsewhere.
+constexpr std::chrono::seconds until_others_end{10};
+constexpr std::chrono::milliseconds between_tries{200};
+
 /// What each place answers.
-std::vector<result<actors::slices_opened>> ask_to_open(node_group& group, actors::requester& ask,
-                                                       const std::vector<fs::path>& folders,
-                                                       const std::string& run) {
+opened_places ask_once(node_group& group, actors::requester& ask,
+                       const std::vector<fs::path>& folders, const std::string& run) {
   std::vector<actors::future<actors::slices_opened>> answers;
   for (std::size_t place = 0; place < folders.size(); ++place)
     answers.push_back(ask.request<actors::slices_opened>(
         caf::actor_cast<actors::host_actor>(group.hosts().at(place)),
         actors::open_slices{(folders[place] / slices_folder).string(), run}, usual_deadlines.join));
-  std::vector<result<actors::slices_opened>> opened;
+  opened_places opened;
   for (const auto& each : answers) opened.push_back(each.get());
+  return opened;
+}
+
+bool is_taken(const result<actors::slices_opened>& answer) {
+  return answer && answer->is_taken;
+}
+
+/// The same; waits a while for another run's processes to end, which may have been started by the
+/// same command.
+opened_places ask_to_open(node_group& group, actors::requester& ask,
+                          const std::vector<fs::path>& folders, const std::string& run) {
+  using clock = std::chrono::steady_clock;
+  const auto end = clock::now() + until_others_end;
+  auto opened = ask_once(group, ask, folders, run);
+  if (const auto taken = std::ranges::find_if(opened, is_taken); taken != opened.end())
+    log::info((*taken)->folder + " is still another run's: waiting for its processes to end");
+  while (std::ranges::any_of(opened, is_taken) && clock::now() < end) {
+    std::this_thread::sleep_for(between_tries);
+    opened = ask_once(group, ask, folders, run);
+  }
+  for (auto& each : opened)
+    if (is_taken(each))
+      each = fail(errc::io_failed, each->folder +
+                                       " is where another run keeps its slices just now: end that "
+                                       "one, or name another folder");
   return opened;
 }
 
 /// Which disks there are, by what the places have opened. `hosts`: of the places, as the launch
 /// calls them; empty where it has no names.
-slice_disks sorted(const std::vector<result<actors::slices_opened>>& opened,
-                   const std::vector<std::string>& hosts) {
+slice_disks sorted(const opened_places& opened, const std::vector<std::string>& hosts) {
   slice_disks all;
   std::map<std::string, std::size_t> known;
   for (std::size_t place = 0; place < opened.size(); ++place) {
@@ -57,6 +89,20 @@ error of_place(const std::string& host, const error& why) {
   return {why.code, "checkpoint.storage: " + (host.empty() ? "" : host + ": ") + why.text};
 }
 
+/// What all disks answer, in their order, or who says first why not.
+template <class Answer>
+result<std::vector<Answer>> all_of(const std::vector<actors::future<Answer>>& answers,
+                                   const slice_disks& disks) {
+  auto whole = actors::all(answers).get();
+  if (whole || whole.error().code == errc::peer_lost) return whole;
+  for (std::size_t disk = 0; disk < answers.size(); ++disk) {
+    const auto own = answers[disk].get(std::chrono::seconds(0));
+    if (!own && own.error() == whole.error())
+      return tl::unexpected(of_place(disks.disks.at(disk).host, own.error()));
+  }
+  return whole;
+}
+
 /// Each disk's word on all files of a checkpoint.
 result<std::vector<actors::slices_checked>> check_all(actors::requester& ask,
                                                       const slice_disks& disks,
@@ -67,7 +113,7 @@ result<std::vector<actors::slices_checked>> check_all(actors::requester& ask,
   for (const auto& each : disks.disks)
     answers.push_back(
         ask.request<actors::slices_checked>(each.store, order, usual_deadlines.write));
-  return actors::all(std::move(answers)).get();
+  return all_of(answers, disks);
 }
 
 /// Where a file is whole nowhere: what each host says.
@@ -112,6 +158,10 @@ void tell_losses(const found_slices& found, const std::vector<actors::slices_che
 }
 
 }  // namespace
+
+bool slice_disks::are_complete() const {
+  return std::ranges::all_of(places, [](const place& each) { return each.disk.has_value(); });
+}
 
 result<std::vector<std::string>> slice_disks::folders_of(const std::string& checkpoint) const {
   std::vector<std::string> folders;
@@ -198,13 +248,26 @@ std::vector<result<actors::known_file>> copy_slices(actors::requester& ask,
   return copied;
 }
 
+result<void> check_slice(actors::requester& ask, const slice_disks& disks,
+                         const checkpoint_manifest& of, const std::string& file, std::size_t disk) {
+  const auto& [host, store] = disks.disks.at(disk);
+  const auto checked =
+      ask.request<actors::slices_checked>(
+             store, actors::check_slices{of.slices, {{file, of.files.at(file).sums}}},
+             usual_deadlines.write)
+          .get();
+  if (!checked) return tl::unexpected(checked.error());
+  if (checked->faults.empty()) return {};
+  return fail(errc::bad_data, host + ": " + checked->faults.begin()->second);
+}
+
 result<void> keep_manifest_of(actors::requester& ask, const slice_disks& disks,
                               const checkpoint_manifest& of) {
   std::vector<actors::future<actors::acknowledged>> answers;
   for (const auto& each : disks.disks)
     answers.push_back(ask.request<actors::acknowledged>(
         each.store, actors::keep_manifest{of.slices, to_text(of)}, usual_deadlines.transfer));
-  return actors::all(std::move(answers)).get().map([](const auto&) {});
+  return all_of(answers, disks).map([](const auto&) {});
 }
 
 result<std::map<std::uint64_t, checkpoint_manifest>> manifests_on(actors::requester& ask,
@@ -214,7 +277,7 @@ result<std::map<std::uint64_t, checkpoint_manifest>> manifests_on(actors::reques
   for (const auto& each : disks.disks)
     answers.push_back(ask.request<actors::manifests_kept>(
         each.store, actors::list_manifests{of.owner()}, usual_deadlines.transfer));
-  const auto kept = actors::all(std::move(answers)).get();
+  const auto kept = all_of(answers, disks);
   if (!kept) return tl::unexpected(kept.error());
   std::map<std::uint64_t, checkpoint_manifest> all;
   for (const auto& each : *kept)
@@ -232,7 +295,7 @@ result<void> prune_slices(actors::requester& ask, const slice_disks& disks,
   for (const auto& each : disks.disks)
     answers.push_back(ask.request<actors::acknowledged>(
         each.store, actors::keep_slices{of.owner(), *kept, newest}, usual_deadlines.transfer));
-  return actors::all(std::move(answers)).get().map([](const auto&) {});
+  return all_of(answers, disks).map([](const auto&) {});
 }
 
 }  // namespace troupe::cluster

@@ -32,6 +32,9 @@ struct slice_disks {
   std::vector<disk> disks;    ///< In the order of the stages; each once.
   std::vector<place> places;  ///< Of the stages, those of all replicas.
 
+  /// Whether every place has a folder.
+  [[nodiscard]] bool are_complete() const;
+
   /// The folder of a checkpoint's files for each place. Errors: io_failed where one has no folder.
   [[nodiscard]] result<std::vector<std::string>> folders_of(const std::string& checkpoint) const;
 };
@@ -74,6 +77,12 @@ struct found_slices {
 [[nodiscard]] std::vector<result<actors::known_file>> copy_slices(
     actors::requester& ask, const slice_disks& disks, const checkpoint_manifest& of,
     const std::vector<slice_copy_order>& orders);
+
+/// Whether a disk has a file of a checkpoint as it was written. Errors: bad_data naming what
+/// differs, peer_lost.
+[[nodiscard]] result<void> check_slice(actors::requester& ask, const slice_disks& disks,
+                                       const checkpoint_manifest& of, const std::string& file,
+                                       std::size_t disk);
 
 /// Has hosts keep the manifest of a checkpoint that is complete. Errors: io_failed, peer_lost.
 [[nodiscard]] result<void> keep_manifest_of(actors::requester& ask, const slice_disks& disks,

@@ -60,9 +60,13 @@ const char* name_of(target whom) {
     case two_hosts:
       return "two hosts from each other";
     case launcher:
+      return "the launcher";
+    case disk:
+      return "a host's disk";
+    case two_disks:
       break;
   }
-  return "the launcher";
+  return "the disks of two hosts";
 }
 
 const char* name_of(means how) {
@@ -88,9 +92,15 @@ const char* name_of(means how) {
     case means::deaf:
       return "hears nothing";
     case means::mute:
+      return "is not heard";
+    case means::sealed:
+      return "made read-only";
+    case means::wiped:
+      return "loss of everything";
+    case means::flipped:
       break;
   }
-  return "is not heard";
+  return "flipped bits";
 }
 
 const char* name_of(moment at) {
@@ -168,11 +178,26 @@ std::vector<fault_row> host_fault_rows() {
   return rows;
 }
 
-std::vector<fault> draw_host_faults(choices& random, std::size_t count) {
-  const auto rows = host_fault_rows();
+bool spoils_a_disk(means how) {
+  return how == means::wiped || how == means::flipped;
+}
+
+std::vector<fault_row> disk_fault_rows() {
+  return {{disk, means::full, {step, checkpoint}},
+          {disk, means::sealed, {step, checkpoint}},
+          {disk, means::wiped, {step, checkpoint, recovery}},
+          {disk, means::flipped, {step, checkpoint}},
+          {two_disks, means::wiped, {step}}};
+}
+
+std::vector<fault> draw_host_faults(choices& random, std::size_t count, bool with_disks) {
+  const auto rows = host_fault_rows(), of_disks = disk_fault_rows();
   std::vector<fault> made;
-  while (made.size() < count)
-    made.push_back(draw_one(random, rows, {step, evaluation, checkpoint, recovery}));
+  while (made.size() < count) {
+    const bool is_of_disk = with_disks && random.below(2) == 0;
+    made.push_back(
+        draw_one(random, is_of_disk ? of_disks : rows, {step, evaluation, checkpoint, recovery}));
+  }
   return made;
 }
 

@@ -27,21 +27,26 @@ enum class target : std::uint8_t {
   host,         ///< With all that runs there.
   two_hosts,    ///< The way between them.
   launcher,     ///< Which is the trainer of a launch.
+  disk,         ///< Of a host, with its slices of checkpoints.
+  two_disks,    ///< Of a host and the next one, which has the copies.
 };
 
 /// What happens to it.
 enum class means : std::uint8_t {
-  kill,    ///< SIGKILL
-  abort,   ///< SIGABRT
-  stop,    ///< SIGSTOP, for good.
-  pause,   ///< SIGSTOP, and SIGCONT a moment later: sooner or later than it counts as lost.
-  exit,    ///< It exits with a code of its own.
-  fail,    ///< Its arithmetic throws.
-  memory,  ///< It takes memory until its control group's limit ends it.
-  full,    ///< Of a disk.
-  cut,     ///< No packet arrives or leaves.
-  deaf,    ///< No packet arrives.
-  mute,    ///< No packet leaves.
+  kill,     ///< SIGKILL
+  abort,    ///< SIGABRT
+  stop,     ///< SIGSTOP, for good.
+  pause,    ///< SIGSTOP, and SIGCONT a moment later: sooner or later than it counts as lost.
+  exit,     ///< It exits with a code of its own.
+  fail,     ///< Its arithmetic throws.
+  memory,   ///< It takes memory until its control group's limit ends it.
+  full,     ///< Of a disk.
+  cut,      ///< No packet arrives or leaves.
+  deaf,     ///< No packet arrives.
+  mute,     ///< No packet leaves.
+  sealed,   ///< Of a disk: nothing can be written there.
+  wiped,    ///< Of a disk: all is gone; the launcher is killed then, and all is started again.
+  flipped,  ///< Of a disk: a bit of each file; the same.
 };
 
 /// When.
@@ -86,9 +91,15 @@ struct fault_row {
 
 /// Every row that a launch over hosts can have.
 [[nodiscard]] std::vector<fault_row> host_fault_rows();
+/// What those can have beside that whose checkpoints are on disks of their own.
+[[nodiscard]] std::vector<fault_row> disk_fault_rows();
+/// Whether such a fault is not noticed before the run is started again.
+[[nodiscard]] bool spoils_a_disk(means how);
 
-/// So many faults for one launch over hosts.
-[[nodiscard]] std::vector<fault> draw_host_faults(choices& random, std::size_t count);
+/// So many faults for one launch over hosts; of hosts with disks of their own half of them are
+/// faults of the disks.
+[[nodiscard]] std::vector<fault> draw_host_faults(choices& random, std::size_t count,
+                                                  bool with_disks);
 
 /// So many faults for one run: all of them follow from `random`. What only happens at the begin of
 /// a run comes first, what only happens at its end last.

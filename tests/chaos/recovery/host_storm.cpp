@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 
+#include "tests/chaos/recovery/host_disks.hpp"
 #include "tests/chaos/recovery/storm.hpp"
 #include "tests/chaos/recovery/striker.hpp"
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
@@ -26,7 +29,9 @@ constexpr std::size_t hosts_of_a_storm = 3;
 /// What is done to hosts, and which of them are left.
 class host_striker {
  public:
-  host_striker(const test_hosts& hosts, const fs::path& kept) : hosts_(hosts), kept_(kept) {}
+  /// `disks`: null where they have none of their own.
+  host_striker(const test_hosts& hosts, const fs::path& kept, const host_disks* disks)
+      : hosts_(hosts), kept_(kept), disks_(disks) {}
 
   /// None: it cannot be done any more, or its moment did not come.
   [[nodiscard]] std::optional<strike> perform(scene& run, const fault& what);
@@ -40,12 +45,15 @@ class host_striker {
  private:
   [[nodiscard]] bool wait_for_moment(scene& run, const fault& what, strike& made);
   [[nodiscard]] bool act(const fault& what);
+  [[nodiscard]] bool hinder_disk(scene& run, const fault& what, const strike& made);
+  [[nodiscard]] bool spoil_disks(const fault& what);
   void act_on_host(const fault& what, std::size_t host);
   void divert(const tests::test_host& from, const std::string& device, const std::string& to) const;
   [[nodiscard]] std::size_t some_host(const fault& what) const;
 
   const test_hosts& hosts_;
   const fs::path& kept_;
+  const host_disks* disks_;
   std::set<std::size_t> lost_, killed_;
   std::optional<std::pair<std::size_t, std::size_t>> apart_;
 };
@@ -132,6 +140,37 @@ bool host_striker::act(const fault& what) {
   return !processes.empty();
 }
 
+/// Until a checkpoint has met it.
+bool host_striker::hinder_disk(scene& run, const fault& what, const strike& made) {
+  const auto host = some_host(what);
+  if (what.how == means::full)
+    disks_->fill(host);
+  else if (!run.wait_for([&] { return disks_->make_read_only(host); }, host_patience))
+    return false;
+  const bool is_said = run.wait_for(
+      [&] {
+        return run.count_of("warning: no checkpoint of step", made.lines) +
+                   run.count_of(" has no copy of ", made.lines) >
+               0;
+      },
+      host_patience);
+  what.how == means::full ? disks_->make_room(host) : disks_->make_writable(host);
+  return is_said;
+}
+
+/// And has all start again, which then finds it out.
+bool host_striker::spoil_disks(const fault& what) {
+  auto next = what;
+  ++next.place;
+  std::set<std::size_t> spoilt{some_host(what)};
+  if (what.whom == target::two_disks) spoilt.insert(some_host(next));
+  for (const auto host : spoilt)
+    what.how == means::wiped ? disks_->wipe(host) : disks_->flip_bits(host);
+  const auto launchers = hosts_.home().processes_with("run.toml");
+  for (const auto& each : launchers) ::kill(each.pid, SIGKILL);
+  return !launchers.empty();
+}
+
 bool host_striker::wait_for_moment(scene& run, const fault& what, strike& made) {
   const auto first = run.steps_told() + what.steps_before;
   made.met = what.at;
@@ -164,17 +203,25 @@ std::optional<strike> host_striker::perform(scene& run, const fault& what) {
   made.at = run.now();
   made.lines = run.log().size();
   made.told = run.steps_told();
-  if (!act(what)) return std::nullopt;
-  return made;
+  const bool is_of_disk = what.whom == target::disk || what.whom == target::two_disks;
+  const bool is_done = !is_of_disk               ? act(what)
+                       : spoils_a_disk(what.how) ? spoil_disks(what)
+                                                 : hinder_disk(run, what, made);
+  return is_done ? std::optional(made) : std::nullopt;
 }
 
 /// One storm over hosts, launch by launch.
 class host_storm {
  public:
-  host_storm(const std::vector<fault>& faults, const calm_run& calm, seconds bound)
-      : hosts_({"alpha", "beta", "gamma"}),
+  host_storm(const storm_subject& what, const std::vector<fault>& faults, const calm_run& calm,
+             seconds bound)
+      : what_(what),
+        hosts_({"alpha", "beta", "gamma"}),
         kept_(hosts_ / "kept"),
-        striker_(hosts_, kept_),
+        disks_(&what == &local_disk_subject()
+                   ? std::make_unique<const host_disks>(hosts_, hosts_of_a_storm)
+                   : nullptr),
+        striker_(hosts_, kept_, disks_.get()),
         faults_(faults),
         calm_(calm),
         bound_(bound) {}
@@ -182,8 +229,11 @@ class host_storm {
   storm_outcome blow() {
     while (launch()) {
     }
-    const auto wrong = differences(
-        {.told = told_, .launches = tries_, .weights = hosts_ / "weights", .kept = kept_}, calm_);
+    const auto wrong = differences({.told = told_,
+                                    .launches = tries_,
+                                    .weights = hosts_ / "weights",
+                                    .kept = disks_ ? gathered() : kept_},
+                                   calm_);
     result_.differs = !wrong.empty();
     for (const auto& each : wrong) complain(each);
     return std::move(result_);
@@ -192,11 +242,15 @@ class host_storm {
  private:
   bool launch();
   [[nodiscard]] bool disturb(scene& run);
+  [[nodiscard]] std::string config() const;
+  [[nodiscard]] fs::path gathered() const;
   void check_nothing_left();
   void complain(const std::string& text) { result_.complaints.push_back(text); }
 
+  const storm_subject& what_;
   const test_hosts hosts_;
   const fs::path kept_;
+  const std::unique_ptr<const host_disks> disks_;
   host_striker striker_;
   const std::vector<fault>& faults_;
   const calm_run& calm_;
@@ -206,15 +260,30 @@ class host_storm {
   std::vector<std::string> told_;
 };
 
-bool host_storm::launch() {
-  std::string nodes;
+/// Of the hosts that are left.
+std::string host_storm::config() const {
+  auto text = tests::ssh_cluster(hosts_, "silence = 3\n");
+  if (disks_) text += "[checkpoint]\nstorage = \"local\"\n";
+  const auto own = disks_ ? "checkpoint_dir = \"" + disks_->path().string() + "\"\n" : "";
   for (std::size_t i = 0; i < hosts_of_a_storm; ++i)
     if (!striker_.lost().contains(i))
-      nodes += tests::node_table(hosts_.at(i).name(), hosts_.at(i).address());
-  const auto file =
-      tests::write_config(hosts_ / "run.toml", tests::ssh_cluster(hosts_, "silence = 3\n") + nodes);
+      text += tests::node_table(hosts_.at(i).name(), hosts_.at(i).address(), own);
+  return text;
+}
+
+/// The last checkpoint, with its files of all hosts in one place.
+fs::path host_storm::gathered() const {
+  std::vector<std::size_t> there;
+  for (std::size_t i = 0; i < hosts_of_a_storm; ++i)
+    if (!striker_.is_killed(i)) there.push_back(i);
+  disks_->gather(kept_, there, hosts_ / "gathered");
+  return hosts_ / "gathered";
+}
+
+bool host_storm::launch() {
+  const auto file = tests::write_config(hosts_ / "run.toml", config());
   const auto json = hosts_ / ("told-" + std::to_string(tries_++));
-  const auto& arguments = host_subject().arguments;
+  const auto& arguments = what_.arguments;
   scene run("/usr/bin/nsenter",
             hosts_.home().entered(
                 with(with({TROUPE_COMMAND, "launch", file, "--"}, arguments),
@@ -231,7 +300,8 @@ bool host_storm::launch() {
   const bool in_order = ended.code == 0 && ended.signal == 0 && !ended.is_late;
   if (!in_order && !may_end)
     complain("it ended with code " + std::to_string(ended.code) + ": " + ended.last_line());
-  check_nothing_left();
+  // With disks of their own, the next launch meets what is still ending of this one.
+  if (!disks_ || in_order) check_nothing_left();
   return !in_order && may_end;
 }
 
@@ -253,7 +323,7 @@ bool host_storm::disturb(scene& run) {
       complain("it did not go on after " + std::string(name_of(fault.how)) + " of " +
                name_of(fault.whom) + ", " + name_of(done->met));
     }
-    if (fault.whom == target::launcher) return true;
+    if (fault.whom == target::launcher || spoils_a_disk(fault.how)) return true;
   }
   return false;
 }
@@ -279,13 +349,14 @@ void host_storm::check_nothing_left() {
 
 }  // namespace
 
-storm_outcome raise_host_storm(std::uint64_t seed, calm_runs& calm, seconds bound) {
+storm_outcome raise_host_storm(std::uint64_t seed, const storm_subject& what, calm_runs& calm,
+                               seconds bound) {
   constexpr std::size_t faults_of_a_launch = 4;
   choices random(seed);
-  const auto faults = draw_host_faults(random, faults_of_a_launch);
-  auto made = host_storm(faults, calm.of(storm_subject_of("three-shm")), bound).blow();
+  const auto faults = draw_host_faults(random, faults_of_a_launch, &what == &local_disk_subject());
+  auto made = host_storm(what, faults, calm.of(storm_subject_of("three-shm")), bound).blow();
   made.seed = seed;
-  made.subject = host_subject().name;
+  made.subject = what.name;
   return made;
 }
 

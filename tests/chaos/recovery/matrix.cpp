@@ -112,8 +112,8 @@ std::vector<std::string> rows_not_met(const std::vector<storm_outcome>& all) {
   }
   std::vector<std::string> found;
   auto rows = fault_rows(most_places);
-  const auto of_hosts = host_fault_rows();
-  rows.insert(rows.end(), of_hosts.begin(), of_hosts.end());
+  for (const auto& of : {host_fault_rows(), disk_fault_rows()})
+    rows.insert(rows.end(), of.begin(), of.end());
   for (const auto& row : rows)
     if (!met.contains({row.whom, row.how})) found.push_back(name_of_row(row.whom, row.how));
   return found;

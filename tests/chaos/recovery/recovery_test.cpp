@@ -55,12 +55,15 @@ void tell(const chaos::storm_outcome& one) {
 std::vector<std::string> subject_names() {
   std::vector<std::string> names;
   for (const auto& each : chaos::storm_subjects()) names.push_back(each.name);
-  if (tests::test_hosts::unavailable().empty()) names.push_back(chaos::host_subject().name);
+  if (tests::test_hosts::unavailable().empty())
+    for (const auto* each : {&chaos::host_subject(), &chaos::local_disk_subject()})
+      names.push_back(each->name);
   return names;
 }
 
 chaos::storm_outcome storm_of(std::uint64_t seed, const std::string& name, chaos::calm_runs& calm) {
-  if (name == chaos::host_subject().name) return chaos::raise_host_storm(seed, calm, bound);
+  if (chaos::is_over_hosts(name))
+    return chaos::raise_host_storm(seed, chaos::storm_subject_of(name), calm, bound);
   return chaos::raise_storm(seed, chaos::storm_subject_of(name), calm, bound);
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "cluster/checkpoints/checkpoint_files.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "engine/state/safetensors.hpp"
 #include "engine/state/tensor_reader.hpp"
@@ -55,7 +56,8 @@ std::string fault_of_equality(const loaded_tensors& first, const loaded_tensors&
 loaded_tensors weights_in(const cluster::whole_checkpoint& of) {
   engine::tensor_files files;
   for (const auto& name : of.manifest.names_of(cluster::checkpoint_manifest::contents::weights)) {
-    auto opened = engine::tensor_reader::open(of.folder / name);
+    auto opened = engine::tensor_reader::open(
+        cluster::file_of(of.folder, of.manifest, name).value_or(of.folder / name));
     if (!opened) return tl::unexpected(opened.error());
     files.push_back(std::move(*opened));
   }
@@ -121,10 +123,20 @@ const storm_subject& host_subject() {
   return hosts;
 }
 
+const storm_subject& local_disk_subject() {
+  static const storm_subject hosts{"hosts-local", names_of(3), storm_of({"--stages", "3"})};
+  return hosts;
+}
+
+bool is_over_hosts(const std::string& name) {
+  return name == host_subject().name || name == local_disk_subject().name;
+}
+
 const storm_subject& storm_subject_of(const std::string& name) {
   for (const auto& each : storm_subjects())
     if (each.name == name) return each;
-  if (host_subject().name == name) return host_subject();
+  for (const auto* each : {&host_subject(), &local_disk_subject()})
+    if (each->name == name) return *each;
   throw std::invalid_argument("no subject " + name);
 }
 
@@ -160,6 +172,12 @@ const calm_run& calm_runs::of(const storm_subject& what) {
 
 namespace {
 
+/// Whether no process is lost by it.
+bool is_of_disk(const fault& what) {
+  return what.whom == target::checkpoints || what.whom == target::disk ||
+         what.whom == target::two_disks;
+}
+
 /// When the run said last that it goes on, after a fault; none: it has not.
 std::optional<seconds> went_on_at(const scene& run, const strike& done) {
   std::optional<seconds> found;
@@ -180,7 +198,7 @@ const told_line* first_step_after(const scene& run, seconds from) {
 bool is_settled(const scene& run, const fault& what, const strike& done) {
   if (const auto went_on = went_on_at(run, done)) return first_step_after(run, *went_on) != nullptr;
   const bool is_replaced = run.count_of(" replaced", done.lines) > 0;
-  const bool may_be_unnoticed = what.how == means::pause || what.whom == target::checkpoints;
+  const bool may_be_unnoticed = what.how == means::pause || is_of_disk(what);
   return may_be_unnoticed && !is_replaced &&
          run.steps_told() >= std::min(done.told + 4, storm_steps);
 }
@@ -195,9 +213,7 @@ fault_outcome outcome_of(scene& run, const fault& what, const strike& done, seco
               (hit.empty() ? "" : " (" + hit + ")") + ", " + name_of(done.met) + ", behind step " +
               std::to_string(done.told);
   const bool is_lost = run.has_ended() && !run.has_ended_well();
-  made.after = is_lost                            ? sequel::ended
-               : what.whom == target::checkpoints ? sequel::warned
-                                                  : sequel::unnoticed;
+  made.after = is_lost ? sequel::ended : is_of_disk(what) ? sequel::warned : sequel::unnoticed;
   std::optional<std::uint64_t> from;  // all stages went back to it
   for (auto i = done.lines; i < run.log().size(); ++i) {
     const auto& [at, text] = run.log()[i];

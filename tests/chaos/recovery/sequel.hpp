@@ -23,6 +23,9 @@ struct storm_subject {
 [[nodiscard]] const std::vector<storm_subject>& storm_subjects();
 /// A run for three hosts.
 [[nodiscard]] const storm_subject& host_subject();
+/// The same, with checkpoints on the hosts' own disks.
+[[nodiscard]] const storm_subject& local_disk_subject();
+[[nodiscard]] bool is_over_hosts(const std::string& name);
 /// Throws std::invalid_argument for a name that is none.
 [[nodiscard]] const storm_subject& storm_subject_of(const std::string& name);
 

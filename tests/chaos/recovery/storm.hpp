@@ -31,6 +31,7 @@ struct storm_outcome {
                                         calm_runs& calm, seconds bound);
 
 /// The same over three hosts (test_hosts), in a Catch2 test.
-[[nodiscard]] storm_outcome raise_host_storm(std::uint64_t seed, calm_runs& calm, seconds bound);
+[[nodiscard]] storm_outcome raise_host_storm(std::uint64_t seed, const storm_subject& what,
+                                             calm_runs& calm, seconds bound);
 
 }  // namespace troupe::chaos

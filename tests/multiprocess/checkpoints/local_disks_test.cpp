@@ -5,10 +5,14 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "cluster/checkpoints/checkpoint_folder.hpp"
+#include "engine/slices/slice_folder.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/small_disk.hpp"
 
@@ -82,6 +86,16 @@ void run_to_8(const disks& all, const words& more = {}) {
   const auto killed = run_program(all.run(more), at_checkpoint("step-000008", SIGKILL));
   INFO(killed.err);
   REQUIRE(killed.signal == SIGKILL);
+}
+
+/// Ends a stage of a launch on this machine, a grandchild of the trainer.
+void kill_stage(pid_t trainer, const std::string& name) {
+  for (const auto agent : children_of(trainer))
+    for (const auto stage : children_of(agent)) {
+      std::ifstream in("/proc/" + std::to_string(stage) + "/cmdline", std::ios::binary);
+      const std::string words(std::istreambuf_iterator<char>(in), {});
+      if (words.find(name) != std::string::npos) ::kill(stage, SIGKILL);
+    }
 }
 
 program_outcome command(const words& more) {
@@ -192,6 +206,10 @@ TEST_CASE("A file that no host has any more is refused by its name and theirs") 
   const auto none = run_program(all.run({"--resume", "latest"}, 16));
   CHECK(none.code == 2);
   CHECK_THAT(none.last_line(), ContainsSubstring("; there is no older one that is whole"));
+  const auto anew = run_program(all.run({"--resume", "auto"}, 16));
+  INFO(anew.err);
+  REQUIRE(anew.code == 0);
+  CHECK_THAT(anew.err, ContainsSubstring(" has no whole checkpoint: the run begins anew"));
 }
 
 TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts") {
@@ -212,6 +230,29 @@ TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts"
   INFO(complete.err);
   CHECK(complete.code == 0);
   CHECK_THAT(complete.err, ContainsSubstring("nothing is left to do"));
+}
+
+TEST_CASE("A trainer whose newest manifest was altered gets it from the hosts, if they have it") {
+  const disks all;
+  const auto expected = undisturbed();
+  run_to_8(all);
+  const auto manifest = all.checkpoints() / "step-000008" / "manifest.json";
+  flip_a_bit(manifest);
+  const auto resumed =
+      run_program(all.run({"--resume", "latest", "--save", all.file("resumed").string()}));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, ContainsSubstring("had a manifest that cannot be read; the hosts kept "
+                                            "those of 1 checkpoint"));
+  CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
+  check_same_weights(expected, all.file("resumed"));
+  for (const std::string host : {"alpha", "beta"})
+    flip_a_bit(all.slices(host, 12) / "manifest.json");
+  flip_a_bit(all.checkpoints() / "step-000012" / "manifest.json");
+  const auto refused = run_program(all.run({"--resume", "latest"}, 16));
+  INFO(refused.err);
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.last_line(), ContainsSubstring("; the one of step 8 is whole: --resume 8"));
 }
 
 TEST_CASE("Old slices go with their checkpoints, on all hosts") {
@@ -262,6 +303,55 @@ TEST_CASE("A stage that is lost is replaced, and goes on to keep its slices on i
   check_same_weights(expected, all.file("weights"));
   for (const std::string host : {"alpha", "beta"})
     CHECK(names_in(all.slices(host, 12)) == all_files);
+}
+
+TEST_CASE("A run waits for the processes of another one to end that still have a host's folder") {
+  const disks all;
+  auto other = engine::slice_folder::open(all.of("beta") / "slices", "another");
+  REQUIRE(other);
+  REQUIRE(*other);
+  const auto outcome = run_program(all.run({}, 4), [&](pid_t, std::string_view line) {
+    if (line.find("waiting for its processes to end") != std::string_view::npos) other->reset();
+  });
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_FALSE(*other);
+  CHECK(names_in(all.slices("beta", 4)) == all_files);
+  other = engine::slice_folder::open(all.of("beta") / "slices", "another");
+  REQUIRE(other);
+  REQUIRE(*other);
+  const auto refused = run_program(all.run({}, 4));
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.last_line(),
+             ContainsSubstring("beta: " + all.of("beta").string() +
+                               "/slices is where another run keeps its slices just now"));
+}
+
+TEST_CASE("A disk that was full when its stage was replaced has the next checkpoint again") {
+  const disks all;
+  const small_disk beta(all.of("beta"), "size=900m");
+  if (!beta.made()) SKIP("no disk can be mounted: " + beta.reason());
+  const auto filler = all.of("beta") / "filler";
+  const auto outcome = run_program(
+      all.run({"--on-fault", "recover"}, 24), [&](pid_t trainer, std::string_view line) {
+        const auto says = [&](const char* text) {
+          return line.find(text) != std::string_view::npos;
+        };
+        if (says("step-000004 in ")) {
+          for (const auto& each : names_in(all.of("beta") / "slices"))  // what a run finds again
+            if (each.starts_with(".run-")) fs::remove(all.of("beta") / "slices" / each);
+          std::ofstream out(filler, std::ios::binary);
+          const std::string zeros(1 << 20, '0');
+          while (out.write(zeros.data(), 1 << 20).flush()) {
+          }
+          kill_stage(trainer, "stage-1");
+        }
+        if (says("has no folder for its slices")) fs::remove(filler);
+      });
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring("checkpoint.storage: beta: "));
+  CHECK(names_in(all.slices("beta", 24)) == all_files);
 }
 
 TEST_CASE("A disk that cannot be used is refused by its host, and one folder of all is warned of") {

@@ -85,6 +85,38 @@ TEST_CASE("troupe doctor examines two local nodes and every edge between them") 
     CHECK_THAT(as_json.out, ContainsSubstring(member));
 }
 
+TEST_CASE("troupe doctor looks at the disks on which nodes keep slices of checkpoints") {
+  const scratch_folder folder;
+  const auto in = [&folder](const char* name) {
+    return "checkpoint_dir = \"" + (folder / name).string() + "\"\n";
+  };
+  const auto kept =
+      "[checkpoint]\nstorage = \"local\"\ndir = \"" + (folder / "kept").string() + "\"\n";
+  const auto outcome = run_other(
+      TROUPE_COMMAND, {"doctor", write_config(folder / "run.toml",
+                                              local_cluster + node_table("alpha", "", in("one")) +
+                                                  node_table("beta", "", in("other")) + kept +
+                                                  small_run(folder / "weights.safetensors"))});
+  INFO(outcome.out);
+  CHECK(outcome.code == 1);
+  expect_line(outcome, {"alpha", "disk", (folder / "one/slices").string(), "written at ",
+                        "; needs 85 MiB for each of 4 checkpoints at once"});
+  expect_line(outcome, {"trainer", "disk", (folder / "kept").string(), "manifests of checkpoints"});
+  expect_line(outcome,
+              {"warning", "beta", "disk", "is on the same disk as", "one/slices of alpha"});
+  for (const auto* name : {"one", "other", "kept"})
+    CHECK_FALSE(std::filesystem::exists(folder / name));
+  write_config(folder / "file", "no folder");
+  const auto wrong = run_other(
+      TROUPE_COMMAND, {"doctor", write_config(folder / "run.toml",
+                                              local_cluster + node_table("alpha", "", in("one")) +
+                                                  node_table("beta", "", in("file")) + kept +
+                                                  small_run(folder / "weights.safetensors"))});
+  INFO(wrong.out);
+  CHECK(wrong.code == 2);
+  expect_line(wrong, {"error", "beta", "disk", "nothing can be written in", "file is no folder"});
+}
+
 TEST_CASE("troupe doctor examines a run of one machine, and says what is wrong with settings") {
   const scratch_folder folder;
   const auto program = "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n";

@@ -8,6 +8,7 @@
 #include "cluster/doctor/findings_core.hpp"
 #include "cluster/doctor/host/examine_host.hpp"
 #include "cluster/doctor/report.hpp"
+#include "cluster/doctor/slice_needs_core.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -193,6 +194,108 @@ TEST_CASE("A full, closed or slow folder is said with its purpose") {
   CHECK(worst_of(host_findings(node, true)) == severity::ok);
 }
 
+TEST_CASE("A folder for slices is to take each checkpoint, and all that are kept at once") {
+  folder_facts slices{.path = "/disk/slices",
+                      .purpose = slices_purpose,
+                      .needed_bytes = 100 * mebibyte,
+                      .kept_at_once = 4,
+                      .may_be_made = true,
+                      .free_bytes = gibibyte,
+                      .bytes_per_second = 200e6};
+  const auto with = [&slices](const auto& change) {
+    return found_of([&](patient&, host_facts& host) {
+      auto folder = slices;
+      change(folder);
+      host.folders = {folder};
+    });
+  };
+  expect(with([](folder_facts& folder) { folder.free_bytes = 50 * mebibyte; }), severity::error,
+         "disk",
+         "50 MiB free, written at 191 MiB/s; needs 100 MiB for each of 4 checkpoints at once");
+  const auto later = with([](folder_facts& folder) { folder.free_bytes = 200 * mebibyte; });
+  expect(later, severity::warning, "disk", ": later checkpoints find no room");
+  CHECK_THAT(later.remedy, ContainsSubstring("lower `keep` of [checkpoint]"));
+  expect(with([](folder_facts& folder) { folder.error = "/disk is no folder"; }), severity::error,
+         "disk", "nothing can be written in /disk/slices");
+  // What is there already needs no room any more.
+  auto node = healthy();
+  slices.free_bytes = 200 * mebibyte;
+  slices.present_bytes = 300 * mebibyte;
+  node.facts->folders = {slices};
+  CHECK(worst_of(host_findings(node, true)) == severity::ok);
+  // Small checkpoints do not need what a folder must have of which nothing is known.
+  slices = {.path = "/s", .purpose = "p", .needed_bytes = mebibyte, .free_bytes = 2 * mebibyte};
+  node.facts->folders = {slices};
+  CHECK(worst_of(host_findings(node, true)) == severity::ok);
+}
+
+TEST_CASE("Two nodes of one machine that keep slices in one folder, or on one disk, are told") {
+  const auto node = [](const std::string& name, const std::string& machine,
+                       const std::string& place, const std::string& disk) {
+    auto out = healthy(name);
+    out.facts->machine = machine;
+    out.facts->folders = {{.path = "/" + place,
+                           .purpose = slices_purpose,
+                           .may_be_made = true,
+                           .place = place,
+                           .disk = disk}};
+    return out;
+  };
+  const auto alpha = node("alpha", "m", "a", "1");
+  const auto folder = only(shared_disk_findings({alpha, node("beta", "m", "a", "1")}));
+  expect(folder, severity::warning, "disk", "/a is also where alpha keeps its slices");
+  CHECK(folder.where == "beta");
+  expect(only(shared_disk_findings({alpha, node("beta", "m", "b", "1")})), severity::warning,
+         "disk", "/b is on the same disk as /a of alpha: who loses it loses both copies");
+  CHECK(shared_disk_findings({alpha, node("beta", "m", "b", "2")}).empty());
+  CHECK(shared_disk_findings({alpha, node("beta", "another", "a", "1")}).empty());
+  auto other = node("beta", "m", "a", "1");
+  other.facts->folders.front().purpose = "its working folder";
+  CHECK(shared_disk_findings({alpha, other}).empty());
+  other.facts.reset();
+  CHECK(shared_disk_findings({alpha, other}).empty());
+}
+
+TEST_CASE("A node needs room for its stages' slices and for those of the node before it") {
+  using bytes = std::vector<std::uint64_t>;
+  const slice_sizes sizes{.weights = {10, 20, 30}, .state = {1, 2, 3}};
+  CHECK(slice_bytes_of_nodes({1, 2, 3}, sizes, 4) == bytes{0, 11 + 33, 22 + 11, 33 + 22});
+  CHECK(slice_bytes_of_nodes({1, 1, 2}, sizes, 3) == bytes{0, 33 + 33, 33 + 33});
+  CHECK(slice_bytes_of_nodes({0, 0, 0}, sizes, 1) == bytes{66});
+  // The second replica writes nothing, unless it has a share of the state.
+  const slice_sizes one{.weights = {10}, .state = {8}};
+  CHECK(slice_bytes_of_nodes({1, 2}, one, 3) == bytes{0, 18, 18});
+  const slice_sizes shared{.weights = {10}, .state = {8}, .state_shares = 2};
+  CHECK(slice_bytes_of_nodes({1, 2}, shared, 3) == bytes{0, 14 + 4, 4 + 14});
+  CHECK(slice_bytes_of_nodes({1, 2}, {}, 3) == bytes{0, 0, 0});
+}
+
+TEST_CASE("A folder that a run would make is examined where it would be, and nothing is left") {
+  namespace fs = std::filesystem;
+  const tests::scratch_folder folder;
+  const auto of = [](const fs::path& path) {
+    return examine_folder({.path = path.string(), .may_be_made = true});
+  };
+  const auto absent = of(folder / "a" / "b");
+  CHECK(absent.error.empty());
+  CHECK(absent.free_bytes > 0);
+  CHECK(absent.present_bytes == 0);
+  CHECK_FALSE(fs::exists(folder / "a"));
+  CHECK(fs::is_empty(folder.path()));
+  CHECK(of(folder / "a" / "." / "b").place == absent.place);
+  CHECK(of(folder / "a" / "c").place != absent.place);
+  CHECK(of(folder / "a" / "c").disk == absent.disk);
+  fs::create_directories(folder / "a" / "b" / "step");
+  std::ofstream(folder / "a" / "b" / "step" / "file") << "12345";
+  fs::create_directory_symlink(folder / "a", folder / "link");
+  CHECK(of(folder / "a" / "b").present_bytes == 5);
+  CHECK(of(folder / "link" / "b").place == of(folder / "a" / "b").place);
+  std::ofstream(folder / "file") << "1";
+  CHECK_THAT(of(folder / "file" / "b").error, ContainsSubstring("is no folder"));
+  fs::create_symlink(folder / "none", folder / "broken");
+  CHECK_THAT(of(folder / "broken" / "b").error, ContainsSubstring("No such file"));
+}
+
 TEST_CASE("Data that a node cannot read, and a port at which it cannot listen, are errors") {
   expect(found_of([](patient&, host_facts& host) {
            host.data_source = "folder:/nowhere";
@@ -335,10 +438,13 @@ TEST_CASE("Where there are replicas, a replica's stages and all replicas of a st
 }
 
 TEST_CASE("Requests and facts come back from their text, whatever lies between") {
-  const std::vector<request> asked{
-      requests::facts{{{.path = "/a", .purpose = "p", .needed_bytes = 7}}},
-      requests::listen{"sealed tcp", "10.0.0.0/8", "10.0.0.1"},
-      requests::probe{"shm", "unix:/run/x"}};
+  const std::vector<request> asked{requests::facts{{{.path = "/a",
+                                                     .purpose = "p",
+                                                     .needed_bytes = 7,
+                                                     .kept_at_once = 4,
+                                                     .may_be_made = true}}},
+                                   requests::listen{"sealed tcp", "10.0.0.0/8", "10.0.0.1"},
+                                   requests::probe{"shm", "unix:/run/x"}};
   for (const auto& each : asked) {
     const auto back = decode_request(encode(each));
     REQUIRE(back);

@@ -163,6 +163,17 @@ TEST_CASE("A checkpoint that the disk refused is warned of each time, and waits 
   CHECK(run.told.back() == "warning: no checkpoint of step 9: " + full.text + "; training goes on");
 }
 
+TEST_CASE("A checkpoint whose file was altered meanwhile is warned of, and none is promised") {
+  const tests::scratch_folder folder;
+  kept_run run(config_for(folder, "4"));
+  const error altered{errc::bad_data, "stage-0: its file has another checksum"};
+  CHECK(run.write(4, altered) == 0);
+  REQUIRE(run.told.size() == 1);
+  CHECK(run.told.front() ==
+        "warning: no checkpoint of step 4: " + altered.text + "; training goes on");
+  CHECK_FALSE(run.is_due(5));
+}
+
 TEST_CASE("A run that a loss ends is not promised a checkpoint") {
   const tests::scratch_folder folder;
   auto config = config_for(folder, "4");

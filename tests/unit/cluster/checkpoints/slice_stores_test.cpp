@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 
+#include <atomic>
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -11,17 +12,27 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "actors/base/deadlines.hpp"
+#include "actors/base/errors.hpp"
+#include "actors/futures/future.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/slices.hpp"
+#include "actors/pipeline/pipeline.hpp"
 #include "actors/saving/slice_store.hpp"
 #include "actors/system.hpp"
+#include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "engine/slices/file_copy.hpp"
 #include "engine/slices/slice_folder.hpp"
 #include "tests/scratch_folder.hpp"
+#include "tests/small_disk.hpp"
 
 namespace {
 
@@ -37,7 +48,23 @@ slice_folder opened(const fs::path& folder, const std::string& run = "run") {
   auto made = slice_folder::open(folder, run);
   INFO((made ? "" : made.error().text));
   REQUIRE(made);
-  return std::move(*made);
+  REQUIRE(*made);
+  return std::move(**made);
+}
+
+/// A host whose disk gives back other bytes than it was given.
+actors::slice_store_actor::behavior_type spoiling_store() {
+  const auto done = [](const auto&) { return actors::acknowledged{}; };
+  return {
+      [](const actors::check_slices&) { return actors::slices_checked{}; },
+      [](const actors::copy_slice& what) -> caf::result<actors::slice_copied> {
+        return actors::to_caf({errc::bad_data, what.name + " has another checksum"});
+      },
+      [](const actors::read_slice_file&) { return actors::slice_piece{}; },
+      [done](const actors::keep_manifest& what) { return done(what); },
+      [done](const actors::keep_slices& what) { return done(what); },
+      [](const actors::list_manifests&) { return actors::manifests_kept{}; },
+  };
 }
 
 /// Two hosts, of which the first has a file of more than one piece.
@@ -93,12 +120,54 @@ TEST_CASE("Processes of one run that see one folder know it, and another run is 
   CHECK(opened(folder / "b").disk() != one.disk());
   CHECK(one.path() == folder / "a" / "slices");
   const auto refused = slice_folder::open(folder / "a" / "slices", "another");
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == errc::io_failed);
-  CHECK_THAT(refused.error().text, ContainsSubstring("is where another run keeps its slices"));
+  REQUIRE(refused);
+  CHECK_FALSE(*refused);
   const auto word = one.disk();
   { const auto ended = std::move(one), too = std::move(same); }
   CHECK(opened(folder / "a" / "slices", "third").disk() != word);
+}
+
+TEST_CASE("A later process of a run opens its folder on a disk that has become full") {
+  const scratch_folder folder;
+  const tests::small_disk disk(folder / "disk");
+  if (!disk.made()) SKIP("no disk can be mounted: " + disk.reason());
+  const auto first = opened(folder / "disk");
+  std::ofstream filler(folder / "disk/filler");
+  while (filler.put('x').flush()) {
+  }
+  CHECK(opened(folder / "disk").disk() == first.disk());
+  CHECK_FALSE(slice_folder::open(folder / "disk", "another").value_or(std::nullopt));
+}
+
+TEST_CASE("Of runs that open one folder at a time one at most has it, and no open fails") {
+  const scratch_folder folder;
+  std::atomic<int> holding = 0, together = 0, had = 0;
+  std::mutex mutex;
+  std::set<std::string> wrong;
+  const auto complain = [&](const std::string& text) {
+    const std::scoped_lock lock(mutex);
+    wrong.insert(text);
+  };
+  const auto compete = [&](const std::string& run) {
+    for (int i = 0; i < 2000; ++i) {
+      const auto mine = slice_folder::open(folder.path(), run);
+      if (!mine) complain(mine.error().text);
+      if (!mine || !*mine) continue;
+      ++had;
+      if (++holding > 1) ++together;
+      auto same = slice_folder::open(folder.path(), run);
+      while (same && !*same) same = slice_folder::open(folder.path(), run);  // others are trying
+      if (!same)
+        complain("again: " + same.error().text);
+      else if ((*same)->disk() != (*mine)->disk())
+        complain("another disk");
+      --holding;
+    }
+  };
+  { const std::jthread one(compete, "one"), other(compete, "other"), third(compete, "third"); }
+  CHECK(together == 0);
+  CHECK(wrong == std::set<std::string>());
+  CHECK(had > 0);
 }
 
 TEST_CASE("Slices of no checkpoint that is left are removed, but for those of later steps") {
@@ -180,6 +249,72 @@ TEST_CASE("A host says of each file that it has not as it was written what is wr
   hosts.sums = *nan;
   CHECK_THAT(hosts.check(hosts.second)->faults.at("weights"),
              ContainsSubstring("holds NaN in tensor \"a\""));
+}
+
+TEST_CASE("A host whose folder cannot be read is named") {
+  two_stores hosts;
+  fs::remove_all(hosts.other);
+  const cluster::slice_disks disks{.disks = {{"alpha", hosts.first}, {"beta", hosts.second}},
+                                   .places = {}};
+  const auto kept =
+      cluster::manifests_on(hosts.ask, disks, cluster::checkpoint_folder(hosts.folder / "kept"));
+  REQUIRE_FALSE(kept);
+  CHECK(kept.error().code == errc::io_failed);
+  CHECK_THAT(
+      kept.error().text,
+      ContainsSubstring("checkpoint.storage: beta: " + hosts.other.string() + ": cannot be read"));
+}
+
+TEST_CASE("A copy that a disk spoils is one copy less, and a file that was altered no checkpoint") {
+  const std::string file = "weights.stage-0.safetensors";
+  const scratch_folder folder;
+  actors::system_config settings;
+  caf::actor_system system{settings};
+  actors::requester ask{system};
+  const auto own = actors::spawn_slice_store(system, opened(folder / "own"));
+  const auto spoiling = system.spawn(spoiling_store);
+  const cluster::slice_disks disks{
+      .disks = {{"alpha", own}, {"beta", spoiling}},
+      .places = {{0, (folder / "own").string()}, {1, (folder / "other").string()}}};
+  cluster::trainer_config config;
+  config.checkpoint.dir = folder / "kept";
+  auto keeper = cluster::checkpoint_keeper::open(config, {}, 0, {}).value();
+  std::vector<std::string> told;
+  const auto print = [&](const std::string& line) { told.push_back(line); };
+  const auto write = [&](std::uint64_t step, bool alters) {
+    const cluster::checkpoint_parts parts{
+        {},
+        {"a"},
+        ask,
+        [&](std::uint64_t, const std::vector<std::string>& folders) {
+          const fs::path to = folders.front();
+          fs::create_directories(to);
+          const auto sums =
+              engine::save_summed(to / file, engine::stream_of({{"a", at::arange(100)}}));
+          if (alters) fs::resize_file(to / file, 100);
+          return actors::slices_under_way{
+              {{0,
+                {.weights = file},
+                actors::settled_future<actors::slice_written>(
+                    actors::slice_written{.files = {{file, sums.value()}}})}},
+              actors::settled_future<std::optional<engine::loss_scaler>>(std::nullopt)};
+        },
+        &disks};
+    keeper.write(step, false, parts, print);
+    return keeper.last_step(std::chrono::seconds(60), print);
+  };
+  CHECK(write(4, false) == 4);
+  CHECK(told.empty());
+  const auto manifest = cluster::read_manifest(folder / "kept/step-000004/manifest.json");
+  REQUIRE(manifest);
+  CHECK(manifest->files.at(file).hosts == std::vector<std::string>{"alpha"});
+  CHECK(write(8, true) == 4);
+  REQUIRE(told.size() == 1);
+  CHECK_THAT(told.front(), ContainsSubstring("no checkpoint of step 8: alpha: ") &&
+                               ContainsSubstring("has 100 bytes, and its checkpoint wrote") &&
+                               ContainsSubstring("; training goes on"));
+  for (const auto& store : {own, spoiling})
+    caf::anon_send_exit(store, caf::exit_reason::user_shutdown);
 }
 
 TEST_CASE("A file is put together from its pieces in their order alone") {

@@ -11,9 +11,12 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
@@ -153,6 +156,40 @@ TEST_CASE("a file that is cut while it is open, or holds a wrong BOOL, is an err
   CHECK_THAT(cut.error().text, ContainsSubstring(file.string()) && ContainsSubstring("cut"));
   CHECK_FALSE(tensor_reader::open(file));
   CHECK_FALSE(tensor_reader::open(folder / "none"));
+}
+
+TEST_CASE("a file that is cut and written again while it is opened never ends the process") {
+  const scratch_folder folder;
+  const auto file = folder / "x";
+  REQUIRE(save_safetensors(file, {{"x", at::zeros({1 << 10})}}));
+  const auto bytes = read_bytes(file);
+  std::atomic<bool> is_over = false;
+  std::jthread other([&] {
+    while (!is_over) {
+      std::filesystem::resize_file(file, 0);
+      std::ofstream(file, std::ios::binary) << bytes;
+    }
+  });
+  int opened = 0;
+  for (int i = 0; i < 20000 || (opened == 0 && i < 2000000); ++i)
+    if (tensor_reader::open(file)) ++opened;
+  is_over = true;
+  CHECK(opened > 0);
+}
+
+TEST_CASE("a header longer than what is read of a file at first is read whole") {
+  const scratch_folder folder;
+  std::vector<named_tensor> many;
+  for (int i = 0; i < 3000; ++i)
+    many.push_back({"a tensor with a long name, " + std::to_string(i), at::full({2}, i)});
+  REQUIRE(save_safetensors(folder / "x", many));
+  const auto reader = tensor_reader::open(folder / "x");
+  REQUIRE(reader);
+  CHECK((*reader)->data_begin() > (64 << 10));
+  CHECK((*reader)->tensors().size() == many.size());
+  const auto last = (*reader)->read((*reader)->tensors().back());
+  REQUIRE(last);
+  CHECK(at::equal(*last, many.back().tensor));
 }
 
 TEST_CASE("a model takes its tensors out of a file, and says what it lacks") {
