@@ -98,6 +98,13 @@ struct replica_group {
   // Batch norm normalizes the micro-batches of one index in all logical replicas together.
   bool synced_norm = false;
 
+  /// Whether one that is lost can be replaced alone: what they sum are messages between them, and
+  /// each has all that an update needs.
+  [[nodiscard]] bool is_replaceable() const {
+    return stages.size() < 2 ||
+           (sums == engine::replica_sum_way::links && !shares_state && !synced_norm);
+  }
+
   static void fields(auto& self, auto& f) {
     f(self.stages, self.own, self.logical, self.shares_state, self.sums, self.invitation,
       self.synced_norm);
