@@ -9,7 +9,6 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/kept_versions.hpp"
