@@ -6,7 +6,6 @@
 #include <caf/fwd.hpp>
 #include <caf/message_id.hpp>
 #include <chrono>
-#include <cstdint>
 #include <deque>
 #include <optional>
 #include <unordered_map>

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <concepts>
 #include <exception>
 #include <functional>
 #include <optional>

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <system_error>
 #include <thread>
 

@@ -7,8 +7,6 @@
 #include <caf/node_id.hpp>
 #include <chrono>
 #include <cstdint>
-#include <functional>
-#include <string>
 
 #include "actors/futures/request_table.hpp"
 #include "actors/futures/watched_targets.hpp"

@@ -5,7 +5,6 @@
 #include <caf/error.hpp>
 #include <caf/mailbox_element.hpp>
 #include <chrono>
-#include <concepts>
 #include <functional>
 #include <memory>
 #include <string>

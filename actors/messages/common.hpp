@@ -9,16 +9,14 @@ namespace troupe::actors {
 struct acknowledged {
   static constexpr auto declared = travels("acknowledged");
 
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(auto&, auto&) {}
 };
 
 /// Ends the node's process in order.
 struct shut_down {
   static constexpr auto declared = travels("shut_down");
 
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(auto&, auto&) {}
 };
 
 using common_messages = message_list<acknowledged, shut_down>;

@@ -31,8 +31,7 @@ struct feed_batch {
   std::vector<at::Tensor> inputs;  // [n, C, H, W] f32 each, or [n, T] i64
   std::vector<at::Tensor> labels;  // [n] i64 each, or [n, T] i64; undefined where there are none
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.inputs, self.labels);
   }
 };
@@ -48,8 +47,7 @@ struct open_data {
   std::int32_t threads = 1;
   bool strict = false;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.source, self.context, self.image_size, self.seed, self.threads, self.strict);
   }
 };
@@ -59,10 +57,7 @@ struct data_opened {
 
   caf::strong_actor_ptr data;  // a data_actor
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.data);
-  }
+  static void fields(auto& self, auto& f) { f(self.data); }
 };
 
 /// Who gets the inputs and the labels: the stages of the model's first and last slice. Once for
@@ -76,8 +71,7 @@ struct connect_data {
   std::uint32_t replica = 0;
   std::uint32_t grouped = 0;  // see `feed`
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.first, self.last, self.last_chunk, self.credits, self.replica, self.grouped);
   }
 };
@@ -87,17 +81,13 @@ struct data_connected {
 
   caf::strong_actor_ptr feeder;  // a feeder_actor
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.feeder);
-  }
+  static void fields(auto& self, auto& f) { f(self.feeder); }
 };
 
 struct describe_data {
   static constexpr auto declared = travels("describe_data");
 
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(auto&, auto&) {}
 };
 
 /// What an engine::dataset says of itself.
@@ -110,8 +100,7 @@ struct data_described {
   std::int64_t labels_per_sample = 1;
   std::uint64_t skipped = 0;  // unreadable samples so far
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.train_size, self.test_size, self.classes, self.sample_shape, self.labels_per_sample,
       self.skipped);
   }
@@ -124,10 +113,7 @@ struct read_samples {
   bool test = false;   // from the test split
   at::Tensor indices;  // [N] i64
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.test, self.indices);
-  }
+  static void fields(auto& self, auto& f) { f(self.test, self.indices); }
 };
 
 struct samples_read {
@@ -136,10 +122,7 @@ struct samples_read {
   at::Tensor inputs;  // as of engine::batch
   at::Tensor labels;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.inputs, self.labels);
-  }
+  static void fields(auto& self, auto& f) { f(self.inputs, self.labels); }
 };
 
 /// Reads a batch and has its micro-batches fed to the first and the labels to the last stage.
@@ -151,8 +134,7 @@ struct deliver_batch {
   at::Tensor indices;  // [N] i64, of the samples
   std::uint32_t microbatches = 1;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.test, self.indices, self.microbatches);
   }
 };
@@ -167,8 +149,7 @@ struct batch_delivered {
   std::uint32_t microbatches = 0;  // never more than samples
   std::uint64_t skipped = 0;       // unreadable samples since the start
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.samples, self.microbatches, self.skipped);
   }
 };

@@ -27,8 +27,7 @@ struct microbatch_key {
 
   auto operator<=>(const microbatch_key&) const = default;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.microbatch, self.chunk);
   }
 };
@@ -41,10 +40,7 @@ struct activation {
   at::Tensor tensor;              // [n, ...]
   engine::ready_event made = {};  // stays in the process
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.key, self.tensor);
-  }
+  static void fields(auto& self, auto& f) { f(self.key, self.tensor); }
 };
 
 /// Labels, for the last slice of the model.
@@ -54,10 +50,7 @@ struct target {
   microbatch_key key;
   at::Tensor labels;  // [n] i64, or [n, T] i64
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.key, self.labels);
-  }
+  static void fields(auto& self, auto& f) { f(self.key, self.labels); }
 };
 
 /// The gradient of the activation that the slice before sent.
@@ -68,10 +61,7 @@ struct gradient {
   at::Tensor tensor;              // [n, ...], undefined where nothing upstream needs it
   engine::ready_event made = {};  // stays in the process
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.key, self.tensor);
-  }
+  static void fields(auto& self, auto& f) { f(self.key, self.tensor); }
 };
 
 /// The receiver has begun to use what came on this edge: its sender may send one more. Grants go to
@@ -83,10 +73,7 @@ struct credit {
   engine::edge on = engine::edge::input;
   microbatch_key key;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.on, self.key);
-  }
+  static void fields(auto& self, auto& f) { f(self.on, self.key); }
 };
 
 using flow_messages = message_list<activation, target, gradient, credit>;

@@ -23,8 +23,7 @@ struct update_rules {
   std::uint32_t accumulate = 1;          // steps whose gradients are averaged for one update
   std::uint32_t state_shares = 1;        // replicas that the optimizer's state is shared out to
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.groups, self.clip_value, self.accumulate, self.state_shares);
   }
 };
@@ -52,8 +51,7 @@ struct build_stage {
   std::map<std::string, double> optimizer_options;
   update_rules rules = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.stage, self.name, self.model, self.classes, self.model_options, self.seed,
       self.weights_follow, self.slices, self.loss, self.precision, self.channels_last, self.device,
       self.threads, self.idle_cores, self.recompute, self.optimizer, self.optimizer_options,
@@ -66,10 +64,7 @@ struct stage_built {
 
   caf::strong_actor_ptr stage;  // a stage_actor
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.stage);
-  }
+  static void fields(auto& self, auto& f) { f(self.stage); }
 };
 
 /// Where a slice of the model lives: a stage_actor, null beyond the model's ends, and its chunk.
@@ -78,10 +73,7 @@ struct neighbour {
   caf::strong_actor_ptr stage;
   std::uint32_t chunk = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.stage, self.chunk);
-  }
+  static void fields(auto& self, auto& f) { f(self.stage, self.chunk); }
 };
 
 /// A parameter of a stage that is one weight with a parameter of another.
@@ -90,10 +82,7 @@ struct tied_parameter {
   caf::strong_actor_ptr other;  // a stage_actor
   std::string other_parameter;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.parameter, self.other, self.other_parameter);
-  }
+  static void fields(auto& self, auto& f) { f(self.parameter, self.other, self.other_parameter); }
 };
 
 /// The same stage of all replicas of the pipeline, and which one is told; empty: there is one. Each
@@ -109,8 +98,14 @@ struct replica_group {
   // Batch norm normalizes the micro-batches of one index in all logical replicas together.
   bool synced_norm = false;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  /// Whether one that is lost can be replaced alone: what they sum are messages between them, and
+  /// each has all that an update needs.
+  [[nodiscard]] bool is_replaceable() const {
+    return stages.size() < 2 ||
+           (sums == engine::replica_sum_way::links && !shares_state && !synced_norm);
+  }
+
+  static void fields(auto& self, auto& f) {
     f(self.stages, self.own, self.logical, self.shares_state, self.sums, self.invitation,
       self.synced_norm);
   }
@@ -120,8 +115,7 @@ struct replica_group {
 struct ask_sum_offer {
   static constexpr auto declared = travels("ask_sum_offer");
 
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(auto&, auto&) {}
 };
 
 /// The answer: see engine::sum_offer.
@@ -130,8 +124,7 @@ struct sum_offered {
 
   engine::sum_offer offer;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.offer.stage, self.offer.library, self.offer.why_not, self.offer.device,
       self.offer.machine);
   }
@@ -143,10 +136,7 @@ struct invite_replicas {
 
   std::uint32_t ranks = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.ranks);
-  }
+  static void fields(auto& self, auto& f) { f(self.ranks); }
 };
 
 struct replicas_invited {
@@ -154,10 +144,7 @@ struct replicas_invited {
 
   std::string invitation;  // whoever holds it may join
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.invitation);
-  }
+  static void fields(auto& self, auto& f) { f(self.invitation); }
 };
 
 /// Tells a stage the slices before and after each of its own, who feeds the model's two ends (a
@@ -178,8 +165,7 @@ struct connect_stage {
   std::vector<caf::strong_actor_ptr> keepers = {};  // keeper_actors of its versions; empty: none
   bool logs = false;  // it remembers what it sends: another stage may be lost and replaced
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.before, self.after, self.feeder, self.credits, self.place, self.ties, self.coordinator,
       self.may_leave_out, self.clips_norm, self.replicas, self.keepers, self.logs);
   }

@@ -17,8 +17,7 @@ namespace troupe::actors {
 struct open_keeper {
   static constexpr auto declared = travels("open_keeper");
 
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(auto&, auto&) {}
 };
 
 struct keeper_opened {
@@ -26,18 +25,14 @@ struct keeper_opened {
 
   caf::strong_actor_ptr keeper;  // a keeper_actor
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.keeper);
-  }
+  static void fields(auto& self, auto& f) { f(self.keeper); }
 };
 
 /// The stages that were built here are of no use any more.
 struct drop_stages {
   static constexpr auto declared = travels("drop_stages");
 
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(auto&, auto&) {}
 };
 
 /// A piece of a stage's version, to keep: weights, buffers and the optimizer's state under their
@@ -49,10 +44,7 @@ struct store_version {
   std::uint64_t step = 0;   // training steps that it has behind it
   tensor_piece piece = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.stage, self.step, self.piece);
-  }
+  static void fields(auto& self, auto& f) { f(self.stage, self.step, self.piece); }
 };
 
 struct list_versions {
@@ -60,10 +52,7 @@ struct list_versions {
 
   std::uint32_t stage = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.stage);
-  }
+  static void fields(auto& self, auto& f) { f(self.stage); }
 };
 
 struct versions_kept {
@@ -71,10 +60,7 @@ struct versions_kept {
 
   std::vector<std::uint64_t> steps;  // of whole versions, rising
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.steps);
-  }
+  static void fields(auto& self, auto& f) { f(self.steps); }
 };
 
 struct fetch_version {
@@ -85,21 +71,11 @@ struct fetch_version {
   list_place from = {};
   piece_limits most = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.stage, self.step, self.from, self.most);
-  }
+  static void fields(auto& self, auto& f) { f(self.stage, self.step, self.from, self.most); }
 };
 
-struct version_piece {
+struct version_piece : carried_piece {
   static constexpr auto declared = travels("version_piece");
-
-  tensor_piece piece = {};
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.piece);
-  }
 };
 
 /// Has a stage store what it is now, as the version of so many training steps, with its keepers.
@@ -108,10 +84,7 @@ struct take_version {
 
   std::uint64_t step = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.step);
-  }
+  static void fields(auto& self, auto& f) { f(self.step); }
 };
 
 /// Has a stage become what a version says, which a keeper has under the stage's number.
@@ -122,10 +95,7 @@ struct adopt_version {
   std::uint32_t stage = 0;
   std::uint64_t step = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.keeper, self.stage, self.step);
-  }
+  static void fields(auto& self, auto& f) { f(self.keeper, self.stage, self.step); }
 };
 
 /// Another stage has taken the place of a lost one, and does its part of all steps from one on
@@ -140,8 +110,7 @@ struct replace_neighbour {
   engine::step_key done_before = {};          // all stages have answered the steps before this one
   caf::strong_actor_ptr lost_keeper, keeper;  // keeper_actors
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.lost, self.by, self.from.epoch, self.from.step, self.done_before.epoch,
       self.done_before.step, self.lost_keeper, self.keeper);
   }
@@ -151,8 +120,7 @@ struct replace_neighbour {
 struct resume_edges {
   static constexpr auto declared = travels("resume_edges");
 
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(auto&, auto&) {}
 };
 
 /// Steps before `first` are not done again, nor are these. From the pipeline to its feeders; never

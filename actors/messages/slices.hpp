@@ -27,8 +27,7 @@ struct write_slice {
   std::string state = {};
   bool is_own = false;  // the folder is on the host's own disk, and is made there
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step, self.folder, self.weights, self.state, self.is_own);
   }
 };
@@ -42,10 +41,7 @@ struct slice_written {
   /// have been read. Null: the files are written.
   caf::strong_actor_ptr keeper = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.files, self.keeper);
-  }
+  static void fields(auto& self, auto& f) { f(self.files, self.keeper); }
 };
 
 /// Reads a slice that could not be written where it is: its weights, or its state, which come last.
@@ -58,21 +54,13 @@ struct read_slice {
   piece_limits most = {};
   bool forms = false;  // no values: each part is an empty run of its tensor
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step, self.state, self.from, self.most, self.forms);
   }
 };
 
-struct slice_piece {
+struct slice_piece : carried_piece {
   static constexpr auto declared = travels("slice_piece");
-
-  tensor_piece piece = {};
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.piece);
-  }
 };
 
 /// The slice as it is to be written: from a stage to its writer, never between nodes. The tensors
@@ -92,10 +80,7 @@ struct open_slices {
   std::string folder = {};
   std::string run = {};  // a word that tells this run from all others
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.folder, self.run);
-  }
+  static void fields(auto& self, auto& f) { f(self.folder, self.run); }
 };
 
 struct slices_opened {
@@ -107,8 +92,7 @@ struct slices_opened {
   std::string host = {};             // as the system calls it
   bool is_taken = false;             // another run that has not ended has it: no store, no disk
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.store, self.folder, self.disk, self.host, self.is_taken);
   }
 };
@@ -121,10 +105,7 @@ struct check_slices {
   std::string checkpoint = {};  // the name of its folder
   std::map<std::string, engine::file_sums> files = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.checkpoint, self.files);
-  }
+  static void fields(auto& self, auto& f) { f(self.checkpoint, self.files); }
 };
 
 struct slices_checked {
@@ -133,10 +114,7 @@ struct slices_checked {
   std::map<std::string, known_file> whole = {};    // by name
   std::map<std::string, std::string> faults = {};  // what is wrong with the others, a sentence each
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.whole, self.faults);
-  }
+  static void fields(auto& self, auto& f) { f(self.whole, self.faults); }
 };
 
 /// Has a node fetch a file from another, which keeps it, and keep it too.
@@ -148,10 +126,7 @@ struct copy_slice {
   engine::file_sums sums = {};
   caf::strong_actor_ptr from = {};  // a slice_store_actor
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.checkpoint, self.name, self.sums, self.from);
-  }
+  static void fields(auto& self, auto& f) { f(self.checkpoint, self.name, self.sums, self.from); }
 };
 
 struct slice_copied {
@@ -159,10 +134,7 @@ struct slice_copied {
 
   known_file file = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.file);
-  }
+  static void fields(auto& self, auto& f) { f(self.file); }
 };
 
 /// Reads bytes of a file: one node from another. The answer has them as a run of a tensor of bytes.
@@ -174,10 +146,7 @@ struct read_slice_file {
   std::uint64_t first = 0;  // byte
   std::uint64_t most = 0;   // bytes
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.checkpoint, self.name, self.first, self.most);
-  }
+  static void fields(auto& self, auto& f) { f(self.checkpoint, self.name, self.first, self.most); }
 };
 
 /// Removes all checkpoints of an owner here but these, and those of steps behind `newest`.
@@ -188,10 +157,7 @@ struct keep_slices {
   std::vector<std::string> checkpoints = {};
   std::uint64_t newest = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.owner, self.checkpoints, self.newest);
-  }
+  static void fields(auto& self, auto& f) { f(self.owner, self.checkpoints, self.newest); }
 };
 
 /// A checkpoint is complete: its manifest is to be kept beside its files.
@@ -201,10 +167,7 @@ struct keep_manifest {
   std::string checkpoint = {};
   std::string text = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.checkpoint, self.text);
-  }
+  static void fields(auto& self, auto& f) { f(self.checkpoint, self.text); }
 };
 
 struct list_manifests {
@@ -212,10 +175,7 @@ struct list_manifests {
 
   std::string owner = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.owner);
-  }
+  static void fields(auto& self, auto& f) { f(self.owner); }
 };
 
 struct manifests_kept {
@@ -223,10 +183,7 @@ struct manifests_kept {
 
   std::map<std::string, std::string> texts = {};  // by checkpoint
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.texts);
-  }
+  static void fields(auto& self, auto& f) { f(self.texts); }
 };
 
 using slice_messages =

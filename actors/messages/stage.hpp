@@ -53,8 +53,7 @@ struct announce_plan {
   std::uint32_t chunks = 1;
   engine::stage_plan steps;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.number, self.kind, self.microbatches, self.chunks, self.steps.memory_cap);
     packed_actions::fields_of(self.steps.actions, f);
   }
@@ -82,8 +81,7 @@ struct run_stage {
   std::vector<std::uint32_t> norm_shares = {};
   engine::step_key done_before = {};  // all stages have answered the steps before this one
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.kind, self.plan, self.batch_size, self.number,
       self.learning_rate, self.dry_run, self.loss_scale, self.first_microbatch, self.shares,
       self.norm_shares, self.done_before.epoch, self.done_before.step);
@@ -106,8 +104,7 @@ struct stage_done {
   double loss_scale = 1;                 // that the step's loss was multiplied by
   std::uint64_t computed_again = 0;      // actions that its process had begun before
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.losses, self.correct, self.busy_s,
       self.peak_memory_bytes, self.peak_context_bytes, self.skipped, self.loss_scale,
       self.computed_again);
@@ -176,8 +173,7 @@ struct tied_gradient {
   std::optional<at::Tensor> value;  // [..] f32
   engine::ready_event made = {};    // stays in the process
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.parameter, self.value);
   }
 };
@@ -205,8 +201,7 @@ struct replica_gradients {
   std::vector<at::Tensor> gradients;  // [..] each; undefined: none
   engine::ready_event made = {};      // stays in the process
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.bucket, self.from, self.summed, self.gradients);
   }
 };
@@ -222,8 +217,7 @@ struct replica_statistics {
   engine::ready_event made = {};                         // stays in the process
   std::vector<std::uint32_t> without = {};               // parameters, of all chunks
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.from, self.statistics, self.without);
   }
 };
@@ -240,8 +234,7 @@ struct replica_parameters {
   std::vector<at::Tensor> values;  // [..] each, in the bucket's order
   engine::ready_event made = {};   // stays in the process
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.bucket, self.from, self.values);
   }
 };
@@ -257,8 +250,7 @@ struct replica_norm {
   engine::norm_sum what = engine::norm_sum::moments;
   at::Tensor numbers;  // [n] f64
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.at.step.epoch, self.at.step.step, self.at.backward, self.at.chunk, self.at.group,
       self.at.ordinal, self.from, self.what, self.numbers);
   }

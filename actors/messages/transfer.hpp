@@ -21,10 +21,7 @@ struct load_weights {
   tensor_piece piece = {};
   bool partly = false;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.chunk, self.piece, self.partly);
-  }
+  static void fields(auto& self, auto& f) { f(self.chunk, self.piece, self.partly); }
 };
 
 /// A file as another process may see it.
@@ -32,10 +29,7 @@ struct known_file {
   std::string name;
   engine::file_identity identity = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.name, self.identity);
-  }
+  static void fields(auto& self, auto& f) { f(self.name, self.identity); }
 };
 
 /// Safetensors files out of which the stage is to take over what belongs to it, if its process
@@ -48,10 +42,7 @@ struct load_files {
   bool state = false;
   std::vector<std::string> except = {};  // weights that stay as they are, and have no state
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.files, self.state, self.except);
-  }
+  static void fields(auto& self, auto& f) { f(self.files, self.state, self.except); }
 };
 
 struct files_loaded {
@@ -59,10 +50,7 @@ struct files_loaded {
 
   bool seen = false;  // false: nothing was loaded
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.seen);
-  }
+  static void fields(auto& self, auto& f) { f(self.seen); }
 };
 
 struct read_weights {
@@ -72,35 +60,18 @@ struct read_weights {
   list_place from = {};
   piece_limits most = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.chunk, self.from, self.most);
-  }
+  static void fields(auto& self, auto& f) { f(self.chunk, self.from, self.most); }
 };
 
 /// Of a chunk's parameters and buffers in the model's order, as they are after the last update.
-struct weights_piece {
+struct weights_piece : carried_piece {
   static constexpr auto declared = travels("weights_piece");
-
-  tensor_piece piece = {};
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.piece);
-  }
 };
 
 /// A stage's optimizer state under the names of optimizers/training/saved_state.hpp, to take over,
 /// piece after piece. It replaces the state when the last one is there.
-struct load_state {
+struct load_state : carried_piece {
   static constexpr auto declared = travels("load_state");
-
-  tensor_piece piece = {};
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.piece);
-  }
 };
 
 struct read_state {
@@ -110,22 +81,12 @@ struct read_state {
   piece_limits most = {};
   bool forms = false;  // no values: each part is an empty run of its tensor
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.from, self.most, self.forms);
-  }
+  static void fields(auto& self, auto& f) { f(self.from, self.most, self.forms); }
 };
 
 /// Of a stage's optimizer state as it is after the last update.
-struct kept_state {
+struct kept_state : carried_piece {
   static constexpr auto declared = travels("kept_state");
-
-  tensor_piece piece = {};
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.piece);
-  }
 };
 
 /// What the last dry run gave: the stage's gradients, one a parameter and undefined where there
@@ -137,21 +98,11 @@ struct read_dry_run {
   list_place from = {};
   piece_limits most = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.buffers, self.from, self.most);
-  }
+  static void fields(auto& self, auto& f) { f(self.buffers, self.from, self.most); }
 };
 
-struct dry_run_part {
+struct dry_run_part : carried_piece {
   static constexpr auto declared = travels("dry_run_part");
-
-  tensor_piece piece = {};
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.piece);
-  }
 };
 
 /// What the model gave in the last evaluation without labels, a tensor a micro-batch, from the
@@ -162,21 +113,11 @@ struct read_outputs {
   list_place from = {};
   piece_limits most = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.from, self.most);
-  }
+  static void fields(auto& self, auto& f) { f(self.from, self.most); }
 };
 
-struct outputs_piece {
+struct outputs_piece : carried_piece {
   static constexpr auto declared = travels("outputs_piece");
-
-  tensor_piece piece = {};
-
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.piece);
-  }
 };
 
 using transfer_messages =

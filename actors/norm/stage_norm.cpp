@@ -8,7 +8,6 @@
 #include <functional>
 #include <numeric>
 #include <span>
-#include <utility>
 
 #include "engine/data/sampler.hpp"
 

@@ -7,10 +7,8 @@
 #include <caf/typed_event_based_actor.hpp>
 #include <chrono>
 #include <exception>
-#include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "actors/base/errors.hpp"
@@ -22,6 +20,7 @@
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/base/torch_error.hpp"
+#include "optimizers/groups.hpp"
 #include "optimizers/training/gradients.hpp"
 #include "optimizers/training/saved_state.hpp"
 

@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "actors/interfaces.hpp"
-#include "actors/messages/pipeline.hpp"
 #include "engine/device/device_streams.hpp"
 #include "engine/model/activity.hpp"
 #include "engine/model/layer.hpp"
 #include "messages/base/error.hpp"
-#include "optimizers/groups.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {

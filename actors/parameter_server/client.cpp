@@ -13,7 +13,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "actors/base/deadlines.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/parameter_server/tensors.hpp"

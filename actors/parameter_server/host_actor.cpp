@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"

@@ -5,12 +5,10 @@
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
-#include <cstdint>
 #include <exception>
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/detached.hpp"

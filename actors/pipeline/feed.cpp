@@ -10,7 +10,6 @@
 #include <map>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "actors/base/same_actor.hpp"
 #include "actors/messages/common.hpp"

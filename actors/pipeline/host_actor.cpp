@@ -9,7 +9,6 @@
 #include <caf/typed_event_based_actor.hpp>
 #include <exception>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

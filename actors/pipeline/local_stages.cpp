@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <caf/send.hpp>
 #include <iterator>
-#include <memory>
 
 #include "actors/optimizer/optimizer_actor.hpp"
 #include "actors/stage/stage_actor.hpp"

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <caf/actor_system.hpp>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>

@@ -78,9 +78,9 @@ result<void> check_options(std::size_t stages, const pipeline_options& options) 
   if (!options.keepers.empty() && options.keepers.size() != stages)
     return fail(errc::bad_config, "keepers of " + std::to_string(options.keepers.size()) +
                                       " stages for a pipeline of " + std::to_string(stages));
-  if (options.logs_edges && (options.keepers.empty() || replicas > 1 || options.data))
+  if (options.logs_edges && (options.keepers.empty() || options.data))
     return fail(errc::bad_config,
-                "edges are logged for a pipeline of one replica that has keepers and feeds itself");
+                "edges are logged for a pipeline that has keepers and feeds itself");
   return {};
 }
 
@@ -139,18 +139,23 @@ result<pipeline> pipeline::compose(caf::actor_system& system, std::vector<stage_
   made.logical_ = logical_of(options);
   made.shares_state_ = options.shares_state && replicas > 1;
   made.synced_norm_ = options.synced_norm && made.logical_ > 1;
-  if (auto fed = made.choose_feeders(system, options); !fed) return tl::unexpected(fed.error());
+  const auto groups = made.choose_sums(options);
+  if (!groups) return tl::unexpected(groups.error());
+  made.options_ = options;
+  made.options_.logs_edges =
+      options.logs_edges && std::ranges::all_of(*groups, &replica_group::is_replaceable);
+  if (auto fed = made.choose_feeders(system, made.options_); !fed)
+    return tl::unexpected(fed.error());
   made.pieces_ = options.pieces;
   made.scaler_ = options.scaler;
   made.loss_scale_ = first_scale_of(options);
   made.steps_before_ = made.training_steps_ = options.steps_before;
-  made.options_ = options;
   made.window_ = engine::replay_window(options.accumulate);
   if (options.skip_bad_steps || options.scaler || options.clip_norm > 0 || !options.keepers.empty())
     made.coordinator_ = spawn_step_coordinator(
         system, {layout->stages * replicas, options.skip_bad_steps, options.clip_norm,
                  options.scaler, replicas, options.accumulate});
-  if (auto connected = made.connect(options); !connected) return tl::unexpected(connected.error());
+  if (auto connected = made.connect(*groups); !connected) return tl::unexpected(connected.error());
   for (std::size_t place = 0; place < made.stages_.size(); ++place) made.watch(place);
   return made;
 }
@@ -200,21 +205,20 @@ result<void> pipeline::choose_feeders(caf::actor_system& system, const pipeline_
 }
 
 connect_stage pipeline::surroundings_of(std::uint32_t stage, std::uint32_t replica,
-                                        const pipeline_options& options,
                                         const replica_group& sums) const {
   connect_stage around{.before = {},
                        .after = {},
                        .feeder = {},
-                       .credits = options.credits,
+                       .credits = options_.credits,
                        .place = {replica * layout_.stages + stage},
-                       .ties = ties_of(stage, replica, options.ties),
-                       .may_leave_out = options.skip_bad_steps || options.scaler,
-                       .clips_norm = options.clip_norm > 0,
+                       .ties = ties_of(stage, replica, options_.ties),
+                       .may_leave_out = options_.skip_bad_steps || options_.scaler,
+                       .clips_norm = options_.clip_norm > 0,
                        .replicas = sums};
   around.replicas.own = replica;
-  if (!options.keepers.empty())
-    around.keepers = options.keepers[std::size_t{replica} * layout_.stages + stage];
-  around.logs = options.logs_edges;
+  if (!options_.keepers.empty())
+    around.keepers = options_.keepers[std::size_t{replica} * layout_.stages + stage];
+  around.logs = options_.logs_edges;
   if (coordinator_) around.coordinator = caf::actor_cast<caf::strong_actor_ptr>(coordinator_);
   for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
     const std::uint32_t at = layout_.virtual_stage_of({stage, chunk});
@@ -255,14 +259,11 @@ result<std::vector<replica_group>> pipeline::choose_sums(const pipeline_options&
   return groups;
 }
 
-result<void> pipeline::connect(const pipeline_options& options) {
-  const auto groups = choose_sums(options);
-  if (!groups) return tl::unexpected(groups.error());
+result<void> pipeline::connect(const std::vector<replica_group>& groups) {
   for (std::uint32_t replica = 0; replica < replicas_; ++replica)
     for (std::uint32_t stage = 0; stage < layout_.stages; ++stage) {
-      const auto connected =
-          ask<acknowledged>(stages_[replica * layout_.stages + stage],
-                            surroundings_of(stage, replica, options, (*groups)[stage]));
+      const auto connected = ask<acknowledged>(stages_[replica * layout_.stages + stage],
+                                               surroundings_of(stage, replica, groups[stage]));
       if (!connected) return tl::unexpected(connected.error());
     }
   return {};
@@ -348,7 +349,7 @@ result<void> pipeline::begin(const engine::step_key& step, const step_order& ord
     runs.push_back(std::move(run));
   }
   if (order.kind == engine::step_kind::training && !order.dry_run) training_steps_ = number;
-  remember(runs.front());
+  remember(runs);
   std::vector<future<stage_done>> answers;
   for (std::size_t i = 0; i < stages_.size(); ++i)
     answers.push_back(

@@ -10,7 +10,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "actors/futures/future.hpp"
@@ -117,8 +116,9 @@ struct pipeline_options {
   /// loss of a stage: ideally one beside the stage and one elsewhere. No stage then ends a step
   /// before all stages have stored the version before it. Empty: no versions are kept.
   std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};
-  /// With keepers, one replica and data that are read in this process: stages remember what they
-  /// send in the last steps, so that one that is lost alone can be replaced; see `replay`.
+  /// With keepers, and data that are read in this process: stages remember what they send in the
+  /// last steps, so that one that is lost alone can be replaced; see `replay`. Without effect for
+  /// replicas that are not replaceable (see replica_group).
   bool logs_edges = false;
   std::uint32_t accumulate = 1;  ///< Of the stages, see update_rules.
 };
@@ -337,12 +337,13 @@ class pipeline {
   [[nodiscard]] neighbour slice_at(std::uint32_t virtual_stage, std::uint32_t replica) const;
   [[nodiscard]] result<void> choose_feeders(caf::actor_system& system,
                                             const pipeline_options& options);
-  [[nodiscard]] result<void> connect(const pipeline_options& options);
+  [[nodiscard]] result<void> connect(const std::vector<replica_group>& groups);
   /// How each stage's replicas sum, by what they offer.
   [[nodiscard]] result<std::vector<replica_group>> choose_sums(const pipeline_options& options);
   [[nodiscard]] connect_stage surroundings_of(std::uint32_t stage, std::uint32_t replica,
-                                              const pipeline_options& options,
                                               const replica_group& sums) const;
+  /// Of a stage, as they are now, for one that takes the place of another.
+  [[nodiscard]] replica_group replicas_of(std::uint32_t stage) const;
   [[nodiscard]] result<void> plan_replica(run_stage& run, std::uint32_t replica,
                                           const step_order& order);
   [[nodiscard]] result<void> check_groups(const std::vector<std::uint32_t>& shares);
@@ -369,11 +370,13 @@ class pipeline {
   [[nodiscard]] result<void> announce(std::uint32_t number, engine::step_kind kind,
                                       engine::plan plan);
   [[nodiscard]] double loss_scale_of(const step_order& order) const;
-  void remember(const run_stage& run);
+  /// `runs`: of a step, by replica.
+  void remember(const std::vector<run_stage>& runs);
   void forget_before(std::uint64_t number);
   void forget_evaluations(const engine::step_key& done_before);
-  /// Of a training step that is remembered; null: it is not.
+  /// Of a training step that is remembered, to the first replica; null: it is not.
   [[nodiscard]] const run_stage* order_of(std::uint64_t number) const;
+  [[nodiscard]] result<void> check_shares(std::size_t stage, std::uint64_t version) const;
   [[nodiscard]] result<std::uint64_t> version_for(const stage_replacement& with) const;
   void put_in_place(const stage_replacement& with);
   /// The loss of that stage fails the steps under way.
@@ -398,7 +401,8 @@ class pipeline {
   std::optional<engine::loss_scaler> scaler_;  // as it was before the first training step
   engine::model_layout layout_;
   pipeline_options options_;
-  std::map<engine::step_key, run_stage> orders_;  // that a stage may have to be given again
+  // That a stage may have to be given again, by replica.
+  std::map<engine::step_key, std::vector<run_stage>> orders_;
   engine::replay_window window_;
   engine::plan_book::planner planner_;
   engine::plan_book plans_;

@@ -45,16 +45,18 @@ bool pipeline::can_replay() const {
 
 const run_stage* pipeline::order_of(std::uint64_t number) const {
   const auto found = std::ranges::find_if(orders_, [&](const auto& each) {
-    return each.second.kind == engine::step_kind::training && each.second.number == number;
+    const auto& order = each.second.front();
+    return order.kind == engine::step_kind::training && order.number == number;
   });
-  return found == orders_.end() ? nullptr : &found->second;
+  return found == orders_.end() ? nullptr : &found->second.front();
 }
 
-void pipeline::remember(const run_stage& run) {
+void pipeline::remember(const std::vector<run_stage>& runs) {
   if (!options_.logs_edges) return;
+  const auto& run = runs.front();
   forget_evaluations(run.done_before);
   if (run.dry_run) return;
-  orders_.emplace(run.step, run);
+  orders_.emplace(run.step, runs);
   if (run.kind == engine::step_kind::training)
     window_.begun(run.number, run.step);
   else
@@ -72,7 +74,7 @@ void pipeline::forget_before(std::uint64_t number) {
   if (!options_.logs_edges) return;
   const auto first = window_.decided(number);
   if (!first) return;
-  std::erase_if(orders_, [&](const auto& each) { return each.second.step < *first; });
+  orders_.erase(orders_.begin(), orders_.lower_bound(*first));
   for (const auto& each : feeders_) caf::anon_send(each, forget_fed{*first, {}});
 }
 
@@ -94,6 +96,27 @@ result<std::uint64_t> pipeline::version_for(const stage_replacement& with) const
   return version;
 }
 
+/// A stage without any micro-batch of a step would end it, and tell its replicas, before they know
+/// the stage.
+result<void> pipeline::check_shares(std::size_t stage, std::uint64_t version) const {
+  for (const auto& [key, runs] : orders_) {
+    const auto& run = runs.at(stage / layout_.stages);
+    const bool is_empty = std::ranges::all_of(run.shares, [](auto count) { return count == 0; });
+    if (run.kind == engine::step_kind::training && run.number > version && is_empty)
+      return fail(errc::stale, "its replica has no micro-batch of step " +
+                                   std::to_string(run.number) + ", which is to be done again");
+  }
+  return {};
+}
+
+replica_group pipeline::replicas_of(std::uint32_t stage) const {
+  replica_group group{.stages = {}, .logical = logical_ / replicas_, .synced_norm = synced_norm_};
+  for (std::uint32_t replica = 0; replicas_ > 1 && replica < replicas_; ++replica)
+    group.stages.push_back(
+        caf::actor_cast<caf::strong_actor_ptr>(stages_[replica * layout_.stages + stage]));
+  return group;
+}
+
 void pipeline::watch(std::size_t place) {
   if (!options_.logs_edges) return;
   caf::actor_cast<caf::abstract_actor*>(stages_.at(place))
@@ -112,16 +135,15 @@ void pipeline::put_in_place(const stage_replacement& with) {
 
 result<void> pipeline::prepare(const stage_replacement& with, std::uint64_t version) {
   const auto place = static_cast<std::uint32_t>(with.stage);
-  const replica_group alone{.stages = {}, .logical = logical_, .synced_norm = synced_norm_};
-  if (auto done = ask<acknowledged>(with.by, surroundings_of(place, 0, options_, alone)); !done)
-    return tl::unexpected(done.error());
+  const auto stage = place % layout_.stages;
+  const auto around = surroundings_of(stage, place / layout_.stages, replicas_of(stage));
+  if (auto done = ask<acknowledged>(with.by, around); !done) return tl::unexpected(done.error());
   const adopt_version what{with.versions.at(version), place, version};
   if (auto done = ask<acknowledged>(with.by, what); !done) return tl::unexpected(done.error());
   const auto plans = plans_.all();
   if (!plans) return tl::unexpected(plans.error());
   for (const auto& [number, kind, plan] : *plans) {
-    const announce_plan told{number, kind, plan.microbatches, plan.chunks,
-                             plan.stages.at(with.stage)};
+    const announce_plan told{number, kind, plan.microbatches, plan.chunks, plan.stages.at(stage)};
     if (auto done = ask<acknowledged>(with.by, told); !done) return tl::unexpected(done.error());
   }
   return {};
@@ -134,9 +156,9 @@ result<void> pipeline::order_again(std::size_t stage, std::uint64_t version) {
   if (!scaler) return tl::unexpected(scaler.error());
   static_cast<void>(
       ask_->request<acknowledged>(by, take_version{version}, usual_deadlines.transfer));
-  for (const auto& [key, order] : orders_) {
-    if (order.number <= version) continue;
-    auto run = order;
+  for (const auto& [key, runs] : orders_) {
+    auto run = runs.at(stage / layout_.stages);
+    if (run.number <= version) continue;
     const bool trains = run.kind == engine::step_kind::training;
     if (*scaler && trains && run.number == version + 1) run.loss_scale = (*scaler)->scale;
     auto answer = ask_->request<stage_done>(by, run, usual_deadlines.step);
@@ -179,6 +201,7 @@ result<void> pipeline::tell_others(const replace_neighbour& what, std::size_t st
 result<std::uint64_t> pipeline::replay(const stage_replacement& with) {
   const auto version = version_for(with);
   if (!version) return tl::unexpected(version.error());
+  if (auto fit = check_shares(with.stage, *version); !fit) return tl::unexpected(fit.error());
   const engine::step_key next{{}, {last_step_}};
   const replace_neighbour what{caf::actor_cast<caf::strong_actor_ptr>(stages_.at(with.stage)),
                                caf::actor_cast<caf::strong_actor_ptr>(with.by),

@@ -1,10 +1,8 @@
 #include "actors/pipeline/trainer.hpp"
 
-#include <algorithm>
 #include <caf/send.hpp>
 #include <chrono>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "actors/base/deadlines.hpp"

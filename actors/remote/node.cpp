@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <caf/actor_registry.hpp>
 #include <caf/make_actor.hpp>
-#include <chrono>
 #include <future>
 #include <iterator>
 #include <utility>

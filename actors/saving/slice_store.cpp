@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
@@ -121,7 +120,8 @@ caf::result<slice_piece> on_read(slice_store_pointer self, const read_slice_file
   if (!file) return to_caf(file.error());
   auto bytes = engine::read_bytes(*file, what.first, std::min(what.most, bytes_at_once));
   if (!bytes) return to_caf(bytes.error());
-  slice_piece out{{.begin = {0, what.first}, .parts = {}, .last = false}};
+  slice_piece out;
+  out.piece.begin = {0, what.first};
   out.piece.parts.push_back({what.name, std::move(*bytes)});
   return out;
 }

@@ -6,14 +6,12 @@
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <filesystem>
-#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "actors/base/errors.hpp"
 #include "actors/base/failure.hpp"
 #include "actors/detached.hpp"
-#include "actors/messages/common.hpp"
 #include "actors/messages/slices.hpp"
 #include "actors/transfer/pieces.hpp"
 #include "engine/slices/slice_folder.hpp"

@@ -35,7 +35,8 @@ void couple(stage_state& state, const connect_stage& to) {
                                .clips_norm = to.clips_norm,
                                .accumulate = end.accumulate};
   for (const auto& tie : to.ties) rules.ties.insert(tie.parameter);
-  end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size());
+  end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size(),
+                             to.logs ? std::size_t{end.accumulate} + 1 : 0);
   rules.reduces = end.replicas.is_needed();
   rules.always_votes = !to.keepers.empty();
   rules.logs = to.logs;
@@ -67,8 +68,9 @@ const char* why_refused(const stage_state& state, const connect_stage& to) {
   if (to.replicas.sums > engine::replica_sum_way::fast)
     return "its replicas are to sum in a way that there is not";
   if (!std::ranges::all_of(to.keepers, is_there)) return "a keeper of its versions is none";
-  if (to.logs && (to.keepers.empty() || to.replicas.stages.size() > 1))
-    return "it is to log its edges, which needs keepers, and one replica";
+  if (to.logs && (to.keepers.empty() || !to.replicas.is_replaceable()))
+    return "it is to log its edges, which needs keepers, and replicas that sum over links, each "
+           "with all of the optimizer's state and batch norms of its own";
   return state.steps.empty() ? nullptr : "it cannot be connected while a step is under way";
 }
 

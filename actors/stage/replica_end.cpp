@@ -14,6 +14,8 @@
 #include "actors/base/process_identity.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/messages/optimizer.hpp"
+#include "actors/stage/replica_log.hpp"
+#include "actors/stage/stage_replay.hpp"
 #include "actors/stage/step_end.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/packing.hpp"
@@ -30,13 +32,6 @@ std::vector<at::Tensor> to_send(engine::step_gradients gradients) {
   return all;
 }
 
-template <class Message>
-void send_to_others(stage_pointer self, const Message& message, const engine::ready_event& made) {
-  const auto& replicas = self->state.end.replicas;
-  for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
-    if (rank != replicas.core.rank()) send_tensors(self, replicas.stage_of(rank), message, made);
-}
-
 /// Sums over replicas are made on the stream of copies, so that the backward goes on meanwhile.
 void take_all(stage_pointer self, std::vector<at::Tensor>& tensors,
               const engine::ready_event& made) {
@@ -50,14 +45,13 @@ error cannot_sum(const std::exception& problem) {
 
 void perform(stage_pointer self, const engine::send_part& what) {
   auto& replicas = self->state.end.replicas;
-  send_tensors(self, replicas.stage_of(replicas.core.buckets()[what.bucket].owner),
-               replica_gradients{what.key,
-                                 static_cast<std::uint32_t>(what.bucket),
-                                 replicas.core.rank(),
-                                 false,
-                                 to_send(replicas.take_own(what.key, what.bucket)),
-                                 {}},
-               self->state.streams->mark());
+  send_to_replicas(self, {replica_gradients{what.key,
+                                            static_cast<std::uint32_t>(what.bucket),
+                                            replicas.core.rank(),
+                                            false,
+                                            to_send(replicas.take_own(what.key, what.bucket)),
+                                            {}},
+                          replicas.core.buckets()[what.bucket].owner, self->state.streams->mark()});
 }
 
 /// Adds up a bucket on the thread for that, on the stream of copies. `add` gets the message without
@@ -138,26 +132,35 @@ void perform(stage_pointer self, const engine::sum_bucket& what) {
                 });
 }
 
-void perform(stage_pointer self, const engine::send_sum& what) {
+/// The sum of an own bucket for the others, in a step that is under way.
+sent_to_replicas own_sum(stage_pointer self, const engine::step_key& key, std::size_t bucket) {
   const auto& replicas = self->state.end.replicas;
-  const bool all = self->state.steps.at(what.key).order.dry_run;  // they are its outcome
-  send_to_others(self,
-                 replica_gradients{what.key,
-                                   static_cast<std::uint32_t>(what.bucket),
-                                   replicas.core.rank(),
-                                   true,
-                                   to_send(replicas.sums_of(what.key, what.bucket, all)),
-                                   {}},
-                 self->state.streams->mark_copies());
+  const bool all = self->state.steps.at(key).order.dry_run;  // they are its outcome
+  return {replica_gradients{key,
+                            static_cast<std::uint32_t>(bucket),
+                            replicas.core.rank(),
+                            true,
+                            to_send(replicas.sums_of(key, bucket, all)),
+                            {}},
+          {},
+          self->state.streams->mark_copies()};
+}
+
+void perform(stage_pointer self, const engine::send_sum& what) {
+  const auto* const before = remembered_sum(self->state, what.key, what.bucket);
+  auto sum = before ? *before : own_sum(self, what.key, what.bucket);
+  sum.to = what.to;
+  send_to_replicas(self, std::move(sum));
 }
 
 void perform(stage_pointer self, const engine::send_rest& what) {
   const auto& end = self->state.end;
-  send_to_others(
+  send_to_replicas(
       self,
-      replica_statistics{
-          what.key, end.replicas.core.rank(), end.statistics, {}, end.replicas.without(what.key)},
-      self->state.streams->mark());
+      {replica_statistics{
+           what.key, end.replicas.core.rank(), end.statistics, {}, end.replicas.without(what.key)},
+       {},
+       self->state.streams->mark()});
 }
 
 void perform(stage_pointer self, const engine::all_reduced& what) {
@@ -372,24 +375,29 @@ void sum_over_replicas(stage_pointer self, const engine::step_key& key) {
 
 void on_replica_gradients(stage_pointer self, const replica_gradients& from) {
   auto& replicas = self->state.end.replicas;
-  if (from.summed && !self->state.steps.contains(from.step)) return;  // failed meanwhile
+  if (has_departed(self)) return;
+  const bool repeats = replicas.core.is_repeat(from.step, from.bucket, from.from);
+  if (from.summed && !repeats && !self->state.steps.contains(from.step))
+    return;  // failed meanwhile
   if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
   const auto effects = from.summed ? replicas.core.sum_arrived(from.step, from.bucket, from.from)
                                    : replicas.core.part_arrived(from.step, from.bucket, from.from);
   auto here = from;
-  if (effects) take_all(self, here.gradients, from.made);
-  if (effects) replicas.keep(here);
+  if (effects && !repeats) take_all(self, here.gradients, from.made);
+  if (effects && !repeats) replicas.keep(here);
   follow(self, effects);
 }
 
 void on_replica_statistics(stage_pointer self, const replica_statistics& from) {
   auto& replicas = self->state.end.replicas;
+  if (has_departed(self)) return;
+  const bool repeats = replicas.core.is_repeat(from.step, replicas.core.rest_of_step(), from.from);
   if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
   const auto effects = replicas.core.rest_arrived(from.step, from.from);
   auto here = from;
-  if (effects)
+  if (effects && !repeats)
     for (auto& chunk : here.statistics) take_all(self, chunk.values, from.made);
-  if (effects) replicas.keep(here);
+  if (effects && !repeats) replicas.keep(here);
   follow(self, effects);
 }
 
@@ -399,9 +407,11 @@ void share_parameters(stage_pointer self, const engine::step_key& key) {
   const auto& buckets = replicas.core.buckets();
   for (std::uint32_t i = 0; i < buckets.size(); ++i)
     if (buckets[i].owner == replicas.core.rank())
-      send_to_others(self,
-                     replica_parameters{key, i, replicas.core.rank(), replicas.values_of(i), {}},
-                     self->state.streams->mark());
+      for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
+        if (rank != replicas.core.rank())
+          send_tensors(self, replicas.stage_of(rank),
+                       replica_parameters{key, i, replicas.core.rank(), replicas.values_of(i), {}},
+                       self->state.streams->mark());
   take_parameters(self, key, replicas.gather.sent(key));
 }
 
@@ -423,8 +433,9 @@ void on_replicas_added(stage_pointer self, const replicas_added& what) {
   if (what.failure) return fail_all(self, *what.failure);
   auto& replicas = state.end.replicas;
   replicas.keep_own_sum(what.step, what.bucket, what.sums);
-  follow(self, state.port ? replicas.core.summed(what.step, what.bucket)
-                          : replicas.core.own_added(what.step, what.bucket));
+  if (state.port) return follow(self, replicas.core.summed(what.step, what.bucket));
+  remember_sum(state, own_sum(self, what.step, what.bucket));
+  follow(self, replicas.core.own_added(what.step, what.bucket));
 }
 
 void on_replicas_gathered(stage_pointer self, const replicas_gathered& what) {
@@ -458,6 +469,7 @@ void on_replica_norm(stage_pointer self, const replica_norm& from) {
 }
 
 void on_replica_down(stage_pointer self, const caf::actor_addr& whose) {
+  if (self->state.replay.logs) return;  // another one takes its place, or all stages go back
   auto& replicas = self->state.end.replicas;
   for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank) {
     if (rank == replicas.core.rank() || replicas.stage_of(rank).address() != whose) continue;

@@ -1,11 +1,14 @@
 #include "actors/stage/stage_replay.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "actors/base/errors.hpp"
 #include "actors/base/same_actor.hpp"
+#include "actors/stage/replica_log.hpp"
 #include "actors/stage/versions.hpp"
 
 namespace troupe::actors {
@@ -28,6 +31,15 @@ std::set<std::string> shared_parameters(const stage_state& state,
   for (const auto& tie : state.end.ties)
     if (is_same_actor(tie.other, other)) parameters.insert(tie.parameter);
   return parameters;
+}
+
+/// Which replica of the stage that is; nullopt: none.
+std::optional<std::uint32_t> rank_of(const stage_state& state, const caf::strong_actor_ptr& other) {
+  const auto& replicas = state.end.replicas;
+  if (replicas.core.ranks() < 2) return std::nullopt;
+  for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
+    if (is_same_actor(replicas.stage_of(rank), other)) return rank;
+  return std::nullopt;
 }
 
 void post_tie(stage_pointer self, const sent_tie& what) {
@@ -71,6 +83,7 @@ void forget_decided(stage_pointer self, const engine::step_key& key) {
   state.end.core.forget_before(*first);
   std::erase_if(state.outputs, [&](const auto& each) { return each.first.first.step < *first; });
   std::erase_if(state.replay.ties, [&](const sent_tie& each) { return each.step < *first; });
+  forget_sums_before(state, *first);
 }
 
 void forget_evaluations(stage_pointer self, const engine::step_key& done_before) {
@@ -99,7 +112,8 @@ caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace
   forget_evaluations(self, what.done_before);
   const auto edges = edges_to(state, what.lost);
   const auto parameters = shared_parameters(state, what.lost);
-  const bool is_near = !edges.before.empty() || !edges.after.empty() || !parameters.empty();
+  const auto rank = rank_of(state, what.lost);
+  const bool is_near = !edges.before.empty() || !edges.after.empty() || !parameters.empty() || rank;
   if (is_near && !replay.window.reaches(what.from))
     return to_caf({errc::stale, state.name + ": what it sent in " + engine::to_string(what.from) +
                                     " is not remembered"});
@@ -113,6 +127,7 @@ caf::result<acknowledged> on_replace_neighbour(stage_pointer self, const replace
   for (const auto& each : replay.ties)
     if (each.step >= what.from && state.end.ties.at(each.tie).other == what.by)
       post_tie(self, each);
+  if (rank) replace_replica(self, *rank, caf::actor_cast<stage_actor>(what.by), what.from);
   replace_keeper(self, what.lost_keeper, what.keeper);
   return acknowledged{};
 }

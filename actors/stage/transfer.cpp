@@ -6,7 +6,6 @@
 
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
-#include "actors/messages/common.hpp"
 #include "engine/model/model.hpp"
 #include "engine/state/model_file.hpp"
 #include "optimizers/training/saved_state.hpp"

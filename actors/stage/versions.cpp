@@ -8,7 +8,6 @@
 #include "actors/base/deadlines.hpp"
 #include "actors/base/errors.hpp"
 #include "actors/base/same_actor.hpp"
-#include "actors/messages/slices.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/saving/slice_writer.hpp"
 #include "actors/transfer/pieces.hpp"
@@ -121,7 +120,7 @@ bool is_under_way(const stage_state& state, std::uint64_t step) {
 /// writes.
 struct version_halves {
   tensor_piece weights{.begin = {}, .parts = {}, .last = true};
-  load_state state{.piece = {.begin = {}, .parts = {}, .last = true}};
+  load_state state{{{.begin = {}, .parts = {}, .last = true}}};
 };
 
 version_halves halves_of(const std::vector<named_tensor>& version) {

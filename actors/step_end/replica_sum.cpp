@@ -7,16 +7,20 @@ namespace troupe::actors {
 namespace {
 
 engine::all_reduce_core core_of(const replica_group& group,
-                                const std::vector<engine::named_tensor>& parameters) {
+                                const std::vector<engine::named_tensor>& parameters,
+                                std::size_t steps_again) {
   const auto ranks = static_cast<std::uint32_t>(group.stages.size());
   if (ranks < 2) return engine::all_reduce_core(group.own, 1, {});
   std::vector<std::uint64_t> bytes;
   bytes.reserve(parameters.size());
   for (const auto& each : parameters) bytes.push_back(each.tensor.nbytes());
   const bool by_port = group.sums != engine::replica_sum_way::links;
-  return {group.own, ranks, engine::make_buckets(bytes, engine::owners_of(bytes, ranks)),
+  return {group.own,
+          ranks,
+          engine::make_buckets(bytes, engine::owners_of(bytes, ranks)),
           engine::all_reduce_core::usual_in_flight_bytes,
-          by_port ? engine::bucket_way::whole : engine::bucket_way::parts};
+          by_port ? engine::bucket_way::whole : engine::bucket_way::parts,
+          steps_again};
 }
 
 engine::all_gather_core gather_of(const engine::all_reduce_core& core) {
@@ -46,8 +50,8 @@ tl::unexpected<error> misfit(std::uint32_t rank, const engine::step_key& step,
 }  // namespace
 
 replica_sum::replica_sum(const replica_group& group, std::vector<engine::named_tensor> parameters,
-                         std::size_t chunks)
-    : core(core_of(group, parameters)),
+                         std::size_t chunks, std::size_t steps_again)
+    : core(core_of(group, parameters, steps_again)),
       gather(gather_of(core)),
       logical_(group.logical),
       by_port_(group.sums != engine::replica_sum_way::links && core.ranks() > 1),

@@ -22,9 +22,10 @@ namespace troupe::actors {
 class replica_sum {
  public:
   replica_sum() = default;
-  /// `chunks`: of the stage, each with running statistics of its own.
+  /// `chunks`: of the stage, each with running statistics of its own. `steps_again`: the most steps
+  /// that are done again in place of a replica that was lost; 0: none is replaced.
   replica_sum(const replica_group& group, std::vector<engine::named_tensor> parameters,
-              std::size_t chunks);
+              std::size_t chunks, std::size_t steps_again = 0);
 
   /// The sum of this parameter is to be known to all replicas, as others depend on it, even if only
   /// one updates it.
@@ -43,6 +44,7 @@ class replica_sum {
   [[nodiscard]] bool is_known_everywhere(std::size_t bucket) const;
   [[nodiscard]] std::uint32_t logical() const noexcept { return logical_; }
   [[nodiscard]] const stage_actor& stage_of(std::uint32_t rank) const { return stages_.at(rank); }
+  void replace(std::uint32_t rank, stage_actor by) { stages_.at(rank) = std::move(by); }
 
   /// Whether a message fits the parameters. Errors: bad_frame.
   [[nodiscard]] result<void> check(const replica_gradients& from) const;

@@ -17,10 +17,7 @@ struct piece_limits {
   std::uint64_t bytes = std::uint64_t{256} << 20;
   std::uint32_t tensors = 1024;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.bytes, self.tensors);
-  }
+  static void fields(auto& self, auto& f) { f(self.bytes, self.tensors); }
 };
 
 /// A place in a list: one of its tensors, and an element of that tensor's storage.
@@ -30,10 +27,7 @@ struct list_place {
 
   auto operator<=>(const list_place&) const = default;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.tensor, self.element);
-  }
+  static void fields(auto& self, auto& f) { f(self.tensor, self.element); }
 };
 
 /// Where the elements of a part lie in a larger tensor.
@@ -42,10 +36,7 @@ struct storage_range {
   std::vector<std::int64_t> strides;  // the same, in elements; dense
   std::uint64_t first = 0;            // element of its storage
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.shape, self.strides, self.first);
-  }
+  static void fields(auto& self, auto& f) { f(self.shape, self.strides, self.first); }
 };
 
 /// A tensor under its full name, or with `range` a run of its elements as they lie in memory.
@@ -54,10 +45,7 @@ struct tensor_part {
   at::Tensor tensor;  // may be undefined, as in the list; [n] with a range
   std::optional<storage_range> range = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.name, self.tensor, self.range);
-  }
+  static void fields(auto& self, auto& f) { f(self.name, self.tensor, self.range); }
 };
 
 /// A run of a list of named tensors, in its order.
@@ -66,10 +54,14 @@ struct tensor_piece {
   std::vector<tensor_part> parts = {};
   bool last = false;  // nothing of the list follows
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.begin, self.parts, self.last);
-  }
+  static void fields(auto& self, auto& f) { f(self.begin, self.parts, self.last); }
+};
+
+/// What a message holds that carries a piece and nothing else.
+struct carried_piece {
+  tensor_piece piece = {};
+
+  static void fields(auto& self, auto& f) { f(self.piece); }
 };
 
 }  // namespace troupe::actors

@@ -1,7 +1,5 @@
 #include "actors/transfer/row_major.hpp"
 
-#include <utility>
-
 namespace troupe::actors {
 namespace {
 

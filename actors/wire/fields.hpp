@@ -12,7 +12,6 @@
 #include <optional>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "actors/wire/tensors.hpp"
@@ -30,7 +29,7 @@ class actor_directory {
 };
 
 /// A message type that can travel: it lists its members to a writer or a reader,
-///   template <class Self, class Fields> static void fields(Self& self, Fields& f) { f(self.a); }
+///   static void fields(auto& self, auto& f) { f(self.a); }
 template <class T, class Fields>
 concept has_fields = requires(T& object, Fields& fields) {
   T::fields(object, fields);

@@ -11,7 +11,6 @@
 
 #include <cmath>
 #include <exception>
-#include <functional>
 #include <utility>
 
 #include "actors/futures/combine.hpp"

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "actors/futures/pool.hpp"

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <cmath>
 #include <optional>
 #include <string_view>
 

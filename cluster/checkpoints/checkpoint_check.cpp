@@ -1,7 +1,6 @@
 #include "cluster/checkpoints/checkpoint_check.hpp"
 
 #include <iterator>
-#include <system_error>
 #include <utility>
 
 #include "cluster/checkpoints/checkpoint_files.hpp"

@@ -19,7 +19,6 @@
 #include "cluster/checkpoints/checkpoint_check.hpp"
 #include "engine/checksums/file_digest.hpp"
 #include "engine/state/atomic_file.hpp"
-#include "messages/descriptor.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -10,7 +10,6 @@
 
 #include "cluster/config/option_fields.hpp"
 #include "messages/base/near_miss.hpp"
-#include "optimizers/optimizer.hpp"
 
 namespace troupe::cluster {
 namespace {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <iterator>
 #include <string_view>
-#include <utility>
 
 #include "messages/base/near_miss.hpp"
 

@@ -46,25 +46,18 @@ template <>
 inline constexpr std::span<const std::string_view> words_of<network>{words::network};
 template <>
 inline constexpr std::span<const std::string_view> words_of<nan_policy>{words::nan_policy};
-
 template <>
 inline constexpr std::span<const std::string_view> words_of<fault_policy>{words::fault_policy};
-
 template <>
 inline constexpr std::span<const std::string_view> words_of<reduce_order>{words::reduce_order};
-
 template <>
 inline constexpr std::span<const std::string_view> words_of<norm_scope>{words::norm_scope};
-
 template <>
 inline constexpr std::span<const std::string_view> words_of<launch_way>{words::launch_way};
-
 template <>
 inline constexpr std::span<const std::string_view> words_of<stream_proof>{words::stream_proof};
-
 template <>
 inline constexpr std::span<const std::string_view> words_of<push_extent>{words::push_extent};
-
 template <>
 inline constexpr std::span<const std::string_view> words_of<checkpoint_storage>{
     words::checkpoint_storage};

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <optional>
 
 #include "cluster/hosts/network_range.hpp"
 #include "messages/descriptor.hpp"

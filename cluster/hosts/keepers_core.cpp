@@ -1,7 +1,5 @@
 #include "cluster/hosts/keepers_core.hpp"
 
-#include <algorithm>
-
 namespace troupe::cluster {
 
 std::vector<std::size_t> second_keepers(const std::vector<std::string>& hosts) {

@@ -14,7 +14,6 @@
 #include <future>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

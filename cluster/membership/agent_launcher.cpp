@@ -27,7 +27,6 @@
 #include "cluster/launch/interrupt.hpp"
 #include "cluster/launch/node_logs.hpp"
 #include "cluster/launch/open_files.hpp"
-#include "cluster/launch/process_group.hpp"
 #include "cluster/launch/push/push.hpp"
 #include "cluster/membership/log_end.hpp"
 #include "messages/base/log.hpp"

@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <caf/actor.hpp>
 #include <caf/send.hpp>
-#include <chrono>
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <utility>
 
-#include "actors/base/deadlines.hpp"
-#include "actors/base/errors.hpp"
 #include "actors/futures/combine.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
-#include "actors/protocol.hpp"
 #include "cluster/membership/countdown_core.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"

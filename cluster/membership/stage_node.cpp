@@ -3,14 +3,11 @@
 #include <unistd.h>
 
 #include <caf/actor.hpp>
-#include <caf/actor_system.hpp>
 #include <caf/send.hpp>
 #include <chrono>
 #include <exception>
 #include <future>
-#include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
 
 #include "actors/base/deadlines.hpp"

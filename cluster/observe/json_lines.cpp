@@ -9,7 +9,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <system_error>
-#include <utility>
 
 namespace troupe::cluster {
 namespace {

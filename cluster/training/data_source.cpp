@@ -1,9 +1,5 @@
 #include "cluster/training/data_source.hpp"
 
-#include <string>
-
-#include "actors/base/errors.hpp"
-
 namespace troupe::cluster {
 namespace {
 

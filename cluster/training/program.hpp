@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 
 #include "cluster/config/sources/command_line.hpp"
 #include "cluster/doctor/doctor.hpp"

@@ -5,8 +5,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
-#include <utility>
 #include <vector>
 
 namespace troupe::engine {

@@ -24,7 +24,7 @@ result<all_reduce_core::open_step*> all_reduce_core::open(const step_key& key,
                                                           const std::string& what) {
   if (lost_) return tl::unexpected(gone(*lost_));
   if (last_ && key <= *last_) return fail(errc::stale, what + ", which is over");
-  if (!open_.contains(key) && open_.size() >= max_open)
+  if (!open_.contains(key) && open_.size() >= std::max(max_open, steps_again_))
     return fail(errc::bad_frame, what + ": too many steps wait for other replicas");
   auto& step = open_[key];
   step.buckets.resize(buckets_.size());
@@ -85,6 +85,7 @@ result<all_reduce_effects> all_reduce_core::part_arrived(const step_key& key, st
   if (way_ == bucket_way::whole)
     return fail(errc::bad_frame, what + ": the replicas sum by a collective");
   if (auto mine = check_bucket(bucket, rank_, what); !mine) return tl::unexpected(mine.error());
+  if (again_.erase({from, key, bucket}) > 0) return part_repeated(key, bucket, from);
   const auto step = hear(key, from, what);
   if (!step) return tl::unexpected(step.error());
   if (!(*step)->buckets[bucket].parts.insert(from).second)
@@ -103,7 +104,7 @@ result<all_reduce_effects> all_reduce_core::own_added(const step_key& key, std::
   step.buckets[bucket].done = true;
   ++step.done;
   all_reduce_effects effects;
-  if (ranks_ > 1) effects.emplace_back(send_sum{key, bucket});
+  if (ranks_ > 1) give_sum(key, bucket, effects);
   end(key, step, effects);
   return effects;
 }
@@ -118,6 +119,7 @@ result<all_reduce_effects> all_reduce_core::sum_arrived(const step_key& key, std
                 what + ": that is none of the other " + std::to_string(ranks_ - 1) + " replicas");
   if (auto theirs = check_bucket(bucket, from, what); !theirs)
     return tl::unexpected(theirs.error());
+  if (again_.erase({from, key, bucket}) > 0) return all_reduce_effects{};
   if (last_ && key <= *last_) return fail(errc::stale, what + ", which is over");
   const auto found = open_.find(key);
   if (found == open_.end() || !found->second.buckets[bucket].left)
@@ -148,6 +150,7 @@ all_reduce_effects all_reduce_core::bucket_done(const step_key& key, open_step& 
 
 result<all_reduce_effects> all_reduce_core::rest_arrived(const step_key& key, std::uint32_t from) {
   const auto what = "the rest of " + to_string(key) + of_replica(from);
+  if (again_.erase({from, key, rest_of_step()}) > 0) return all_reduce_effects{};
   const auto step = hear(key, from, what);
   if (!step) return tl::unexpected(step.error());
   if (!(*step)->rest.insert(from).second) return fail(errc::bad_frame, what + " came twice");
@@ -195,6 +198,45 @@ void all_reduce_core::end(const step_key& key, const open_step& step, all_reduce
   effects.emplace_back(all_reduced{key});
   last_ = key;
   open_.erase(key);
+  if (steps_again_ > 0) past_.insert(key);
+}
+
+void all_reduce_core::start_over(std::uint32_t rank, const step_key& from) {
+  std::erase_if(again_, [rank](const auto& each) { return std::get<0>(each) == rank; });
+  for (auto key = past_.lower_bound(from); key != past_.end(); ++key) {
+    for (std::size_t at = 0; at < buckets_.size(); ++at)
+      if (buckets_[at].owner == rank_ || buckets_[at].owner == rank) again_.emplace(rank, *key, at);
+    again_.emplace(rank, *key, rest_of_step());
+  }
+  for (auto open = open_.lower_bound(from); open != open_.end(); ++open) {
+    const auto& [key, step] = *open;
+    for (std::size_t at = 0; at < buckets_.size(); ++at)
+      if (step.buckets[at].parts.contains(rank) ||
+          (buckets_[at].owner == rank && step.buckets[at].done))
+        again_.emplace(rank, key, at);
+    if (step.rest.contains(rank)) again_.emplace(rank, key, rest_of_step());
+  }
+}
+
+/// A rank that does a step again gets the sum once it has sent its part, as the first time.
+all_reduce_effects all_reduce_core::part_repeated(const step_key& key, std::size_t bucket,
+                                                  std::uint32_t from) const {
+  const auto found = open_.find(key);
+  if (found != open_.end() && !found->second.buckets[bucket].done) return {};
+  return {send_sum{key, bucket, from}};
+}
+
+/// Not to a rank that has not sent its part again.
+void all_reduce_core::give_sum(const step_key& key, std::size_t bucket,
+                               all_reduce_effects& effects) const {
+  const auto waits = [&](std::uint32_t rank) { return !is_repeat(key, bucket, rank); };
+  std::vector<std::uint32_t> others;
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank)
+    if (rank != rank_) others.push_back(rank);
+  if (std::ranges::all_of(others, waits))
+    return static_cast<void>(effects.emplace_back(send_sum{key, bucket}));
+  for (const auto rank : others)
+    if (waits(rank)) effects.emplace_back(send_sum{key, bucket, rank});
 }
 
 }  // namespace troupe::engine

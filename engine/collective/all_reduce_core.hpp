@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -33,10 +34,11 @@ struct add_parts {
   bool operator==(const add_parts&) const = default;
 };
 
-/// Effect: send every other rank the sum of an own bucket.
+/// Effect: send the sum of an own bucket to one other rank, or to every one.
 struct send_sum {
   step_key key;
   std::size_t bucket = 0;
+  std::optional<std::uint32_t> to = {};  ///< nullopt: to every one.
 
   bool operator==(const send_sum&) const = default;
 };
@@ -83,6 +85,11 @@ enum class bucket_way : std::uint8_t { parts, whole };
 /// instead of messages (`bucket_way::whole`), buckets begin in that order and within that limit. A
 /// pure state machine, which holds no tensors.
 ///
+/// Where ranks are replaced, another one may take the place of a lost one and do its last steps
+/// again: `start_over`. It sends all its parts, its sums and its rests once more. Those that are
+/// here are not used again; a part of an own bucket whose sum was made is answered with that sum
+/// (docs/recovery.md).
+///
 /// Errors, for all events: bad_frame for a rank out of range or the own one, for a bucket out of
 /// range or of another owner, and for what comes twice; stale for a step that is over; peer_lost
 /// after `lost`. A refused event changes nothing.
@@ -93,14 +100,17 @@ class all_reduce_core {
   static constexpr std::uint64_t usual_in_flight_bytes = 64 << 20;
 
   all_reduce_core() = default;
+  /// `steps_again`: the most steps that are done again in place of a rank that was lost; 0: none
+  /// is replaced.
   all_reduce_core(std::uint32_t rank, std::uint32_t ranks, std::vector<bucket> buckets,
                   std::uint64_t most_in_flight_bytes = usual_in_flight_bytes,
-                  bucket_way way = bucket_way::parts)
+                  bucket_way way = bucket_way::parts, std::size_t steps_again = 0)
       : rank_(rank),
         ranks_(ranks),
         way_(way),
         buckets_(std::move(buckets)),
-        most_in_flight_bytes_(most_in_flight_bytes) {}
+        most_in_flight_bytes_(most_in_flight_bytes),
+        steps_again_(steps_again) {}
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
   [[nodiscard]] std::uint32_t ranks() const noexcept { return ranks_; }
@@ -130,6 +140,22 @@ class all_reduce_core {
   /// A rank is gone: nothing that waits for it will come about. An error if a step does, and from
   /// then on for all steps.
   [[nodiscard]] result<void> lost(std::uint32_t rank);
+
+  /// Another process has taken the place of a rank, and does all steps from `from` on again: what
+  /// had come of them comes once more. Only where `steps_again` is not 0.
+  void start_over(std::uint32_t rank, const step_key& from);
+
+  /// Whether this comes once more from a rank and is not needed: its part of a bucket, the bucket's
+  /// sum, or with `rest_of_step` for a bucket its rest.
+  [[nodiscard]] bool is_repeat(const step_key& key, std::size_t bucket, std::uint32_t from) const {
+    return again_.contains({from, key, bucket});
+  }
+  [[nodiscard]] std::size_t rest_of_step() const noexcept { return buckets_.size(); }
+
+  /// No step before this one is done again by another rank.
+  void forget_before(const step_key& first) {
+    past_.erase(past_.begin(), past_.lower_bound(first));
+  }
 
   /// The most bytes that have been in flight at once.
   [[nodiscard]] std::uint64_t peak_in_flight_bytes() const noexcept { return peak_bytes_; }
@@ -164,6 +190,9 @@ class all_reduce_core {
   void gather(const step_key& key, open_step& step, std::size_t bucket,
               all_reduce_effects& effects) const;
   void end(const step_key& key, const open_step& step, all_reduce_effects& effects);
+  void give_sum(const step_key& key, std::size_t bucket, all_reduce_effects& effects) const;
+  [[nodiscard]] all_reduce_effects part_repeated(const step_key& key, std::size_t bucket,
+                                                 std::uint32_t from) const;
 
   /// The sum of a bucket that had left is here.
   all_reduce_effects bucket_done(const step_key& key, open_step& step, std::size_t bucket);
@@ -173,8 +202,12 @@ class all_reduce_core {
   bucket_way way_ = bucket_way::parts;
   std::vector<bucket> buckets_;
   std::uint64_t most_in_flight_bytes_ = usual_in_flight_bytes;
+  std::size_t steps_again_ = 0;
   std::map<step_key, open_step> open_;
   std::optional<step_key> last_;  // that is over
+  std::set<step_key> past_;       // that a rank may do again
+  // By rank and step, the bucket whose part or sum is here and comes once more, or `rest_of_step`.
+  std::set<std::tuple<std::uint32_t, step_key, std::size_t>> again_;
   std::optional<std::uint32_t> lost_;
   std::uint64_t peak_bytes_ = 0;
 };

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include "engine/data/data_registry.hpp"
 #include "engine/data/sampler.hpp"

@@ -2,7 +2,6 @@
 #include <array>
 #include <atomic>
 #include <cctype>
-#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <mutex>

@@ -13,10 +13,7 @@ struct layer_range {
   bool operator==(const layer_range&) const = default;
 
   /// Its members, for messages that carry it.
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.first, self.last);
-  }
+  static void fields(auto& self, auto& f) { f(self.first, self.last); }
 };
 
 /// The slices that cuts make, in the order of the model. A cut is the index of the first layer of a

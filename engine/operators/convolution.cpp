@@ -13,7 +13,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
-#include <memory>
 #include <optional>
 #include <utility>
 

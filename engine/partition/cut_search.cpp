@@ -1,7 +1,6 @@
 #include "engine/partition/cut_search.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 namespace troupe::engine {

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
-#include <utility>
 
 #include "engine/schedule/plan_text.hpp"
 

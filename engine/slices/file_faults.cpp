@@ -5,7 +5,6 @@
 #include <ATen/ops/isnan.h>
 
 #include <system_error>
-#include <utility>
 
 namespace troupe::engine {
 namespace {

@@ -1,7 +1,6 @@
 #include "engine/slices/summed_file.hpp"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "engine/checksums/file_digest.hpp"

@@ -22,10 +22,7 @@ struct file_sums {
   bool operator==(const file_sums&) const = default;
 
   /// Its members, for messages that carry it.
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.bytes, self.header, self.tensors);
-  }
+  static void fields(auto& self, auto& f) { f(self.bytes, self.header, self.tensors); }
 };
 
 /// Writes tensors as save_safetensors does, synced, and sums them up as they were in memory, not as

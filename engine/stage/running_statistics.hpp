@@ -17,10 +17,7 @@ struct step_statistics {
   std::vector<std::uint64_t> which = {};  ///< Indices of the slice's buffers.
   std::vector<at::Tensor> values = {};    ///< One a micro-batch: those buffers' in turn, [n] f32.
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.which, self.values);
-  }
+  static void fields(auto& self, auto& f) { f(self.which, self.values); }
 };
 
 /// Keeps the statistics of each micro-batch until all replicas' are there and can be folded into

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <stdexcept>
 #include <utility>

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
 #include <stdexcept>
 
 #include "engine/model/activity.hpp"

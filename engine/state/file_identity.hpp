@@ -15,10 +15,7 @@ struct file_identity {
   bool operator==(const file_identity&) const = default;
 
   /// Its members, for messages that carry it.
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.bytes, self.modified_ns, self.header_hash);
-  }
+  static void fields(auto& self, auto& f) { f(self.bytes, self.modified_ns, self.header_hash); }
 };
 
 }  // namespace troupe::engine

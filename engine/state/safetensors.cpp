@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "engine/base/bad_file.hpp"
-#include "engine/state/atomic_file.hpp"
 #include "engine/state/mapped_file.hpp"
 #include "engine/state/safetensors_header.hpp"
 

@@ -1,7 +1,5 @@
 #include "engine/step/step_end_core.hpp"
 
-#include <utility>
-
 namespace troupe::engine {
 namespace {
 

@@ -26,8 +26,7 @@ struct step_vote {
   std::vector<double> squares = {};
 
   /// Its members, for messages that carry it.
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.stage, self.number, self.not_finite, self.of_loss,
       self.squares);
   }
@@ -43,8 +42,7 @@ struct step_decision {
 
   bool operator==(const step_decision&) const = default;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step.epoch, self.step.step, self.left_out, self.ends_run, self.scale, self.loss_scale);
   }
 };

@@ -1,7 +1,6 @@
 #include "messages/base/format.hpp"
 
 #include <cstdarg>
-#include <cstdio>
 
 namespace troupe {
 

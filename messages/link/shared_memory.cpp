@@ -18,7 +18,6 @@
 #include <map>
 #include <set>
 #include <unordered_map>
-#include <utility>
 
 #include "messages/link/cluster_secret.hpp"
 

@@ -214,6 +214,10 @@ def rows(results: list[Result]) -> tuple[list[str], list[list[str]]]:
     return FIGURE_ROW, out
 
 
+def more_or_less(ratio: float) -> str:
+    return f"{100 * abs(ratio - 1):.1f} % {'more' if ratio > 1 else 'less'}"
+
+
 def remark(results: list[Result]) -> str:
     """What the figures come to."""
     median = {(result.contender.name, figure): result.median(figure)
@@ -230,11 +234,11 @@ def remark(results: list[Result]) -> str:
         there = median.get((f"step.{network}_10_gbit", "step"))
         if here and there:
             out.append(f"A step over two hosts ({network}, 10 Gbit/s) takes "
-                       f"{100 * (there / here - 1):+.1f} % of one over shared memory.")
+                       f"{more_or_less(there / here)} time than one over shared memory.")
     far, said = (median.get(("step.sealed_1_gbit_20_ms", figure)) for figure in (
         "step", "predicted"))
     if far and said:
-        out.append(f"At 1 Gbit/s and 20 ms it takes {100 * (far / said - 1):+.1f} % of what "
+        out.append(f"At 1 Gbit/s and 20 ms it takes {more_or_less(far / said)} time than "
                    "`troupe plan` predicts.")
     return " ".join(out)
 

@@ -45,19 +45,13 @@ struct deed_order {
   std::uint64_t step = 0;
   bool lends = false;  // from `prepare` on: the gradients and their sums
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.what, self.step, self.lends);
-  }
+  static void fields(auto& self, auto& f) { f(self.what, self.step, self.lends); }
 };
 
 struct deed_done {
   std::string failure;  // empty: none
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.failure);
-  }
+  static void fields(auto& self, auto& f) { f(self.failure); }
 };
 
 /// A replica's gradients as a type whose lent tensors are read where they are: training's own type
@@ -66,20 +60,14 @@ struct lent_gradients {
   static constexpr bool tensors_are_only_read = true;
   actors::replica_gradients what;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    actors::replica_gradients::fields(self.what, f);
-  }
+  static void fields(auto& self, auto& f) { actors::replica_gradients::fields(self.what, f); }
 };
 
 /// The other rank.
 struct partner {
   caf::strong_actor_ptr who;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.who);
-  }
+  static void fields(auto& self, auto& f) { f(self.who); }
 };
 
 }  // namespace troupe::bench

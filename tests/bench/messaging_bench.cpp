@@ -33,19 +33,13 @@ namespace troupe::bench {
 struct ping {
   std::int64_t number = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.number);
-  }
+  static void fields(auto& self, auto& f) { f(self.number); }
 };
 
 struct cargo {
   at::Tensor tensor;  // [n] u8
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.tensor);
-  }
+  static void fields(auto& self, auto& f) { f(self.tensor); }
 };
 
 /// Whose tensor may be lent.
@@ -53,10 +47,7 @@ struct lent_cargo {
   static constexpr bool tensors_are_only_read = true;
   at::Tensor tensor;  // [n] f32
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.tensor);
-  }
+  static void fields(auto& self, auto& f) { f(self.tensor); }
 };
 
 struct hop {

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <iterator>
 #include <mutex>
-#include <optional>
 #include <regex>
 #include <stdexcept>
 #include <thread>

@@ -2,19 +2,37 @@
 #include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <latch>
+#include <memory>
 
 #include "link_fixture.hpp"
 #include "messages/link/meeting_place.hpp"
 
 namespace troupe::messages::testing {
 
+/// Sends frames numbered from 0, of which each `every`-th has `large` bytes.
+template <class Backend>
+void send_mixed(pair_of_nodes<Backend>& nodes, completions& sent, int count, int every,
+                std::size_t large) {
+  for (int i = 0; i < count; ++i)
+    nodes.client.wire->send(nodes.to_server, with_bytes(i, i % every == 0 ? large : 100),
+                            sent.at(static_cast<std::size_t>(i)));
+}
+
+/// Of 40 frames, many have not arrived when this returns.
+template <class Backend>
+void send_until_some_came(pair_of_nodes<Backend>& nodes, completions& sent) {
+  const auto some = std::make_shared<mailbox<bool>>();
+  nodes.server.react([some](peer_id, const frame& message) {
+    if (number_of(message) == 3) some->put(true);
+  });
+  send_mixed(nodes, sent, 40, 2, 8 << 20);
+  some->next();
+}
+
 LINK_TEST("close delivers what was sent before, then both sides are told") {
   pair_of_nodes<TestType> nodes;
   completions sent(21);
-  for (int i = 0; i < 20; ++i) {
-    nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 5 == 0 ? 10 << 20 : 100),
-                            sent.at(static_cast<std::size_t>(i)));
-  }
+  send_mixed(nodes, sent, 20, 5, 10 << 20);
   nodes.client.wire->close(nodes.to_server, {errc::cancelled, "enough said"});
   nodes.client.wire->send(nodes.to_server, numbered(99), sent.at(20));  // too late
   for (int i = 0; i < 20; ++i) REQUIRE(number_of(nodes.server.frames.next()) == i);
@@ -37,10 +55,7 @@ LINK_TEST("a link may be destroyed as soon as its close is done") {
   for (int round = 0; round < 5; ++round) {
     pair_of_nodes<TestType> nodes;
     completions sent(20);
-    for (int i = 0; i < 20; ++i) {
-      nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 5 == 0 ? 1 << 20 : 100),
-                              sent.at(static_cast<std::size_t>(i)));
-    }
+    send_mixed(nodes, sent, 20, 5, 1 << 20);
     nodes.client.wire->close(nodes.to_server, {errc::cancelled, "enough said"});
     nodes.client.downs.next();
     nodes.client.wire.reset();
@@ -84,15 +99,7 @@ THREADED_LINK_TEST("a peer believed dead is dropped without waiting for it") {
 LINK_TEST("sends to a peer that is destroyed all complete once") {
   pair_of_nodes<TestType> nodes;
   completions sent(40);
-  mailbox<bool> some;
-  nodes.server.react([&](peer_id, const frame& message) {
-    if (number_of(message) == 3) some.put(true);
-  });
-  for (int i = 0; i < 40; ++i) {
-    nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 2 == 0 ? 8 << 20 : 64),
-                            sent.at(static_cast<std::size_t>(i)));
-  }
-  some.next();
+  send_until_some_came(nodes, sent);
   nodes.server.wire.reset();
   CHECK(sent.all_once());
   CHECK(sent.failed_only_with(errc::peer_lost));
@@ -106,15 +113,7 @@ LINK_TEST("sends to a peer that is destroyed all complete once") {
 LINK_TEST("a link that is destroyed cancels what it was sending") {
   pair_of_nodes<TestType> nodes;
   completions sent(40);
-  mailbox<bool> some;
-  nodes.server.react([&](peer_id, const frame& message) {
-    if (number_of(message) == 3) some.put(true);
-  });
-  for (int i = 0; i < 40; ++i) {
-    nodes.client.wire->send(nodes.to_server, with_bytes(i, i % 2 == 0 ? 8 << 20 : 64),
-                            sent.at(static_cast<std::size_t>(i)));
-  }
-  some.next();
+  send_until_some_came(nodes, sent);
   nodes.client.wire.reset();
   CHECK(sent.all_once(0ms));  // before the destructor returned
   CHECK(sent.failed_only_with(errc::cancelled));

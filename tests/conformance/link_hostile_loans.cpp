@@ -74,6 +74,17 @@ struct lending_stranger {
     lend(sequence, [](wire::loan&) {});
   }
 
+  /// It loses its link for what is counted there, and nobody else does.
+  void is_gone(const link_stats& expected) {
+    const auto [gone, why] = them.await(to.server.downs);
+    CHECK(gone == id);
+    CHECK(why.code == errc::bad_frame);
+    CAPTURE(why.text);
+    CHECK(to.server.wire->stats().bad_frames == expected.bad_frames);
+    CHECK(to.server.wire->stats().bad_macs == expected.bad_macs);
+    to.check_others();
+  }
+
   [[nodiscard]] std::uint64_t replayed() const { return to.server.wire->stats().replayed_frames; }
 
   stranger them;
@@ -128,8 +139,7 @@ TEST_CASE("a lender that breaks the protocol loses its link and nobody else does
   lending_stranger peer(nodes);
   wire::memory_message offer = peer.offer();
   const std::uint64_t all = peer.memory->location().bytes;
-  link_stats expected;
-  expected.bad_frames = 1;
+  link_stats expected{.bad_frames = 1};
   SECTION("a loan before any offer") {
     peer.lend(0);
   }
@@ -177,6 +187,14 @@ TEST_CASE("a lender that breaks the protocol loses its link and nobody else does
     peer.lend(0);
     expected = {.bad_macs = 1};
   }
+  peer.is_gone(expected);
+}
+
+TEST_CASE("a lender that tells of memory or returns by other rules loses its link", "[link]") {
+  target<shm_backend> nodes;
+  lending_stranger peer(nodes);
+  wire::memory_message offer = peer.offer();
+  link_stats expected{.bad_frames = 1};
   SECTION("news of memory of no kind") {
     offer.kind = 9;
     peer.say(offer);
@@ -204,13 +222,7 @@ TEST_CASE("a lender that breaks the protocol loses its link and nobody else does
     peer.them.say(prefix, data);
     expected = {.bad_macs = 1};
   }
-  const auto [gone, why] = peer.them.await(nodes.server.downs);
-  CHECK(gone == peer.id);
-  CHECK(why.code == errc::bad_frame);
-  CAPTURE(why.text);
-  CHECK(nodes.server.wire->stats().bad_frames == expected.bad_frames);
-  CHECK(nodes.server.wire->stats().bad_macs == expected.bad_macs);
-  nodes.check_others();
+  peer.is_gone(expected);
 }
 
 TEST_CASE("news of memory that came before is dropped and counted", "[link]") {

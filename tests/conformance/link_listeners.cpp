@@ -49,6 +49,14 @@ struct false_listener {
     return how.error();
   }
 
+  /// The attempt ended with a refusal by the link.
+  void is_refused(refusal why, const std::string& words, errc code = errc::not_admitted) {
+    const error ended = end();
+    CHECK(ended.code == code);
+    CHECK(ended.text.find(words) != std::string::npos);
+    CHECK(here.wire->stats().refused(why) == 1);
+  }
+
   static door::listener open() {
     if (transport_of<Backend> == link_transport::shm) {
       return std::move(door::listener::open_private().value());
@@ -66,77 +74,73 @@ struct false_listener {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a link refuses a false listener by name", "[link]", tcp_backend, shm_backend) {
+TEMPLATE_TEST_CASE("a link refuses a listener that speaks another protocol by name", "[link]",
+                   tcp_backend, shm_backend) {
   false_listener<TestType> place;
   stranger& them = place.meet();
   const wire::handshake_message hello = them.hear_one();
   wire::handshake_message challenge = them.take(hello).value();
-  errc code = errc::not_admitted;
-  refusal why = refusal::malformed;
-  std::string words = "does not speak";
   SECTION("another protocol") {
     const std::string text = "SSH-2.0-OpenSSH_9.6\r\n";
     them.say_bytes(std::as_bytes(std::span(text)));
+    place.is_refused(refusal::malformed, "does not speak");
   }
   SECTION("another version") {
     ++challenge.protocol;
     them.say(challenge);
-    code = errc::version_mismatch;
-    why = refusal::version;
-    words = "another version";
+    place.is_refused(refusal::version, "another version", errc::version_mismatch);
   }
   SECTION("another version of the wire") {
     ++challenge.wire;
     them.say(challenge);
-    code = errc::version_mismatch;
-    why = refusal::version;
-    words = "another version";
+    place.is_refused(refusal::version, "another version", errc::version_mismatch);
   }
   SECTION("a share of zero") {
     std::memset(challenge.share, 0, sizeof(challenge.share));
     them.say(challenge);
+    place.is_refused(refusal::malformed, "does not speak");
   }
   SECTION("a share that is no point") {
     std::memset(challenge.share, 0xFF, sizeof(challenge.share));
     them.say(challenge);
+    place.is_refused(refusal::malformed, "does not speak");
   }
+}
+
+TEMPLATE_TEST_CASE("a link refuses a listener without the secret by name", "[link]", tcp_backend,
+                   shm_backend) {
+  false_listener<TestType> place;
+  stranger& them = place.meet();
+  const wire::handshake_message hello = them.hear_one();
+  wire::handshake_message challenge = them.take(hello).value();
   SECTION("our own share") {
     std::memcpy(challenge.share, hello.share, sizeof(challenge.share));
     them.say(challenge);
-    why = refusal::reflected;
-    words = "own proof";
+    place.is_refused(refusal::reflected, "own proof");
   }
   SECTION("our own hello") {
     them.say(hello);
-    why = refusal::out_of_order;
-    words = "before its handshake was done";
+    place.is_refused(refusal::out_of_order, "before its handshake was done");
   }
   SECTION("our own proof") {
     them.say(challenge);
     wire::handshake_message proof = them.hear_one();
     proof.kind = static_cast<std::uint8_t>(kind::welcome);
     them.say(proof);
-    why = refusal::reflected;
-    words = "own proof";
+    place.is_refused(refusal::reflected, "own proof");
   }
   SECTION("a welcome without the secret") {
     them.say(challenge);
     wire::handshake_message welcome = them.take(them.hear_one()).value();
     welcome.proof[0] ^= 1;
     them.say(welcome);
-    why = refusal::wrong_secret;
-    words = "secret";
+    place.is_refused(refusal::wrong_secret, "secret");
   }
   SECTION("a welcome at once") {
     challenge.kind = static_cast<std::uint8_t>(kind::welcome);
     them.say(challenge);
-    why = refusal::out_of_order;
-    words = "before its handshake was done";
+    place.is_refused(refusal::out_of_order, "before its handshake was done");
   }
-  const error ended = place.end();
-  CHECK(ended.code == code);
-  CHECK(ended.text.find(words) != std::string::npos);
-  CHECK(place.here.wire->stats().refused(why) == 1);
 }
 
 TEMPLATE_TEST_CASE("a link hears why it is refused", "[link]", tcp_backend, shm_backend) {

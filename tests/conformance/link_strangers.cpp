@@ -30,90 +30,107 @@ Backend with_secret() {
   return out;
 }
 
+/// A stranger at the door of a link with a secret that it does not know.
+template <class Backend>
+struct visit {
+  void challenge_after(const wire::handshake_message& first) {
+    them.say(first);
+    CHECK(them.hear_one().kind == static_cast<std::uint8_t>(kind::challenge));
+  }
+
+  void is_refused() {
+    CHECK(them.work_until([&] { return nodes.refused(expected) == 1; }));
+    const wire::handshake_message told = them.hear_one();
+    CHECK(told.kind == static_cast<std::uint8_t>(kind::refused));
+    CHECK(told.reason == static_cast<std::uint8_t>(expected));
+    CHECK(them.work_until([&] { return them.is_over(); }));
+    CHECK(nodes.server.wire->stats().bad_frames == 0);
+    CHECK(nodes.server.wire->stats().bad_macs == 0);
+    CHECK(nodes.server.ups.stays_empty(10ms));
+    nodes.check_others();
+  }
+
+  target<Backend> nodes{with_secret<Backend>()};
+  stranger them{transport_of<Backend>, nodes.address};
+  wire::handshake_message hello = them.hello();
+  refusal expected = refusal::malformed;
+  std::vector<std::byte> record = std::vector<std::byte>(100, std::byte{1});
+};
+
 }  // namespace
 
 TEMPLATE_TEST_CASE("a stranger is refused by name before anything else is looked at", "[link]",
                    tcp_backend, shm_backend) {
-  target<TestType> nodes(with_secret<TestType>());
-  stranger them(transport_of<TestType>, nodes.address);
-  refusal expected = refusal::malformed;
-  wire::handshake_message hello = them.hello();
-  const auto say_proof_after = [&](const wire::handshake_message& first) {
-    them.say(first);
-    CHECK(them.hear_one().kind == static_cast<std::uint8_t>(kind::challenge));
-    them.say(as(hello, kind::proof));
-  };
+  visit<TestType> at;
+  stranger& them = at.them;
   SECTION("another protocol") {
     const std::string text = "GET / HTTP/1.1\r\nHost: here\r\n\r\n";
     them.say_bytes(std::as_bytes(std::span(text)));
   }
   SECTION("another protocol, in as many bytes") {
-    hello.magic = 1;
-    them.say(hello);
+    at.hello.magic = 1;
+    them.say(at.hello);
   }
   SECTION("another kind") {
-    them.say(as(hello, kind{9}));
+    them.say(as(at.hello, kind{9}));
   }
   SECTION("another version") {
-    hello.protocol = 999;
-    them.say(hello);
-    expected = refusal::version;
+    at.hello.protocol = 999;
+    them.say(at.hello);
+    at.expected = refusal::version;
   }
   SECTION("another version of the wire") {
-    --hello.wire;
-    them.say(hello);
-    expected = refusal::version;
-  }
-  SECTION("another secret") {
-    them.say(hello);
-    them.say(them.answer());
-    expected = refusal::wrong_secret;
-  }
-  SECTION("a proof before the challenge") {
-    them.say(as(hello, kind::proof));
-    expected = refusal::out_of_order;
-  }
-  SECTION("a challenge") {
-    them.say(as(hello, kind::challenge));
-    expected = refusal::out_of_order;
-  }
-  SECTION("a second hello") {
-    them.say(hello);
-    them.hear_one();
-    them.say(hello);
-    expected = refusal::out_of_order;
-  }
-  SECTION("a share of zero") {
-    std::memset(hello.share, 0, sizeof(hello.share));
-    say_proof_after(hello);
-  }
-  SECTION("a share that is no point") {
-    std::memset(hello.share, 0xFF, sizeof(hello.share));
-    say_proof_after(hello);
+    --at.hello.wire;
+    them.say(at.hello);
+    at.expected = refusal::version;
   }
   SECTION("a frame first") {
     const head message(1);
     them.say_bytes(bytes_of(message.prefix));
   }
   SECTION("a record first") {
-    const std::vector<std::byte> record(100, std::byte{1});
-    them.say_bytes(record);
+    them.say_bytes(at.record);
+  }
+  at.is_refused();
+}
+
+TEMPLATE_TEST_CASE("a stranger without the secret, or out of order, is refused by name", "[link]",
+                   tcp_backend, shm_backend) {
+  visit<TestType> at;
+  stranger& them = at.them;
+  SECTION("another secret") {
+    them.say(at.hello);
+    them.say(them.answer());
+    at.expected = refusal::wrong_secret;
+  }
+  SECTION("a proof before the challenge") {
+    them.say(as(at.hello, kind::proof));
+    at.expected = refusal::out_of_order;
+  }
+  SECTION("a challenge") {
+    them.say(as(at.hello, kind::challenge));
+    at.expected = refusal::out_of_order;
+  }
+  SECTION("a second hello") {
+    at.challenge_after(at.hello);
+    them.say(at.hello);
+    at.expected = refusal::out_of_order;
+  }
+  SECTION("a share of zero") {
+    std::memset(at.hello.share, 0, sizeof(at.hello.share));
+    at.challenge_after(at.hello);
+    them.say(as(at.hello, kind::proof));
+  }
+  SECTION("a share that is no point") {
+    std::memset(at.hello.share, 0xFF, sizeof(at.hello.share));
+    at.challenge_after(at.hello);
+    them.say(as(at.hello, kind::proof));
   }
   SECTION("a record in place of the proof") {
-    them.say(hello);
-    them.hear_one();
-    const std::vector<std::byte> record(100, std::byte{1});
-    them.say_bytes(record);
+    at.challenge_after(at.hello);
+    them.say_bytes(at.record);
   }
-  CHECK(them.work_until([&] { return nodes.refused(expected) == 1; }));
-  const wire::handshake_message told = them.hear_one();
-  CHECK(told.kind == static_cast<std::uint8_t>(kind::refused));
-  CHECK(told.reason == static_cast<std::uint8_t>(expected));
-  CHECK(them.work_until([&] { return them.is_over(); }));
-  CHECK(nodes.server.wire->stats().bad_frames == 0);
-  CHECK(nodes.server.wire->stats().bad_macs == 0);
-  CHECK(nodes.server.ups.stays_empty(10ms));
-  nodes.check_others();
+  at.is_refused();
 }
 
 TEMPLATE_TEST_CASE("a stranger that shows us our own share is refused by name", "[link]",

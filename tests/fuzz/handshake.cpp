@@ -1,12 +1,10 @@
 // The handshake: nobody without the secret is admitted, whatever is said and in whatever order.
-#include <array>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "messages/frame.hpp"
 #include "messages/link/seal/handshake.hpp"
-#include "messages/link/seal/session.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace troupe::fuzz {

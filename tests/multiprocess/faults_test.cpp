@@ -16,12 +16,8 @@
 namespace {
 
 using namespace troupe;
+using namespace troupe::tests;
 using Catch::Matchers::ContainsSubstring;
-using tests::children_of;
-using tests::run_program;
-using tests::scratch_folder;
-using tests::wait_until_gone;
-using tests::wait_until_stopped;
 
 const std::vector<std::string> endless_run{
     "--model",      "resnet18", "--data",    "synthetic:3x64x64:10:64",

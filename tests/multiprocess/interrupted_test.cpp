@@ -30,18 +30,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace troupe;
+using namespace troupe::tests;
 using Catch::Matchers::ContainsSubstring;
-using tests::at_line;
-using tests::check_children_ended_well;
-using tests::children_of;
-using tests::program_outcome;
-using tests::run_other;
-using tests::run_program;
-using tests::scratch_folder;
-using tests::shell_line;
-using tests::small_disk;
-using tests::with;
-using tests::words;
 
 constexpr std::size_t tensors_of_resnet18 = 122;
 

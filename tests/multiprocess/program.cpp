@@ -17,7 +17,6 @@
 #include <optional>
 #include <sstream>
 #include <stdexcept>
-#include <thread>
 
 #include "cluster/launch/process_group.hpp"
 

@@ -21,12 +21,8 @@
 namespace {
 
 using namespace troupe;
+using namespace troupe::tests;
 using Catch::Matchers::ContainsSubstring;
-using tests::run_other;
-using tests::run_program;
-using tests::scratch_folder;
-using tests::split_words;
-using tests::words;
 using tests::operator+;
 
 const words tiny_run{"--model",      "resnet18", "--data",  "synthetic:3x64x64:10:16",

@@ -31,10 +31,7 @@ struct add_sample {
   static constexpr auto declared = actors::travels("add_sample");
   at::Tensor sample;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.sample);
-  }
+  static void fields(auto& self, auto& f) { f(self.sample); }
 };
 
 struct mean_so_far {
@@ -42,10 +39,7 @@ struct mean_so_far {
   at::Tensor value;
   std::uint64_t count = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.value, self.count);
-  }
+  static void fields(auto& self, auto& f) { f(self.value, self.count); }
 };
 
 using messages = actors::message_list<add_sample, mean_so_far>;

@@ -20,19 +20,8 @@
 namespace {
 
 using namespace troupe;
+using namespace troupe::tests;
 namespace fake = tests::fake_device;
-
-using tests::check_no_misuse;
-using tests::check_same;
-using tests::company;
-using tests::decoder;
-using tests::images;
-using tests::microbatches;
-using tests::rate;
-using tests::resnet;
-using tests::sentences;
-using tests::task;
-using tests::trained;
 
 /// What is not finite is left out, as a run may say.
 trained train(task what, const std::vector<c10::Device>& devices) {

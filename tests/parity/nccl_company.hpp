@@ -58,8 +58,8 @@ inline void script(const std::string& function, const std::string& what, int aft
 }
 
 inline trained train(const task& what, const std::vector<c10::Device>& devices,
-                     const maker& collectives = nullptr) {
-  company all(what, devices, collectives);
+                     const maker& sums_by = nullptr) {
+  company all(what, devices, sums_by);
   auto pipeline = all.compose(what);
   trained result{.line = pipeline.sum_line(), .losses = {}, .weights = {}, .state = {}, .dry = {}};
   auto dry = pipeline.dry_run(what.batches.front(), microbatches);

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <algorithm>
+#include <ATen/Parallel.h>
+
 #include <caf/actor_control_block.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/send.hpp>
@@ -39,13 +40,26 @@ struct task {
   actors::update_rules rules = {};
   std::vector<std::string> recompute = {};
   std::uint32_t replicas = 1;
+  std::uint32_t logical = 0;  // 0: as many as replicas
   bool shares_state = false;
+  bool synced_norm = false;
   double clip_norm = 0;
   double loss_scale = 1;
   bool skips_bad_steps = false;
   bool fast = false;                                             // the sums over replicas
   std::vector<std::vector<caf::strong_actor_ptr>> keepers = {};  // of versions, by stage
   std::uint64_t steps_before = 0;
+  std::uint32_t microbatches = tests::microbatches;
+  double rate = tests::rate;
+};
+
+/// A way to carry out a task that changes no bit.
+struct way {
+  std::uint32_t replicas = 1;
+  std::vector<std::size_t> cuts = {};
+  std::string schedule = "1f1b";
+  std::vector<std::string> recompute = {};
+  bool shares_state = false;
 };
 
 /// Where actors live.
@@ -70,23 +84,26 @@ class company {
   }
 
   result<actors::pipeline> try_compose(const task& what) {
-    return actors::pipeline::compose(home_->system, stages_, what.schedule,
-                                     {.ties = actors::ties_between(what.build(), ranges_),
-                                      .skip_bad_steps = what.skips_bad_steps,
-                                      .loss_scale = what.loss_scale,
-                                      .steps_before = what.steps_before,
-                                      .clip_norm = what.clip_norm,
-                                      .replicas = what.replicas,
-                                      .logical_replicas = what.replicas,
-                                      .shares_state = what.shares_state,
-                                      .sums = {.fast = what.fast},
-                                      .keepers = what.keepers});
+    return actors::pipeline::compose(
+        home_->system, stages_, what.schedule,
+        {.ties = actors::ties_between(what.build(), ranges_),
+         .skip_bad_steps = what.skips_bad_steps,
+         .loss_scale = what.loss_scale,
+         .steps_before = what.steps_before,
+         .clip_norm = what.clip_norm,
+         .replicas = what.replicas,
+         .logical_replicas = what.logical > 0 ? what.logical : what.replicas,
+         .shares_state = what.shares_state,
+         .synced_norm = what.synced_norm,
+         .sums = {.fast = what.fast},
+         .keepers = what.keepers});
   }
   actors::pipeline compose(const task& what) {
     auto made = try_compose(what);
     if (!made) FAIL(made.error().text);
     return std::move(*made);
   }
+  [[nodiscard]] const std::vector<actors::stage_actor>& stages() const { return stages_; }
   void kill(std::size_t stage) { caf::anon_send_exit(stages_.at(stage), caf::exit_reason::kill); }
 
  private:
@@ -129,8 +146,8 @@ struct trained {
   std::string line;  // how replicas sum
   std::vector<double> losses;
   std::vector<engine::named_tensor> weights;
-  std::vector<engine::named_tensor> state;  // by name
-  engine::step_result dry;                  // before the first step
+  std::vector<engine::named_tensor> state;
+  engine::step_result dry;  // before the first step
 };
 
 /// What the stages hold.
@@ -141,7 +158,6 @@ inline void read_stages(actors::pipeline& pipeline, trained& into) {
   auto state = pipeline.read_state();
   REQUIRE(state);
   into.state = std::move(*state);
-  std::ranges::sort(into.state, {}, &engine::named_tensor::name);
 }
 
 inline void check_same(const trained& one, const trained& other) {
@@ -151,6 +167,46 @@ inline void check_same(const trained& one, const trained& other) {
   check_same(one.dry.buffers, other.dry.buffers);
   check_same(one.weights, other.weights);
   check_same(one.state, other.state);
+}
+
+/// Of the first batch a dry run, and of each a step and an evaluation.
+inline trained train(company& all, const task& what) {
+  auto pipeline = all.compose(what);
+  trained result{.line = pipeline.sum_line(), .losses = {}, .weights = {}, .state = {}, .dry = {}};
+  auto dry = pipeline.dry_run(what.batches.front(), what.microbatches);
+  if (!dry) FAIL(dry.error().text);
+  result.dry = std::move(*dry);
+  for (const auto& batch : what.batches) {
+    const auto outcome = pipeline.train(batch, what.microbatches, what.rate);
+    if (!outcome) FAIL(outcome.error().text);
+    const auto tested = pipeline.evaluate(batch, what.microbatches);
+    if (!tested) FAIL(tested.error().text);
+    result.losses.insert(result.losses.end(),
+                         {outcome->loss, tested->loss, static_cast<double>(tested->correct)});
+  }
+  read_stages(pipeline, result);
+  return result;
+}
+
+inline trained train(const task& what) {
+  company all(what, {c10::Device(c10::kCPU)});
+  return train(all, what);
+}
+
+/// The bits of the task as it is, which are those of all the ways.
+inline trained check_ways(task what, const std::vector<way>& ways) {
+  at::set_num_threads(1);
+  auto expected = train(what);
+  for (const auto& [replicas, cuts, schedule, recompute, shares_state] : ways) {
+    INFO(replicas << " replicas of " << cuts.size() + 1 << " slices, " << schedule);
+    what.replicas = replicas;
+    what.cuts = cuts;
+    what.schedule = schedule;
+    what.recompute = recompute;
+    what.shares_state = shares_state;
+    check_same(expected, train(what));
+  }
+  return expected;
 }
 
 }  // namespace troupe::tests

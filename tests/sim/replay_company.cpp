@@ -17,8 +17,9 @@ constexpr std::uint64_t steps_before = 3;
 constexpr int steps_of_evaluation = 3;
 
 /// Of an input, or a label.
-std::uint64_t sample_of(const step_key& key, microbatch_id microbatch, edge on) {
-  return mix({key.step.value, microbatch.value, static_cast<std::uint64_t>(on)});
+std::uint64_t sample_of(const step_key& key, std::uint32_t replica, microbatch_id microbatch,
+                        edge on) {
+  return mix({key.step.value, replica, microbatch.value, static_cast<std::uint64_t>(on)});
 }
 
 }  // namespace
@@ -36,21 +37,25 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
     : options_(std::move(options)),
       layout_(options_.training.layout()),
       evaluation_(forward_only(layout_, options_.training.microbatches)),
-      stages_(layout_.stages),
+      stages_(layout_.stages * options_.replicas),
       random_(seed),
       starts_(stages_, 1),
       told_until_(stages_, 0),
-      feeder_{credited_queue(options_.credits), credited_queue(options_.credits)},
-      coordinator_(
-          {.stages = stages_, .skip = true, .clip_norm = 500, .accumulate = options_.accumulate}),
+      feeders_(options_.replicas,
+               {credited_queue(options_.credits), credited_queue(options_.credits)}),
+      coordinator_({.stages = stages_,
+                    .skip = true,
+                    .clip_norm = 500,
+                    .replicas = options_.replicas,
+                    .accumulate = options_.accumulate}),
       window_(options_.accumulate) {
   for (const auto& steps : options_.training.stages)
     plans_.push_back(proved_plan::prove(steps, options_.training.microbatches, layout_.chunks,
                                         step_kind::training)
                          .value());
   plan_run();
-  for (std::uint32_t stage = 0; stage < stages_; ++stage)
-    processes_[{stage, 1}] = std::make_unique<process>(start(stage, 1, mix({stage})));
+  for (std::uint32_t place = 0; place < stages_; ++place)
+    processes_[{place, 1}] = std::make_unique<process>(start(place, 1, mix({stage_of(place)})));
 }
 
 void replay_company::plan_run() {
@@ -129,6 +134,8 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
                        .may_leave_out = true,
                        .clips_norm = true,
                        .accumulate = options_.accumulate,
+                       .reduces = options_.replicas > 1,
+                       .tells_squares = replica_of(stage) == 0,
                        .always_votes = true,
                        .logs = true};
   if (shares_tie(stage)) rules.ties = {tied};
@@ -136,6 +143,7 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
   made.self = {stage, start};
   made.core = stage_core(options_.credits, execution::ready, true);
   made.end = step_end_core(rules);
+  made.reduce = reduction_of(stage);
   made.window = replay_window(options_.accumulate);
   made.stores = actors::stores_core(2, versions_kept);
   made.weights = weights;
@@ -209,10 +217,11 @@ void replay_company::announce() {
       window_.begun_evaluation(what.key);
     for (std::uint32_t stage = 0; stage < stages_; ++stage)
       post_in_order(stage, [this, what, over](process& there) { begin(there, what, over); });
-    for (std::uint32_t i = 0; i < options_.training.microbatches; ++i) {
-      feed(edge::input, feeder_[0].offer({what.key, {i}}, true));
-      feed(edge::target, feeder_[1].offer({what.key, {i}}, true));
-    }
+    for (std::uint32_t replica = 0; replica < options_.replicas; ++replica)
+      for (std::uint32_t i = 0; i < options_.training.microbatches; ++i) {
+        feed(replica, edge::input, feeders_[replica][0].offer({what.key, {i}}, true));
+        feed(replica, edge::target, feeders_[replica][1].offer({what.key, {i}}, true));
+      }
   }
 }
 
@@ -230,7 +239,8 @@ const replay_company::order* replay_company::order_of(std::uint64_t number) cons
 void replay_company::forget_evaluations(const step_key& done_before) {
   for (const auto& key : window_.done_before(done_before)) {
     orders_.erase(key);
-    for (auto& each : feeder_) each.forget(key);
+    for (auto& of : feeders_)
+      for (auto& each : of) each.forget(key);
   }
 }
 
@@ -246,7 +256,7 @@ void replay_company::forget_evaluations(process& at, const step_key& done_before
 }
 
 void replay_company::begin(process& at, const order& what, const step_key& done_before) {
-  const auto stage = at.self.stage;
+  const auto stage = stage_of(at.self.stage);
   auto effects =
       at.core.begin({what.key, what.trains ? plans_[stage] : evaluation_plans_[stage], stage == 0,
                      layout_.slice_at(layout_.virtual_stages() - 1).stage == stage});
@@ -261,33 +271,38 @@ void replay_company::begin(process& at, const order& what, const step_key& done_
   perform(at, effects);
 }
 
-void replay_company::feed(edge on, const std::vector<edge_place>& due) {
+slice replay_company::slice_beside(std::uint32_t place, std::uint32_t virtual_stage) const {
+  auto there = layout_.slice_at(virtual_stage);
+  there.stage += replica_of(place) * layout_.stages;
+  return there;
+}
+
+void replay_company::feed(std::uint32_t replica, edge on, const std::vector<edge_place>& due) {
   const auto [stage, chunk] =
-      layout_.slice_at(on == edge::input ? 0 : layout_.virtual_stages() - 1);
+      slice_beside(replica * layout_.stages, on == edge::input ? 0 : layout_.virtual_stages() - 1);
   const process_id feeder{stages_, 0};
   for (const auto& what : due) {
     const tensor_key key{what.key, chunk, what.microbatch};
     count_sent(feeder, now_of(stage), on, key);
-    post(feeder, now_of(stage), [this, feeder, on, key](process& there) {
-      arrive(there, feeder, on, key, sample_of(std::get<0>(key), std::get<2>(key), on));
+    post(feeder, now_of(stage), [this, feeder, replica, on, key](process& there) {
+      arrive(there, feeder, on, key, sample_of(std::get<0>(key), replica, std::get<2>(key), on));
     });
   }
 }
 
 void replay_company::credit_feeder(const process_id& from, edge on, const edge_place& what) {
   if (from != now_of(from.stage)) return;
-  const auto due = feeder_[on == edge::input ? 0 : 1].credited(what);
+  const auto replica = replica_of(from.stage);
+  const auto due = feeders_[replica][on == edge::input ? 0 : 1].credited(what);
   if (!due) return fault("the feeder refused: " + due.error().text);
-  feed(on, *due);
+  feed(replica, on, *due);
 }
 
 void replay_company::answered(const process_id& from, const step_key& key, std::uint64_t loss) {
   if (from != now_of(from.stage)) return;
-  const bool is_last = layout_.slice_at(layout_.virtual_stages() - 1).stage == from.stage;
-  if (is_last) {
-    if (losses_.contains(key) && losses_[key] != loss)
-      fault(to_string(key) + " has another loss than before");
-    losses_[key] = loss;
+  if (slice_beside(from.stage, layout_.virtual_stages() - 1).stage == from.stage) {
+    const auto [told, fresh] = losses_.emplace(std::pair(key, replica_of(from.stage)), loss);
+    if (!fresh && told->second != loss) fault(to_string(key) + " has another loss than before");
   }
   answers_[key].emplace(from.stage, loss);
   finish_steps();
@@ -301,7 +316,8 @@ void replay_company::finish_steps() {
     const auto first = window_.decided(over.number);
     if (!first) continue;
     orders_.erase(orders_.begin(), orders_.lower_bound(*first));
-    for (auto& each : feeder_) each.forget_before(*first);
+    for (auto& of : feeders_)
+      for (auto& each : of) each.forget_before(*first);
   }
   announce();
 }
@@ -361,13 +377,15 @@ void replay_company::replace_at(process& at, std::uint32_t stage, const step_key
   at.known[stage] = starts_[stage];
   shared_edges which;
   for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
-    const auto here = layout_.virtual_stage_of({at.self.stage, chunk});
-    if (here > 0 && layout_.slice_at(here - 1).stage == stage) which.before.push_back(chunk);
-    if (here + 1 < layout_.virtual_stages() && layout_.slice_at(here + 1).stage == stage)
+    const auto here = layout_.virtual_stage_of({stage_of(at.self.stage), chunk});
+    if (here > 0 && slice_beside(at.self.stage, here - 1).stage == stage)
+      which.before.push_back(chunk);
+    if (here + 1 < layout_.virtual_stages() && slice_beside(at.self.stage, here + 1).stage == stage)
       which.after.push_back(chunk);
   }
   const bool is_tied = shares_tie(at.self.stage) && other_end(at.self.stage) == stage;
-  const bool is_near = !which.before.empty() || !which.after.empty() || is_tied;
+  const bool is_replica = stage_of(at.self.stage) == stage_of(stage);
+  const bool is_near = !which.before.empty() || !which.after.empty() || is_tied || is_replica;
   if (is_near && at.end.waits_before(from)) return fall_back("a neighbour is still replayed");
   at.core.start_over(which, from);
   if (is_tied) {
@@ -375,6 +393,7 @@ void replay_company::replace_at(process& at, std::uint32_t stage, const step_key
     for (const auto& each : at.sent_ties)
       if (each.key >= from) send_tie(at, each);
   }
+  if (is_replica) replace_replica(at, stage, from);
   if (stage == (at.self.stage + 1) % stages_) store(at, at.stores.replaced(1));
 }
 
@@ -384,14 +403,18 @@ void replay_company::resume_others(std::uint32_t stage, const step_key& from) {
   for (std::uint32_t other = 0; other < stages_; ++other)
     if (other != stage)
       post_in_order(other, [this](process& there) { perform(there, there.core.resume()); });
-  const auto ends_in = [&](std::uint32_t slice) { return layout_.slice_at(slice).stage == stage; };
+  const auto ends_in = [&](std::uint32_t slice) {
+    return slice_beside(stage, slice).stage == stage;
+  };
+  const auto replica = replica_of(stage);
+  auto& [inputs, labels] = feeders_[replica];
   if (ends_in(0)) {
-    feeder_[0].start_over(from);
-    feed(edge::input, feeder_[0].resume());
+    inputs.start_over(from);
+    feed(replica, edge::input, inputs.resume());
   }
   if (ends_in(layout_.virtual_stages() - 1)) {
-    feeder_[1].start_over(from);
-    feed(edge::target, feeder_[1].resume());
+    labels.start_over(from);
+    feed(replica, edge::target, labels.resume());
   }
   finish_steps();
 }
@@ -406,7 +429,8 @@ void replay_company::check_end() {
     check_log(*each);
     if (each->core.waiting_for() != "no step is announced")
       fault("stage " + std::to_string(who.stage) + ": " + each->core.waiting_for());
-    if (!each->inputs.empty() || !each->gradients.empty() || !each->contexts.empty())
+    if (!each->inputs.empty() || !each->gradients.empty() || !each->contexts.empty() ||
+        !each->parts.empty() || !each->bucket_sums.empty() || !each->rests.empty())
       fault("stage " + std::to_string(who.stage) + " still holds something");
   }
   for (const auto& [which, unused] : unused_) {
@@ -421,12 +445,12 @@ void replay_company::check_log(const process& of) {
   for (const auto& [key, actions] : of.log) {
     const bool trains = of.numbers.contains(key);
     const auto& plan = trains ? options_.training : evaluation_;
-    const auto& whole = plan.stages[of.self.stage];
+    const auto& whole = plan.stages[stage_of(of.self.stage)];
     if (actions.size() != whole.actions.size())
       fault("stage " + std::to_string(of.self.stage) + " did not complete " + to_string(key));
     const auto sound =
-        check_stage({actions, whole.memory_cap}, {of.self.stage}, plan.microbatches, layout_.chunks,
-                    trains ? step_kind::training : step_kind::evaluation);
+        check_stage({actions, whole.memory_cap}, {stage_of(of.self.stage)}, plan.microbatches,
+                    layout_.chunks, trains ? step_kind::training : step_kind::evaluation);
     if (!sound) fault(to_string(key) + ": " + sound.error().text);
   }
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "actors/recovery/stores_core.hpp"
+#include "engine/collective/all_reduce_core.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/step/credits.hpp"
 #include "engine/step/replay_window.hpp"
@@ -27,6 +28,7 @@ namespace troupe::tests {
 /// A training run whose stages' processes are lost.
 struct replay_options {
   engine::plan training;
+  std::uint32_t replicas = 1;  ///< Each makes the whole plan with micro-batches of its own.
   std::uint32_t credits = 2;
   std::uint64_t steps = 5;
   std::uint32_t accumulate = 1;
@@ -35,18 +37,19 @@ struct replay_options {
   bool ties = false;                 ///< The first and the last stage share a weight.
   std::uint32_t left_out_of_8 = 0;   ///< How many gradients of eight are not finite.
   bool repeats = false;              ///< Some messages arrive twice.
-  /// After so many events: the process of which stage.
+  /// After so many events: the process of which stage, among those of all replicas.
   std::map<std::uint64_t, std::uint32_t> losses = {};
 };
 
 /// A number that all of these determine, each in its place.
 [[nodiscard]] std::uint64_t mix(std::initializer_list<std::uint64_t> all);
 
-/// The cores of a whole pipeline (stages with the ends of their steps and their stores, feeder,
-/// coordinator) and what the pipeline does for a stage that is lost, on a network and a clock that
-/// a seed invents: every message takes its own time, and what a lost process had sent arrives or
-/// not, as chance has it. Numbers stand for tensors: each is a mix of all that it is computed from,
-/// so two runs end with the same ones only if they have computed the same.
+/// The cores of a whole pipeline (stages with the ends of their steps, the sums of their replicas
+/// and their stores, feeders, coordinator) and what the pipeline does for a stage that is lost, on
+/// a network and a clock that a seed invents: every message takes its own time, and what a lost
+/// process had sent arrives or not, as chance has it. Numbers stand for tensors: each is a mix of
+/// all that it is computed from, so two runs end with the same ones only if they have computed the
+/// same.
 class replay_company {
  public:
   replay_company(replay_options options, std::uint64_t seed);
@@ -67,11 +70,10 @@ class replay_company {
   static constexpr std::size_t versions_kept = 2;
   static constexpr auto tied = "tied";  // the weight
 
-  using place = std::pair<std::uint32_t, microbatch_id>;  // chunk, micro-batch
   using tensor_key = std::tuple<engine::step_key, std::uint32_t, microbatch_id>;
   using edge_key = std::pair<engine::edge, std::uint32_t>;  // with its sender's chunk
 
-  /// A process of a stage; the feeder and the trainer are the numbers behind the last stage.
+  /// A process of a stage, among those of all replicas in turn; feeders and trainer come behind.
   struct process_id {
     std::uint32_t stage = 0, start = 0;
 
@@ -89,10 +91,23 @@ class replay_company {
     std::uint64_t value = 0;
   };
 
+  /// What another replica was sent for a sum, or all were.
+  struct sent_part {
+    enum class what : std::uint8_t { part, sum, rest };
+
+    what kind = what::part;
+    engine::step_key key;
+    std::size_t bucket = 0;
+    std::optional<std::uint32_t> to = {};  // rank
+    std::uint64_t value = 0;
+  };
+  using bucket_key = std::pair<engine::step_key, std::size_t>;
+
   struct process {
     process_id self;
     engine::stage_core core;
     engine::step_end_core end;
+    engine::all_reduce_core reduce;
     engine::replay_window window;
     actors::stores_core stores;
     std::uint64_t weights = 0, accumulated = 0;
@@ -105,6 +120,11 @@ class replay_company {
     std::uint64_t own_sum = 0, total = 0;
     std::map<engine::step_key, std::uint64_t> tied;
     std::vector<sent_tie> sent_ties;
+    std::map<std::pair<engine::step_key, std::uint32_t>, std::uint32_t> weights_done;  // of chunks
+    std::map<bucket_key, std::map<std::uint32_t, std::uint64_t>> parts;                // by rank
+    std::map<bucket_key, std::uint64_t> bucket_sums;
+    std::map<engine::step_key, std::map<std::uint32_t, std::uint64_t>> rests;  // by rank
+    std::vector<sent_part> sent_parts;
     std::map<std::uint64_t, std::uint64_t> kept;  // versions
     std::vector<std::function<void()>> when_stored;
     std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> keeps;  // of stages: versions
@@ -136,7 +156,7 @@ class replay_company {
   [[nodiscard]] const order* order_of(std::uint64_t number) const;
   void forget_evaluations(const engine::step_key& done_before);
   static void forget_evaluations(process& at, const engine::step_key& done_before);
-  void feed(engine::edge on, const std::vector<engine::edge_place>& due);
+  void feed(std::uint32_t replica, engine::edge on, const std::vector<engine::edge_place>& due);
   void credit_feeder(const process_id& from, engine::edge on, const engine::edge_place& what);
   void answered(const process_id& from, const engine::step_key& key, std::uint64_t loss);
   void finish_steps();
@@ -150,6 +170,7 @@ class replay_company {
   // A stage.
   void perform(process& at, const result<engine::stage_effects>& effects);
   void work(process& at, const engine::start_action& what);
+  void done(process& at, const engine::start_action& what);
   void compute(process& at, const engine::start_action& what);
   void send(process& at, const engine::send_output& what);
   void arrive(process& at, const process_id& from, engine::edge on, const tensor_key& key,
@@ -166,18 +187,34 @@ class replay_company {
                    std::uint64_t value);
   void vote(process& at, const engine::step_vote& what);
   void decided(process& at, const engine::step_decision& what);
+  // A stage: the sums over its replicas.
+  [[nodiscard]] engine::all_reduce_core reduction_of(std::uint32_t place) const;
+  void gradients_final(process& at, const engine::step_key& key, const engine::action& what);
+  void reduce(process& at, const result<engine::all_reduce_effects>& effects);
+  void reduce_one(process& at, const engine::all_reduce_effect& effect);
+  void send_part_of(process& at, const sent_part& what);
+  void post_part(process& at, std::uint32_t rank, const sent_part& what);
+  void part_arrived(process& at, const process_id& from, const sent_part& what);
+  [[nodiscard]] result<engine::all_reduce_effects> tell_reduction(process& at, std::uint32_t rank,
+                                                                  const sent_part& what);
+  void all_reduced(process& at, const engine::step_key& key);
+  void replace_replica(process& at, std::uint32_t place, const engine::step_key& from);
   void make_version(process& at, std::uint64_t number);
   void store(process& at, const actors::stores_core::effects& what);
   void stored(process& at, const actors::stores_core::addressee& by);
-  [[nodiscard]] bool shares_tie(std::uint32_t stage) const;
-  [[nodiscard]] std::uint32_t other_end(std::uint32_t stage) const;
+  [[nodiscard]] bool shares_tie(std::uint32_t place) const;
+  [[nodiscard]] std::uint32_t other_end(std::uint32_t place) const;
+  [[nodiscard]] std::uint32_t stage_of(std::uint32_t place) const { return place % layout_.stages; }
+  [[nodiscard]] std::uint32_t replica_of(std::uint32_t at) const { return at / layout_.stages; }
+  /// A slice of the same replica.
+  [[nodiscard]] engine::slice slice_beside(std::uint32_t place, std::uint32_t virtual_stage) const;
   void check_end();
   void check_log(const process& of);
 
   const replay_options options_;
   const engine::model_layout layout_;
   const engine::plan evaluation_;
-  const std::uint32_t stages_;
+  const std::uint32_t stages_;                                 // of all replicas
   std::vector<engine::shared_plan> plans_, evaluation_plans_;  // by stage
   std::vector<order> sequence_;                                // of all steps
   std::mt19937_64 random_;
@@ -187,14 +224,14 @@ class replay_company {
   std::map<process_id, std::uint64_t> told_trainer_;     // when the last that it said arrives
   std::set<process_id> cut_off_;                         // lost, and nothing more comes from there
   std::map<std::uint32_t, std::uint64_t> last_weights_;  // of lost stages
-  std::array<engine::credited_queue, 2> feeder_;
+  std::vector<std::array<engine::credited_queue, 2>> feeders_;                  // by replica
   std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> keeps_here_;  // of one stage
   engine::step_coordinator_core coordinator_;
   std::map<engine::step_key, std::vector<process_id>> voters_;
   std::map<engine::step_key, order> orders_;
   engine::replay_window window_;
   std::map<engine::step_key, std::map<std::uint32_t, std::uint64_t>> answers_;  // by stage
-  std::map<engine::step_key, std::uint64_t> losses_;
+  std::map<std::pair<engine::step_key, std::uint32_t>, std::uint64_t> losses_;  // by replica
   std::uint64_t announced_ = 0, finished_ = 0, now_ = 0, events_ = 0, replays_ = 0;
   std::uint64_t in_evaluations_ = 0, trained_ = 0;  // training steps that were announced
   std::optional<std::uint32_t> lost_;               // and not replaced

@@ -43,16 +43,20 @@ void replay_company::work(process& at, const start_action& what) {
     fault("a process computes an action again");
   compute(at, what);
   after(a_delay(), [this, who = at.self, what] {
-    if (auto* const there = this->at(who))
-      perform(*there, there->core.action_done(what.key, what.what));
+    if (auto* const there = this->at(who)) done(*there, what);
   });
+}
+
+void replay_company::done(process& at, const start_action& what) {
+  gradients_final(at, what.key, what.what);
+  perform(at, at.core.action_done(what.key, what.what));
 }
 
 // All numbers are taken when the action begins: weights do not change before it ends.
 void replay_company::compute(process& at, const start_action& what) {
   const auto& [key, act] = what;
   const tensor_key where{key, act.chunk, act.microbatch};
-  const auto slice = layout_.virtual_stage_of({at.self.stage, act.chunk});
+  const auto slice = layout_.virtual_stage_of({stage_of(at.self.stage), act.chunk});
   const bool is_last = slice + 1 == layout_.virtual_stages();
   if (act.kind == action_kind::forward) {
     const auto label = is_last ? at.labels.extract(where).mapped() : 0;
@@ -77,8 +81,9 @@ void replay_company::compute(process& at, const start_action& what) {
 void replay_company::send(process& at, const send_output& what) {
   const auto output = at.outputs.find({tensor_key{what.key, what.chunk, what.microbatch}, what.on});
   if (output == at.outputs.end()) return fault("an output is to be sent that is forgotten");
-  const auto slice = layout_.virtual_stage_of({at.self.stage, what.chunk});
-  const auto [stage, chunk] = layout_.slice_at(what.on == edge::input ? slice + 1 : slice - 1);
+  const auto slice = layout_.virtual_stage_of({stage_of(at.self.stage), what.chunk});
+  const auto [stage, chunk] =
+      slice_beside(at.self.stage, what.on == edge::input ? slice + 1 : slice - 1);
   const process_id to{stage, stage == at.self.stage ? at.self.start : at.known[stage]};
   const tensor_key key{what.key, chunk, what.microbatch};
   count_sent(at.self, to, what.on, key);
@@ -113,12 +118,13 @@ void replay_company::arrive(process& at, const process_id& from, edge on, const 
 }
 
 void replay_company::grant(process& at, const grant_credit& what) {
-  const auto at_slice = layout_.virtual_stage_of({at.self.stage, what.chunk});
+  const auto at_slice = layout_.virtual_stage_of({stage_of(at.self.stage), what.chunk});
   const edge_place used{what.key, what.microbatch};
   const bool is_fed = what.from == edge::target || (what.from == edge::input && at_slice == 0);
   const process_id feeder{stages_, 0};
   const auto [stage, chunk] =
-      is_fed ? slice{} : layout_.slice_at(what.from == edge::input ? at_slice - 1 : at_slice + 1);
+      is_fed ? slice{}
+             : slice_beside(at.self.stage, what.from == edge::input ? at_slice - 1 : at_slice + 1);
   const process_id sender =
       is_fed ? feeder : process_id{stage, stage == at.self.stage ? at.self.start : at.known[stage]};
   if (unused_[{sender, at.self, what.from, what.chunk}].erase({what.key, what.microbatch}) == 0)
@@ -134,12 +140,13 @@ void replay_company::grant(process& at, const grant_credit& what) {
 
 // A stage: the end of its steps.
 
-bool replay_company::shares_tie(std::uint32_t stage) const {
-  return options_.ties && stages_ > 1 && (stage == 0 || stage + 1 == stages_);
+bool replay_company::shares_tie(std::uint32_t place) const {
+  const auto stage = stage_of(place);
+  return options_.ties && layout_.stages > 1 && (stage == 0 || stage + 1 == layout_.stages);
 }
 
-std::uint32_t replay_company::other_end(std::uint32_t stage) const {
-  return stage == 0 ? stages_ - 1 : 0;
+std::uint32_t replay_company::other_end(std::uint32_t place) const {
+  return place - stage_of(place) + (stage_of(place) == 0 ? layout_.stages - 1 : 0);
 }
 
 void replay_company::end(process& at, const result<step_end_effects>& effects) {
@@ -163,11 +170,15 @@ void replay_company::end_one(process& at, const step_end_effect& effect) {
       what.complete ? gradients_complete(there, what.key, *what.complete)
                     : end(there, there.end.own_summed(what.key));
     });
+  } else if (const auto* all = std::get_if<sum_replicas>(&effect)) {
+    at.rests[all->key][replica_of(at.self.stage)] = mix({at.own_sum});
+    reduce(at, at.reduce.complete(all->key));
   } else if (const auto* share = std::get_if<share_ties>(&effect)) {
     at.sent_ties.push_back({share->key, at.own_sum});
     send_tie(at, at.sent_ties.back());
   } else if (const auto* with = std::get_if<sum_with_ties>(&effect)) {
-    at.total = at.own_sum + at.tied.extract(with->key).mapped();
+    const auto others = at.tied.extract(with->key);
+    at.total = at.own_sum + (others ? others.mapped() : 0);
     later(
         [this, what = *with](process& there) { gradients_complete(there, what.key, what.terms); });
   } else if (const auto* cast = std::get_if<cast_vote>(&effect)) {
@@ -238,6 +249,8 @@ void replay_company::decided(process& at, const step_decision& what) {
     std::erase_if(at.outputs,
                   [&](const auto& each) { return std::get<step_key>(each.first.first) < *first; });
     std::erase_if(at.sent_ties, [&](const sent_tie& each) { return each.key < *first; });
+    at.reduce.forget_before(*first);
+    std::erase_if(at.sent_parts, [&](const sent_part& each) { return each.key < *first; });
   }
   end(at, at.end.decided(what));
 }

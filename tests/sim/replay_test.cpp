@@ -39,6 +39,13 @@ replay_options anything(std::mt19937_64& random) {
   return options;
 }
 
+/// The same in two or three replicas.
+replay_options with_replicas(std::mt19937_64& random) {
+  auto options = anything(random);
+  options.replicas = static_cast<std::uint32_t>(random() % 2) + 2;
+  return options;
+}
+
 struct tally {
   std::uint64_t losses = 0, replays = 0, in_evaluations = 0, returns = 0;
 };
@@ -66,9 +73,9 @@ std::string with_plan(const std::string& fault, const replay_options& options) {
   std::string losses;
   for (const auto& [event, stage] : options.losses)
     losses += " stage " + std::to_string(stage) + " after event " + std::to_string(event);
-  return fault + "\nlost:" + losses + "; credits " + std::to_string(options.credits) +
-         ", an update every " + std::to_string(options.accumulate) + " steps\n" +
-         to_text(options.training);
+  return fault + "\nlost:" + losses + "; replicas " + std::to_string(options.replicas) +
+         "; credits " + std::to_string(options.credits) + ", an update every " +
+         std::to_string(options.accumulate) + " steps\n" + to_text(options.training);
 }
 
 std::uint64_t events_of(const replay_options& options, std::uint64_t seed) {
@@ -107,6 +114,56 @@ TEST_CASE("stages that are lost one after the other are replayed, or all go back
   });
   CHECK(of.replays > of.losses / 3);
   CHECK(of.in_evaluations > of.losses / 20);
+}
+
+TEST_CASE("a stage of one replica is replayed to the same numbers, and those of others are not") {
+  tally of;
+  tests::for_each_seed(1500, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto options = with_replicas(random);
+    const auto events = events_of(options, seed);
+    options.losses[random() % events + 1] =
+        static_cast<std::uint32_t>(random() % (options.training.stages.size() * options.replicas));
+    return with_plan(compare(options, seed, of), options);
+  });
+  CHECK(of.replays > of.losses * 3 / 4);
+  CHECK(of.in_evaluations > of.losses / 10);
+}
+
+TEST_CASE("stages of replicas that are lost one after the other are replayed, or all go back") {
+  tally of;
+  tests::for_each_seed(500, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto options = with_replicas(random);
+    options.steps = 8;
+    const auto events = events_of(options, seed);
+    for (int i = 0; i < 3; ++i)
+      options.losses[random() % events + 1] = static_cast<std::uint32_t>(
+          random() % (options.training.stages.size() * options.replicas));
+    return with_plan(compare(options, seed, of), options);
+  });
+  CHECK(of.replays > of.losses / 3);
+}
+
+TEST_CASE("each stage of two and three replicas is lost at each event of a run") {
+  for (const std::uint32_t stages : {1U, 2U}) {
+    replay_options options{.training = plan_step({"1f1b"}, stages, 2).value(),
+                           .replicas = 4 - stages,
+                           .steps = 3,
+                           .ties = true};
+    tally of;
+    for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 2U); ++seed) {
+      const auto events = events_of(options, seed);
+      for (std::uint64_t event = 1; event <= events; ++event)
+        for (std::uint32_t place = 0; place < stages * options.replicas; ++place) {
+          options.losses = {{event, place}};
+          const auto fault = with_plan(compare(options, seed, of), options);
+          if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
+        }
+      options.losses.clear();
+    }
+    CHECK(of.replays > of.losses / 2);
+  }
 }
 
 TEST_CASE("each stage of a small pipeline is lost at each event of a run") {

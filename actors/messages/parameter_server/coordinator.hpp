@@ -27,8 +27,7 @@ struct connect_shard {
   std::uint64_t staleness = 0;
   param_version begin = {};  // of the parameters that the shard was built with
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.index, self.coordinator, self.mode, self.staleness, self.begin);
   }
 };
@@ -39,10 +38,7 @@ struct shard_directory {
 
   std::vector<parameter_entry> parameters;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    packed_directory::fields_of(self.parameters, f);
-  }
+  static void fields(auto& self, auto& f) { packed_directory::fields_of(self.parameters, f); }
 };
 
 struct admit_worker {
@@ -50,10 +46,7 @@ struct admit_worker {
 
   engine::worker_id worker;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.worker);
-  }
+  static void fields(auto& self, auto& f) { f(self.worker); }
 };
 
 struct expel_worker {
@@ -61,10 +54,7 @@ struct expel_worker {
 
   engine::worker_id worker;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.worker);
-  }
+  static void fields(auto& self, auto& f) { f(self.worker); }
 };
 
 /// A shard holds its part of a push; `fault`, unless empty, is what is wrong with it.
@@ -76,8 +66,7 @@ struct staged_push {
   errc code = errc::bad_data;
   std::string fault;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.shard, self.what.push.worker, self.what.push.sequence, self.what.base, self.code,
       self.fault);
   }
@@ -92,8 +81,7 @@ struct apply_pushes {
   std::vector<std::uint64_t> sequences;
   std::vector<param_version> bases;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.version, self.workers, self.sequences, self.bases);
   }
 };
@@ -105,8 +93,7 @@ struct refuse_push {
   errc code = errc::stale;
   std::string text;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.push.worker, self.push.sequence, self.code, self.text);
   }
 };
@@ -118,10 +105,7 @@ struct read_coordinator {
 
   std::uint64_t members_at_most = std::numeric_limits<std::int64_t>::max();
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.members_at_most);
-  }
+  static void fields(auto& self, auto& f) { f(self.members_at_most); }
 };
 
 /// How all pushes so far were decided.
@@ -134,8 +118,7 @@ struct coordinator_report {
   std::uint64_t refused = 0;
   std::uint64_t discarded = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.version, self.members, self.applied, self.refused, self.discarded);
   }
 };
@@ -173,10 +156,7 @@ struct read_shard_state {
   list_place from = {};
   piece_limits most = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.from, self.most);
-  }
+  static void fields(auto& self, auto& f) { f(self.from, self.most); }
 };
 
 /// A piece of that state (see parameter_store::state), as it is after update `version`.
@@ -186,10 +166,7 @@ struct shard_state_piece {
   param_version version;
   tensor_piece piece = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.version, self.piece);
-  }
+  static void fields(auto& self, auto& f) { f(self.version, self.piece); }
 };
 
 /// Such a piece, or why there is none: from a shard's work thread to its actor, never between

@@ -21,8 +21,7 @@ struct rate_plan {
   optimizers::rate_schedule schedule;
   std::uint64_t updates = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     auto& [curve, warmup, end, step_every, step_factor, power, peak, start] = self.schedule;
     f(curve, warmup, end, step_every, step_factor, power, peak, start, self.updates);
   }
@@ -37,10 +36,7 @@ struct shard_values {
   std::string name;  // the shard's
   tensor_piece piece = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.name, self.piece);
-  }
+  static void fields(auto& self, auto& f) { f(self.name, self.piece); }
 };
 
 /// Makes a shard on the node that gets it, of the values that came before.
@@ -55,8 +51,7 @@ struct build_shard {
   std::int32_t threads = 1;
   param_version begin = {};  // updates that are in the values
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.name, self.optimizer, self.optimizer_options, self.rate, self.threads, self.begin);
     packed_directory::fields_of(self.parameters, f);
   }
@@ -67,10 +62,7 @@ struct shard_built {
 
   caf::strong_actor_ptr shard;  // a shard_actor
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.shard);
-  }
+  static void fields(auto& self, auto& f) { f(self.shard); }
 };
 
 /// Makes the coordinator of these shards (shard_actors), wherever they live.
@@ -83,8 +75,7 @@ struct open_coordinator {
   std::uint32_t expected_workers = 1;
   param_version begin = {};  // of the parameters that the shards were built with
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.shards, self.mode, self.staleness, self.expected_workers, self.begin);
   }
 };
@@ -94,10 +85,7 @@ struct coordinator_opened {
 
   caf::strong_actor_ptr coordinator;  // a coordinator_actor
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.coordinator);
-  }
+  static void fields(auto& self, auto& f) { f(self.coordinator); }
 };
 
 /// Makes a worker that joins the parameter server.
@@ -116,8 +104,7 @@ struct build_worker {
   bool strict = false;
   std::int32_t threads = 1;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.rank, self.coordinator, self.bf16_gradients, self.model, self.data, self.image_size,
       self.classes, self.seed, self.loss, self.strict, self.threads);
   }
@@ -128,18 +115,14 @@ struct worker_built {
 
   caf::strong_actor_ptr worker;  // a worker_actor
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.worker);
-  }
+  static void fields(auto& self, auto& f) { f(self.worker); }
 };
 
 /// The shards, coordinators and workers that were built here are of no use any more, and end.
 struct drop_server {
   static constexpr auto declared = travels("drop_server");
 
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(auto&, auto&) {}
 };
 
 using server_host_messages =

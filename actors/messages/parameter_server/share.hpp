@@ -22,10 +22,7 @@ struct run_share {
   bool evaluate = false;  // with samples of the test split
   at::Tensor samples;     // [n] i64
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.step, self.evaluate, self.samples);
-  }
+  static void fields(auto& self, auto& f) { f(self.step, self.evaluate, self.samples); }
 };
 
 struct share_done {
@@ -42,8 +39,7 @@ struct share_done {
   errc code = errc::peer_lost;
   std::string failure;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.step, self.samples, self.loss, self.correct, self.busy_s, self.stale,
       self.peak_memory_bytes, self.code, self.failure);
   }
@@ -65,10 +61,7 @@ struct read_buffers {
   list_place from = {};
   piece_limits most = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.from, self.most);
-  }
+  static void fields(auto& self, auto& f) { f(self.from, self.most); }
 };
 
 using server_share_messages = message_list<run_share, share_done, share_outcome, read_buffers>;

@@ -20,10 +20,7 @@ struct batch_limits {
   piece_limits frame = {.bytes = std::uint64_t{3} << 30, .tensors = 2000};
   piece_limits piece = {};
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.frame, self.piece);
-  }
+  static void fields(auto& self, auto& f) { f(self.frame, self.piece); }
 };
 
 /// Gradients or values of some parameters of one shard. Small ones lie one after another in one
@@ -34,10 +31,7 @@ struct tensor_batch {
     at::Tensor rows;    // [r] i64: the values are those of these rows; undefined: of all
     at::Tensor values;  // the parameter's shape, or [r, ...]
 
-    template <class Self, class Fields>
-    static void fields(Self& self, Fields& f) {
-      f(self.parameter, self.rows, self.values);
-    }
+    static void fields(auto& self, auto& f) { f(self.parameter, self.rows, self.values); }
   };
   /// A run of what is too large for a piece: of a dense parameter's elements, or of the rows given.
   struct run {
@@ -47,8 +41,7 @@ struct tensor_batch {
     at::Tensor rows;          // [r] i64; undefined: dense
     at::Tensor values;        // [n], or [r, ...]
 
-    template <class Self, class Fields>
-    static void fields(Self& self, Fields& f) {
+    static void fields(auto& self, auto& f) {
       f(self.parameter, self.first, self.count, self.rows, self.values);
     }
   };
@@ -57,10 +50,7 @@ struct tensor_batch {
   std::vector<entry> entries;
   std::vector<run> runs = {};  // in pieces alone
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.packed, self.values, self.entries, self.runs);
-  }
+  static void fields(auto& self, auto& f) { f(self.packed, self.values, self.entries, self.runs); }
 };
 
 /// A parameter of a shard, as workers must know it; or so many rows of one, the others of which are
@@ -72,8 +62,7 @@ struct parameter_entry {
   bool by_rows = false;    // gradients are rows, and each row is updated as a parameter of its own
   std::int64_t first_row = 0;  // where in the whole parameter these rows begin
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.name, self.shape, self.dtype, self.by_rows, self.first_row);
   }
 };

@@ -20,18 +20,14 @@ struct join_server {
   std::uint32_t rank = 0;  // its place in the order of adding up; unique among members
   caf::strong_actor_ptr presence;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.rank, self.presence);
-  }
+  static void fields(auto& self, auto& f) { f(self.rank, self.presence); }
 };
 
 struct shard_entry {
   caf::strong_actor_ptr shard;  // a shard_actor
   std::vector<parameter_entry> parameters;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.shard);
     packed_directory::fields_of(self.parameters, f);
   }
@@ -43,10 +39,7 @@ struct joined {
   engine::worker_id worker;
   std::vector<shard_entry> shards;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.worker, self.shards);
-  }
+  static void fields(auto& self, auto& f) { f(self.worker, self.shards); }
 };
 
 struct leave_server {
@@ -54,10 +47,7 @@ struct leave_server {
 
   engine::worker_id worker;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.worker);
-  }
+  static void fields(auto& self, auto& f) { f(self.worker); }
 };
 
 /// A worker's gradients of one shard's parameters, perhaps of none: every push has a part at every
@@ -76,8 +66,7 @@ struct push_gradients {
   std::uint32_t piece = 0;                       // its number
   bool last = true;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.what.push.worker, self.what.push.sequence, self.what.base, self.gradients, self.pull,
       self.newer_than, self.most, self.piece, self.last);
   }
@@ -94,10 +83,7 @@ struct pushed {
   tensor_batch values;
   bool more = false;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.applied, self.version, self.values, self.more);
-  }
+  static void fields(auto& self, auto& f) { f(self.applied, self.version, self.values, self.more); }
 };
 
 struct pull_parameters {
@@ -109,8 +95,7 @@ struct pull_parameters {
   batch_limits most = {};
   std::uint32_t piece = 0;  // from 1: of the answer that the worker got last, and nothing else
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.wanted, self.newer_than, self.worker, self.most, self.piece);
   }
 };
@@ -124,10 +109,7 @@ struct pulled {
   tensor_batch values;
   bool more = false;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.version, self.values, self.more);
-  }
+  static void fields(auto& self, auto& f) { f(self.version, self.values, self.more); }
 };
 
 using server_worker_messages = message_list<join_server, joined, leave_server, push_gradients,

@@ -1,7 +1,5 @@
 #include "actors/stage/state/stage_state.hpp"
 
-#include <utility>
-
 #include "actors/base/errors.hpp"
 #include "messages/base/log.hpp"
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "actors/interfaces.hpp"
@@ -136,12 +137,20 @@ struct sent_tie {
   engine::ready_event made;
 };
 
+/// What another replica was sent for the sums of a step, or all others were.
+struct sent_to_replicas {
+  std::variant<replica_gradients, replica_statistics> what;
+  std::optional<std::uint32_t> to = {};  // nullopt: all
+  engine::ready_event made = {};
+};
+
 /// What is needed when a neighbour is lost and another stage does its last steps again. What was
 /// sent is held by reference, nothing is copied.
 struct replay_state {
   bool logs = false;  // else a lost neighbour is never replaced
   engine::replay_window window = engine::replay_window();
   std::vector<sent_tie> ties = {};
+  std::vector<sent_to_replicas> sums = {};
   std::vector<caf::strong_actor_ptr> departed = {};  // lost: what still comes from them is dropped
   std::shared_ptr<action_record> begun = std::make_shared<action_record>();
 };

@@ -11,7 +11,6 @@
 #include <functional>
 #include <iterator>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "cluster/config/checks/cluster_checks.hpp"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "engine/device/device_choice.hpp"
 #include "engine/device/open_device.hpp"

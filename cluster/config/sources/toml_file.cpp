@@ -6,7 +6,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <tuple>
 #include <utility>
 
 #include "cluster/config/sources/toml_values.hpp"

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "cluster/doctor/edges/channel.hpp"
@@ -27,8 +25,8 @@ struct raw_offer {
 class link_channel final : public channel {
  public:
   /// Errors: those of connecting.
-  [[nodiscard]] static result<std::unique_ptr<link_channel>> connect(
-      messages::link_options options, const std::string& address);
+  [[nodiscard]] static result<std::unique_ptr<link_channel>> connect(messages::link_options options,
+                                                                     const std::string& address);
   ~link_channel() override;
 
   result<void> round_trips(int count) override;

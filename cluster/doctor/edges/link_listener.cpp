@@ -1,6 +1,5 @@
 #include <utility>
 
-#include "cluster/config/checks/checks.hpp"
 #include "cluster/doctor/edges/link_channel.hpp"
 #include "cluster/doctor/edges/raw_socket.hpp"
 #include "cluster/doctor/edges/raw_ucx.hpp"
@@ -27,8 +26,8 @@ struct link_listener::state {
     if (asked.type == words::clock) {
       asked.fields = {value{wall_clock_ns()}};
     } else if (asked.type == words::raw) {
-      asked.fields = options.transport == messages::link_transport::tcp ? offer_socket()
-                                                                          : offer_ucx(asked);
+      asked.fields =
+          options.transport == messages::link_transport::tcp ? offer_socket() : offer_ucx(asked);
     }
     message.kind = frame_kind::response;
     message.tensors.clear();

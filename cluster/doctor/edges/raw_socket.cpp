@@ -9,7 +9,6 @@
 #include <sys/time.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <span>

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <deque>
-#include <optional>
 #include <set>
 #include <string>
 #include <variant>

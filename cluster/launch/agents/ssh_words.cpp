@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <array>
 
 #include "cluster/launch/agents/session_core.hpp"

@@ -9,7 +9,6 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "actors/recovery/kept_versions.hpp"
@@ -53,6 +52,7 @@ result<engine::model_profile> measure_bytes(const prepared_run& run, const train
 /// What a stage of one replica keeps.
 struct stage_bytes {
   double tensors = 0;     // parameters and buffers
+  double parameters = 0;  // alone
   double state = 0;       // of the optimizer, at most where replicas share it out
   double even_state = 0;  // the same if shares were all equal
 };
@@ -78,6 +78,7 @@ result<std::vector<stage_bytes>> bytes_of_stages(const prepared_run& run,
     }
     all[stage].state =
         static_cast<double>(actors::largest_share_bytes(parameters, shares) * *slots);
+    all[stage].parameters = static_cast<double>(actors::bytes_of(parameters));
     all[stage].even_state = static_cast<double>(actors::bytes_of(parameters) * *slots) / shares;
   }
   return all;
@@ -125,20 +126,26 @@ void add_checkpoint(const std::vector<stage_bytes>& bytes, predicted_memory& to)
 
 /// Whether one stage alone can be replayed, so that stages remember what they send.
 bool logs_edges(const trainer_config& config) {
-  return config.train.on_fault == fault_policy::recover && config.pipeline.replicas == 1;
+  const bool is_replaceable =
+      config.pipeline.replicas == 1 ||
+      (config.pipeline.zero == 0 && config.train.batch_norm != norm_scope::sync);
+  return config.train.on_fault == fault_policy::recover && is_replaceable;
 }
 
 /// Adds what stages remember of the steps behind the last version: what they sent along the edges,
-/// and their gradients of tied weights.
+/// their gradients of tied weights, and for each parameter either the own gradient or the sum over
+/// replicas, since one of them was sent to others.
 void add_logs(const prepared_run& run, const engine::prediction& made, const trainer_config& config,
-              predicted_memory& to) {
+              const std::vector<stage_bytes>& bytes, predicted_memory& to) {
   const double steps = config.train.accumulate + 1.0;
   for (std::size_t stage = 0; stage < made.stages.size(); ++stage)
-    for (const auto& [receiver, bytes] : made.stages[stage].sent_bytes)
-      to.stages.at(stage) += steps * bytes;
+    for (const auto& [receiver, sent] : made.stages[stage].sent_bytes)
+      to.stages.at(stage) += steps * sent;
   std::map<std::string, double> sizes;
   for (const auto& each : parameters_of(run, {0, run.layers.size()}))
     sizes[each.name] = static_cast<double>(each.tensor.nbytes());
+  for (std::size_t stage = 0; config.pipeline.replicas > 1 && stage < bytes.size(); ++stage)
+    to.stages.at(stage) += steps * bytes[stage].parameters;
   for (const auto& tie : run.ties) {
     to.stages.at(tie.stage) += steps * sizes[tie.parameter];
     to.stages.at(tie.other_stage) += steps * sizes[tie.other_parameter];
@@ -175,9 +182,9 @@ result<predicted_memory> predict_memory(const application& program, const traine
   const auto reader = stage_of_data(config, std::thread::hardware_concurrency());
   if (!reader) return tl::unexpected(reader.error());
   (*reader ? all.stages.at(**reader) : all.trainer) += batches;
-  if (logs_edges(config)) add_logs(run, *made, config, all);
   const auto bytes = bytes_of_stages(run, config, known);
   if (!bytes) return tl::unexpected(bytes.error());
+  if (logs_edges(config)) add_logs(run, *made, config, *bytes, all);
   for (std::size_t stage = 0; stage < bytes->size(); ++stage)  // the planner's shares are equal
     all.stages[stage] += bytes->at(stage).state - bytes->at(stage).even_state;
   if (!config.checkpoint.dir.empty()) add_checkpoint(*bytes, all);

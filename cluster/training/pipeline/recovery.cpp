@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <caf/send.hpp>
 #include <chrono>
-#include <map>
 #include <string>
 #include <thread>
 #include <utility>

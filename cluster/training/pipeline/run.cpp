@@ -251,25 +251,25 @@ result<actors::pipeline> compose(run_parts& parts, const start_point& from) {
   if (!stages) return tl::unexpected(stages.error());
   return actors::pipeline::compose(
       parts.group.system(), *stages, parts.schedule,
-      actors::pipeline_options{
-          .credits = config.pipeline.credits,
-          .ties = run.ties,
-          .skip_bad_steps = config.train.on_nan == nan_policy::skip,
-          .loss_scale = run.scaler ? 1 : loss_scale_of(config),
-          .scaler = from.scaler,
-          .steps_before = from.steps_before,
-          .clip_norm = config.optimizer.clip_norm,
-          .pieces = {.bytes = bytes_at_once},
-          .data = run.reader,
-          .replicas = config.pipeline.replicas,
-          .logical_replicas = logical_replicas_of(config),
-          .shares_state = config.pipeline.zero > 0,
-          .synced_norm = config.train.batch_norm == norm_scope::sync,
-          .sums = sums_wished(config),
-          .keepers = parts.recovery ? parts.recovery->keepers()
-                                    : std::vector<std::vector<caf::strong_actor_ptr>>(),
-          .logs_edges = parts.recovery && config.pipeline.replicas == 1 && !run.reader,
-          .accumulate = config.train.accumulate});
+      actors::pipeline_options{.credits = config.pipeline.credits,
+                               .ties = run.ties,
+                               .skip_bad_steps = config.train.on_nan == nan_policy::skip,
+                               .loss_scale = run.scaler ? 1 : loss_scale_of(config),
+                               .scaler = from.scaler,
+                               .steps_before = from.steps_before,
+                               .clip_norm = config.optimizer.clip_norm,
+                               .pieces = {.bytes = bytes_at_once},
+                               .data = run.reader,
+                               .replicas = config.pipeline.replicas,
+                               .logical_replicas = logical_replicas_of(config),
+                               .shares_state = config.pipeline.zero > 0,
+                               .synced_norm = config.train.batch_norm == norm_scope::sync,
+                               .sums = sums_wished(config),
+                               .keepers = parts.recovery
+                                              ? parts.recovery->keepers()
+                                              : std::vector<std::vector<caf::strong_actor_ptr>>(),
+                               .logs_edges = parts.recovery && !run.reader,
+                               .accumulate = config.train.accumulate});
 }
 
 std::string times(int count, const std::string& what) {

@@ -1,6 +1,5 @@
 #include "cluster/training/saving/beginning.hpp"
 
-#include <filesystem>
 #include <system_error>
 #include <utility>
 

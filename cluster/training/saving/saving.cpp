@@ -1,7 +1,6 @@
 #include "cluster/training/saving/saving.hpp"
 
 #include <filesystem>
-#include <string>
 #include <utility>
 
 namespace troupe::cluster {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "cluster/checkpoints/weights_digest.hpp"
 #include "cluster/config/trainer_config.hpp"

@@ -1,15 +1,11 @@
 #include "cluster/training/stages/stage_orders.hpp"
 
 #include <cstddef>
-#include <string>
 #include <thread>
 #include <utility>
 
-#include "cluster/membership/launch_choice.hpp"
 #include "cluster/training/node_run.hpp"
-#include "engine/partition/prediction.hpp"
 #include "messages/base/log.hpp"
-#include "optimizers/options.hpp"
 
 namespace troupe::cluster {
 namespace {

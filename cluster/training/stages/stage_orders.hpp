@@ -5,7 +5,6 @@
 
 #include "actors/messages/pipeline.hpp"
 #include "actors/remote/progress_board.hpp"
-#include "cluster/training/application.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/schedule/generators.hpp"
 #include "messages/base/error.hpp"

@@ -4,8 +4,6 @@
 #include <link.h>
 #include <stdlib.h>
 
-#include <algorithm>
-#include <string_view>
 #include <system_error>
 
 #include "engine/device/shared_library.hpp"

@@ -6,7 +6,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "engine/base/torch_error.hpp"
 #include "messages/base/format.hpp"

@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <csetjmp>
-#include <cstdio>
-#include <string>
 #include <utility>
 
 #include "engine/data/image/image.hpp"

@@ -3,7 +3,6 @@
 #include <array>
 #include <csetjmp>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "engine/data/image/image.hpp"

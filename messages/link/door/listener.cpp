@@ -17,7 +17,6 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <utility>
 
 #include "messages/link/cluster_secret.hpp"
 #include "messages/link/private_folder.hpp"

@@ -1,7 +1,6 @@
 #include "messages/link/simulated/simulated_carrier.hpp"
 
 #include <cstring>
-#include <utility>
 
 #include "messages/link/simulated/simulated_node.hpp"
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>

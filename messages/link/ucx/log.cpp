@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdarg>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>

@@ -89,29 +89,18 @@ TEST_CASE(
   CHECK(drawn.size() == possible);
 }
 
-TEST_CASE("A run goes on, each time as documented, after one fault of each kind and moment") {
-  using enum chaos::target;
-  using chaos::means;
-  using chaos::moment;
-  struct expected {
-    chaos::fault what;
-    chaos::sequel after;
-  };
-  const auto memory = chaos::memory_group::work() ? means::memory : means::kill;
-  const std::vector<expected> course{
-      {{middle_stage, means::kill, moment::forward}, chaos::sequel::replayed},
-      {{last_stage, means::abort, moment::backward}, chaos::sequel::replayed},
-      {{first_stage, means::exit, moment::update}, chaos::sequel::replayed},
-      // By then two checkpoints were due, and the later one has waited for the first.
-      {{.whom = neighbours, .how = means::kill, .at = moment::behind_update, .steps_before = 10},
-       chaos::sequel::checkpoint},
-      {{last_stage, memory, moment::forward}, chaos::sequel::replayed},
-      {{trainer, means::kill, moment::step}, chaos::sequel::ended},
-      {{first_stage, means::stop, moment::evaluation}, chaos::sequel::replayed},
-      {{replacement, means::kill, moment::joining}, chaos::sequel::versions}};
+namespace {
+
+struct expected {
+  chaos::fault what;
+  chaos::sequel after;
+};
+
+/// Has a run meet these faults, one after the other.
+void check_course(const std::string& name, const std::vector<expected>& course) {
   std::vector<chaos::fault> faults;
   for (const auto& each : course) faults.push_back(each.what);
-  const auto& what = chaos::storm_subject_of("three-shm");
+  const auto& what = chaos::storm_subject_of(name);
   chaos::calm_runs calm(bound);
   const auto done = chaos::raise_storm(what, faults, calm.of(what), bound);
   tell(done);
@@ -122,6 +111,40 @@ TEST_CASE("A run goes on, each time as documented, after one fault of each kind 
     CHECK(done.faults[i].met == course[i].what.at);
     CHECK(done.faults[i].after == course[i].after);
   }
+}
+
+}  // namespace
+
+TEST_CASE("A run goes on, each time as documented, after one fault of each kind and moment") {
+  using enum chaos::target;
+  using chaos::means;
+  using chaos::moment;
+  const auto memory = chaos::memory_group::work() ? means::memory : means::kill;
+  check_course(
+      "three-shm",
+      {{{middle_stage, means::kill, moment::forward}, chaos::sequel::replayed},
+       {{last_stage, means::abort, moment::backward}, chaos::sequel::replayed},
+       {{first_stage, means::exit, moment::update}, chaos::sequel::replayed},
+       // By then two checkpoints were due, and the later one has waited for the first.
+       {{.whom = neighbours, .how = means::kill, .at = moment::behind_update, .steps_before = 10},
+        chaos::sequel::checkpoint},
+       {{last_stage, memory, moment::forward}, chaos::sequel::replayed},
+       {{trainer, means::kill, moment::step}, chaos::sequel::ended},
+       {{first_stage, means::stop, moment::evaluation}, chaos::sequel::replayed},
+       {{replacement, means::kill, moment::joining}, chaos::sequel::versions}});
+}
+
+TEST_CASE("A stage of one of two replicas is replayed alone, whatever it is at") {
+  using enum chaos::target;
+  using chaos::means;
+  using chaos::moment;
+  const auto replayed = chaos::sequel::replayed;
+  check_course(
+      "replicas-shm",
+      {{{last_stage, means::kill, moment::forward}, replayed},
+       {{first_stage, means::abort, moment::backward}, replayed},
+       {{.whom = middle_stage, .how = means::exit, .at = moment::update, .place = 2}, replayed},
+       {{last_stage, means::kill, moment::evaluation}, replayed}});
 }
 
 TEST_CASE("Whatever of a run is lost at whatever moment, it goes on to the bits of a calm run") {

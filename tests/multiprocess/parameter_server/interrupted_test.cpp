@@ -22,13 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace troupe;
+using namespace troupe::tests;
 using Catch::Matchers::ContainsSubstring;
-using tests::check_children_ended_well;
-using tests::children_of;
-using tests::run_program;
-using tests::scratch_folder;
-using tests::with;
-using tests::words;
 
 /// Two shards, two workers, a residual network and an evaluation of many seconds, if there is one.
 words residual_run(const words& more) {

@@ -23,12 +23,8 @@
 namespace {
 
 using namespace troupe;
+using namespace troupe::tests;
 using Catch::Matchers::ContainsSubstring;
-using tests::children_of;
-using tests::run_program;
-using tests::scratch_folder;
-using tests::wait_until_gone;
-using tests::with;
 
 const std::vector<std::string> wide_run{"--model",      "wide", "--data", "clicks:4:1000:8000",
                                         "--batch-size", "64",   "--lr",   "0.5",

@@ -23,13 +23,14 @@
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 #include "tests/multiprocess/program.hpp"
+#include "tests/multiprocess/recovery/disturbed_run.hpp"
 #include "tests/multiprocess/recovery/saboteur.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 using namespace troupe;
-using Catch::Matchers::ContainsSubstring;
+using namespace troupe::tests::recovery;
 using tests::check_same_weights;
 using tests::count_of;
 using tests::fault;
@@ -43,112 +44,45 @@ using tests::steps_in;
 using tests::with;
 using tests::words;
 
-/// An optimizer with state, a rate that follows a curve, norms that couple the stages, and an
-/// update every second step.
-words training(const words& more, int steps = 12, int accumulate = 2) {
-  return with(tests::training({"--clip-norm", "1", "--save-state"}, steps, accumulate), more);
-}
-
-/// The losses that they tell, as they are written, and what evaluations have found.
-words losses_in(const fs::path& json) {
-  words losses;
-  std::ifstream in(json);
-  for (std::string line; std::getline(in, line);) {
-    const auto at = line.find("\"loss\":");
-    losses.push_back(at == std::string::npos ? line : line.substr(at, line.find(',', at) - at));
-  }
-  return losses;
-}
-
-const words recovering{"--on-fault", "recover"};
-
-/// How a run goes on after its faults.
-enum class sequel {
-  replayed,  ///< Each time the lost stage alone is replayed, and nothing is computed again.
-  returned,  ///< Each time all stages go back.
-  either,
-};
-
-void check_sequel(const std::string& log, std::size_t faults, sequel expected) {
-  const auto replays = static_cast<std::size_t>(count_of(log, " is replayed from step "));
-  const auto returns = static_cast<std::size_t>(count_of(log, "the run goes on behind step"));
-  CHECK(replays + returns == faults);
-  if (expected == sequel::replayed) {
-    CHECK(replays == faults);
-    CHECK_THAT(log, ContainsSubstring("the processes that were left computed 0 actions again"));
-  }
-  if (expected == sequel::returned) CHECK(returns == faults);
-}
-
-/// A run with faults has the weights and state of the same run without, and tells the same steps:
-/// `run` is its command line, the faults come after so many steps.
-program_outcome check_run(const std::string& program, const words& run,
-                          const std::map<std::size_t, fault>& faults, sequel expected,
-                          const words& more = {}) {
-  const scratch_folder folder;
-  const tests::scratch_memory memory;
-  const auto calm =
-      run_other(program, with(run, {"--save", folder / "calm", "--json", folder / "calm.json"}));
-  INFO(calm.err);
-  REQUIRE(calm.code == 0);
-  saboteur watch(folder / "stormy.json", faults);
-  const auto outcome =
-      run_other(program,
-                with(with(with(run, recovering), more),
-                     {"--save", folder / "stormy", "--json", folder / "stormy.json"}),
-                std::ref(watch));
-  UNSCOPED_INFO(outcome.err);
-  CHECK(outcome.code == 0);
-  CHECK(watch.done() == faults.size());
-  check_sequel(outcome.err, faults.size(), expected);
-  CHECK_THAT(outcome.err, !ContainsSubstring("was computed again, and its loss is") &&
-                              !ContainsSubstring("is not what it was before"));
-  CHECK(steps_in(folder / "stormy.json") == steps_in(folder / "calm.json"));
-  CHECK(losses_in(folder / "stormy.json") == losses_in(folder / "calm.json"));
-  check_same_weights(folder / "calm", folder / "stormy");
-  check_same_weights(folder / "calm.state.safetensors", folder / "stormy.state.safetensors");
-  std::size_t lost = 0;
-  for (const auto& [step, what] : faults) lost += 1 + what.with.size();
-  CHECK(memory.left().size() <= lost);
-  return outcome;
-}
-
-program_outcome check_run(const words& run, const std::map<std::size_t, fault>& faults,
-                          sequel expected, const words& more = {}) {
-  return check_run(TROUPE_PROGRAM, run, faults, expected, more);
-}
-
 }  // namespace
 
-TEST_CASE("A run whose stage is killed goes on to the bits of one that nothing happened to") {
-  for (const std::string link : {"shm", "tcp"})
-    for (const std::string stage : {"stage-0", "stage-1"}) {
-      INFO(link << " " << stage);
-      const auto outcome = check_run(training({"--stages", "2", "--link", link}),
-                                     {{5, {.stage = stage}}}, sequel::replayed);
+TEST_CASE("A run whose stages are killed goes on to the bits of one that nothing happened to") {
+  const calm_run calm(TROUPE_PROGRAM, training({"--stages", "2"}));
+  for (const std::string link : {"shm", "tcp"}) {
+    INFO(link);
+    const auto outcome =
+        check_like(calm, training({"--stages", "2", "--link", link}),
+                   {{4, {.stage = "stage-0"}}, {8, {.stage = "stage-1"}}}, sequel::replayed);
+    for (const std::string stage : {"stage-0", "stage-1"})
       CHECK_THAT(outcome.err, ContainsSubstring(stage + " was killed by signal 9 (SIGKILL)") &&
                                   ContainsSubstring("it is replaced"));
-    }
+  }
 }
 
 TEST_CASE("Whichever stage is lost, only that one is replayed, whatever the schedule") {
+  const auto run = [](const words& schedule) {
+    return with(training({"--stages", "3", "--schedule"}, 8, 1), schedule);
+  };
+  const calm_run calm(TROUPE_PROGRAM, run({"1f1b"}));
   for (const words& schedule : {words{"1f1b"}, words{"gpipe"}, words{"zb-h1"}, words{"zb-v"},
-                                words{"interleaved-1f1b", "--chunks", "2"}})
-    for (const std::string stage : {"stage-0", "stage-1", "stage-2"}) {
-      INFO(schedule.front() << " " << stage);
-      const auto outcome =
-          check_run(with(training({"--stages", "3", "--schedule"}, 6, 1), schedule),
-                    {{2, {.stage = stage}}, {4, {.stage = stage}}}, sequel::replayed);
+                                words{"interleaved-1f1b", "--chunks", "2"}}) {
+    INFO(schedule.front());
+    const auto outcome = check_like(
+        calm, run(schedule),
+        {{2, {.stage = "stage-0"}}, {4, {.stage = "stage-1"}}, {6, {.stage = "stage-2"}}},
+        sequel::replayed);
+    for (const std::string stage : {"stage-0", "stage-1", "stage-2"})
       CHECK_THAT(outcome.err, ContainsSubstring(stage + " is replayed from step ") &&
                                   ContainsSubstring("; the other stages go on"));
-    }
+  }
 }
 
 TEST_CASE("A stage is replayed with a dynamic loss scale that falls and rises") {
+  const auto run =
+      training({"--stages", "2", "--loss-scale", "dynamic", "--loss-scale-interval", "2"}, 10, 1);
+  const calm_run calm(TROUPE_PROGRAM, run);
   for (const std::string stage : {"stage-0", "stage-1"})
-    check_run(
-        training({"--stages", "2", "--loss-scale", "dynamic", "--loss-scale-interval", "2"}, 10, 1),
-        {{3, {.stage = stage}}, {6, {.stage = stage}}}, sequel::replayed);
+    check_like(calm, run, {{3, {.stage = stage}}, {6, {.stage = stage}}}, sequel::replayed);
 }
 
 TEST_CASE("A run goes on however often it loses a stage, if it comes forward in between") {
@@ -216,11 +150,12 @@ TEST_CASE("A replacement that does not join in time is replaced by another") {
 }
 
 TEST_CASE("Understudies take the places of lost stages, and others wait instead") {
+  const calm_run calm(TROUPE_PROGRAM, training({"--stages", "2"}));
   for (const std::string link : {"shm", "tcp"}) {
-    const auto outcome = check_run(
-        training({"--stages", "2", "--link", link}),
+    const auto outcome = check_like(
+        calm, training({"--stages", "2", "--link", link, "--understudies", "1"}),
         {{3, {.stage = "stage-1"}}, {5, {.stage = "understudy-1"}}, {7, {.stage = "stage-0"}}},
-        sequel::replayed, {"--understudies", "1"});
+        sequel::replayed);
     CHECK_THAT(outcome.err, ContainsSubstring("understudy-1 takes the place of stage-1") &&
                                 ContainsSubstring("understudy-2 takes the place of understudy-1") &&
                                 ContainsSubstring("understudy-3 takes the place of stage-0") &&
@@ -267,59 +202,27 @@ TEST_CASE("The only stage of a run is replaced from what the trainer keeps") {
             sequel::replayed);
 }
 
-TEST_CASE("Replicas and a dynamic loss scale survive the loss of a stage") {
-  check_run(training({"--stages", "2", "--replicas", "2", "--loss-scale", "dynamic",
-                      "--loss-scale-interval", "3"}),
-            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
-            sequel::returned);
-}
-
-TEST_CASE("Replicas that share out the optimizer's state survive the loss of a stage") {
-  check_run(training({"--stages", "2", "--replicas", "2", "--zero", "1", "--loss-scale", "dynamic",
-                      "--loss-scale-interval", "3"}),
-            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
-            sequel::returned);
-}
-
 TEST_CASE("A stage whose batch norms are synchronized over logical replicas is replayed") {
   check_run(training({"--stages", "2", "--logical-replicas", "2", "--batch-norm", "sync"}),
             {{2, {.stage = "stage-0"}}, {4, {.stage = "stage-1"}}}, sequel::replayed);
 }
 
-TEST_CASE("Replicas whose batch norms are synchronized survive the loss of a stage") {
-  check_run(training({"--stages", "2", "--replicas", "2", "--batch-norm", "sync"}),
-            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
-            sequel::returned);
-}
-
-namespace {
-
-/// Three steps, an evaluation, three more, and an evaluation.
-words evaluating(const words& more) {
-  return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8",
-               "--micro-batches", "4", "--optimizer", "adam", "--steps", "6", "--eval-every", "3",
-               "--save-state"},
-              more);
-}
-
-/// A run that loses a stage as soon as the step before an evaluation is over.
-void check_evaluation(const words& run, const fault& what) {
-  const auto outcome = check_run(run, {{3, what}}, sequel::replayed);
-  const auto evaluated = outcome.err.find("evaluation after step 3");
-  CHECK(outcome.err.find(what.stage + " is replayed from step 3") < evaluated);
-  CHECK(count_of(outcome.err, "evaluation after step 3") == 1);
-}
-
-}  // namespace
-
 TEST_CASE("A stage that is lost in an evaluation is replayed, and the evaluation goes on") {
-  for (const words& schedule :
-       {words{"1f1b"}, words{"zb-h1", "--link", "tcp"}, words{"interleaved-1f1b", "--chunks", "2"}})
-    for (const std::string stage : {"stage-0", "stage-1", "stage-2"}) {
-      INFO(schedule.front() << " " << stage);
-      check_evaluation(with(evaluating({"--stages", "3", "--schedule"}), schedule),
-                       {.stage = stage});
-    }
+  const auto run = [](const words& schedule) {
+    return with(evaluating({"--stages", "3", "--schedule"}, 10), schedule);
+  };
+  const calm_run calm(TROUPE_PROGRAM, run({"1f1b"}));
+  for (const words& schedule : {words{"1f1b"}, words{"zb-h1", "--link", "tcp"},
+                                words{"interleaved-1f1b", "--chunks", "2"}}) {
+    INFO(schedule.front());
+    const auto outcome = check_like(
+        calm, run(schedule),
+        {{3, {.stage = "stage-0"}}, {7, {.stage = "stage-1"}}, {11, {.stage = "stage-2"}}},
+        sequel::replayed);
+    check_replayed_within(outcome.err, "stage-0", "3");
+    check_replayed_within(outcome.err, "stage-1", "6");
+    check_replayed_within(outcome.err, "stage-2", "9");
+  }
 }
 
 TEST_CASE("A stage that is stopped in an evaluation is replayed, and so is the only one of a run") {

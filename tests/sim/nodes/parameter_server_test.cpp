@@ -37,13 +37,8 @@ namespace {
 
 using namespace troupe;
 using namespace troupe::actors;
+using namespace troupe::tests;
 using messages::actor_ref;
-using tests::draws;
-using tests::fault;
-using tests::process;
-using tests::trouble;
-using tests::watchdog;
-using tests::world;
 
 constexpr std::int64_t width = 300;  // elements that each push adds up in
 

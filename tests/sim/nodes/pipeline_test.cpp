@@ -35,11 +35,7 @@ namespace {
 
 using namespace troupe;
 using namespace troupe::actors;
-using tests::draws;
-using tests::fault;
-using tests::trouble;
-using tests::watchdog;
-using tests::world;
+using namespace troupe::tests;
 using tensors = std::vector<engine::named_tensor>;
 
 constexpr std::int64_t classes = 5;

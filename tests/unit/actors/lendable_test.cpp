@@ -23,20 +23,14 @@ namespace troupe::tests {
 struct may_write {
   at::Tensor tensor;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.tensor);
-  }
+  static void fields(auto& self, auto& f) { f(self.tensor); }
 };
 
 struct only_reads {
   static constexpr bool tensors_are_only_read = true;
   std::optional<at::Tensor> tensor;  // not at the top level, for that is another way
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.tensor);
-  }
+  static void fields(auto& self, auto& f) { f(self.tensor); }
 };
 
 }  // namespace troupe::tests

@@ -17,17 +17,13 @@ struct asked {
   static constexpr auto declared = actors::travels("asked", messages::lane::control);
   std::string text;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.text);
-  }
+  static void fields(auto& self, auto& f) { f(self.text); }
 };
 
 struct answered {
   static constexpr auto declared = actors::travels("answered");
 
-  template <class Self, class Fields>
-  static void fields(Self&, Fields&) {}
+  static void fields(auto&, auto&) {}
 };
 
 struct namesake {

@@ -39,8 +39,7 @@ struct everything {
   std::map<std::string, double> options;
   caf::actor actor;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
+  static void fields(auto& self, auto& f) {
     f(self.flag, self.small, self.large, self.real, self.text, self.step, self.tensor, self.nothing,
       self.absent, self.present, self.numbers, self.options, self.actor);
   }

@@ -1,5 +1,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,8 @@ std::string toml_error(const std::string& text) {
   return read.complaints.empty() ? "accepted" : read.complaints.front().text;
 }
 
-}  // namespace
-
-TEST_CASE("every key of a file reaches the same member as its flag") {
-  const folder here;
-  const std::string init = here.write("w.safetensors", "x");
-  const std::string file = here.write("run.toml", R"(
+/// Sets every key, with files of the folder HERE.
+constexpr const char* all_keys = R"(
 [pipeline]
 stages = 3
 cut = ["layer3", "layer4.1"]
@@ -36,7 +33,7 @@ stages_in = "threads"
 [model]
 name = "resnet18"
 classes = 7
-init = ")" + init + R"("
+init = "HERE/w.safetensors"
 memory_format = "channels_last"
 precision = "bf16"
 [optimizer]
@@ -64,7 +61,7 @@ loss = "mse"
 seed = 9
 eval = false
 eval_every = 5
-save = ")" + here.file("s") + R"("
+save = "HERE/s"
 save_state = true
 verify = true
 verify_tolerance = 0.25
@@ -76,15 +73,27 @@ loss_scale_interval = 50
 transport = "loopback"
 listen = "localhost:80"
 network = "trusted"
-secret_file = ")" + here.write_secret("secret") +
-                                                      R"("
+secret_file = "HERE/secret"
 [observe]
-json = ")" + here.file("j") + R"("
+json = "HERE/j"
 predict = true
 progress = false
 verbose = true
-)");
-  const trainer_config c = config_of({"--config", file});
+)";
+
+struct mistake {
+  std::string toml;
+  std::string text;
+};
+
+}  // namespace
+
+TEST_CASE("every key of a file reaches the same member as its flag") {
+  const folder here;
+  const std::string init = here.write("w.safetensors", "x");
+  const std::string secret = here.write_secret("secret");
+  const std::string text = std::regex_replace(all_keys, std::regex("HERE/"), here.file(""));
+  const trainer_config c = config_of({"--config", here.write("run.toml", text)});
   pipeline_config cut{3, {"layer3", "layer4.1"}, "gpipe", 8, 3, 2, placement::threads};
   cut.partition = partition::cuts;
   cut.recompute = {"layer3"};
@@ -106,17 +115,12 @@ verbose = true
   CHECK(c.train == train_config{32, std::nullopt, 4, "mse", 9, false, 5, here.file("s"), true, 1, 0,
                                 norm_scope::local, true, 0.25, nan_policy::skip, fault_policy::stop,
                                 0, 50});
-  CHECK(c.link ==
-        link_config{transport::loopback, "localhost:80", network::trusted, here.file("secret")});
+  CHECK(c.link == link_config{transport::loopback, "localhost:80", network::trusted, secret});
   CHECK(c.observe == observe_config{here.file("j"), false, true, true});
 }
 
-TEST_CASE("a wrong file gives one line with file, line, column, key and what is allowed") {
-  struct row {
-    std::string toml;
-    std::string text;
-  };
-  const auto [toml, text] = GENERATE(values<row>({
+TEST_CASE("an unknown key gives one line with file, line, column, and what is meant and allowed") {
+  const auto [toml, text] = GENERATE(values<mistake>({
       {"[pipeline]\nstagse = 2\n",
        "run.toml:2:1: pipeline.stagse: unknown key; did you mean stages?; allowed: stages, "
        "replicas, zero, reduce, cut, "
@@ -138,6 +142,12 @@ TEST_CASE("a wrong file gives one line with file, line, column, key and what is 
       {"lr = 0.1\n",
        "run.toml:1:1: lr: unknown key outside of a table; did you mean lr in [optimizer]?"},
       {"zzz = 0.1\n", "run.toml:1:1: zzz: unknown key outside of a table"},
+  }));
+  CHECK(toml_error(toml) == text);
+}
+
+TEST_CASE("a wrong value gives one line with file, line, column, key and what is allowed") {
+  const auto [toml, text] = GENERATE(values<mistake>({
       {"pipeline = 3\n", "run.toml:1:12: pipeline: expected a table, got the integer 3"},
       {"[[pipeline]]\n", "run.toml:1:1: pipeline: expected a table, got an array"},
       {"[pipeline]\nstages = \"two\"\n",

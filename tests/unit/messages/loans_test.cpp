@@ -71,6 +71,65 @@ void set_loans(outgoing& frame, const std::vector<wire::loan>& loans) {
   frame.prefix.loans = static_cast<std::uint16_t>(loans.size());
 }
 
+/// A frame of large tensors, of which some can be lent, and of a small one, each filled with its
+/// number.
+frame mixed_frame(shared_memory& memory) {
+  frame out;
+  out.body.push_back({"number", {value{std::int64_t{1}}}});
+  const auto add = [&](std::size_t bytes, dtype type, bool here) {
+    const int filling = static_cast<int>(out.tensors.size()) + 1;
+    out.tensors.push_back(here ? tensor_in(memory.allocate(bytes), type, filling)
+                               : tensor_elsewhere(bytes, type, filling));
+  };
+  add(large, dtype::f32, false);
+  add(large, dtype::f32, true);  // lent
+  add(large, dtype::i64, true);
+  add(64, dtype::f32, true);
+  add(large, dtype::bf16, true);  // lent
+  add(large, dtype::u8, true);
+  add(large, dtype::boolean, true);
+  add(large, dtype::f16, true);  // lent
+  add(large, dtype::f64, true);  // lent
+  return out;
+}
+
+/// A frame with two tensors that are lent, and others that are not, for the other side.
+struct two_lent {
+  two_lent() {
+    lend_large(*out, sides.lent);
+    loans = loans_of(*out);
+    REQUIRE(loans.size() == 2);
+    in.borrow_from(sides.from);
+  }
+
+  [[nodiscard]] frame message() const {
+    frame made;
+    made.body.push_back({"number", {value{std::int64_t{1}}}});
+    for (int i = 0; i < 2; ++i)
+      made.tensors.push_back(tensor_in(sides.memory->allocate(large), dtype::f32, 1));
+    made.tensors.push_back(tensor_elsewhere(large, dtype::i32, 1));
+    made.tensors.push_back(tensor_elsewhere(64, dtype::f32, 1));
+    made.tensors.push_back(tensor_elsewhere(0, dtype::f32, 1));
+    return made;
+  }
+
+  /// So many loans were taken before that.
+  void are_refused(std::size_t taken_before) {
+    const auto taken = in.add_head(out->prefix, out->head);
+    REQUIRE_FALSE(taken);
+    CHECK(taken.error().code == errc::bad_frame);
+    CHECK_FALSE(in.pop());
+    CHECK(sides.returned.size() == taken_before);
+  }
+
+  both_sides sides;
+  std::shared_ptr<outgoing> out = pieces_of(message());
+  std::vector<wire::loan> loans;
+  buffer_pool pool{0};
+  reassembly in{{}, pool};
+  std::uint64_t all = sides.memory->location().bytes;
+};
+
 }  // namespace
 
 TEST_CASE("a loan names where the bytes lie and holds them until it ends") {
@@ -181,23 +240,7 @@ TEST_CASE("a desk that is closed takes nothing back, and lending goes on safely"
 
 TEST_CASE("of a frame, the large floating-point tensors in the memory are lent") {
   both_sides sides;
-  frame message;
-  message.body.push_back({"number", {value{std::int64_t{1}}}});
-  const auto add = [&](std::size_t bytes, dtype type, bool here) {
-    const int filling = static_cast<int>(message.tensors.size()) + 1;
-    message.tensors.push_back(here ? tensor_in(sides.memory->allocate(bytes), type, filling)
-                                   : tensor_elsewhere(bytes, type, filling));
-  };
-  add(large, dtype::f32, false);
-  add(large, dtype::f32, true);  // lent
-  add(large, dtype::i64, true);
-  add(64, dtype::f32, true);
-  add(large, dtype::bf16, true);  // lent
-  add(large, dtype::u8, true);
-  add(large, dtype::boolean, true);
-  add(large, dtype::f16, true);  // lent
-  add(large, dtype::f64, true);  // lent
-  const auto out = pieces_of(std::move(message));
+  const auto out = pieces_of(mixed_frame(*sides.memory));
   const wire::frame_prefix before = out->prefix;
   const std::uint64_t all_bytes = out->all_bytes;
   const std::size_t head_bytes = out->head.size();
@@ -216,8 +259,12 @@ TEST_CASE("of a frame, the large floating-point tensors in the memory are lent")
   for (const auto& tensor : out->large) copied.push_back(tensor.index);
   CHECK(copied == std::vector<std::uint32_t>{0, 2, 5, 6});
   CHECK(out->head.back() == std::byte{4});  // the small tensor is still behind it all
+}
 
-  // And the other side puts it together again.
+TEST_CASE("a frame of which some tensors are lent is put together again") {
+  both_sides sides;
+  const auto out = pieces_of(mixed_frame(*sides.memory));
+  lend_large(*out, sides.lent);
   buffer_pool pool(0);
   reassembly in({}, pool);
   in.borrow_from(sides.from);
@@ -259,85 +306,57 @@ TEST_CASE("a frame whose tensors are all lent is whole with its head, and goes a
   CHECK(wire.completed(*piece) == out);
 }
 
-TEST_CASE("loans that break the protocol are refused") {
-  both_sides sides;
-  frame message;
-  message.body.push_back({"number", {value{std::int64_t{1}}}});
-  message.tensors.push_back(tensor_in(sides.memory->allocate(large), dtype::f32, 1));
-  message.tensors.push_back(tensor_in(sides.memory->allocate(large), dtype::f32, 1));
-  message.tensors.push_back(tensor_elsewhere(large, dtype::i32, 1));
-  message.tensors.push_back(tensor_elsewhere(64, dtype::f32, 1));
-  message.tensors.push_back(tensor_elsewhere(0, dtype::f32, 1));
-  const auto out = pieces_of(std::move(message));
-  lend_large(*out, sides.lent);
-  std::vector<wire::loan> loans = loans_of(*out);
-  REQUIRE(loans.size() == 2);
-  buffer_pool pool(0);
-  reassembly in({}, pool);
-  in.borrow_from(sides.from);
-  const std::uint64_t all = sides.memory->location().bytes;
-  std::size_t taken_before = 1;  // loans that were good, and are handed back
+TEST_CASE("loans of what is not lent, or lies elsewhere, are refused") {
+  two_lent of;
   SECTION("of a tensor that is none") {
-    loans[1].tensor = 5;
-    set_loans(*out, loans);
+    of.loans[1].tensor = 5;
   }
   SECTION("of a tensor far beyond") {
-    loans[1].tensor = ~std::uint32_t{0};
-    set_loans(*out, loans);
+    of.loans[1].tensor = ~std::uint32_t{0};
   }
   SECTION("of indices") {
-    loans[1].tensor = 2;
-    set_loans(*out, loans);
+    of.loans[1].tensor = 2;
   }
   SECTION("of a tensor that came with the head") {
-    loans[1].tensor = 3;
-    set_loans(*out, loans);
+    of.loans[1].tensor = 3;
   }
   SECTION("of no bytes") {
-    loans[1].tensor = 4;
-    set_loans(*out, loans);
+    of.loans[1].tensor = 4;
   }
   SECTION("of the same tensor twice") {
-    loans[1].tensor = loans[0].tensor;
-    set_loans(*out, loans);
+    of.loans[1].tensor = of.loans[0].tensor;
   }
   SECTION("outside the memory") {
-    loans[1].offset = all;
-    set_loans(*out, loans);
+    of.loans[1].offset = of.all;
   }
   SECTION("past the memory's end") {
-    loans[1].offset = all - large + 4;
-    set_loans(*out, loans);
+    of.loans[1].offset = of.all - large + 4;
   }
   SECTION("beside the grid") {
-    loans[1].offset += 2;
-    set_loans(*out, loans);
+    of.loans[1].offset += 2;
   }
+  set_loans(*of.out, of.loans);
+  of.are_refused(1);  // the first was good, and is handed back
+}
+
+TEST_CASE("loans that are not as many as came, or without a memory, are refused") {
+  two_lent of;
   SECTION("of a memory that is not at hand") {
-    in.borrow_no_more();
-    taken_before = 0;
+    of.in.borrow_no_more();
   }
   SECTION("more than came") {
-    ++out->prefix.loans;
-    taken_before = 0;
+    ++of.out->prefix.loans;
   }
   SECTION("as many as can be, of which none came") {
-    out->prefix.loans = std::numeric_limits<std::uint16_t>::max();
-    taken_before = 0;
+    of.out->prefix.loans = std::numeric_limits<std::uint16_t>::max();
   }
   SECTION("fewer than came") {
-    --out->prefix.loans;
-    taken_before = 0;
+    --of.out->prefix.loans;
   }
   SECTION("cut short") {
-    out->head.pop_back();
-    taken_before = 0;
+    of.out->head.pop_back();
   }
-  const auto taken = in.add_head(out->prefix, out->head);
-  REQUIRE_FALSE(taken);
-  CHECK(taken.error().code == errc::bad_frame);
-  CHECK_FALSE(in.pop());
-  CHECK(sides.returned.size() == taken_before);
+  of.are_refused(0);
 }
 
 TEST_CASE("a frame with loans that comes again borrows nothing again") {

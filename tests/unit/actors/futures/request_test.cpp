@@ -29,10 +29,7 @@ namespace troupe::tests {
 struct question {
   std::int64_t number = 0;
 
-  template <class Self, class Fields>
-  static void fields(Self& self, Fields& f) {
-    f(self.number);
-  }
+  static void fields(auto& self, auto& f) { f(self.number); }
 };
 
 }  // namespace troupe::tests

@@ -107,7 +107,7 @@ inline actors::stage_actor::behavior_type idle_stage(actors::stage_actor::pointe
       [](const actors::replicas_added&) {},
       [](const actors::replicas_gathered&) {},
       [](const actors::read_weights&) {
-        return actors::weights_piece{{{}, {}, true}};
+        return actors::weights_piece{{{{}, {}, true}}};
       },
       [](const actors::load_files&) { return actors::files_loaded{}; },
       [](const actors::read_outputs&) { return actors::outputs_piece{}; },

@@ -28,14 +28,14 @@ constexpr auto soon = 10s;
 
 /// Stages that compute nothing, of a pipeline that can replace them.
 struct company {
-  explicit company(std::size_t count) {
+  explicit company(std::size_t count, actors::pipeline_options options = {}) {
     std::vector<actors::stage_actor> stages;
     for (std::size_t i = 0; i < count; ++i) stages.push_back(add());
     keeper = actors::spawn_keeper(system);
     const auto kept = caf::actor_cast<caf::strong_actor_ptr>(keeper);
-    auto composed = actors::pipeline::compose(
-        system, stages, "1f1b",
-        {.keepers = std::vector(count, std::vector{kept}), .logs_edges = true});
+    options.keepers = std::vector(count, std::vector{kept});
+    options.logs_edges = true;
+    auto composed = actors::pipeline::compose(system, stages, "1f1b", options);
     REQUIRE(composed);
     pipeline = std::make_unique<actors::pipeline>(std::move(*composed));
   }
@@ -50,9 +50,9 @@ struct company {
     all.push_back(system.spawn(idle_stage, got.back()));
     return all.back();
   }
-  engine::step_key begin(step_kind kind) {
+  engine::step_key begin(step_kind kind, std::uint32_t microbatches = 2) {
     const auto key = pipeline->next_step();
-    REQUIRE(pipeline->begin(key, {kind, 2, 2, 0.1}));
+    REQUIRE(pipeline->begin(key, {kind, microbatches, microbatches, 0.1}));
     return key;
   }
   void lose(std::size_t stage) {
@@ -152,6 +152,50 @@ TEST_CASE(
   CHECK(runs.next().kind == step_kind::training);
   CHECK(runs.next().step == third);
   CHECK(runs.empty());
+}
+
+TEST_CASE("A new stage of one replica is given that one's micro-batches, and knows the others") {
+  company run(4, {.replicas = 2});
+  run.begin(step_kind::training, 3);
+  run.lose(3);
+  REQUIRE(run.pipeline->wait(soon));
+  REQUIRE_FALSE(run.pipeline->finish());
+  REQUIRE(run.pipeline->can_replay());
+  CHECK(run.replace(3, 0).value() == 1);
+  auto& got = *run.got.back();
+  const auto around = got.connections.next();
+  CHECK(around.place.value == 3);
+  CHECK(around.logs);
+  CHECK(around.replicas.own == 1);
+  REQUIRE(around.replicas.stages.size() == 2);
+  CHECK(around.replicas.stages[0] == caf::actor_cast<caf::strong_actor_ptr>(run.all[1]));
+  CHECK(around.replicas.stages[1] == caf::actor_cast<caf::strong_actor_ptr>(run.all.back()));
+  CHECK(around.before.front().stage == caf::actor_cast<caf::strong_actor_ptr>(run.all[2]));
+  const auto order = got.runs.next();
+  CHECK(order.first_microbatch == 2);
+  CHECK(order.shares == std::vector<std::uint32_t>{1});
+}
+
+TEST_CASE("A stage whose replica has no micro-batch of a step is not replayed from there") {
+  company run(2, {.replicas = 2});
+  run.begin(step_kind::training, 1);
+  run.lose(1);
+  REQUIRE(run.pipeline->can_replay());
+  const auto replayed = run.replace(1, 0);
+  REQUIRE_FALSE(replayed);
+  CHECK(replayed.error().code == errc::stale);
+  CHECK(replayed.error().text.find("its replica has no micro-batch of step 1") !=
+        std::string::npos);
+}
+
+TEST_CASE("Replicas that share out the optimizer's state, or sum in batch norms, go back all") {
+  for (const auto& options : {actors::pipeline_options{.replicas = 2, .shares_state = true},
+                              actors::pipeline_options{.replicas = 2, .synced_norm = true}}) {
+    company run(2, options);
+    run.begin(step_kind::training);
+    CHECK_FALSE(run.got.front()->connections.next().logs);
+    CHECK_FALSE(run.pipeline->can_replay());
+  }
 }
 
 TEST_CASE("A stage cannot be replayed before the first training step") {

@@ -20,9 +20,16 @@ using namespace troupe::cluster;
 using namespace troupe::tests;
 using std::chrono::steady_clock;
 
-TEST_CASE("a child's exit code is reported once") {
+namespace {
+
+struct watched_group {
   recorder reports;
   process_group group = group_of(reports);
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(watched_group, "a child's exit code is reported once") {
   REQUIRE(group.start(shell("stage-1", "exit 3")));
   REQUIRE(group.wait(bound));
   CHECK(group.running() == 0);
@@ -32,17 +39,13 @@ TEST_CASE("a child's exit code is reported once") {
   CHECK(no_child_is_left());
 }
 
-TEST_CASE("a child killed by a signal is reported with the signal's name") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group, "a child killed by a signal is reported with the signal's name") {
   REQUIRE(group.start(shell("stage-1", "kill -9 $$")));
   REQUIRE(group.wait(bound));
   CHECK(reports.all() == reports_list{"exit stage-1 was killed by signal 9 (SIGKILL)"});
 }
 
-TEST_CASE("one child can be killed by its name, and the others go on") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group, "one child can be killed by its name, and the others go on") {
   for (const char* name : {"stage-0", "stage-1", "stage-10"})
     REQUIRE(group.start(shell(name, "exec sleep 1000")));
   group.kill("nobody");
@@ -104,9 +107,8 @@ TEST_CASE("a child finds what it is handed as its descriptor 3, whatever number 
   }
 }
 
-TEST_CASE("handing something over leaves a program that cannot run an error") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group,
+                 "handing something over leaves a program that cannot run an error") {
   const descriptor ours(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   child_spec spec = shell("stage-1", "");
   spec.program = "/nowhere/at/all";
@@ -138,18 +140,15 @@ TEST_CASE("a child has default signal handling, whatever ours is") {
                              "exit b was killed by signal 15 (SIGTERM)"});
 }
 
-TEST_CASE("output comes line by line, before the exit, the unfinished line too") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group,
+                 "output comes line by line, before the exit, the unfinished line too") {
   REQUIRE(group.start(shell("c", "echo one; echo; printf 'two\\nthree'; exit 4")));
   REQUIRE(group.wait(bound));
   CHECK(reports.all() == reports_list{"out c: one", "out c: ", "out c: two", "out c: three",
                                       "exit c exited with code 4"});
 }
 
-TEST_CASE("no line is lost when a child writes much and ends") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group, "no line is lost when a child writes much and ends") {
   REQUIRE(group.start(shell("c", "seq 1 20000; seq 1 20000 >&2")));
   REQUIRE(group.wait(bound));
   const auto seen = reports.all();
@@ -159,9 +158,7 @@ TEST_CASE("no line is lost when a child writes much and ends") {
   CHECK(seen.back() == "exit c exited with code 0");
 }
 
-TEST_CASE("without a handler, lines are printed behind the child's name") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group, "without a handler, lines are printed behind the child's name") {
   REQUIRE(group.start(helper("outer", "forwarder")));
   REQUIRE(group.wait(bound));
   auto seen = reports.all();
@@ -171,9 +168,8 @@ TEST_CASE("without a handler, lines are printed behind the child's name") {
                              "out outer: [inner] hello"});
 }
 
-TEST_CASE("a child that heeds SIGTERM ends by itself, with what it has started") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group,
+                 "a child that heeds SIGTERM ends by itself, with what it has started") {
   REQUIRE(group.start(shell("c", "trap 'exit 5' TERM; sleep 1000 & echo $!; wait")));
   const pid_t grandchild = reports.await_pid("out c: ");
   group.terminate_all(long_grace);
@@ -181,9 +177,7 @@ TEST_CASE("a child that heeds SIGTERM ends by itself, with what it has started")
   CHECK(ends(grandchild));
 }
 
-TEST_CASE("a child that ignores SIGTERM is killed after the grace") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group, "a child that ignores SIGTERM is killed after the grace") {
   REQUIRE(group.start(shell("c", "trap '' TERM; echo ready; while :; do sleep 1000; done")));
   reports.await("out c: ready");
   const auto begin = steady_clock::now();
@@ -193,9 +187,7 @@ TEST_CASE("a child that ignores SIGTERM is killed after the grace") {
   CHECK(no_child_is_left());
 }
 
-TEST_CASE("a stopped child is woken to heed SIGTERM") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group, "a stopped child is woken to heed SIGTERM") {
   REQUIRE(group.start(shell("c", "trap 'exit 5' TERM; sleep 1000 & echo $$; wait")));
   const pid_t child = reports.await_pid("out c: ");
   ::kill(child, SIGSTOP);
@@ -205,9 +197,7 @@ TEST_CASE("a stopped child is woken to heed SIGTERM") {
   CHECK(reports.all().back() == "exit c exited with code 5");
 }
 
-TEST_CASE("a second stop shortens the grace and never lengthens it") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group, "a second stop shortens the grace and never lengthens it") {
   REQUIRE(group.start(shell("c", "trap '' TERM; echo ready; while :; do sleep 1000; done")));
   reports.await("out c: ready");
   group.stop(long_grace);
@@ -235,9 +225,7 @@ TEST_CASE("many children are each reported once") {
   CHECK(no_child_is_left());
 }
 
-TEST_CASE("when one child ends, a handler may stop the others") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group, "when one child ends, a handler may stop the others") {
   std::size_t left = 99;
   reports.on_exit = [&](const child_exit& ended) {
     if (ended.name != "a") return;
@@ -254,9 +242,8 @@ TEST_CASE("when one child ends, a handler may stop the others") {
   CHECK(std::count(seen.begin(), seen.end(), "exit c was killed by signal 15 (SIGTERM)") == 1);
 }
 
-TEST_CASE("a program that cannot run is an error that names it, and leaves nothing") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group,
+                 "a program that cannot run is an error that names it, and leaves nothing") {
   child_spec spec = shell("stage-1", "");
   spec.program = "/nowhere/at/all";
   const auto started = group.start(spec);
@@ -269,9 +256,7 @@ TEST_CASE("a program that cannot run is an error that names it, and leaves nothi
   CHECK(no_child_is_left());
 }
 
-TEST_CASE("a group that is stopping starts nothing") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group, "a group that is stopping starts nothing") {
   group.terminate_all(1s);
   const auto started = group.start(shell("late", "exit 0"));
   REQUIRE_FALSE(started);
@@ -289,9 +274,7 @@ TEST_CASE("a group's end kills and reaps its children and reports them") {
   CHECK(reports.all().size() >= 2);
 }
 
-TEST_CASE("a child lives on when the thread that asked for it ends") {
-  recorder reports;
-  process_group group = group_of(reports);
+TEST_CASE_METHOD(watched_group, "a child lives on when the thread that asked for it ends") {
   bool started = false;
   std::thread([&] { started = group.start(helper("c", "sleeper")).has_value(); }).join();
   CHECK(started);

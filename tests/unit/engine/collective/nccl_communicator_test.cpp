@@ -137,6 +137,13 @@ struct numbers {
   std::shared_ptr<std::vector<float>> values;
 };
 
+/// What holds the numbers of a sum that has begun.
+std::weak_ptr<std::vector<float>> submit_numbers(nccl::communicator& to, outcome& done) {
+  const numbers few({1, 2});
+  to.submit(few.summed(), done.callback());
+  return few.values;
+}
+
 /// Work on a stream that waits until it is let go.
 class gate {
  public:
@@ -178,13 +185,8 @@ TEST_CASE("what an operation keeps is held until the device has done it, and no 
   alone.join();
   gate busy;
   alone.device(0).post(alone.device(0).own(), busy);
-  std::weak_ptr<std::vector<float>> memory;
   outcome done;
-  {
-    const numbers few({1, 2});
-    memory = few.values;
-    alone[0].submit(few.summed(), done.callback());
-  }
+  const auto memory = submit_numbers(alone[0], done);
   wait_until([&] { return library().calls_of("ncclGroupEnd") == 1 && busy.reached(); });
   CHECK_FALSE(memory.expired());
   CHECK_FALSE(done.came());
@@ -369,13 +371,8 @@ TEST_CASE("memory that a hung device still uses is not let go, though the abort 
   auto hung = alone.hung();
   gate busy;
   alone.device(0).post(alone.device(0).own(), busy);
-  std::weak_ptr<std::vector<float>> memory;
   outcome done;
-  {
-    const numbers few({1, 2});
-    memory = few.values;
-    alone[0].submit(few.summed(), done.callback());
-  }
+  const auto memory = submit_numbers(alone[0], done);
   wait_until([&] { return library().calls_of("ncclGroupEnd") == 1; });
   alone[0].lose({errc::cancelled, "the run ends"});
   REQUIRE(hung.wait_for(long_enough) == std::future_status::ready);

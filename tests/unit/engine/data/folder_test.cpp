@@ -25,14 +25,8 @@ namespace {
 
 using namespace troupe;
 using namespace troupe::engine;
+using namespace troupe::testing;
 using Catch::Matchers::ContainsSubstring;
-using testing::colour;
-using testing::jpeg_bytes;
-using testing::jpeg_kind;
-using testing::png_bytes;
-using testing::png_kind;
-using testing::scratch_folder;
-using testing::write_bytes;
 using numbers = std::vector<std::int64_t>;
 
 constexpr colour teal{40, 160, 200};

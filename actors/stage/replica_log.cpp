@@ -1,0 +1,68 @@
+#include "actors/stage/replica_log.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace troupe::actors {
+namespace {
+
+const engine::step_key& step_of(const sent_to_replicas& what) {
+  return std::visit([](const auto& message) -> const engine::step_key& { return message.step; },
+                    what.what);
+}
+
+bool is_sum(const sent_to_replicas& what) {
+  const auto* const gradients = std::get_if<replica_gradients>(&what.what);
+  return gradients != nullptr && gradients->summed;
+}
+
+void post(stage_pointer self, std::uint32_t rank, const sent_to_replicas& what) {
+  const auto& to = self->state.end.replicas.stage_of(rank);
+  std::visit([&](const auto& message) { send_tensors(self, to, message, what.made); }, what.what);
+}
+
+void remember(stage_state& state, sent_to_replicas what) {
+  if (state.replay.window.contains(step_of(what))) state.replay.sums.push_back(std::move(what));
+}
+
+}  // namespace
+
+void send_to_replicas(stage_pointer self, sent_to_replicas what) {
+  auto& state = self->state;
+  const auto& core = state.end.replicas.core;
+  for (std::uint32_t rank = 0; rank < core.ranks(); ++rank)
+    if (rank != core.rank() && rank == what.to.value_or(rank)) post(self, rank, what);
+  if (!is_sum(what)) remember(state, std::move(what));
+}
+
+void remember_sum(stage_state& state, sent_to_replicas what) {
+  remember(state, std::move(what));
+}
+
+const sent_to_replicas* remembered_sum(const stage_state& state, const engine::step_key& key,
+                                       std::size_t bucket) {
+  const auto found = std::ranges::find_if(state.replay.sums, [&](const auto& each) {
+    return is_sum(each) && step_of(each) == key &&
+           std::get<replica_gradients>(each.what).bucket == bucket;
+  });
+  return found == state.replay.sums.end() ? nullptr : &*found;
+}
+
+void replace_replica(stage_pointer self, std::uint32_t rank, const stage_actor& by,
+                     const engine::step_key& from) {
+  auto& replicas = self->state.end.replicas;
+  replicas.replace(rank, by);
+  replicas.core.start_over(rank, from);
+  for (const auto& each : self->state.replay.sums)
+    if (step_of(each) >= from && !is_sum(each) && each.to.value_or(rank) == rank)
+      post(self, rank, each);
+}
+
+void forget_sums_before(stage_state& state, const engine::step_key& first) {
+  state.end.replicas.core.forget_before(first);
+  std::erase_if(state.replay.sums, [&](const auto& each) { return step_of(each) < first; });
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,120 @@
+// Edges of a stage that are started over, with a neighbour that takes a lost one's place.
+#include <catch2/catch_test_macros.hpp>
+
+#include "tests/unit/engine/step/stage_core_steps.hpp"
+
+using namespace troupe;
+using namespace troupe::engine;
+using namespace troupe::engine::testing;
+
+namespace {
+
+/// A middle stage that logs its edges and has done F0, F1 and B0.
+stage_core core_in_the_middle() {
+  stage_core core(4, execution::ready, true);
+  static_cast<void>(core.begin(middle(at(1))));
+  for (const std::uint32_t index : {0U, 1U}) {
+    static_cast<void>(core.input_arrived(at(1), {index}));
+    static_cast<void>(core.action_done(at(1), f(index)));
+  }
+  static_cast<void>(core.gradient_arrived(at(1), {0}));
+  static_cast<void>(core.action_done(at(1), b(0)));
+  return core;
+}
+
+}  // namespace
+
+TEST_CASE("what a new neighbour sends again and was used only gives its credit back") {
+  auto core = core_in_the_middle();
+  core.start_over({.before = {0}}, at(1));
+  CHECK(core.is_repeat(edge::input, at(1), {0}));
+  CHECK(core.input_arrived(at(1), {0}).value() ==
+        stage_effects{grant_credit{at(1), edge::input, {0}, 0}});
+  CHECK_FALSE(core.is_repeat(edge::input, at(1), {0}));
+  CHECK(core.input_arrived(at(1), {0}).error().code == errc::bad_frame);
+  CHECK(core.input_arrived(at(1), {1}).value() ==
+        stage_effects{grant_credit{at(1), edge::input, {1}, 0}});
+  // The gradients of the old neighbour, for its place's next owner.
+  CHECK(core.resume() == send(at(1), b(0)));
+}
+
+TEST_CASE("what a lost neighbour had sent and was not used comes again, and is used then") {
+  stage_core core(4, execution::ready, true);
+  static_cast<void>(core.begin(middle(at(1))));
+  static_cast<void>(core.input_arrived(at(1), {1}));
+  static_cast<void>(core.input_arrived(at(2), {0}));  // of a step that is not announced yet
+  core.start_over({.before = {0}}, at(1));
+  CHECK_FALSE(core.is_repeat(edge::input, at(1), {1}));
+  CHECK(core.input_arrived(at(1), {0}).value() == start(at(1), f(0)));
+  CHECK(core.input_arrived(at(1), {1}).value().empty());
+  CHECK(core.input_arrived(at(2), {0}).value().empty());
+}
+
+TEST_CASE("a step that is over is sent again to a new neighbour until it is forgotten") {
+  for (const bool is_forgotten : {false, true}) {
+    auto core = core_in_the_middle();
+    static_cast<void>(core.gradient_arrived(at(1), {1}));
+    static_cast<void>(core.action_done(at(1), b(1)));
+    static_cast<void>(core.update_done(at(1)));
+    if (is_forgotten) core.forget_before(at(2));
+    core.start_over({.after = {0}}, at(1));
+    CHECK(core.is_repeat(edge::gradient, at(1), {1}) == !is_forgotten);
+    CHECK(core.resume() ==
+          (is_forgotten ? stage_effects{} : send(at(1), f(0)) + send(at(1), f(1))));
+    const auto again = core.gradient_arrived(at(1), {0});
+    if (is_forgotten)
+      CHECK(again.error().code == errc::stale);
+    else
+      CHECK(again.value() == stage_effects{grant_credit{at(1), edge::gradient, {0}, 0}});
+  }
+}
+
+TEST_CASE("an evaluation is sent and expected again like a training step, until it is forgotten") {
+  for (const bool is_forgotten : {false, true}) {
+    INFO(is_forgotten);
+    stage_core core(2, execution::ready, true);
+    for (const std::uint64_t step : {1, 2}) static_cast<void>(core.begin(evaluation(at(step))));
+    for (const std::uint32_t index : {0U, 1U}) {
+      static_cast<void>(core.input_arrived(at(1), {index}));
+      static_cast<void>(core.action_done(at(1), f(index)));
+      static_cast<void>(core.credit_arrived(edge::input, at(1), {index}));
+    }
+    CHECK(core.input_arrived(at(2), {0}).value() == start(at(2), f(0)));
+    static_cast<void>(core.action_done(at(2), f(0)));
+    if (is_forgotten) core.forget(at(1));
+    core.start_over({.before = {0}, .after = {0}}, at(1));
+    CHECK(core.is_repeat(edge::input, at(1), {1}) == !is_forgotten);
+    CHECK(core.is_repeat(edge::input, at(2), {0}));
+    CHECK_FALSE(core.is_repeat(edge::input, at(2), {1}));
+    CHECK_FALSE(core.is_repeat(edge::gradient, at(1), {0}));
+    // No forward starts before what is due before it has gone.
+    CHECK(core.input_arrived(at(2), {1}).value() == nothing);
+    if (is_forgotten) {
+      CHECK(core.resume() == send(at(2), f(0)) + start(at(2), f(1)));
+    } else {
+      CHECK(core.resume() == send(at(1), f(0)) + send(at(1), f(1)));
+      CHECK(core.credit_arrived(edge::input, at(1), {0}).value() == send(at(2), f(0)));
+      CHECK(core.credit_arrived(edge::input, at(1), {1}).value() == start(at(2), f(1)));
+    }
+  }
+}
+
+TEST_CASE("a neighbour that is lost twice sends what was used once more each time") {
+  auto core = core_in_the_middle();
+  core.start_over({.before = {0}}, at(1));
+  static_cast<void>(core.resume());
+  static_cast<void>(core.input_arrived(at(1), {0}));
+  core.start_over({.before = {0}}, at(1));
+  CHECK(core.is_repeat(edge::input, at(1), {0}));
+  CHECK(core.is_repeat(edge::input, at(1), {1}));
+  CHECK(core.resume() == send(at(1), b(0)));
+}
+
+TEST_CASE("outputs made while an edge is started over wait for its resumption") {
+  auto core = core_in_the_middle();
+  core.start_over({.before = {0}, .after = {}}, at(1));
+  static_cast<void>(core.gradient_arrived(at(1), {1}));
+  CHECK(core.action_done(at(1), b(1)).value() ==
+        stage_effects{step_finished{at(1), step_kind::training}});
+  CHECK(core.resume() == send(at(1), b(0)) + send(at(1), b(1)));
+}
