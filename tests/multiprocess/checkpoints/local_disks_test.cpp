@@ -327,30 +327,25 @@ TEST_CASE("A run waits for the processes of another one to end that still have a
                                "/slices is where another run keeps its slices just now"));
 }
 
-TEST_CASE("A disk that was full when its stage was replaced has the next checkpoint again") {
+TEST_CASE("A disk that could not be used when its stage was replaced has later checkpoints again") {
   const disks all;
-  const small_disk beta(all.of("beta"), "size=900m");
-  if (!beta.made()) SKIP("no disk can be mounted: " + beta.reason());
-  const auto filler = all.of("beta") / "filler";
-  const auto outcome = run_program(
-      all.run({"--on-fault", "recover"}, 24), [&](pid_t trainer, std::string_view line) {
-        const auto says = [&](const char* text) {
-          return line.find(text) != std::string_view::npos;
-        };
-        if (says("step-000004 in ")) {
-          for (const auto& each : names_in(all.of("beta") / "slices"))  // what a run finds again
-            if (each.starts_with(".run-")) fs::remove(all.of("beta") / "slices" / each);
-          std::ofstream out(filler, std::ios::binary);
-          const std::string zeros(1 << 20, '0');
-          while (out.write(zeros.data(), 1 << 20).flush()) {
-          }
-          kill_stage(trainer, "stage-1");
-        }
-        if (says("has no folder for its slices")) fs::remove(filler);
-      });
+  const auto slices = all.of("beta") / "slices";
+  const auto outcome = run_program(all.run({"--on-fault", "recover"}, 24),
+                                   [&](pid_t trainer, std::string_view line) {
+                                     const auto says = [&](const char* text) {
+                                       return line.find(text) != std::string_view::npos;
+                                     };
+                                     if (says("step-000004 in ")) {
+                                       fs::rename(slices, all.of("beta") / "before");
+                                       write_text(slices, "no folder");
+                                       kill_stage(trainer, "stage-1");
+                                     }
+                                     if (says("has no folder for its slices")) fs::remove(slices);
+                                   });
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK_THAT(outcome.err, ContainsSubstring("checkpoint.storage: beta: "));
+  CHECK_THAT(outcome.err, ContainsSubstring("a stage's host has no folder for its slices"));
   CHECK(names_in(all.slices("beta", 24)) == all_files);
 }
 
