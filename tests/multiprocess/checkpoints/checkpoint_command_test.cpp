@@ -140,7 +140,8 @@ void check_one_fault(const fs::path& bad, const fault& of, refusals others) {
 }  // namespace
 
 TEST_CASE(
-    "The checkpoints of a run are listed, shown, verified, and exported as --save writes them") {
+    "The checkpoints of a run are listed, shown, verified, and exported as --save writes them",
+    "[untimed]") {
   const scratch_folder folder;
   const std::string checkpoints = folder / "checkpoints";
   const std::string saved = folder / "saved.safetensors";
@@ -196,7 +197,7 @@ TEST_CASE(
              ContainsSubstring("model.name = resnet18, and this one has resnet34"));
 }
 
-TEST_CASE("What is torn, half written or without a manifest is listed as such") {
+TEST_CASE("What is torn, half written or without a manifest is listed as such", "[untimed]") {
   const scratch_folder folder;
   small_checkpoint(folder.path(), 2);
   const auto cut = small_checkpoint(folder.path(), 4);
@@ -226,7 +227,8 @@ TEST_CASE("What is torn, half written or without a manifest is listed as such") 
   CHECK_THAT(table.out, ContainsSubstring("half written"));
 }
 
-TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with exit code 2") {
+TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with exit code 2",
+          "[untimed]") {
   const scratch_folder folder;
   small_checkpoint(folder / "kept", 2);
   const auto whole = small_checkpoint(folder / "whole", 4);
@@ -268,7 +270,8 @@ TEST_CASE("What is wrong with a checkpoint is said by its file and tensor, with 
   });
 }
 
-TEST_CASE("A folder that is no checkpoint, or cannot be read, is refused by every verb") {
+TEST_CASE("A folder that is no checkpoint, or cannot be read, is refused by every verb",
+          "[untimed]") {
   const scratch_folder folder;
   fs::create_directory(folder / "empty");
   fs::create_directory(folder / "step-000004");
@@ -303,7 +306,7 @@ TEST_CASE("A folder that is no checkpoint, or cannot be read, is refused by ever
   }
 }
 
-TEST_CASE("A folder that another user may not read is no folder without checkpoints") {
+TEST_CASE("A folder that another user may not read is no folder without checkpoints", "[untimed]") {
   if (::getuid() != 0) SKIP("needs root, to become somebody else");
   const scratch_folder folder;
   small_checkpoint(folder / "kept", 2);
@@ -317,7 +320,7 @@ TEST_CASE("A folder that another user may not read is no folder without checkpoi
   CHECK_THAT(outcome.err, ContainsSubstring("cannot be read: Permission denied"));
 }
 
-TEST_CASE("An export replaces a regular file, and nothing else") {
+TEST_CASE("An export replaces a regular file, and nothing else", "[untimed]") {
   const scratch_folder folder;
   const auto checkpoint = small_checkpoint(folder / "kept", 2);
   const auto refused = [&](const std::string& file, const std::string& what) {
@@ -343,7 +346,8 @@ TEST_CASE("An export replaces a regular file, and nothing else") {
   CHECK(content(folder / "file") == content(folder / "expected"));
 }
 
-TEST_CASE("A checkpoint of two files is listed, verified and exported like one of slices") {
+TEST_CASE("A checkpoint of two files is listed, verified and exported like one of slices",
+          "[untimed]") {
   const scratch_folder folder;
   const auto older = older_checkpoint(folder / "kept", 2);
   small_checkpoint(folder / "kept", 4);

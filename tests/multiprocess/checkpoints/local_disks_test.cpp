@@ -104,7 +104,8 @@ program_outcome command(const words& more) {
 
 }  // namespace
 
-TEST_CASE("Each host keeps its stages' slices and the next host's, and a lost disk loses nothing") {
+TEST_CASE("Each host keeps its stages' slices and the next host's, and a lost disk loses nothing",
+          "[untimed]") {
   const disks all;
   const auto expected = undisturbed();
   run_to_8(all);
@@ -132,7 +133,7 @@ TEST_CASE("Each host keeps its stages' slices and the next host's, and a lost di
   CHECK(names_in(all.slices("beta", 12)) == all_files);
 }
 
-TEST_CASE("A run of other stages and hosts goes on from slices that hosts have left") {
+TEST_CASE("A run of other stages and hosts goes on from slices that hosts have left", "[untimed]") {
   const disks all;
   const words of_two{"--logical-replicas", "2"};
   const auto expected = all.file("whole");
@@ -166,7 +167,8 @@ TEST_CASE("A run of other stages and hosts goes on from slices that hosts have l
   CHECK(names_in(alone / "step-000012").size() == 9);
 }
 
-TEST_CASE("A bit that is flipped on one host's disk is made up for by the other's copy") {
+TEST_CASE("A bit that is flipped on one host's disk is made up for by the other's copy",
+          "[untimed]") {
   const disks all;
   const auto expected = undisturbed();
   run_to_8(all);
@@ -183,7 +185,7 @@ TEST_CASE("A bit that is flipped on one host's disk is made up for by the other'
   check_same_weights(expected, all.file("resumed"));
 }
 
-TEST_CASE("A file that no host has any more is refused by its name and theirs") {
+TEST_CASE("A file that no host has any more is refused by its name and theirs", "[untimed]") {
   const disks all;
   const auto expected = undisturbed();
   run_to_8(all);
@@ -212,7 +214,7 @@ TEST_CASE("A file that no host has any more is refused by its name and theirs") 
   CHECK_THAT(anew.err, ContainsSubstring(" has no whole checkpoint: the run begins anew"));
 }
 
-TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts") {
+TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts", "[untimed]") {
   const disks all;
   const auto expected = undisturbed();
   run_to_8(all);
@@ -232,7 +234,8 @@ TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts"
   CHECK_THAT(complete.err, ContainsSubstring("nothing is left to do"));
 }
 
-TEST_CASE("A trainer whose newest manifest was altered gets it from the hosts, if they have it") {
+TEST_CASE("A trainer whose newest manifest was altered gets it from the hosts, if they have it",
+          "[untimed]") {
   const disks all;
   const auto expected = undisturbed();
   run_to_8(all);
@@ -255,7 +258,7 @@ TEST_CASE("A trainer whose newest manifest was altered gets it from the hosts, i
   CHECK_THAT(refused.last_line(), ContainsSubstring("; the one of step 8 is whole: --resume 8"));
 }
 
-TEST_CASE("Old slices go with their checkpoints, on all hosts") {
+TEST_CASE("Old slices go with their checkpoints, on all hosts", "[untimed]") {
   const disks all;
   const auto outcome = run_program(all.run({"--checkpoint-keep", "1"}));
   INFO(outcome.err);

@@ -63,7 +63,8 @@ constexpr auto begun_8 = "the stages write the checkpoint of step 8";
 
 }  // namespace
 
-TEST_CASE("Each stage writes its own files, and other stages go on from them to the same bits") {
+TEST_CASE("Each stage writes its own files, and other stages go on from them to the same bits",
+          "[untimed]") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";
   const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4"};
@@ -93,7 +94,7 @@ TEST_CASE("Each stage writes its own files, and other stages go on from them to 
   check_same_weights(folder / "whole", folder / "again");
 }
 
-TEST_CASE("A run goes on from a checkpoint of two files, as older versions wrote it") {
+TEST_CASE("A run goes on from a checkpoint of two files, as older versions wrote it", "[untimed]") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints", older = folder / "older";
   const words kept{"--checkpoint-dir", checkpoints.string(), "--checkpoint-every", "4",
@@ -207,7 +208,8 @@ TEST_CASE("A file of one stage that finds no room is a warning by stage and file
   CHECK(names_in(checkpoints).empty());
 }
 
-TEST_CASE("What stages write that do not see the trainer's disk comes to be there all the same") {
+TEST_CASE("What stages write that do not see the trainer's disk comes to be there all the same",
+          "[untimed]") {
   const scratch_folder folder;
   const fs::path disk = folder / "disk", secret = folder / "secret", config = folder / "run.toml";
   fs::create_directory(disk);

@@ -46,7 +46,8 @@ using tests::words;
 
 }  // namespace
 
-TEST_CASE("A run whose stages are killed goes on to the bits of one that nothing happened to") {
+TEST_CASE("A run whose stages are killed goes on to the bits of one that nothing happened to",
+          "[untimed]") {
   const calm_run calm(TROUPE_PROGRAM, training({"--stages", "2"}));
   for (const std::string link : {"shm", "tcp"}) {
     INFO(link);
@@ -59,7 +60,8 @@ TEST_CASE("A run whose stages are killed goes on to the bits of one that nothing
   }
 }
 
-TEST_CASE("Whichever stage is lost, only that one is replayed, whatever the schedule") {
+TEST_CASE("Whichever stage is lost, only that one is replayed, whatever the schedule",
+          "[untimed]") {
   const auto run = [](const words& schedule) {
     return with(training({"--stages", "3", "--schedule"}, 8, 1), schedule);
   };
@@ -77,7 +79,7 @@ TEST_CASE("Whichever stage is lost, only that one is replayed, whatever the sche
   }
 }
 
-TEST_CASE("A stage is replayed with a dynamic loss scale that falls and rises") {
+TEST_CASE("A stage is replayed with a dynamic loss scale that falls and rises", "[untimed]") {
   const auto run =
       training({"--stages", "2", "--loss-scale", "dynamic", "--loss-scale-interval", "2"}, 10, 1);
   const calm_run calm(TROUPE_PROGRAM, run);
@@ -149,7 +151,7 @@ TEST_CASE("A replacement that does not join in time is replaced by another") {
   check_same_weights(folder / "calm", folder / "weights");
 }
 
-TEST_CASE("Understudies take the places of lost stages, and others wait instead") {
+TEST_CASE("Understudies take the places of lost stages, and others wait instead", "[untimed]") {
   const calm_run calm(TROUPE_PROGRAM, training({"--stages", "2"}));
   for (const std::string link : {"shm", "tcp"}) {
     const auto outcome = check_like(
@@ -197,17 +199,19 @@ TEST_CASE("A lost understudy does no harm, and takes nobody's place") {
   }
 }
 
-TEST_CASE("The only stage of a run is replaced from what the trainer keeps") {
+TEST_CASE("The only stage of a run is replaced from what the trainer keeps", "[untimed]") {
   check_run(training({"--stages", "1"}), {{3, {.stage = "stage-0"}}, {8, {.stage = "stage-0"}}},
             sequel::replayed);
 }
 
-TEST_CASE("A stage whose batch norms are synchronized over logical replicas is replayed") {
+TEST_CASE("A stage whose batch norms are synchronized over logical replicas is replayed",
+          "[untimed]") {
   check_run(training({"--stages", "2", "--logical-replicas", "2", "--batch-norm", "sync"}),
             {{2, {.stage = "stage-0"}}, {4, {.stage = "stage-1"}}}, sequel::replayed);
 }
 
-TEST_CASE("A stage that is lost in an evaluation is replayed, and the evaluation goes on") {
+TEST_CASE("A stage that is lost in an evaluation is replayed, and the evaluation goes on",
+          "[untimed]") {
   const auto run = [](const words& schedule) {
     return with(evaluating({"--stages", "3", "--schedule"}, 10), schedule);
   };
@@ -230,7 +234,8 @@ TEST_CASE("A stage that is stopped in an evaluation is replayed, and so is the o
   check_evaluation(evaluating({"--stages", "1"}), {.stage = "stage-0"});
 }
 
-TEST_CASE("Stages are replayed in an evaluation between the steps of an update, with a scale") {
+TEST_CASE("Stages are replayed in an evaluation between the steps of an update, with a scale",
+          "[untimed]") {
   check_evaluation(evaluating({"--stages", "2", "--accumulate", "2", "--clip-norm", "1",
                                "--loss-scale", "dynamic", "--loss-scale-interval", "2"}),
                    {.stage = "stage-1"});
@@ -242,7 +247,7 @@ TEST_CASE("Evaluations are made once, also where a stage is lost behind one, or 
             sequel::returned);
 }
 
-TEST_CASE("Dropout and tied weights survive the loss of a stage") {
+TEST_CASE("Dropout and tied weights survive the loss of a stage", "[untimed]") {
   const scratch_folder folder;
   const std::string text = folder / "text.txt";
   std::ofstream out(text);

@@ -12,7 +12,7 @@ using namespace troupe::tests::recovery;
 
 }  // namespace
 
-TEST_CASE("Whichever stage of whichever replica is lost, only that one is replayed") {
+TEST_CASE("Whichever stage of whichever replica is lost, only that one is replayed", "[untimed]") {
   for (const auto& [link, accumulate] : std::map<std::string, int>{{"shm", 1}, {"tcp", 2}}) {
     INFO(link << ", an update every " << accumulate << " steps");
     const auto outcome = check_run(
@@ -28,7 +28,8 @@ TEST_CASE("Whichever stage of whichever replica is lost, only that one is replay
   }
 }
 
-TEST_CASE("A stage of replicas is replayed with a dynamic loss scale and uneven shares") {
+TEST_CASE("A stage of replicas is replayed with a dynamic loss scale and uneven shares",
+          "[untimed]") {
   check_run(
       in_microbatches(4, training({"--stages", "1", "--replicas", "2", "--logical-replicas", "4",
                                    "--loss-scale", "dynamic", "--loss-scale-interval", "3"})),
@@ -39,26 +40,27 @@ TEST_CASE("A stage of replicas is replayed with a dynamic loss scale and uneven 
             sequel::replayed);
 }
 
-TEST_CASE("Stages of two replicas that are lost together send all back") {
+TEST_CASE("Stages of two replicas that are lost together send all back", "[untimed]") {
   check_run(training({"--stages", "2", "--replicas", "2"}),
             {{5, {.stage = "stage-0 of replica 0", .with = {"stage-0 of replica 1"}}}},
             sequel::returned);
 }
 
-TEST_CASE("Replicas that share out the optimizer's state survive the loss of a stage") {
+TEST_CASE("Replicas that share out the optimizer's state survive the loss of a stage",
+          "[untimed]") {
   check_run(training({"--stages", "2", "--replicas", "2", "--zero", "1", "--loss-scale", "dynamic",
                       "--loss-scale-interval", "3"}),
             {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
             sequel::returned);
 }
 
-TEST_CASE("Replicas whose batch norms are synchronized survive the loss of a stage") {
+TEST_CASE("Replicas whose batch norms are synchronized survive the loss of a stage", "[untimed]") {
   check_run(training({"--stages", "2", "--replicas", "2", "--batch-norm", "sync"}),
             {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
             sequel::returned);
 }
 
-TEST_CASE("A stage of one replica that is lost in an evaluation is replayed") {
+TEST_CASE("A stage of one replica that is lost in an evaluation is replayed", "[untimed]") {
   check_evaluation(evaluating({"--stages", "2", "--replicas", "2", "--schedule", "zb-h1"}),
                    {.stage = "stage-1 of replica 0"});
   check_evaluation(evaluating({"--stages", "1", "--replicas", "2"}),
