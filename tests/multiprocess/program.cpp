@@ -156,9 +156,13 @@ bool wait_for_work(pid_t pid, std::chrono::milliseconds amount) {
   return wait_until([&] { return ticks_of(pid) - begin >= ticks; });
 }
 
+bool wait_until_there(const std::filesystem::path& file) {
+  return wait_until([&] { return std::filesystem::exists(file); });
+}
+
 std::chrono::duration<double> wait_for_file(const std::filesystem::path& file) {
   const auto begin = std::chrono::steady_clock::now();
-  CHECK(wait_until([&] { return std::filesystem::exists(file); }));
+  CHECK(wait_until_there(file));
   return std::chrono::steady_clock::now() - begin;
 }
 

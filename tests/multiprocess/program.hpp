@@ -54,7 +54,10 @@ void check_children_ended_well(const program_outcome& outcome, std::size_t count
 /// Waits until a process has computed for so long from now on; false after a minute.
 bool wait_for_work(pid_t pid, std::chrono::milliseconds amount);
 
-/// Waits until a file is there and returns how long that took; a minute at most.
+/// Waits until a file is there; false after a minute.
+bool wait_until_there(const std::filesystem::path& file);
+
+/// The same, checked; returns how long that took.
 std::chrono::duration<double> wait_for_file(const std::filesystem::path& file);
 
 /// Processes whose parent is `parent`.
