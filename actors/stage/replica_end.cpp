@@ -434,7 +434,8 @@ void on_replicas_added(stage_pointer self, const replicas_added& what) {
   auto& replicas = state.end.replicas;
   replicas.keep_own_sum(what.step, what.bucket, what.sums);
   if (state.port) return follow(self, replicas.core.summed(what.step, what.bucket));
-  remember_sum(state, own_sum(self, what.step, what.bucket));
+  if (state.replay.window.contains(what.step))
+    remember_sum(state, own_sum(self, what.step, what.bucket));
   follow(self, replicas.core.own_added(what.step, what.bucket));
 }
 

@@ -84,64 +84,45 @@ std::uint64_t events_of(const replay_options& options, std::uint64_t seed) {
   return calm.events();
 }
 
+/// Runs of `make`, each with so many losses at any events, and with `steps` steps if that is not 0.
+template <class Make>
+tally after_losses(std::uint64_t runs, int losses, std::uint32_t steps, Make make) {
+  tally of;
+  tests::for_each_seed(runs, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    replay_options options = make(random);
+    if (steps > 0) options.steps = steps;
+    const auto places = options.training.stages.size() * options.replicas;
+    const auto events = events_of(options, seed);
+    for (int i = 0; i < losses; ++i)
+      options.losses[random() % events + 1] = static_cast<std::uint32_t>(random() % places);
+    return with_plan(compare(options, seed, of), options);
+  });
+  return of;
+}
+
 }  // namespace
 
 TEST_CASE("a stage that is lost at any moment is replayed to the same numbers, and no other is") {
-  tally of;
-  tests::for_each_seed(1500, [&](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    auto options = anything(random);
-    const auto events = events_of(options, seed);
-    options.losses[random() % events + 1] =
-        static_cast<std::uint32_t>(random() % options.training.stages.size());
-    return with_plan(compare(options, seed, of), options);
-  });
+  const auto of = after_losses(1500, 1, 0, anything);
   CHECK(of.replays > of.losses * 3 / 4);
   CHECK(of.in_evaluations > of.losses / 10);
 }
 
 TEST_CASE("stages that are lost one after the other are replayed, or all go back") {
-  tally of;
-  tests::for_each_seed(500, [&](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    auto options = anything(random);
-    options.steps = 8;
-    const auto events = events_of(options, seed);
-    for (int i = 0; i < 3; ++i)
-      options.losses[random() % events + 1] =
-          static_cast<std::uint32_t>(random() % options.training.stages.size());
-    return with_plan(compare(options, seed, of), options);
-  });
+  const auto of = after_losses(500, 3, 8, anything);
   CHECK(of.replays > of.losses / 3);
   CHECK(of.in_evaluations > of.losses / 20);
 }
 
 TEST_CASE("a stage of one replica is replayed to the same numbers, and those of others are not") {
-  tally of;
-  tests::for_each_seed(1500, [&](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    auto options = with_replicas(random);
-    const auto events = events_of(options, seed);
-    options.losses[random() % events + 1] =
-        static_cast<std::uint32_t>(random() % (options.training.stages.size() * options.replicas));
-    return with_plan(compare(options, seed, of), options);
-  });
+  const auto of = after_losses(1500, 1, 0, with_replicas);
   CHECK(of.replays > of.losses * 3 / 4);
   CHECK(of.in_evaluations > of.losses / 10);
 }
 
 TEST_CASE("stages of replicas that are lost one after the other are replayed, or all go back") {
-  tally of;
-  tests::for_each_seed(500, [&](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    auto options = with_replicas(random);
-    options.steps = 8;
-    const auto events = events_of(options, seed);
-    for (int i = 0; i < 3; ++i)
-      options.losses[random() % events + 1] = static_cast<std::uint32_t>(
-          random() % (options.training.stages.size() * options.replicas));
-    return with_plan(compare(options, seed, of), options);
-  });
+  const auto of = after_losses(500, 3, 8, with_replicas);
   CHECK(of.replays > of.losses / 3);
 }
 
