@@ -225,6 +225,11 @@ std::vector<option> train_options(const engine::loss_registry& losses) {
        "stage alone repeats its last steps, or all stages go back to the last update that they "
        "share; a parameter server continues from its last checkpoint",
        choice(&train_config::on_fault)},
+      {"train", "max_restarts", "--max-restarts", "", "N",
+       "Maximum number of times that the trainer is started again after its process died or its "
+       "run failed; it continues from the newest complete checkpoint (needs --checkpoint-dir and "
+       "--resume auto)",
+       integer(&train_config::max_restarts, 0, 1 << 20)},
       {"train", "save", "--save", "", "FILE",
        "File to which the weights are saved (safetensors) at the end, also of an interrupted run",
        text(&train_config::save)},

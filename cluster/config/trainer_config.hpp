@@ -127,6 +127,7 @@ struct train_config {
   std::uint32_t loss_scale_interval = engine::loss_scaler().interval;
   double hang_timeout =
       0;  ///< Seconds at one piece of work after which a process is lost; 0: never.
+  std::uint32_t max_restarts = 0;  ///< Of a trainer that died or failed.
 
   bool operator==(const train_config&) const = default;
 };

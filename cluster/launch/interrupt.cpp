@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -24,15 +25,23 @@ constexpr std::array<int, 4> caught{SIGINT, SIGTERM, SIGTSTP, SIGHUP};
 // A signal handler can reach nothing but a global: the write end of the guard's pipe, or -1.
 std::atomic<int> signal_pipe{-1};
 
-constexpr int asked = 0x80;  // besides the number: not a signal, but somebody in this process
+// Besides the number: not a signal, but somebody in this process; and a signal that the parent has
+// queued because it got one itself.
+constexpr int asked = 0x80;
+constexpr int passed_on = 0x40;
 
-void pass_on(int number) {
+void put(int number) {
   const int before = errno;
   const auto byte = static_cast<unsigned char>(number);
   const int fd = signal_pipe.load();
   if (fd >= 0) [[maybe_unused]]
     const auto written = ::write(fd, &byte, 1);
   errno = before;
+}
+
+void on_signal(int number, siginfo_t* from, void*) {
+  const bool is_parents = from->si_code == SI_QUEUE && from->si_pid == ::getppid();
+  put(is_parents ? number | passed_on : number);
 }
 
 }  // namespace
@@ -62,8 +71,8 @@ class interrupt_guard::listener {
  private:
   void listen_for(std::size_t index) {
     struct sigaction ours {};
-    ours.sa_handler = pass_on;
-    ours.sa_flags = SA_RESTART;
+    ours.sa_sigaction = on_signal;
+    ours.sa_flags = SA_RESTART | SA_SIGINFO;
     ::sigaction(caught[index], &ours, &before_[index]);
     // Whoever started us without job control wants no stop, and whoever used nohup no end.
     const bool ignored = before_[index].sa_handler == SIG_IGN;
@@ -73,8 +82,8 @@ class interrupt_guard::listener {
 
   void listen_for_other() {
     struct sigaction ours {};
-    ours.sa_handler = pass_on;
-    ours.sa_flags = SA_RESTART;
+    ours.sa_sigaction = on_signal;
+    ours.sa_flags = SA_RESTART | SA_SIGINFO;
     ::sigaction(handlers_.other_signal, &ours, &before_other_);
   }
 
@@ -100,11 +109,14 @@ class interrupt_guard::listener {
 
   void listen() {
     bool stopping = false;
-    for (int heard = 0;;) {
-      unsigned char number = 0;
-      const ssize_t count = ::read(read_.get(), &number, 1);
+    // A terminal, or a scheduler, sends one interrupt to the parent and to this process.
+    int own = 0, parents = 0;
+    for (;;) {
+      unsigned char got = 0;
+      const ssize_t count = ::read(read_.get(), &got, 1);
       if (count < 0 && errno == EINTR) continue;
-      if (count <= 0 || number == 0) return;
+      if (count <= 0 || got == 0) return;
+      const int number = got & ~(asked | passed_on);
       if (number == SIGTSTP) {
         stand_still();
         continue;
@@ -113,11 +125,12 @@ class interrupt_guard::listener {
         if (number == handlers_.other_signal && handlers_.on_other) handlers_.on_other(number);
         continue;
       }
-      const bool is_signal = (number & asked) == 0;
-      if (is_signal) ++heard;
+      const int before = std::max(own, parents);
+      if ((got & asked) == 0) ++((got & passed_on) != 0 ? parents : own);
+      const int heard = std::max(own, parents);
       if (heard <= 1 && !std::exchange(stopping, true)) {
-        stop(number & ~asked);
-      } else if (heard <= 1 || !is_signal) {
+        stop(number);
+      } else if (heard <= 1 || heard == before) {
         continue;
       } else if (!handlers_.puts_off_abort || !handlers_.puts_off_abort(number)) {
         if (handlers_.on_abort) handlers_.on_abort(number);
@@ -157,11 +170,11 @@ result<interrupt_guard> interrupt_guard::install(interrupt_handlers handlers) {
 interrupt_guard::interrupt_guard(std::unique_ptr<listener> impl) noexcept
     : impl_(std::move(impl)) {}
 void interrupt_guard::ask_to_stop(int signal) noexcept {
-  pass_on(signal | asked);
+  put(signal | asked);
 }
 
 void interrupt_guard::pass_on_other(int signal) noexcept {
-  if (signal == SIGUSR1 || signal == SIGUSR2) pass_on(signal);
+  if (signal == SIGUSR1 || signal == SIGUSR2) put(signal);
 }
 
 interrupt_guard::interrupt_guard(interrupt_guard&&) noexcept = default;

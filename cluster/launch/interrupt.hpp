@@ -28,7 +28,9 @@ struct interrupt_handlers {
 };
 
 /// Turns Ctrl-C, Ctrl-Z, SIGTERM and SIGHUP into calls; SIGHUP unless it is ignored, as under
-/// nohup. At most one exists in a process at a time; its destructor restores what was there before.
+/// nohup. What the parent has queued (sigqueue) because it got the same counts once with what came
+/// here directly: a terminal reaches both. At most one exists in a process at a time; its
+/// destructor restores what was there before.
 class interrupt_guard {
  public:
   /// Errors: io_failed (no descriptor left, or a guard exists already).

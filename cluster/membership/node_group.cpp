@@ -269,11 +269,11 @@ error node_group::explain(const error& why, milliseconds patience) const {
     const std::scoped_lock lock(mutex_);
     if (hung_) return *hung_;
   }
-  const auto deadline = steady_clock::now() + patience;
-  for (;;) {
+  // Looks are counted, not time: on a busy machine this thread may sleep through all of the latter.
+  for (auto left = patience / look_for_word_every;; --left) {
     if (auto ended = end_of(names()))
       return {errc::peer_lost, node_->stood_still() ? *ended + ": " + why.text : *ended};
-    if (steady_clock::now() > deadline) return why;
+    if (left <= 0) return why;
     std::this_thread::sleep_for(look_for_word_every);
   }
 }

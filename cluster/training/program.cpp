@@ -10,6 +10,7 @@
 #include "cluster/launch/agents/agent.hpp"
 #include "cluster/launch/process_start.hpp"
 #include "cluster/training/doctor_command.hpp"
+#include "cluster/training/restarts.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 
@@ -23,6 +24,14 @@ struct performer {
 
   int operator()(const trainer_config& config) const {
     log::set_verbose(config.observe.verbose);
+    if (config.train.max_restarts > 0) {
+      const auto watched =
+          train_with_restarts({.program = name,
+                               .most = config.train.max_restarts,
+                               .checkpoint_signal = signal_of(config.checkpoint).value_or(0)});
+      if (!watched) return report(name, watched.error());
+      if (*watched) return **watched;
+    }
     const auto ended = actions.train(config);
     return ended ? report(name, *ended) : report(name, ended.error());
   }

@@ -353,6 +353,10 @@ result<void> check_checkpoint(draft& whole, const registries&) {
     return refuse("checkpoint.resume", "\"" + config.resume +
                                            "\" is one of the checkpoints in a "
                                            "folder, which --checkpoint-dir names");
+  if (whole.config.train.max_restarts > 0 && config.resume != "auto")
+    return refuse("train.max_restarts",
+                  "a trainer that is started again continues from a checkpoint: needs "
+                  "--checkpoint-dir and --resume auto");
   if (!config.resume.empty() && whole.config.train.verify)
     return refuse("checkpoint.resume", "--verify compares a run's first step: leave one out");
   const auto accumulate = whole.config.train.accumulate;
