@@ -11,6 +11,8 @@ namespace troupe::engine {
 
 void microbatch_contexts::put(const step_key& step, microbatch_id microbatch,
                               microbatch_context context) {
+  // What micro-batches before it made may have outlived their backward, and be gone by now.
+  if (contexts_.empty()) recount();
   [[maybe_unused]] const bool fresh =
       contexts_.emplace(std::pair(step, microbatch), std::move(context)).second;
   assert(fresh && "a micro-batch went forward twice");

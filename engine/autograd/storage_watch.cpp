@@ -38,7 +38,12 @@ void watched_storages::leave_out(const at::Tensor& tensor) {
 }
 
 void watched_storages::note(const at::Tensor& tensor, bool counts) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
+  if (!tensor.defined()) return;
+  if (tensor.is_sparse()) {  // an embedding's gradient: two tensors in one
+    note(tensor._indices(), counts);
+    return note(tensor._values(), counts);
+  }
+  if (!tensor.has_storage()) return;
   const auto& storage = tensor.storage();
   const auto [found, is_new] = storages_.try_emplace(storage.unsafeGetStorageImpl(),
                                                      entry{storage.getWeakStorageImpl(), counts});

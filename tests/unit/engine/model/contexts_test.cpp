@@ -1,7 +1,10 @@
 // What a micro-batch keeps for its backward is counted, and given back to the last byte.
 
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -83,6 +86,24 @@ TEST_CASE("contexts hold bytes from forward to backward, and none after it") {
   CHECK(front.take_peak_context_bytes() == 0);
 }
 
+TEST_CASE("what outlives its micro-batch's backward is held until it is freed, and no longer") {
+  engine::microbatch_contexts held;
+  at::Tensor kept;
+  for (std::uint64_t number = 1; number <= 3; ++number) {
+    kept.reset();
+    const engine::step_key key{{}, {number}};
+    held.put(key, {}, {});
+    kept = at::ones({16});
+    engine::watched_storages made;
+    made.add(kept);
+    held.charge(key, {}, made);
+    REQUIRE(held.take(key, {}));
+    held.count(key, {});
+    static_cast<void>(held.take_peak_bytes());
+    CHECK(held.take_peak_bytes() == 64);  // what is held now: of this step alone
+  }
+}
+
 TEST_CASE("an evaluation keeps nothing") {
   auto whole = slice(0, 14, {});
   whole.forward(step, step_kind::evaluation, {0}, at::randn({2, 3, 64, 64}),
@@ -112,4 +133,14 @@ TEST_CASE("a tensor that somebody keeps is seen, and what is left out is not") {
   CHECK(made.live_bytes() == 128);
   kept.reset();
   CHECK(made.live_bytes() == 64);
+}
+
+TEST_CASE("a sparse tensor is its indices and its values") {
+  const auto gradient =
+      at::sparse_coo_tensor(at::zeros({1, 4}, at::kLong), at::ones({4, 8}), {16, 8});
+  engine::watched_storages made;
+  made.add(gradient);
+  CHECK(made.live_bytes() == 4 * 8 + 4 * 8 * 4);
+  made.leave_out(gradient);
+  CHECK(made.live_bytes() == 0);
 }
