@@ -7,6 +7,7 @@
 #include "engine/partition/planner.hpp"
 #include "engine/partition/prediction.hpp"
 #include "engine/partition/profile_file.hpp"
+#include "engine/partition/replicas.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -90,6 +91,17 @@ std::vector<std::string> lines_of(const engine::saved_profile& profile, const en
   return lines;
 }
 
+/// Replicas beside the pipeline; nothing where there is one stage.
+std::vector<std::string> lines_of_replicas(const engine::cost_model& costs,
+                                           const engine::planning& how,
+                                           const engine::prediction& pipeline,
+                                           const std::vector<std::uint32_t>& numbers) {
+  if (how.stages < 2) return {};
+  const auto replicas = engine::plan_replicas(costs, how, numbers);
+  if (replicas) return engine::compare(*replicas, pipeline, how);
+  return {"not compared with replicas of one stage: " + replicas.error().text};
+}
+
 }  // namespace
 
 result<predicted_plan> plan_measured(const plan_request& request) {
@@ -109,8 +121,11 @@ result<predicted_plan> plan_measured(const plan_request& request) {
   if (!made) return tl::unexpected(made.error());
   auto played = engine::simulate_step(*costs, how, made->microbatches, made->cuts);
   if (!played) return tl::unexpected(played.error());
+  auto lines = lines_of(*profile, how, *made);
+  for (auto& line : lines_of_replicas(*costs, how, *made, *numbers))
+    lines.push_back(std::move(line));
   return predicted_plan{std::move(played->steps), std::move(played->costs), std::move(played->run),
-                        lines_of(*profile, how, *made)};
+                        std::move(lines)};
 }
 
 }  // namespace troupe::apps

@@ -152,6 +152,8 @@ TEST_CASE("troupe plan predicts from a saved profile what the run was told, and 
     CHECK_THAT(same.out, ContainsSubstring(line));
   }
   CHECK(told == 3);
+  CHECK_THAT(same.out, ContainsSubstring("2 replicas of one stage instead: ") &&
+                           ContainsSubstring(" longer\nto train on replicas: --replicas 2 "));
   CHECK_THAT(same.out, ContainsSubstring("0 |F0"));
   std::ostringstream chart;
   chart << std::ifstream(folder / "chart.svg").rdbuf();

@@ -15,6 +15,7 @@
 #include "engine/partition/planner.hpp"
 #include "engine/partition/prediction.hpp"
 #include "engine/partition/profile.hpp"
+#include "engine/partition/replicas.hpp"
 
 namespace {
 
@@ -349,6 +350,75 @@ TEST_CASE("A prediction says its stages, and how far it was off") {
   prediction half{.step_s = 1, .bubble = 0.25};
   CHECK_THAT(against_measured(half, 1.5, 0.3),
              ContainsSubstring("+50%") && ContainsSubstring("30.0%"));
+}
+
+/// Two layers of a second each per micro-batch, with so many bytes of parameters.
+cost_model costs_with_parameters(std::uint64_t bytes) {
+  const layer_cost each{
+      .name = "l", .forward_s = 0.25, .input_s = 0.25, .weight_s = 0.5, .parameter_bytes = bytes};
+  return cost_model::fit({profile_of(4, {each, each})}).value();
+}
+
+TEST_CASE("Replicas have no bubble, and pay for the sum of their gradients") {
+  const planning how{.stages = 2, .batch_size = 16, .cores = 2, .bytes_per_s = 1e9};
+  const auto free = predict_replicas(costs_with_parameters(0), how, 4).value();
+  CHECK_THAT(free.step_s, WithinRel(4.0, 1e-9));  // two micro-batches of two seconds
+  CHECK(free.sum_s == 0);
+  CHECK(free.step_s < predict(costs_with_parameters(0), how, 4, {1})->step_s);
+  const auto paid = predict_replicas(costs_with_parameters(500'000'000), how, 4).value();
+  CHECK_THAT(paid.sum_s, WithinRel(1.0, 1e-9));  // each sends and receives half of 1 GB, twice
+  CHECK_THAT(paid.step_s, WithinRel(5.0, 1e-9));
+  CHECK(paid.replicas == 2);
+  CHECK(paid.microbatches == 4);
+  CHECK(paid.memory_bytes >
+        predict(costs_with_parameters(500'000'000), how, 4, {1})->stages[0].memory_bytes);
+  // One of the replicas has two of three micro-batches.
+  auto odd = how;
+  odd.batch_size = 12;
+  CHECK_THAT(predict_replicas(costs_with_parameters(0), odd, 3)->step_s, WithinRel(4.0, 1e-9));
+  auto one_core = how;
+  one_core.cores = 1;
+  CHECK_THAT(predict_replicas(costs_with_parameters(0), one_core, 4)->step_s, WithinRel(8.0, 1e-9));
+}
+
+TEST_CASE("A network carries sums of replicas while weight gradients are still computed") {
+  planning how{.stages = 2,
+               .batch_size = 16,
+               .cores = 2,
+               .bytes_per_s = 1e12,
+               .network = {.bytes_per_s = 1e9, .latency_s = 0.1}};
+  // The last layer's 0.25 s are hidden by the first one's half second, and its own are not.
+  const auto made = predict_replicas(costs_with_parameters(250'000'000), how, 4).value();
+  CHECK_THAT(made.sum_s, WithinRel(0.25 + 0.2, 1e-2));
+  how.network.bytes_per_s = 1e8;
+  CHECK_THAT(predict_replicas(costs_with_parameters(250'000'000), how, 4)->sum_s,
+             WithinRel(5.0 - 0.5 + 0.2, 1e-2));
+}
+
+TEST_CASE("Replicas and a pipeline are compared: the faster one wins, and what it takes is said") {
+  planning how{.stages = 2, .batch_size = 16, .cores = 2, .bytes_per_s = 1e9};
+  const auto few = costs_with_parameters(0), many = costs_with_parameters(5'000'000'000);
+  const auto pipeline = [&](const cost_model& of) { return predict(of, how, 4, {1}).value(); };
+  const auto wins = compare(predict_replicas(few, how, 4).value(), pipeline(few), how);
+  REQUIRE(wins.size() == 3);
+  CHECK_THAT(wins[0], ContainsSubstring("2 replicas of one stage instead: 4.000 s a step, 0.0 ms "
+                                        "of it to sum gradients, 4 micro-batches"));
+  CHECK(wins[1] == "the replicas win: the pipeline's step takes 12.5% longer");
+  CHECK(wins[2] == "to train on replicas: --replicas 2 --stages 1 --micro-batches 4");
+  how.memory_cap_bytes = 100 * mebi;
+  const auto loses = compare(predict_replicas(many, how, 4).value(), pipeline(many), how);
+  CHECK_THAT(loses[1], ContainsSubstring("the pipeline wins: the replicas' step takes ") &&
+                           ContainsSubstring("does not keep within 100 MiB"));
+}
+
+TEST_CASE("Replicas are given the number of micro-batches that suits them, and one each at least") {
+  const planning how{.stages = 4, .batch_size = 16, .cores = 4};
+  const auto made = plan_replicas(costs_with_parameters(0), how, {1, 2, 3, 4, 5, 6, 7, 8});
+  REQUIRE(made);
+  CHECK((made->microbatches == 4 || made->microbatches == 8));
+  const auto refused = plan_replicas(costs_with_parameters(0), how, {1, 3});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().text == "4 replicas need as many micro-batches, not 3");
 }
 
 TEST_CASE("Layers are profiled: seconds, bytes kept, bytes passed on, bytes of parameters") {
