@@ -193,6 +193,7 @@ struct gradient_final {
 /// or the sum of one, as the sender has added it up.
 struct replica_gradients {
   static constexpr auto declared = travels("replica_gradients");
+  static constexpr bool tensors_are_only_read = true;  // additions and updates make new ones
 
   engine::step_key step;
   std::uint32_t bucket = 0;  // see engine::make_buckets

@@ -232,7 +232,8 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& order,
                                      .threads = order.threads,
                                      .rules = order.rules,
                                      .progress = parts.progress,
-                                     .begun = parts.begun},
+                                     .begun = parts.begun,
+                                     .memory = parts.memory},
                                     parts.optimizers);
 } catch (const std::exception& problem) {
   return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) +

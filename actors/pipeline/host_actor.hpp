@@ -14,6 +14,10 @@
 #include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
 
+namespace troupe::messages {
+class shared_memory;
+}  // namespace troupe::messages
+
 namespace troupe::actors {
 
 /// What a host needs to build stages.
@@ -28,6 +32,7 @@ struct host_parts {
   engine::loss_registry losses = engine::built_in_losses();
   engine::data_registry data = engine::built_in_data();
   std::shared_ptr<action_record> begun = std::make_shared<action_record>();  ///< See stage_parts.
+  std::shared_ptr<messages::shared_memory> memory = {};                      ///< See stage_parts.
 };
 
 /// Spawns the actor that builds stages and opens the data on this node when the trainer asks for

@@ -98,7 +98,8 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
                                     .doing = arithmetic,
                                     .summing = sums,
                                     .collectives = std::move(blueprint.collectives),
-                                    .begun = std::move(blueprint.begun)});
+                                    .begun = std::move(blueprint.begun),
+                                    .memory = std::move(blueprint.memory)});
   caf::actor_cast<caf::strong_actor_ptr>(stage)->get()->attach_functor(
       [owner = *owner] { caf::anon_send_exit(owner, caf::exit_reason::user_shutdown); });
   return stage;

@@ -17,6 +17,10 @@
 #include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
 
+namespace troupe::messages {
+class shared_memory;
+}  // namespace troupe::messages
+
 namespace troupe::actors {
 
 /// A slice of the model.
@@ -45,7 +49,8 @@ struct stage_blueprint {
       {};  ///< Gets the progress of its threads; may be null.
   /// What it may sum with its replicas by, instead of links; null: NCCL, if its device is a GPU.
   std::shared_ptr<const engine::collective_maker> collectives = {};
-  std::shared_ptr<action_record> begun = {};  ///< See stage_parts.
+  std::shared_ptr<action_record> begun = {};             ///< See stage_parts.
+  std::shared_ptr<messages::shared_memory> memory = {};  ///< See stage_parts.
 };
 
 /// Spawns a stage with an optimizer that lives as long as the stage. Errors: bad_config.

@@ -17,6 +17,7 @@
 #include "actors/stage/replica_log.hpp"
 #include "actors/stage/stage_replay.hpp"
 #include "actors/stage/step_end.hpp"
+#include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
 #include "engine/collective/packing.hpp"
 #include "engine/collective/tree.hpp"
@@ -36,6 +37,17 @@ std::vector<at::Tensor> to_send(engine::step_gradients gradients) {
 void take_all(stage_pointer self, std::vector<at::Tensor>& tensors,
               const engine::ready_event& made) {
   for (auto& each : tensors) each = self->state.streams->take_for_copies(each, made);
+}
+
+/// Where gradients and sums lie that replicas in other processes read; null: anywhere.
+std::shared_ptr<messages::shared_memory> memory_to_lend(stage_pointer self) {
+  const auto& state = self->state;
+  const auto& replicas = state.end.replicas;
+  if (!state.streams->is_cpu() || state.port) return nullptr;
+  for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
+    if (rank != replicas.core.rank() && replicas.stage_of(rank).node() != self->node())
+      return state.memory;
+  return nullptr;
 }
 
 error cannot_sum(const std::exception& problem) {
@@ -87,8 +99,10 @@ void perform(stage_pointer self, const engine::add_parts& what) {
     for (auto& each : part)
       if (each) each = state.streams->take_for_copies(*each, made);
   post_addition(self, what.key, what.bucket,
-                [parts = std::move(parts)](replicas_added message, const stage_actor& to) mutable {
+                [parts = std::move(parts), memory = memory_to_lend(self)](
+                    replicas_added message, const stage_actor& to) mutable {
                   const at::NoGradGuard no_grad;
+                  const lendable_tensors lendable(memory);
                   message.sums = engine::tree_sum(std::move(parts), engine::add_each);
                   caf::anon_send(to, std::move(message));
                 });
@@ -357,6 +371,13 @@ std::vector<engine::gradient_taker> takers_of(stage_pointer self, const engine::
     first += state.modules[chunk]->parameters().size();
   }
   return takers;
+}
+
+engine::gradient_room room_of_gradients(stage_pointer self) {
+  if (self->state.end.replicas.core.ranks() < 2) return {};
+  auto memory = memory_to_lend(self);
+  if (!memory) return {};
+  return [memory = std::move(memory)] { return std::make_shared<lendable_tensors>(memory); };
 }
 
 void on_gradient_final(stage_pointer self, const gradient_final& what) {

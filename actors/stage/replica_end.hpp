@@ -21,6 +21,10 @@ namespace troupe::actors {
 [[nodiscard]] std::vector<engine::gradient_taker> takers_of(stage_pointer self,
                                                             const engine::step_key& key);
 
+/// For the modules: where gradients are made that replicas in other processes of this machine read
+/// (see lendable_tensors). Empty where there are none, or links copy all tensors.
+[[nodiscard]] engine::gradient_room room_of_gradients(stage_pointer self);
+
 /// All own gradients of the step are there: the sum over replicas is to end.
 void sum_over_replicas(stage_pointer self, const engine::step_key& key);
 

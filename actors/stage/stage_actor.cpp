@@ -136,13 +136,14 @@ caf::result<stage_done> on_run(stage_pointer self, const run_stage& order) {
   if (trains)
     state.work->post(
         [modules = modules_of(state), key = order.step, takers = takers_of(self, order.step),
+         room = room_of_gradients(self),
          terms = engine::step_terms{.number = order.number,
                                     .reversible = order.dry_run || state.end.may_leave_out,
                                     .first_microbatch = order.first_microbatch,
                                     .shares = order.shares,
                                     .keeps_statistics = state.end.replicas.is_needed()}] {
           for (std::size_t chunk = 0; chunk < modules.size(); ++chunk)
-            modules[chunk]->begin(key, terms, takers[chunk]);
+            modules[chunk]->begin(key, terms, takers[chunk], room);
         });
   perform_effects(self, effects);
   return promise;
@@ -230,6 +231,7 @@ void take_parts(stage_state& state, stage_parts& given) {
   state.threads = given.threads;
   state.streams = state.modules.front()->options().streams;
   state.collectives = std::move(given.collectives);
+  state.memory = std::move(given.memory);
 }
 
 void start_threads(stage_pointer self) {

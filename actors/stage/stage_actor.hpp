@@ -12,6 +12,10 @@
 #include "engine/model/activity.hpp"
 #include "engine/stage/stage_module.hpp"
 
+namespace troupe::messages {
+class shared_memory;
+}  // namespace troupe::messages
+
 namespace troupe::actors {
 
 /// What a stage is made of.
@@ -27,6 +31,9 @@ struct stage_parts {
   std::shared_ptr<const engine::collective_maker> collectives;  ///< See there; not null.
   /// Of its process, for all stages that it has had; null: of this one alone.
   std::shared_ptr<action_record> begun = {};
+  /// Its node's, for gradients that replicas in other processes read (see node::memory); null:
+  /// they are sent copies.
+  std::shared_ptr<messages::shared_memory> memory = {};
 };
 
 /// Spawns a stage with a work thread of its own. It ends when told to (exit message), after the

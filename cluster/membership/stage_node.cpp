@@ -85,7 +85,8 @@ host_spawner stage_host(registries known) {
                                     .on_shut_down = std::move(on_shut_down),
                                     .progress = here.progress,
                                     .losses = known.losses,
-                                    .data = known.data}));
+                                    .data = known.data,
+                                    .memory = here.node.memory()}));
   };
 }
 

@@ -60,11 +60,13 @@ void stage_module::leave_out_weights(watched_storages& made) const {
   for (const auto& buffer : buffers_) made.leave_out(buffer.tensor);
 }
 
-void stage_module::begin(const step_key& step, const step_terms& terms, gradient_taker take) {
-  auto& begun = begun_[step] = {terms, std::move(take)};
+void stage_module::begin(const step_key& step, const step_terms& terms, gradient_taker take,
+                         gradient_room room) {
+  auto& begun = begun_[step] = {terms, std::move(take), std::move(room)};
   begun.missing = std::reduce(terms.shares.begin(), terms.shares.end(), std::uint64_t{0});
   // Where nobody says which backward is the last, no gradient is known to be final.
   if (begun.missing == 0) begun.take = nullptr;
+  if (!begun.take) begun.room = nullptr;
   if (begun.take) begun.deferred.resize(parameters_.size());
   while (gradients_.size() < terms.shares.size()) gradients_.emplace_back(parameters_.size());
   contexts_.recount();
@@ -218,12 +220,20 @@ at::Tensor stage_module::backward_input(const step_key& step, microbatch_id micr
     input_gradient = std::move(gradients.back());
     gradients.pop_back();
   }
-  sum_of(step, microbatch).add(gradients);
+  {
+    const auto room = room_in(step);
+    sum_of(step, microbatch).add(gradients);
+  }
   context.reset();
   contexts_.charge(step, microbatch, made);
   defer(step, microbatch, later.take());
   contexts_.count(step, microbatch);
   return input_gradient;
+}
+
+std::shared_ptr<void> stage_module::room_in(const step_key& step) const {
+  const auto found = begun_.find(step);
+  return found != begun_.end() && found->second.room ? found->second.room() : nullptr;
 }
 
 void stage_module::defer(const step_key& step, microbatch_id microbatch,
@@ -232,10 +242,17 @@ void stage_module::defer(const step_key& step, microbatch_id microbatch,
   if (found == begun_.end() || !found->second.take)
     return weights_.put(step, microbatch, std::move(tasks));
   auto& begun = found->second;
-  for (const auto& task : tasks)
+  for (auto& task : tasks) {
     ++begun.deferred.at(index_of_.at(task.weight.unsafeGetTensorImpl()));
+    if (begun.room)  // a helper's gradients lie there too
+      task.gradient = [room = begun.room, compute = std::move(task.gradient)] {
+        const auto open = room();
+        return compute();
+      };
+  }
   weights_.put(step, microbatch, std::move(tasks));
   if (begun.missing == 0 || --begun.missing > 0) return;
+  const auto room = room_in(step);
   for (auto i = parameters_.size(); i-- > 0;)
     if (begun.deferred[i] == 0) hand_over(begun, i);
 }
@@ -243,6 +260,7 @@ void stage_module::defer(const step_key& step, microbatch_id microbatch,
 void stage_module::add_deferred(const step_key& step, microbatch_id microbatch,
                                 const weight_task& task, const at::Tensor& gradient) {
   const auto parameter = index_of_.at(task.weight.unsafeGetTensorImpl());
+  const auto room = room_in(step);
   if (gradient.defined())
     sum_of(step, microbatch).add(parameter, gradient);
   else

@@ -60,6 +60,10 @@ struct step_terms {
 using gradient_taker =
     std::function<void(std::size_t parameter, std::optional<at::Tensor> gradient)>;
 
+/// Opens a scope: until what it returns is let go, new tensors of the thread that called it lie
+/// where those who take gradients want them. Called by several threads, each for itself.
+using gradient_room = std::function<std::shared_ptr<void>()>;
+
 /// What one micro-batch's forward gives.
 struct forward_outcome {
   at::Tensor activation;  // for the next stage; on the last only without labels
@@ -89,8 +93,10 @@ class stage_module {
 
   /// Before the first forward of a training step. Without it, its key's number counts. `take`:
   /// given each gradient that is final before the step ends, if the terms say of how many
-  /// micro-batches.
-  void begin(const step_key& step, const step_terms& terms, gradient_taker take = {});
+  /// micro-batches. `room`: where deferred weight gradients and sums of several gradients that are
+  /// given so are made; empty: where all tensors are.
+  void begin(const step_key& step, const step_terms& terms, gradient_taker take = {},
+             gradient_room room = {});
 
   /// After the last backward of a step that was begun. `keep` false puts the running statistics
   /// back to what they were before it.
@@ -162,6 +168,7 @@ class stage_module {
   struct begun_step {
     step_terms terms;
     gradient_taker take = {};
+    gradient_room room = {};
     std::vector<at::Tensor> buffers = {};  // before it; empty: not copied yet, or not reversible
     std::vector<std::uint32_t> deferred = {};  // by parameter: tasks that are to be done
     std::uint64_t missing = 0;                 // backwards that have not come
@@ -179,6 +186,7 @@ class stage_module {
   [[nodiscard]] at::Tensor run_layers(at::Tensor x, bool training) const;
   void leave_out_weights(watched_storages& made) const;
   [[nodiscard]] forward_pass pass_of(const step_key& step, microbatch_id microbatch);
+  [[nodiscard]] std::shared_ptr<void> room_in(const step_key& step) const;
   void hand_over(begun_step& step, std::size_t parameter);
   [[nodiscard]] gradient_sum& sum_of(const step_key& step, microbatch_id microbatch);
   void copy_buffers_of(const step_key& step);

@@ -14,10 +14,10 @@ from harness import Contender
 
 from figures import Bench, Comparison, read_figures
 
-SUMS = ["all_reduce", "all_reduce.lent"]
+SUMS = ["all_reduce", "all_reduce.copied"]
 FAMILIES = {"troupe": "Troupe", "gloo": "gloo"}
-FIGURES = ["all_reduce", "all_reduce.lent", "memory.add", "memory.add_rate", "memory.copy_rate",
-           "all_reduce_over_memory", "all_reduce.lent_over_memory"]
+FIGURES = ["all_reduce", "all_reduce.copied", "memory.add", "memory.add_rate", "memory.copy_rate",
+           "all_reduce_over_memory", "all_reduce.copied_over_memory"]
 
 
 def contenders(names: list[str]) -> list[Contender]:

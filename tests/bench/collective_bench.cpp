@@ -54,15 +54,6 @@ struct deed_done {
   static void fields(auto& self, auto& f) { f(self.failure); }
 };
 
-/// A replica's gradients as a type whose lent tensors are read where they are: training's own type
-/// has its receiver copy them.
-struct lent_gradients {
-  static constexpr bool tensors_are_only_read = true;
-  actors::replica_gradients what;
-
-  static void fields(auto& self, auto& f) { actors::replica_gradients::fields(self.what, f); }
-};
-
 /// The other rank.
 struct partner {
   caf::strong_actor_ptr who;
@@ -74,7 +65,6 @@ struct partner {
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bench::deed_order)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bench::deed_done)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bench::lent_gradients)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bench::partner)
 
 namespace {
@@ -127,17 +117,14 @@ std::vector<at::Tensor> tensors_of(engine::step_gradients gradients) {
 /// To the other rank: an own part, or the sum of an own bucket.
 void send_gradients(rank_pointer self, const engine::step_key& key, std::size_t bucket, bool summed,
                     engine::step_gradients gradients) {
-  replica_gradients message{.step = key,
-                            .bucket = static_cast<std::uint32_t>(bucket),
-                            .from = self->state.rank,
-                            .summed = summed,
-                            .gradients = tensors_of(std::move(gradients))};
-  const auto& other = self->state.other;
-  if (self->state.lends) return self->send(other, lent_gradients{std::move(message)});
-  self->send(other, std::move(message));
+  self->send(self->state.other, replica_gradients{.step = key,
+                                                  .bucket = static_cast<std::uint32_t>(bucket),
+                                                  .from = self->state.rank,
+                                                  .summed = summed,
+                                                  .gradients = tensors_of(std::move(gradients))});
 }
 
-/// Where a rank's gradients and sums are to lie; null: where tensors always do, as in training.
+/// Where a rank's gradients and sums are to lie; null: where tensors always do.
 std::shared_ptr<messages::shared_memory> lendable_of(const rank_state& state) {
   return state.lends ? state.memory : nullptr;
 }
@@ -276,7 +263,6 @@ caf::behavior summing(rank_pointer self, std::uint32_t rank, std::uint32_t param
         return caf::delegated<deed_done>();
       },
       [self](const replica_gradients& from) { arrived(self, from); },
-      [self](const lent_gradients& from) { arrived(self, from.what); },
       [self](const actors::replica_statistics& from) {
         self->state.replicas.keep(from);
         follow(self, self->state.replicas.core.rest_arrived(from.step, from.from));
@@ -293,7 +279,6 @@ actors::message_registry make_types() {
   types.add(actors::stage_messages{});
   types.add<deed_order>("deed_order");
   types.add<deed_done>("deed_done");
-  types.add<lent_gradients>("lent_gradients");
   types.add<partner>("partner");
   return types;
 }
@@ -366,27 +351,27 @@ double sum_once(both_ranks& ranks, std::uint64_t step, bool lends) {
 
 /// The kinds in turn, so that what disturbs the machine disturbs all.
 void measure(const figures& out, const options& chosen, both_ranks& ranks) {
-  std::vector<double> sums, lent, adds, copies;
+  std::vector<double> sums, copied, adds, copies;
   for (std::uint64_t round = 0; round < chosen.rounds; ++round) {
-    const auto sum = sum_once(ranks, 2 * round + 1, false);
-    const auto of_lent = sum_once(ranks, 2 * round + 2, true);
+    const auto sum = sum_once(ranks, 2 * round + 1, true);
+    const auto of_copies = sum_once(ranks, 2 * round + 2, false);
     const auto add = ranks.run({deed::add});
     const auto copy = ranks.run({deed::copy});
     if (round < warm_up) continue;
     sums.push_back(sum);
-    lent.push_back(of_lent);
+    copied.push_back(of_copies);
     adds.push_back(add);
     copies.push_back(copy);
   }
   const auto bytes = chosen.megabytes * 1e6;
   const auto add = quantile(adds, 0.5);
   out.add("all_reduce", quantile(sums, 0.5) * 1e3, "ms");
-  out.add("all_reduce.lent", quantile(lent, 0.5) * 1e3, "ms");
+  out.add("all_reduce.copied", quantile(copied, 0.5) * 1e3, "ms");
   out.add("memory.add", add * 1e3, "ms");
   out.add("memory.add_rate", 3 * bytes / add / 1e6, "MB/s");
   out.add("memory.copy_rate", 4 * bytes / quantile(copies, 0.5) / 1e6, "MB/s");
   out.add("all_reduce_over_memory", quantile(sums, 0.5) / add, "x");
-  out.add("all_reduce.lent_over_memory", quantile(lent, 0.5) / add, "x");
+  out.add("all_reduce.copied_over_memory", quantile(copied, 0.5) / add, "x");
 }
 
 }  // namespace

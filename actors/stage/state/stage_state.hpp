@@ -39,6 +39,10 @@
 
 /// What a stage's shell is made of, for its own sources alone: stage_actor.cpp moves micro-batches,
 /// actions.cpp computes with them, step_end.cpp ends training steps.
+namespace troupe::messages {
+class shared_memory;
+}  // namespace troupe::messages
+
 namespace troupe::actors {
 
 /// What has arrived for one micro-batch and not been used yet.
@@ -183,8 +187,9 @@ struct stage_state {
   int threads = 1;                                 // intra-op, of each of the threads below
   std::shared_ptr<const engine::device_streams> streams;  // of all threads of the stage
   std::shared_ptr<const engine::collective_maker> collectives;
-  std::shared_ptr<engine::collective_port> port;  // of the replicas; null: they sum over links
-  std::uint32_t connection = 0;                   // how often the stage has been connected
+  std::shared_ptr<engine::collective_port> port;    // of the replicas; null: they sum over links
+  std::shared_ptr<messages::shared_memory> memory;  // see stage_parts
+  std::uint32_t connection = 0;                     // how often the stage has been connected
   stage_norm norm;
   // Waits for copies to the host of what goes to other processes; null on the CPU.
   std::unique_ptr<engine::work_thread> leaving;

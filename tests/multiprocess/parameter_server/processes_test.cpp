@@ -1,26 +1,19 @@
 // A parameter server whose shards and workers live in processes of their own, over UCX, and what
 // happens when one of them is killed.
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <caf/all.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <chrono>
-#include <functional>
 #include <map>
 #include <memory>
-#include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -28,10 +21,8 @@
 #include "actors/parameter_server/client.hpp"
 #include "actors/parameter_server/coordinator_actor.hpp"
 #include "actors/parameter_server/shard_actor.hpp"
-#include "actors/protocol.hpp"
-#include "actors/system.hpp"
 #include "actors/wire/lendable.hpp"
-#include "tests/bench/ucx_node.hpp"
+#include "tests/forked_member.hpp"
 
 namespace {
 
@@ -39,86 +30,11 @@ using namespace troupe;
 using namespace troupe::actors;
 using namespace std::chrono_literals;
 using messages::link_transport;
+using tests::child;
+using tests::member;
 
-constexpr auto patience = 60s;
+constexpr auto patience = tests::patience;
 constexpr std::int64_t large = 8 << 20;  // elements: 32 MiB
-
-struct member {
-  member(const std::string& name, link_transport transport) : system(config) {
-    add_protocol(types);
-    auto made = bench::start_node(system, types, transport, {.name = name});
-    if (!made) std::_Exit(9);
-    node = std::move(*made);
-    ask.emplace(system, [this](const caf::node_id& id) { return node->name_of(id); });
-  }
-  ~member() { ask.reset(); }
-
-  caf::strong_actor_ptr find(const std::string& address, const std::string& name) {
-    const auto other = node->join(address, patience);
-    if (!other) std::_Exit(8);
-    const auto found = node->find(*other, name, patience);
-    if (!found) std::_Exit(7);
-    return *found;
-  }
-
-  message_registry types;
-  system_config config;
-  caf::actor_system system;
-  std::unique_ptr<actors::node> node;
-  std::optional<requester> ask;
-};
-
-/// For threads of OpenMP do not survive a fork: a child would wait for them.
-void compute_alone() {
-  (void)at::get_num_threads();
-  at::set_num_threads(1);
-}
-
-/// A forked process that reads the address it is given and says something back, or is killed. Made
-/// before any thread begins.
-class child {
- public:
-  using work = std::function<void(int in, int out)>;
-
-  explicit child(const work& what) {
-    compute_alone();
-    if (pipe(to_.data()) != 0 || pipe(from_.data()) != 0) throw std::runtime_error("no pipe");
-    pid_ = fork();
-    if (pid_ != 0) return;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    what(to_[0], from_[1]);
-    std::_Exit(0);
-  }
-  child(const child&) = delete;
-  child& operator=(const child&) = delete;
-  ~child() {
-    kill();
-    for (const int end : {to_[0], to_[1], from_[0], from_[1]}) close(end);
-  }
-
-  void kill() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
-  void tell(const std::string& text) const { say(to_[1], text); }
-  [[nodiscard]] std::string hear() const { return read_text(from_[0]); }
-
-  static std::string read_text(int from) {
-    std::array<char, 65> text{};
-    return ::read(from, text.data(), 64) == 64 ? text.data() : "";
-  }
-  static void say(int to, std::string text) {
-    text.resize(64);
-    if (write(to, text.data(), 64) != 64) std::_Exit(6);
-  }
-
- private:
-  std::array<int, 2> to_{};
-  std::array<int, 2> from_{};
-  pid_t pid_ = -1;
-};
 
 shard_actor make_shard(member& here, const std::string& name) {
   const auto sgd = *optimizers::built_in().find("sgd");
