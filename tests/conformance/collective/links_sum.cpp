@@ -1,143 +1,282 @@
-// The sum over links is no port (docs/replicas.md says why), but its bits are a port's: its core on
-// a network that a seed invents, with tensors.
+// The sum over links is no port (docs/replicas.md says why), but its bits are a port's: the class
+// that stages sum with, its messages, and links over a network that a seed invents.
 
-#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 
+#include <caf/message.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "engine/collective/all_reduce_core.hpp"
+#include "actors/messages/stage.hpp"
+#include "actors/step_end/replica_sum.hpp"
+#include "actors/wire/message_registry.hpp"
 #include "engine/collective/tree.hpp"
+#include "messages/link/simulated/simulated.hpp"
+#include "tests/unit/actors/no_directory.hpp"
 
 namespace {
 
 using namespace troupe;
+using namespace std::chrono_literals;
+using actors::replica_gradients;
+using actors::replica_statistics;
+using Catch::Matchers::ContainsSubstring;
+using engine::step_gradients;
 
-using tensors = std::vector<at::Tensor>;
-const engine::step_key step{epoch_id{0}, step_id{1}};
+constexpr std::uint64_t steps = 3;
 
-at::Tensor sum_of_two(const at::Tensor& one, const at::Tensor& other) {
-  return at::add(one, other);
+engine::step_key key_of(std::uint64_t step) {
+  return {.epoch = {1}, .step = {step}};
 }
 
-tensors add_lists(const tensors& one, const tensors& other) {
-  tensors sums;
-  for (std::size_t i = 0; i < one.size(); ++i) sums.push_back(sum_of_two(one[i], other[i]));
-  return sums;
+/// [n] each: small ones share a bucket, and the largest ones have one each. Some exceed what
+/// travels within a frame's header.
+const std::vector<std::int64_t> sizes{30, 1, 700'000, 12, 900'000, 2'500, 1'200'000, 3};
+
+std::vector<at::Tensor> tensors_of(step_gradients gradients) {
+  std::vector<at::Tensor> all;
+  for (auto& each : gradients) all.push_back(std::move(each).value_or(at::Tensor()));
+  return all;
 }
 
-/// The stages' part of a sum, without the stages.
-class world {
+/// A rank's gradients of a step; some have none.
+using parts_of_step = std::vector<step_gradients>;  // by rank
+
+parts_of_step draw_parts(std::uint32_t ranks, std::mt19937_64& draw) {
+  parts_of_step all(ranks);
+  for (auto& own : all)
+    for (const auto size : sizes)
+      own.push_back(draw() % 8 == 0 ? std::nullopt : std::optional(at::randn({size})));
+  return all;
+}
+
+step_gradients tree_of(const parts_of_step& parts) {
+  return engine::tree_sum(parts, engine::add_each);
+}
+
+/// A rank: what a stage's actor does for its sums, without the stage.
+class rank_over_links {
  public:
-  world(std::uint32_t ranks, const std::vector<tensors>& parts, std::uint64_t seed)
-      : draw_(seed), values_(parts), parts_(ranks), ended_(ranks) {
-    std::vector<std::uint64_t> bytes;
-    for (const auto& each : parts.front()) bytes.push_back(each.nbytes());
-    const auto buckets = engine::make_buckets(bytes, engine::owners_of(bytes, ranks), 64);
-    for (std::uint32_t rank = 0; rank < ranks; ++rank)
-      cores_.emplace_back(rank, ranks, buckets, 96);
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) follow(rank, cores_[rank].complete(step));
+  rank_over_links(const messages::simulated_network& network, std::uint32_t rank,
+                  std::uint32_t ranks, std::uint64_t seed)
+      : network_(network), rank_(rank), draw_(seed * 100 + rank), sum_(make_sum(rank, ranks)) {
+    types_.add(actors::stage_messages{});
+    wire_ = std::move(messages::make_simulated_link(
+                          network_, {.on_peer_up = [this](auto peer) { newest_ = peer; },
+                                     .on_frame = [this](auto, const auto& in) { arrived(in); },
+                                     .on_peer_down = [this](auto, const auto&) { ++downs_; }})
+                          .value());
+    address_ = wire_->listen("rank-" + std::to_string(rank) + ":0").value();
   }
 
-  /// What all ranks have in the end.
-  const std::vector<tensors>& run() {
-    while (!under_way_.empty()) {
-      const auto which =
-          std::uniform_int_distribution<std::size_t>(0, under_way_.size() - 1)(draw_);
-      auto one = std::move(under_way_[which]);
-      under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(which));
-      arrive(one);
-    }
-    for (const auto each : ended_) CHECK(each);
-    return values_;
+  /// Both know each other then.
+  static void connect(rank_over_links& one, rank_over_links& other) {
+    one.wire_->connect(other.address_, 10s, [&one, &other](const result<peer_id>& peer) {
+      if (peer) one.peers_[other.rank_] = *peer;
+    });
+    one.network_.run_until_idle();
+    REQUIRE(one.peers_.contains(other.rank_));
+    other.peers_[one.rank_] = other.newest_.value();
+  }
+
+  /// Its gradients become final one after the other, the last parameter first.
+  void begin(const engine::step_key& step, step_gradients own) {
+    auto left = std::make_shared<step_gradients>(std::move(own));
+    std::chrono::nanoseconds at{};
+    for (auto i = left->size() - draw_() % 2; i-- > 0;)  // the rest at the step's end
+      network_.after(at += pause(), [this, step, left, i] {
+        const auto bucket = sum_.keep_own(step, i, std::exchange((*left)[i], std::nullopt));
+        if (bucket) follow(sum_.core.ready(step, *bucket));
+      });
+    network_.after(at += pause(), [this, step, left] {
+      sum_.keep_rest(step, *left, {engine::step_statistics{}});
+      follow(sum_.core.complete(step));
+    });
+  }
+
+  [[nodiscard]] const std::map<engine::step_key, step_gradients>& sums() const { return sums_; }
+  [[nodiscard]] const std::string& failure() const { return failure_; }
+  [[nodiscard]] messages::link& wire() { return *wire_; }
+  [[nodiscard]] int downs() const { return downs_; }
+  void lose(std::uint32_t rank) {
+    if (auto waits = sum_.core.lost(rank); !waits) failure_ = waits.error().text;
   }
 
  private:
-  enum class kind : std::uint8_t { part, sum, rest };
-  struct message {
-    kind what;
-    std::uint32_t from, to;
-    std::size_t bucket;
-    tensors data;
-  };
-
-  tensors own(std::uint32_t rank, std::size_t bucket) const {
-    tensors all;
-    for (const auto i : cores_[rank].buckets()[bucket].parameters) all.push_back(values_[rank][i]);
-    return all;
-  }
-  void put(std::uint32_t rank, std::size_t bucket, const tensors& sums) {
-    const auto& which = cores_[rank].buckets()[bucket].parameters;
-    for (std::size_t i = 0; i < which.size(); ++i) values_[rank][which[i]] = sums[i];
-  }
-  void to_others(kind what, std::uint32_t from, std::size_t bucket, const tensors& data) {
-    for (std::uint32_t to = 0; to < cores_.size(); ++to)
-      if (to != from) under_way_.push_back({what, from, to, bucket, data});
+  static actors::replica_sum make_sum(std::uint32_t rank, std::uint32_t ranks) {
+    std::vector<engine::named_tensor> like;
+    for (const auto size : sizes)
+      like.push_back({std::to_string(like.size()), at::empty({size}, at::kFloat)});
+    actors::replica_group group{.stages = {}, .own = rank};
+    group.stages.resize(ranks);  // known by their links here
+    return {group, std::move(like), 1};
   }
 
-  void arrive(const message& one) {
-    auto& core = cores_[one.to];
-    if (one.what == kind::rest) return follow(one.to, core.rest_arrived(step, one.from));
-    if (one.what == kind::part) {
-      parts_[one.to][one.bucket][one.from] = one.data;
-      return follow(one.to, core.part_arrived(step, one.bucket, one.from));
+  std::chrono::nanoseconds pause() { return std::chrono::microseconds(draw_() % 300); }
+
+  template <class Message>
+  void send(std::uint32_t to, Message message) {
+    messages::frame out;
+    REQUIRE(types_.encode(caf::make_message(std::move(message)), out, nobody_));
+    wire_->send(peers_.at(to), std::move(out), {});
+  }
+  template <class Message>
+  void send_to_all(const Message& message) {
+    for (const auto& [rank, peer] : peers_) send(rank, message);
+  }
+
+  void arrived(const messages::frame& in) {
+    const auto message = types_.decode(in, nobody_);
+    REQUIRE(message);
+    if (message->match_elements<replica_gradients>())
+      take(message->get_as<replica_gradients>(0));
+    else
+      take(message->get_as<replica_statistics>(0));
+  }
+  void take(const replica_gradients& from) {
+    REQUIRE(sum_.check(from));
+    const auto effects = from.summed ? sum_.core.sum_arrived(from.step, from.bucket, from.from)
+                                     : sum_.core.part_arrived(from.step, from.bucket, from.from);
+    if (effects) sum_.keep(from);
+    follow(effects);
+  }
+  void take(const replica_statistics& from) {
+    REQUIRE(sum_.check(from));
+    const auto effects = sum_.core.rest_arrived(from.step, from.from);
+    if (effects) sum_.keep(from);
+    follow(effects);
+  }
+
+  void follow(const result<engine::all_reduce_effects>& effects) {
+    if (!effects) {
+      failure_ = effects.error().text;
+      return;
     }
-    const auto effects = core.sum_arrived(step, one.bucket, one.from);
-    put(one.to, one.bucket, one.data);
-    follow(one.to, effects);
+    for (const auto& effect : *effects)
+      std::visit([this](const auto& each) { perform(each); }, effect);
   }
-
-  void follow(std::uint32_t rank, const result<engine::all_reduce_effects>& effects) {
-    REQUIRE(effects);
-    for (const auto& each : *effects) {
-      if (const auto* send = std::get_if<engine::send_part>(&each))
-        under_way_.push_back({kind::part, rank, cores_[rank].buckets()[send->bucket].owner,
-                              send->bucket, own(rank, send->bucket)});
-      if (const auto* sum = std::get_if<engine::send_sum>(&each))
-        to_others(kind::sum, rank, sum->bucket, own(rank, sum->bucket));
-      if (std::holds_alternative<engine::send_rest>(each)) to_others(kind::rest, rank, 0, {});
-      if (std::holds_alternative<engine::all_reduced>(each)) ended_[rank] = true;
-      if (const auto* due = std::get_if<engine::add_parts>(&each)) {
-        auto& parts = parts_[rank][due->bucket];
-        parts[rank] = own(rank, due->bucket);
-        std::vector<tensors> in_order;
-        for (auto& [from, part] : parts) in_order.push_back(std::move(part));
-        put(rank, due->bucket, engine::tree_sum(std::move(in_order), add_lists));
-        follow(rank, cores_[rank].own_added(step, due->bucket));
-      }
-    }
+  replica_gradients gradients(const engine::step_key& step, std::size_t bucket, bool summed,
+                              step_gradients all) const {
+    return {step,   static_cast<std::uint32_t>(bucket), rank_,
+            summed, tensors_of(std::move(all)),         {}};
   }
+  void perform(const engine::send_part& what) {
+    send(sum_.core.buckets()[what.bucket].owner,
+         gradients(what.key, what.bucket, false, sum_.take_own(what.key, what.bucket)));
+  }
+  void perform(const engine::add_parts& what) {
+    auto parts = std::make_shared<parts_of_step>(sum_.take_parts(what.key, what.bucket));
+    network_.after(pause(), [this, what, parts] {  // a thread of its own adds
+      sum_.keep_own_sum(what.key, what.bucket,
+                        engine::tree_sum(std::move(*parts), engine::add_each));
+      follow(sum_.core.own_added(what.key, what.bucket));
+    });
+  }
+  void perform(const engine::send_sum& what) {
+    send_to_all(gradients(what.key, what.bucket, true, sum_.sums_of(what.key, what.bucket, true)));
+  }
+  void perform(const engine::sum_bucket&) { FAIL("a sum by a port"); }
+  void perform(const engine::send_rest& what) {
+    send_to_all(replica_statistics{what.key, rank_, {engine::step_statistics{}}, {}, {}});
+  }
+  void perform(const engine::all_reduced& what) { sums_[what.key] = sum_.take(what.key).gradients; }
 
+  messages::simulated_network network_;
+  const std::uint32_t rank_;
   std::mt19937_64 draw_;
-  std::vector<engine::all_reduce_core> cores_;
-  std::vector<tensors> values_;  // by rank: its parts, then the sums
-  std::vector<std::map<std::size_t, std::map<std::uint32_t, tensors>>> parts_;
-  std::vector<message> under_way_;
-  std::vector<bool> ended_;
+  actors::message_registry types_;
+  tests::no_directory nobody_;
+  actors::replica_sum sum_;
+  std::map<std::uint32_t, peer_id> peers_;
+  std::optional<peer_id> newest_;
+  std::map<engine::step_key, step_gradients> sums_;
+  std::string failure_, address_;
+  int downs_ = 0;
+  std::unique_ptr<messages::link> wire_;  // last: its events use the rest
 };
+
+/// Ranks that all know each other.
+struct world {
+  world(std::uint32_t ranks, std::uint64_t seed) : network({.seed = seed, .repeats = 0.05}) {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank)
+      all.push_back(std::make_unique<rank_over_links>(network, rank, ranks, seed));
+    for (std::uint32_t one = 0; one < ranks; ++one)
+      for (std::uint32_t other = 0; other < one; ++other)
+        rank_over_links::connect(*all[one], *all[other]);
+  }
+
+  messages::simulated_network network;
+  std::vector<std::unique_ptr<rank_over_links>> all;
+};
+
+void check_bits(const step_gradients& got, const step_gradients& expected) {
+  REQUIRE(got.size() == expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    INFO("parameter " << i);
+    REQUIRE(got[i].has_value() == expected[i].has_value());
+    if (got[i]) CHECK(at::equal(*got[i], *expected[i]));
+  }
+}
 
 }  // namespace
 
 TEST_CASE("The sum over links has the tree's bits too, whatever overtakes what") {
   for (std::uint32_t ranks = 2; ranks <= 5; ++ranks)
-    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
       INFO(ranks << " ranks, seed " << seed);
-      std::vector<tensors> parts(ranks);
-      for (auto& each : parts)
-        for (const std::int64_t size : {30, 1, 7, 12, 3, 25}) each.push_back(at::randn({size}));
-      const auto sums = world(ranks, parts, seed).run();
-      for (std::size_t i = 0; i < parts.front().size(); ++i) {
-        std::vector<at::Tensor> of_all;
-        for (const auto& each : parts) of_all.push_back(each[i]);
-        const auto expected = engine::tree_sum(of_all, sum_of_two);
-        for (const auto& each : sums) CHECK(at::equal(each[i], expected));
+      std::mt19937_64 draw(seed);
+      world of(ranks, seed);
+      for (std::uint64_t step = 1; step <= steps; ++step) {
+        const auto parts = draw_parts(ranks, draw);
+        for (std::uint32_t rank = 0; rank < ranks; ++rank)
+          of.all[rank]->begin(key_of(step), parts[rank]);
+        of.network.run_until_idle();
+        const auto expected = tree_of(parts);
+        for (const auto& each : of.all) {
+          CHECK(each->failure().empty());
+          REQUIRE(each->sums().contains(key_of(step)));
+          check_bits(each->sums().at(key_of(step)), expected);
+        }
       }
     }
+}
+
+TEST_CASE("A rank that dies in the middle of a sum over links leaves nobody waiting") {
+  constexpr std::uint64_t moments = 8;
+  std::size_t failed = 0;
+  for (std::uint64_t seed = 1; seed < moments; ++seed) {
+    INFO("seed " << seed);
+    const auto begin = [seed](world& of) {
+      std::mt19937_64 draw(seed);
+      const auto parts = draw_parts(3, draw);
+      for (std::uint32_t rank = 0; rank < 3; ++rank) of.all[rank]->begin(key_of(1), parts[rank]);
+    };
+    world undisturbed(3, seed), of(3, seed);
+    begin(undisturbed);
+    begin(of);
+    for (auto left = undisturbed.network.run_until_idle() * seed / moments; left > 0; --left)
+      of.network.step();
+    of.network.crash(of.all[1]->wire());
+    of.network.run_until_idle();
+    for (const std::uint32_t rank : {0U, 2U}) {
+      auto& survivor = *of.all[rank];
+      CHECK(survivor.downs() == 1);
+      if (survivor.sums().contains(key_of(1))) continue;  // it had all that it needed
+      survivor.lose(1);  // as whoever watches the stage is told then
+      CHECK_THAT(survivor.failure(), ContainsSubstring("replica 1 of it is gone"));
+      ++failed;
+    }
+  }
+  CHECK(failed >= moments);
 }
