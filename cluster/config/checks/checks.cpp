@@ -143,6 +143,15 @@ result<void> check_replicas(draft& whole, const registries&) {
         "--verify compares with one process, which adds up gradients in another order "
         "than a tree of logical replicas: say how far they may differ "
         "(--verify-tolerance 1e-6)");
+  const auto samples = static_cast<std::uint64_t>(config.train.batch_size);
+  if (samples < logical)
+    return refuse(std::to_string(logical) + " logical replicas" +
+                  (config.train.logical_replicas > 0
+                       ? source(whole, "train.logical_replicas", config.train.logical_replicas)
+                       : given_replicas) +
+                  " need a sample each, but a batch has " + std::to_string(samples) +
+                  source(whole, "train.batch_size", samples) +
+                  "; take fewer of them, or larger batches");
   const std::uint64_t parts = config.pipeline.micro_batches;
   if (parts == 0)
     return refuse(

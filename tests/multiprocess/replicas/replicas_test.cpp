@@ -342,6 +342,9 @@ TEST_CASE("Replicas that a batch cannot be shared out to are refused before anyt
   refuses({"--logical-replicas", "8"},
           "8 logical replicas need a micro-batch each, but a batch "
           "has 4");
+  refuses({"--logical-replicas", "32"},
+          "32 logical replicas (--logical-replicas 32) need a sample each, but a batch has 16 "
+          "(--batch-size 16); take fewer of them, or larger batches");
   refuses({"--replicas", "2", "--micro-batches", "auto"}, "--micro-batches auto cannot choose");
   refuses({"--replicas", "0"}, "--replicas");
   refuses({"--replicas", "2", "--reduce", "fast"},

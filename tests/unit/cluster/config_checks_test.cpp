@@ -341,6 +341,20 @@ TEST_CASE("stages compute on the CPU, by default and where the best device is as
         "cuda:1, ..");
 }
 
+TEST_CASE("more logical replicas than samples are refused, however few micro-batches there are") {
+  const std::string why =
+      "8 logical replicas (--logical-replicas 8) need a sample each, but a batch "
+      "has 4 (--batch-size 4); take fewer of them, or larger batches";
+  for (const std::string parts : {"2", "4"})
+    CHECK_THAT(error_of({"--batch-size", "4", "--micro-batches", parts, "--logical-replicas", "8"}),
+               ContainsSubstring(why));
+  CHECK_THAT(
+      error_of({"--batch-size", "4", "--replicas", "8"}),
+      ContainsSubstring("8 logical replicas (--replicas 8) need a sample each, but a batch has 4"));
+  CHECK(config_of({"--batch-size", "4", "--micro-batches", "4", "--logical-replicas", "4"})
+            .train.logical_replicas == 4);
+}
+
 TEST_CASE("a GPU that this machine does not have is refused in one line") {
   const auto why = error_of({"--device", "cuda:99"});
   CHECK(why.starts_with("--device: \"cuda:99\": "));
