@@ -44,6 +44,7 @@ struct build_stage {
   std::string precision = "fp32";
   bool channels_last = false;
   std::string device = "cpu";
+  std::uint32_t seat = 0, seats = 1;        // among its machine's stages of device = "auto"
   std::int32_t threads = 1;                 // intra-op threads of the stage's arithmetic
   bool idle_cores = false;                  // with one thread on a CPU: see engine::weight_queue
   std::vector<std::string> recompute = {};  // layers of the model, or groups of them
@@ -54,8 +55,8 @@ struct build_stage {
   static void fields(auto& self, auto& f) {
     f(self.stage, self.name, self.model, self.classes, self.model_options, self.seed,
       self.weights_follow, self.slices, self.loss, self.precision, self.channels_last, self.device,
-      self.threads, self.idle_cores, self.recompute, self.optimizer, self.optimizer_options,
-      self.rules);
+      self.seat, self.seats, self.threads, self.idle_cores, self.recompute, self.optimizer,
+      self.optimizer_options, self.rules);
   }
 };
 

@@ -31,6 +31,7 @@
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 #include "engine/stage/stage_module.hpp"
+#include "messages/base/log.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -127,6 +128,17 @@ result<engine::stage_options> stage_options(const build_stage& order,
                                .idle_cores = order.idle_cores};
 }
 
+/// With the device that "auto" means here.
+build_stage with_device(const build_stage& given) {
+  auto order = given;
+  if (order.device != "auto") return order;
+  const auto assigned = engine::assign_device(engine::find_usable_cards(), order.seat, order.seats);
+  order.device = assigned.device;
+  if (!assigned.said.empty() && order.seat == 0) log::info(assigned.said);
+  log::debug(order.name + " computes on " + order.device);
+  return order;
+}
+
 caf::result<stage_built> on_build(host_pointer self, const build_stage& order) {
   auto stage = build(self->system(), order, self->state.parts);
   if (!stage) return to_caf(stage.error());
@@ -216,8 +228,9 @@ host_actor spawn_host(caf::actor_system& system, host_parts parts) {
   return system.spawn(host_behavior, std::make_shared<host_parts>(std::move(parts)));
 }
 
-result<stage_actor> build(caf::actor_system& system, const build_stage& order,
+result<stage_actor> build(caf::actor_system& system, const build_stage& given,
                           const host_parts& parts) try {
+  const auto order = with_device(given);
   const auto name = order.name.empty() ? "stage-" + std::to_string(order.stage.value) : order.name;
   auto options = stage_options(order, parts.losses);
   if (!options) return tl::unexpected(options.error());
@@ -236,7 +249,7 @@ result<stage_actor> build(caf::actor_system& system, const build_stage& order,
                                      .memory = parts.memory},
                                     parts.optimizers);
 } catch (const std::exception& problem) {
-  return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) +
+  return fail(errc::bad_config, "stage " + std::to_string(given.stage.value) +
                                     " cannot be built: " + engine::reason_of(problem));
 }
 

@@ -22,7 +22,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* who_trains =
     "Stages train on the CPU, and on a GPU that LibTorch can use where device = \"cuda:N\" names "
-    "it.";
+    "it, or \"auto\" takes it.";
 
 struct judged_card {
   engine::card card;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <utility>
 
 #include "cluster/config/words.hpp"
@@ -147,6 +148,27 @@ std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores)
     threads.push_back(threads_on(node.cores > 0 ? node.cores : cores, here, wanted));
   }
   return threads;
+}
+
+std::vector<device_seat> seats_of_stages(const trainer_config& config, unsigned cores) {
+  const auto& nodes = config.cluster.nodes;
+  const auto places = nodes.empty() ? result<std::vector<std::size_t>>(std::vector<std::size_t>())
+                                    : node_of_stages(config, cores);
+  std::vector<device_seat> seats(config.pipeline.stages * config.pipeline.replicas,
+                                 {.device = config.pipeline.device});
+  std::map<std::string, std::uint32_t> taken;  // by machine
+  std::vector<std::string> machines(seats.size());
+  for (std::size_t i = 0; i < seats.size(); ++i) {
+    if (places && i < places->size()) {
+      const auto& node = nodes[places->at(i)];
+      if (!node.device.empty()) seats[i].device = node.device;
+      if (is_over_hosts(config.cluster.launch)) machines[i] = node.host;
+    }
+    if (seats[i].device == "auto") seats[i].seat = taken[machines[i]]++;
+  }
+  for (std::size_t i = 0; i < seats.size(); ++i)
+    if (seats[i].device == "auto") seats[i].seats = taken[machines[i]];
+  return seats;
 }
 
 double learning_rate(const optimizer_config& config, std::uint64_t step,

@@ -258,6 +258,20 @@ struct trainer_config {
 /// there are nodes what each stage's says, or an equal share of its cores. The config is checked.
 [[nodiscard]] std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores);
 
+/// What a stage computes on, as the config says. Where that is "auto", `seat` is its number among
+/// the `seats` stages of its machine for which it is (see engine::assign_device).
+struct device_seat {
+  std::string device = "cpu";
+  std::uint32_t seat = 0;
+  std::uint32_t seats = 1;
+
+  bool operator==(const device_seat&) const = default;
+};
+
+/// Of each stage, those of one replica after those of another. The config is checked.
+[[nodiscard]] std::vector<device_seat> seats_of_stages(const trainer_config& config,
+                                                       unsigned cores);
+
 /// The learning rate of a step (the first is 1) in a run of `total_steps`: see
 /// optimizers::rate_share. `config` is checked.
 [[nodiscard]] double learning_rate(const optimizer_config& config, std::uint64_t step,

@@ -29,4 +29,19 @@ std::string reason_against_training_on(int index, const driver_facts& driver) {
   return {};
 }
 
+assigned_device assign_device(const usable_cards& cards, std::uint32_t seat, std::uint32_t seats) {
+  const auto& all = cards.indices;
+  if (all.empty())
+    return {.device = "cpu",
+            .said = "device = \"auto\": stages compute on the CPU, for no GPU can be used: " +
+                    cards.why_none};
+  assigned_device made{.device = format("cuda:%d", all[seat % all.size()])};
+  if (seats > all.size())
+    made.said = format(
+        "device = \"auto\": %u stages share %zu GPU%s, for there are no more: use "
+        "fewer stages, or more machines",
+        seats, all.size(), all.size() == 1 ? "" : "s");
+  return made;
+}
+
 }  // namespace troupe::engine

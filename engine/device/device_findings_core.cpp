@@ -78,6 +78,21 @@ std::string reason_against(const card& one, const torch_cuda_facts& torch) {
       one.major, one.minor, list_of(torch.architectures).c_str());
 }
 
+usable_cards usable_among(const driver_facts& driver, const std::string& against_all,
+                          const torch_cuda_facts& torch) {
+  if (!against_all.empty()) return {.why_none = against_all};
+  usable_cards found;
+  for (const auto& each : driver.cards) {
+    const auto why = reason_against(each, torch);
+    if (why.empty())
+      found.indices.push_back(each.index);
+    else if (found.why_none.empty())
+      found.why_none = format("cuda:%d: ", each.index) + why;
+  }
+  if (!found.indices.empty()) found.why_none.clear();
+  return found;
+}
+
 std::string_view package_of_missing(std::string_view loader_text) {
   // The longer name first, where one begins with another.
   constexpr std::array<std::pair<std::string_view, std::string_view>, 14> packages{{

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/device/device_choice.hpp"
 #include "engine/device/driver.hpp"
 #include "messages/base/error.hpp"
 
@@ -34,6 +35,10 @@ struct torch_cuda_facts {
 
 /// Why LibTorch cannot use this GPU, and what to do; empty: it can.
 [[nodiscard]] std::string reason_against(const card& one, const torch_cuda_facts& torch);
+
+/// Which of the driver's GPUs LibTorch can use; `against_all`: what `reason_against_all` says.
+[[nodiscard]] usable_cards usable_among(const driver_facts& driver, const std::string& against_all,
+                                        const torch_cuda_facts& torch);
 
 /// What pip calls the package that has a library which the loader misses ("libcudnn.so.9: cannot
 /// open .."); empty: not known.

@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 
 #include <filesystem>
-#include <mutex>
 
 #include "engine/device/device_choice.hpp"
 #include "engine/device/device_findings_core.hpp"
@@ -37,14 +36,22 @@ struct card_findings {
   }
 };
 
+const card_findings& findings() {
+  static const card_findings found;
+  return found;
+}
+
 }  // namespace
+
+usable_cards find_usable_cards() {
+  const auto& found = findings();
+  return usable_among(found.driver, found.problem, found.built);
+}
 
 std::string open_device(const std::string& device) {
   const auto choice = parse_device(device);
   if (!choice || choice->what != device_choice::kind::cuda) return {};
-  static std::mutex mutex;
-  const std::scoped_lock lock(mutex);
-  static const card_findings found;
+  const auto& found = findings();
   if (auto why = reason_against_training_on(choice->index, found.driver); !why.empty()) return why;
   if (!found.problem.empty()) return found.problem;
   return reason_against(found.driver.cards[static_cast<std::size_t>(choice->index)], found.built);

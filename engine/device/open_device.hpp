@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "engine/device/device_choice.hpp"
+
 namespace troupe::engine {
 
 /// Makes LibTorch ready for a device that a config names ("cpu", "cuda:0"), and says why stages
@@ -10,5 +12,9 @@ namespace troupe::engine {
 /// (an autograd step does), since LibTorch keeps the first answer. That takes a second and 230 MiB.
 /// Other devices are left to LibTorch. Thread-safe.
 [[nodiscard]] std::string open_device(const std::string& device);
+
+/// The GPUs that device = "auto" can mean here. Makes LibTorch ready for them, as `open_device`
+/// does. Thread-safe.
+[[nodiscard]] usable_cards find_usable_cards();
 
 }  // namespace troupe::engine

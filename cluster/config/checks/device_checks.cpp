@@ -23,7 +23,13 @@ std::string fault_of(const std::string& device, bool here) {
 
 bool is_cpu(const std::string& device) {
   const auto choice = engine::parse_device(device);
-  return choice && choice->what != kind::cuda;
+  return choice && choice->what == kind::cpu;
+}
+
+bool has_automatic_stages(const trainer_config& config) {
+  return config.pipeline.device == "auto" ||
+         std::ranges::any_of(config.cluster.nodes,
+                             [](const auto& node) { return node.device == "auto"; });
 }
 
 // Whether some stage is on a CPU, as far as that can be told before stages have places.
@@ -77,6 +83,9 @@ std::vector<error> check_devices(draft& whole, const registries&) {
     if (const auto why = fault_of(device, here); !why.empty())
       refuse("node[" + std::to_string(i) + "].device", why);
   }
+  // Before anything in this process asks LibTorch for a GPU, which then has its answer for ever.
+  if (here && config.pipeline.stages_in == placement::threads && has_automatic_stages(config))
+    (void)engine::find_usable_cards();
   if (config.pipeline.reduce == reduce_order::fast)
     if (const auto why = fault_of_fast(config); !why.empty()) refuse("pipeline.reduce", why);
   if (is_norm_synced(config) && has_device_stages(config))

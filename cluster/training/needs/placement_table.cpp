@@ -11,12 +11,15 @@
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
+#include "engine/device/device_choice.hpp"
+#include "engine/device/open_device.hpp"
 #include "engine/schedule/generators.hpp"
 
 namespace troupe::cluster {
 namespace {
 
-using row = std::array<std::string, 6>;
+constexpr std::size_t columns = 7;
+using row = std::array<std::string, columns>;
 
 using actors::in_mebi;
 
@@ -77,7 +80,7 @@ result<void> check_memory_here(const trainer_config& config, const predicted_mem
 }
 
 std::string in_columns(const std::vector<row>& rows) {
-  std::array<std::size_t, 6> widths{};
+  std::array<std::size_t, columns> widths{};
   for (const auto& each : rows)
     for (std::size_t i = 0; i < each.size(); ++i) widths[i] = std::max(widths[i], each[i].size());
   std::string text;
@@ -91,21 +94,44 @@ std::string in_columns(const std::vector<row>& rows) {
   return text;
 }
 
+/// What a stage computes on: on another machine "auto" is only known there.
+std::string device_of(const trainer_config& config, const device_seat& seat) {
+  if (seat.device != "auto") return seat.device;
+  if (is_over_hosts(config.cluster.launch)) return "auto, found out there";
+  return engine::assign_device(engine::find_usable_cards(), seat.seat, seat.seats).device;
+}
+
+/// What there is to say of GPUs here; empty: nothing.
+std::string words_on_devices(const trainer_config& config) {
+  if (is_over_hosts(config.cluster.launch)) return "";
+  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
+  const auto found = std::ranges::find(seats, "auto", &device_seat::device);
+  if (found == seats.end()) return "";
+  const auto said =
+      engine::assign_device(engine::find_usable_cards(), found->seat, found->seats).said;
+  return said.empty() ? "" : said + "\n";
+}
+
 /// A line for each stage that is shown: where there are no nodes, replicas are alike.
 std::vector<row> rows_of(const trainer_config& config, const prepared_run& run,
                          const engine::model_layout& layout, const predicted_memory& memory) {
   const auto cores = std::thread::hardware_concurrency();
   const auto threads = threads_of_stages(config, cores);
   const auto places = node_of_stages(config, cores);
+  const auto seats = seats_of_stages(config, cores);
   const auto stages = config.pipeline.stages;
   const auto shown = places ? places->size() : stages;
-  std::vector<row> rows{{"stage", "layers", "node", "address", "threads", "memory"}};
+  std::vector<row> rows{{"stage", "layers", "node", "address", "device", "threads", "memory"}};
   for (std::size_t i = 0; i < shown; ++i) {
     const auto stage = static_cast<std::uint32_t>(i % stages);
     const auto replica = shown > stages ? " of replica " + std::to_string(i / stages) : "";
-    row line{
-        std::to_string(stage) + replica, layers_of_stage(run, layout, stage), "-", "this machine",
-        std::to_string(threads[i]),      in_mebi(memory.stages[stage])};
+    row line{std::to_string(stage) + replica,
+             layers_of_stage(run, layout, stage),
+             "-",
+             "this machine",
+             device_of(config, seats[i]),
+             std::to_string(threads[i]),
+             in_mebi(memory.stages[stage])};
     if (config.cluster.launch == launch_way::none) line[3] = "joins " + config.link.listen;
     if (places) {
       const auto& node = config.cluster.nodes[(*places)[i]];
@@ -114,7 +140,7 @@ std::vector<row> rows_of(const trainer_config& config, const prepared_run& run,
     }
     rows.push_back(std::move(line));
   }
-  rows.push_back({"trainer", "-", "-", "this machine", "-", in_mebi(memory.trainer)});
+  rows.push_back({"trainer", "-", "-", "this machine", "-", "-", in_mebi(memory.trainer)});
   return rows;
 }
 
@@ -139,6 +165,7 @@ std::string words_on_replicas(const trainer_config& config) {
 }  // namespace
 
 result<checked_run> placement_table(const application& program, const trainer_config& config) {
+  const auto devices = words_on_devices(config);  // before a layer runs: see engine::open_device
   // Where a node is to read the data, this machine may lack them.
   const auto data = open_data_here(program, config);
   if (!data && config.data.node.empty()) return tl::unexpected(data.error());
@@ -155,7 +182,7 @@ result<checked_run> placement_table(const application& program, const trainer_co
   const auto memory = predict_memory(program, config, *run);
   if (!memory) return tl::unexpected(memory.error());
   auto out = in_columns(rows_of(config, *run, *layout, *memory)) + explanation(program_bytes) +
-             words_on_replicas(config);
+             words_on_replicas(config) + devices;
   if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
   checked_run checked{.table = std::move(out)};
   if (auto fits = check_memory_here(config, *memory); !fits) checked.refused = fits.error();

@@ -10,16 +10,6 @@
 namespace troupe::cluster {
 namespace {
 
-/// What a stage computes on, by its place among all.
-std::string device_of(const trainer_config& config, std::size_t place) {
-  auto device = config.pipeline.device;
-  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
-  if (places && place < places->size())
-    if (const auto& own = config.cluster.nodes[places->at(place)].device; !own.empty())
-      device = own;
-  return device == "auto" ? "cpu" : device;
-}
-
 actors::build_stage order_for(const trainer_config& config, const prepared_run& run,
                               const engine::model_layout& layout, std::uint32_t stage,
                               int threads) {
@@ -61,7 +51,12 @@ result<std::vector<actors::build_stage>> orders_for(const trainer_config& config
     const auto stage = static_cast<std::uint32_t>(orders.size()) % layout->stages;
     orders.push_back(order_for(config, run, *layout, stage, threads.at(orders.size())));
     orders.back().name = name;
-    orders.back().device = device_of(config, orders.size() - 1);
+  }
+  const auto seats = seats_of_stages(config, std::thread::hardware_concurrency());
+  for (std::size_t i = 0; i < orders.size(); ++i) {
+    orders[i].device = seats[i].device;
+    orders[i].seat = seats[i].seat;
+    orders[i].seats = seats[i].seats;
   }
   return orders;
 }

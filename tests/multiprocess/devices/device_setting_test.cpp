@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <string>
@@ -38,20 +37,63 @@ class machine_with_cards {
   scratch_folder folder_;
 };
 
-program_outcome train_on(const std::string& device) {
-  return run_other(TROUPE_RESNET,
-                   {"--device", device, "--model", "resnet18", "--data", "synthetic:3x32x32:10:8",
-                    "--image-size", "32", "--batch-size", "4", "--micro-batches", "2", "--steps",
-                    "1", "--no-eval", "--no-progress"});
+/// `first`: a command instead of training.
+program_outcome train_on(const std::string& device, const std::vector<std::string>& more = {},
+                         const std::string& first = "") {
+  std::vector<std::string> words{"--device",        device,
+                                 "--model",         "resnet18",
+                                 "--data",          "synthetic:3x32x32:10:8",
+                                 "--image-size",    "32",
+                                 "--batch-size",    "4",
+                                 "--micro-batches", "2",
+                                 "--steps",         "1",
+                                 "--no-eval",       "--no-progress"};
+  words.insert(words.end(), more.begin(), more.end());
+  if (!first.empty()) words.insert(words.begin(), first);
+  return run_other(TROUPE_RESNET, words);
 }
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+const std::string automatic_on_cpu =
+    "device = \"auto\": stages compute on the CPU, for no GPU can be used: ";
 
 TEST_CASE("a run on the CPU loads no library of CUDA's") {
   const machine_with_cards here("NVIDIA H200,9,0,150323855360");
-  const std::string device = GENERATE("cpu", "auto");
-  const auto outcome = train_on(device);
+  const auto outcome = train_on("cpu");
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK_FALSE(here.loaded());
+}
+
+TEST_CASE("an automatic device is the CPU where no GPU can be used, and one line says why") {
+  const std::string cards = "NVIDIA H200,9,0,150323855360";
+  const machine_with_cards here(cards);
+  for (const std::string in : {"processes", "threads"}) {
+    const auto outcome = train_on("auto", {"--stages-in", in});
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK(here.loaded());
+    CHECK(count_of(outcome.err, automatic_on_cpu) == 1);
+    CHECK_THAT(outcome.err, ContainsSubstring("LibTorch's CUDA library cannot be loaded: "));
+  }
+  const auto shown = train_on("auto", {}, "--check");
+  INFO(shown.out << shown.err);
+  CHECK(shown.code == 0);
+  CHECK_THAT(shown.out, ContainsSubstring("this machine  cpu     1 "));
+  CHECK_THAT(shown.out, ContainsSubstring(automatic_on_cpu));
+}
+
+TEST_CASE("an automatic device is the CPU on a machine without a GPU") {
+  const machine_with_cards here("");
+  const auto outcome = train_on("auto");
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, ContainsSubstring(automatic_on_cpu + "the NVIDIA driver finds no GPU"));
 }
 
 TEST_CASE("a GPU that is there is refused where LibTorch's CUDA libraries are not") {

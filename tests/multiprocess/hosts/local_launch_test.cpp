@@ -135,8 +135,8 @@ TEST_CASE("troupe check shows which stage would run where") {
   CHECK_THAT(outcome.out, ContainsSubstring("stage    layers"));
   CHECK_THAT(outcome.out, ContainsSubstring("0        conv1 .. layer2.1"));
   CHECK_THAT(outcome.out, ContainsSubstring("1        layer3.0 .. fc"));
-  CHECK_THAT(outcome.out, ContainsSubstring("beta   this machine  1"));
-  CHECK_THAT(outcome.out, ContainsSubstring("  threads  memory\n0 "));
+  CHECK_THAT(outcome.out, ContainsSubstring("beta   this machine  cpu     1"));
+  CHECK_THAT(outcome.out, ContainsSubstring("  device  threads  memory\n0 "));
   CHECK_THAT(outcome.out, ContainsSubstring(" MiB\n1 "));
   CHECK_THAT(outcome.out, ContainsSubstring("\ntrainer  -"));
   CHECK_FALSE(std::filesystem::exists(folder / "weights.safetensors"));

@@ -95,6 +95,27 @@ network = "fd00::/64"
   CHECK(c.link.transport == transport::mixed);
   CHECK(node_of_stages(c, 4).value() == std::vector<std::size_t>{0, 1, 0});
   CHECK(threads_of_stages(c, 6) == std::vector<int>{3, 6, 3});
+  CHECK(seats_of_stages(c, 4) == std::vector<device_seat>{{"auto", 0, 2}, {"cpu"}, {"auto", 1, 2}});
+}
+
+TEST_CASE("stages whose device is automatic are counted by machine") {
+  const folder here;
+  const auto seats = [&](const std::string& launch, const std::string& other_host) {
+    return seats_of_stages(
+        config_of({"--stages", "3", "--config",
+                   here.write("run.toml", "[cluster]\nlaunch = \"" + launch +
+                                              "\"\n[pipeline]\ndevice = \"auto\"\n"
+                                              "[[node]]\nname = \"alpha\"\nhost = \"alpha\"\n"
+                                              "stages = [0, 2]\n"
+                                              "[[node]]\nname = \"beta\"\nhost = \"" +
+                                              other_host + "\"\nstages = [1]\n")}),
+        4);
+  };
+  using list = std::vector<device_seat>;
+  CHECK(seats("ssh", "beta") == list{{"auto", 0, 2}, {"auto", 0, 1}, {"auto", 1, 2}});
+  CHECK(seats("ssh", "alpha") == list{{"auto", 0, 3}, {"auto", 1, 3}, {"auto", 2, 3}});
+  CHECK(seats_of_stages(config_of({"--stages", "2", "--replicas", "2", "--device", "auto"}), 4) ==
+        list{{"auto", 0, 4}, {"auto", 1, 4}, {"auto", 2, 4}, {"auto", 3, 4}});
 }
 
 TEST_CASE("the sample of two hosts is accepted") {

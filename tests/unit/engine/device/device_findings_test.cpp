@@ -52,6 +52,39 @@ TEST_CASE("what speaks against training on a GPU begins with what is missing fir
   CHECK(reason_against_training_on(0, none) == none.problem);
 }
 
+TEST_CASE("an automatic device is a GPU for each stage, a shared one, or the CPU with the reason") {
+  const usable_cards three{.indices = {0, 2, 3}};
+  CHECK(assign_device(three, 0, 3) == assigned_device{.device = "cuda:0"});
+  CHECK(assign_device(three, 2, 3) == assigned_device{.device = "cuda:3"});
+  CHECK(
+      assign_device(three, 1, 5) ==
+      assigned_device{"cuda:2",
+                      "device = \"auto\": 5 stages share 3 GPUs, for there are no more: use fewer "
+                      "stages, or more machines"});
+  CHECK(assign_device(three, 4, 5).device == "cuda:2");
+  CHECK_THAT(assign_device({.indices = {1}}, 0, 2).said,
+             ContainsSubstring("2 stages share 1 GPU,"));
+  CHECK(assign_device({.why_none = "there is no NVIDIA driver"}, 1, 2) ==
+        assigned_device{"cpu",
+                        "device = \"auto\": stages compute on the CPU, for no GPU can be used: "
+                        "there is no NVIDIA driver"});
+}
+
+TEST_CASE("the GPUs that can be used are those that LibTorch has code for") {
+  torch_cuda_facts torch;
+  torch.architectures = {{.version = 90}};
+  auto driver = driver_of(13000, {card_of(9, 0), card_of(6, 1), card_of(9, 0)});
+  for (int i = 0; i < 3; ++i) driver.cards[i].index = i;
+  CHECK(usable_among(driver, {}, torch) == usable_cards{.indices = {0, 2}});
+  CHECK(usable_among(driver, "the driver is too old", torch) ==
+        usable_cards{.why_none = "the driver is too old"});
+  driver.cards = {driver.cards[1]};
+  const auto old = usable_among(driver, {}, torch);
+  CHECK(old.indices.empty());
+  CHECK_THAT(old.why_none, ContainsSubstring("cuda:1: this LibTorch has no code for its "
+                                             "architecture 6.1"));
+}
+
 TEST_CASE("architectures are read out of LibTorch's own words") {
   const auto found = architectures_in(
       "NVCC architecture flags: -gencode;arch=compute_75,code=sm_75;-gencode;"
