@@ -1,7 +1,9 @@
-// card_parity DEVICE: what a GPU computes beside float64 on the CPU, for every layer, loss and
-// optimizer, and pipelines of one to four stages on it beside the CPU's. Prints one JSON object;
-// exits with 1 where something is further off than float32 explains, and with 3 where the device
-// cannot be used. With DEVICE fake:0 it runs on the device of tests, which shows that it works.
+// card_parity DEVICE [--short]: what a GPU computes beside float64 on the CPU, for every layer,
+// loss and optimizer, and pipelines of one to four stages on it beside the CPU's. Prints one JSON
+// object; exits with 1 where something is further off than float32 explains, and with 3 where the
+// device cannot be used. With DEVICE fake:0 it runs on the device of tests, which shows that it
+// works.
+// --short: of the pipelines only one, for a rehearsal.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -228,10 +230,10 @@ std::vector<double> train(std::size_t stages, c10::Device device, const engine::
   return losses;
 }
 
-findings compare_pipelines(c10::Device device) {
+findings compare_pipelines(c10::Device device, std::size_t most_stages) {
   findings all;
   const engine::batch batch{at::randn({16, 3, 64, 64}), at::randint(0, 10, {16}, at::kLong)};
-  for (std::size_t stages = 1; stages <= 4; ++stages) {
+  for (std::size_t stages = 1; stages <= most_stages; ++stages) {
     const auto here = train(stages, c10::kCPU, batch), there = train(stages, device, batch);
     double most = 0;
     for (std::size_t i = 0; i < here.size(); ++i)
@@ -241,7 +243,7 @@ findings compare_pipelines(c10::Device device) {
   return all;
 }
 
-findings compare_all(c10::Device device) {
+findings compare_all(c10::Device device, std::size_t most_stages) {
   findings all;
   {
     const engine::device_streams streams(device);
@@ -250,7 +252,7 @@ findings compare_all(c10::Device device) {
     for (auto& each : compare_losses(device)) all.push_back(std::move(each));
     for (auto& each : compare_optimizers(device)) all.push_back(std::move(each));
   }
-  for (auto& each : compare_pipelines(device)) all.push_back(std::move(each));
+  for (auto& each : compare_pipelines(device, most_stages)) all.push_back(std::move(each));
   return all;
 }
 
@@ -276,7 +278,8 @@ int main(int count, char** words) try {
   }
   at::set_num_threads(2);
   at::globalContext().setAllowTF32CuDNN(false);
-  return report(name, compare_all(c10::Device(name)));
+  const bool is_short = count > 2 && std::string(words[2]) == "--short";
+  return report(name, compare_all(c10::Device(name), is_short ? 1 : 4));
 } catch (const std::exception& problem) {
   std::fprintf(stderr, "card_parity: %s\n", engine::reason_of(problem).c_str());
   return 1;

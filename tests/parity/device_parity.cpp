@@ -2,14 +2,19 @@
 // without a word: no race between streams, no early read of the host, no wait for a device within a
 // step.
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/flatten.h>
+
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "actors/pipeline/pipeline.hpp"
+#include "engine/model/blocks.hpp"
 #include "engine/model/model.hpp"
 #include "engine/verify/verification.hpp"
 #include "optimizers/training/saved_state.hpp"
@@ -67,6 +72,39 @@ c10::Device on(int index) {
   return fake::device(index);
 }
 
+/// [n, ...] -> [n, m]
+class rows final : public engine::layer {
+ public:
+  rows() : layer("rows") {}
+  at::Tensor forward(const at::Tensor& input, bool /*training*/) override {
+    return at::flatten(input, 1);
+  }
+  [[nodiscard]] double macs(std::vector<std::int64_t>& /*sample*/) const override { return 0; }
+};
+
+/// Its batch norms see enough numbers that rounding stays rounding.
+engine::model small_images() {
+  const auto random = at::detail::createCPUGenerator(tests::seed);
+  engine::model layers;
+  layers.push_back(std::make_unique<engine::convolution>(
+      "one",
+      engine::convolution_options{.in_channels = 3, .out_channels = 16, .kernel = 3, .padding = 1},
+      random));
+  layers.push_back(std::make_unique<engine::batch_norm>("two", 16));
+  layers.push_back(std::make_unique<engine::relu>("three"));
+  layers.push_back(std::make_unique<engine::max_pool>("four", 3, 2, 1));
+  layers.push_back(std::make_unique<engine::convolution>(
+      "five",
+      engine::convolution_options{.in_channels = 16, .out_channels = 32, .kernel = 3, .stride = 2},
+      random));
+  layers.push_back(std::make_unique<engine::batch_norm>("six", 32));
+  layers.push_back(std::make_unique<engine::relu>("seven"));
+  layers.push_back(std::make_unique<engine::adaptive_average_pool>("eight", 1));
+  layers.push_back(std::make_unique<rows>());
+  layers.push_back(std::make_unique<engine::linear>("nine", 32, 10, random));
+  return layers;
+}
+
 }  // namespace
 
 TEST_CASE("Stages on devices train images to the CPU's bits under every schedule") {
@@ -120,6 +158,24 @@ TEST_CASE("Replicas on devices train to the CPU's bits, with shared state too") 
                   .shares_state = shares_state,
                   .clip_norm = 0.1},
                  {one, four});
+  }
+}
+
+TEST_CASE("Stages on devices train in channels_last as the CPU does, within rounding") {
+  const tests::devices_ready ready;
+  task what{.build = small_images, .batches = images({16}), .cuts = {4}, .schedule = "zb-h1"};
+  const auto plain = train(what, {on(0), on(1)});
+  what.channels_last = true;
+  const auto here = train(what, {c10::Device(c10::kCPU)});
+  for (const auto& devices : {std::vector<c10::Device>{on(0)}, {on(0), on(1)}}) {
+    fake::reset();
+    const auto there = train(what, devices);
+    CHECK(fake::seen().operators > 0);
+    check_no_misuse();
+    // The CPU's own kernels add in another order than ATen's.
+    CHECK_THAT(there.dry.loss, Catch::Matchers::WithinRel(here.dry.loss, 1e-5));
+    tests::check_close(there.dry, here.dry, 1e-3);
+    CHECK_THAT(there.dry.loss, Catch::Matchers::WithinRel(plain.dry.loss, 1e-5));
   }
 }
 

@@ -51,6 +51,7 @@ struct task {
   std::uint64_t steps_before = 0;
   std::uint32_t microbatches = tests::microbatches;
   double rate = tests::rate;
+  bool channels_last = false;
 };
 
 /// A way to carry out a task that changes no bit.
@@ -110,6 +111,7 @@ class company {
   void spawn(const task& what, const std::vector<c10::Device>& devices,
              const collectives& sums_by) {
     auto layers = what.build();
+    engine::to_memory_format(layers, what.channels_last);
     ranges_ = engine::slices_between(what.cuts, layers.size());
     const auto again = engine::recomputed_layers(engine::layer_names(layers), what.recompute);
     REQUIRE(again);
@@ -119,7 +121,9 @@ class company {
     for (std::uint32_t stage = 0; stage < layout->stages; ++stage) {
       actors::stage_blueprint blueprint{
           .name = "stage-" + std::to_string(stages_.size()),
-          .options = {.device = devices.at(stages_.size() % devices.size()), .seed = seed},
+          .options = {.channels_last = what.channels_last,
+                      .device = devices.at(stages_.size() % devices.size()),
+                      .seed = seed},
           .optimizer = what.optimizer,
           .optimizer_options = what.options,
           .rules = what.rules,

@@ -1,0 +1,166 @@
+"""The report of tests/gpu/run.sh: makes it, checks it, and writes docs/gpu.md from it.
+
+report.py make --devices FILE --compared FILE --compared-exit N --tests passed|failed OUT.json [--rehearsal]
+report.py write-docs REPORT.json [--page PAGE.md] [--rehearsal]
+
+A rehearsal's report is of the device of tests, and is only written into a page that is named with
+--rehearsal. Exit codes of `make`: 0; 1: a test or a comparison failed; 3: no GPU can be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
+START, END = "<!-- gpu:figures -->", "<!-- /gpu:figures -->"
+
+# What no program measures yet; docs/gpu.md says what each of them is.
+NOT_MEASURED = ["training speed", "memory", "nccl rates", "ucx with cuda memory"]
+
+# By kind, the least number of comparisons of a whole report.
+COMPARED = {"optimizer ": 10, "pipeline of ": 4}
+REHEARSED = {"optimizer ": 10, "pipeline of ": 1}
+
+
+class Wrong(Exception):
+    """The report is not what it should be."""
+
+
+def make(devices: dict, compared: dict | None, compared_exit: int, passed: bool,
+         rehearsal: bool) -> dict:
+    """The report of one run."""
+    return {
+        "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "rehearsal": rehearsal,
+        "devices": devices,
+        "tests_passed": passed,
+        # Largest differences as shares of a tensor's largest entry; null: no GPU can be used.
+        "parity": compared,
+        "parity_exit": compared_exit,
+        "not_measured": NOT_MEASURED,
+    }
+
+
+def usable_cards(report: dict) -> list[str]:
+    """"NVIDIA H200 (140.0 GiB, architecture 9.0)" """
+    return [f"{gpu['name']} ({gpu['memory_bytes'] / 2**30:.1f} GiB, architecture "
+            f"{gpu['architecture']})" for gpu in report["devices"]["cuda"]["gpus"] if gpu["usable"]]
+
+
+def check(report: dict) -> None:
+    """Raises Wrong for what is missing, or cannot be so."""
+    for key, kind in (("when", str), ("rehearsal", bool), ("devices", dict), ("tests_passed", bool),
+                      ("parity_exit", int), ("not_measured", list)):
+        if not isinstance(report.get(key), kind):
+            raise Wrong(f"'{key}' is no {kind.__name__}")
+    datetime.datetime.fromisoformat(report["when"])
+    usable_cards(report)
+    parity = report["parity"]
+    if parity is None:
+        if report["parity_exit"] == 0:
+            raise Wrong("the comparison ended well and said nothing")
+        return
+    found = parity["largest_differences"]
+    for kind, least in (REHEARSED if report["rehearsal"] else COMPARED).items():
+        if sum(what.startswith(kind) for what in found) < least:
+            raise Wrong(f"fewer than {least} comparisons are of '{kind.strip()}'")
+    for what, one in found.items():
+        if not (isinstance(one["passed"], bool) and one["apart"] >= 0):
+            raise Wrong(f"'{what}' has no difference, or does not say whether it passed")
+    if parity["passed"] != all(one["passed"] for one in found.values()):
+        raise Wrong("'passed' is not what the comparisons say")
+
+
+def exit_code(report: dict) -> int:
+    """Of the whole run."""
+    if not report["tests_passed"] or report["parity_exit"] not in (0, 3):
+        return 1
+    return 0 if report["parity"] is not None else 3
+
+
+def to_markdown(report: dict) -> str:
+    """The section of the page."""
+    check(report)
+    if report["parity"] is None:
+        raise Wrong("no GPU could be used, so there is nothing to write")
+    cuda = report["devices"]["cuda"]
+    on = "the device of tests (a rehearsal)" if report["rehearsal"] else ", ".join(
+        usable_cards(report))
+    tests = "passed" if report["tests_passed"] else "failed"
+    driver = f", driver {cuda['driver']}" if cuda["driver"] else ""
+    lines = [f"`tests/gpu/run.sh` on {report['when'][:10]}, {on}{driver}, LibTorch's CUDA "
+             f"{cuda['torch_cuda'] or 'none'}: the tests {tests}.", "",
+             f"Differences between {report['parity']['device']} and the CPU, as shares of the "
+             "largest entry:", "", "| compared | largest difference | |", "| --- | ---: | --- |"]
+    for what, one in report["parity"]["largest_differences"].items():
+        lines.append(f"| {what} | {one['apart']:.3g} | {'passed' if one['passed'] else 'failed'} |")
+    return "\n".join([*lines, "", f"Not measured: {', '.join(report['not_measured'])}."])
+
+
+def write_page(report: dict, page: Path) -> None:
+    """Replaces the section of the page."""
+    text = page.read_text(encoding="utf-8")
+    if text.count(START) != 1 or text.count(END) != 1 or text.index(START) > text.index(END):
+        raise Wrong(f"{page} needs one '{START}' and, after it, one '{END}'")
+    before, rest = text.split(START)
+    page.write_text(f"{before}{START}\n{to_markdown(report)}\n{END}{rest.split(END)[1]}",
+                    encoding="utf-8")
+
+
+def run_make(args: argparse.Namespace) -> int:
+    """Writes the report, says what came of it in one line, and gives the run's exit code."""
+    text = args.compared.read_text(encoding="utf-8")
+    report = make(json.loads(args.devices.read_text(encoding="utf-8")),
+                  json.loads(text) if text.strip() else None, args.compared_exit,
+                  args.tests == "passed", args.rehearsal)
+    check(report)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    on = "a rehearsal" if args.rehearsal else ", ".join(
+        usable_cards(report)) or "no GPU can be used"
+    print(f"{args.out}: {on}; tests {args.tests}")
+    return exit_code(report)
+
+
+def run_write_docs(args: argparse.Namespace) -> int:
+    """Writes the page."""
+    report = json.loads(args.report.read_text(encoding="utf-8"))
+    if report["rehearsal"] != args.rehearsal:
+        raise Wrong("a rehearsal's report is for rehearsals only" if report["rehearsal"] else
+                    "this is no rehearsal's report")
+    write_page(report, args.page)
+    return 0
+
+
+def main() -> int:
+    """As the module's text says."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    maker = commands.add_parser("make")
+    maker.add_argument("out", type=Path)
+    maker.add_argument("--devices", type=Path, required=True)
+    maker.add_argument("--compared", type=Path, required=True)
+    maker.add_argument("--compared-exit", type=int, required=True)
+    maker.add_argument("--tests", choices=["passed", "failed"], required=True)
+    maker.set_defaults(run=run_make)
+    writer = commands.add_parser("write-docs")
+    writer.add_argument("report", type=Path)
+    writer.add_argument("--page", type=Path, default=PAGE)
+    writer.set_defaults(run=run_write_docs)
+    for each in (maker, writer):
+        each.add_argument("--rehearsal", action="store_true")
+    args = parser.parse_args()
+    try:
+        return args.run(args)
+    except (OSError, ValueError, KeyError, TypeError, Wrong) as problem:
+        print(f"report.py: {type(problem).__name__}: {problem}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
