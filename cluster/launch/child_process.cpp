@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +11,8 @@
 #include <cstring>
 #include <string_view>
 #include <utility>
+
+#include "cluster/launch/start/zygote.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -55,6 +56,10 @@ std::string executable(const std::filesystem::path& program) {
                                                                           : target;
 }
 
+bool is_this_program(const child_spec& spec) {
+  return spec.program == child_spec().program;
+}
+
 std::vector<std::string> arguments_of(const child_spec& spec, const std::string& program) {
   std::vector<std::string> out{program};
   out.insert(out.end(), spec.arguments.begin(), spec.arguments.end());
@@ -81,57 +86,27 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return out;
 }
 
-// Everything the child needs, made before the fork: after it only system calls are safe.
-struct plan_of_start {
-  const char* program;
-  char* const* arguments;
-  char* const* environment;
-  const char* working_folder;  // null: ours
-  int in, out, err, failure, handed_over;
-  pid_t parent;
-};
-
-[[noreturn]] void give_up(const plan_of_start& plan) {
-  const int reason = errno;
-  [[maybe_unused]] const auto sent = ::write(plan.failure, &reason, sizeof reason);
-  ::_exit(127);
-}
-
-[[noreturn]] void become(plan_of_start plan) {
-  ::setpgid(0, 0);
+[[noreturn]] void become(child_start how) {
   struct sigaction usual {};
   usual.sa_handler = SIG_DFL;
   for (int number = 1; number < NSIG; ++number) ::sigaction(number, &usual, nullptr);
-  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan);
-  if (::getppid() != plan.parent) ::_exit(127);  // it died before the line above took effect
-  if (plan.working_folder != nullptr && ::chdir(plan.working_folder) != 0) give_up(plan);
-  if (::dup2(plan.in, 0) < 0 || ::dup2(plan.out, 1) < 0 || ::dup2(plan.err, 2) < 0) give_up(plan);
-  int first_closed = handed_over_as;
-  if (plan.handed_over >= 0) {
-    // The pipe for failures may stand where the descriptor goes.
-    plan.failure = ::fcntl(plan.failure, F_DUPFD, handed_over_as + 1);
-    if (plan.failure < 0) ::_exit(127);
-    if (plan.handed_over != handed_over_as && ::dup2(plan.handed_over, handed_over_as) < 0)
-      give_up(plan);
-    if (::fcntl(handed_over_as, F_SETFD, 0) != 0) give_up(plan);
-    ++first_closed;
-  }
-  ::close_range(static_cast<unsigned>(first_closed), ~0U, CLOSE_RANGE_CLOEXEC);
+  take_place(how);
+  ::close_range(static_cast<unsigned>(how.failure) + 1, ~0U, CLOSE_RANGE_CLOEXEC);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::execve(plan.program, plan.arguments, plan.environment);
-  give_up(plan);
+  ::execve(how.program, how.arguments, how.environment);
+  give_up(how.failure);
 }
 
 // Forks with all signals blocked, so that no handler of ours runs in the child.
-pid_t fork_and_become(const plan_of_start& plan) {
+pid_t fork_and_become(const child_start& how) {
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   const pid_t pid = ::fork();
-  if (pid == 0) become(plan);
+  if (pid == 0) become(how);
   const int reason = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   errno = reason;
@@ -190,13 +165,21 @@ result<child_process> child_process::start(const child_spec& spec) {
   const std::vector<char*> environment_pointers = pointers(environment);
 
   keep_exit_codes();
+  const child_start how{
+      .program = program.c_str(),
+      .arguments = argument_pointers.data(),
+      .environment = environment_pointers.data(),
+      .working_folder = spec.working_folder.empty() ? nullptr : spec.working_folder.c_str(),
+      .in = spec.standard_input < 0 ? in.get() : spec.standard_input,
+      .out = out.write.get(),
+      .err = err.write.get(),
+      .failure = failure.write.get(),
+      .handed_over = spec.handed_over,
+      .parent = ::getpid()};
   child_process child;
   child.name_ = spec.name;
-  const pid_t pid =
-      fork_and_become({program.c_str(), argument_pointers.data(), environment_pointers.data(),
-                       spec.working_folder.empty() ? nullptr : spec.working_folder.c_str(),
-                       spec.standard_input < 0 ? in.get() : spec.standard_input, out.write.get(),
-                       err.write.get(), failure.write.get(), spec.handed_over, ::getpid()});
+  pid_t pid = is_this_program(spec) ? copy_of_zygote(how) : 0;
+  if (pid == 0) pid = fork_and_become(how);
   if (pid < 0) return cannot_start(spec, errno);
   child.pid_ = pid;  // from here on it is killed and reaped if anything fails
   failure.write.reset();

@@ -8,16 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "cluster/launch/start/child_start.hpp"
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
 
 namespace troupe::cluster {
-
-/// The number under which a child finds the one descriptor that it may be handed.
-inline constexpr int handed_over_as = 3;
-
-/// In the environment of each node that one of our processes starts: the number of that process.
-inline constexpr const char* started_by = "TROUPE_STARTED_BY";
 
 /// A program to start.
 struct child_spec {
@@ -52,7 +47,8 @@ struct child_exit {
 ///
 /// The child has its own process group, so a Ctrl-C at the terminal reaches only the parent, no
 /// inherited descriptors but the standard three and the one that it is handed, and default signal
-/// handling.
+/// handling. One that is this very program is a copy of this process's zygote where it has one
+/// (zygote.hpp), and has not loaded its libraries again.
 class child_process {
  public:
   /// The read ends of the child's standard output and error, non-blocking.

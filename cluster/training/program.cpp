@@ -1,6 +1,11 @@
 #include "cluster/training/program.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <span>
 #include <string_view>
@@ -8,14 +13,25 @@
 
 #include "cluster/doctor/examiner.hpp"
 #include "cluster/launch/agents/agent.hpp"
-#include "cluster/launch/process_start.hpp"
+#include "cluster/launch/start/process_start.hpp"
+#include "cluster/launch/start/zygote.hpp"
 #include "cluster/training/doctor_command.hpp"
 #include "cluster/training/restarts.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
+
+/// The program's own `main`, whose words may have decided what it gave to `run_program`.
+int main_of_program(int argc, char** argv, char** environment) __asm__("main");
+
 namespace {
+
+/// Each copy runs the program from its `main` on.
+void keep_zygote_of_program() noexcept {
+  if (const auto copy = keep_zygote())
+    std::exit(main_of_program(copy->count, const_cast<char**>(copy->words), environ));
+}
 
 /// Acts as a command says; one overload each.
 struct performer {
@@ -25,12 +41,14 @@ struct performer {
   int operator()(const trainer_config& config) const {
     log::set_verbose(config.observe.verbose);
     if (config.train.max_restarts > 0) {
+      end_zygote();  // each trainer keeps its own
       const auto watched =
           train_with_restarts({.program = name,
                                .most = config.train.max_restarts,
                                .checkpoint_signal = signal_of(config.checkpoint).value_or(0)});
       if (!watched) return report(name, watched.error());
       if (*watched) return **watched;
+      keep_zygote_of_program();
     }
     const auto ended = actions.train(config);
     return ended ? report(name, *ended) : report(name, ended.error());
@@ -67,15 +85,34 @@ int run_check(const program_info& info, const program_actions& actions,
   return checked->refused ? report(name, *checked->refused) : 0;
 }
 
+/// Whether a program with these words may start other processes that are the program itself.
+bool starts_processes(std::span<const char* const> arguments) {
+  constexpr std::array<std::string_view, 4> alone{"--join", doctor::examine_word, "--check",
+                                                  "--help"};
+  return std::ranges::none_of(arguments, [&](std::string_view word) {
+    return std::ranges::find(alone, word) != alone.end();
+  });
+}
+
+struct zygote_guard {
+  zygote_guard() = default;
+  zygote_guard(const zygote_guard&) = delete;
+  zygote_guard& operator=(const zygote_guard&) = delete;
+  ~zygote_guard() { end_zygote(); }
+};
+
 }  // namespace
 
 int run_program(const program_info& info, const program_actions& actions, int argc,
                 const char* const* argv) try {
-  prepare_process();
   const auto arguments = std::span<const char* const>(argv, static_cast<std::size_t>(argc));
-  const std::string_view first = argc > 1 ? argv[1] : "";
-  if (first == agent_word) return run_agent(argc > 2 ? argv[2] : "");
-  if (first == doctor::examine_word && argc == 3) return doctor::run_examiner(argv[2]);
+  if (starts_processes(arguments)) keep_zygote_of_program();
+  const zygote_guard ends_with_us;
+  prepare_process();
+  const std::string_view first = arguments.size() > 1 ? arguments[1] : "";
+  if (first == agent_word) return run_agent(arguments.size() > 2 ? arguments[2] : "");
+  if (first == doctor::examine_word && arguments.size() == 3)
+    return doctor::run_examiner(arguments[2]);
   if (first == doctor::doctor_word)
     return run_doctor_command(info, actions.needs, arguments.subspan(2));
   if (first == "--check") return run_check(info, actions, arguments.subspan(2));

@@ -19,6 +19,7 @@
 #include <stdexcept>
 
 #include "cluster/launch/process_group.hpp"
+#include "cluster/launch/start/zygote.hpp"
 
 namespace troupe::tests {
 namespace {
@@ -30,6 +31,28 @@ char state_of(pid_t pid) {
   std::getline(file, line);
   const auto end_of_name = line.rfind(')');
   return end_of_name == std::string::npos ? '-' : line.at(end_of_name + 2);
+}
+
+/// What the system shows as a process's name.
+std::string name_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/comm");
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+bool is_zygote(pid_t pid) {
+  return name_of(pid) == cluster::zygote_name;
+}
+
+std::vector<pid_t> all_children_of(pid_t parent) {
+  std::vector<pid_t> found;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(parent) + "/task")) {
+    std::ifstream list(task.path() / "children");
+    for (pid_t child = 0; list >> child;) found.push_back(child);
+  }
+  return found;
 }
 
 /// Clock ticks that a process has computed.
@@ -167,13 +190,24 @@ std::chrono::duration<double> wait_for_file(const std::filesystem::path& file) {
 }
 
 std::vector<pid_t> children_of(pid_t parent) {
-  std::vector<pid_t> found;
-  for (const auto& task :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(parent) + "/task")) {
-    std::ifstream list(task.path() / "children");
-    for (pid_t child = 0; list >> child;) found.push_back(child);
-  }
+  auto found = all_children_of(parent);
+  std::erase_if(found, is_zygote);
   return found;
+}
+
+pid_t parent_of(pid_t child) {
+  std::ifstream status("/proc/" + std::to_string(child) + "/status");
+  for (std::string word; status >> word;)
+    if (word == "PPid:") break;
+  pid_t parent = 0;
+  status >> parent;
+  return parent;
+}
+
+pid_t zygote_of(pid_t keeper) {
+  const auto all = all_children_of(keeper);
+  const auto found = std::ranges::find_if(all, is_zygote);
+  return found == all.end() ? 0 : *found;
 }
 
 void wait_until_stopped(pid_t child) {

@@ -60,8 +60,20 @@ bool wait_until_there(const std::filesystem::path& file);
 /// The same, checked; returns how long that took.
 std::chrono::duration<double> wait_for_file(const std::filesystem::path& file);
 
-/// Processes whose parent is `parent`.
+/// Processes that `parent` has started; its zygote is none of them.
 std::vector<pid_t> children_of(pid_t parent);
+
+pid_t parent_of(pid_t child);
+
+/// Whether processes keep zygotes, which those that a sanitizer watches do not.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool has_zygotes = false;
+#else
+inline constexpr bool has_zygotes = true;
+#endif
+
+/// The zygote of a process; 0: it keeps none.
+pid_t zygote_of(pid_t keeper);
 
 /// Waits until a child of ours is stopped by a signal.
 void wait_until_stopped(pid_t child);

@@ -12,7 +12,7 @@
 #include "actors/base/deadlines.hpp"
 #include "actors/parameter_server/host_actor.hpp"
 #include "actors/transfer/pieces.hpp"
-#include "cluster/launch/process_start.hpp"
+#include "cluster/launch/start/process_start.hpp"
 #include "cluster/observe/run_reporter.hpp"
 #include "cluster/training/node_run.hpp"
 #include "cluster/training/parameter_server/builder.hpp"

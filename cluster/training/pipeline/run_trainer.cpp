@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "cluster/launch/process_start.hpp"
+#include "cluster/launch/start/process_start.hpp"
 #include "cluster/membership/launch_choice.hpp"
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"

@@ -109,6 +109,19 @@ TEST_CASE("A stage that an agent has started is replaced on its node") {
   CHECK_THAT(outcome.err, !ContainsSubstring("takes the place of"));
 }
 
+TEST_CASE("A run does not miss its zygotes") {
+  const auto outcome = run_on_agents([](const std::vector<pid_t>& agents) {
+    const auto trainer = parent_of(agents.front());
+    for (const auto keeper : {trainer, agents.front(), agents.back()}) {
+      const auto zygote = zygote_of(keeper);
+      CHECK((zygote != 0) == has_zygotes);
+      if (zygote != 0) kill(zygote, SIGKILL);
+    }
+    kill(children_of(agents.back()).front(), SIGKILL);  // the next one is executed
+  });
+  CHECK_THAT(outcome.err, ContainsSubstring("was killed by signal 9 (SIGKILL); it is replaced"));
+}
+
 TEST_CASE("The stages of an agent that is lost go on together on another node") {
   const auto outcome =
       run_on_agents([](const std::vector<pid_t>& agents) { kill(agents.front(), SIGKILL); });

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -105,6 +106,24 @@ inline bool ends(pid_t pid) {
 
 inline bool no_child_is_left() {
   return ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
+}
+
+inline std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> out;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(parent) + "/task")) {
+    std::ifstream list(task.path() / "children");
+    for (pid_t child = 0; list >> child;) out.push_back(child);
+  }
+  return out;
+}
+
+inline pid_t parent_of(pid_t child) {
+  std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+  std::string pid, name, state;
+  pid_t parent = 0;
+  stat >> pid >> name >> state >> parent;  // a name without blanks
+  return parent;
 }
 
 using reports_list = std::vector<std::string>;

@@ -1,19 +1,33 @@
 // Plays the parts that the launch tests need: launch_helper PART.
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <iterator>
+#include <map>
+#include <random>
+#include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "cluster/launch/interrupt.hpp"
 #include "cluster/launch/process_group.hpp"
-#include "cluster/launch/process_start.hpp"
+#include "cluster/launch/start/process_start.hpp"
+#include "cluster/launch/start/zygote.hpp"
 
 namespace {
 
@@ -26,6 +40,21 @@ void say(const std::string& line) {
 
 [[noreturn]] void sleep_for_ever() {
   while (true) ::pause();
+}
+
+std::string text_of(const std::string& file) {
+  std::ifstream in("/proc/self/" + file);
+  std::string out(std::istreambuf_iterator<char>(in), {});
+  std::ranges::replace(out, '\0', '|');
+  std::ranges::replace(out, '\n', '|');
+  return out;
+}
+
+std::string status_line(const std::string& name) {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(name + ":")) return line;
+  return "?";
 }
 
 // Tells its pid and sleeps.
@@ -150,10 +179,143 @@ int streams(const std::string& file) {
   return 0;
 }
 
+bool has_kept = false;  // before its own `main` began: this is a copy
+
+// What a program finds at its start, the order of pids aside.
+int report() {
+  say(has_kept ? "a copy" : "executed");
+  const auto show = [](const std::string& name, const std::string& what) {
+    say(name + ": " + what);
+  };
+  show("group", ::getpgrp() == ::getpid() ? "own" : "not its own");
+  show("session", ::getsid(0) == ::getsid(::getppid()) ? "its parent's" : "another");
+  show("parent", std::to_string(::getppid()) == std::getenv("KEEPER") ? "keeper" : "another");
+  for (const char* file : {"cmdline", "comm", "environ", "oom_score_adj", "cgroup", "limits"})
+    show(file, text_of(file));
+  for (char** entry = environ; *entry != nullptr; ++entry) show("entry", *entry);
+  show("folder", std::filesystem::current_path().string());
+  show("file", std::filesystem::read_symlink("/proc/self/exe").string());
+  for (const std::string name :
+       {"SigPnd", "SigBlk", "SigIgn", "SigCgt", "Threads", "Umask", "Cpus_allowed", "CapEff"})
+    show(name, status_line(name));
+  int death = 0;
+  ::prctl(PR_GET_PDEATHSIG, &death);
+  show("dies with", std::to_string(death));
+  std::set<int> open;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    open.insert(std::stoi(entry.path().filename()));
+  for (const int fd : open) show("descriptor", std::to_string(fd));
+  char bytes[16] = {};
+  show("input", std::to_string(::read(0, bytes, sizeof bytes)));
+  const auto count = ::read(handed_over_as, bytes, sizeof bytes);
+  show("handed over", std::string(bytes, static_cast<std::size_t>(std::max<ssize_t>(count, 0))));
+  show("has a number of its own", ::gettid() == ::getpid() ? "yes" : "no");
+  return 0;
+}
+
+// The only child that a keeper has while no other runs. 0: there is none.
+pid_t zygote_of_this() {
+  std::ifstream list("/proc/self/task/" + std::to_string(::getpid()) + "/children");
+  pid_t child = 0;
+  list >> child;
+  return child;
+}
+
+void use_one_processor() {
+  cpu_set_t all;
+  ::sched_getaffinity(0, sizeof all, &all);
+  int first = 0;
+  while (!CPU_ISSET(first, &all)) ++first;
+  CPU_ZERO(&all);
+  CPU_SET(first, &all);
+  ::sched_setaffinity(0, sizeof all, &all);
+}
+
+// Starts a part as a child, with something handed over, and passes on what it says and how it ends.
+bool start_child(const std::string& part, std::map<std::string, std::string> environment) {
+  auto group = process_group::create(
+      {.on_exit = [](const child_exit& how) { say("it " + describe(how).substr(6)); },
+       .on_line = [](std::string_view, output_stream,
+                     std::string_view line) { say(std::string(line)); }});
+  int ends[2];
+  if (!group || ::pipe2(ends, O_CLOEXEC) != 0) return false;
+  const troupe::descriptor read(ends[0]);
+  troupe::descriptor write(ends[1]);
+  const bool written = ::write(write.get(), "secret", 6) == 6;
+  write.reset();
+  environment["TROUPE_STARTED_BY"] = "somebody";
+  child_spec child{.name = "child",
+                   .arguments = {part, "two words", ""},
+                   .environment = std::move(environment),
+                   .handed_over = read.get(),
+                   .working_folder = std::filesystem::current_path() == "/" ? "tmp" : ""};
+  const auto started = group->start(child);
+  if (!started) say(started.error().text);
+  return written && started && group->wait(std::chrono::seconds(20));
+}
+
+// Does one thing after another, with a zygote.
+int keeper(const std::vector<std::string>& things) {
+  for (const auto& thing : things) {
+    if (thing == "change") {  // what a child takes from its parent of now, or must not take
+      struct rlimit limit {};
+      ::getrlimit(RLIMIT_NOFILE, &limit);
+      limit.rlim_cur = 200;
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+      ::signal(SIGUSR1, SIG_IGN);
+      sigset_t blocked;
+      ::sigemptyset(&blocked);
+      ::sigaddset(&blocked, SIGTERM);
+      ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
+      if (::chdir("/") != 0 || ::open("/dev/null", O_RDONLY) < 0) return 1;
+    } else if (thing == "kill zygote" || thing == "stop zygote") {
+      const pid_t zygote = zygote_of_this();
+      say(zygote > 0 ? "there is one" : "there is none");
+      if (zygote > 0) ::kill(zygote, thing == "kill zygote" ? SIGKILL : SIGSTOP);
+      siginfo_t how{};
+      if (zygote > 0)
+        ::waitid(P_PID, static_cast<id_t>(zygote), &how, WEXITED | WSTOPPED | WNOWAIT);
+    } else if (thing == "pin") {
+      use_one_processor();
+    } else if (thing == "look") {
+      say(zygote_of_this() > 0 ? "there is one" : "there is none");
+    } else if (thing == "end zygote") {
+      end_zygote();
+    } else if (thing == "report with a thread count") {
+      if (!start_child("report", {{"OMP_NUM_THREADS", "1"}})) return 1;
+    } else if (!start_child(thing, {})) {
+      return 1;
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string part = argc > 1 ? argv[1] : "";
+  std::string part = argc > 1 ? argv[1] : "";
+  std::vector<std::string> others(argv + std::min(argc, 2), argv + argc);
+  if (part == "keeper") {
+    has_kept = true;
+    ::setenv("KEEPER", std::to_string(::getpid()).c_str(), 1);
+    const bool is_busy = !others.empty() && others.front() == "have a thread first";
+    const bool has_file = !others.empty() && others.front() == "have a file first";
+    if (is_busy) std::thread(sleep_for_ever).detach();
+    if (has_file && ::open("/dev/null", O_RDONLY) < 0) return 1;
+    if (is_busy || has_file) others.erase(others.begin());
+    const auto copy = keep_zygote();
+    if (!copy) return keeper(others);
+    part = copy->words[1];
+    argv = const_cast<char**>(copy->words);
+  }
+  if (part == "report") return report();
+  if (part == "exit") return 3;
+  if (part == "die") return ::raise(SIGSEGV);
+  if (part == "random") {
+    std::random_device random;
+    say(std::to_string(random()) + " " + std::to_string(random()));
+    return 0;
+  }
   if (part == "sleeper") return sleeper();
   if (part == "parent") return parent();
   if (part == "forwarder") return forwarder();

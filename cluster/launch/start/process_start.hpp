@@ -10,6 +10,15 @@ namespace troupe::cluster {
 /// - SIGHUP is as it was when the process was started, ignored under nohup, for UCX takes it.
 void prepare_process();
 
+/// Whether this process has opened files that are open now, beside the standard streams; those do
+/// not count that were open when it was started.
+[[nodiscard]] bool has_opened_files();
+
+/// Of a copy of a process: it counts as started now, with default signals. When it exits, what the
+/// program has registered is called (destructors of its static objects, std::atexit), and what its
+/// shared libraries have is not.
+void begin_process_again();
+
 /// From now on, until somebody handles the signal.
 void ignore_signal(int number);
 
