@@ -39,6 +39,7 @@ struct drop_stages {
 /// own names. The version is kept once the last piece is there.
 struct store_version {
   static constexpr auto declared = travels("store_version");
+  static constexpr bool tensors_are_only_read = true;
 
   std::uint32_t stage = 0;  // among those of all replicas
   std::uint64_t step = 0;   // training steps that it has behind it

@@ -19,6 +19,7 @@
 #include "actors/messages/recovery.hpp"
 #include "actors/messages/transfer.hpp"
 #include "actors/transfer/pieces.hpp"
+#include "actors/wire/lendable.hpp"
 #include "engine/base/torch_error.hpp"
 #include "optimizers/groups.hpp"
 #include "optimizers/training/gradients.hpp"
@@ -40,6 +41,7 @@ struct optimizer_state {
   param_version version;
   std::shared_ptr<engine::activity> doing;
   std::shared_ptr<const engine::device_streams> streams;
+  std::shared_ptr<messages::shared_memory> memory;
   tensor_assembly loading;  ///< A state that is on its way.
   optimizers::named_tensors loaded;
   std::optional<std::set<std::string>> own;  ///< Parameters whose state is kept; nullopt: all.
@@ -163,6 +165,7 @@ caf::result<state_copied> on_copy(optimizer_pointer self) {
   auto& state = self->state;
   const at::NoGradGuard no_grad;
   const auto on_device = state.streams->computing();
+  const lendable_tensors lendable(state.memory);
   state_copied out;
   for (std::size_t i = 0; i < state.parameters.size(); ++i)
     out.tensors.push_back({state.names[i], engine::copy_on_host(state.parameters[i].detach())});
@@ -186,6 +189,7 @@ optimizer_actor::behavior_type optimizer_behavior(
   state.groups = std::move(*groups);
   state.streams = given->streams ? std::move(given->streams)
                                  : std::make_shared<engine::device_streams>(at::kCPU);
+  state.memory = std::move(given->memory);
   state.doing = given->doing ? std::move(given->doing) : std::make_shared<engine::activity>();
   const auto name = state.name + ": optimizer '" + state.optimizer.name + "'";
   end_when_thrown(*self, name);

@@ -13,6 +13,10 @@
 #include "messages/base/error.hpp"
 #include "optimizers/optimizer.hpp"
 
+namespace troupe::messages {
+class shared_memory;
+}
+
 namespace troupe::actors {
 
 /// What an optimizer actor owns: the only one who writes these parameters.
@@ -26,6 +30,9 @@ struct optimizer_parts {
   std::shared_ptr<engine::activity> doing = {};  ///< What its thread publishes; null: nothing.
   /// Of the stage: updates go to the stream of its arithmetic. Null: the parameters are the CPU's.
   std::shared_ptr<const engine::device_streams> streams = {};
+  /// Its node's, for copies of the state that other processes keep (see node::memory); null: they
+  /// get copies of those.
+  std::shared_ptr<messages::shared_memory> memory = {};
 };
 
 /// Spawns an optimizer on a thread of its own: an update never holds up a scheduler. Updates are in

@@ -87,7 +87,7 @@ result<stage_actor> spawn_stage_with_optimizer(caf::actor_system& system, stage_
   if (!blueprint.collectives) blueprint.collectives = std::make_shared<engine::nccl::maker>();
   const auto owner = spawn_optimizer(
       system, {blueprint.name, std::move(parameters), std::move(*optimizer), std::move(*options),
-               blueprint.threads, blueprint.rules.groups, updates, streams});
+               blueprint.threads, blueprint.rules.groups, updates, streams, blueprint.memory});
   if (!owner) return tl::unexpected(owner.error());
   auto stage = spawn_stage(system, {.name = blueprint.name,
                                     .modules = std::move(modules),
