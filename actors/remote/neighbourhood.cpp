@@ -102,6 +102,10 @@ neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) 
         peer, {errc::bad_config, "two nodes are named '" + name_ + "'; give each its own name"}});
     return out;
   }
+  if (auto may = admitted(who->name, who->process); !may) {
+    out.emplace_back(close{peer, may.error()});
+    return out;
+  }
   name = who->name;
   if (auto awaited = awaited_.extract(peer); awaited && awaited.mapped() != name)
     out = connect_failed(awaited.mapped(),
@@ -114,6 +118,7 @@ neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) 
   if (!who->address.empty()) node.address = who->address;
   if (!node.peer) {  // else both sides connected at once: one way each
     node.peer = peer;
+    node.process = who->process;
     node.connecting = false;
     out.emplace_back(node_up{name, who->process});
     for (auto& waiting : std::exchange(node.backlog, {}))
@@ -123,6 +128,16 @@ neighbourhood::effects neighbourhood::greeted(peer_id peer, const frame& hello) 
     for (auto& waiting : early.mapped())
       for (auto& one : frame_arrived(peer, std::move(waiting))) out.push_back(std::move(one));
   return out;
+}
+
+result<void> neighbourhood::admitted(const std::string& node,
+                                     const process_identity& process) const {
+  const auto known = neighbours_.find(node);
+  if (known != neighbours_.end() && known->second.peer && known->second.process != process)
+    return fail(errc::bad_config, "the name '" + node + "' is taken: process " +
+                                      std::to_string(known->second.process.pid) +
+                                      " has joined as that; give each process its own name");
+  return admit_ ? admit_(node) : result<void>();
 }
 
 neighbourhood::effects neighbourhood::peer_down(peer_id peer, const error& why) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -52,9 +53,17 @@ class neighbourhood {
   using effect = std::variant<connect, transmit, close, received, undelivered, node_up, node_down>;
   using effects = std::vector<effect>;
 
+  /// Whether a node of this name may join. Errors: bad_config, which it is told.
+  using admission = std::function<result<void>(const std::string& node)>;
+
   /// `address` is where this node listens, for others to come back to; `self` is where it runs.
-  neighbourhood(std::string name, std::string address, process_identity self = {})
-      : name_(std::move(name)), address_(std::move(address)), self_(std::move(self)) {}
+  /// Without `admit` every name is admitted.
+  neighbourhood(std::string name, std::string address, process_identity self = {},
+                admission admit = {})
+      : name_(std::move(name)),
+        address_(std::move(address)),
+        self_(std::move(self)),
+        admit_(std::move(admit)) {}
 
   effects peer_up(peer_id peer);
   effects peer_down(peer_id peer, const error& why);
@@ -91,6 +100,7 @@ class neighbourhood {
   /// Never forgotten, so that a handle to an actor of a lost node fails by name.
   struct neighbour {
     std::string address;
+    process_identity process;     // once it was connected
     std::optional<peer_id> peer;  // the connection used for sending
     std::optional<error> lost;
     bool connecting = false;
@@ -100,12 +110,15 @@ class neighbourhood {
 
   effects came_early(peer_id peer, messages::frame in);
   effects greeted(peer_id peer, const messages::frame& hello);
+  [[nodiscard]] result<void> admitted(const std::string& node,
+                                      const process_identity& process) const;
   effects gone(const std::string& node, const error& why);
   void close_all(const std::string& node, const error& why, effects& out) const;
 
   std::string name_;
   std::string address_;
   process_identity self_;
+  admission admit_;
   std::map<std::string, neighbour> neighbours_;
   std::map<peer_id, std::string> names_;    // empty until the peer's hello
   std::map<peer_id, std::string> awaited_;  // which node is to say hello there

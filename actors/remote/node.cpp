@@ -48,7 +48,9 @@ result<std::unique_ptr<node>> node::start(caf::actor_system& system, const messa
   }
   made->address_ = *address;
   made->core_ = std::make_unique<remote_core>(made->settings_.name, made->address_, own_identity(),
-                                              made->settings_.liveness);
+                                              made->settings_.liveness, made->settings_.admit);
+  // From here on a pause of this process is noticed, and not only from the first interval's end.
+  made->link_->post([self = made.get()] { self->judge(); });
   made->ticker_ = std::make_unique<ticker>(made->settings_.liveness.interval, [self = made.get()] {
     self->say_who_holds_the_link();
     self->link_->post([self] { self->judge(); });
@@ -112,6 +114,10 @@ void node::arrived(peer_id peer, frame in) {
 
 void node::peer_left(peer_id peer, const error& why) {
   if (const auto known = greeted_.extract(peer.value)) known.mapped()->known.clear();
+  {
+    const std::scoped_lock lock(mutex_);
+    if (is_joining_) refusals_.emplace(peer.value, why);
+  }
   step([&](auto& core) { return core.peer_down(peer, why, clock::now()); });
 }
 
@@ -235,20 +241,30 @@ void node::publish(const std::string& name, caf::strong_actor_ptr actor) {
 
 result<std::string> node::join(const std::string& address, milliseconds timeout) {
   const auto deadline = clock::now() + timeout;
+  {
+    const std::scoped_lock lock(mutex_);
+    is_joining_ = true;
+    refusals_.clear();
+  }
   auto connected = std::make_shared<std::promise<result<peer_id>>>();
   auto outcome = connected->get_future();
   link_->connect(address, timeout,
                  [connected](const result<peer_id>& peer) { connected->set_value(peer); });
   const auto peer = outcome.get();
-  if (!peer) return tl::unexpected(peer.error());
 
   std::unique_lock lock(mutex_);
+  if (!peer) is_joining_ = false;
+  if (!peer) return tl::unexpected(peer.error());
   std::optional<std::string> name;
   const bool settled = changed_.wait_until(lock, deadline, [&] {
     name = core_->name_of(*peer);
     return !name || !name->empty();
   });
+  is_joining_ = false;
   const auto where = messages::meeting_place::parse(address).outside;
+  if (const auto why = refusals_.find(peer->value); why != refusals_.end())
+    return fail(why->second.code,
+                "the node at " + where + " refuses this one: " + why->second.text);
   if (!settled) return fail(errc::timed_out, "no hello from the node at " + where);
   if (!name) return fail(errc::peer_lost, "the node at " + where + " closed the connection");
   return *name;

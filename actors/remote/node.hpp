@@ -40,6 +40,9 @@ struct node_settings {
   /// A connected node is gone: lost (peer_lost), or left in order (cancelled). On the link's
   /// thread.
   std::function<void(const std::string& node, const error& why)> on_node_down = {};
+  /// Whether a node of this name may join; empty: every name may. Two nodes of one name may not. On
+  /// the link's thread; it may not wait. Errors: bad_config, which that node is told.
+  std::function<result<void>(const std::string& node)> admit = {};
   /// How soon a node that hangs or cannot be reached any more counts as lost.
   liveness_settings liveness = {};
   /// What this node's heartbeats tell beside that it is alive, and what those of others tell. On
@@ -189,6 +192,8 @@ class node final : public actor_directory,
   // Guarded by mutex_, which is never held while an actor or the owner is called.
   std::mutex mutex_;
   std::condition_variable changed_;
+  bool is_joining_ = false;
+  std::map<std::uint64_t, error> refusals_;  // by peer_id: of who went while this node joins
   std::unique_ptr<remote_core> core_;
   std::map<std::string, known_node> nodes_;
   std::vector<caf::actor_id> held_;  // local actors that other nodes may reach: kept alive

@@ -75,8 +75,8 @@ class remote_core {
 
   /// `address`: where this node listens; `self`: where it runs.
   remote_core(const std::string& name, const std::string& address, const process_identity& self,
-              const liveness_settings& settings)
-      : name_(name), nodes_(name, address, self), liveness_(settings, self) {}
+              const liveness_settings& settings, neighbourhood::admission admit = {})
+      : name_(name), nodes_(name, address, self, std::move(admit)), liveness_(settings, self) {}
 
   // Events of the link.
   effects peer_up(peer_id peer) { return follow(nodes_.peer_up(peer)); }

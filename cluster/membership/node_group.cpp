@@ -61,6 +61,7 @@ result<void> node_group::open(const std::string& listen) {
       {.name = "trainer",
        .listen = listen,
        .on_node_down = [this](const auto& name, const auto& why) { on_node_down(name, why); },
+       .admit = [this](const auto& name) { return admit(name); },
        .on_told = [this](const auto& name, const auto& told) { on_told(name, told); }},
       launcher_->trainer_link());
   if (!node) return tl::unexpected(node.error());
@@ -78,6 +79,17 @@ result<void> node_group::open(const std::string& listen) {
     hosts_.push_back(*host);
   }
   return {};
+}
+
+/// A name of the run's, or that of a successor ("stage-1.2") or an understudy. On the link's
+/// thread.
+result<void> node_group::admit(const std::string& name) const {
+  if (understudies::is_one(name)) return {};
+  const auto is_of = [&](const auto& each) { return name == each || name.starts_with(each + "."); };
+  if (std::ranges::any_of(first_names_, is_of)) return {};
+  std::string there;
+  for (const auto& each : first_names_) there += (there.empty() ? "" : ", ") + each;
+  return fail(errc::bad_config, "this run has no node '" + name + "'; it has " + there);
 }
 
 result<void> node_group::await(const std::vector<std::string>& names) {

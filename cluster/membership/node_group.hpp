@@ -90,6 +90,7 @@ class node_group {
   node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress,
              std::size_t understudies);
   [[nodiscard]] result<void> open(const std::string& listen);
+  [[nodiscard]] result<void> admit(const std::string& name) const;
   [[nodiscard]] result<void> await(const std::vector<std::string>& names);
   [[nodiscard]] result<void> put_another(std::size_t place);
   /// How the first of these nodes ended that did so by itself.

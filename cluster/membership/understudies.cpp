@@ -5,13 +5,23 @@
 
 namespace troupe::cluster {
 
+namespace {
+
+const std::string prefix = "understudy-";
+
+}  // namespace
+
+bool understudies::is_one(const std::string& name) {
+  return name.starts_with(prefix);
+}
+
 result<void> understudies::fill(const std::vector<std::string>& hosts,
                                 const std::string& trainer_address) {
   if (auto buried = bury(); !buried) return buried;
   for (auto missing = most_ - std::min(most_, names().size()); missing > 0 && goes_on();
        --missing) {
     const auto& host = hosts[started_ % hosts.size()];
-    const auto name = "understudy-" + std::to_string(++started_);
+    const auto name = prefix + std::to_string(++started_);
     const auto begun = launcher_.start_on(host, name, trainer_address);
     const std::scoped_lock lock(mutex_);
     if (!begun) {

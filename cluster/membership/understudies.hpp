@@ -19,6 +19,9 @@ class understudies {
   /// `launcher` outlives it. `most`: how many are to wait.
   understudies(node_launcher& launcher, std::size_t most) : launcher_(launcher), most_(most) {}
 
+  /// Whether it is the name of one, in any run.
+  [[nodiscard]] static bool is_one(const std::string& name);
+
   /// Starts those that are missing, on each of these hosts in turn; none any more once
   /// `most_in_vain` in a row were lost before they took a place, or one could not be started. Does
   /// not wait until they have joined. Errors: those of node_launcher.

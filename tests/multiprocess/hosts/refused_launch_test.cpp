@@ -125,3 +125,54 @@ TEST_CASE("A stage that never joins is named, with a countdown") {
   CHECK(refused.code != 0);
   CHECK_THAT(refused.last_line(), ContainsSubstring("secret"));
 }
+
+TEST_CASE("A name that is taken or not the run's, and a port in use, are refused in one line") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha"});
+  const auto secret = hosts / "secret";
+  write_config(secret, "known-to-all-of-them");
+  std::filesystem::permissions(secret, std::filesystem::perms(0600));
+  const auto file =
+      write_config(hosts / "run.toml",
+                   "[cluster]\nlaunch = \"none\"\njoin_timeout = 60\n[link]\nlisten = "
+                   "\"10.77.0.1:4711\"\nsecret_file = \"" +
+                       secret.string() + "\"\n" + small_run(hosts / "weights.safetensors"));
+  const auto joining = [&](const std::string& name) {
+    return std::vector<std::string>{TROUPE_COMMAND,  "join", "10.77.0.1:4711", "--name",      name,
+                                    "--secret-file", secret, "--program",      TROUPE_PROGRAM};
+  };
+  running_program trainer(hosts.home(), {TROUPE_PROGRAM, "--config", file});
+  running_program first(hosts.at(0), joining("stage-0"));
+  struct attempt {
+    const char* what;
+    const test_host& where;
+    std::vector<std::string> command;
+    std::string reason;
+  };
+  const std::vector<attempt> attempts{
+      {"a name that is taken", hosts.at(0), joining("stage-0"), "the name 'stage-0' is taken"},
+      {"the same from another host", hosts.home(), joining("stage-0"),
+       "the name 'stage-0' is taken"},
+      {"a name that is not in the config", hosts.at(0), joining("stage-7"),
+       "this run has no node 'stage-7'; it has stage-0, stage-1"},
+      {"the trainer's name", hosts.at(0), joining("trainer"), "two nodes are named 'trainer'"},
+      {"a port in use",
+       hosts.home(),
+       {TROUPE_PROGRAM, "--config", file},
+       "cannot listen at 10.77.0.1:4711: Address already in use"}};
+  REQUIRE_FALSE(first.ends_within(3s));  // it has joined by now
+  for (const auto& each : attempts) {
+    INFO(each.what);
+    const auto outcome = each.where.run(each.command);
+    INFO(outcome.err);
+    CHECK(outcome.code != 0);
+    CHECK(outcome.seconds < 5s);
+    CHECK_THAT(outcome.last_line(), ContainsSubstring(each.reason));
+  }
+  running_program second(hosts.at(0), joining("stage-1"));
+  const auto trained = trainer.end();  // none of them has disturbed the run
+  INFO(trained.err);
+  CHECK(trained.code == 0);
+  CHECK(first.end().code == 0);
+  CHECK(second.end().code == 0);
+}

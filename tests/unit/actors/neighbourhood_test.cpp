@@ -102,6 +102,35 @@ TEST_CASE("A lost node cannot come back under its name") {
   CHECK(std::get<neighbourhood::close>(effects.at(0)).why.code == errc::stale);
 }
 
+TEST_CASE("Two processes of one name, and one of an unknown name, are told so and not let in") {
+  const auto hello_from = [](const std::string& name, std::int64_t pid) {
+    auto effects = neighbourhood(name, name + ":1", {"host", "net", pid, 5}).peer_up({99});
+    return std::get<neighbourhood::transmit>(effects.at(0)).what;
+  };
+  neighbourhood core("a", "a:1", {}, [](const std::string& node) -> result<void> {
+    if (node == "b") return {};
+    return fail(errc::bad_config, "no '" + node + "' here");
+  });
+  for (std::uint64_t peer = 1; peer <= 4; ++peer) core.peer_up({peer});
+  CHECK(std::holds_alternative<neighbourhood::node_up>(
+      core.frame_arrived({1}, hello_from("b", 10)).at(0)));
+  CHECK(core.frame_arrived({2}, hello_from("b", 10)).empty());  // its second connection
+
+  auto effects = core.frame_arrived({3}, hello_from("b", 11));
+  REQUIRE(effects.size() == 1);
+  const auto& taken = std::get<neighbourhood::close>(effects[0]);
+  CHECK(taken.peer == peer_id{3});
+  CHECK(taken.why.code == errc::bad_config);
+  CHECK(taken.why.text.find("the name 'b' is taken: process 10") == 0);
+  CHECK(core.peer_down({3}, reset).empty());
+  CHECK(core.connected("b"));
+
+  effects = core.frame_arrived({4}, hello_from("c", 12));
+  REQUIRE(effects.size() == 1);
+  CHECK(std::get<neighbourhood::close>(effects[0]).why.text == "no 'c' here");
+  CHECK_FALSE(core.connected("c"));
+}
+
 TEST_CASE("A node that hangs is cut off, told why, and not listened to any more") {
   auto core = connected_to_b();
   auto effects = core.lose("b", {errc::timed_out, "it was silent"});
