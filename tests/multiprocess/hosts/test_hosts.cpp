@@ -31,10 +31,11 @@ std::string namespace_of(const fs::path& process) {
 
 std::string command_of(const fs::path& process) {
   std::ifstream file(process / "cmdline");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  for (auto& each : text)
-    if (each == '\0') each = ' ';
-  return text;
+  std::ostringstream text;
+  text << file.rdbuf();  // nothing where the process ends meanwhile; iterators would throw
+  auto command = text.str();
+  std::ranges::replace(command, '\0', ' ');
+  return command;
 }
 
 /// Whether it has ended, and only waits to be reaped by its host's first process.
