@@ -15,7 +15,7 @@
 
 namespace troupe::messages {
 class shared_memory;
-}
+}  // namespace troupe::messages
 
 namespace troupe::actors {
 

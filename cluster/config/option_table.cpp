@@ -122,8 +122,7 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        on_off(&pipeline_config::idle_cores)},
       {"pipeline", "device", "--device", "", "DEVICE",
        "Device of the stages: cpu, cuda:N for GPU N, or auto: a GPU for each stage of a machine, "
-       "or "
-       "the CPU where there is none",
+       "or the CPU where there is none",
        text(&pipeline_config::device)},
       {"pipeline", "stages_in", "--stages-in", "", "KIND",
        "Whether stages run in processes of their own or in threads of one process",

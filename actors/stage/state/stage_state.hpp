@@ -37,12 +37,12 @@
 #include "messages/base/error.hpp"
 #include "optimizers/training/gradients.hpp"
 
-/// What a stage's shell is made of, for its own sources alone: stage_actor.cpp moves micro-batches,
-/// actions.cpp computes with them, step_end.cpp ends training steps.
 namespace troupe::messages {
 class shared_memory;
 }  // namespace troupe::messages
 
+/// What a stage's shell is made of, for its own sources alone: stage_actor.cpp moves micro-batches,
+/// actions.cpp computes with them, step_end.cpp ends training steps.
 namespace troupe::actors {
 
 /// What has arrived for one micro-batch and not been used yet.
