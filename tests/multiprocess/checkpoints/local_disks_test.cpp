@@ -14,6 +14,7 @@
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "engine/slices/slice_folder.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
+#include "tests/process_text.hpp"
 #include "tests/small_disk.hpp"
 
 namespace {
@@ -92,8 +93,7 @@ void run_to_8(const disks& all, const words& more = {}) {
 void kill_stage(pid_t trainer, const std::string& name) {
   for (const auto agent : children_of(trainer))
     for (const auto stage : children_of(agent)) {
-      std::ifstream in("/proc/" + std::to_string(stage) + "/cmdline", std::ios::binary);
-      const std::string words(std::istreambuf_iterator<char>(in), {});
+      const auto words = process_text("/proc/" + std::to_string(stage) + "/cmdline");
       if (words.find(name) != std::string::npos) ::kill(stage, SIGKILL);
     }
 }

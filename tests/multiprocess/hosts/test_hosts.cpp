@@ -7,10 +7,10 @@
 #include <condition_variable>
 #include <fstream>
 #include <mutex>
-#include <sstream>
 #include <thread>
 
 #include "cluster/launch/find_program.hpp"
+#include "tests/process_text.hpp"
 
 namespace troupe::tests {
 namespace {
@@ -30,10 +30,7 @@ std::string namespace_of(const fs::path& process) {
 }
 
 std::string command_of(const fs::path& process) {
-  std::ifstream file(process / "cmdline");
-  std::ostringstream text;
-  text << file.rdbuf();  // nothing where the process ends meanwhile; iterators would throw
-  auto command = text.str();
+  auto command = process_text(process / "cmdline");
   std::ranges::replace(command, '\0', ' ');
   return command;
 }
