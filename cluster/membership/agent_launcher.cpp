@@ -98,6 +98,7 @@ class agent_launcher final : public node_launcher {
   result<void> give_up(const std::string& name) override;
   std::vector<node_end> ends() const override;
   std::string host_of(const std::string& name) const override;
+  void expect_ends() override;
   void join(bool in_order) override;
   void kill() override { group_->kill(); }  // agents end with their streams
   void kill(const std::string& name) override;
@@ -439,6 +440,11 @@ std::string agent_launcher::host_of(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   const auto* const at = host_of_process(name);
   return at == nullptr ? std::string() : at->what.name;
+}
+
+void agent_launcher::expect_ends() {
+  const std::lock_guard lock(mutex_);
+  expected_ = true;
 }
 
 void agent_launcher::join(bool in_order) {

@@ -299,6 +299,8 @@ node_group::~node_group() {
     all_here = all_here && host;
     if (host) hosts_.push_back(*host);
   }
+  // The first may have ended before the last is told to.
+  launcher_->expect_ends();
   for (const auto& host : std::exchange(hosts_, {}))
     caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{});
   system_.await_all_actors_done();

@@ -48,6 +48,9 @@ class node_launcher {
   /// What is lost as one with a node: the name of its host. Empty: all nodes are on one.
   [[nodiscard]] virtual std::string host_of(const std::string& /*name*/) const { return {}; }
 
+  /// The nodes are about to be told to end: from here on an end is none of `ends`.
+  virtual void expect_ends() = 0;
+
   /// Waits for nodes that were told to end, and ends those that take too long; at once, when not
   /// all of them can end in order.
   virtual void join(bool in_order) = 0;

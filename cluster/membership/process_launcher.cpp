@@ -119,6 +119,8 @@ class process_launcher final : public node_launcher {
 
   std::vector<node_end> ends() const override { return ends_->failures(); }
 
+  void expect_ends() override { ends_->expect(); }
+
   void join(bool in_order) override {
     ends_->expect();
     const auto patience = in_order && ends_->failures().empty() ? actors::usual_deadlines.end

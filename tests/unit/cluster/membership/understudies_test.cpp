@@ -35,6 +35,7 @@ struct noted_launcher final : node_launcher {
     return {};
   }
   std::vector<node_end> ends() const override { return ended; }
+  void expect_ends() override {}
   std::string host_of(const std::string& name) const override { return hosts.at(name); }
   void join(bool) override {}
   void kill() override {}
