@@ -227,7 +227,7 @@ class stranger {
   }
 
   bool take_record() {
-    if (input_.size() < record::overhead_bytes) return false;
+    if (input_.size() < record::overhead_bytes || refuses_in_plain()) return false;
     const auto head = record::read_head(std::span(input_).first<record::head_bytes>());
     REQUIRE(head);
     const std::size_t bytes = head->bytes + record::overhead_bytes;
@@ -240,6 +240,11 @@ class stranger {
     message_.insert(message_.end(), content.begin(), content.end());
     if (head->what == record::kind::last) take_message(std::exchange(message_, {}));
     return true;
+  }
+
+  /// Who was not convinced refuses without keys, whatever keys this side has.
+  [[nodiscard]] bool refuses_in_plain() const {
+    return std::memcmp(input_.data(), &wire::wire_magic, sizeof(wire::wire_magic)) == 0;
   }
 
   void take_message(const std::vector<std::byte>& message) {
