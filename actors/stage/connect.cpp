@@ -35,6 +35,7 @@ void couple(stage_state& state, const connect_stage& to) {
                                .clips_norm = to.clips_norm,
                                .accumulate = end.accumulate};
   for (const auto& tie : to.ties) rules.ties.insert(tie.parameter);
+  end.tied.clear();
   end.replicas = replica_sum(to.replicas, end.parameters, state.modules.size(),
                              to.logs ? std::size_t{end.accumulate} + 1 : 0);
   rules.reduces = end.replicas.is_needed();

@@ -273,10 +273,11 @@ void on_gradients_ready(stage_pointer self, const gradients_ready& from) {
 void on_tied_gradient(stage_pointer self, const tied_gradient& from) {
   auto& state = self->state;
   if (has_departed(self) || state.end.core.take_repeat(from.step, from.parameter)) return;
-  if (state.steps.empty()) return;  // failed meanwhile
   const auto effects = state.end.core.tie_arrived(from.step, from.parameter);
-  if (!effects && effects.error().code == errc::stale)
+  if (!effects && effects.error().code == errc::stale) {
+    if (state.steps.empty()) return;  // failed meanwhile
     return log::warning(state.name + ": refused " + effects.error().text);
+  }
   auto here = from;
   if (effects && here.value) here.value = state.streams->take(*from.value, from.made);
   if (effects)

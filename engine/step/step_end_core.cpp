@@ -12,9 +12,12 @@ tl::unexpected<error> not_finite(std::uint64_t number, const std::string& what) 
 }  // namespace
 
 result<void> step_end_core::begin(const step_key& key, std::uint64_t number, bool dry_run) {
-  if (!open_.empty() && key <= open_.rbegin()->first)
-    return fail(errc::stale, to_string(key) + " begins after " + to_string(open_.rbegin()->first));
-  open_.emplace(key, open_step{.number = number, .dry_run = dry_run});
+  if (begun_ && key <= *begun_)
+    return fail(errc::stale, to_string(key) + " begins after " + to_string(*begun_));
+  begun_ = key;
+  auto& step = open_.emplace(key, open_step{.number = number, .dry_run = dry_run}).first->second;
+  if (auto here = early_.extract(key)) step.ties_here = std::move(here.mapped());
+  early_.erase(early_.begin(), early_.lower_bound(key));
   return {};
 }
 
@@ -81,12 +84,16 @@ result<step_end_effects> step_end_core::tie_arrived(const step_key& key,
     return fail(errc::bad_frame, event + " of " + to_string(key) + " " + why);
   };
   const auto step = open_.find(key);
-  if (step == open_.end())
+  const bool is_early = !begun_ || key > *begun_;
+  if (step == open_.end() && !is_early)
     return fail(errc::stale,
                 event + " of " + to_string(key) + ", which is no training step under way");
   if (!rules_.ties.contains(parameter)) return refuse("came, and no other stage has that weight");
-  if (!step->second.ties_here.insert(parameter).second) return refuse("came twice");
-  return complete(key, step->second);
+  if (is_early && !early_.contains(key) && early_.size() >= most_early)
+    return refuse("came, and an earlier step has not begun");
+  auto& here = is_early ? early_[key] : step->second.ties_here;
+  if (!here.insert(parameter).second) return refuse("came twice");
+  return is_early ? step_end_effects() : complete(key, step->second);
 }
 
 step_end_effects step_end_core::complete(const step_key& key, open_step& step) {
@@ -175,6 +182,8 @@ void step_end_core::start_over(const std::set<std::string>& parameters, const st
       if (key >= from) again_.emplace(key, parameter);
     for (const auto& [key, step] : open_)
       if (key >= from && step.ties_here.contains(parameter)) again_.emplace(key, parameter);
+    for (const auto& [key, here] : early_)
+      if (key >= from && here.contains(parameter)) again_.emplace(key, parameter);
   }
 }
 

@@ -138,6 +138,11 @@ using step_end_effects = std::vector<step_end_effect>;
 /// not due. A refused event changes nothing.
 class step_end_core {
  public:
+  /// Steps that other stages may be at the end of before this one is told of them: where a replica
+  /// has no micro-batch of a step, its stages wait for those of other replicas and not for each
+  /// other. None is further ahead, for each needs this one's tied gradients of the step before.
+  static constexpr std::size_t most_early = 1;
+
   explicit step_end_core(step_end_rules rules = {}) : rules_(std::move(rules)) {}
 
   /// A training step is announced; `number`: among training steps, from 1. `dry_run`: it gives its
@@ -156,8 +161,10 @@ class step_end_core {
   /// The own gradients are the sum over all replicas.
   [[nodiscard]] result<step_end_effects> reduced(const step_key& key);
 
-  /// The gradient of a tied weight came from the stage that shares it, before or after the own one.
-  /// Errors: bad_frame for a weight that is not tied, and one that came before.
+  /// The gradient of a tied weight came from the stage that shares it, before or after the own one,
+  /// and perhaps before `begin`: it is kept for that. Errors: stale for a step that is over or was
+  /// given up; bad_frame for a weight that is not tied, one that came before, and a step too far
+  /// ahead.
   [[nodiscard]] result<step_end_effects> tie_arrived(const step_key& key,
                                                      const std::string& parameter);
 
@@ -195,7 +202,10 @@ class step_end_core {
   [[nodiscard]] bool is_between_updates() const noexcept { return heard_ == 0; }
 
   /// The steps under way cannot succeed any more.
-  void give_up() { open_.clear(); }
+  void give_up() {
+    open_.clear();
+    early_.clear();
+  }
 
  private:
   enum class phase : std::uint8_t {
@@ -229,6 +239,8 @@ class step_end_core {
 
   step_end_rules rules_;
   std::map<step_key, open_step> open_;
+  std::optional<step_key> begun_;                     // the last one
+  std::map<step_key, std::set<std::string>> early_;   // ties that are here before `begin`
   std::uint32_t heard_ = 0;                           // steps of the update that is next
   bool is_left_out_ = false;                          // that update: one of its steps was
   std::optional<step_decision> last_;                 // that came

@@ -4,15 +4,22 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
+#include <algorithm>
+#include <caf/actor_config.hpp>
+#include <caf/make_actor.hpp>
+#include <caf/monitorable_actor.hpp>
 #include <caf/scoped_actor.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <chrono>
+#include <future>
+#include <mutex>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "actors/base/errors.hpp"
+#include "actors/messages/stage.hpp"
 #include "actors/messages/transfer.hpp"
 #include "tests/parity/stage_company.hpp"
 
@@ -64,6 +71,66 @@ void check_all(const task& what, const std::vector<way>& ways) {
   tests::check_close(found.dry, alone, 1e-4);
 }
 
+/// Stands before a stage, and tells it of a step of which its replica has nothing only after the
+/// gradient of a tied weight has come for that step.
+class told_late final : public caf::monitorable_actor {
+ public:
+  told_late(caf::actor_config& config, actors::stage_actor stage)
+      : caf::monitorable_actor(config), stage_(std::move(stage)) {}
+
+  void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override {
+    const std::scoped_lock in_order(mutex_);
+    auto& content = what->content();
+    if (content.match_elements<actors::run_stage>() &&
+        has_nothing(content.get_as<actors::run_stage>(0)))
+      return static_cast<void>(held_ = std::move(what));
+    const bool is_tie = content.match_elements<actors::tied_gradient>();
+    auto* const stage = caf::actor_cast<caf::abstract_actor*>(stage_);
+    stage->enqueue(std::move(what), unit);
+    if (!is_tie || !held_) return;
+    stage->enqueue(std::move(held_), unit);
+    ++late_;
+  }
+
+  [[nodiscard]] int late() const {
+    const std::scoped_lock lock(mutex_);
+    return late_;
+  }
+
+ private:
+  static bool has_nothing(const actors::run_stage& run) {
+    return run.kind == engine::step_kind::training && !run.shares.empty() &&
+           std::ranges::all_of(run.shares, [](auto count) { return count == 0; });
+  }
+
+  const actors::stage_actor stage_;
+  mutable std::mutex mutex_;
+  caf::mailbox_element_ptr held_;
+  int late_ = 0;
+};
+
+/// Trains with one of the stages told late. A step that does not end is failed.
+std::vector<engine::named_tensor> weights_after(const task& what, std::size_t late) {
+  const auto in = std::make_shared<home>();
+  company all(what, {c10::Device(c10::kCPU)}, nullptr, in);
+  caf::actor_config config;
+  const auto before = caf::make_actor<told_late, actors::stage_actor>(
+      in->system.next_actor_id(), in->system.node(), &in->system, config, all.stages()[late]);
+  all.put(late, before);
+  auto pipeline = all.compose(what);
+  for (const auto& batch : what.batches) {
+    auto step = std::async(std::launch::async,
+                           [&] { return pipeline.train(batch, what.microbatches, what.rate); });
+    if (step.wait_for(std::chrono::seconds(60)) != std::future_status::ready) all.kill(0);
+    const auto outcome = step.get();
+    if (!outcome) FAIL(outcome.error().text);
+  }
+  CHECK(static_cast<told_late*>(caf::actor_cast<caf::abstract_actor*>(before))->late() == 1);
+  auto weights = pipeline.read_weights();
+  REQUIRE(weights);
+  return std::move(*weights);
+}
+
 }  // namespace
 
 TEST_CASE("Any number of replicas of four logical ones trains images to the same bits") {
@@ -79,6 +146,21 @@ TEST_CASE("Any number of replicas trains tied weights with dropout to the same b
             {{.cuts = {2}},
              {.replicas = 2, .cuts = {2}},
              {.replicas = 4, .cuts = {1, 3}, .schedule = "gpipe"}});
+}
+
+TEST_CASE(
+    "A stage without micro-batches may hear of a step after the tied gradient that is for it") {
+  at::set_num_threads(1);
+  const auto batches = tests::sentences({8, 1, 7});  // the second replica has nothing in one
+  const task alone{.build = decoder, .batches = batches, .logical = 2};
+  const task shared{.build = decoder, .batches = batches, .cuts = {2}, .replicas = 2};
+  const auto in = std::make_shared<home>();
+  company one(alone, {c10::Device(c10::kCPU)}, nullptr, in);
+  auto pipeline = one.compose(alone);
+  for (const auto& batch : batches) REQUIRE(pipeline.train(batch, alone.microbatches, alone.rate));
+  const auto expected = pipeline.read_weights();
+  REQUIRE(expected);
+  for (const std::size_t late : {2, 3}) check_same(*expected, weights_after(shared, late));
 }
 
 TEST_CASE("Replicas that share out the optimizer's state keep the bits, and each an even share") {

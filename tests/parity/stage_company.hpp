@@ -105,6 +105,8 @@ class company {
     return std::move(*made);
   }
   [[nodiscard]] const std::vector<actors::stage_actor>& stages() const { return stages_; }
+  /// What is composed from now on has another actor there.
+  void put(std::size_t stage, actors::stage_actor by) { stages_.at(stage) = std::move(by); }
   void kill(std::size_t stage) { caf::anon_send_exit(stages_.at(stage), caf::exit_reason::kill); }
 
  private:

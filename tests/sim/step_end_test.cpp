@@ -1,6 +1,8 @@
 // The end of training steps on stages and a coordinator that a seed invents: sums, ties, votes and
 // decisions in any order, repeated and late; and gradients that are not finite anywhere. What the
-// stages make of it is compared, to the bit, with one loop over the steps.
+// stages make of it is compared, to the bit, with one loop over the steps. In some steps there are
+// no micro-batches, as on a replica that has none: stages get there, and are told of it, in any
+// order.
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -49,6 +51,7 @@ struct scenario {
   std::vector<std::vector<numbers>> gradients = {};  // by step, stage: of this stage alone
   std::vector<std::string> bad_loss = {};            // by step, of the last stage
   std::vector<bool> is_dry = {};                     // by step
+  std::vector<bool> is_empty = {};                   // by step: stages do not wait for each other
 
   [[nodiscard]] bool may_leave_out() const { return rules.skip || rules.scaler; }
 
@@ -97,6 +100,7 @@ scenario invent(std::mt19937_64& random) {
                                                  -50 - static_cast<int>(below(20)));
     made.bad_loss.push_back(below(200) < trouble ? "the loss is NaN" : "");
     made.is_dry.push_back(below(8) == 0);
+    made.is_empty.push_back(below(4) == 0);
   }
   return made;
 }
@@ -255,14 +259,16 @@ class world {
     if (here_[s].begun < here_[s].left_out.size() + 2) after(0, [this, s] { begin(s); });
   }
 
-  /// Its next step's actions, which need those of the other stages, so that they have begun it too.
+  /// Its next step's actions, which need those of the other stages, so that they have begun it too;
+  /// unless there are none.
   void compute(std::uint32_t s) {
     auto& me = here_[s];
     const auto step = me.left_out.size();
     const auto is_ready = [step](const stage& each) {
       return each.begun > step && each.left_out.size() >= step;
     };
-    if (me.computed > step || !std::ranges::all_of(here_, is_ready)) return;
+    if (me.computed > step || !is_ready(me)) return;
+    if (!of_.is_empty[step] && !std::ranges::all_of(here_, is_ready)) return;
     ++me.computed;
     after(1, [this, s, step] {
       if (const auto& bad = of_.bad_loss[step]; s + 1 == of_.stages && !bad.empty())
@@ -417,9 +423,7 @@ class world {
       const auto& me = here_[s];
       const auto who = "stage " + std::to_string(s);
       fails |= me.fails;
-      // Where stages are not coupled, others may end the step that fails on one of them.
-      const bool may_go_on = expected.fails && !of_.may_leave_out();
-      if (me.left_out.size() != steps && !(may_go_on && me.left_out.size() == steps + 1))
+      if (me.left_out.size() != steps && !(expected.fails && may_go_on(me, steps)))
         return wrong(who + " ended " + std::to_string(me.left_out.size()) + " steps, not " +
                      std::to_string(steps));
       if (expected.fails && of_.may_leave_out() && !me.fails) return wrong(who + " goes on");
@@ -436,6 +440,16 @@ class world {
         return wrong(who + " has other weights");
     }
     if (fails != expected.fails) wrong(fails ? "a stage failed" : "no stage failed");
+  }
+
+  /// Where stages are not coupled, others may end the step that fails on one of them, and the empty
+  /// ones after it.
+  [[nodiscard]] bool may_go_on(const stage& one, std::size_t failed) const {
+    const auto ended = one.left_out.size();
+    if (of_.may_leave_out() || ended <= failed) return false;
+    for (auto step = failed + 1; step < ended; ++step)
+      if (!of_.is_empty[step]) return false;
+    return true;
   }
 
   std::string fault_;

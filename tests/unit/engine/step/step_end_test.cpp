@@ -212,8 +212,8 @@ TEST_CASE("gradients are complete once those of all tied weights came, whichever
 
 TEST_CASE("a tied gradient of no tied weight, or that came before, is refused by name") {
   step_end_core core({.ties = {"head"}});
-  check_refused(core.tie_arrived(key(7), "head"), errc::stale, "step 7 of epoch 0, which is no");
   REQUIRE(core.begin(key(7), 1));
+  check_refused(core.tie_arrived(key(6), "head"), errc::stale, "step 6 of epoch 0, which is no");
   check_refused(core.tie_arrived(key(7), "own"), errc::bad_frame,
                 "'own' of step 7 of epoch 0 came, and no other stage");
   CHECK(core.tie_arrived(key(7), "head")->empty());
@@ -221,6 +221,28 @@ TEST_CASE("a tied gradient of no tied weight, or that came before, is refused by
   only<sum_own>(core.actions_done(key(7)));
   CHECK(core.own_summed(key(7))->size() == 2);
   check_refused(core.tie_arrived(key(7), "head"), errc::bad_frame, "came twice");
+}
+
+TEST_CASE("a tied gradient is kept for a step that the stage is not told of yet, and for one") {
+  step_end_core core({.ties = {"head", "tail"}});
+  CHECK(core.tie_arrived(key(2), "head")->empty());
+  check_refused(core.tie_arrived(key(2), "head"), errc::bad_frame, "came twice");
+  check_refused(core.tie_arrived(key(3), "head"), errc::bad_frame, "an earlier step has not begun");
+  check_refused(core.tie_arrived(key(2), "own"), errc::bad_frame, "no other stage has that");
+  REQUIRE(core.begin(key(2), 1));
+  check_refused(core.tie_arrived(key(2), "head"), errc::bad_frame, "came twice");
+  CHECK(core.tie_arrived(key(3), "tail")->empty());
+  only<sum_own>(core.actions_done(key(2)));
+  only<share_ties>(core.own_summed(key(2)));
+  CHECK(only<sum_with_ties>(core.tie_arrived(key(2), "tail")) == sum_with_ties{key(2), {}});
+  only<apply_step>(core.gradients_ready(key(2), {}));
+  only<finish_step>(core.ended(key(2)));
+  // What never begins, or was given up, is forgotten.
+  REQUIRE(core.begin(key(4), 2));
+  CHECK(core.tie_arrived(key(5), "tail")->empty());
+  core.give_up();
+  check_refused(core.tie_arrived(key(4), "head"), errc::stale, "no training step under way");
+  CHECK(core.tie_arrived(key(5), "tail")->empty());
 }
 
 TEST_CASE("steps end one at a time, in their order, and events that are not due are refused") {
@@ -280,6 +302,7 @@ TEST_CASE("a tied gradient that comes once more from a new neighbour is known, o
   for (const std::uint64_t step : {1, 2, 3}) do_step(step);
   REQUIRE(core.begin(key(4), 4));
   CHECK(core.tie_arrived(key(4), "head")->empty());
+  CHECK(core.tie_arrived(key(5), "head")->empty());
   core.forget_before(key(2));
   core.start_over({"head"}, key(1));
   CHECK_FALSE(core.take_repeat(key(1), "head"));  // forgotten
@@ -287,6 +310,7 @@ TEST_CASE("a tied gradient that comes once more from a new neighbour is known, o
   CHECK_FALSE(core.take_repeat(key(2), "head"));
   CHECK_FALSE(core.take_repeat(key(3), "own"));  // shared with another stage
   CHECK(core.take_repeat(key(4), "head"));       // here, and not used yet
+  CHECK(core.take_repeat(key(5), "head"));       // here, and not even begun
   core.start_over({"head"}, key(3));
   CHECK_FALSE(core.take_repeat(key(2), "head"));
   CHECK(core.take_repeat(key(3), "head"));
