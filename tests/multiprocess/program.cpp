@@ -183,6 +183,10 @@ bool wait_until_there(const std::filesystem::path& file) {
   return wait_until([&] { return std::filesystem::exists(file); });
 }
 
+bool wait_until_gone(const std::filesystem::path& file) {
+  return wait_until([&] { return !std::filesystem::exists(file); });
+}
+
 std::chrono::duration<double> wait_for_file(const std::filesystem::path& file) {
   const auto begin = std::chrono::steady_clock::now();
   CHECK(wait_until_there(file));

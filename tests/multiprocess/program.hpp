@@ -56,6 +56,7 @@ bool wait_for_work(pid_t pid, std::chrono::milliseconds amount);
 
 /// Waits until a file is there; false after a minute.
 bool wait_until_there(const std::filesystem::path& file);
+bool wait_until_gone(const std::filesystem::path& file);
 
 /// The same, checked; returns how long that took.
 std::chrono::duration<double> wait_for_file(const std::filesystem::path& file);

@@ -40,6 +40,9 @@ constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
 /// step could end.
 constexpr std::chrono::seconds until_checkpoint{10};
 
+/// From a loss that a request failed of to the system's word on it.
+constexpr std::chrono::seconds until_known{5};
+
 /// What the user has been told of a run. Steps that are computed again are not told again.
 struct told_progress {
   std::map<std::uint64_t, double> losses;  // of the last steps
@@ -111,7 +114,7 @@ struct run_parts {
   node_group& group;
   const application& program;
   const trainer_config& config;
-  const prepared_run& run;
+  prepared_run& run;
   run_control& control;
   std::vector<actors::build_stage> orders;
   engine::schedule_choice schedule;
@@ -293,22 +296,24 @@ void tell_end(run_parts& parts) {
 
 /// Replaces what was lost, and finds where the run goes on. `stages`: as they were; none where they
 /// had not been composed.
-result<start_point> recover(run_parts& parts, const error& why,
-                            std::optional<actors::pipeline>& stages, start_point before) {
+result<start_point> recover_once(run_parts& parts, const error& why,
+                                 std::optional<actors::pipeline>& stages,
+                                 const start_point& before) {
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const auto begin = std::chrono::steady_clock::now();
   auto found = parts.recovery->recover(why, parts.checkpoints.last_step(until_checkpoint, print),
                                        parts.told.steps);
   if (!found) return tl::unexpected(found.error());
   ++parts.recovered.returns;
-  auto from = std::move(before);
+  auto from = before;
   if (auto opened = open_again(parts.disks, parts.hosts); !opened)
     return tl::unexpected(opened.error());
   if (found->versions.empty()) {
-    auto back = go_back(parts.run, parts.checkpoints, found->step, parts.beginning,
+    auto back = go_back(parts.run, parts.config, parts.checkpoints, parts.beginning,
                         [&](const whole_checkpoint& of) { return find_on_hosts(parts.hosts, of); });
     if (!back) return back;
     from = std::move(*back);
+    parts.checkpoints.went_back(from.steps_before);
   } else if (stages) {
     const auto scaler = stages->scaler_after(found->step);
     if (!scaler) return tl::unexpected(scaler.error());
@@ -321,6 +326,15 @@ result<start_point> recover(run_parts& parts, const error& why,
   print("the run goes on behind step " + std::to_string(from.steps_before) + ", " +
         format("%.1f s", took.count()) + " after the loss was known");
   return from;
+}
+
+/// The same; once more where another one is lost while the run looks for where to go on.
+result<start_point> recover(run_parts& parts, const error& why,
+                            std::optional<actors::pipeline>& stages, const start_point& before) {
+  auto found = recover_once(parts, why, stages, before);
+  while (!found && found.error().code == errc::peer_lost && !parts.group.lost(until_known).empty())
+    found = recover_once(parts, found.error(), stages, before);
+  return found;
 }
 
 /// Composes the stages and trains with them, from `from` on; and again, from where it could go on,
@@ -360,7 +374,7 @@ result<void> train_to_end(run_parts& parts, start_point from) {
       log::warning(parts.group.explain(shown.error()).text + "; no sample is shown");
       return done;
     }
-    auto found = recover(parts, done.error(), stages, std::move(from));
+    auto found = recover(parts, done.error(), stages, from);
     if (!found) {
       tell_end(parts);
       return tl::unexpected(found.error());

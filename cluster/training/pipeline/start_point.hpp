@@ -31,11 +31,13 @@ struct start_point {
 /// Looks for the files of a checkpoint on the hosts' disks.
 using slice_finder = std::function<result<found_slices>(const whole_checkpoint&)>;
 
-/// Where a run goes back to that has no version left of some stage: to the checkpoint of `step`, or
-/// where that is none of its own, or cannot be read, to where it began. Says so as a warning.
-/// Errors: those of `find` for files that the run began with.
-[[nodiscard]] result<start_point> go_back(const prepared_run& run,
-                                          const checkpoint_keeper& checkpoints, std::uint64_t step,
+/// Where a run goes back to that has no version left of some stage: to the newest checkpoint that
+/// it has written and can read, or where there is none to where it began. Says so as a warning.
+/// `beginning`: of a run that began from a checkpoint whose files its hosts no longer have nothing
+/// is left, and with --resume auto `run` is made to begin anew. Errors: peer_lost, and
+/// handler_failed for files that the run began with.
+[[nodiscard]] result<start_point> go_back(prepared_run& run, const trainer_config& config,
+                                          const checkpoint_keeper& checkpoints,
                                           const start_point& beginning, const slice_finder& find);
 
 /// Gives the stages what they begin with. Errors: bad_data, io_failed, stale, peer_lost.

@@ -280,6 +280,7 @@ result<void> checkpoint_keeper::wait(const printer& print) {
   }
   owed_.reset();
   last_step_ = ended->step;
+  written_.insert(last_step_);
   if (ended->is_asked)
     print("the checkpoint of step " + std::to_string(ended->step) + " is in " +
           folder_.path_of(ended->step).string());
@@ -296,6 +297,22 @@ std::uint64_t checkpoint_keeper::last_step(std::chrono::seconds patience, const 
     for (const auto& each : under_way_->slices.slices) each.written.cancel();
   static_cast<void>(wait(print));
   return last_step_;
+}
+
+std::vector<std::uint64_t> checkpoint_keeper::own_steps() const {
+  if (written_.empty()) return {};
+  auto all = folder_.steps();
+  if (!all) {
+    log::warning(all.error().text);
+    return {};
+  }
+  std::erase_if(*all, [&](std::uint64_t step) { return !written_.contains(step); });
+  return std::move(*all);
+}
+
+void checkpoint_keeper::went_back(std::uint64_t step) {
+  last_step_ = step;
+  written_.erase(written_.upper_bound(step), written_.end());
 }
 
 result<actors::slices_under_way> checkpoint_keeper::ask_stages(

@@ -6,6 +6,7 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,11 @@ class checkpoint_keeper {
   /// under way, of a run whose steps may never end: so long, and then gives it up.
   [[nodiscard]] std::uint64_t last_step(std::chrono::seconds patience, const printer& print);
 
+  /// The steps of checkpoints that this run has written and not removed; the newest first.
+  [[nodiscard]] std::vector<std::uint64_t> own_steps() const;
+  /// The run goes on behind this step, for later ones could not be read: they are written again.
+  void went_back(std::uint64_t step);
+
   /// Errors: bad_data, io_failed.
   [[nodiscard]] result<whole_checkpoint> of_step(std::uint64_t step) const {
     return folder_.of_step(step);
@@ -129,6 +135,7 @@ class checkpoint_keeper {
   descriptor taken_;  // nobody else writes there
   checkpoint_period period_;
   std::uint64_t last_step_;
+  std::set<std::uint64_t> written_;  // of this run
   clock::time_point last_time_;
   std::optional<under_way> under_way_;
   std::optional<owed> owed_;

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "engine/slices/slice_folder.hpp"
@@ -96,6 +97,30 @@ void kill_stage(pid_t trainer, const std::string& name) {
       const auto words = process_text("/proc/" + std::to_string(stage) + "/cmdline");
       if (words.find(name) != std::string::npos) ::kill(stage, SIGKILL);
     }
+}
+
+/// A run that goes on from its checkpoint of step 8 and keeps one alone. Behind that of step 12,
+/// when the hosts have removed the first, that of step 12 is damaged and all stages are killed.
+program_outcome lose_all_behind_12(const disks& all, const std::string& resume) {
+  constexpr int steps = 20;
+  const auto first = run_program(all.run({}, steps), at_checkpoint("step-000008", SIGKILL));
+  REQUIRE(first.signal == SIGKILL);
+  const auto before = all.slices("beta", 8);
+  bool done = false;
+  const auto lose = [&](pid_t trainer, std::string_view line) {
+    if (done || line.find("step 14/") != 0) return;
+    done =
+        wait_until_gone(before) && wait_until_gone(all.of("alpha") / "slices" / before.filename());
+    for (const std::string host : {"alpha", "beta"})
+      fs::resize_file(all.slices(host, 12) / "weights.stage-1.safetensors", 100);
+    for (const auto* const stage : {"stage-0", "stage-1"}) kill_stage(trainer, stage);
+  };
+  auto outcome = run_program(all.run({"--resume", resume, "--checkpoint-keep", "1", "--on-fault",
+                                      "recover", "--save", all.file("weights").string()},
+                                     steps),
+                             lose);
+  CHECK(done);
+  return outcome;
 }
 
 program_outcome command(const words& more) {
@@ -268,6 +293,53 @@ TEST_CASE("Old slices go with their checkpoints, on all hosts", "[untimed]") {
     CHECK(all.kept_by(host) == name_set{all.slices(host, 12).filename().string()});
     CHECK(names_in(all.slices(host, 12)) == all_files);
   }
+}
+
+TEST_CASE("A run that lost its only checkpoint and has pruned what it began from begins anew",
+          "[untimed]") {
+  const disks all;
+  const auto outcome = lose_all_behind_12(all, "auto");
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("the run cannot go back to its checkpoint of step 12: "));
+  CHECK_THAT(outcome.err, ContainsSubstring("the checkpoint that the run began from is gone: "));
+  CHECK_THAT(outcome.err, ContainsSubstring("; the run begins anew"));
+  const auto calm = run_program(two_stages({"--save", all.file("calm").string()}, 20));
+  REQUIRE(calm.code == 0);
+  check_same_weights(all.file("calm"), all.file("weights"));
+  for (const std::string host : {"alpha", "beta"})
+    CHECK(all.kept_by(host) == name_set{all.slices(host, 20).filename().string()});
+}
+
+TEST_CASE("A run that may not begin anew ends where nothing is left to go back to", "[untimed]") {
+  const disks all;
+  const auto outcome = lose_all_behind_12(all, "latest");
+  INFO(outcome.err);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("the checkpoint that the run began from is gone: "));
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("; --resume auto begins such a run anew"));
+}
+
+TEST_CASE("A stage that is lost while its run looks for a checkpoint on the hosts is replaced too",
+          "[untimed]") {
+  const disks all;
+  bool lost = false, again = false;
+  const auto lose = [&](pid_t trainer, std::string_view line) {
+    if (!std::exchange(lost, lost || line.find("step 6/") == 0) && lost &&
+        wait_until_there(all.checkpoints() / "step-000004"))
+      for (const auto* const stage : {"stage-0", "stage-1"}) kill_stage(trainer, stage);
+    const bool looks = line.find("looks for its checkpoint of step 4") != std::string_view::npos;
+    if (!std::exchange(again, again || looks) && again) kill_stage(trainer, "stage-1.2");
+  };
+  const auto outcome =
+      run_program(all.run({"--on-fault", "recover", "--save", all.file("weights").string()}), lose);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(again);
+  CHECK_THAT(outcome.err, ContainsSubstring("stage-1.3"));
+  check_same_weights(undisturbed(), all.file("weights"));
 }
 
 TEST_CASE("A disk with no room for the next host's files is warned of, and they have one copy") {

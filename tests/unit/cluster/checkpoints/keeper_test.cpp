@@ -183,3 +183,40 @@ TEST_CASE("A run that a loss ends is not promised a checkpoint") {
   REQUIRE(run.told.size() == 1);
   CHECK(run.told.front() == "warning: no checkpoint of step 4: " + lost.text);
 }
+
+TEST_CASE("A run knows which checkpoints it has written and kept, the newest first") {
+  const tests::scratch_folder folder;
+  {
+    kept_run former(config_for(folder, "3"));
+    CHECK(former.write(3) == 3);
+    CHECK(former.write(6) == 6);
+  }
+  auto config = config_for(folder, "4");
+  config.checkpoint.keep = 2;
+  kept_run run(config);
+  using steps = std::vector<std::uint64_t>;
+  CHECK(run.keeper.own_steps().empty());
+  CHECK(run.write(4) == 4);
+  CHECK(run.keeper.own_steps() == steps{4});
+  CHECK(run.write(8) == 8);
+  CHECK(run.keeper.own_steps() == steps{8});
+  CHECK(run.write(12) == 12);
+  CHECK(run.keeper.own_steps() == steps{12, 8});
+}
+
+TEST_CASE("Checkpoints behind the step that a run goes back to are written again") {
+  const tests::scratch_folder folder;
+  auto config = config_for(folder, "4");
+  config.checkpoint.keep = 1;
+  kept_run run(config);
+  CHECK(run.write(4) == 4);
+  CHECK(run.write(8) == 8);
+  run.keeper.went_back(0);
+  CHECK(run.keeper.own_steps().empty());
+  CHECK(run.is_due(4));
+  CHECK(run.write(4) == 4);
+  CHECK(run.keeper.own_steps() == std::vector<std::uint64_t>{4});
+  CHECK(run.is_due(8));
+  CHECK(run.write(8) == 8);
+  CHECK(run.keeper.own_steps() == std::vector<std::uint64_t>{8});
+}
