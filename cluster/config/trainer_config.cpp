@@ -100,6 +100,7 @@ std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores) {
   std::vector<node_room> rooms;
   for (const auto& node : config.cluster.nodes) {
     node_room room{.name = node.name, .cores = node.cores > 0 ? node.cores : std::max(1U, cores)};
+    if (node.memory_mib > 0) room.memory_bytes = static_cast<double>(node.memory_mib) * (1 << 20);
     for (const auto& number : node.stages)
       room.stages.push_back(static_cast<std::uint32_t>(std::stoul(number)));
     for (const auto& number : node.replicas)
@@ -110,7 +111,8 @@ std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores) {
 }
 
 result<std::vector<std::size_t>> node_of_stages(const trainer_config& config, unsigned cores) {
-  return place_replicas(config.pipeline.stages, config.pipeline.replicas, rooms_of(config, cores))
+  return place_replicas(config.pipeline.stages, config.pipeline.replicas, rooms_of(config, cores),
+                        config.cluster.stage_bytes)
       .map_error([](placement_fault why) {
         return error{errc::bad_config, std::move(why.text)};
       });

@@ -247,7 +247,9 @@ examination examine(const trainer_config& config, const needs_of& needs_of_run) 
                           "examined",
                           ""});
   const auto known = needs.value_or(run_needs{});
-  auto all = prepare_tour(config, std::move(*plan), known);
+  auto placed = config;
+  placed.cluster.stage_bytes = known.predicted_bytes;
+  auto all = prepare_tour(placed, std::move(*plan), known);
   std::vector<std::future<void>> examined;
   for (auto& node : all.nodes)
     examined.push_back(

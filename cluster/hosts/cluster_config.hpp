@@ -41,9 +41,10 @@ struct node_entry {
   std::string host;     ///< What ssh is told: "HOST" or "USER@HOST"; srun and mpirun: "HOST".
   std::string address;  ///< Where its processes listen; empty: see `network`.
   std::string network;  ///< "10.0.0.0/8": listen on the interface in it; empty: the cluster's.
-  std::vector<std::string> stages;       ///< Their numbers; empty: placed by cores.
+  std::vector<std::string> stages;       ///< Their numbers; empty: placed.
   std::vector<std::string> replicas;     ///< Of which it runs stages, by number; empty: of any.
   std::uint32_t cores = 0;               ///< 0: as many as the trainer's machine has.
+  std::uint64_t memory_mib = 0;          ///< For its stages; 0: any amount.
   int threads = 0;                       ///< Of each stage; 0: cores divided by its stages.
   std::vector<std::string> environment;  ///< "NAME=VALUE", for its stage processes.
   std::filesystem::path working_folder;  ///< Of its stage processes; empty: the agent's own.
@@ -70,6 +71,9 @@ struct cluster_config {
   double join_timeout = 30;  ///< Seconds within which all stage processes must have joined.
   std::uint32_t understudies = 0;  ///< Processes that wait to take a lost stage's place.
   std::vector<node_entry> nodes;
+  /// Predicted memory of each stage, by which stages are placed: no key, but what is found out of a
+  /// run whose nodes say their memory (see place_by_memory); empty: stages are placed by cores.
+  std::vector<double> stage_bytes = {};
 
   bool operator==(const cluster_config&) const = default;
 };

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "cluster/hosts/memory_placement_core.hpp"
+
 namespace troupe::cluster {
 namespace {
-
-constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
 using places_or_fault = tl::expected<std::vector<std::size_t>, placement_fault>;
 
@@ -48,17 +48,13 @@ std::vector<std::size_t> nodes_of(std::uint32_t replica, const std::vector<node_
   return out;
 }
 
-}  // namespace
-
-places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>& nodes) {
-  if (nodes.empty())
-    return tl::unexpected(placement_fault{{}, "there is no node to put stages on"});
-  auto places = place_named(stages, nodes);
-  if (!places) return places;
+/// Gives the stages that are nowhere a node, by cores alone.
+places_or_fault place_by_cores(std::vector<std::size_t> places,
+                               const std::vector<node_room>& nodes) {
   std::vector<std::size_t> counts(nodes.size(), 0);
-  for (const auto node : *places)
+  for (const auto node : places)
     if (node != nowhere) ++counts[node];
-  auto free = static_cast<std::size_t>(std::ranges::count(*places, nowhere));
+  auto free = static_cast<std::size_t>(std::ranges::count(places, nowhere));
   std::vector<std::size_t> seats(nodes.size(), 0);  // of stages that no node names
   for (; free > 0; --free) {
     const auto node = roomiest(nodes, counts);
@@ -66,7 +62,7 @@ places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>&
     ++seats[node];
   }
   std::size_t node = 0;
-  for (auto& place : *places) {
+  for (auto& place : places) {
     if (place != nowhere) continue;
     while (seats[node] == 0) ++node;
     place = node;
@@ -75,14 +71,28 @@ places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>&
   for (std::size_t i = 0; i < nodes.size(); ++i)
     if (counts[i] == 0)
       return tl::unexpected(placement_fault{
-          i, "node \"" + nodes[i].name + "\" is left without a stage: " + std::to_string(stages) +
-                 " for " + std::to_string(nodes.size()) +
-                 " nodes; take more stages, or leave the node out"});
+          i, "node \"" + nodes[i].name +
+                 "\" is left without a stage: " + std::to_string(places.size()) + " for " +
+                 std::to_string(nodes.size()) + " nodes; take more stages, or leave the node out"});
   return places;
 }
 
+}  // namespace
+
+places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>& nodes,
+                             const std::vector<double>& needs) {
+  if (nodes.empty())
+    return tl::unexpected(placement_fault{{}, "there is no node to put stages on"});
+  auto named = place_named(stages, nodes);
+  if (!named) return named;
+  auto places = place_by_cores(*named, nodes);
+  if (!places || needs.empty() || fits_memory(*places, nodes, needs)) return places;
+  return place_by_memory(std::move(*named), nodes, needs);
+}
+
 places_or_fault place_replicas(std::uint32_t stages, std::uint32_t replicas,
-                               const std::vector<node_room>& nodes) {
+                               const std::vector<node_room>& nodes,
+                               const std::vector<double>& needs) {
   for (std::size_t i = 0; i < nodes.size(); ++i)
     for (const auto replica : nodes[i].replicas)
       if (replica >= replicas)
@@ -92,6 +102,7 @@ places_or_fault place_replicas(std::uint32_t stages, std::uint32_t replicas,
                 " does not exist; the run has " + std::to_string(replicas) + ", from 0",
             "replicas"});
   std::vector<std::size_t> all;
+  auto left = nodes;  // with the memory that earlier replicas leave
   for (std::uint32_t replica = 0; replica < replicas; ++replica) {
     const auto indices = nodes_of(replica, nodes);
     if (indices.empty() && !nodes.empty())
@@ -99,13 +110,17 @@ places_or_fault place_replicas(std::uint32_t stages, std::uint32_t replicas,
           {},
           "replica " + std::to_string(replica) + " has no node; name it in a [[node]]'s replicas"});
     std::vector<node_room> here;
-    for (const auto index : indices) here.push_back(nodes[index]);
-    auto places = place_stages(stages, here);
+    for (const auto index : indices) here.push_back(left[index]);
+    auto places = place_stages(stages, here, needs);
     if (!places) {
       if (places.error().node) places.error().node = indices[*places.error().node];
       return places;
     }
-    for (const auto place : *places) all.push_back(indices[place]);
+    for (std::size_t stage = 0; stage < places->size(); ++stage) {
+      const auto node = indices[places->at(stage)];
+      all.push_back(node);
+      if (left[node].memory_bytes && !needs.empty()) *left[node].memory_bytes -= needs[stage];
+    }
   }
   return all;
 }

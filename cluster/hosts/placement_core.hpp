@@ -15,6 +15,7 @@ struct node_room {
   std::uint32_t cores = 1;                   ///< At least 1.
   std::vector<std::uint32_t> stages = {};    ///< That the user has put there.
   std::vector<std::uint32_t> replicas = {};  ///< Of which it runs stages; empty: of any.
+  std::optional<double> memory_bytes = {};   ///< For its stages; nothing: any amount.
 };
 
 /// Why stages cannot be placed, and the node that this is about; nothing: all of them.
@@ -26,17 +27,22 @@ struct placement_fault {
 
 /// The node of each stage, as an index into `nodes`. Stages that no node names go where the fewest
 /// stages share a core (the first such node), and neighbours in the pipeline to one node as far as
-/// that leaves it: their numbers rise with the nodes. Refused where there is no node, a stage does
-/// not exist or is named twice, or a node is left without a stage.
+/// that leaves it: their numbers rise with the nodes. `needs`: the memory of each stage in bytes;
+/// empty: unknown. Where that does not fit so, memory decides: see place_by_memory. Refused where
+/// there is no node, a stage does not exist or is named twice, a node is left without a stage, or
+/// memory without a placement.
 [[nodiscard]] tl::expected<std::vector<std::size_t>, placement_fault> place_stages(
-    std::uint32_t stages, const std::vector<node_room>& nodes);
+    std::uint32_t stages, const std::vector<node_room>& nodes,
+    const std::vector<double>& needs = {});
 
 /// The same for several replicas of a pipeline: the places of the stages of replica 0, then of
 /// replica 1, .. Each replica is placed by itself, on the nodes that run stages of it; where nodes
-/// name none, all replicas of a stage are therefore on one node. Refused besides where a replica
-/// does not exist or has no node.
+/// name none, all replicas of a stage are therefore on one node, where its memory suffices: what
+/// a replica takes is not there for the next. Refused besides where a replica does not exist or has
+/// no node.
 [[nodiscard]] tl::expected<std::vector<std::size_t>, placement_fault> place_replicas(
-    std::uint32_t stages, std::uint32_t replicas, const std::vector<node_room>& nodes);
+    std::uint32_t stages, std::uint32_t replicas, const std::vector<node_room>& nodes,
+    const std::vector<double>& needs = {});
 
 /// Intra-op threads of each of `stages` stages on a node with `cores`, of which the user asked for
 /// `wanted` (0: an equal share of the cores); at least 1.

@@ -9,6 +9,7 @@
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/data_source.hpp"
+#include "cluster/training/needs/memory_places.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/device/device_choice.hpp"
@@ -144,6 +145,23 @@ std::vector<row> rows_of(const trainer_config& config, const prepared_run& run,
   return rows;
 }
 
+/// What the stages of each node take of the memory that it says; empty: none says any.
+std::string words_on_nodes(const trainer_config& config, const predicted_memory& memory) {
+  const auto places = node_of_stages(config, std::thread::hardware_concurrency());
+  std::string out;
+  for (std::size_t node = 0; places && node < config.cluster.nodes.size(); ++node) {
+    const auto& [name, limit] =
+        std::pair(config.cluster.nodes[node].name, config.cluster.nodes[node].memory_mib);
+    if (limit == 0) continue;
+    double bytes = 0;
+    for (std::size_t i = 0; i < places->size(); ++i)
+      if (places->at(i) == node) bytes += memory.stages[i % memory.stages.size()];
+    out += "node " + name + ": its stages take " + in_mebi(bytes) + " of " + std::to_string(limit) +
+           " MiB\n";
+  }
+  return out;
+}
+
 /// What replicas do with these stages; empty: there is one replica, logical ones counted.
 std::string words_on_replicas(const trainer_config& config) {
   const auto logical = logical_replicas_of(config);
@@ -159,6 +177,23 @@ std::string words_on_replicas(const trainer_config& config) {
     out += "batch norm normalizes the micro-batches of all logical replicas together\n";
   if (state_shares_of(config.pipeline) > 1)
     out += "the replicas of a stage share out its optimizer's state (zero = 1)\n";
+  return out;
+}
+
+/// Where the stages would be, if memory counted for nothing, behind why they cannot be placed by
+/// it.
+result<std::pair<placed_run, std::optional<error>>> placed_or_refused(const application& program,
+                                                                      const trainer_config& config,
+                                                                      const prepared_run& run) {
+  auto memory = predict_memory(program, config, run);
+  if (!memory) return tl::unexpected(memory.error());
+  std::pair<placed_run, std::optional<error>> out{{config, std::move(*memory)}, {}};
+  if (!names_memory(config)) return out;
+  auto placed = place_by_memory(program, config, run);
+  if (placed)
+    out.first = std::move(*placed);
+  else
+    out.second = placed.error();
   return out;
 }
 
@@ -179,13 +214,16 @@ result<checked_run> placement_table(const application& program, const trainer_co
                                         config.pipeline.stages);
   if (!layout) return tl::unexpected(layout.error());
   const double program_bytes = resident_bytes();  // before layers are measured
-  const auto memory = predict_memory(program, config, *run);
-  if (!memory) return tl::unexpected(memory.error());
-  auto out = in_columns(rows_of(config, *run, *layout, *memory)) + explanation(program_bytes) +
+  const auto placed = placed_or_refused(program, config, *run);
+  if (!placed) return tl::unexpected(placed.error());
+  const auto& [where, refused] = *placed;
+  auto out = in_columns(rows_of(where.config, *run, *layout, where.memory)) +
+             explanation(program_bytes) + words_on_nodes(where.config, where.memory) +
              words_on_replicas(config) + devices;
   if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
-  checked_run checked{.table = std::move(out)};
-  if (auto fits = check_memory_here(config, *memory); !fits) checked.refused = fits.error();
+  checked_run checked{.table = std::move(out), .refused = refused};
+  if (auto fits = check_memory_here(config, where.memory); !fits && !refused)
+    checked.refused = fits.error();
   return checked;
 }
 

@@ -5,6 +5,7 @@
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/data_source.hpp"
+#include "cluster/training/needs/memory_places.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "engine/schedule/generators.hpp"
 
@@ -46,6 +47,11 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
                                                            state_shares_of(config.pipeline)));
   }
   if (!config.train.save.empty()) out.saved_bytes = saved;
+  if (names_memory(config)) {
+    auto placed = place_by_memory(program, config, *run);
+    if (!placed) return tl::unexpected(placed.error());
+    out.predicted_bytes = std::move(placed->memory.stages);
+  }
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include "cluster/membership/node_group.hpp"
 #include "cluster/membership/stage_node.hpp"
 #include "cluster/training/data_source.hpp"
+#include "cluster/training/needs/memory_places.hpp"
 #include "cluster/training/node_run.hpp"
 #include "cluster/training/pipeline/run.hpp"
 #include "cluster/training/prepared_run.hpp"
@@ -25,6 +26,15 @@ result<launch_choice> place_nodes(const application& program, const trainer_conf
   if (config.pipeline.stages_in == placement::threads)
     return launch_choice{make_thread_launcher(program.info.known), config.link.listen};
   return choose_launcher(config, stage_names_of(config.pipeline));
+}
+
+/// The config with what places stages, where nodes say their memory.
+result<trainer_config> with_places(const application& program, const trainer_config& config,
+                                   const prepared_run& run) {
+  if (!names_memory(config)) return config;
+  auto placed = place_by_memory(program, config, run);
+  if (!placed) return tl::unexpected(placed.error());
+  return std::move(placed->config);
 }
 
 /// What the model's layers and stages are predicted to need.
@@ -89,9 +99,11 @@ result<run_end> run_trainer(const application& program, const trainer_config& co
     tell_prediction(*run);
     return run_end{};
   }
+  const auto placed = with_places(program, config, *run);
+  if (!placed) return tl::unexpected(placed.error());
   return drive_nodes(
-      program, config, stage_progress_of(config, *run),
-      [&](node_group& group) { return drive(group, program, config, *run, control); }, control);
+      program, *placed, stage_progress_of(*placed, *run),
+      [&](node_group& group) { return drive(group, program, *placed, *run, control); }, control);
 }
 
 result<void> run_stage_process(const application& program, const node_options& options) {

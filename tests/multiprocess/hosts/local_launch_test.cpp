@@ -5,7 +5,9 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <regex>
 #include <string>
+#include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
 
@@ -140,6 +142,51 @@ TEST_CASE("troupe check shows which stage would run where") {
   CHECK_THAT(outcome.out, ContainsSubstring(" MiB\n1 "));
   CHECK_THAT(outcome.out, ContainsSubstring("\ntrainer  -"));
   CHECK_FALSE(std::filesystem::exists(folder / "weights.safetensors"));
+}
+
+TEST_CASE("stages go where their predicted memory fits, and one that fits nowhere is refused") {
+  const scratch_folder folder;
+  const auto written = [&](const std::string& alpha, const std::string& beta) {
+    return write_config(folder / "run.toml", local_cluster + node_table("alpha", "", alpha) +
+                                                 node_table("beta", "", beta) +
+                                                 small_run(folder / "weights.safetensors"));
+  };
+  const std::vector<std::string> cut{"--", "--cut", "layer4.0"};  // the second has 33 of 45 MB
+  const auto troupe = [&](const std::string& command, const std::string& file) {
+    return run_other(TROUPE_COMMAND, {command, file, cut[0], cut[1], cut[2]});
+  };
+  // By cores stage 1 would be on beta.
+  const auto turned = written("memory_mib = 4000\n", "memory_mib = 100\n");
+  const auto checked = troupe("check", turned);
+  INFO(checked.out);
+  INFO(checked.err);
+  CHECK(checked.code == 0);
+  CHECK(std::regex_search(checked.out, std::regex("\n0 +conv1[^\n]* beta ")));
+  CHECK(std::regex_search(checked.out, std::regex("\n1 +layer4.0[^\n]* alpha ")));
+  CHECK(std::regex_search(checked.out,
+                          std::regex("\nnode beta: its stages take [0-9]+ MiB of 100 MiB")));
+  const auto launched = troupe("launch", turned);
+  INFO(launched.err);
+  CHECK(launched.code == 0);
+  CHECK_THAT(launched.err, ContainsSubstring("stage-0 (beta, "));
+  CHECK_THAT(launched.err, ContainsSubstring("-> stage-1 (alpha, "));
+
+  const auto tight = written("memory_mib = 100\n", "memory_mib = 101\n");
+  for (const auto* command : {"check", "launch"}) {
+    const auto refused = troupe(command, tight);
+    INFO(refused.err);
+    CHECK(refused.code == 2);
+    CHECK(std::regex_search(refused.last_line(),
+                            std::regex("stage 1 is predicted to take [0-9]+ MiB of memory, and no "
+                                       "node has that: the largest, node \"beta\", has 101 MiB")));
+  }
+  const auto doctor = run_other(TROUPE_COMMAND, {"doctor", tight});
+  CHECK(doctor.code == 2);
+  CHECK_THAT(doctor.out, ContainsSubstring("predicted to take"));
+  auto distant = run_other(TROUPE_COMMAND, {"check", tight, "--set", "data.node=beta"});
+  INFO(distant.err);
+  CHECK(distant.code == 2);
+  CHECK_THAT(distant.err, ContainsSubstring("node.memory_mib: stages are placed by the memory"));
 }
 
 TEST_CASE("troupe check names every error of a file, and launch refuses it") {

@@ -1,0 +1,30 @@
+#include "cluster/training/needs/memory_places.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace troupe::cluster {
+
+bool names_memory(const trainer_config& config) {
+  return std::ranges::any_of(config.cluster.nodes,
+                             [](const node_entry& node) { return node.memory_mib > 0; });
+}
+
+result<placed_run> place_by_memory(const application& program, const trainer_config& config,
+                                   const prepared_run& run) {
+  const auto cores = std::thread::hardware_concurrency();
+  placed_run placed{config, {}};
+  const int times = config.train.on_fault == fault_policy::recover ? 2 : 1;
+  for (int i = 0; i < times; ++i) {
+    auto memory = predict_memory(program, placed.config, run);
+    if (!memory) return tl::unexpected(memory.error());
+    placed.config.cluster.stage_bytes = memory->stages;
+    placed.memory = std::move(*memory);
+    if (auto places = node_of_stages(placed.config, cores); !places)
+      return tl::unexpected(places.error());
+  }
+  return placed;
+}
+
+}  // namespace troupe::cluster
