@@ -1,0 +1,105 @@
+// What a launch over two hosts is used for: ResNet-50 on Fashion-MNIST, and hosts with addresses of
+// IP version 6 alone.
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/multiprocess/hosts/launch_fixture.hpp"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::tests;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+void on_host(const test_host& host, const std::string& line) {
+  const auto done = host.run({"/bin/sh", "-c", line});
+  INFO(line << "\n" << done.err);
+  REQUIRE(done.code == 0);
+}
+
+/// Gives home and both hosts addresses of version 6, and takes the others of the hosts away.
+void move_to_version_6(const test_hosts& hosts) {
+  on_host(hosts.home(), "ip -6 addr add fd00:77::1/64 dev br0 nodad");
+  for (int i = 0; i < 2; ++i)
+    on_host(hosts.at(i), "ip -4 addr flush dev eth0 && ip -6 addr add fd00:77::" +
+                             std::to_string(i + 2) + "/64 dev eth0 nodad");
+  hosts.write_names("home", "127.0.0.1 localhost\nfd00:77::3 beta-by-name\n");
+  const auto known = bytes_of(hosts / "known_hosts");
+  const auto key = known.substr(known.find(' '), known.find('\n') - known.find(' '));
+  std::ofstream(hosts / "known_hosts", std::ios::app)
+      << "fd00:77::2" << key << "\nbeta-by-name" << key << "\n";
+}
+
+}  // namespace
+
+TEST_CASE("ResNet-50 learns Fashion-MNIST over two hosts to the bits of ./dev train on one") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  if (!std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
+    SKIP("Fashion-MNIST is not installed (./dev setup)");
+  const std::string settings = TROUPE_SOURCE_DIR "/apps/resnet_pipeline/fashion_mnist.toml";
+  const char* const wish = std::getenv("TROUPE_LONG");
+  const std::string steps = wish != nullptr && *wish != '\0' ? "240" : "3";
+  const test_hosts hosts({"alpha", "beta"});
+  const auto saved = [&](const char* name) { return (hosts / name).string(); };
+  // Of one thread each, as on this machine with two cores; which numbers a convolution gives
+  // depends on that.
+  const auto alone =
+      run_program({"--config", settings, "--steps", steps, "--no-eval", "--threads-per-stage", "1",
+                   "--save", saved("plain.safetensors")});
+  INFO(alone.err);
+  REQUIRE(alone.code == 0);
+  const auto cluster =
+      write_config(hosts / "cluster.toml", ssh_cluster(hosts) + node_tables(hosts));
+  const auto launched = hosts.home().run({TROUPE_COMMAND, "launch", settings, cluster, "--",
+                                          "--steps", steps, "--no-eval", "--threads-per-stage", "1",
+                                          "--save", saved("launched.safetensors")});
+  INFO(launched.err);
+  REQUIRE(launched.code == 0);
+  CHECK_THAT(launched.err, ContainsSubstring("stage-0 (alpha, 10.77.0.2"));
+  CHECK_THAT(launched.err, ContainsSubstring("-> stage-1 (beta, 10.77.0.3"));
+  CHECK(bytes_of(hosts / "plain.safetensors").size() > 90'000'000);
+  CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  CHECK(programs_left(hosts, 2s) == "");
+}
+
+TEST_CASE("Two hosts that have addresses of IP version 6 alone train, sealed, to the same bits") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  move_to_version_6(hosts);
+  const auto alone = run_program(
+      {"--config", write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"))});
+  INFO(alone.err);
+  REQUIRE(alone.code == 0);
+  struct way {
+    const char* what;
+    std::string alpha, beta, cluster;
+  };
+  const std::vector<way> ways{
+      {"the interface towards the trainer", "", "", ""},
+      {"an address each", "address = \"fd00:77::2\"\n", "address = \"[fd00:77::3]:45678\"\n", ""},
+      {"a network", "", "", "network = \"fd00:77::/64\"\n"}};
+  for (const auto& each : ways) {
+    INFO(each.what);
+    const auto weights = hosts / "launched.safetensors";
+    std::filesystem::remove(weights);
+    const auto file = write_config(
+        hosts / "run.toml", ssh_cluster(hosts, each.cluster) +
+                                node_table("alpha", "fd00:77::2", each.alpha) +
+                                node_table("beta", "beta-by-name", each.beta) + small_run(weights));
+    const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    CHECK_THAT(outcome.err, ContainsSubstring("stage-0 (alpha, [fd00:77::2]:"));
+    CHECK_THAT(outcome.err, ContainsSubstring("-> stage-1 (beta, [fd00:77::3]:"));
+    CHECK_THAT(outcome.err, ContainsSubstring("): sealed tcp"));
+    CHECK_FALSE(bytes_of(weights).empty());
+    CHECK(bytes_of(weights) == bytes_of(hosts / "plain.safetensors"));
+    CHECK(programs_left(hosts, 2s) == "");
+  }
+}
