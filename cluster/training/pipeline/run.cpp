@@ -41,7 +41,7 @@ constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
 constexpr std::chrono::seconds until_checkpoint{10};
 
 /// From a loss that a request failed of to the system's word on it.
-constexpr std::chrono::seconds until_known{5};
+constexpr std::chrono::seconds until_loss_is_known{5};
 
 /// What the user has been told of a run. Steps that are computed again are not told again.
 struct told_progress {
@@ -332,7 +332,8 @@ result<start_point> recover_once(run_parts& parts, const error& why,
 result<start_point> recover(run_parts& parts, const error& why,
                             std::optional<actors::pipeline>& stages, const start_point& before) {
   auto found = recover_once(parts, why, stages, before);
-  while (!found && found.error().code == errc::peer_lost && !parts.group.lost(until_known).empty())
+  while (!found && found.error().code == errc::peer_lost &&
+         !parts.group.lost(until_loss_is_known).empty())
     found = recover_once(parts, found.error(), stages, before);
   return found;
 }
