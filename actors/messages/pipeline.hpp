@@ -100,10 +100,9 @@ struct replica_group {
   bool synced_norm = false;
 
   /// Whether one that is lost can be replaced alone: what they sum are messages between them, and
-  /// each has all that an update needs.
+  /// no action waits for another replica.
   [[nodiscard]] bool is_replaceable() const {
-    return stages.size() < 2 ||
-           (sums == engine::replica_sum_way::links && !shares_state && !synced_norm);
+    return stages.size() < 2 || (sums == engine::replica_sum_way::links && !synced_norm);
   }
 
   static void fields(auto& self, auto& f) {

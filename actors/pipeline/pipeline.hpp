@@ -377,6 +377,7 @@ class pipeline {
   /// Of a training step that is remembered, to the first replica; null: it is not.
   [[nodiscard]] const run_stage* order_of(std::uint64_t number) const;
   [[nodiscard]] result<void> check_shares(std::size_t stage, std::uint64_t version) const;
+  [[nodiscard]] bool is_done_around(const pending_step& step, std::size_t stage) const;
   [[nodiscard]] result<std::uint64_t> version_for(const stage_replacement& with) const;
   void put_in_place(const stage_replacement& with);
   /// The loss of that stage fails the steps under way.

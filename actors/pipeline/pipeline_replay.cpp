@@ -78,11 +78,19 @@ void pipeline::forget_before(std::uint64_t number) {
   for (const auto& each : feeders_) caf::anon_send(each, forget_fed{*first, {}});
 }
 
+/// Of replicas that share out the update, each may still lack what the lost one sent behind the
+/// decision: its step is done again where one of them has not answered it.
+bool pipeline::is_done_around(const pending_step& step, std::size_t stage) const {
+  if (!shares_state_) return has_answered(step.of_stages.at(stage));
+  for (auto at = stage % layout_.stages; at < stages_.size(); at += layout_.stages)
+    if (!has_answered(step.of_stages.at(at))) return false;
+  return true;
+}
+
 /// The newest one that is before the last training step, and not behind an answer that never came.
 result<std::uint64_t> pipeline::version_for(const stage_replacement& with) const {
-  const auto missing = std::ranges::find_if_not(under_way_, [&](const pending_step& each) {
-    return has_answered(each.of_stages.at(with.stage));
-  });
+  const auto missing = std::ranges::find_if_not(
+      under_way_, [&](const pending_step& each) { return is_done_around(each, with.stage); });
   const auto due =
       missing == under_way_.end() ? training_steps_ : std::min(missing->number, training_steps_);
   const auto after = with.versions.lower_bound(due);
@@ -110,7 +118,10 @@ result<void> pipeline::check_shares(std::size_t stage, std::uint64_t version) co
 }
 
 replica_group pipeline::replicas_of(std::uint32_t stage) const {
-  replica_group group{.stages = {}, .logical = logical_ / replicas_, .synced_norm = synced_norm_};
+  replica_group group{.stages = {},
+                      .logical = logical_ / replicas_,
+                      .shares_state = shares_state_,
+                      .synced_norm = synced_norm_};
   for (std::uint32_t replica = 0; replicas_ > 1 && replica < replicas_; ++replica)
     group.stages.push_back(
         caf::actor_cast<caf::strong_actor_ptr>(stages_[replica * layout_.stages + stage]));

@@ -71,7 +71,7 @@ const char* why_refused(const stage_state& state, const connect_stage& to) {
   if (!std::ranges::all_of(to.keepers, is_there)) return "a keeper of its versions is none";
   if (to.logs && (to.keepers.empty() || !to.replicas.is_replaceable()))
     return "it is to log its edges, which needs keepers, and replicas that sum over links, each "
-           "with all of the optimizer's state and batch norms of its own";
+           "with batch norms of its own";
   return state.steps.empty() ? nullptr : "it cannot be connected while a step is under way";
 }
 

@@ -424,27 +424,21 @@ void on_replica_statistics(stage_pointer self, const replica_statistics& from) {
 
 void share_parameters(stage_pointer self, const engine::step_key& key) {
   if (self->state.port) return gather_by_port(self, key);
-  auto& replicas = self->state.end.replicas;
-  const auto& buckets = replicas.core.buckets();
-  for (std::uint32_t i = 0; i < buckets.size(); ++i)
-    if (buckets[i].owner == replicas.core.rank())
-      for (std::uint32_t rank = 0; rank < replicas.core.ranks(); ++rank)
-        if (rank != replicas.core.rank())
-          send_tensors(self, replicas.stage_of(rank),
-                       replica_parameters{key, i, replicas.core.rank(), replicas.values_of(i), {}},
-                       self->state.streams->mark());
-  take_parameters(self, key, replicas.gather.sent(key));
+  send_parameters(self, key);
+  take_parameters(self, key, self->state.end.replicas.gather.sent(key));
 }
 
 void on_replica_parameters(stage_pointer self, const replica_parameters& from) {
   auto& replicas = self->state.end.replicas;
-  if (!self->state.steps.contains(from.step)) return;  // failed meanwhile
+  if (has_departed(self)) return;
+  const bool repeats = replicas.gather.is_repeat(from.step, from.bucket);
+  if (!repeats && !self->state.steps.contains(from.step)) return;  // failed meanwhile
   if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
   const auto all = replicas.gather.arrived(from.step, from.bucket, from.from);
   auto here = from;
-  if (all)
+  if (all && !repeats)
     for (auto& each : here.values) each = self->state.streams->take(each, from.made);
-  if (all) replicas.keep(here);
+  if (all && !repeats) replicas.keep(here);
   take_parameters(self, from.step, all);
 }
 

@@ -27,6 +27,18 @@ void remember(stage_state& state, sent_to_replicas what) {
   if (state.replay.window.contains(step_of(what))) state.replay.sums.push_back(std::move(what));
 }
 
+/// The own parameters as they are now: the update of the step was the last one.
+void post_parameters(stage_pointer self, std::uint32_t rank, const engine::step_key& key) {
+  const auto& replicas = self->state.end.replicas;
+  const auto& buckets = replicas.core.buckets();
+  const auto own = replicas.core.rank();
+  for (std::uint32_t i = 0; i < buckets.size(); ++i)
+    if (buckets[i].owner == own)
+      send_tensors(self, replicas.stage_of(rank),
+                   replica_parameters{key, i, own, replicas.values_of(i), {}},
+                   self->state.streams->mark());
+}
+
 }  // namespace
 
 void send_to_replicas(stage_pointer self, sent_to_replicas what) {
@@ -50,14 +62,26 @@ const sent_to_replicas* remembered_sum(const stage_state& state, const engine::s
   return found == state.replay.sums.end() ? nullptr : &*found;
 }
 
+void send_parameters(stage_pointer self, const engine::step_key& key) {
+  const auto& core = self->state.end.replicas.core;
+  for (std::uint32_t rank = 0; rank < core.ranks(); ++rank)
+    if (rank != core.rank()) post_parameters(self, rank, key);
+  self->state.replay.shared = key;
+}
+
+// A later update would need the vote of the one that is replaced, which it casts when it has all
+// parameters of this step: so those are still as they were sent.
 void replace_replica(stage_pointer self, std::uint32_t rank, const stage_actor& by,
                      const engine::step_key& from) {
   auto& replicas = self->state.end.replicas;
   replicas.replace(rank, by);
   replicas.core.start_over(rank, from);
+  replicas.gather.start_over(rank, from);
   for (const auto& each : self->state.replay.sums)
     if (step_of(each) >= from && !is_sum(each) && each.to.value_or(rank) == rank)
       post(self, rank, each);
+  if (const auto& shared = self->state.replay.shared; shared && *shared >= from)
+    post_parameters(self, rank, *shared);
 }
 
 void forget_sums_before(stage_state& state, const engine::step_key& first) {

@@ -22,6 +22,9 @@ void remember_sum(stage_state& state, sent_to_replicas what);
                                                      const engine::step_key& key,
                                                      std::size_t bucket);
 
+/// Sends all others the values of the parameters that this replica has updated in a step.
+void send_parameters(stage_pointer self, const engine::step_key& key);
+
 /// A stage takes the place of that replica and does all steps from `from` on again: it is sent
 /// what it is to add up. Sums follow its own parts.
 void replace_replica(stage_pointer self, std::uint32_t rank, const stage_actor& by,

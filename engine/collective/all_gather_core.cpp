@@ -50,10 +50,21 @@ result<bool> all_gather_core::arrived(const step_key& key, std::size_t bucket, s
   if (owners_[bucket] != from)
     return fail(errc::bad_frame,
                 what + ": that one belongs to replica " + std::to_string(owners_[bucket]));
+  if (again_.erase({key, bucket}) > 0) return false;
   const auto step = open(key, what);
   if (!step) return tl::unexpected(step.error());
   if (!(*step)->arrived.insert(bucket).second) return fail(errc::bad_frame, what + " came twice");
   return end(key, **step);
+}
+
+void all_gather_core::start_over(std::uint32_t rank, const step_key& from) {
+  std::erase_if(again_, [&](const auto& each) { return owners_[each.second] == rank; });
+  for (std::size_t bucket = 0; bucket < owners_.size(); ++bucket) {
+    if (owners_[bucket] != rank) continue;
+    if (last_ && *last_ >= from) again_.emplace(*last_, bucket);
+    for (auto each = open_.lower_bound(from); each != open_.end(); ++each)
+      if (each->second.arrived.contains(bucket)) again_.emplace(each->first, bucket);
+  }
 }
 
 result<void> all_gather_core::lost(std::uint32_t rank) {

@@ -17,6 +17,10 @@ namespace troupe::engine {
 /// One rank of an all-gather a step, bucket by bucket: the owner of a bucket sends it to all
 /// others, and each goes on when it has them all. A pure state machine, which holds no tensors.
 ///
+/// Another process may take the place of a rank that was lost and do its last steps again:
+/// `start_over`. What it sends once more of the last step that is over, or of one under way, is not
+/// used again (docs/recovery.md).
+///
 /// Errors, for all events: bad_frame for a rank or a bucket out of range, for the own rank, for a
 /// bucket of another owner, and for what comes twice; stale for a step that is over; peer_lost
 /// after `lost`. A refused event changes nothing.
@@ -33,8 +37,19 @@ class all_gather_core {
   /// The own buckets were sent. True: all are here now.
   [[nodiscard]] result<bool> sent(const step_key& key);
 
-  /// A bucket of another rank, perhaps before `sent`. True: all are here now.
+  /// A bucket of another rank, perhaps before `sent`. True: all are here now. One that comes once
+  /// more changes nothing.
   [[nodiscard]] result<bool> arrived(const step_key& key, std::size_t bucket, std::uint32_t from);
+
+  /// Another process has taken the place of a rank, and does all steps from `from` on again. Of
+  /// those one at most is over here: each rank needs all others' parameters of a step before the
+  /// next.
+  void start_over(std::uint32_t rank, const step_key& from);
+
+  /// Whether this bucket comes once more from a rank that was replaced.
+  [[nodiscard]] bool is_repeat(const step_key& key, std::size_t bucket) const {
+    return again_.contains({key, bucket});
+  }
 
   /// A rank is gone: nothing that waits for it will come about. An error if a step does, and from
   /// then on for all steps.
@@ -56,7 +71,8 @@ class all_gather_core {
   std::uint32_t ranks_;
   std::vector<std::uint32_t> owners_;  // by bucket
   std::map<step_key, open_step> open_;
-  std::optional<step_key> last_;  // that is over
+  std::optional<step_key> last_;                      // that is over
+  std::set<std::pair<step_key, std::size_t>> again_;  // buckets that are here and come once more
   std::optional<std::uint32_t> lost_;
 };
 

@@ -135,7 +135,7 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
                        .clips_norm = true,
                        .accumulate = options_.accumulate,
                        .reduces = options_.replicas > 1,
-                       .tells_squares = replica_of(stage) == 0,
+                       .tells_squares = options_.shares_state || replica_of(stage) == 0,
                        .always_votes = true,
                        .logs = true};
   if (shares_tie(stage)) rules.ties = {tied};
@@ -144,6 +144,9 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
   made.core = stage_core(options_.credits, execution::ready, true);
   made.end = step_end_core(rules);
   made.reduce = reduction_of(stage);
+  std::vector<std::uint32_t> owners;
+  for (const auto& each : made.reduce.buckets()) owners.push_back(each.owner);
+  made.gather = all_gather_core(replica_of(stage), options_.replicas, std::move(owners));
   made.window = replay_window(options_.accumulate);
   made.stores = actors::stores_core(2, versions_kept);
   made.weights = weights;
@@ -340,7 +343,11 @@ void replay_company::replace(std::uint32_t stage) {
   auto due = trained_;
   for (auto i = announced_; i > finished_; --i) {
     const auto& each = sequence_[i - 1];
-    if (!answers_[each.key].contains(stage)) due = std::min(each.number, trained_);
+    for (std::uint32_t place = 0; place < stages_; ++place) {
+      const bool counts =
+          place == stage || (options_.shares_state && stage_of(place) == stage_of(stage));
+      if (counts && !answers_[each.key].contains(place)) due = std::min(each.number, trained_);
+    }
     if (!each.trains) answers_[each.key].erase(stage);
   }
   const auto newer = versions.lower_bound(due);
@@ -430,7 +437,8 @@ void replay_company::check_end() {
     if (each->core.waiting_for() != "no step is announced")
       fault("stage " + std::to_string(who.stage) + ": " + each->core.waiting_for());
     if (!each->inputs.empty() || !each->gradients.empty() || !each->contexts.empty() ||
-        !each->parts.empty() || !each->bucket_sums.empty() || !each->rests.empty())
+        !each->parts.empty() || !each->bucket_sums.empty() || !each->rests.empty() ||
+        !each->values.empty())
       fault("stage " + std::to_string(who.stage) + " still holds something");
   }
   for (const auto& [which, unused] : unused_) {

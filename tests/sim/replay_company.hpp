@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "actors/recovery/stores_core.hpp"
+#include "engine/collective/all_gather_core.hpp"
 #include "engine/collective/all_reduce_core.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/step/credits.hpp"
@@ -29,6 +30,7 @@ namespace troupe::tests {
 struct replay_options {
   engine::plan training;
   std::uint32_t replicas = 1;  ///< Each makes the whole plan with micro-batches of its own.
+  bool shares_state = false;   ///< Each replica updates the buckets that it owns, and sends them.
   std::uint32_t credits = 2;
   std::uint64_t steps = 5;
   std::uint32_t accumulate = 1;
@@ -108,6 +110,7 @@ class replay_company {
     engine::stage_core core;
     engine::step_end_core end;
     engine::all_reduce_core reduce;
+    engine::all_gather_core gather;
     engine::replay_window window;
     actors::stores_core stores;
     std::uint64_t weights = 0, accumulated = 0;
@@ -125,7 +128,10 @@ class replay_company {
     std::map<bucket_key, std::uint64_t> bucket_sums;
     std::map<engine::step_key, std::map<std::uint32_t, std::uint64_t>> rests;  // by rank
     std::vector<sent_part> sent_parts;
-    std::map<std::uint64_t, std::uint64_t> kept;  // versions
+    std::map<std::size_t, std::uint64_t> updated;  // by bucket: the own ones, as they are now
+    std::optional<engine::step_key> shared;        // the step of that update
+    std::map<bucket_key, std::uint64_t> values;    // of others
+    std::map<std::uint64_t, std::uint64_t> kept;   // versions
     std::vector<std::function<void()>> when_stored;
     std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> keeps;  // of stages: versions
     std::map<engine::step_key, std::vector<engine::action>> log;
@@ -199,6 +205,12 @@ class replay_company {
                                                                   const sent_part& what);
   void all_reduced(process& at, const engine::step_key& key);
   void replace_replica(process& at, std::uint32_t place, const engine::step_key& from);
+  void update_own(process& at, double scale);
+  void share_update(process& at, const engine::step_key& key);
+  void post_values(process& at, std::uint32_t rank, const engine::step_key& key);
+  void values_arrived(process& at, const process_id& from, const bucket_key& of,
+                      std::uint64_t value);
+  void gathered(process& at, const engine::step_key& key, const result<bool>& all);
   void make_version(process& at, std::uint64_t number);
   void store(process& at, const actors::stores_core::effects& what);
   void stored(process& at, const actors::stores_core::addressee& by);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <variant>
 
@@ -145,9 +146,66 @@ void replay_company::all_reduced(process& at, const step_key& key) {
 void replay_company::replace_replica(process& at, std::uint32_t place, const step_key& from) {
   const auto rank = replica_of(place);
   at.reduce.start_over(rank, from);
+  at.gather.start_over(rank, from);
   for (const auto& each : at.sent_parts)
     if (each.key >= from && each.kind != sent_part::what::sum && each.to.value_or(rank) == rank)
       post_part(at, rank, each);
+  if (at.shared && *at.shared >= from) post_values(at, rank, *at.shared);
+}
+
+// Where replicas share out the update: a number for each bucket's parameters.
+
+void replay_company::update_own(process& at, double scale) {
+  const auto accumulated = std::exchange(at.accumulated, 0);
+  at.updated.clear();
+  for (std::size_t i = 0; i < at.reduce.buckets().size(); ++i)
+    if (at.reduce.buckets()[i].owner == replica_of(at.self.stage))
+      at.updated[i] = mix({at.weights, accumulated, i, std::bit_cast<std::uint64_t>(scale)});
+}
+
+void replay_company::share_update(process& at, const step_key& key) {
+  for (std::uint32_t rank = 0; rank < options_.replicas; ++rank)
+    if (rank != replica_of(at.self.stage)) post_values(at, rank, key);
+  at.shared = key;
+  gathered(at, key, at.gather.sent(key));
+}
+
+void replay_company::post_values(process& at, std::uint32_t rank, const step_key& key) {
+  const auto place = rank * layout_.stages + stage_of(at.self.stage);
+  for (const auto& [bucket, value] : at.updated)
+    post(at.self, {place, at.known[place]},
+         [this, from = at.self, of = bucket_key{key, bucket}, value = value](process& there) {
+           values_arrived(there, from, of, value);
+         });
+}
+
+void replay_company::values_arrived(process& at, const process_id& from, const bucket_key& of,
+                                    std::uint64_t value) {
+  if (!admits(at, from)) return;
+  const auto& [key, bucket] = of;
+  const auto rank = replica_of(from.stage);
+  if (!at.gather.is_repeat(key, bucket)) at.values[of] = value;
+  const auto all = at.gather.arrived(key, bucket, rank);
+  if (options_.repeats && below(8) == 0 && at.gather.arrived(key, bucket, rank))
+    fault("stage " + std::to_string(at.self.stage) + " took parameters twice");
+  gathered(at, key, all);
+}
+
+void replay_company::gathered(process& at, const step_key& key, const result<bool>& all) {
+  if (!all)
+    return fault("stage " + std::to_string(at.self.stage) +
+                 " refused parameters: " + all.error().text);
+  if (!*all) return;
+  at.weights = 0;
+  for (std::size_t i = 0; i < at.reduce.buckets().size(); ++i) {
+    const auto own = at.updated.find(i);
+    at.weights =
+        mix({at.weights, own != at.updated.end() ? own->second
+                                                 : at.values.extract(bucket_key{key, i}).mapped()});
+  }
+  after(a_delay(), [this, who = at.self, key] {
+    if (auto* const there = this->at(who)) end(*there, there->end.ended(key));
+  });
 }
 
 }  // namespace troupe::tests

@@ -186,7 +186,13 @@ void replay_company::end_one(process& at, const step_end_effect& effect) {
       if (auto* const there = this->at(who)) vote(*there, what);
     };
     at.stores.is_stored() ? send() : at.when_stored.push_back(send);
-  } else if (const auto* apply = std::get_if<apply_step>(&effect); apply && apply->scale) {
+  } else if (const auto* apply = std::get_if<apply_step>(&effect);
+             apply && apply->scale && options_.shares_state) {
+    later([this, what = *apply](process& there) {
+      update_own(there, *what.scale);
+      share_update(there, what.key);
+    });
+  } else if (apply && apply->scale) {
     at.weights = mix({at.weights, std::exchange(at.accumulated, 0),
                       std::bit_cast<std::uint64_t>(*apply->scale)});
     later([this, key = apply->key](process& there) { end(there, there.end.ended(key)); });

@@ -46,6 +46,13 @@ replay_options with_replicas(std::mt19937_64& random) {
   return options;
 }
 
+/// The same in replicas that share out the update.
+replay_options with_shared_state(std::mt19937_64& random) {
+  auto options = with_replicas(random);
+  options.shares_state = true;
+  return options;
+}
+
 struct tally {
   std::uint64_t losses = 0, replays = 0, in_evaluations = 0, returns = 0;
 };
@@ -126,10 +133,23 @@ TEST_CASE("stages of replicas that are lost one after the other are replayed, or
   CHECK(of.replays > of.losses / 3);
 }
 
+TEST_CASE("a stage of replicas that share out the update is replayed to the same numbers") {
+  const auto of = after_losses(1500, 1, 0, with_shared_state);
+  CHECK(of.replays > of.losses * 3 / 4);
+  CHECK(of.in_evaluations > of.losses / 10);
+}
+
+TEST_CASE("stages of such replicas that are lost one after the other are replayed, or go back") {
+  const auto of = after_losses(500, 3, 8, with_shared_state);
+  CHECK(of.replays > of.losses / 3);
+}
+
 TEST_CASE("each stage of two and three replicas is lost at each event of a run") {
-  for (const std::uint32_t stages : {1U, 2U}) {
+  for (const auto& [stages, shares] :
+       std::vector<std::pair<std::uint32_t, bool>>{{1, false}, {2, false}, {1, true}, {2, true}}) {
     replay_options options{.training = plan_step({"1f1b"}, stages, 2).value(),
                            .replicas = 4 - stages,
+                           .shares_state = shares,
                            .steps = 3,
                            .ties = true};
     tally of;

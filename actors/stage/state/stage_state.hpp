@@ -155,6 +155,8 @@ struct replay_state {
   engine::replay_window window = engine::replay_window();
   std::vector<sent_tie> ties = {};
   std::vector<sent_to_replicas> sums = {};
+  // The last step whose updated parameters the other replicas were sent; they are still the own.
+  std::optional<engine::step_key> shared = {};
   std::vector<caf::strong_actor_ptr> departed = {};  // lost: what still comes from them is dropped
   std::shared_ptr<action_record> begun = std::make_shared<action_record>();
 };

@@ -127,8 +127,7 @@ void add_checkpoint(const std::vector<stage_bytes>& bytes, predicted_memory& to)
 /// Whether one stage alone can be replayed, so that stages remember what they send.
 bool logs_edges(const trainer_config& config) {
   const bool is_replaceable =
-      config.pipeline.replicas == 1 ||
-      (config.pipeline.zero == 0 && config.train.batch_norm != norm_scope::sync);
+      config.pipeline.replicas == 1 || config.train.batch_norm != norm_scope::sync;
   return config.train.on_fault == fault_policy::recover && is_replaceable;
 }
 

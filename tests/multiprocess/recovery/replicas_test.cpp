@@ -46,11 +46,33 @@ TEST_CASE("Stages of two replicas that are lost together send all back", "[untim
             sequel::returned);
 }
 
-TEST_CASE("Replicas that share out the optimizer's state survive the loss of a stage",
+TEST_CASE("A stage whose replicas share out the optimizer's state is replayed", "[untimed]") {
+  for (const auto& [link, accumulate] : std::map<std::string, int>{{"shm", 1}, {"tcp", 2}}) {
+    INFO(link << ", an update every " << accumulate << " steps");
+    check_run(in_microbatches(
+                  4, training({"--stages", "2", "--replicas", "2", "--zero", "1", "--link", link},
+                              12, accumulate)),
+              {{2, {.stage = "stage-0 of replica 1"}},
+               {4, {.stage = "stage-1 of replica 0"}},
+               {7, {.stage = "stage-0 of replica 0"}},
+               {9, {.stage = "stage-1 of replica 1"}}},
+              sequel::replayed);
+  }
+}
+
+TEST_CASE("A stage of three replicas that share out the optimizer's state is replayed with a scale",
           "[untimed]") {
-  check_run(training({"--stages", "2", "--replicas", "2", "--zero", "1", "--loss-scale", "dynamic",
-                      "--loss-scale-interval", "3"}),
-            {{3, {.stage = "stage-0 of replica 1"}}, {7, {.stage = "stage-1 of replica 0"}}},
+  check_run(in_microbatches(4, training({"--stages", "1", "--replicas", "3", "--zero", "1",
+                                         "--loss-scale", "dynamic", "--loss-scale-interval", "3"},
+                                        10, 1)),
+            {{3, {.stage = "stage-0 of replica 2"}}, {6, {.stage = "stage-0 of replica 0"}}},
+            sequel::replayed);
+}
+
+TEST_CASE("Stages of two replicas that share out the optimizer's state go back together",
+          "[untimed]") {
+  check_run(training({"--stages", "2", "--replicas", "2", "--zero", "1"}),
+            {{5, {.stage = "stage-0 of replica 0", .with = {"stage-0 of replica 1"}}}},
             sequel::returned);
 }
 
@@ -63,6 +85,6 @@ TEST_CASE("Replicas whose batch norms are synchronized survive the loss of a sta
 TEST_CASE("A stage of one replica that is lost in an evaluation is replayed", "[untimed]") {
   check_evaluation(evaluating({"--stages", "2", "--replicas", "2", "--schedule", "zb-h1"}),
                    {.stage = "stage-1 of replica 0"});
-  check_evaluation(evaluating({"--stages", "1", "--replicas", "2"}),
+  check_evaluation(evaluating({"--stages", "1", "--replicas", "2", "--zero", "1"}),
                    {.stage = "stage-0 of replica 1"});
 }

@@ -188,14 +188,24 @@ TEST_CASE("A stage whose replica has no micro-batch of a step is not replayed fr
         std::string::npos);
 }
 
-TEST_CASE("Replicas that share out the optimizer's state, or sum in batch norms, go back all") {
-  for (const auto& options : {actors::pipeline_options{.replicas = 2, .shares_state = true},
-                              actors::pipeline_options{.replicas = 2, .synced_norm = true}}) {
-    company run(2, options);
-    run.begin(step_kind::training);
-    CHECK_FALSE(run.got.front()->connections.next().logs);
-    CHECK_FALSE(run.pipeline->can_replay());
-  }
+TEST_CASE("A new stage of replicas that share out the optimizer's state is told so") {
+  company run(4, {.replicas = 2, .shares_state = true});
+  run.begin(step_kind::training, 3);
+  run.lose(3);
+  REQUIRE(run.pipeline->wait(soon));
+  REQUIRE_FALSE(run.pipeline->finish());
+  REQUIRE(run.pipeline->can_replay());
+  CHECK(run.replace(3, 0).value() == 1);
+  const auto around = run.got.back()->connections.next();
+  CHECK(around.logs);
+  CHECK(around.replicas.shares_state);
+}
+
+TEST_CASE("Replicas that sum in batch norms go back all") {
+  company run(2, {.replicas = 2, .synced_norm = true});
+  run.begin(step_kind::training);
+  CHECK_FALSE(run.got.front()->connections.next().logs);
+  CHECK_FALSE(run.pipeline->can_replay());
 }
 
 TEST_CASE("A stage cannot be replayed before the first training step") {

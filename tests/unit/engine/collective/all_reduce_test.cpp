@@ -325,6 +325,34 @@ TEST_CASE("an all-gather ends when every bucket of every rank is there, once") {
   check_refused(core.arrived(key(1), 2, 2), errc::stale, "which is over");
 }
 
+TEST_CASE("what a replaced rank sends once more of an all-gather is not used again") {
+  all_gather_core core(1, 3, {0, 1, 2, 0});
+  REQUIRE(core.sent(key(1)));
+  for (const std::size_t bucket : {0, 3}) REQUIRE(core.arrived(key(1), bucket, 0));
+  REQUIRE(core.arrived(key(1), 2, 2).value());
+  REQUIRE_FALSE(core.arrived(key(2), 0, 0).value());
+  core.start_over(0, key(1));
+  CHECK(core.is_repeat(key(1), 0));
+  CHECK(core.is_repeat(key(1), 3));
+  CHECK(core.is_repeat(key(2), 0));
+  CHECK_FALSE(core.is_repeat(key(1), 2));
+  CHECK_FALSE(core.is_repeat(key(2), 3));
+  for (const std::size_t bucket : {0, 3}) CHECK_FALSE(core.arrived(key(1), bucket, 0).value());
+  check_refused(core.arrived(key(1), 0, 0), errc::stale, "which is over");
+  CHECK_FALSE(core.arrived(key(2), 0, 0).value());
+  check_refused(core.arrived(key(2), 0, 0), errc::bad_frame, "came twice");
+  CHECK_FALSE(core.arrived(key(2), 2, 2).value());
+  CHECK_FALSE(core.arrived(key(2), 3, 0).value());
+  CHECK(core.sent(key(2)).value());
+  // From a later step on: nothing of the one that is over.
+  core.start_over(0, key(3));
+  CHECK_FALSE(core.is_repeat(key(2), 0));
+  // Replaced once more before it has sent all again.
+  core.start_over(0, key(2));
+  core.start_over(0, key(3));
+  CHECK_FALSE(core.is_repeat(key(2), 0));
+}
+
 TEST_CASE("an all-gather waits for nothing of ranks that own no bucket") {
   all_gather_core owner(0, 3, {0, 0});
   CHECK(owner.sent(key(1)).value());
