@@ -98,39 +98,53 @@ result<void> pass_over(prepared_run& run, const trainer_config& config) {
   });
 }
 
-/// Writes the manifests that hosts keep into the trainer's folder, where it has none of these steps
-/// that can be read.
-result<void> restore_manifests(const disk_access& by) {
+/// The newest step of a folder whose manifest can be read; nothing: there is none.
+std::optional<std::uint64_t> newest_readable(const checkpoint_folder& folder,
+                                             const std::vector<std::uint64_t>& steps) {
+  for (const auto step : steps)
+    if (read_manifest(folder.path_of(step) / checkpoint_folder::manifest_name)) return step;
+  return std::nullopt;
+}
+
+/// Writes the manifests that hosts keep into the trainer's folder, where it has none that can be
+/// read of these steps or later ones. Gives their number.
+result<std::size_t> restore_manifests(const disk_access& by) {
   const auto& dir = by.config.checkpoint.dir;
   auto disks = open_disks(by.group, by.ask,
                           slice_folders_of(by.config, by.group.hosts_of_places(), dir), by.run);
   if (!disks) return tl::unexpected(disks.error());
   const checkpoint_folder folder(dir);
   const auto kept = manifests_on(by.ask, *disks, folder);
-  if (!kept || kept->empty()) return kept.map([](const auto&) {});
+  if (!kept) return tl::unexpected(kept.error());
+  if (kept->empty()) return 0;
   const auto taken = folder.prepare();
   if (!taken) return tl::unexpected(taken.error());
   const auto steps = folder.steps();
   if (!steps) return tl::unexpected(steps.error());
+  const auto newest = newest_readable(folder, *steps);
   std::size_t restored = 0;
   for (const auto& [step, manifest] : *kept) {
-    if (read_manifest(folder.path_of(step) / checkpoint_folder::manifest_name)) continue;
+    if (newest && step <= *newest) continue;
     const auto written = folder.begin(step).and_then(
         [&](const checkpoint_folder::begun& begun) { return folder.finish(begun, manifest); });
     if (!written) return tl::unexpected(written.error());
     ++restored;
   }
-  if (restored == 0) return {};
-  log::warning(dir.string() +
-               (steps->empty() ? " had no manifest" : " had a manifest that cannot be read") +
-               "; the hosts kept those of " + std::to_string(restored) +
+  if (restored == 0) return 0;
+  const auto* const what = steps->empty()             ? " had no manifest"
+                           : newest == steps->front() ? " had older manifests alone"
+                                                      : " had a manifest that cannot be read";
+  log::warning(dir.string() + what + "; the hosts kept those of " + std::to_string(restored) +
                (restored == 1 ? " checkpoint" : " checkpoints"));
-  return {};
+  return restored;
 }
 
-/// Has the run begin from the newest checkpoint whose manifest the hosts have kept.
+/// Has the run begin from the newest checkpoint whose manifest the hosts have kept, where the
+/// trainer has none that is as new.
 result<void> begin_from_kept(prepared_run& run, const disk_access& by) {
-  if (auto restored = restore_manifests(by); !restored) return restored;
+  const auto restored = restore_manifests(by);
+  if (!restored) return tl::unexpected(restored.error());
+  if (*restored == 0 && !lacks_manifests(by.config)) return {};
   auto newest = find_resumed(by.config, run.model.options);
   if (!newest) return tl::unexpected(newest.error());
   if (!*newest) return {};
@@ -176,7 +190,7 @@ result<found_slices> find_on_hosts(const disk_access& by, const whole_checkpoint
 }
 
 result<std::optional<found_slices>> settle_beginning(prepared_run& run, const disk_access& by) {
-  if (lacks_manifests(by.config))
+  if (resumes_newest_of_hosts(by.config))
     if (auto begun = begin_from_kept(run, by); !begun || run.is_complete)
       return begun.map([] { return std::optional<found_slices>(); });
   const auto& which = by.config.checkpoint.resume;

@@ -8,10 +8,15 @@
 
 namespace troupe::cluster {
 
-bool lacks_manifests(const trainer_config& config) {
+bool resumes_newest_of_hosts(const trainer_config& config) {
   const auto& kept = config.checkpoint;
   const bool is_asked = kept.resume == "latest" || kept.resume == "auto";
-  if (kept.storage != checkpoint_storage::local || !is_asked) return false;
+  return kept.storage == checkpoint_storage::local && is_asked;
+}
+
+bool lacks_manifests(const trainer_config& config) {
+  const auto& kept = config.checkpoint;
+  if (!resumes_newest_of_hosts(config)) return false;
   const checkpoint_folder folder(kept.dir);
   const auto steps = folder.steps();
   if (!steps) return false;

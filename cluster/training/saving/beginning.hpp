@@ -18,8 +18,11 @@ struct run_beginning {
   bool is_complete = false;              ///< It has all steps, and nothing is left to do.
 };
 
-/// Whether the hosts of a run may have a newer manifest than the trainer's folder, which has none,
-/// or whose newest cannot be read: with slices on the hosts' own disks they keep copies.
+/// Whether the run is to go on from the newest checkpoint whose manifest the trainer's folder or a
+/// host has: with slices on the hosts' own disks they keep copies.
+[[nodiscard]] bool resumes_newest_of_hosts(const trainer_config& config);
+
+/// Whether that is known to be needed: the trainer's folder has none, or its newest cannot be read.
 [[nodiscard]] bool lacks_manifests(const trainer_config& config);
 
 /// A checkpoint has all steps: an error for a user, and no more than a word for who starts the same

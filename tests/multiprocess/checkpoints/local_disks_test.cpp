@@ -259,6 +259,24 @@ TEST_CASE("A trainer that has lost its folder gets the manifests from the hosts"
   CHECK_THAT(complete.err, ContainsSubstring("nothing is left to do"));
 }
 
+TEST_CASE("A trainer whose folder has older checkpoints than the hosts goes on from the hosts'",
+          "[untimed]") {
+  const disks all;
+  const auto expected = undisturbed();
+  run_to_8(all);
+  const auto slices = all.slices("alpha", 8).filename();
+  fs::remove_all(all.checkpoints() / "step-000008");
+  const auto resumed =
+      run_program(all.run({"--resume", "auto", "--save", all.file("resumed").string()}));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK_THAT(resumed.err, ContainsSubstring("had older manifests alone; the hosts kept those of 1 "
+                                            "checkpoint"));
+  CHECK_THAT(resumed.err, ContainsSubstring("goes on from the checkpoint of step 8"));
+  check_same_weights(expected, all.file("resumed"));
+  CHECK(all.slices("beta", 8).filename() == slices);
+}
+
 TEST_CASE("A trainer whose newest manifest was altered gets it from the hosts, if they have it",
           "[untimed]") {
   const disks all;
