@@ -69,21 +69,70 @@ function(troupe_seed_draws name)
   target_sources(${name} PRIVATE $<TARGET_OBJECTS:test_seeded_draws>)
 endfunction()
 
+# How tests are compiled: what they test is optimised; themselves they run once.
+function(troupe_test_options name)
+  target_link_libraries(${name} PRIVATE troupe_options)
+  target_include_directories(${name} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/macros)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${name} PRIVATE -O1)
+  elseif(TROUPE_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
+endfunction()
+
+# troupe_links_torch(OUT LIBRARIES...): whether any of them brings LibTorch along.
+function(troupe_links_torch out)
+  set(${out} FALSE PARENT_SCOPE)
+  set(left ${ARGN})
+  set(seen "")
+  while(left)
+    list(POP_FRONT left library)
+    if(library STREQUAL "torch::torch")
+      set(${out} TRUE PARENT_SCOPE)
+      return()
+    elseif(TARGET ${library} AND NOT library IN_LIST seen)
+      list(APPEND seen ${library})
+      get_target_property(linked ${library} INTERFACE_LINK_LIBRARIES)
+      if(linked)
+        list(APPEND left ${linked})
+      endif()
+    endif()
+  endwhile()
+endfunction()
+
+# troupe_precompiled_headers(NAME LIBRARIES...): a test program with LibTorch takes the headers that
+# most of them include from tests/precompiled.hpp, which is parsed once for all. Builds of single
+# sources have none, so that no source leans on it.
+function(troupe_precompiled_headers name)
+  troupe_links_torch(has_torch ${ARGN})
+  if(NOT has_torch)
+    return()
+  endif()
+  if(NOT TARGET test_headers)
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers.cpp CONTENT "int main() {}\n")
+    add_executable(test_headers ${PROJECT_BINARY_DIR}/test_headers.cpp)
+    target_link_libraries(test_headers PRIVATE torch::torch caf::core Catch2::Catch2)
+    troupe_test_options(test_headers)
+    target_precompile_headers(test_headers PRIVATE ${PROJECT_SOURCE_DIR}/tests/precompiled.hpp)
+  endif()
+  target_precompile_headers(${name} REUSE_FROM test_headers)
+endfunction()
+
 # troupe_test(NAME SOURCES... LINK LIBRARIES... LABELS LABELS...): one Catch2 program, each case a
 # ctest test. Tests that start processes run one at a time, and first, since they take longest. With
 # UNTIMED, those of them that are tagged [untimed] hold nobody to a time: they run last and beside
-# others, so that no core waits for the end of the rest. Tests labelled `timed` hold clocks to less
-# than a second and run alone.
+# others, so that no core waits for the end of the rest. PLAIN: no header of LibTorch's is put before
+# its sources, for there an operator writes any vector, and fails for what cannot be written. Tests
+# labelled `timed` hold clocks to less than a second and run alone.
 function(troupe_test name)
-  cmake_parse_arguments(TEST "UNTIMED" "" "LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(TEST "UNTIMED;PLAIN" "" "LINK;LABELS" ${ARGN})
   if(NOT TARGET test_main)
     set(tests ${PROJECT_SOURCE_DIR}/tests)
     add_library(test_main OBJECT ${tests}/assertion_thread.cpp ${tests}/test_main.cpp)
     target_link_libraries(test_main PRIVATE troupe_options Catch2::Catch2)
   endif()
   add_executable(${name} ${TEST_UNPARSED_ARGUMENTS} $<TARGET_OBJECTS:test_main>)
-  target_link_libraries(${name} PRIVATE troupe_options ${TEST_LINK} Catch2::Catch2)
-  target_include_directories(${name} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/macros)
+  target_link_libraries(${name} PRIVATE ${TEST_LINK} Catch2::Catch2)
   foreach(source ${TEST_UNPARSED_ARGUMENTS})
     file(STRINGS ${source} draws REGEX "include (<ATen/ops/rand|\"tests/parity/(small_models|stage_company|nccl_company)[.]hpp)" LIMIT_COUNT 1)
     if(draws)
@@ -91,10 +140,9 @@ function(troupe_test name)
       break()
     endif()
   endforeach()
-  if(CMAKE_BUILD_TYPE STREQUAL "Release")
-    target_compile_options(${name} PRIVATE -O1)  # what it tests is optimised; itself it runs once
-  elseif(TROUPE_SANITIZE)
-    target_compile_options(${name} PRIVATE -O0)
+  troupe_test_options(${name})
+  if(TROUPE_UNITY AND NOT TEST_PLAIN)
+    troupe_precompiled_headers(${name} ${TEST_LINK})
   endif()
   if(NOT TEST_LABELS)
     set(TEST_LABELS unit)
