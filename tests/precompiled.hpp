@@ -1,6 +1,6 @@
 /// \file
-/// What most tests with LibTorch include, of libraries alone: parsed once for all test programs where
-/// sources are compiled several at a time. A test still includes what it uses.
+/// What most tests with LibTorch include, of libraries alone: parsed once for all test programs
+/// where sources are compiled several at a time. A test still includes what it uses.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
