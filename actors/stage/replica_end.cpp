@@ -435,10 +435,11 @@ void on_replica_parameters(stage_pointer self, const replica_parameters& from) {
   if (!repeats && !self->state.steps.contains(from.step)) return;  // failed meanwhile
   if (const auto fits = replicas.check(from); !fits) return fail_all(self, fits.error());
   const auto all = replicas.gather.arrived(from.step, from.bucket, from.from);
-  auto here = from;
-  if (all && !repeats)
+  if (all && !repeats) {
+    auto here = from;
     for (auto& each : here.values) each = self->state.streams->take(each, from.made);
-  if (all && !repeats) replicas.keep(here);
+    replicas.keep(here);
+  }
   take_parameters(self, from.step, all);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -66,6 +67,13 @@ inline std::string bytes_of(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+/// Runs a line of shell on a host, which must succeed.
+inline void on_host(const test_host& host, const std::string& line) {
+  const auto done = host.run({"/bin/sh", "-c", line});
+  INFO(line << "\n" << done.err);
+  REQUIRE(done.code == 0);
+}
+
 /// Where the libraries of LibTorch lie that the program has loaded.
 inline std::filesystem::path libtorch_folder() {
   const auto told =
@@ -97,8 +105,8 @@ inline std::string programs_left(const test_hosts& hosts, std::chrono::milliseco
   }
 }
 
-/// Within what a launch refuses: five seconds, and on a machine that is busy with other work what ten
-/// starts of the program take there, of which a launch makes five.
+/// Within what a launch refuses: five seconds, and on a machine that is busy with other work what
+/// ten starts of the program take there, of which a launch makes five.
 inline std::chrono::duration<double> refusal_limit(const test_hosts& hosts) {
   const auto start = hosts.home().run({TROUPE_PROGRAM, "--help"}).seconds;
   return std::max(std::chrono::duration<double>(5), 10 * start);

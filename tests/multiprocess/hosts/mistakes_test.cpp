@@ -20,12 +20,6 @@ using namespace troupe::tests;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
-void on_host(const test_host& host, const std::string& line) {
-  const auto done = host.run({"/bin/sh", "-c", line});
-  INFO(line << "\n" << done.err);
-  REQUIRE(done.code == 0);
-}
-
 std::string ssh_run(const test_hosts& hosts, const std::string& of_alpha,
                     const std::string& of_beta, const std::string& of_cluster = "") {
   return ssh_cluster(hosts, of_cluster) + node_table("alpha", hosts.at(0).address(), of_alpha) +

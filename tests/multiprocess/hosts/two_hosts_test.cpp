@@ -17,12 +17,6 @@ using namespace troupe::tests;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
-void on_host(const test_host& host, const std::string& line) {
-  const auto done = host.run({"/bin/sh", "-c", line});
-  INFO(line << "\n" << done.err);
-  REQUIRE(done.code == 0);
-}
-
 /// Gives home and both hosts addresses of version 6, and takes the others of the hosts away.
 void move_to_version_6(const test_hosts& hosts) {
   on_host(hosts.home(), "ip -6 addr add fd00:77::1/64 dev br0 nodad");

@@ -74,6 +74,17 @@ struct company {
   std::unique_ptr<actors::pipeline> pipeline;
 };
 
+/// Of two replicas of two stages, loses the last one in a step of three micro-batches, and puts
+/// another in its place.
+void replace_last(company& run) {
+  run.begin(step_kind::training, 3);
+  run.lose(3);
+  REQUIRE(run.pipeline->wait(soon));
+  REQUIRE_FALSE(run.pipeline->finish());
+  REQUIRE(run.pipeline->can_replay());
+  CHECK(run.replace(3, 0).value() == 1);
+}
+
 }  // namespace
 
 TEST_CASE("A stage that is lost after its answer fails the steps that others have not answered") {
@@ -156,12 +167,7 @@ TEST_CASE(
 
 TEST_CASE("A new stage of one replica is given that one's micro-batches, and knows the others") {
   company run(4, {.replicas = 2});
-  run.begin(step_kind::training, 3);
-  run.lose(3);
-  REQUIRE(run.pipeline->wait(soon));
-  REQUIRE_FALSE(run.pipeline->finish());
-  REQUIRE(run.pipeline->can_replay());
-  CHECK(run.replace(3, 0).value() == 1);
+  replace_last(run);
   auto& got = *run.got.back();
   const auto around = got.connections.next();
   CHECK(around.place.value == 3);
@@ -190,12 +196,7 @@ TEST_CASE("A stage whose replica has no micro-batch of a step is not replayed fr
 
 TEST_CASE("A new stage of replicas that share out the optimizer's state is told so") {
   company run(4, {.replicas = 2, .shares_state = true});
-  run.begin(step_kind::training, 3);
-  run.lose(3);
-  REQUIRE(run.pipeline->wait(soon));
-  REQUIRE_FALSE(run.pipeline->finish());
-  REQUIRE(run.pipeline->can_replay());
-  CHECK(run.replace(3, 0).value() == 1);
+  replace_last(run);
   const auto around = run.got.back()->connections.next();
   CHECK(around.logs);
   CHECK(around.replicas.shares_state);
