@@ -247,14 +247,20 @@ void on_buffers_copied(stage_pointer self, const buffers_copied& from) {
 }
 
 caf::result<acknowledged> on_take_version(stage_pointer self, const take_version& what) {
-  auto& state = self->state;
-  if (state.versions.problem) return to_caf(*state.versions.problem);
-  if (!state.steps.empty() || !state.versions.stores.is_stored())
-    return to_caf({errc::bad_config, state.name + ": a version cannot be taken within a step"});
+  const auto& state = self->state;
+  const auto within_step =
+      to_caf({errc::bad_config, state.name + ": a version cannot be taken within a step"});
+  if (!state.steps.empty()) return within_step;
   auto promise = self->make_response_promise<acknowledged>();
-  store_version_of(self, what.step);
-  when_stored(self, [promise](const result<void>& all) mutable {
-    all ? promise.deliver(acknowledged{}) : promise.deliver(to_caf(all.error()));
+  // The version of the step before may still be on its way to a keeper.
+  when_stored(self, [=](const result<void>& before) mutable {
+    if (!before) return static_cast<void>(promise.deliver(to_caf(before.error())));
+    if (!self->state.steps.empty() || !self->state.versions.stores.is_stored())
+      return static_cast<void>(promise.deliver(within_step));
+    store_version_of(self, what.step);
+    when_stored(self, [promise](const result<void>& all) mutable {
+      all ? promise.deliver(acknowledged{}) : promise.deliver(to_caf(all.error()));
+    });
   });
   return promise;
 }

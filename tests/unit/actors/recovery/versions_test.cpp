@@ -7,8 +7,11 @@
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <memory>
+#include <thread>
 #include <vector>
 
+#include "actors/messages/common.hpp"
+#include "actors/messages/recovery.hpp"
 #include "actors/pipeline/local_stages.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "actors/recovery/keeper_actor.hpp"
@@ -25,9 +28,25 @@ engine::model layers() {
   return tests::two_linear_layers(3, 8, 4);
 }
 
+/// Takes a tenth of a second for each store, and keeps nothing.
+actors::keeper_actor::behavior_type slow_keeper() {
+  return {
+      [](const actors::store_version&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        return actors::acknowledged{};
+      },
+      [](const actors::list_versions&) { return actors::versions_kept{}; },
+      [](const actors::fetch_version&) -> caf::result<actors::version_piece> {
+        return caf::make_error(caf::sec::bad_function_call);
+      },
+  };
+}
+
 /// Two stages, each of which has a keeper of its own and one that both share.
 struct kept_stages {
-  kept_stages() {
+  explicit kept_stages(bool shared_is_slow = false)
+      : shared(shared_is_slow ? system.spawn<caf::detached>(slow_keeper)
+                              : actors::spawn_keeper(system)) {
     auto spawned = actors::local_stages::spawn(system, layers(), {1}, {}, optimizers::built_in());
     REQUIRE(spawned);
     stages = std::make_unique<actors::local_stages>(std::move(*spawned));
@@ -53,7 +72,7 @@ struct kept_stages {
 
   actors::system_config config;
   caf::actor_system system{config};
-  const actors::keeper_actor shared = actors::spawn_keeper(system);
+  const actors::keeper_actor shared;
   std::vector<caf::strong_actor_ptr> own;
   std::unique_ptr<actors::local_stages> stages;
   std::unique_ptr<actors::pipeline> pipeline;
@@ -73,4 +92,13 @@ TEST_CASE("A request to take versions fails at once when one of their keepers is
   CHECK(taken.error().code != errc::timed_out);
   CHECK_FALSE(company.pipeline->train(batch, 2, 0.1));
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
+}
+
+TEST_CASE("A version may be taken while that of the step before is on its way to a keeper") {
+  kept_stages company{true};
+  const engine::batch batch{at::randn({4, 3}), at::randint(0, 4, {4}, at::kLong)};
+  REQUIRE(company.pipeline->take_versions(0));
+  REQUIRE(company.pipeline->train(batch, 2, 0.1));
+  CHECK(company.pipeline->take_versions(1));
+  CHECK(company.pipeline->train(batch, 2, 0.1));
 }
