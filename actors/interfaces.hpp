@@ -169,6 +169,10 @@ using data_actor = caf::typed_actor<
     // From a trainer that needs some samples itself. Errors: bad_data.
     caf::replies_to<struct read_samples>::with<struct samples_read>>;
 
+/// A host's, for one request: in a thread of its own, where it may wait.
+using scout_actor =
+    caf::typed_actor<caf::replies_to<struct reach_nodes>::with<struct nodes_reached>>;
+
 /// The first actor of a stage process, published as "host".
 using host_actor = caf::typed_actor<
     // From the trainer. Errors: bad_config (unknown model or optimizer), bad_data.
@@ -182,6 +186,8 @@ using host_actor = caf::typed_actor<
     // From the trainer, of a run with checkpoints on the hosts' own disks: one store for a folder.
     // Errors: io_failed naming the folder.
     caf::replies_to<struct open_slices>::with<struct slices_opened>,
+    // From the trainer, before there are stages: which nodes this one does not reach.
+    caf::replies_to<struct reach_nodes>::with<struct nodes_reached>,
     // From the trainer: the process's actors end and its main function returns.
     caf::reacts_to<struct shut_down>>;
 

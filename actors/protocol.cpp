@@ -29,8 +29,8 @@ using protocol =
 
 using actors =
     interface_list<stage_actor, step_coordinator_actor, optimizer_actor, feeder_actor, data_actor,
-                   host_actor, keeper_actor, slice_writer_actor, slice_store_actor, shard_actor,
-                   coordinator_actor, worker_actor, server_host_actor>;
+                   host_actor, scout_actor, keeper_actor, slice_writer_actor, slice_store_actor,
+                   shard_actor, coordinator_actor, worker_actor, server_host_actor>;
 
 static_assert(are_distinct(protocol{}), "two messages have one name, or one is listed twice");
 static_assert(are_listed(actors{}, protocol{}),

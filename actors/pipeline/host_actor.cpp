@@ -7,6 +7,8 @@
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <chrono>
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <string>
@@ -32,6 +34,7 @@
 #include "engine/model/recompute.hpp"
 #include "engine/stage/stage_module.hpp"
 #include "messages/base/log.hpp"
+#include "messages/link/door/reach.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -185,6 +188,24 @@ caf::result<slices_opened> on_open_slices(host_pointer self, const open_slices& 
   return known;
 }
 
+nodes_reached reach(const reach_nodes& order) {
+  const auto found =
+      messages::door::reach(order.addresses, std::chrono::milliseconds(order.patience_ms));
+  nodes_reached out;
+  for (std::uint32_t i = 0; i < found.size(); ++i)
+    if (!found[i])
+      out.but.push_back({i, found[i].error().code == errc::timed_out, found[i].error().text});
+  return out;
+}
+
+scout_actor::behavior_type scout_behavior(scout_actor::pointer self) {
+  end_when_thrown(*self, "the scout of a host");
+  return {[self](const reach_nodes& order) {
+    self->quit();
+    return reach(order);
+  }};
+}
+
 void end_stages(host_state& state) {
   for (const auto& stage : std::exchange(state.stages, {}))
     caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
@@ -217,6 +238,9 @@ host_actor::behavior_type host_behavior(host_pointer self,
       },
       [self](const open_slices& order) {
         return answering("the host of stages", [&] { return on_open_slices(self, order); });
+      },
+      [self](const reach_nodes& order) {
+        return self->delegate(self->spawn<caf::detached>(scout_behavior), order);
       },
       [self](const shut_down&) { on_shut_down(self); },
   };

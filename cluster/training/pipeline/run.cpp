@@ -24,6 +24,7 @@
 #include "cluster/training/saving/streams.hpp"
 #include "cluster/training/stages/stage_orders.hpp"
 #include "cluster/training/stages/stage_places.hpp"
+#include "cluster/training/stages/stage_reach.hpp"
 #include "engine/model/model.hpp"
 #include "engine/partition/prediction.hpp"
 #include "messages/base/format.hpp"
@@ -400,6 +401,8 @@ result<void> drive(node_group& group, const application& program, const trainer_
   tell_edges(group, config);
   actors::requester ask(group.system(),
                         [&group](const caf::node_id& id) { return group.node().name_of(id); });
+  const bool wraps = orders->front().slices.size() > 1;
+  if (auto reached = check_reach(group, ask, config, wraps); !reached) return reached;
   const disk_access hosts{group, ask, config, word_of_run()};
   auto on_hosts = settle_beginning(run, hosts);
   if (!on_hosts || run.is_complete) return on_hosts.map([](const auto&) {});

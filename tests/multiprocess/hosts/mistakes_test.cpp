@@ -38,10 +38,15 @@ struct mistake {
 
 const std::string fixed_port = "address = \"10.77.0.3:45678\"\n";
 
+/// What comes to a host is dropped, or whatever else is said of it.
+std::string turned_away(const std::string& from, const std::string& how) {
+  return "ip rule add pref 10 lookup local && ip rule del pref 0 && ip rule add pref 5 iif eth0 " +
+         from + " " + how;
+}
+
 /// What comes to beta's port of the stages is dropped.
 std::string dropped(const std::string& from) {
-  return "ip rule add pref 10 lookup local && ip rule del pref 0 && ip rule add pref 5 iif eth0 " +
-         from + " ipproto tcp dport 45678 blackhole";
+  return turned_away(from, "ipproto tcp dport 45678 blackhole");
 }
 
 /// Both hosts have a bridge with the same address, and the stages listen in its network.
@@ -111,6 +116,44 @@ std::vector<mistake> launch_mistakes() {
   };
 }
 
+/// Nodes that do not reach each other, each of which reaches the trainer.
+std::vector<mistake> unreached_mistakes() {
+  return {
+      {"an address without a route",
+       "launch",
+       2,
+       [](const test_hosts& hosts) {
+         on_host(hosts.at(1),
+                 "ip link add inner type bridge && ip addr add 10.99.0.3/24 dev inner && ip link "
+                 "set inner up");
+         return ssh_run(hosts, "", "address = \"10.99.0.3\"\n");
+       },
+       {"stage-0 on node alpha cannot reach stage-1 on node beta at 10.99.0.3:", "unreachable"},
+       "name an address or network of node beta that the other nodes reach"},
+      {"no way between two nodes",
+       "launch",
+       2,
+       [](const test_hosts& hosts) {
+         on_host(hosts.at(1), turned_away("from " + hosts.at(0).address(), "blackhole"));
+         return ssh_run(hosts, "", "");
+       },
+       {"stage-0 on node alpha cannot reach stage-1 on node beta at 10.77.0.3:",
+        ": no answer within 2.5 s"},
+       "let TCP from alpha in on beta"},
+      {"one way closed, at a launch",
+       "launch",
+       2,
+       [](const test_hosts& hosts) {
+         on_host(hosts.at(1), dropped("from " + hosts.at(0).address()));
+         return ssh_run(hosts, "", fixed_port);
+       },
+       {"stage-0 on node alpha cannot reach stage-1 on node beta at 10.77.0.3:45678: no answer "
+        "within 2.5 s",
+        "the other way, beta to alpha, is open"},
+       "let TCP from alpha in on beta"},
+  };
+}
+
 /// That doctor finds before a run.
 std::vector<mistake> doctor_mistakes() {
   return {
@@ -173,26 +216,28 @@ bool has_all(const std::string& line, const std::vector<std::string>& words) {
 TEST_CASE("Each of the classic mistakes is said with cause and remedy, by a launch within 5 s") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   auto mistakes = launch_mistakes();
+  std::ranges::move(unreached_mistakes(), std::back_inserter(mistakes));
   std::ranges::move(doctor_mistakes(), std::back_inserter(mistakes));
   for (const auto& each : mistakes) {
-    INFO(each.name);
-    const test_hosts hosts({"alpha", "beta"});
-    const auto file = write_config(hosts / "run.toml", each.make(hosts));
-    const auto outcome = hosts.home().run({TROUPE_COMMAND, each.command, file});
-    INFO(outcome.out);
-    INFO(outcome.err);
-    CHECK(outcome.code == each.code);
-    if (each.command == "launch") CHECK(outcome.seconds < refusal_limit(hosts));
-    if (each.command == "launch") {
-      CHECK(has_all(outcome.last_line(), each.words));
-      CHECK_THAT(outcome.last_line(), ContainsSubstring(each.remedy));
-    } else {
-      std::istringstream lines(outcome.out);
-      bool said = false;
-      for (std::string line; std::getline(lines, line);) said = said || has_all(line, each.words);
-      CHECK(said);
-      CHECK_THAT(outcome.out, ContainsSubstring(each.remedy));
+    DYNAMIC_SECTION(each.name) {
+      const test_hosts hosts({"alpha", "beta"});
+      const auto file = write_config(hosts / "run.toml", each.make(hosts));
+      const auto outcome = hosts.home().run({TROUPE_COMMAND, each.command, file});
+      INFO(outcome.out);
+      INFO(outcome.err);
+      CHECK(outcome.code == each.code);
+      if (each.command == "launch") {
+        CHECK(outcome.seconds < refusal_limit(hosts));
+        CHECK(has_all(outcome.last_line(), each.words));
+        CHECK_THAT(outcome.last_line(), ContainsSubstring(each.remedy));
+      } else {
+        std::istringstream lines(outcome.out);
+        bool said = false;
+        for (std::string line; std::getline(lines, line);) said = said || has_all(line, each.words);
+        CHECK(said);
+        CHECK_THAT(outcome.out, ContainsSubstring(each.remedy));
+      }
+      CHECK(programs_left(hosts, 2s) == "");
     }
-    CHECK(programs_left(hosts, 2s) == "");
   }
 }
