@@ -1,6 +1,7 @@
 #include "cluster/doctor/doctor.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <numeric>
@@ -22,6 +23,7 @@ using namespace std::chrono_literals;
 constexpr auto facts_patience = 30s;
 constexpr auto listen_patience = 10s;
 constexpr auto probe_patience = 30s;
+constexpr auto until_silent = 300ms;  // an edge that works answers sooner
 
 /// A node, its agent and what its listener said.
 struct visited {
@@ -37,8 +39,9 @@ struct visited {
 struct tour {
   agent_plan plan;
   std::string transport;
-  std::vector<std::size_t> places;  // of each stage, among `nodes`
-  std::vector<visited> nodes;       // the trainer's machine first
+  std::vector<std::size_t> places;                         // of each stage, among `nodes`
+  std::vector<visited> nodes;                              // the trainer's machine first
+  std::vector<std::pair<std::size_t, std::size_t>> edges;  // of nodes, to be probed
 };
 
 std::string trainer_name(const cluster_config& cluster) {
@@ -132,7 +135,7 @@ void place_stages_in(tour& all, const trainer_config& config, const run_needs& n
 }
 
 tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs& needs) {
-  tour all{.plan = std::move(plan), .transport = {}, .places = {}, .nodes = {}};
+  tour all{.plan = std::move(plan), .transport = {}, .places = {}, .nodes = {}, .edges = {}};
   all.transport = name_of(transport_of(all.plan.link));
   visited trainer;
   trainer.who.name = trainer_name(config.cluster);
@@ -163,14 +166,23 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
   return all;
 }
 
+template <class Action>
+void for_each_at_once(std::vector<visited>& nodes, const Action& action) {
+  std::vector<std::future<void>> under_way;
+  for (auto& node : nodes)
+    under_way.push_back(std::async(std::launch::async, [&node, &action] { action(node); }));
+  for (auto& each : under_way) each.get();
+}
+
 /// Reaches a node, has its facts, and has it listen.
-void examine_node(visited& node, const agent_plan& plan) {
-  auto opened = node_visit::open(plan, node.host);
+void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) {
+  auto opened = node_visit::open(plan, node.host, examiners);
   if (!opened) {
     node.who.lost = opened.error().text;
     return;
   }
   node.visit = std::move(*opened);
+  node.who.warnings = node.visit->warnings();
   const auto asked_at = wall_clock_ns();
   const auto said = node.visit->ask(requests::facts{node.folders}, facts_patience);
   auto facts = said.error.empty() ? decode_host(said.lines) : fail(errc::io_failed, said.error);
@@ -190,30 +202,77 @@ void examine_node(visited& node, const agent_plan& plan) {
     node.who.listening_error = where.error().text;
 }
 
-edge_facts probe(visited& from, const visited& to, const std::string& transport) {
-  const auto said =
-      from.visit->ask(requests::probe{transport, to.listener.address}, probe_patience);
+/// What one node's process finds on the way to another. `examiner`: that serves nothing else now.
+edge_facts probe(visited& from, const visited& to, const requests::probe& what,
+                 std::size_t examiner) {
+  const auto said = from.visit->ask(what, probe_patience, examiner);
   auto facts = decode_edge(said.lines);
   edge_facts out = facts ? std::move(*facts) : edge_facts{};
   out.from = from.who.name;
   out.to = to.who.name;
   out.address = to.listener.address;
   out.port_range = to.listener.port_range;
-  out.ours.by = transport;
+  out.ours.by = what.transport;
   if (!said.error.empty() && out.ours.error.empty()) out.ours.error = said.error;
   return out;
 }
 
-std::vector<edge_facts> probe_edges(tour& all, std::size_t stages, bool wraps) {
-  std::vector<edge_facts> out;
-  for (const auto& [one, other] : edges_to_probe(all.nodes.size(), all.places, stages, wraps)) {
-    auto& from = all.nodes[one];
-    const auto& to = all.nodes[other];
-    // What a node lacks is its own finding.
-    if (from.who.facts && to.who.facts && !to.listener.address.empty())
-      out.push_back(probe(from, to, all.transport));
+/// Begins to find out about an edge, by its place, and puts it in that of what was known.
+std::future<void> begin_probe(tour& all, std::size_t which, bool only_tries,
+                              std::vector<edge_facts>& known) {
+  return std::async(std::launch::async, [&all, &known, which, only_tries] {
+    auto& from = all.nodes[all.edges[which].first];
+    const auto& to = all.nodes[all.edges[which].second];
+    known[which] = probe(from, to, {all.transport, to.listener.address, only_tries}, which);
+  });
+}
+
+/// The machine of each node: where figures would disturb each other.
+std::vector<std::string> machines_of(const std::vector<visited>& nodes) {
+  std::vector<std::string> out;
+  for (const auto& node : nodes) {
+    const bool is_known = node.who.facts && !node.who.facts->machine.empty();
+    out.push_back(is_known ? node.who.facts->machine : node.who.name);
   }
   return out;
+}
+
+/// Measures those of these edges of which no failure is known.
+void measure_edges(tour& all, std::vector<std::size_t> which, std::vector<edge_facts>& known) {
+  std::erase_if(which, [&known](std::size_t i) { return !known[i].ours.error.empty(); });
+  std::vector<std::pair<std::size_t, std::size_t>> edges;
+  for (const auto i : which) edges.push_back(all.edges[i]);
+  for (const auto& round : rounds_to_measure(edges, machines_of(all.nodes))) {
+    std::vector<std::future<void>> measured;
+    for (const auto i : round) measured.push_back(begin_probe(all, which[i], false, known));
+    for (auto& each : measured) each.get();
+  }
+}
+
+/// First sees which edges work, all at once, for each that does not takes seconds to show it;
+/// meanwhile those that do are measured.
+std::vector<edge_facts> probe_edges(tour& all) {
+  // What a node lacks is its own finding.
+  std::erase_if(all.edges, [&all](const auto& edge) {
+    const auto& to = all.nodes[edge.second];
+    return !all.nodes[edge.first].who.facts || !to.who.facts || to.listener.address.empty();
+  });
+  std::vector<edge_facts> known(all.edges.size());
+  std::vector<std::future<void>> tries;
+  // Inside a machine there is no network that could let some pass.
+  if (all.transport != name_of(messages::link_transport::shm))
+    for (std::size_t i = 0; i < all.edges.size(); ++i)
+      tries.push_back(begin_probe(all, i, true, known));
+  const auto soon = std::chrono::steady_clock::now() + until_silent;
+  std::vector<std::size_t> ready, silent;
+  for (std::size_t i = 0; i < all.edges.size(); ++i) {
+    const bool waits = !tries.empty() && tries[i].wait_until(soon) != std::future_status::ready;
+    (waits ? silent : ready).push_back(i);
+  }
+  measure_edges(all, std::move(ready), known);
+  for (const auto i : silent) tries[i].get();
+  measure_edges(all, std::move(silent), known);
+  return known;
 }
 
 finding of_preparing(const error& why, const trainer_config& config) {
@@ -250,16 +309,16 @@ examination examine(const trainer_config& config, const needs_of& needs_of_run) 
   auto placed = config;
   placed.cluster.stage_bytes = known.predicted_bytes;
   auto all = prepare_tour(placed, std::move(*plan), known);
-  std::vector<std::future<void>> examined;
-  for (auto& node : all.nodes)
-    examined.push_back(
-        std::async(std::launch::async, [&node, &all] { examine_node(node, all.plan); }));
-  for (auto& each : examined) each.get();
   if (config.pipeline.stages_in == placement::processes)
-    out.edges = probe_edges(all, config.pipeline.stages, known.wraps);
+    all.edges = edges_to_probe(all.nodes.size(), all.places, config.pipeline.stages, known.wraps);
+  for_each_at_once(all.nodes, [&all](visited& node) {
+    examine_node(node, all.plan, std::max<std::size_t>(all.edges.size(), 1));
+  });
+  out.edges = probe_edges(all);
   out.is_sealed = all.transport == name_of(messages::link_transport::tcp);
   if (needs && all.nodes.front().who.facts)
     all.nodes.front().who.facts->data_source = config.data.source;
+  for_each_at_once(all.nodes, [](visited& node) { node.visit.reset(); });
   for (auto& node : all.nodes) out.nodes.push_back(std::move(node.who));
   return out;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,29 @@ namespace troupe::cluster::doctor {
     for (auto other = one + stages; other < places.size(); other += stages) both(one, other);
   if (nodes == 1 && !places.empty()) add(0, 0);
   return out;
+}
+
+/// Edges, by their places, in rounds: those of one round may be measured at once, for no two of
+/// them have to do with the same machine. `machines`: of each node, by any name.
+[[nodiscard]] inline std::vector<std::vector<std::size_t>> rounds_to_measure(
+    const std::vector<std::pair<std::size_t, std::size_t>>& edges,
+    const std::vector<std::string>& machines) {
+  std::vector<std::vector<std::size_t>> rounds;
+  std::vector<std::set<std::string>> busy;
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    const auto& from = machines.at(edges[i].first);
+    const auto& to = machines.at(edges[i].second);
+    std::size_t round = 0;
+    while (round < rounds.size() && (busy[round].contains(from) || busy[round].contains(to)))
+      ++round;
+    if (round == rounds.size()) {
+      rounds.emplace_back();
+      busy.emplace_back();
+    }
+    rounds[round].push_back(i);
+    busy[round].insert({from, to});
+  }
+  return rounds;
 }
 
 }  // namespace troupe::cluster::doctor

@@ -113,11 +113,13 @@ result<void> serve(const requests::probe& asked) {
     out.clock_ns = clocks->ahead_ns;
     out.clock_error_ns = clocks->error_ns;
   }
-  out.ours = measure(**link, asked.transport, [&out](const flow_facts& so_far) {
-    out.ours = so_far;
+  const auto so_far = [&out](const flow_facts& known) {
+    out.ours = known;
     say(out);
-  });
-  if (out.ours.error.empty()) out.raw = measure_below(**link, *options);
+  };
+  out.ours = asked.only_tries ? try_out(**link, asked.transport, so_far)
+                              : measure(**link, asked.transport, so_far);
+  if (out.ours.error.empty() && !asked.only_tries) out.raw = measure_below(**link, *options);
   say(out);
   return {};
 }

@@ -165,6 +165,11 @@ std::string bytes_text(std::uint64_t bytes) {
 
 findings host_findings(const patient& node, bool is_sealed) {
   findings out;
+  for (const auto& text : node.warnings) {
+    const auto end = std::min(text.rfind("; "), text.size());
+    out.push_back({severity::warning, "node", node.name, text.substr(0, end),
+                   text.substr(std::min(end + 2, text.size()))});
+  }
   if (!node.facts) {
     out.push_back({severity::error, "node", node.name, node.lost,
                    "see what `troupe launch` would do there: nothing runs on this node"});

@@ -34,7 +34,8 @@ struct finding {
 /// A node of the run and what runs there.
 struct patient {
   std::string name;
-  std::string lost;  ///< Why nothing is known of it; empty: facts are there.
+  std::string lost;                   ///< Why nothing is known of it; empty: facts are there.
+  std::vector<std::string> warnings;  ///< "WHAT; WHAT TO DO", of what was met on the way there.
   std::optional<host_facts> facts;
   std::string listening_error;  ///< Why it cannot listen; empty: it can, or need not.
   std::vector<std::uint32_t> stages;

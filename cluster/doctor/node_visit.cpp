@@ -13,7 +13,10 @@ namespace {
 
 constexpr const char* listener = "the doctor's listener";
 constexpr auto end_patience = std::chrono::seconds(5);
-constexpr const char* examiner = "the doctor's examiner";
+
+std::string name_of_examiner(std::size_t number) {
+  return "the doctor's examiner " + std::to_string(number);
+}
 
 }  // namespace
 
@@ -27,6 +30,7 @@ struct node_visit::mailbox {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::string, process> processes;
+  std::vector<std::string> warnings;
   std::optional<error> lost;
 
   void hear(const std::string& name, output_stream stream, const std::string& text) {
@@ -43,6 +47,10 @@ struct node_visit::mailbox {
     processes[how.name].end = how;
     changed.notify_all();
   }
+  void note_warning(const std::string& text) {
+    const std::lock_guard lock(mutex);
+    warnings.push_back(text);
+  }
   void note_lost(const error& why) {
     const std::lock_guard lock(mutex);
     lost = why;
@@ -57,28 +65,35 @@ node_visit::~node_visit() {
   launcher_->join(false);
 }
 
-result<std::unique_ptr<node_visit>> node_visit::open(const agent_plan& plan, agent_host host) {
+result<std::unique_ptr<node_visit>> node_visit::open(const agent_plan& plan, agent_host host,
+                                                     std::size_t examiners) {
   const auto box = std::make_shared<mailbox>();
   agent_settings settings = plan.agents;
-  host.processes = {listener, examiner};
+  host.processes = {listener};
+  for (std::size_t i = 0; i < examiners; ++i) host.processes.push_back(name_of_examiner(i));
   host.cores = 0;  // what it lacks is a finding
   settings.hosts = {std::move(host)};
-  settings.watch = {
-      .arguments =
-          [](const std::string& order) {
-            return std::vector<std::string>{examine_word, order};
-          },
-      .on_line = [box](const std::string& name, output_stream stream,
-                       const std::string& text) { box->hear(name, stream, text); },
-      .on_end = [box](const child_exit& how) { box->note_end(how); },
-      .on_lost = [box](const error& why) { box->note_lost(why); }};
+  settings.watch = {.arguments =
+                        [](const std::string& order) {
+                          return std::vector<std::string>{examine_word, order};
+                        },
+                    .on_line = [box](const std::string& name, output_stream stream,
+                                     const std::string& text) { box->hear(name, stream, text); },
+                    .on_end = [box](const child_exit& how) { box->note_end(how); },
+                    .on_warning = [box](const std::string& text) { box->note_warning(text); },
+                    .on_lost = [box](const error& why) { box->note_lost(why); }};
   auto launcher = make_agent_launcher(plan.link, std::move(settings));
   if (!launcher) return tl::unexpected(launcher.error());
   return std::unique_ptr<node_visit>(new node_visit(box, std::move(*launcher)));
 }
 
-answer node_visit::ask(const request& what, std::chrono::milliseconds limit) {
-  return serve(examiner, what, limit, true);
+std::vector<std::string> node_visit::warnings() const {
+  const std::lock_guard lock(box_->mutex);
+  return box_->warnings;
+}
+
+answer node_visit::ask(const request& what, std::chrono::milliseconds limit, std::size_t examiner) {
+  return serve(name_of_examiner(examiner), what, limit, true);
 }
 
 answer node_visit::begin(const request& what, std::chrono::milliseconds limit) {
@@ -106,14 +121,13 @@ answer node_visit::serve(const std::string& process, const request& what,
     lock.unlock();
     launcher_->kill(process);
     lock.lock();  // another of this name can be started only when it is gone
-    box_->changed.wait_for(lock, end_patience, [&] {
-      return box_->lost || box_->processes[process].end;
-    });
+    box_->changed.wait_for(lock, end_patience,
+                           [&] { return box_->lost || box_->processes[process].end; });
   } else if (box_->lost) {
     out.error = box_->lost->text;
   } else if (heard.end && !heard.end->ok()) {
-    out.error = heard.end->code != 0 && !heard.last_error.empty() ? heard.last_error
-                                                                  : describe(*heard.end);
+    out.error =
+        heard.end->code != 0 && !heard.last_error.empty() ? heard.last_error : describe(*heard.end);
   }
   return out;
 }

@@ -290,7 +290,10 @@ void agent_launcher::perform(session& at, session_core::effects what) {
     } else if (const auto* show = std::get_if<session_core::show>(&effect)) {
       show_line(at, *show);
     } else if (const auto* harmless = std::get_if<session_core::warn>(&effect)) {
-      log::warning(harmless->text);
+      if (settings_.watch.arguments)
+        settings_.watch.on_warning(harmless->text);
+      else
+        log::warning(harmless->text);
     } else if (const auto* end = std::get_if<session_core::process_ended>(&effect)) {
       note_end(at, end->how);
     } else if (std::holds_alternative<session_core::asked_to_end>(effect)) {

@@ -40,6 +40,8 @@ struct process_watch {
       {};
   /// A process has ended, which is no failure of the launch.
   std::function<void(const child_exit&)> on_end = {};
+  /// Something is harmless, and yet to be changed: "node beta (10.0.0.2): WHAT; WHAT TO DO".
+  std::function<void(const std::string& text)> on_warning = {};
   /// The agent is lost, and its processes with it.
   std::function<void(const error&)> on_lost = {};
 };

@@ -15,8 +15,8 @@ using namespace std::chrono_literals;
 using messages::frame;
 using messages::frame_kind;
 
-constexpr auto connect_patience = 3s;
-constexpr auto answer_patience = 3s;
+constexpr auto connect_patience = 2s;  // a lost packet is sent again after 1 s
+constexpr auto answer_patience = 2s;
 constexpr int blocks_in_flight = 4;
 constexpr int clock_exchanges = 20;
 
@@ -68,7 +68,7 @@ struct link_channel::state {
     changed.wait_for(lock, answer_patience, [&] { return done() || lost; });
     if (done()) return {};
     if (lost) return tl::unexpected(*lost);
-    return fail(errc::timed_out, "no answer within 3 s");
+    return fail(errc::timed_out, "no answer within 2 s");
   }
 };
 
@@ -98,7 +98,7 @@ result<std::unique_ptr<link_channel>> link_channel::connect(messages::link_optio
   });
   std::unique_lock lock(own->mutex);
   own->changed.wait_for(lock, connect_patience + 2s, [at] { return at->peer.has_value(); });
-  if (!own->peer) return fail(errc::timed_out, "no answer within 3 s");
+  if (!own->peer) return fail(errc::timed_out, "no answer within 2 s");
   if (!*own->peer) return tl::unexpected(own->peer->error());
   lock.unlock();
   return std::unique_ptr<link_channel>(new link_channel(std::move(own)));

@@ -115,10 +115,11 @@ struct listen {
   bool operator==(const listen&) const = default;
 };
 
-/// Measure the way to a listener.
+/// Measure the way to a listener, or only see whether messages pass, small and large.
 struct probe {
   std::string transport = {};
   std::string address = {};
+  bool only_tries = false;
   bool operator==(const probe&) const = default;
 };
 

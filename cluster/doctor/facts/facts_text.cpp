@@ -28,7 +28,7 @@ namespace requests {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(facts, folders)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(listen, transport, wanted, peer)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(probe, transport, address)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(probe, transport, address, only_tries)
 
 }  // namespace requests
 

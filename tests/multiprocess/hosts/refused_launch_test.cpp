@@ -74,15 +74,7 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
 TEST_CASE("A login shell that prints is told apart from the agent, and said") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha", "beta"});
-  const auto shell = hosts / "greeting_shell";
-  write_config(shell, "#!/bin/sh\necho Welcome to this host\nexec /bin/sh \"$@\"\n");
-  std::filesystem::permissions(shell, std::filesystem::perms(0755));
-  // Root's shell on beta alone.
-  const auto users = hosts / "passwd";
-  write_config(users, "root:x:0:0:root:/root:" + shell.string() +
-                          "\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n");
-  std::filesystem::permissions(users, std::filesystem::perms(0644));
-  REQUIRE(hosts.at(1).run({"/bin/mount", "--bind", users, "/etc/passwd"}).code == 0);
+  print_at_logins(hosts, hosts.at(1));
   const auto file = write_config(hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) +
                                                          small_run(hosts / "weights.safetensors"));
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});

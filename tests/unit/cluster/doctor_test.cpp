@@ -107,6 +107,18 @@ TEST_CASE("A node that is not reached is an error, and nothing else is said of i
   expect(only(found), severity::error, "node", "no route");
 }
 
+TEST_CASE("What is met on the way to a node is a warning with its remedy") {
+  auto node = healthy();
+  node.warnings = {"node alpha (10.0.0.1): its login shell prints; keep it quiet", "no remedy"};
+  const auto found = host_findings(node, true);
+  CHECK(worst_of(found) == severity::warning);
+  REQUIRE(found.size() == 6);
+  expect(found[0], severity::warning, "node", "node alpha (10.0.0.1): its login shell prints");
+  CHECK(found[0].remedy == "keep it quiet");
+  CHECK(found[1].text == "no remedy");
+  CHECK(found[1].remedy.empty());
+}
+
 TEST_CASE("More threads than cores, or than a control group's quota, are a warning") {
   expect(found_of([](patient& node, host_facts&) { node.threads = 5; }), severity::warning, "cores",
          "5 threads together, on 4 cores");
@@ -437,6 +449,16 @@ TEST_CASE("Where there are replicas, a replica's stages and all replicas of a st
         edges{{1, 0}, {2, 0}, {1, 1}, {2, 2}, {1, 2}, {2, 1}});
 }
 
+TEST_CASE("Edges are measured at once where no two of them share a machine") {
+  using rounds = std::vector<std::vector<std::size_t>>;
+  CHECK(rounds_to_measure({{1, 0}, {2, 0}, {1, 2}, {2, 1}}, {"t", "a", "b"}) ==
+        rounds{{0}, {1}, {2}, {3}});
+  CHECK(rounds_to_measure({{1, 0}, {2, 0}, {3, 0}, {1, 2}, {2, 1}, {2, 3}, {3, 2}},
+                          {"t", "a", "b", "c"}) == rounds{{0, 5}, {1}, {2, 3}, {4}, {6}});
+  CHECK(rounds_to_measure({{1, 2}, {3, 4}}, {"t", "a", "a", "a", "a"}) == rounds{{0}, {1}});
+  CHECK(rounds_to_measure({}, {"t"}).empty());
+}
+
 TEST_CASE("Requests and facts come back from their text, whatever lies between") {
   const std::vector<request> asked{requests::facts{{{.path = "/a",
                                                      .purpose = "p",
@@ -444,7 +466,8 @@ TEST_CASE("Requests and facts come back from their text, whatever lies between")
                                                      .kept_at_once = 4,
                                                      .may_be_made = true}}},
                                    requests::listen{"sealed tcp", "10.0.0.0/8", "10.0.0.1"},
-                                   requests::probe{"shm", "unix:/run/x"}};
+                                   requests::probe{"shm", "unix:/run/x", false},
+                                   requests::probe{"sealed tcp", "10.0.0.2:7", true}};
   for (const auto& each : asked) {
     const auto back = decode_request(encode(each));
     REQUIRE(back);
