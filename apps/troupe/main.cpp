@@ -49,11 +49,17 @@ CLI::Option* add_measured_options(CLI::App& command, apps::measured_model& measu
                   "Layers (or groups) whose activations are recomputed")
       ->delimiter(',')
       ->needs(profile);
+  auto* const memory = command
+                           .add_option("--memory-mib", measured.memory_mib,
+                                       "Memory limit of a stage for --partition auto; 0: none")
+                           ->capture_default_str()
+                           ->needs(profile);
   command
-      .add_option("--memory-mib", measured.memory_mib,
-                  "Memory limit of a stage for --partition auto; 0: none")
+      .add_option("--device-memory-mib", measured.device_memory_mib,
+                  "Limit of a stage's memory on a GPU for --partition auto; 0: none")
       ->capture_default_str()
-      ->needs(profile);
+      ->needs(profile)
+      ->excludes(memory);
   command.add_option("--batch-size", measured.batch_size, "Samples per step")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
       ->needs(profile);

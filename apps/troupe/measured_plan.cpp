@@ -1,5 +1,6 @@
 #include "apps/troupe/measured_plan.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/model/recompute.hpp"
@@ -35,7 +36,10 @@ engine::planning planning_of(const plan_request& request, const engine::saved_pr
           .network = {.bytes_per_s = asked.network_gbits * giga / bits_of_byte,
                       .latency_s = asked.network_ms / 1000},
           .optimizer_copies = profile.optimizer_copies,
-          .memory_cap_bytes = static_cast<double>(asked.memory_mib) * (1 << 20)};
+          .memory_cap_bytes =
+              static_cast<double>(std::max(asked.memory_mib, asked.device_memory_mib)) * (1 << 20),
+          .on_devices = asked.device_memory_mib > 0,
+          .sample_bytes = profile.sample_bytes};
 }
 
 /// Where the request says to cut; nothing: the planner is to find out.
@@ -44,8 +48,9 @@ result<std::optional<cut_list>> set_cuts(const plan_request& request,
   const auto& words = request.measured.partition;
   const std::string word = words.size() == 1 ? words.front() : "";
   if (word == "auto") return std::nullopt;
-  if (request.measured.memory_mib > 0)
-    return fail(errc::bad_config, "--memory-mib is kept to by --partition auto only");
+  if (request.measured.memory_mib > 0 || request.measured.device_memory_mib > 0)
+    return fail(errc::bad_config,
+                "--memory-mib and --device-memory-mib are kept to by --partition auto only");
   const auto some = [](cut_list cuts) { return std::optional(std::move(cuts)); };
   if (word != "even") return engine::parse_cuts(names_of(profile), words).map(some);
   const auto layout = engine::layout_of(request.schedule, request.stages);

@@ -92,7 +92,8 @@ std::vector<option> pipeline_options(const engine::schedule_registry& schedules)
        "multiply-accumulates; or the first layer of each slice except the first",
        partitions(), "pipeline.cut"},
       {"pipeline", "memory_mib", "--memory-mib", "", "MIB",
-       "Memory limit of a stage for --partition auto; 0: none",
+       "Memory limit of a stage for --partition auto, on the GPU if all stages are on GPUs; 0: "
+       "none",
        integer(&pipeline_config::memory_mib, 0, any)},
       {"pipeline", "recompute", "--recompute", "", "LAYER,..",
        "Activation checkpointing: layers (or groups such as layer3) whose activations are "
@@ -428,6 +429,9 @@ std::vector<option> node_table() {
       {"node", "memory_mib", "", "", "MIB",
        "Memory for its stages in MiB, beside the program itself; 0: any amount",
        integer(&node_entry::memory_mib, 0, any)},
+      {"node", "device_memory_mib", "", "", "MIB",
+       "Memory of each of its GPUs in MiB, for its stages; 0: any amount",
+       integer(&node_entry::device_memory_mib, 0, any)},
       {"node", "threads", "", "", "", "Compute threads of each of its stages; 0: cores / stages",
        integer(&node_entry::threads, 0, most_threads)},
       {"node", "environment", "", "", "",

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cluster/config/words.hpp"
+#include "engine/device/device_choice.hpp"
 #include "engine/step/stage_name.hpp"
 #include "messages/base/near_miss.hpp"
 
@@ -96,11 +97,33 @@ std::vector<std::string> stage_names_of(const pipeline_config& config) {
   return names;
 }
 
+bool is_gpu(std::string_view device) {
+  const auto choice = engine::parse_device(device);
+  return choice && choice->what == engine::device_choice::kind::cuda;
+}
+
+bool are_stages_on_gpus(const trainer_config& config) {
+  const auto& nodes = config.cluster.nodes;
+  if (nodes.empty()) return is_gpu(config.pipeline.device);
+  return std::ranges::all_of(nodes, [&](const node_entry& node) {
+    return devices_of(node, config.pipeline) != node_devices::none;
+  });
+}
+
+node_devices devices_of(const node_entry& node, const pipeline_config& pipeline) {
+  const auto& device = node.device.empty() ? pipeline.device : node.device;
+  if (is_gpu(device)) return node_devices::shared;
+  return device == "auto" && node.device_memory_mib > 0 ? node_devices::own : node_devices::none;
+}
+
 std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores) {
   std::vector<node_room> rooms;
   for (const auto& node : config.cluster.nodes) {
     node_room room{.name = node.name, .cores = node.cores > 0 ? node.cores : std::max(1U, cores)};
     if (node.memory_mib > 0) room.memory_bytes = static_cast<double>(node.memory_mib) * (1 << 20);
+    room.devices = devices_of(node, config.pipeline);
+    if (node.device_memory_mib > 0)
+      room.device_bytes = static_cast<double>(node.device_memory_mib) * (1 << 20);
     for (const auto& number : node.stages)
       room.stages.push_back(static_cast<std::uint32_t>(std::stoul(number)));
     for (const auto& number : node.replicas)
@@ -112,7 +135,7 @@ std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores) {
 
 result<std::vector<std::size_t>> node_of_stages(const trainer_config& config, unsigned cores) {
   return place_replicas(config.pipeline.stages, config.pipeline.replicas, rooms_of(config, cores),
-                        config.cluster.stage_bytes)
+                        config.cluster.stage_needs)
       .map_error([](placement_fault why) {
         return error{errc::bad_config, std::move(why.text)};
       });

@@ -239,6 +239,16 @@ struct trainer_config {
 /// 0 an equal share, so that the stages of all replicas never exceed the cores; at least 1.
 [[nodiscard]] int threads_per_stage(const pipeline_config& config, unsigned cores) noexcept;
 
+/// Whether this names a GPU; "auto" does not.
+[[nodiscard]] bool is_gpu(std::string_view device);
+
+/// What a node's stages compute on, as far as the config tells: with "auto" on GPUs where it says
+/// how much memory those have, and else on the CPU.
+[[nodiscard]] node_devices devices_of(const node_entry& node, const pipeline_config& pipeline);
+
+/// Whether the config puts all stages on GPUs.
+[[nodiscard]] bool are_stages_on_gpus(const trainer_config& config);
+
 /// What placing stages needs to know of the nodes; `cores`: of a node that names none.
 [[nodiscard]] std::vector<node_room> rooms_of(const trainer_config& config, unsigned cores);
 

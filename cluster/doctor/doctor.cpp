@@ -121,6 +121,7 @@ void add_slice_folders(tour& all, const trainer_config& config, const run_needs&
 void place_stages_in(tour& all, const trainer_config& config, const run_needs& needs) {
   const auto cores = std::thread::hardware_concurrency();
   const auto threads = threads_of_stages(config, cores);
+  const auto seats = seats_of_stages(config, cores);
   if (config.cluster.launch == launch_way::none) return;
   const auto places = node_of_stages(config, cores);  // an error: there are no nodes
   for (std::uint32_t i = 0; i < threads.size(); ++i) {
@@ -129,8 +130,10 @@ void place_stages_in(tour& all, const trainer_config& config, const run_needs& n
     auto& who = all.nodes[all.places.back()].who;
     if (std::ranges::find(who.stages, stage) == who.stages.end()) who.stages.push_back(stage);
     who.threads += threads[i];
-    who.what_is_needed = needs.of_what;
-    if (stage < needs.stage_bytes.size()) who.needed_bytes += needs.stage_bytes[stage];
+    const bool on_gpu = is_gpu(seats[i].device);
+    const auto& bytes = on_gpu ? needs.slices.weights : needs.stage_bytes;
+    who.what_is_needed = on_gpu ? "weights, before they go to the GPU" : needs.of_what;
+    if (stage < bytes.size()) who.needed_bytes += bytes[stage];
   }
 }
 
@@ -307,7 +310,7 @@ examination examine(const trainer_config& config, const needs_of& needs_of_run) 
                           ""});
   const auto known = needs.value_or(run_needs{});
   auto placed = config;
-  placed.cluster.stage_bytes = known.predicted_bytes;
+  placed.cluster.stage_needs = known.predicted;
   auto all = prepare_tour(placed, std::move(*plan), known);
   if (config.pipeline.stages_in == placement::processes)
     all.edges = edges_to_probe(all.nodes.size(), all.places, config.pipeline.stages, known.wraps);

@@ -16,12 +16,13 @@ inline constexpr const char* doctor_word = "--doctor";
 
 /// What a run takes, as far as it is known before it starts.
 struct run_needs {
-  std::vector<std::uint64_t> stage_bytes;    ///< Memory of each stage, at least.
-  std::string of_what;                       ///< "weights, gradients and optimizer state"
-  std::uint64_t saved_bytes = 0;             ///< Of what it saves at its end; 0: nothing.
-  slice_sizes slices = {};                   ///< Of a checkpoint; no stages: not predicted.
-  std::vector<double> predicted_bytes = {};  ///< Of each stage, where stages are placed by memory.
-  bool wraps = false;                        ///< The last stage also speaks to the first.
+  std::vector<std::uint64_t> stage_bytes;  ///< Memory of each stage on a CPU, at least.
+  std::string of_what;                     ///< "weights, gradients and optimizer state"
+  std::uint64_t saved_bytes = 0;           ///< Of what it saves at its end; 0: nothing.
+  slice_sizes slices = {};                 ///< Of a checkpoint; no stages: not predicted.
+  /// Of each stage, where stages are placed by memory.
+  std::vector<engine::stage_memory> predicted = {};
+  bool wraps = false;  ///< The last stage also speaks to the first.
 };
 
 /// Errors: bad_data where the data cannot be used; others where the run cannot be prepared.

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/partition/stage_memory.hpp"
+
 namespace troupe::cluster {
 
 /// Who starts the stage processes.
@@ -45,6 +47,7 @@ struct node_entry {
   std::vector<std::string> replicas;     ///< Of which it runs stages, by number; empty: of any.
   std::uint32_t cores = 0;               ///< 0: as many as the trainer's machine has.
   std::uint64_t memory_mib = 0;          ///< For its stages; 0: any amount.
+  std::uint64_t device_memory_mib = 0;   ///< Of each of its GPUs, for its stages; 0: any amount.
   int threads = 0;                       ///< Of each stage; 0: cores divided by its stages.
   std::vector<std::string> environment;  ///< "NAME=VALUE", for its stage processes.
   std::filesystem::path working_folder;  ///< Of its stage processes; empty: the agent's own.
@@ -73,7 +76,7 @@ struct cluster_config {
   std::vector<node_entry> nodes;
   /// Predicted memory of each stage, by which stages are placed: no key, but what is found out of a
   /// run whose nodes say their memory (see place_by_memory); empty: stages are placed by cores.
-  std::vector<double> stage_bytes = {};
+  std::vector<engine::stage_memory> stage_needs = {};
 
   bool operator==(const cluster_config&) const = default;
 };

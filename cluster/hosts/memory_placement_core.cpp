@@ -16,26 +16,40 @@ std::string mebi(double bytes) {
   return std::to_string(std::llround(bytes / (1 << 20))) + " MiB";
 }
 
+bool has_devices(const node_room& node) {
+  return node.devices != node_devices::none;
+}
+
 /// What is taken of a node.
 struct taken {
-  double bytes = 0;
+  double bytes = 0;         // of its own memory
+  double device_bytes = 0;  // of its one GPU, or the most of one of its GPUs
   std::size_t stages = 0;
 
+  void add(const engine::stage_memory& need, const node_room& node) {
+    bytes += need.on_host(has_devices(node));
+    if (node.devices == node_devices::shared) device_bytes += need.on_device;
+    if (node.devices == node_devices::own) device_bytes = std::max(device_bytes, need.on_device);
+    ++stages;
+  }
   [[nodiscard]] double share(const node_room& node) const {
     return static_cast<double>(stages) / node.cores;
   }
-  [[nodiscard]] bool fits(const node_room& node) const {
+  [[nodiscard]] bool fits_host(const node_room& node) const {
     return bytes <= node.memory_bytes.value_or(any_amount);
+  }
+  [[nodiscard]] bool fits(const node_room& node) const {
+    return fits_host(node) && device_bytes <= node.device_bytes.value_or(any_amount);
   }
 };
 
-std::vector<taken> taken_of(const std::vector<std::size_t>& places, std::size_t nodes,
-                            const std::vector<double>& needs) {
-  std::vector<taken> all(nodes);
+std::vector<taken> taken_of(const std::vector<std::size_t>& places,
+                            const std::vector<node_room>& nodes,
+                            const std::vector<engine::stage_memory>& needs) {
+  std::vector<taken> all(nodes.size());
   for (std::size_t stage = 0; stage < places.size(); ++stage) {
     if (places[stage] == nowhere) continue;
-    all[places[stage]].bytes += needs[stage];
-    ++all[places[stage]].stages;
+    all[places[stage]].add(needs[stage], nodes[places[stage]]);
   }
   return all;
 }
@@ -47,10 +61,9 @@ struct beginning {
 };
 
 /// How many of the free stages each node takes, in their order; nothing: there is no such way.
-std::optional<std::vector<std::size_t>> seats_in_order(const std::vector<std::size_t>& free,
-                                                       const std::vector<taken>& named,
-                                                       const std::vector<node_room>& nodes,
-                                                       const std::vector<double>& needs) {
+std::optional<std::vector<std::size_t>> seats_in_order(
+    const std::vector<std::size_t>& free, const std::vector<taken>& named,
+    const std::vector<node_room>& nodes, const std::vector<engine::stage_memory>& needs) {
   using ways = std::vector<beginning>;  // by the number of free stages that have a place
   std::vector<ways> best(nodes.size() + 1, ways(free.size() + 1));
   best[0][0].share = 0;
@@ -64,8 +77,7 @@ std::optional<std::vector<std::size_t>> seats_in_order(const std::vector<std::si
         if (here.stages > 0 && share < best[node + 1][last].share)
           best[node + 1][last] = {share, first};
         if (last == free.size()) break;
-        here.bytes += needs[free[last]];
-        ++here.stages;
+        here.add(needs[free[last]], nodes[node]);
       }
     }
   }
@@ -79,38 +91,86 @@ std::optional<std::vector<std::size_t>> seats_in_order(const std::vector<std::si
   return seats;
 }
 
+/// "812 MiB of a GPU and 40 MiB beside it", or on a CPU: "850 MiB of memory".
+std::string text_of(const engine::stage_memory& need, bool has_device) {
+  if (!has_device) return mebi(need.on_cpu) + " of memory";
+  return mebi(need.on_device) + " of a GPU and " + mebi(need.beside_device) + " beside it";
+}
+
+/// The same of a stage that may go to any of the nodes.
+std::string text_of(const engine::stage_memory& need, const std::vector<node_room>& nodes) {
+  const auto with = std::ranges::count_if(nodes, has_devices);
+  if (with == 0) return text_of(need, false);
+  return text_of(need, true) +
+         (with < std::ssize(nodes) ? ", or on a CPU " + text_of(need, false) : std::string());
+}
+
+/// What a node has left, as far as that is bounded.
+std::string text_of(const node_room& node, const taken& used) {
+  const double all = node.memory_bytes.value_or(any_amount) - used.bytes;
+  const double device = node.device_bytes.value_or(any_amount) -
+                        (node.devices == node_devices::shared ? used.device_bytes : 0);
+  if (!has_devices(node) || device == any_amount)
+    return all == any_amount ? "any memory" : mebi(all);
+  return mebi(device) + " of a GPU" + (all == any_amount ? "" : " and " + mebi(all) + " beside it");
+}
+
+std::string text_of(const std::vector<node_room>& nodes, const std::vector<taken>& used) {
+  std::string text;
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    text += (text.empty() ? "node \"" : ", node \"") + nodes[i].name + "\" " +
+            text_of(nodes[i], used[i]);
+  return text;
+}
+
 /// Why a stage that no node names is on none.
 placement_fault no_room_for(std::size_t stage, const std::vector<node_room>& nodes,
-                            const std::vector<taken>& used, const std::vector<double>& needs) {
+                            const std::vector<taken>& used,
+                            const std::vector<engine::stage_memory>& needs) {
+  const auto& need = needs[stage];
+  const auto who =
+      "stage " + std::to_string(stage) + " is predicted to take " + text_of(need, nodes);
+  const auto fits_alone = [&](const node_room& node) {
+    taken alone;
+    alone.add(need, node);
+    return alone.fits(node);
+  };
+  const std::string key =
+      std::ranges::any_of(nodes, [](const auto& each) { return each.device_bytes.has_value(); })
+          ? "device_memory_mib"
+          : "memory_mib";
+  if (std::ranges::any_of(nodes, fits_alone))
+    return {{},
+            who + ", and no node has that left: " + text_of(nodes, used) +
+                "; take more stages, smaller micro-batches or more memory, or say where each stage "
+                "goes (stages of [[node]])",
+            key};
+  const std::string remedy = "; take more stages or smaller micro-batches, or give a node more";
   const auto most = std::ranges::max_element(
       nodes, {}, [](const node_room& node) { return node.memory_bytes.value_or(any_amount); });
-  const auto who = "stage " + std::to_string(stage) + " is predicted to take " +
-                   mebi(needs[stage]) + " of memory";
-  if (needs[stage] > most->memory_bytes.value_or(any_amount))
+  if (std::ranges::none_of(nodes, has_devices))
     return {static_cast<std::size_t>(most - nodes.begin()),
             who + ", and no node has that: the largest, node \"" + most->name + "\", has " +
-                mebi(*most->memory_bytes) +
-                " for its stages; take more stages or smaller micro-batches, or give a node more",
-            "memory_mib"};
-  std::string left;
-  for (std::size_t i = 0; i < nodes.size(); ++i)
-    left += (left.empty() ? "node \"" : ", node \"") + nodes[i].name + "\" " +
-            mebi(nodes[i].memory_bytes.value_or(any_amount) - used[i].bytes);
-  return {{},
-          who + ", and no node has that left: " + left +
-              "; take more stages, smaller micro-batches or more memory, or say where each stage "
-              "goes (stages of [[node]])",
-          "memory_mib"};
+                mebi(*most->memory_bytes) + " for its stages" + remedy,
+            key};
+  return {
+      {},
+      who + ", and no node has that: " + text_of(nodes, std::vector<taken>(nodes.size())) + remedy,
+      key};
 }
 
 /// The largest first, each where the fewest stages share a core.
 tl::expected<std::vector<std::size_t>, placement_fault> place_largest_first(
     std::vector<std::size_t> places, std::vector<std::size_t> free,
-    const std::vector<node_room>& nodes, const std::vector<double>& needs) {
-  std::ranges::stable_sort(free, std::greater(), [&](std::size_t stage) { return needs[stage]; });
-  auto used = taken_of(places, nodes.size(), needs);
+    const std::vector<node_room>& nodes, const std::vector<engine::stage_memory>& needs) {
+  std::ranges::stable_sort(free, std::greater(), [&](std::size_t stage) {
+    return std::max(needs[stage].on_cpu, needs[stage].on_device);
+  });
+  auto used = taken_of(places, nodes, needs);
   const auto plus = [&](std::size_t node, std::size_t stage) {
-    return taken{used[node].bytes + needs[stage], used[node].stages + 1};
+    auto with = used[node];
+    with.add(needs[stage], nodes[node]);
+    return with;
   };
   for (const auto stage : free) {
     auto best = nowhere;
@@ -137,40 +197,54 @@ tl::expected<std::vector<std::size_t>, placement_fault> place_largest_first(
 /// A node whose memory does not hold what it names; nothing: there is none.
 std::optional<placement_fault> overfull(const std::vector<std::size_t>& places,
                                         const std::vector<node_room>& nodes,
-                                        const std::vector<double>& needs) {
-  const auto named = taken_of(places, nodes.size(), needs);
+                                        const std::vector<engine::stage_memory>& needs) {
+  const auto named = taken_of(places, nodes, needs);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (named[i].fits(nodes[i])) continue;
+    const bool by_device = named[i].fits_host(nodes[i]);
+    const auto part = [&](const engine::stage_memory& need) {
+      return by_device ? need.on_device : need.on_host(has_devices(nodes[i]));
+    };
     std::string which;
     for (std::size_t stage = 0; stage < places.size(); ++stage)
       if (places[stage] == i)
         which += (which.empty() ? "stage " : ", stage ") + std::to_string(stage) + " " +
-                 mebi(needs[stage]);
+                 mebi(part(needs[stage]));
+    const bool has_own = by_device && nodes[i].devices == node_devices::own;
     return placement_fault{
         i,
-        "node \"" + nodes[i].name + "\" has " + mebi(std::max(0.0, *nodes[i].memory_bytes)) +
-            " of memory for its stages, which are predicted to take " + mebi(named[i].bytes) +
+        "node \"" + nodes[i].name + "\" has " +
+            mebi(std::max(0.0, *(by_device ? nodes[i].device_bytes : nodes[i].memory_bytes))) +
+            (by_device ? " of a GPU" : " of memory") + " for " +
+            (has_own ? "each of its stages, of which one is" : "its stages, which are") +
+            " predicted to take " + mebi(by_device ? named[i].device_bytes : named[i].bytes) +
             " (" + which + "); put fewer there, or take more stages or smaller micro-batches",
-        "memory_mib"};
+        by_device ? "device_memory_mib" : "memory_mib"};
   }
   return std::nullopt;
 }
 
 }  // namespace
 
+void take_from(node_room& node, const engine::stage_memory& need) {
+  if (node.memory_bytes) *node.memory_bytes -= need.on_host(has_devices(node));
+  if (node.device_bytes && node.devices == node_devices::shared)
+    *node.device_bytes -= need.on_device;
+}
+
 bool fits_memory(const std::vector<std::size_t>& places, const std::vector<node_room>& nodes,
-                 const std::vector<double>& needs) {
+                 const std::vector<engine::stage_memory>& needs) {
   return !overfull(places, nodes, needs);
 }
 
 tl::expected<std::vector<std::size_t>, placement_fault> place_by_memory(
     std::vector<std::size_t> places, const std::vector<node_room>& nodes,
-    const std::vector<double>& needs) {
+    const std::vector<engine::stage_memory>& needs) {
   if (auto fault = overfull(places, nodes, needs)) return tl::unexpected(std::move(*fault));
   std::vector<std::size_t> free;
   for (std::size_t stage = 0; stage < places.size(); ++stage)
     if (places[stage] == nowhere) free.push_back(stage);
-  const auto named = taken_of(places, nodes.size(), needs);
+  const auto named = taken_of(places, nodes, needs);
   auto seats = seats_in_order(free, named, nodes, needs);
   if (!seats) return place_largest_first(std::move(places), std::move(free), nodes, needs);
   std::size_t node = 0;

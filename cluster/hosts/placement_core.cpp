@@ -80,7 +80,7 @@ places_or_fault place_by_cores(std::vector<std::size_t> places,
 }  // namespace
 
 places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>& nodes,
-                             const std::vector<double>& needs) {
+                             const std::vector<engine::stage_memory>& needs) {
   if (nodes.empty())
     return tl::unexpected(placement_fault{{}, "there is no node to put stages on"});
   auto named = place_named(stages, nodes);
@@ -92,7 +92,7 @@ places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>&
 
 places_or_fault place_replicas(std::uint32_t stages, std::uint32_t replicas,
                                const std::vector<node_room>& nodes,
-                               const std::vector<double>& needs) {
+                               const std::vector<engine::stage_memory>& needs) {
   for (std::size_t i = 0; i < nodes.size(); ++i)
     for (const auto replica : nodes[i].replicas)
       if (replica >= replicas)
@@ -119,7 +119,7 @@ places_or_fault place_replicas(std::uint32_t stages, std::uint32_t replicas,
     for (std::size_t stage = 0; stage < places->size(); ++stage) {
       const auto node = indices[places->at(stage)];
       all.push_back(node);
-      if (left[node].memory_bytes && !needs.empty()) *left[node].memory_bytes -= needs[stage];
+      if (!needs.empty()) take_from(left[node], needs[stage]);
     }
   }
   return all;

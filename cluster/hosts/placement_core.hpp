@@ -7,7 +7,16 @@
 #include <tl/expected.hpp>
 #include <vector>
 
+#include "engine/partition/stage_memory.hpp"
+
 namespace troupe::cluster {
+
+/// What the stages of a node compute on.
+enum class node_devices : std::uint8_t {
+  none,    ///< The CPU.
+  shared,  ///< One GPU.
+  own,     ///< A GPU each, as far as there are so many.
+};
 
 /// What placing needs to know of a node.
 struct node_room {
@@ -16,6 +25,8 @@ struct node_room {
   std::vector<std::uint32_t> stages = {};    ///< That the user has put there.
   std::vector<std::uint32_t> replicas = {};  ///< Of which it runs stages; empty: of any.
   std::optional<double> memory_bytes = {};   ///< For its stages; nothing: any amount.
+  node_devices devices = node_devices::none;
+  std::optional<double> device_bytes = {};  ///< Of each of its GPUs; nothing: any amount.
 };
 
 /// Why stages cannot be placed, and the node that this is about; nothing: all of them.
@@ -27,13 +38,13 @@ struct placement_fault {
 
 /// The node of each stage, as an index into `nodes`. Stages that no node names go where the fewest
 /// stages share a core (the first such node), and neighbours in the pipeline to one node as far as
-/// that leaves it: their numbers rise with the nodes. `needs`: the memory of each stage in bytes;
+/// that leaves it: their numbers rise with the nodes. `needs`: the memory of each stage;
 /// empty: unknown. Where that does not fit so, memory decides: see place_by_memory. Refused where
 /// there is no node, a stage does not exist or is named twice, a node is left without a stage, or
 /// memory without a placement.
 [[nodiscard]] tl::expected<std::vector<std::size_t>, placement_fault> place_stages(
     std::uint32_t stages, const std::vector<node_room>& nodes,
-    const std::vector<double>& needs = {});
+    const std::vector<engine::stage_memory>& needs = {});
 
 /// The same for several replicas of a pipeline: the places of the stages of replica 0, then of
 /// replica 1, .. Each replica is placed by itself, on the nodes that run stages of it; where nodes
@@ -42,7 +53,7 @@ struct placement_fault {
 /// no node.
 [[nodiscard]] tl::expected<std::vector<std::size_t>, placement_fault> place_replicas(
     std::uint32_t stages, std::uint32_t replicas, const std::vector<node_room>& nodes,
-    const std::vector<double>& needs = {});
+    const std::vector<engine::stage_memory>& needs = {});
 
 /// Intra-op threads of each of `stages` stages on a node with `cores`, of which the user asked for
 /// `wanted` (0: an equal share of the cores); at least 1.

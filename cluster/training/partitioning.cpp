@@ -98,6 +98,7 @@ result<engine::planning> planning_of(const trainer_config& config, const registr
         opens_port(config.link.transport) ? tcp_bytes_per_s : shared_memory_bytes_per_s;
   how.optimizer_copies = *copies / state_shares_of(config.pipeline);
   how.memory_cap_bytes = static_cast<double>(config.pipeline.memory_mib) * (1 << 20);
+  how.on_devices = are_stages_on_gpus(config);
   how.recompute = std::move(*recompute);
   return how;
 }
@@ -110,6 +111,10 @@ result<engine::batch> first_samples(const engine::dataset& data, std::int64_t co
   if (samples && samples->inputs.size(0) == 0)
     return fail(errc::bad_data, "no sample to profile the layers with could be read");
   return samples;
+}
+
+double bytes_of_sample(const engine::batch& samples) {
+  return static_cast<double>(samples.inputs.nbytes()) / static_cast<double>(samples.inputs.size(0));
 }
 
 namespace {
@@ -167,10 +172,10 @@ std::vector<std::int64_t> sizes_to_profile(const trainer_config& config) {
   return sizes;
 }
 
+/// Fills in how large a sample is.
 result<std::vector<engine::model_profile>> measure(const engine::model_blueprint& blueprint,
                                                    const trainer_config& config,
-                                                   const registries& known,
-                                                   const engine::planning& how,
+                                                   const registries& known, engine::planning& how,
                                                    const engine::dataset& data) {
   const auto options = stage_options_of(config, known);
   if (!options) return tl::unexpected(options.error());
@@ -178,6 +183,7 @@ result<std::vector<engine::model_profile>> measure(const engine::model_blueprint
   for (const auto size : sizes_to_profile(config)) {
     const auto samples = first_samples(data, size);
     if (!samples) return tl::unexpected(samples.error());
+    how.sample_bytes = bytes_of_sample(*samples);
     auto profile = measure_side_by_side(blueprint, *options, how, *samples);
     if (!profile) return tl::unexpected(profile.error());
     profiles.push_back(std::move(*profile));
@@ -196,6 +202,7 @@ result<void> save(const std::vector<engine::model_profile>& profiles, const trai
                                    .credits = how.credits,
                                    .bytes_per_s = how.bytes_per_s,
                                    .optimizer_copies = how.optimizer_copies,
+                                   .sample_bytes = how.sample_bytes,
                                    .sizes = profiles};
   return engine::save_profile(file, made).map([&] {
     log::info("the profile of the model's layers is in " + file.string());
@@ -226,14 +233,13 @@ result<chosen_partition> choose_partition(const engine::model& layers,
     return chosen_partition{
         engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
 
-  const auto planned = planning_of(config, known, layers);
-  if (!planned) return tl::unexpected(planned.error());
-  const auto& how = *planned;
+  auto how = planning_of(config, known, layers);
+  if (!how) return tl::unexpected(how.error());
   if (auto fits = check_slices(layers, config.pipeline, known); !fits)
     return tl::unexpected(fits.error());
-  const auto profiles = measure(blueprint, config, known, how, data);
+  const auto profiles = measure(blueprint, config, known, *how, data);
   if (!profiles) return tl::unexpected(profiles.error());
-  if (auto saved = save(*profiles, config, how); !saved) return tl::unexpected(saved.error());
+  if (auto saved = save(*profiles, config, *how); !saved) return tl::unexpected(saved.error());
   if (!predicts)
     return chosen_partition{
         engine::slices_between(*cuts, layers.size()), config.pipeline.micro_batches, {}};
@@ -242,8 +248,8 @@ result<chosen_partition> choose_partition(const engine::model& layers,
   // A step of one replica, which has its share of the batch; summing over replicas is not counted.
   const auto set = config.pipeline.micro_batches;
   const auto replicas = config.pipeline.replicas;
-  auto of_replica = how;
-  of_replica.batch_size = (how.batch_size + replicas - 1) / replicas;
+  auto of_replica = *how;
+  of_replica.batch_size = (how->batch_size + replicas - 1) / replicas;
   const auto numbers = set > 0 ? std::vector{planned_microbatches(config, set)}
                                : engine::microbatches_to_try(of_replica);
   auto made = engine::plan_microbatches(*costs, of_replica, numbers, cuts ? &*cuts : nullptr);

@@ -30,6 +30,9 @@ struct chosen_partition {
 /// reading them; bad_data if none could be read.
 [[nodiscard]] result<engine::batch> first_samples(const engine::dataset& data, std::int64_t count);
 
+/// Of one of the samples, as the model is given it.
+[[nodiscard]] double bytes_of_sample(const engine::batch& samples);
+
 /// Micro-batches, or groups of them (engine::norm_groups), in a replica's plan of a training step
 /// whose batch has so many micro-batches.
 [[nodiscard]] std::uint32_t planned_microbatches(const trainer_config& config,

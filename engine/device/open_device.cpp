@@ -48,6 +48,10 @@ usable_cards find_usable_cards() {
   return usable_among(found.driver, found.problem, found.built);
 }
 
+const std::vector<card>& find_cards() {
+  return findings().driver.cards;
+}
+
 std::string open_device(const std::string& device) {
   const auto choice = parse_device(device);
   if (!choice || choice->what != device_choice::kind::cuda) return {};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/device/device_choice.hpp"
 
@@ -16,5 +17,9 @@ namespace troupe::engine {
 /// The GPUs that device = "auto" can mean here. Makes LibTorch ready for them, as `open_device`
 /// does. Thread-safe.
 [[nodiscard]] usable_cards find_usable_cards();
+
+/// The GPUs of this machine, as the driver tells of them. Makes LibTorch ready for them, as
+/// `open_device` does. Thread-safe.
+[[nodiscard]] const std::vector<card>& find_cards();
 
 }  // namespace troupe::engine

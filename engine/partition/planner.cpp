@@ -100,7 +100,7 @@ std::vector<layer_range> slices_of(std::uint32_t stage, const model_layout& layo
 
 double memory_of(std::uint32_t stage, const stage_costs& costs,
                  const std::vector<layer_range>& all) {
-  return costs.memory_bytes(stage, slices_of(stage, costs.layout(), all));
+  return costs.capped_bytes(stage, slices_of(stage, costs.layout(), all));
 }
 
 double largest_memory(const stage_costs& costs, const cut_list& cuts) {
@@ -147,7 +147,7 @@ stage_prediction predict_stage(std::uint32_t stage, const step_model& step,
       made.sent_bytes[layout.slice_at(at + 1).stage] += steps.microbatches * on;
   }
   made.busy_s = steps.microbatches * (made.forward_s + made.backward_s) + made.update_s;
-  made.memory_bytes = costs.memory_bytes(stage, made.slices);
+  made.memory = costs.memory(stage, made.slices);
   return made;
 }
 
@@ -170,7 +170,7 @@ prediction prediction_of(const step_model& step, const planning& how, const cut_
 /// One slice a stage: exact. `cap` 0: none.
 std::optional<cut_list> cuts_of_stages(const stage_costs& costs, double cap) {
   const auto memory = [&costs](std::size_t stage, layer_range slice) {
-    return costs.memory_bytes(static_cast<std::uint32_t>(stage), std::span(&slice, 1));
+    return costs.capped_bytes(static_cast<std::uint32_t>(stage), std::span(&slice, 1));
   };
   return minimax(costs.layout().stages, costs.layers(),
                  [&](std::size_t stage, std::size_t first, std::size_t last) {
@@ -186,7 +186,7 @@ std::vector<cut_list> small_cuts(const stage_costs& costs) {
     std::vector<layer_range> slices(layout.chunks);
     const auto [stage, chunk] = layout.slice_at(virtual_stage);
     slices[chunk] = slice;
-    return costs.memory_bytes(stage, slices);
+    return costs.capped_bytes(stage, slices);
   };
   if (layout.chunks > 1) return search_cuts({costs.layers(), layout, memory}, most_compared);
   const auto smallest = minimax(layout.stages, costs.layers(),
@@ -205,7 +205,7 @@ std::vector<cut_list> cuts_of_slices(const stage_costs& costs, double cap) {
              }};
   if (cap > 0)
     of.fits = [&costs, cap](std::uint32_t stage, std::span<const layer_range> slices) {
-      return costs.memory_bytes(stage, slices) <= cap;
+      return costs.capped_bytes(stage, slices) <= cap;
     };
   auto found = search_cuts(of, most_compared);
   if (!found.empty() || cap == 0) return found;

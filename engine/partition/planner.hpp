@@ -7,6 +7,7 @@
 
 #include "engine/model/layer_range.hpp"
 #include "engine/partition/cost_model.hpp"
+#include "engine/partition/stage_memory.hpp"
 #include "engine/schedule/generators.hpp"
 #include "engine/schedule/plan.hpp"
 #include "engine/schedule/simulation.hpp"
@@ -33,6 +34,8 @@ struct planning {
   network_link network = {};
   double optimizer_copies = 1;       ///< Of a parameter, in the optimizer's state.
   double memory_cap_bytes = 0;       ///< Of a stage; 0: none.
+  bool on_devices = false;           ///< Stages compute on GPUs: the cap is of their memory.
+  double sample_bytes = 0;           ///< Of a sample that the model is given.
   std::vector<bool> recompute = {};  ///< One a layer; empty: none.
 };
 
@@ -42,7 +45,7 @@ struct stage_prediction {
   double backward_s = 0;
   double update_s = 0;  ///< A step.
   double busy_s = 0;    ///< A step, the update included.
-  double memory_bytes = 0;
+  stage_memory memory = {};
   std::map<std::uint32_t, double> sent_bytes = {};  ///< A step, by the stage that they go to.
 };
 

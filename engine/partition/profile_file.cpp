@@ -18,7 +18,7 @@
 namespace troupe::engine {
 namespace {
 
-constexpr std::int64_t form_version = 2;
+constexpr std::int64_t form_version = 3;
 
 // Bounds that no measurement reaches, and no sum over layers and steps overflows.
 constexpr double most_seconds = 1e6;
@@ -91,7 +91,7 @@ class reader {
     static_cast<void>(integer(root, "version", form_version, form_version));
     if (!complaints_.empty()) return fail(errc::bad_data, complaints_.begin()->second);
     known_keys(root, {"version", "model", "batch_size", "cores", "threads_per_stage", "credits",
-                      "bytes_per_s", "optimizer_copies", "samples", "layers"});
+                      "bytes_per_s", "optimizer_copies", "sample_bytes", "samples", "layers"});
     made.model = text(root, "model");
     made.batch_size = integer(root, "batch_size", 1, most_samples);
     for (const auto& [key, member] :
@@ -101,6 +101,7 @@ class reader {
       made.*member = static_cast<std::uint32_t>(integer(root, key, 1, most_parts));
     made.bytes_per_s = number(root, "bytes_per_s", most_bytes);
     made.optimizer_copies = number(root, "optimizer_copies", most_copies);
+    made.sample_bytes = number(root, "sample_bytes", most_bytes);
     read_sizes(root, made);
     read_layers(root, made);
     if (complaints_.empty()) return made;
@@ -242,7 +243,9 @@ std::string to_text(const saved_profile& profile) {
       "  # that the layers ran with\ncredits = " + std::to_string(profile.credits) +
       "  # micro-batches that may wait between two stages\nbytes_per_s = " +
       digits(profile.bytes_per_s) + "  # between two stages; 0: by reference\noptimizer_copies = " +
-      digits(profile.optimizer_copies) + "  # of a parameter, in the optimizer's state\n";
+      digits(profile.optimizer_copies) +
+      "  # of a parameter, in the optimizer's state\nsample_bytes = " +
+      digits(profile.sample_bytes) + "  # that the model is given\n";
   made +=
       "\n# Of micro-batches of so many samples; each layer's lists have a number for each.\n"
       "samples = " +

@@ -21,6 +21,7 @@ struct saved_profile {
   std::uint32_t credits = 1;              ///< Micro-batches that may wait on an edge.
   double bytes_per_s = 0;                 ///< Between neighbours; 0: by reference, at no cost.
   double optimizer_copies = 1;            ///< Of a parameter, in the optimizer's state.
+  double sample_bytes = 0;                ///< Of a sample that the model is given.
   std::vector<model_profile> sizes = {};  ///< One or two, the smaller micro-batch first.
 
   bool operator==(const saved_profile&) const = default;

@@ -69,7 +69,7 @@ result<replica_prediction> predict_replicas(const cost_model& costs, const plann
   replica_prediction made{.replicas = replicas, .microbatches = microbatches};
   made.sum_s = adding * replicas / at_once + left;
   made.step_s = step->step_s * replicas / at_once + made.sum_s;
-  made.memory_bytes = step->stages.front().memory_bytes;
+  made.memory = step->stages.front().memory;
   return made;
 }
 
@@ -96,13 +96,15 @@ std::vector<std::string> compare(const replica_prediction& replicas, const predi
       (wins ? pipeline.step_s / replicas.step_s : replicas.step_s / pipeline.step_s);
   std::vector<std::string> lines{
       format("%u replicas of one stage instead: %.3f s a step, %.1f ms of it to sum gradients, %u "
-             "micro-batches; memory %.0f MiB each",
+             "micro-batches; memory %.0f MiB each, or %.0f MiB of a GPU",
              replicas.replicas, replicas.step_s, 1e3 * replicas.sum_s, replicas.microbatches,
-             replicas.memory_bytes / mebi),
+             replicas.memory.on_cpu / mebi, replicas.memory.on_device / mebi),
       format(wins ? "the replicas win: the pipeline's step takes %.1f%% longer"
                   : "the pipeline wins: the replicas' step takes %.1f%% longer",
              100 * (gain - 1))};
-  if (how.memory_cap_bytes > 0 && replicas.memory_bytes > how.memory_cap_bytes)
+  const auto& memory = replicas.memory;
+  const double capped = how.on_devices ? memory.on_device : memory.on_cpu;
+  if (how.memory_cap_bytes > 0 && capped > how.memory_cap_bytes)
     lines.back() +=
         format("; but a replica does not keep within %.0f MiB", how.memory_cap_bytes / mebi);
   lines.push_back(format("to train on replicas: --replicas %u --stages 1 --micro-batches %u",

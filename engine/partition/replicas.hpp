@@ -14,7 +14,7 @@ struct replica_prediction {
   std::uint32_t microbatches = 0;  ///< In the whole batch.
   double step_s = 0;
   double sum_s = 0;  ///< Of `step_s`: gradients are summed, and nothing is computed meanwhile.
-  double memory_bytes = 0;  ///< Of a replica.
+  stage_memory memory = {};  ///< Of a replica.
 };
 
 /// What a step takes with `how.stages` replicas, each of the whole model in one stage, on the same

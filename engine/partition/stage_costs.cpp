@@ -12,6 +12,8 @@ stage_costs::stage_costs(model_profile at, const planning& how, const plan& step
       network_bytes_per_s_(how.network.bytes_per_s),
       optimizer_copies_(how.optimizer_copies),
       gradient_copies_(steps.microbatches > 1 ? 2 : 1),
+      input_bytes_(how.sample_bytes * static_cast<double>(how.batch_size) / steps.microbatches),
+      on_devices_(how.on_devices),
       credits_(how.credits),
       recompute_(how.recompute),
       sums_(at_.layers.size() + 1),
@@ -101,9 +103,20 @@ stage_costs::kept stage_costs::kept_bytes(layer_range slice) const {
   return made;
 }
 
-double stage_costs::memory_bytes(std::uint32_t stage, std::span<const layer_range> slices) const {
+double stage_costs::most_held(std::uint32_t stage, const std::vector<double>& each) const {
+  double most = 0;
+  for (const auto& counts : held_[stage]) {
+    double held = 0;
+    for (std::size_t chunk = 0; chunk < each.size(); ++chunk) held += counts[chunk] * each[chunk];
+    most = std::max(most, held);
+  }
+  return most;
+}
+
+stage_memory stage_costs::memory(std::uint32_t stage, std::span<const layer_range> slices) const {
   double parameters = 0, copies = 0, waiting = 0, again = 0;
-  std::vector<double> each(slices.size());  // of a micro-batch in a chunk
+  std::vector<double> each(slices.size()),
+      each_there(slices.size());  // of a micro-batch in a chunk
   for (std::uint32_t chunk = 0; chunk < slices.size(); ++chunk) {
     const auto [first, last] = slices[chunk];
     if (first == last) continue;
@@ -114,14 +127,31 @@ double stage_costs::memory_bytes(std::uint32_t stage, std::span<const layer_rang
     waiting += (edge_bytes(virtual_stage, first) + edge_bytes(virtual_stage + 1, last)) * credits_;
     again = std::max(again, micro_batch.again);
     each[chunk] = micro_batch.always + edge_bytes(virtual_stage, first);
+    each_there[chunk] = each[chunk] + (virtual_stage == 0 ? input_bytes_ : 0);
   }
-  double most = 0;
-  for (const auto& counts : held_[stage]) {
-    double held = 0;
-    for (std::size_t chunk = 0; chunk < slices.size(); ++chunk) held += counts[chunk] * each[chunk];
-    most = std::max(most, held);
-  }
-  return parameters * (1 + gradient_copies_ + optimizer_copies_) + copies + most + again + waiting;
+  const double kept = parameters * (1 + optimizer_copies_);  // whatever the step is at
+  const bool by_host = bytes_per_s_ > 0;                     // tensors go to other processes
+  return {.on_cpu = kept + parameters * gradient_copies_ + copies + most_held(stage, each) + again +
+                    waiting,
+          .on_device = kept + parameters + passing_bytes(slices) + most_held(stage, each_there) +
+                       again + (by_host ? 0 : waiting),
+          .beside_device = std::max(parameters, by_host ? waiting : 0)};
+}
+
+double stage_costs::passing_bytes(std::span<const layer_range> slices) const {
+  double output = 0, parameters = 0;
+  for (const auto& [first, last] : slices)
+    for (auto i = first; i < last; ++i) {
+      const auto& layer = at_.layers[i];
+      output = std::max(output, layer.output_bytes);
+      parameters = std::max(parameters, static_cast<double>(layer.parameter_bytes));
+    }
+  return output + (gradient_copies_ > 1 ? parameters : 0);
+}
+
+double stage_costs::capped_bytes(std::uint32_t stage, std::span<const layer_range> slices) const {
+  const auto all = memory(stage, slices);
+  return on_devices_ ? all.on_device : all.on_cpu;
 }
 
 }  // namespace troupe::engine

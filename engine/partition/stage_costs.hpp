@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/partition/planner.hpp"
+#include "engine/partition/stage_memory.hpp"
 
 namespace troupe::engine {
 
@@ -35,8 +36,13 @@ class stage_costs {
   /// Of a stage with these slices, its chunks in order; those left out or empty weigh nothing:
   /// weights, copies of them, their gradients (the sum and, of several, the micro-batch's own), the
   /// optimizer's state, the most that the plan has its micro-batches keep at once, and what may
-  /// wait on the edges.
-  [[nodiscard]] double memory_bytes(std::uint32_t stage, std::span<const layer_range> slices) const;
+  /// wait on the edges. A device has no copies of weights, but has those of the model's inputs;
+  /// weights are first made on the host, where what goes to another process waits too. Of a
+  /// micro-batch's own gradients a device has those of one layer at a time, for no idle core takes
+  /// them over.
+  [[nodiscard]] stage_memory memory(std::uint32_t stage, std::span<const layer_range> slices) const;
+  /// The part of it that planning::memory_cap_bytes is about.
+  [[nodiscard]] double capped_bytes(std::uint32_t stage, std::span<const layer_range> slices) const;
 
  private:
   struct running_sum {
@@ -54,14 +60,21 @@ class stage_costs {
   [[nodiscard]] bool is_recomputed(std::size_t layer) const {
     return layer < recompute_.size() && recompute_[layer];
   }
+  /// What a layer's backward has beside what is kept, at most: the gradients of its output and of
+  /// its weights, which are then added to the sum.
+  [[nodiscard]] double passing_bytes(std::span<const layer_range> slices) const;
   [[nodiscard]] double edge_s(std::uint32_t virtual_stage, std::size_t layer) const;
   [[nodiscard]] kept kept_bytes(layer_range slice) const;
   void note_held(const plan& steps, std::uint32_t stage);
+  /// The most that a stage's micro-batches keep at once. `each`: of one in each chunk.
+  [[nodiscard]] double most_held(std::uint32_t stage, const std::vector<double>& each) const;
 
   model_profile at_;
   model_layout layout_;
   double bytes_per_s_, network_bytes_per_s_, optimizer_copies_;
   double gradient_copies_;
+  double input_bytes_;  // of a micro-batch's samples
+  bool on_devices_;
   std::uint32_t credits_;
   std::vector<bool> recompute_;
   std::vector<running_sum> sums_;               // of the first i layers

@@ -165,6 +165,8 @@ class device_allocator final : public c10::DeviceAllocator {
                      " out of memory. Tried to allocate ", bytes, " bytes, of ", limit,
                      " bytes are ", limit - std::min(limit, used), " free.");
     used += bytes;
+    auto& peak = world.peak[index(device_of_thread)];
+    peak = std::max(peak, used);
     world.tasks.allocated(address, current_stream(device_of_thread));
     return {address, new piece{address, bytes, device_of_thread}, &free_piece_or_nothing, on};
   }

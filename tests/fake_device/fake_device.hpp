@@ -42,6 +42,8 @@ void reset();
 /// Bytes that tensors on the device hold, and the most that they may: what is beyond that throws
 /// c10::OutOfMemoryError, as a GPU does. At first any.
 [[nodiscard]] std::uint64_t bytes_in_use(int device);
+/// The most that they have held at once since the last call, or since the beginning.
+[[nodiscard]] std::uint64_t take_peak_bytes(int device);
 void limit_memory(int device, std::uint64_t bytes);
 
 /// A copy on the CPU for tests, which waits for the whole device and is not counted.

@@ -405,6 +405,13 @@ std::uint64_t bytes_in_use(int which) {
   return the_world().used.at(static_cast<std::size_t>(which));
 }
 
+std::uint64_t take_peak_bytes(int which) {
+  auto& world = the_world();
+  const std::scoped_lock lock(world.mutex);
+  const auto index = static_cast<std::size_t>(which);
+  return std::exchange(world.peak.at(index), world.used.at(index));
+}
+
 void limit_memory(int which, std::uint64_t bytes) {
   const std::scoped_lock lock(the_world().mutex);
   the_world().limit.at(static_cast<std::size_t>(which)) = bytes;

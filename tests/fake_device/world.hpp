@@ -34,7 +34,7 @@ struct world {
   std::vector<delivery> deliveries;
   std::atomic<std::size_t> deliveries_due = 0;
   std::array<int, device_count> next_stream{};
-  std::array<std::uint64_t, device_count> used{};
+  std::array<std::uint64_t, device_count> used{}, peak{};
   std::array<std::uint64_t, device_count> limit{};  // 0: any
   std::mutex pinned_mutex;
   std::set<const void*> pinned;

@@ -171,6 +171,14 @@ TEST_CASE("troupe plan predicts from a saved profile what the run was told, and 
   const auto capped = plan({"--memory-mib", "1"});
   CHECK(capped.code == 2);
   CHECK_THAT(capped.err, ContainsSubstring("least cap that would do"));
+  const auto of_gpu = plan({"--device-memory-mib", "1"});
+  CHECK(of_gpu.code == 2);
+  CHECK_THAT(of_gpu.err, ContainsSubstring("least cap that would do"));
+  const auto roomy = plan({"--device-memory-mib", "4000"});
+  CHECK(roomy.code == 0);
+  CHECK_THAT(roomy.out,
+             ContainsSubstring(" MiB of a GPU and ") && ContainsSubstring(" MiB each, or "));
+  CHECK(plan({"--device-memory-mib", "4000", "--memory-mib", "4000"}).code != 0);
 }
 
 TEST_CASE(

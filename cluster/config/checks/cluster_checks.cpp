@@ -159,14 +159,17 @@ result<void> check_cluster(draft& whole, const registries&) {
 
 result<void> check_data_node(draft& whole, const registries&) {
   const auto& nodes = whole.config.cluster.nodes;
-  for (std::size_t i = 0; !whole.config.data.node.empty() && i < nodes.size(); ++i)
-    if (nodes[i].memory_mib > 0 && nodes[i].stages.empty())
+  for (std::size_t i = 0; !whole.config.data.node.empty() && i < nodes.size(); ++i) {
+    const bool says_memory = nodes[i].memory_mib > 0;
+    const std::string key = says_memory ? "memory_mib" : "device_memory_mib";
+    if ((says_memory || nodes[i].device_memory_mib > 0) && nodes[i].stages.empty())
       return fail(errc::bad_config,
-                  at_node(whole, i, "memory_mib") +
+                  at_node(whole, i, key) +
                       "stages are placed by the memory that they are predicted to take, which "
                       "follows from the data, and those are on node " +
-                      whole.config.data.node +
-                      "; say which stages each node has, or leave memory_mib or data.node out");
+                      whole.config.data.node + "; say which stages each node has, or leave " + key +
+                      " or data.node out");
+  }
   const auto place = stage_of_data(whole.config, std::thread::hardware_concurrency());
   if (place) return {};
   return fail(errc::bad_config, whole.find("data.node")->where() + ": " + place.error().text);

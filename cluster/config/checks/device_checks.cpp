@@ -83,6 +83,12 @@ std::vector<error> check_devices(draft& whole, const registries&) {
     if (const auto why = fault_of(device, here); !why.empty())
       refuse("node[" + std::to_string(i) + "].device", why);
   }
+  for (std::size_t i = 0; i < config.cluster.nodes.size(); ++i) {
+    const auto& node = config.cluster.nodes[i];
+    if (node.device_memory_mib > 0 && devices_of(node, config.pipeline) == node_devices::none)
+      refuse("node[" + std::to_string(i) + "].device_memory_mib",
+             "its stages compute on the CPU; leave it out, or name their GPU (device)");
+  }
   // Before anything in this process asks LibTorch for a GPU, which then has its answer for ever.
   if (here && config.pipeline.stages_in == placement::threads && has_automatic_stages(config))
     (void)engine::find_usable_cards();

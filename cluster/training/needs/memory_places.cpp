@@ -7,8 +7,9 @@
 namespace troupe::cluster {
 
 bool names_memory(const trainer_config& config) {
-  return std::ranges::any_of(config.cluster.nodes,
-                             [](const node_entry& node) { return node.memory_mib > 0; });
+  return std::ranges::any_of(config.cluster.nodes, [](const node_entry& node) {
+    return node.memory_mib > 0 || node.device_memory_mib > 0;
+  });
 }
 
 result<placed_run> place_by_memory(const application& program, const trainer_config& config,
@@ -19,7 +20,7 @@ result<placed_run> place_by_memory(const application& program, const trainer_con
   for (int i = 0; i < times; ++i) {
     auto memory = predict_memory(program, placed.config, run);
     if (!memory) return tl::unexpected(memory.error());
-    placed.config.cluster.stage_bytes = memory->stages;
+    placed.config.cluster.stage_needs = memory->stages;
     placed.memory = std::move(*memory);
     if (auto places = node_of_stages(placed.config, cores); !places)
       return tl::unexpected(places.error());

@@ -13,7 +13,7 @@ struct placed_run {
   predicted_memory memory;
 };
 
-/// Whether a node says how much memory its stages may take.
+/// Whether a node says how much memory its stages may take, of its own or of its GPUs.
 [[nodiscard]] bool names_memory(const trainer_config& config);
 
 /// Predicts the memory of each stage and places stages by it. A run that continues after a loss

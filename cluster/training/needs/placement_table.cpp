@@ -9,6 +9,7 @@
 
 #include "actors/pipeline/stage_needs.hpp"
 #include "cluster/training/data_source.hpp"
+#include "cluster/training/needs/card_room_core.hpp"
 #include "cluster/training/needs/memory_places.hpp"
 #include "cluster/training/needs/predicted_memory.hpp"
 #include "cluster/training/prepared_run.hpp"
@@ -19,7 +20,7 @@
 namespace troupe::cluster {
 namespace {
 
-constexpr std::size_t columns = 7;
+constexpr std::size_t columns = 8;
 using row = std::array<std::string, columns>;
 
 using actors::in_mebi;
@@ -68,11 +69,30 @@ std::string explanation(double program_bytes) {
          "  and the largest layer, which it draws; the trainer: two batches, and no weights.\n";
 }
 
+const char* const explanation_of_devices =
+    "device memory: what of that a stage has on its GPU, beside what CUDA's own libraries take; "
+    "its process\n"
+    "  then has its weights before they are moved, and what waits on edges to other processes.\n";
+
+/// What a stage computes on.
+struct stage_place {
+  std::string device;   // as it is shown
+  bool on_gpu = false;  // as far as is known here
+};
+
 /// Of stages that run on this machine; what a program itself takes is in neither amount.
-result<void> check_memory_here(const trainer_config& config, const predicted_memory& memory) {
+result<void> check_memory_here(const trainer_config& config, const predicted_memory& memory,
+                               const std::vector<stage_place>& places) {
   if (config.cluster.launch != launch_way::local) return {};
+  if (std::ranges::any_of(places, &stage_place::on_gpu)) {
+    std::vector<std::string> devices;
+    for (const auto& place : places) devices.push_back(place.device);
+    if (auto fits = check_card_room(devices, memory.stages, engine::find_cards()); !fits)
+      return fits;
+  }
   double all = 0;
-  for (const auto bytes : memory.stages) all += bytes;
+  for (std::size_t i = 0; i < memory.stages.size(); ++i)
+    all += memory.stages[i].on_host(places[i].on_gpu);
   const std::string who =
       memory.stages.size() == 1
           ? "stage-0 is"
@@ -102,6 +122,22 @@ std::string device_of(const trainer_config& config, const device_seat& seat) {
   return engine::assign_device(engine::find_usable_cards(), seat.seat, seat.seats).device;
 }
 
+/// Of each stage, replica by replica.
+std::vector<stage_place> places_of(const trainer_config& config) {
+  const auto cores = std::thread::hardware_concurrency();
+  const auto nodes = node_of_stages(config, cores);
+  std::vector<stage_place> all;
+  for (const auto& seat : seats_of_stages(config, cores)) {
+    stage_place place{device_of(config, seat)};
+    place.on_gpu = is_gpu(place.device);
+    if (seat.device == "auto" && is_over_hosts(config.cluster.launch) && nodes)
+      place.on_gpu = devices_of(config.cluster.nodes[nodes->at(all.size())], config.pipeline) !=
+                     node_devices::none;
+    all.push_back(std::move(place));
+  }
+  return all;
+}
+
 /// What there is to say of GPUs here; empty: nothing.
 std::string words_on_devices(const trainer_config& config) {
   if (is_over_hosts(config.cluster.launch)) return "";
@@ -115,14 +151,15 @@ std::string words_on_devices(const trainer_config& config) {
 
 /// A line for each stage that is shown: where there are no nodes, replicas are alike.
 std::vector<row> rows_of(const trainer_config& config, const prepared_run& run,
-                         const engine::model_layout& layout, const predicted_memory& memory) {
+                         const engine::model_layout& layout, const predicted_memory& memory,
+                         const std::vector<stage_place>& on) {
   const auto cores = std::thread::hardware_concurrency();
   const auto threads = threads_of_stages(config, cores);
   const auto places = node_of_stages(config, cores);
-  const auto seats = seats_of_stages(config, cores);
   const auto stages = config.pipeline.stages;
   const auto shown = places ? places->size() : stages;
-  std::vector<row> rows{{"stage", "layers", "node", "address", "device", "threads", "memory"}};
+  std::vector<row> rows{
+      {"stage", "layers", "node", "address", "device", "threads", "memory", "device memory"}};
   for (std::size_t i = 0; i < shown; ++i) {
     const auto stage = static_cast<std::uint32_t>(i % stages);
     const auto replica = shown > stages ? " of replica " + std::to_string(i / stages) : "";
@@ -130,9 +167,10 @@ std::vector<row> rows_of(const trainer_config& config, const prepared_run& run,
              layers_of_stage(run, layout, stage),
              "-",
              "this machine",
-             device_of(config, seats[i]),
+             on[i].device,
              std::to_string(threads[i]),
-             in_mebi(memory.stages[stage])};
+             in_mebi(memory.stages[stage].on_host(on[i].on_gpu)),
+             on[i].on_gpu ? in_mebi(memory.stages[stage].on_device) : "-"};
     if (config.cluster.launch == launch_way::none) line[3] = "joins " + config.link.listen;
     if (places) {
       const auto& node = config.cluster.nodes[(*places)[i]];
@@ -141,7 +179,9 @@ std::vector<row> rows_of(const trainer_config& config, const prepared_run& run,
     }
     rows.push_back(std::move(line));
   }
-  rows.push_back({"trainer", "-", "-", "this machine", "-", "-", in_mebi(memory.trainer)});
+  rows.push_back({"trainer", "-", "-", "this machine", "-", "-", in_mebi(memory.trainer), "-"});
+  if (std::ranges::none_of(on, &stage_place::on_gpu))
+    for (auto& each : rows) each.back().clear();
   return rows;
 }
 
@@ -149,15 +189,25 @@ std::vector<row> rows_of(const trainer_config& config, const prepared_run& run,
 std::string words_on_nodes(const trainer_config& config, const predicted_memory& memory) {
   const auto places = node_of_stages(config, std::thread::hardware_concurrency());
   std::string out;
-  for (std::size_t node = 0; places && node < config.cluster.nodes.size(); ++node) {
-    const auto& [name, limit] =
-        std::pair(config.cluster.nodes[node].name, config.cluster.nodes[node].memory_mib);
-    if (limit == 0) continue;
-    double bytes = 0;
-    for (std::size_t i = 0; i < places->size(); ++i)
-      if (places->at(i) == node) bytes += memory.stages[i % memory.stages.size()];
-    out += "node " + name + ": its stages take " + in_mebi(bytes) + " of " + std::to_string(limit) +
-           " MiB\n";
+  for (std::size_t n = 0; places && n < config.cluster.nodes.size(); ++n) {
+    const auto& node = config.cluster.nodes[n];
+    const auto devices = devices_of(node, config.pipeline);
+    double bytes = 0, on_device = 0;
+    for (std::size_t i = 0; i < places->size(); ++i) {
+      if (places->at(i) != n) continue;
+      const auto& need = memory.stages[i % memory.stages.size()];
+      bytes += need.on_host(devices != node_devices::none);
+      on_device = devices == node_devices::own ? std::max(on_device, need.on_device)
+                                               : on_device + need.on_device;
+    }
+    if (node.memory_mib > 0)
+      out += "node " + node.name + ": its stages take " + in_mebi(bytes) + " of " +
+             std::to_string(node.memory_mib) + " MiB\n";
+    if (node.device_memory_mib > 0)
+      out += "node " + node.name + ": " +
+             (devices == node_devices::own ? "a stage takes at most " : "its stages take ") +
+             in_mebi(on_device) + " of a GPU's " + std::to_string(node.device_memory_mib) +
+             " MiB\n";
   }
   return out;
 }
@@ -217,12 +267,14 @@ result<checked_run> placement_table(const application& program, const trainer_co
   const auto placed = placed_or_refused(program, config, *run);
   if (!placed) return tl::unexpected(placed.error());
   const auto& [where, refused] = *placed;
-  auto out = in_columns(rows_of(where.config, *run, *layout, where.memory)) +
-             explanation(program_bytes) + words_on_nodes(where.config, where.memory) +
-             words_on_replicas(config) + devices;
+  const auto on = places_of(where.config);
+  auto out = in_columns(rows_of(where.config, *run, *layout, where.memory, on)) +
+             explanation(program_bytes) +
+             (std::ranges::any_of(on, &stage_place::on_gpu) ? explanation_of_devices : "") +
+             words_on_nodes(where.config, where.memory) + words_on_replicas(config) + devices;
   if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
   checked_run checked{.table = std::move(out), .refused = refused};
-  if (auto fits = check_memory_here(config, where.memory); !fits && !refused)
+  if (auto fits = check_memory_here(config, where.memory, on); !fits && !refused)
     checked.refused = fits.error();
   return checked;
 }

@@ -24,6 +24,16 @@ namespace {
 
 constexpr double batches_at_trainer = 2;
 
+void add_on_host(engine::stage_memory& to, double bytes) {
+  to.on_cpu += bytes;
+  to.beside_device += bytes;
+}
+
+void add_where_computed(engine::stage_memory& to, double bytes) {
+  to.on_cpu += bytes;
+  to.on_device += bytes;
+}
+
 double largest_layer_bytes(const prepared_run& run) {
   double most = 0;
   for (std::size_t i = 0; i < run.layers.size(); ++i)
@@ -113,7 +123,7 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, const trainer_c
   for (std::size_t stage = 0; stage < stages; ++stage) {
     double most = 0;
     for (auto i = stage; i < for_others.size(); i += stages) most = std::max(most, for_others[i]);
-    to.stages.at(stage) += version(stage) + most;
+    add_on_host(to.stages.at(stage), version(stage) + most);
   }
   return {};
 }
@@ -121,7 +131,7 @@ result<void> add_versions(const std::vector<stage_bytes>& bytes, const trainer_c
 /// Adds what a stage keeps of itself while it writes its files of a checkpoint.
 void add_checkpoint(const std::vector<stage_bytes>& bytes, predicted_memory& to) {
   for (std::size_t stage = 0; stage < bytes.size(); ++stage)
-    to.stages.at(stage) += bytes[stage].tensors + bytes[stage].state;
+    add_on_host(to.stages.at(stage), bytes[stage].tensors + bytes[stage].state);
 }
 
 /// Whether one stage alone can be replayed, so that stages remember what they send.
@@ -139,15 +149,15 @@ void add_logs(const prepared_run& run, const engine::prediction& made, const tra
   const double steps = config.train.accumulate + 1.0;
   for (std::size_t stage = 0; stage < made.stages.size(); ++stage)
     for (const auto& [receiver, sent] : made.stages[stage].sent_bytes)
-      to.stages.at(stage) += steps * sent;
+      add_on_host(to.stages.at(stage), steps * sent);
   std::map<std::string, double> sizes;
   for (const auto& each : parameters_of(run, {0, run.layers.size()}))
     sizes[each.name] = static_cast<double>(each.tensor.nbytes());
   for (std::size_t stage = 0; config.pipeline.replicas > 1 && stage < bytes.size(); ++stage)
-    to.stages.at(stage) += steps * bytes[stage].parameters;
+    add_where_computed(to.stages.at(stage), steps * bytes[stage].parameters);
   for (const auto& tie : run.ties) {
-    to.stages.at(tie.stage) += steps * sizes[tie.parameter];
-    to.stages.at(tie.other_stage) += steps * sizes[tie.other_parameter];
+    add_where_computed(to.stages.at(tie.stage), steps * sizes[tie.parameter]);
+    add_where_computed(to.stages.at(tie.other_stage), steps * sizes[tie.other_parameter]);
   }
 }
 
@@ -164,6 +174,7 @@ result<predicted_memory> predict_memory(const application& program, const traine
   if (!samples) return tl::unexpected(samples.error());
   const auto profile = measure_bytes(run, config, known, *samples);
   if (!profile) return tl::unexpected(profile.error());
+  how->sample_bytes = bytes_of_sample(*samples);
   const auto costs = engine::cost_model::fit({*profile});
   if (!costs) return tl::unexpected(costs.error());
   const auto replicas = config.pipeline.replicas;  // each has its share of the batch
@@ -173,19 +184,28 @@ result<predicted_memory> predict_memory(const application& program, const traine
   if (!made) return tl::unexpected(made.error());
   predicted_memory all;
   const double drawn = largest_layer_bytes(run);
-  for (const auto& stage : made->stages) all.stages.push_back(stage.memory_bytes + drawn);
+  for (const auto& stage : made->stages) {
+    all.stages.push_back(stage.memory);
+    add_on_host(all.stages.back(), drawn);
+  }
   const auto micro_batch = samples->inputs.nbytes() + samples->labels.nbytes();
   const double remembered = logs_edges(config) ? config.train.accumulate : 0;
   const double batches = (batches_at_trainer + remembered) * static_cast<double>(micro_batch) *
                          static_cast<double>(parts);
   const auto reader = stage_of_data(config, std::thread::hardware_concurrency());
   if (!reader) return tl::unexpected(reader.error());
-  (*reader ? all.stages.at(**reader) : all.trainer) += batches;
+  if (*reader)
+    add_on_host(all.stages.at(**reader), batches);
+  else
+    all.trainer += batches;
   const auto bytes = bytes_of_stages(run, config, known);
   if (!bytes) return tl::unexpected(bytes.error());
   if (logs_edges(config)) add_logs(run, *made, config, *bytes, all);
-  for (std::size_t stage = 0; stage < bytes->size(); ++stage)  // the planner's shares are equal
-    all.stages[stage] += bytes->at(stage).state - bytes->at(stage).even_state;
+  for (std::size_t stage = 0; stage < bytes->size(); ++stage) {
+    const auto& own = bytes->at(stage);
+    add_where_computed(all.stages[stage], own.state - own.even_state);  // the planner's are equal
+    all.stages[stage].on_device += own.tensors - own.parameters;        // buffers
+  }
   if (!config.checkpoint.dir.empty()) add_checkpoint(*bytes, all);
   if (config.train.on_fault == fault_policy::recover)
     if (auto added = add_versions(*bytes, config, all); !added)

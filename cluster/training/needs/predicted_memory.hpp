@@ -4,17 +4,21 @@
 
 #include "cluster/training/application.hpp"
 #include "cluster/training/prepared_run.hpp"
+#include "engine/partition/stage_memory.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 
-/// Peak memory of a run's processes, beside what the program itself takes, in bytes.
+/// Peak memory of a run's processes and of their GPUs, beside what the program itself and CUDA's
+/// libraries take, in bytes.
 struct predicted_memory {
   /// Of each stage: parameters, gradients (the step's sum and a micro-batch's), the optimizer's
   /// state, the activations of the micro-batches in flight, what waits on its edges, and the
   /// largest layer, which it draws whoever's it is; and where the run is to go on after a loss, the
-  /// versions that are kept there and what the stage remembers of what it sent.
-  std::vector<double> stages;
+  /// versions that are kept there and what the stage remembers of what it sent. A GPU has all of
+  /// that but what is only on hosts: layers before they are moved, messages between processes, and
+  /// versions and files of checkpoints.
+  std::vector<engine::stage_memory> stages;
   /// The batch in use and the one that is read ahead, unless a node reads them, and those that a
   /// lost stage may need again; it has no weights, but the versions of a stage that is the only
   /// one.

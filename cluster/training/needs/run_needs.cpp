@@ -50,7 +50,7 @@ result<doctor::run_needs> needs_of_run(const application& program, const trainer
   if (names_memory(config)) {
     auto placed = place_by_memory(program, config, *run);
     if (!placed) return tl::unexpected(placed.error());
-    out.predicted_bytes = std::move(placed->memory.stages);
+    out.predicted = std::move(placed->memory.stages);
   }
   return out;
 }

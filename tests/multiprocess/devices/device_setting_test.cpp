@@ -5,6 +5,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
+#include <fstream>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -124,6 +126,60 @@ TEST_CASE("a machine without a driver that starts refuses GPUs with the reason")
   CHECK_THAT(outcome.err,
              ContainsSubstring("--device: \"cuda:0\": the NVIDIA driver does not start: no "
                                "CUDA-capable device is detected; see whether nvidia-smi works"));
+}
+
+TEST_CASE("check shows what stages have on their GPUs, and refuses one that has too little") {
+  const scratch_folder folder;
+  const auto check = [&](const std::string& device, const std::string& more = "") {
+    const auto node = [](const std::string& name, const std::string& address) {
+      return "[[node]]\nname = \"" + name + "\"\nhost = \"" + name + ".invalid\"\naddress = \"" +
+             address + "\"\ncores = 1\n";
+    };
+    std::ofstream(folder / "run.toml")
+        << "[cluster]\nlaunch = \"ssh\"\nprogram = \"" << TROUPE_RESNET << "\"\n"
+        << node("alpha", "10.9.0.1") << "device = \"" << device << "\"\n"
+        << more << node("beta", "10.9.0.2")
+        << "[pipeline]\nstages = 2\nmicro_batches = 4\nthreads_per_stage = 1\n"
+           "[model]\nname = \"resnet18\"\n"
+           "[data]\nsource = \"synthetic:3x32x32:10:24\"\n"
+           "[train]\nbatch_size = 8\nsteps = 2\neval = false\n";
+    return run_other(TROUPE_RESNET, {"--check", "--config", folder / "run.toml"});
+  };
+  const auto mebi_of = [](const std::string& table, const std::string& line) {
+    std::smatch found;
+    INFO(table);
+    REQUIRE(std::regex_search(table, found, std::regex(line)));
+    return std::stod(found[1]);
+  };
+  const auto on_cpu = check("cpu");
+  INFO(on_cpu.err);
+  REQUIRE(on_cpu.code == 0);
+  CHECK_THAT(on_cpu.out, !ContainsSubstring("device memory"));
+  const auto on_gpu = check("cuda:0");
+  REQUIRE(on_gpu.code == 0);
+  CHECK_THAT(on_gpu.out, ContainsSubstring("memory   device memory\n") &&
+                             ContainsSubstring("device memory: what of that a stage has on its"));
+  const std::string of_cpu = "\n0 +conv1[^\n]* cpu +1 +([0-9]+) MiB\n";
+  const std::string beside = "\n0 +conv1[^\n]* cuda:0 +1 +([0-9]+) MiB +[0-9]+ MiB\n";
+  const std::string there = "\n0 +conv1[^\n]* cuda:0 +1 +[0-9]+ MiB +([0-9]+) MiB\n";
+  const double all = mebi_of(on_cpu.out, of_cpu), kept = mebi_of(on_gpu.out, beside),
+               moved = mebi_of(on_gpu.out, there);
+  CHECK(kept < all);
+  CHECK(moved > 5);
+  CHECK(std::regex_search(on_gpu.out, std::regex("\n1 +layer[^\n]* cpu +1 +[0-9]+ MiB +-\n")));
+  const auto room = check("cuda:0", "device_memory_mib = 100\nstages = [0]\n");
+  CHECK(room.code == 0);
+  CHECK_THAT(room.out, ContainsSubstring("node alpha: its stages take " +
+                                         std::to_string(static_cast<int>(moved)) +
+                                         " MiB of a GPU's 100 MiB\n"));
+  const auto tight = check("auto", "device_memory_mib = 5\nstages = [0]\n");
+  CHECK(tight.code == refused);
+  CHECK_THAT(tight.err, ContainsSubstring("node \"alpha\" has 5 MiB of a GPU for each of its "
+                                          "stages, of which one is predicted to take "));
+  const auto useless = check("cpu", "device_memory_mib = 5\n");
+  CHECK(useless.code == refused);
+  CHECK_THAT(useless.err, ContainsSubstring("node.device_memory_mib: its stages compute on the "
+                                            "CPU; leave it out, or name their GPU (device)"));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace {
 
 using namespace troupe::cluster;
 using Catch::Matchers::ContainsSubstring;
+using troupe::engine::stage_memory;
 using places = std::vector<std::size_t>;
 
 constexpr double mib = 1 << 20;
@@ -26,9 +27,27 @@ node_room node(const std::string& name, std::uint32_t cores, std::optional<doubl
   return out;
 }
 
-std::vector<double> in_bytes(std::vector<double> needs_mib) {
-  for (auto& each : needs_mib) each *= mib;
-  return needs_mib;
+std::vector<stage_memory> in_bytes(const std::vector<double>& needs_mib) {
+  std::vector<stage_memory> needs;
+  for (const auto each : needs_mib) needs.push_back({.on_cpu = each * mib});
+  return needs;
+}
+
+/// Of stages that need this much of a GPU in MiB, a tenth of it beside it, and twice on a CPU.
+std::vector<stage_memory> on_gpus(const std::vector<double>& needs_mib) {
+  std::vector<stage_memory> needs;
+  for (const auto each : needs_mib) needs.push_back({2 * each * mib, each * mib, each * mib / 10});
+  return needs;
+}
+
+/// With one GPU, or with one for each stage.
+node_room gpu_node(const std::string& name, std::optional<double> device_mib,
+                   node_devices devices = node_devices::shared,
+                   const std::vector<std::uint32_t>& stages = {}) {
+  auto out = node(name, 1, {}, stages);
+  out.devices = devices;
+  if (device_mib) out.device_bytes = *device_mib * mib;
+  return out;
 }
 
 places placed(const std::vector<double>& needs_mib, const std::vector<node_room>& nodes) {
@@ -146,4 +165,78 @@ TEST_CASE("Of random nodes and stages no placement exceeds a memory, and few are
   CHECK(possible > 50);
   CHECK(found <= possible);
   CHECK(found * 10 >= possible * 9);
+}
+
+TEST_CASE("Stages go where the GPUs that nodes have can hold them") {
+  const auto placed_on = [](const std::vector<double>& needs_mib,
+                            const std::vector<node_room>& nodes) {
+    const auto made =
+        place_stages(static_cast<std::uint32_t>(needs_mib.size()), nodes, on_gpus(needs_mib));
+    INFO((made ? "" : made.error().text));
+    REQUIRE(made);
+    return *made;
+  };
+  const std::vector<double> alike{100, 100, 100, 100};
+  CHECK(placed_on(alike, {gpu_node("a", 200), gpu_node("b", 200)}) == places{0, 0, 1, 1});
+  CHECK(placed_on(alike, {gpu_node("a", 100), gpu_node("b", 300)}) == places{0, 1, 1, 1});
+  CHECK(placed_on(alike, {gpu_node("a", {}), gpu_node("b", 300)}) == places{0, 0, 1, 1});
+  // Where each has one of its own, the largest counts, not their sum.
+  CHECK(placed_on(alike, {gpu_node("a", 100, node_devices::own), gpu_node("b", 200)}) ==
+        places{0, 0, 1, 1});
+  CHECK(placed_on({300, 100}, {gpu_node("a", 100, node_devices::own),
+                               gpu_node("b", 300, node_devices::own)}) == places{1, 0});
+  // On a CPU a stage needs twice as much.
+  CHECK(placed_on({100, 100}, {node("a", 1, 200), gpu_node("b", 100)}) == places{0, 1});
+  CHECK_FALSE(place_stages(2, {node("a", 1, 199), gpu_node("b", 100)}, on_gpus({100, 100})));
+  // What is beside a GPU counts too.
+  auto beside = gpu_node("a", 1000);
+  beside.memory_bytes = 25 * mib;
+  CHECK(placed_on({100, 100, 100}, {beside, gpu_node("b", 1000)}) == places{0, 0, 1});
+  beside.memory_bytes = 15 * mib;
+  CHECK(placed_on({100, 100, 100}, {beside, gpu_node("b", 1000)}) == places{0, 1, 1});
+}
+
+TEST_CASE("What fits no GPU is refused with what it needs there and beside it") {
+  const auto refused_on = [](const std::vector<double>& needs_mib,
+                             const std::vector<node_room>& nodes) {
+    const auto made =
+        place_stages(static_cast<std::uint32_t>(needs_mib.size()), nodes, on_gpus(needs_mib));
+    REQUIRE_FALSE(made);
+    return made.error();
+  };
+  const auto large = refused_on({100, 200}, {gpu_node("a", 150), gpu_node("b", 140)});
+  CHECK_THAT(large.text, ContainsSubstring(
+                             "stage 1 is predicted to take 200 MiB of a GPU and 20 MiB beside it, "
+                             "and no node has that: node \"a\" 150 MiB of a GPU, node \"b\" 140 "
+                             "MiB of a GPU; take more stages or smaller micro-batches"));
+  CHECK(large.key == "device_memory_mib");
+  CHECK_THAT(refused_on({100, 200}, {gpu_node("a", 150), node("b", 1, 140)}).text,
+             ContainsSubstring("beside it, or on a CPU 400 MiB of memory, and no node has that: "
+                               "node \"a\" 150 MiB of a GPU, node \"b\" 140 MiB;"));
+  CHECK_THAT(
+      refused_on({100, 100, 100}, {gpu_node("a", 140), gpu_node("b", 150)}).text,
+      ContainsSubstring("stage 2 is predicted to take 100 MiB of a GPU and 10 MiB beside it, "
+                        "and no node has that left: node \"a\" 40 MiB of a GPU, node \"b\" "
+                        "50 MiB of a GPU;"));
+  const auto named = refused_on(
+      {100, 200, 50}, {gpu_node("a", 250, node_devices::shared, {0, 1}), gpu_node("b", {})});
+  CHECK_THAT(named.text, ContainsSubstring(
+                             "node \"a\" has 250 MiB of a GPU for its stages, which are predicted "
+                             "to take 300 MiB (stage 0 100 MiB, stage 1 200 MiB)"));
+  CHECK(named.node == 0);
+  CHECK(named.key == "device_memory_mib");
+  CHECK_THAT(
+      refused_on({100, 200, 50}, {gpu_node("a", 150, node_devices::own, {0, 1}), gpu_node("b", {})})
+          .text,
+      ContainsSubstring("node \"a\" has 150 MiB of a GPU for each of its stages, of which one is "
+                        "predicted to take 200 MiB (stage 0 100 MiB, stage 1 200 MiB)"));
+}
+
+TEST_CASE("A replica gets what the ones before it leave of a GPU that they share") {
+  const auto placed_on = [](double mib_of_gpu, node_devices devices) {
+    return bool(place_replicas(1, 2, {gpu_node("a", mib_of_gpu, devices)}, on_gpus({100})));
+  };
+  CHECK(placed_on(200, node_devices::shared));
+  CHECK_FALSE(placed_on(150, node_devices::shared));
+  CHECK(placed_on(100, node_devices::own));
 }

@@ -48,7 +48,7 @@ double slowest(const prediction& of) {
 
 double largest(const prediction& of) {
   double most = 0;
-  for (const auto& stage : of.stages) most = std::max(most, stage.memory_bytes);
+  for (const auto& stage : of.stages) most = std::max(most, stage.memory.on_cpu);
   return most;
 }
 
@@ -227,14 +227,61 @@ TEST_CASE(
   CHECK((v.stages[1].sent_bytes == traffic{{0, 2 * (10 + 40) * mebi}}));
   // Two layers' parameters four times, what waits on two edges, and what is kept, inputs from other
   // stages included: of stage 0 never both micro-batches in its second chunk.
-  CHECK(v.stages[0].memory_bytes == (8 + 50 + 2 * 1 + (8 + 40)) * mebi);
-  CHECK(v.stages[1].memory_bytes == (8 + 50 + 2 * (2 + 10) + 2 * 4) * mebi);
+  CHECK(v.stages[0].memory.on_cpu == (8 + 50 + 2 * 1 + (8 + 40)) * mebi);
+  CHECK(v.stages[1].memory.on_cpu == (8 + 50 + 2 * (2 + 10) + 2 * 4) * mebi);
   const auto loop = of("interleaved-1f1b");  // stage 0 has layers 0 and 2, stage 1 layers 1 and 3
   CHECK(loop.stages[0].forward_s == 5 + 1 + 4);
   CHECK(loop.stages[1].sent_bytes.at(0) == 2 * (10 + 20 + 40) * mebi);
   const auto lines = to_lines(loop, {"a", "b", "c", "d"});
   CHECK_THAT(lines.at(1), ContainsSubstring("stage-0  a, c: forward 10000.0 ms") &&
                               ContainsSubstring("sends 140.0 MiB a step to stage-1"));
+}
+
+TEST_CASE("What a stage has on a device is apart from what its process has beside it") {
+  // 4 MiB of weights, 6 of activations, 2 of output and 1 of copies that a device does not need.
+  const layer_cost layer{.name = "l",
+                         .forward_s = 1,
+                         .kept_bytes = 6 * mebi,
+                         .output_bytes = 2 * mebi,
+                         .parameter_bytes = 4 << 20,
+                         .copied_bytes = mebi};
+  const auto costs = cost_model::fit({profile_of(1, {layer, layer})}).value();
+  planning how{.stages = 2,
+               .batch_size = 2,
+               .cores = 2,
+               .credits = 3,
+               .bytes_per_s = 1e9,
+               .optimizer_copies = 2,
+               .sample_bytes = mebi / 2};
+  // Stage 0 has two micro-batches in flight, stage 1 one. Weights, two gradients, two moments; on
+  // a device the second gradient is of one layer at a time, beside that of its output.
+  const auto apart = predict(costs, how, 2, {1}).value();
+  const auto &first = apart.stages[0].memory, &last = apart.stages[1].memory;
+  CHECK(first.on_cpu == (5 * 4 + 1 + 2 * 6 + 3 * 2) * mebi);
+  CHECK(first.on_device == (4 * 4 + 4 + 2 + 2 * 6.5) * mebi);
+  CHECK(first.beside_device == 3 * 2 * mebi);  // what waits on its edge
+  CHECK(last.on_cpu == (5 * 4 + 1 + 6 + 2 + 3 * 2) * mebi);
+  CHECK(last.on_device == (4 * 4 + 4 + 2 + 6 + 2) * mebi);
+  how.credits = 1;
+  CHECK(predict(costs, how, 2, {1})->stages[0].memory.beside_device == 4 * mebi);  // its weights
+  how.bytes_per_s = 0;  // in one process tensors wait on the device
+  CHECK(predict(costs, how, 2, {1})->stages[1].memory.on_device == (4 * 4 + 4 + 2 + 6 + 2 + 2) * mebi);
+  const auto lines = to_lines(apart, {"a", "b"});
+  CHECK_THAT(lines.at(1),
+             ContainsSubstring("memory 39 MiB, or 35 MiB of a GPU and 6 MiB beside it;"));
+}
+
+TEST_CASE("The cap of stages on devices is of their devices' memory") {
+  const layer_cost small{.name = "s", .forward_s = 1, .parameter_bytes = 1 << 20};
+  auto copied = small;
+  copied.copied_bytes = 100 * mebi;
+  const auto costs = cost_model::fit({profile_of(1, {small, copied, small})}).value();
+  planning how{.stages = 1, .batch_size = 1, .cores = 1, .memory_cap_bytes = 9 * mebi};
+  CHECK_FALSE(plan_cuts(costs, how, 1));
+  how.on_devices = true;
+  CHECK(plan_cuts(costs, how, 1));
+  how.memory_cap_bytes = 8 * mebi;
+  CHECK_FALSE(plan_cuts(costs, how, 1));
 }
 
 TEST_CASE("More slices than layers, and a cap that none meets, are refused") {
@@ -331,11 +378,11 @@ TEST_CASE("Recomputed layers keep less and cost a forward more") {
   CHECK_THAT(again.stages[0].backward_s - plain.stages[0].backward_s,
              WithinRel(layers[1].forward_s + layers[2].forward_s, 1e-9));
   how.schedule.name = "gpipe";  // holds four micro-batches
-  CHECK(predict(costs, how, 4, {})->stages[0].memory_bytes <
+  CHECK(predict(costs, how, 4, {})->stages[0].memory.on_cpu <
         predict(costs, {.schedule = {.name = "gpipe"}, .stages = 1, .batch_size = 16, .cores = 1},
                 4, {})
             ->stages[0]
-            .memory_bytes);
+            .memory.on_cpu);
 }
 
 TEST_CASE("A prediction says its stages, and how far it was off") {
@@ -370,8 +417,8 @@ TEST_CASE("Replicas have no bubble, and pay for the sum of their gradients") {
   CHECK_THAT(paid.step_s, WithinRel(5.0, 1e-9));
   CHECK(paid.replicas == 2);
   CHECK(paid.microbatches == 4);
-  CHECK(paid.memory_bytes >
-        predict(costs_with_parameters(500'000'000), how, 4, {1})->stages[0].memory_bytes);
+  CHECK(paid.memory.on_cpu >
+        predict(costs_with_parameters(500'000'000), how, 4, {1})->stages[0].memory.on_cpu);
   // One of the replicas has two of three micro-batches.
   auto odd = how;
   odd.batch_size = 12;

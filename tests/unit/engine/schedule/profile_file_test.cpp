@@ -24,7 +24,8 @@ saved_profile random_profile(std::mt19937& random, std::size_t layers, std::size
                      .threads_per_stage = 2,
                      .credits = 5,
                      .bytes_per_s = some(),
-                     .optimizer_copies = 2};
+                     .optimizer_copies = 2,
+                     .sample_bytes = 1e6 * some()};
   for (std::size_t size = 0; size < sizes; ++size) {
     model_profile each{static_cast<std::int64_t>(3 + 7 * size), {}};
     for (std::size_t i = 0; i < layers; ++i) {
@@ -48,7 +49,7 @@ saved_profile random_profile(std::mt19937& random, std::size_t layers, std::size
   return made;
 }
 
-const std::string small = R"(version = 2
+const std::string small = R"(version = 3
 model = "two"
 batch_size = 8
 cores = 2
@@ -56,6 +57,7 @@ threads_per_stage = 1
 credits = 4
 bytes_per_s = 5e+09
 optimizer_copies = 1
+sample_bytes = 12
 samples = [2, 4]
 layers = [
   {name = "a", forward_s = [1, 2], input_s = [0, 0], weight_s = [1, 2.5], kept_bytes = [8, 16], output_bytes = [4, 8], parameter_bytes = 40, copied_bytes = 20, update_s = 0.5, macs = 10},
@@ -123,7 +125,7 @@ TEST_CASE("a profile with any of its lines gone is refused") {
     INFO(line);
     CHECK(why(std::string(text).erase(begin, end + 1 - begin)) != "");
   }
-  CHECK(lines == 12);
+  CHECK(lines == 13);
 }
 
 TEST_CASE("what is wrong in a profile is said with its line and what was expected") {
@@ -132,30 +134,30 @@ TEST_CASE("what is wrong in a profile is said with its line and what was expecte
         "p.toml:4: cores: expected an integer from 1 to 1048576, got integer 0");
   CHECK(why(with("cores = 2", "cores = 2.5")) ==
         "p.toml:4: cores: expected an integer from 1 to 1048576, got floating-point 2.5");
-  CHECK(why(with("name", "nam")) == "p.toml:11: nam: unknown key");
-  CHECK(why(small + "\nmore = 1") == "p.toml:13: more: unknown key");
-  CHECK(why(with("version = 2", "version = 3\nelse = 3")) ==
-        "p.toml:1: version: expected 2, got integer 3");
+  CHECK(why(with("name", "nam")) == "p.toml:12: nam: unknown key");
+  CHECK(why(small + "\nmore = 1") == "p.toml:14: more: unknown key");
+  CHECK(why(with("version = 3", "version = 4\nelse = 3")) ==
+        "p.toml:1: version: expected 3, got integer 4");
   CHECK(why(with("\"two\"", "7")) ==
         "p.toml:2: model: expected a text that is not empty, got integer 7");
   CHECK(why(with("[2, 4]", "[4, 2]")) ==
-        "p.toml:9: samples: expected a list of one or two rising numbers of samples, got array");
-  CHECK_THAT(why(with("[2, 4]", "[]")), StartsWith("p.toml:9: samples: expected a list"));
-  CHECK_THAT(why(with("[2, 4]", "[2, 3, 4]")), StartsWith("p.toml:9: samples: expected a list"));
+        "p.toml:10: samples: expected a list of one or two rising numbers of samples, got array");
+  CHECK_THAT(why(with("[2, 4]", "[]")), StartsWith("p.toml:10: samples: expected a list"));
+  CHECK_THAT(why(with("[2, 4]", "[2, 3, 4]")), StartsWith("p.toml:10: samples: expected a list"));
   CHECK(why(with("[1, 2.5]", "[1]")) ==
-        "p.toml:11: weight_s: expected a list of as many numbers as samples has, got array");
+        "p.toml:12: weight_s: expected a list of as many numbers as samples has, got array");
   for (const std::string wrong : {"-1", "nan", "inf", "2e6", "\"1\"", "true"}) {
     INFO(wrong);
     CHECK_THAT(why(with("update_s = 0.5", "update_s = " + wrong)),
-               StartsWith("p.toml:11: update_s: expected a number from 0 to 1e+06, got "));
+               StartsWith("p.toml:12: update_s: expected a number from 0 to 1e+06, got "));
   }
   CHECK(why(with("parameter_bytes = 40", "parameter_bytes = -40")) ==
-        "p.toml:11: parameter_bytes: expected an integer from 0 to 1000000000000000000, got "
+        "p.toml:12: parameter_bytes: expected an integer from 0 to 1000000000000000000, got "
         "integer -40");
   CHECK_THAT(why(small.substr(0, small.find("layers")) + "layers = []"),
-             ContainsSubstring("p.toml:10: layers: a model has at least one layer"));
+             ContainsSubstring("p.toml:11: layers: a model has at least one layer"));
   CHECK_THAT(why(small.substr(0, small.find("layers")) + "layers = [1]"),
-             ContainsSubstring("p.toml:10: layers: expected a layer"));
+             ContainsSubstring("p.toml:11: layers: expected a layer"));
   CHECK_THAT(why(with("credits = 4", "credits = ")), StartsWith("p.toml:6: not valid TOML: "));
 }
 
