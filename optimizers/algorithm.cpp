@@ -1,5 +1,6 @@
 #include "optimizers/algorithm.hpp"
 
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
@@ -55,6 +56,7 @@ class stepper {
     for (std::size_t k = 0; k < max_scalars; ++k)
       if (scalars_[k] != nullptr) at.scalars[k] = &(*scalars_[k])[index];
     const auto type = at.param->scalar_type();
+    at_ = last_ = index;
     if (update_->wants_operators(*at.param, gradient, at.kept))
       by_operators(at, gradient);
     else if (type == at::kFloat && is_plain(*at.param))
@@ -62,11 +64,24 @@ class stepper {
     else if (type == at::kDouble && is_plain(*at.param))
       direct<double>(at, gradient);
     else if (!at.param->is_cpu() && update_->has_tensors())
-      by_tensors(at, gradient);
+      gather(at, gradient, index);
     else if (type == at::kDouble)
       staged<double>(at, gradient);
     else
       staged<float>(at, gradient);
+  }
+
+  /// Updates what is still to be: parameters of a device are updated together.
+  void finish() {
+    if (bundle_.all.empty()) return;
+    at_ = bundle_.first;
+    by_tensors(std::exchange(bundle_, {}));
+  }
+
+  /// "parameter 3", or where several are updated at once "parameters 3 to 8".
+  [[nodiscard]] std::string place() const {
+    if (at_ == last_) return "parameter " + std::to_string(at_);
+    return "parameters " + std::to_string(at_) + " to " + std::to_string(last_);
   }
 
  private:
@@ -127,27 +142,91 @@ class stepper {
     over.kept[k] = old.defined() ? old.template const_data_ptr<T>() : over.next_kept[k];
   }
 
-  /// On the parameter's own device.
-  void by_tensors(const places& at, const at::Tensor& gradient) {
-    const auto type = at.param->scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    param_numbers numbers = read_scalars(at);
-    std::array<at::Tensor, max_slots> kept;
+  /// Parameters of a device that are updated at once.
+  struct bundle {
+    std::vector<places> all = {};
+    tensor_list gradients = {};
+    param_numbers numbers = {};
+    std::size_t first = 0;  // of the step's parameters
+    std::size_t bytes = 0;
+  };
+
+  /// Puts a parameter of a device to those before it, if they are alike.
+  void gather(const places& at, const at::Tensor& gradient, std::size_t index) {
+    auto numbers = read_scalars(at);
+    for (std::size_t k = 0; k < uses_.size(); ++k)
+      if (swept(k) && !at.kept[k]->defined()) numbers.fresh = true;
+    if (!bundle_.all.empty()) {
+      const auto& before = *bundle_.all.front().param;
+      const bool is_alike = before.device() == at.param->device() &&
+                            before.scalar_type() == at.param->scalar_type() &&
+                            bundle_.numbers == numbers;
+      if (!is_alike || bundle_.bytes + at.param->nbytes() > most_bundled) finish();
+    }
+    if (bundle_.all.empty()) {
+      bundle_.first = index;
+      bundle_.numbers = numbers;
+    }
+    bundle_.all.push_back(at);
+    bundle_.gradients.push_back(gradient);
+    bundle_.bytes += at.param->nbytes();
+  }
+
+  /// On the parameters' own device.
+  void by_tensors(bundle what) {
+    const auto& all = what.all;
+    const auto type = all.front().param->scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto count = all.size();
+    if (replace_) replace_by_copies(all);
+    tensor_list next, slopes;
+    std::array<tensor_list, max_slots> kept;
+    for (std::size_t i = 0; i < count; ++i) {
+      next.push_back(all[i].param->detach().to(type));
+      slopes.push_back(strided(what.gradients[i]).to(type));
+    }
     for (std::size_t k = 0; k < uses_.size(); ++k) {
       if (!swept(k)) continue;
-      numbers.fresh = numbers.fresh || !at.kept[k]->defined();
-      if (!at.kept[k]->defined()) *at.kept[k] = like(*at.param).fill_(uses_[k].start);
-      kept[k] = at.kept[k]->to(type);
+      for (const auto& at : all) {
+        if (!at.kept[k]->defined()) *at.kept[k] = like(*at.param).fill_(uses_[k].start);
+        kept[k].push_back(at.kept[k]->to(type));
+      }
     }
-    auto next = at.param->detach().to(type);
-    update_->run_tensors(next, strided(gradient).to(type), kept, numbers);
-    for (std::size_t k = 0; k < uses_.size(); ++k) {
-      if (!swept(k)) continue;
-      if (replace_) *at.kept[k] = like(*at.param);
-      at.kept[k]->copy_(kept[k]);
+    const tensor_list before = next;
+    const auto kept_before = kept;
+    update_->run_tensors(next, slopes, kept, what.numbers);
+    for (std::size_t k = 0; k < uses_.size(); ++k)
+      if (swept(k)) write(kept[k], kept_before[k], [&](std::size_t i) { return *all[i].kept[k]; });
+    write(next, before, [&](std::size_t i) { return *all[i].param; });
+    for (const auto& at : all) write_scalars(at, what.numbers);
+  }
+
+  /// New tensors with the same values take the places of parameters and slots.
+  void replace_by_copies(const std::vector<places>& all) const {
+    tensor_list from, to;
+    const auto copy = [&](const at::Tensor& old) {
+      from.push_back(old.detach());
+      return to.emplace_back(like(old));
+    };
+    for (const auto& at : all) {
+      for (std::size_t k = 0; k < uses_.size(); ++k)
+        if (swept(k) && at.kept[k]->defined()) *at.kept[k] = copy(*at.kept[k]);
+      replace_param(at, copy(*at.param));
     }
-    if (replace_) replace_param(at, like(*at.param));
-    at.param->copy_(next);
-    write_scalars(at, numbers);
+    at::_foreach_copy_(to, from);
+  }
+
+  /// Writes what has been computed where it belongs, but for what was written in place.
+  template <class Place>
+  static void write(const tensor_list& made, const tensor_list& before, const Place& place) {
+    tensor_list from, to;
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      const auto target = place(i).detach();
+      // In another type `before` is a copy, whatever it was written.
+      if (made[i].is_same(before[i]) && before[i].is_alias_of(target)) continue;
+      from.push_back(made[i]);
+      to.push_back(target);
+    }
+    if (!from.empty()) at::_foreach_copy_(to, from);
   }
 
   /// By way of contiguous copies on the CPU, rounded back to what they came from.
@@ -183,6 +262,8 @@ class stepper {
     write_scalars(at, numbers);
   }
 
+  static constexpr std::size_t most_bundled = std::size_t{32} << 20;
+
   param_numbers read_scalars(const places& at) const {
     param_numbers numbers;
     for (std::size_t k = 0; k < from_.scalars.size(); ++k)
@@ -199,6 +280,8 @@ class stepper {
     }
   }
 
+  bundle bundle_;
+  std::size_t at_ = 0, last_ = 0;
   const algorithm& from_;
   std::unique_ptr<update> update_;
   std::vector<slot_use> uses_;
@@ -227,17 +310,18 @@ result<void> run_step(const algorithm& from, simd level, std::vector<at::Tensor>
   if (auto good = check_all(from, chosen); !good) return good;
   if (auto good = check_arguments(from, params, gradients, kept); !good) return good;
   const c10::NoGradGuard no_grad;
-  std::size_t index = 0;
+  std::optional<stepper> step;
   const auto failed = [&](const char* why) {
     return fail(errc::handler_failed, "optimizer '" + from.name + "': step " +
-                                          std::to_string(number) + ", parameter " +
-                                          std::to_string(index) + ": " + why);
+                                          std::to_string(number) + ", " +
+                                          (step ? step->place() : "parameter 0") + ": " + why);
   };
   try {
-    stepper step(from, level, chosen, replace);
-    step.make_room(kept, params.size());
-    for (; index < params.size(); ++index)
-      if (const at::Tensor* gradient = given(gradients[index])) step.run(params, *gradient, index);
+    step.emplace(from, level, chosen, replace);
+    step->make_room(kept, params.size());
+    for (std::size_t i = 0; i < params.size(); ++i)
+      if (const at::Tensor* gradient = given(gradients[i])) step->run(params, *gradient, i);
+    step->finish();
   } catch (const c10::Error& thrown) {
     return failed(thrown.what_without_backtrace());
   } catch (const std::exception& thrown) {
@@ -248,7 +332,7 @@ result<void> run_step(const algorithm& from, simd level, std::vector<at::Tensor>
 
 }  // namespace
 
-void update::run_tensors(at::Tensor&, const at::Tensor&, std::span<at::Tensor>, param_numbers&) {
+void update::run_tensors(tensor_list&, const tensor_list&, std::span<tensor_list>, param_numbers&) {
   throw std::logic_error("this algorithm is written for floats");
 }
 

@@ -35,7 +35,11 @@ struct slot_use {
 struct param_numbers {
   std::array<double, max_scalars> scalars{};  ///< The update may change them.
   bool fresh = false;                         ///< A slot has just been created.
+
+  bool operator==(const param_numbers&) const = default;
 };
+
+using tensor_list = std::vector<at::Tensor>;
 
 /// An algorithm with its options, for the duration of one step. Used by one thread.
 class update {
@@ -55,11 +59,12 @@ class update {
   /// Whether `run_tensors` is implemented: the same arithmetic with ATen's operators, for elements
   /// on a device.
   [[nodiscard]] virtual bool has_tensors() const { return false; }
-  /// For f32 or f64 tensors that are not on the CPU; makes new tensors: `param` and `kept`
-  /// (undefined where not used) then hold the new values. Throws std::logic_error without
+  /// For parameters of one type, f32 or f64, on one device that is not the CPU, with the same
+  /// numbers: `params` and each list of `kept` (empty where not used) then hold new tensors with
+  /// the new values, or the same ones, which then were written. Throws std::logic_error without
   /// `has_tensors`.
-  virtual void run_tensors(at::Tensor& param, const at::Tensor& gradient,
-                           std::span<at::Tensor> kept, param_numbers& numbers);
+  virtual void run_tensors(tensor_list& params, const tensor_list& gradients,
+                           std::span<tensor_list> kept, param_numbers& numbers);
 
   /// Whether the algorithm updates this parameter with ATen's operators instead. `kept`: its tensor
   /// slots, null where not used, undefined at first.
@@ -86,9 +91,9 @@ struct algorithm {
 /// slot in another layout than its parameter's is first converted to it, and a sparse gradient is
 /// made dense. Other tensors of the CPU (bf16, f16, gaps) are computed there as f32 (f64 for f64)
 /// and rounded back, including their state. The bits are the same on every CPU and at every level.
-/// On another device ATen's operators do the same, in the same order; an algorithm that is written
-/// for floats only (see `elementwise`) is computed on the CPU, and the host then waits for the
-/// device.
+/// On another device ATen's foreach operators do the same, in the same order, on many parameters at
+/// once; an algorithm that is written for floats only (see `elementwise`) is computed on the CPU,
+/// and the host then waits for the device.
 [[nodiscard]] optimizer make_optimizer(algorithm from, simd level = best_simd());
 
 /// A method declares with this member that it cannot be run with operands.
@@ -99,14 +104,14 @@ concept floats_only = requires {
 
 /// Runs `Element` over whole tensors.
 template <class Element, std::size_t... slot>
-void run_element(const Element& element, at::Tensor& param, const at::Tensor& gradient,
-                 std::span<at::Tensor> kept, std::index_sequence<slot...>) {
-  operand x(param);
+void run_element(const Element& element, tensor_list& params, const tensor_list& gradients,
+                 std::span<tensor_list> kept, std::index_sequence<slot...>) {
+  operand x(params);
   std::array<operand, sizeof...(slot)> own{
       (Element::uses[slot] ? operand(kept[slot]) : operand(0.0))...};
-  element(x, operand(gradient), own[slot]...);
-  param = x.tensor();
-  ((Element::uses[slot] ? void(kept[slot] = own[slot].tensor()) : void()), ...);
+  element(x, operand(gradients), own[slot]...);
+  params = x.tensors();
+  ((Element::uses[slot] ? void(kept[slot] = own[slot].tensors()) : void()), ...);
 }
 
 /// An update made from a Method, which has `uses()` and `with<T>(numbers, run)`, which calls `run`
@@ -126,16 +131,16 @@ class sweeping_update final : public update {
   }
 
   bool has_tensors() const override { return !floats_only<Method>; }
-  void run_tensors(at::Tensor& param, const at::Tensor& gradient, std::span<at::Tensor> kept,
+  void run_tensors(tensor_list& params, const tensor_list& gradients, std::span<tensor_list> kept,
                    param_numbers& numbers) override {
     if constexpr (floats_only<Method>)
-      update::run_tensors(param, gradient, kept, numbers);
-    else if constexpr (requires { method_.run_tensors(param, gradient, kept, numbers); })
-      method_.run_tensors(param, gradient, kept, numbers);
+      update::run_tensors(params, gradients, kept, numbers);
+    else if constexpr (requires { method_.run_tensors(params, gradients, kept, numbers); })
+      method_.run_tensors(params, gradients, kept, numbers);
     else
       method_.template with<operand>(numbers, [&](const auto& element) {
         constexpr auto slots = std::remove_cvref_t<decltype(element)>::uses.size();
-        run_element(element, param, gradient, kept, std::make_index_sequence<slots>());
+        run_element(element, params, gradients, kept, std::make_index_sequence<slots>());
       });
   }
 

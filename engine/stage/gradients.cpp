@@ -1,6 +1,7 @@
 #include "engine/stage/gradients.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isnan.h>
@@ -9,11 +10,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/device/device_streams.hpp"
 
 namespace troupe::engine {
 namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
 std::optional<std::size_t> find(const std::vector<named_tensor>& parameters,
                                 const std::string& name) {
@@ -56,10 +60,21 @@ void sum_ties(const std::vector<named_tensor>& parameters, const std::vector<wei
 
 bool all_finite(const step_gradients& gradients) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> each_finite;  // [] bool
-  for (const auto& each : gradients)
-    if (each) each_finite.push_back(at::isfinite(*each).all());
-  return each_finite.empty() || to_host(at::stack(each_finite)).all().item<bool>();
+  std::vector<at::Tensor> dense, answers;  // answers: [] bool
+  auto type = at::kFloat;
+  for (const auto& each : gradients) {
+    if (!each || each->numel() == 0) continue;
+    if (each->layout() != at::kStrided) {
+      answers.push_back(at::isfinite(*each).all());
+      continue;
+    }
+    dense.push_back(*each);
+    if (each->scalar_type() == at::kDouble) type = at::kDouble;
+  }
+  // The largest magnitude of each: one operator for all of them.
+  if (!dense.empty())
+    answers.push_back(at::isfinite(at::stack(at::_foreach_norm(dense, infinity, type))).all());
+  return answers.empty() || to_host(at::stack(answers)).all().item<bool>();
 }
 
 std::string first_not_finite(const std::vector<named_tensor>& parameters,

@@ -1,6 +1,7 @@
 #include "engine/stage/unscale.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/mul.h>
@@ -52,12 +53,19 @@ bool unscale(step_gradients& gradients, double scale) {
   const at::NoGradGuard no_grad;
   bool finite = true;
   step_gradients on_device;
+  std::vector<at::Tensor> own;  // of them; one operator multiplies these
   for (auto& each : gradients) {
-    if (each && !each->is_cpu())
-      each = on_device.emplace_back(at::mul(*each, 1 / scale));
-    else if (each)
+    if (each && !each->is_cpu()) {
+      if (each->layout() == at::kStrided && is_ours_alone(*each))
+        own.push_back(*each);
+      else
+        each = at::mul(*each, 1 / scale);
+      on_device.push_back(each);
+    } else if (each) {
       finite = unscale(*each, 1 / scale) && finite;
+    }
   }
+  if (!own.empty()) at::_foreach_mul_(own, 1 / scale);
   return all_finite(on_device) && finite;
 }
 

@@ -1,6 +1,7 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/addcmul.h>
-#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
 #include <algorithm>
@@ -89,7 +90,7 @@ class lamb_method {
   }
 
   /// The norms stay on the device.
-  void run_tensors(at::Tensor& param, const at::Tensor& gradient, std::span<at::Tensor> kept,
+  void run_tensors(tensor_list& params, const tensor_list& gradients, std::span<tensor_list> kept,
                    param_numbers& numbers) {
     moments_.count(numbers.scalars[0]);
     const lamb_step<operand> element{.moments = moment_element<operand>(moments_),
@@ -98,15 +99,17 @@ class lamb_method {
                                      .root_scale = operand(1 / std::sqrt(moments_.correction2())),
                                      .eps = operand(eps_),
                                      .weight_decay = operand(decay_)};
-    at::Tensor step = param;
-    run_element(element, step, gradient, kept, std::make_index_sequence<2>());
-    const auto norm = [](const at::Tensor& of) {
-      return at::linalg_vector_norm(of, 2, at::OptionalIntArrayRef(), false, at::kDouble);
+    auto steps = params;
+    run_element(element, steps, gradients, kept, std::make_index_sequence<2>());
+    const auto lengths_of = [](const tensor_list& of) {
+      return at::stack(at::_foreach_norm(of, 2, at::kDouble));
     };
-    const auto length = norm(param), step_length = norm(step);
-    const auto scales = length.gt(0).logical_and(step_length.gt(0));
-    const auto trust = at::where(scales, length / step_length, 1.0);  // [] f64
-    param = at::addcmul(param, step, trust.mul(-lr_).to(param.scalar_type()));
+    const auto lengths = lengths_of(params), step_lengths = lengths_of(steps);  // [n] f64
+    const auto scales = lengths.gt(0).logical_and(step_lengths.gt(0));
+    const auto trusts = at::where(scales, lengths / step_lengths, 1.0);
+    const auto factors = trusts.mul(-lr_).to(params.front().scalar_type()).unbind();
+    for (std::size_t i = 0; i < params.size(); ++i)
+      params[i] = at::addcmul(params[i], steps[i], factors[i]);
   }
 
  private:

@@ -1,3 +1,7 @@
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_neg.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/neg.h>
@@ -52,8 +56,6 @@ struct sgd_element {
 
 class sgd_method {
  public:
-  using floats_only = void;  // what is not for them goes through `run_operators`
-
   explicit sgd_method(const options& chosen)
       : lr_(chosen.at("lr")),
         momentum_(chosen.at("momentum")),
@@ -81,8 +83,26 @@ class sgd_method {
                                      std::span<at::Tensor* const> kept) const {
     const auto is_strided = [](const at::Tensor& each) { return each.layout() == at::kStrided; };
     const bool one_pass = param.scalar_type() == at::kFloat || param.scalar_type() == at::kDouble;
-    return !one_pass || !is_plain(param) || !is_strided(gradient) ||
+    return !one_pass || (param.is_cpu() && !is_plain(param)) || !is_strided(gradient) ||
            (kept[0] != nullptr && kept[0]->defined() && !is_strided(*kept[0]));
+  }
+
+  // The same in place, on many parameters at once.
+  void run_tensors(tensor_list& params, tensor_list gradients, std::span<tensor_list> kept,
+                   const param_numbers& numbers) const {
+    if (maximize_) gradients = at::_foreach_neg(gradients);
+    if (weight_decay_ != 0) gradients = at::_foreach_add(gradients, params, weight_decay_);
+    if (momentum_ != 0) {
+      const auto& buffers = kept[0];
+      if (numbers.fresh) {
+        at::_foreach_copy_(buffers, gradients);
+      } else {
+        at::_foreach_mul_(buffers, momentum_);
+        at::_foreach_add_(buffers, gradients, 1 - dampening_);
+      }
+      gradients = nesterov_ ? at::_foreach_add(gradients, buffers, momentum_) : buffers;
+    }
+    at::_foreach_add_(params, gradients, -lr_);
   }
 
   // What torch.optim.SGD does, operator by operator.

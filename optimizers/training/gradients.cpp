@@ -1,5 +1,6 @@
 #include "optimizers/training/gradients.hpp"
 
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
@@ -42,17 +43,19 @@ std::vector<double> squares_of_each(const gradient_list& gradients) {
 }
 
 at::Tensor squares_on_device(const gradient_list& gradients) {
-  std::vector<at::Tensor> squares(gradients.size());
-  at::TensorOptions options;
+  std::vector<at::Tensor> dense;
+  std::vector<std::size_t> places;  // of these among all
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor* each = given(gradients[i]);
     if (each == nullptr) continue;
-    squares[i] = strided(*each).to(at::kDouble).square().sum();
-    options = squares[i].options();
+    dense.push_back(strided(*each));
+    places.push_back(i);
   }
-  for (auto& each : squares)
-    if (!each.defined()) each = at::zeros({}, options);
-  return at::stack(squares);
+  if (dense.empty()) return at::zeros({std::ssize(gradients)}, at::kDouble);
+  const auto lengths = at::_foreach_norm(dense, 2, at::kDouble);  // [] f64
+  std::vector<at::Tensor> all(gradients.size(), at::zeros({}, lengths.front().options()));
+  for (std::size_t i = 0; i < places.size(); ++i) all[places[i]] = lengths[i];
+  return at::stack(all).square();
 }
 
 gradient_list scaled(const gradient_list& gradients, double factor) {

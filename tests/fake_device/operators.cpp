@@ -311,11 +311,7 @@ void run_on_cpu(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 /// Rounded correctly, as on a GPU; MKL's, which the CPU's operator uses, is not.
-at::Tensor sqrt(const at::Tensor& of) {
-  {
-    const task run(of.device().index(), "aten::sqrt");
-    run.reads(of);
-  }
+at::Tensor roots_of(const at::Tensor& of) {
   auto made = at::empty_like(of);
   const auto from = as_cpu(of).contiguous();
   auto roots = at::empty(of.sizes(), from.options());
@@ -327,6 +323,24 @@ at::Tensor sqrt(const at::Tensor& of) {
                                   : fill(static_cast<float*>(nullptr));
   as_cpu(made).copy_(roots);
   note_result(made);
+  return made;
+}
+
+at::Tensor sqrt(const at::Tensor& of) {
+  {
+    const task run(of.device().index(), "aten::sqrt");
+    run.reads(of);
+  }
+  return roots_of(of);
+}
+
+std::vector<at::Tensor> foreach_sqrt(at::TensorList of) {
+  {
+    const task run(of.front().device().index(), "aten::_foreach_sqrt");
+    for (const auto& each : of) run.reads(each);
+  }
+  std::vector<at::Tensor> made;
+  for (const auto& each : of) made.push_back(roots_of(each));
   return made;
 }
 
@@ -436,6 +450,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
   m.impl("sqrt", sqrt);
+  m.impl("_foreach_sqrt", foreach_sqrt);
+  // One task for many tensors, as on a GPU; ATen's own form has one for each.
+  for (const char* const each :
+       {"_foreach_abs", "_foreach_add.List", "_foreach_add.Scalar", "_foreach_add_.List",
+        "_foreach_addcmul.Scalar", "_foreach_copy_", "_foreach_div.List", "_foreach_div.Scalar",
+        "_foreach_maximum.List", "_foreach_mul.List", "_foreach_mul.Scalar", "_foreach_mul_.Scalar",
+        "_foreach_neg", "_foreach_norm.Scalar", "_foreach_reciprocal", "_foreach_sign"})
+    m.impl(each, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   // These have forms in other operators too, which round otherwise than the CPU's kernels.
   m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
 }

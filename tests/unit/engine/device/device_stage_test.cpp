@@ -163,8 +163,113 @@ TEST_CASE("Gradients on a device are looked through and unscaled with one wait")
   gradients.emplace_back(bad.to(fake::device(0)));
   CHECK(engine::first_not_finite(parameters, gradients) == "the gradient of c is infinite");
   CHECK_FALSE(engine::unscale(gradients, 4));
+  gradients = {at::full({5}, std::numeric_limits<float>::quiet_NaN()).to(fake::device(0))};
+  CHECK_FALSE(engine::unscale(gradients, 4));
+  gradients = {at::randn({0}).to(fake::device(0)),
+               at::full({2}, 1e300, at::kDouble).to(fake::device(0))};
+  CHECK(engine::unscale(gradients, 4));
   const auto squares = engine::to_host(optimizers::squares_on_device({good.to(fake::device(0))}));
   CHECK(std::abs(squares[0].item<double>() - optimizers::squares_of_each({good})[0]) < 1e-12);
+}
+
+TEST_CASE("Gradients on a device are looked through and unscaled by as few operators as one") {
+  fake::install();
+  const device_streams streams(fake::device(0));
+  const auto on_device = streams.computing();
+  const auto operators_of = [](std::size_t count) {
+    engine::step_gradients gradients;
+    for (std::size_t i = 0; i < count; ++i)
+      gradients.emplace_back(at::randn({static_cast<std::int64_t>(i) + 1}).to(fake::device(0)));
+    const at::Tensor shared = *gradients.front();  // is left as it is
+    const auto before = fake::peek(shared);
+    fake::reset();
+    CHECK(engine::unscale(gradients, 4));
+    const auto used = fake::seen().operators;
+    CHECK(at::equal(fake::peek(shared), before));
+    CHECK(at::equal(fake::peek(*gradients.front()), before / 4));
+    return used;
+  };
+  CHECK(operators_of(40) == operators_of(2));
+}
+
+TEST_CASE("An update on a device takes as many operators for many parameters as for one") {
+  fake::install();
+  const auto known = optimizers::built_in();
+  const auto operators_of = [&](const std::string& name, std::size_t count) {
+    const auto entry = known.find(name);
+    REQUIRE(entry);
+    const auto chosen = optimizers::complete(*entry, {});
+    REQUIRE(chosen);
+    const device_streams streams(fake::device(0));
+    const auto on_device = streams.computing();
+    std::vector<at::Tensor> params;
+    std::vector<std::optional<at::Tensor>> gradients;
+    for (std::size_t i = 0; i < count; ++i) {
+      params.push_back(at::randn({5 + static_cast<std::int64_t>(i)}).to(fake::device(0)));
+      gradients.emplace_back(at::randn(params.back().sizes()).to(fake::device(0)));
+    }
+    optimizers::state kept;
+    REQUIRE(entry->step(params, gradients, kept, *chosen, 1));
+    fake::reset();
+    REQUIRE(entry->step(params, gradients, kept, *chosen, 2));
+    return fake::seen().operators;
+  };
+  for (const auto& name : known.names()) {
+    const auto one = operators_of(name, 1), forty = operators_of(name, 40);
+    INFO(name << ": " << one << " operators for a parameter, " << forty << " for forty");
+    // ATen compares and chooses, and multiplies by a number on the device, for each tensor alone.
+    if (name == "rprop" || name == "lamb")
+      CHECK(forty < 40 * one);
+    else
+      CHECK(forty == one);
+  }
+}
+
+TEST_CASE("Parameters that are not alike are updated apart, and new versions leave the old ones") {
+  fake::install();
+  const auto known = optimizers::built_in();
+  for (const std::string name : {"sgd", "adamw", "rprop"}) {
+    const auto entry = known.find(name);
+    REQUIRE(entry);
+    const auto chosen = optimizers::complete(
+        *entry, name == "sgd" ? optimizers::options{{"momentum", 0.9}} : optimizers::options{});
+    REQUIRE(chosen);
+    const device_streams streams(fake::device(0));
+    const auto on_device = streams.computing();
+    std::vector<at::Tensor> here{
+        at::randn({7, 3}), at::randn({4}, at::kDouble),
+        at::randn({9}),    at::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast),
+        at::randn({0}),    at::randn({})};
+    std::vector<at::Tensor> there;
+    for (const auto& each : here) there.push_back(each.to(fake::device(0)));
+    optimizers::state state_here, state_there;
+    for (std::uint64_t i = 1; i <= 4; ++i) {
+      std::vector<std::optional<at::Tensor>> gradients, moved;
+      for (const auto& each : here) {
+        gradients.emplace_back(at::randn(each.sizes(), each.options()));
+        moved.emplace_back(gradients.back()->to(fake::device(0)));
+      }
+      // The third begins later, and so is at another step than the others.
+      if (i == 1) gradients[2] = moved[2] = std::nullopt;
+      std::vector<at::Tensor> before;
+      for (const auto& each : there) before.push_back(fake::peek(each));
+      auto next_here = entry->next(here, gradients, state_here, *chosen, i);
+      auto next_there = entry->next(there, moved, state_there, *chosen, i);
+      REQUIRE(next_here);
+      REQUIRE(next_there);
+      for (std::size_t k = 0; k < here.size(); ++k) {
+        INFO(name << ", step " << i << ", parameter " << k);
+        CHECK(at::equal(fake::peek(there[k]), before[k]));
+        CHECK(at::equal(fake::peek(next_there->params[k]), next_here->params[k]));
+        CHECK(next_there->params[k].strides() == there[k].strides());
+      }
+      here = next_here->params;
+      there = next_there->params;
+      state_here = next_here->kept;
+      state_there = next_there->kept;
+    }
+    CHECK(fake::seen().races.empty());
+  }
 }
 
 TEST_CASE("Every optimizer updates a device's parameters there, with the CPU's bits") {
