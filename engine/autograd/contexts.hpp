@@ -28,7 +28,8 @@ struct microbatch_context {
 /// thread-safe.
 class microbatch_contexts {
  public:
-  /// The key is new: a second forward of the same micro-batch is a bug and asserts.
+  /// The key is new: a second forward of the same micro-batch is a bug and asserts. The first of a
+  /// step, when there are no others, counts again what those before it have left.
   void put(const step_key& step, microbatch_id microbatch, microbatch_context context);
 
   /// Hands the context over to its backward; nullopt if there is none.
@@ -41,9 +42,6 @@ class microbatch_contexts {
 
   /// The micro-batch's action is over: counts again what its context holds.
   void count(const step_key& step, microbatch_id microbatch);
-
-  /// Counts all contexts again: what one still held then may be gone.
-  void recount();
 
   /// What a step's micro-batches hold now; 0 once the last of them has gone backward, or somebody
   /// keeps what was made for them.
@@ -61,6 +59,7 @@ class microbatch_contexts {
   };
 
   [[nodiscard]] std::uint64_t bytes_of(const std::pair<const key, account>& of) const;
+  void recount();
 
   std::map<key, microbatch_context> contexts_;
   std::map<key, account> accounts_;  // of micro-batches that hold something

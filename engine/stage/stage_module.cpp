@@ -69,7 +69,6 @@ void stage_module::begin(const step_key& step, const step_terms& terms, gradient
   if (!begun.take) begun.room = nullptr;
   if (begun.take) begun.deferred.resize(parameters_.size());
   while (gradients_.size() < terms.shares.size()) gradients_.emplace_back(parameters_.size());
-  contexts_.recount();
 }
 
 gradient_sum& stage_module::sum_of(const step_key& step, microbatch_id microbatch) {
