@@ -42,6 +42,7 @@ struct build_stage {
   std::vector<engine::layer_range> slices;  // one a chunk of the stage
   std::string loss;
   std::string precision = "fp32";
+  bool tf32 = false;
   bool channels_last = false;
   std::string device = "cpu";
   std::uint32_t seat = 0, seats = 1;        // among its machine's stages of device = "auto"
@@ -54,9 +55,9 @@ struct build_stage {
 
   static void fields(auto& self, auto& f) {
     f(self.stage, self.name, self.model, self.classes, self.model_options, self.seed,
-      self.weights_follow, self.slices, self.loss, self.precision, self.channels_last, self.device,
-      self.seat, self.seats, self.threads, self.idle_cores, self.recompute, self.optimizer,
-      self.optimizer_options, self.rules);
+      self.weights_follow, self.slices, self.loss, self.precision, self.tf32, self.channels_last,
+      self.device, self.seat, self.seats, self.threads, self.idle_cores, self.recompute,
+      self.optimizer, self.optimizer_options, self.rules);
   }
 };
 

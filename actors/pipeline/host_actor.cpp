@@ -30,6 +30,7 @@
 #include "engine/blueprint/initial_weights.hpp"
 #include "engine/collective/shares.hpp"
 #include "engine/device/open_device.hpp"
+#include "engine/device/tf32.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 #include "engine/stage/stage_module.hpp"
@@ -116,6 +117,10 @@ result<engine::stage_options> stage_options(const build_stage& order,
   if (const auto why = engine::open_device(order.device); !why.empty())
     return fail(errc::bad_config, "stage " + std::to_string(order.stage.value) + ": device \"" +
                                       order.device + "\": " + why);
+  engine::allow_tf32(order.tf32);
+  if (order.tf32 || order.device != "cpu")
+    log::debug(order.name + ": matrix products and convolutions of f32 on GPUs " +
+               (engine::is_tf32_allowed() ? "use TF32" : "are computed in f32"));
   const auto precision = engine::parse_precision(order.precision);
   if (!precision) return tl::unexpected(precision.error());
   if (order.slices.empty() || order.slices.size() > engine::max_chunks || order.threads < 1)

@@ -150,6 +150,10 @@ std::vector<option> model_options(const engine::model_registry& models) {
       of_stages({"model", "precision", "--precision", "", "KIND",
                  "Precision of the arithmetic; bf16 and fp16 use autocast",
                  choice(&model_config::precision)}),
+      of_stages({"model", "tf32", "--tf32", "--no-tf32", "",
+                 "Allow TF32 on GPUs: matrix products and convolutions of f32 are faster, and "
+                 "round their factors to 10 bits of fraction",
+                 on_off(&model_config::tf32)}),
   };
 }
 

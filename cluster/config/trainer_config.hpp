@@ -75,6 +75,7 @@ struct model_config {
   cluster::memory_format memory_format = cluster::memory_format::contiguous;
   engine::precision precision = engine::precision::fp32;
   std::vector<std::string> init_skip = {};  ///< Globs of tensors that begin from the seed anyway.
+  bool tf32 = false;  ///< Products of f32 on GPUs may round their factors: see engine::allow_tf32.
 
   bool operator==(const model_config&) const = default;
 };

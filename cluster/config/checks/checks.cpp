@@ -409,7 +409,7 @@ std::vector<check_of_tables> all_checks() {
           {one(check_cluster), {"cluster", "link", "node", "pipeline"}},
           {check_nodes, {"cluster", "node"}},
           {check_places, {"cluster", "node", "pipeline"}},
-          {check_devices, {"cluster", "node", "pipeline"}},
+          {check_devices, {"cluster", "model", "node", "pipeline", "train"}},
           {one(check_data_node), {"cluster", "data", "node", "pipeline"}},
           {one(check_texts), {"data", "link", "model", "observe", "train"}},
           {one(check_listen), {"cluster", "link"}},

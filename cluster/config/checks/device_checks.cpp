@@ -52,6 +52,27 @@ std::string fault_of_fast(const trainer_config& config) {
   return {};
 }
 
+// TF32 rounds factors by half of that.
+constexpr double least_tf32_tolerance = 1e-3;
+
+// Why TF32 cannot be allowed; empty: it can.
+std::string fault_of_tf32(const trainer_config& config) {
+  const auto& nodes = config.cluster.nodes;
+  const auto may_be_gpu = [](const std::string& device) { return !is_cpu(device); };
+  const bool any = nodes.empty() ? may_be_gpu(config.pipeline.device)
+                                 : std::ranges::any_of(nodes, [&](const auto& node) {
+                                     return may_be_gpu(node.device.empty() ? config.pipeline.device
+                                                                           : node.device);
+                                   });
+  if (!any)
+    return "is for GPUs, but stages compute on the CPU; leave it out, or name GPUs (--device "
+           "cuda:0)";
+  if (config.train.verify && config.train.verify_tolerance < least_tf32_tolerance)
+    return "rounds factors to 10 bits of fraction, so that a step cannot be verified to less than "
+           "0.001; allow that (--verify-tolerance 0.001), or leave --verify or TF32 out";
+  return {};
+}
+
 // Whether some stage may be on a GPU.
 bool has_device_stages(const trainer_config& config) {
   const auto& nodes = config.cluster.nodes;
@@ -94,6 +115,8 @@ std::vector<error> check_devices(draft& whole, const registries&) {
     (void)engine::find_usable_cards();
   if (config.pipeline.reduce == reduce_order::fast)
     if (const auto why = fault_of_fast(config); !why.empty()) refuse("pipeline.reduce", why);
+  if (config.model.tf32)
+    if (const auto why = fault_of_tf32(config); !why.empty()) refuse("model.tf32", why);
   if (is_norm_synced(config) && has_device_stages(config))
     refuse(
         "train.batch_norm",

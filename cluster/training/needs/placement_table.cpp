@@ -272,6 +272,10 @@ result<checked_run> placement_table(const application& program, const trainer_co
              explanation(program_bytes) +
              (std::ranges::any_of(on, &stage_place::on_gpu) ? explanation_of_devices : "") +
              words_on_nodes(where.config, where.memory) + words_on_replicas(config) + devices;
+  if (config.model.tf32)
+    out +=
+        "matrix products and convolutions of f32 on GPUs may use TF32, whose bits are not those of "
+        "f32\n";
   if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
   checked_run checked{.table = std::move(out), .refused = refused};
   if (auto fits = check_memory_here(config, where.memory, on); !fits && !refused)

@@ -90,6 +90,24 @@ TEST_CASE("an automatic device is the CPU where no GPU can be used, and one line
   CHECK_THAT(shown.out, ContainsSubstring(automatic_on_cpu));
 }
 
+TEST_CASE("every stage process allows TF32 where the config does, and else nowhere") {
+  const machine_with_cards here("");
+  const std::string allowed = ": matrix products and convolutions of f32 on GPUs use TF32";
+  const auto with = train_on("auto", {"--stages", "2", "--verbose", "--tf32"});
+  INFO(with.err);
+  CHECK(with.code == 0);
+  for (const std::string stage : {"stage-0", "stage-1"})
+    CHECK(count_of(with.err, stage + allowed) == 1);
+  CHECK(count_of(with.err, "Warning") == 0);
+  const auto in_threads =
+      train_on("auto", {"--stages", "2", "--verbose", "--tf32", "--stages-in", "threads"});
+  CHECK(count_of(in_threads.err, allowed) == 2);
+  const auto without = train_on("auto", {"--stages", "2", "--verbose"});
+  CHECK(without.code == 0);
+  CHECK(count_of(without.err, allowed) == 0);
+  CHECK_THAT(train_on("auto", {"--tf32"}, "--check").out, ContainsSubstring("may use TF32"));
+}
+
 TEST_CASE("an automatic device is the CPU on a machine without a GPU") {
   const machine_with_cards here("");
   const auto outcome = train_on("auto");

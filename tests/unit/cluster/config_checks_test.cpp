@@ -381,6 +381,20 @@ TEST_CASE(
   CHECK_THAT(error_of({"--batch-norm", "global"}), ContainsSubstring("local, sync"));
 }
 
+TEST_CASE("TF32 is for GPUs, and not to be verified to more than its own bits") {
+  CHECK_FALSE(config_of({}).model.tf32);
+  CHECK(error_of({"--tf32"}) ==
+        "--tf32: is for GPUs, but stages compute on the CPU; leave it out, or name GPUs (--device "
+        "cuda:0)");
+  CHECK(config_of({"--tf32", "--device", "auto"}).model.tf32);
+  const auto why = error_of({"--tf32", "--device", "auto", "--verify"});
+  CHECK_THAT(why, ContainsSubstring("a step cannot be verified to less than 0.001"));
+  CHECK(error_of({"--tf32", "--device", "auto", "--verify", "--verify-tolerance", "0.0005"}) ==
+        why);
+  CHECK(config_of({"--tf32", "--device", "auto", "--verify", "--verify-tolerance", "0.001"})
+            .train.verify);
+}
+
 TEST_CASE("a GPU of another host is that host's business") {
   const folder here;
   const auto file = here.write("run.toml",
