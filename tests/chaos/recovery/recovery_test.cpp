@@ -139,12 +139,28 @@ TEST_CASE("A stage of one of two replicas is replayed alone, whatever it is at")
   using chaos::means;
   using chaos::moment;
   const auto replayed = chaos::sequel::replayed;
+  for (const std::string name : {"replicas-shm", "replicas-zero"})
+    check_course(
+        name,
+        {{{last_stage, means::kill, moment::forward}, replayed},
+         {{first_stage, means::abort, moment::backward}, replayed},
+         {{.whom = middle_stage, .how = means::exit, .at = moment::update, .place = 2}, replayed},
+         {{last_stage, means::kill, moment::evaluation}, replayed}});
+}
+
+TEST_CASE("A replica that shares the optimizer's state with two others is replayed alone") {
+  using enum chaos::target;
+  using chaos::means;
+  using chaos::moment;
+  const auto replayed = chaos::sequel::replayed;
   check_course(
-      "replicas-shm",
-      {{{last_stage, means::kill, moment::forward}, replayed},
-       {{first_stage, means::abort, moment::backward}, replayed},
-       {{.whom = middle_stage, .how = means::exit, .at = moment::update, .place = 2}, replayed},
-       {{last_stage, means::kill, moment::evaluation}, replayed}});
+      "zero-tcp",
+      {{{.whom = first_stage, .how = means::kill, .at = moment::update, .at_end = true}, replayed},
+       {{middle_stage, means::abort, moment::update}, replayed},
+       {{last_stage, means::exit, moment::behind_update}, replayed},
+       // The last one's versions are with the first.
+       {{.whom = mirrored, .how = means::kill, .at = moment::backward, .steps_before = 10},
+        chaos::sequel::checkpoint}});
 }
 
 TEST_CASE("Whatever of a run is lost at whatever moment, it goes on to the bits of a calm run") {
