@@ -138,6 +138,18 @@ fs::path checkpoint_folder::path_of(std::uint64_t step) const {
   return folder_ / name.data();
 }
 
+result<void> checkpoint_folder::note_evaluated(std::uint64_t step) const {
+  const auto note = path_of(step) / evaluated_name;
+  const descriptor made(::open(note.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!made) return failed(note, "cannot be written");
+  return sync_folder(note.parent_path());
+}
+
+bool checkpoint_folder::is_evaluated(std::uint64_t step) const {
+  std::error_code why;
+  return fs::exists(path_of(step) / evaluated_name, why);
+}
+
 result<descriptor> checkpoint_folder::prepare() const {
   std::error_code why;
   fs::create_directories(folder_, why);

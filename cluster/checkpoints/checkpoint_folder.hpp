@@ -28,6 +28,7 @@ struct whole_checkpoint {
 class checkpoint_folder {
  public:
   static constexpr const char* manifest_name = "manifest.json";
+  static constexpr const char* evaluated_name = "evaluated";  ///< An empty file.
 
   explicit checkpoint_folder(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
@@ -98,6 +99,11 @@ class checkpoint_folder {
   [[nodiscard]] result<whole_checkpoint> of_step(std::uint64_t step) const;
 
   [[nodiscard]] std::filesystem::path path_of(std::uint64_t step) const;
+
+  /// Notes beside a checkpoint that its weights were evaluated, and the result told. Errors:
+  /// io_failed.
+  [[nodiscard]] result<void> note_evaluated(std::uint64_t step) const;
+  [[nodiscard]] bool is_evaluated(std::uint64_t step) const;
 
  private:
   std::filesystem::path folder_;

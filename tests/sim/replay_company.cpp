@@ -15,6 +15,7 @@ namespace {
 /// Steps before the first training step: the key of a step is not its number.
 constexpr std::uint64_t steps_before = 3;
 constexpr int steps_of_evaluation = 3;
+constexpr std::uint64_t most_events = 1'000'000;
 
 /// Of an input, or a label.
 std::uint64_t sample_of(const step_key& key, std::uint32_t replica, microbatch_id microbatch,
@@ -43,17 +44,23 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
       told_until_(stages_, 0),
       feeders_(options_.replicas,
                {credited_queue(options_.credits), credited_queue(options_.credits)}),
+      keeper_starts_(stages_, 1),
       coordinator_({.stages = stages_,
                     .skip = true,
                     .clip_norm = 500,
                     .replicas = options_.replicas,
                     .accumulate = options_.accumulate}),
-      window_(options_.accumulate) {
+      window_(options_.accumulate),
+      record_(options_.accumulate) {
   for (const auto& steps : options_.training.stages)
     plans_.push_back(proved_plan::prove(steps, options_.training.microbatches, layout_.chunks,
                                         step_kind::training)
                          .value());
   plan_run();
+  // Of former runs: some with steps that this one will come to, one with more.
+  for (const std::uint64_t step : {std::uint64_t{1}, std::uint64_t{2}, options_.steps + 5})
+    disk_[step] = {std::vector<std::uint64_t>(stages_, step)};
+  for (std::uint32_t place = 0; place < stages_; ++place) keepers_[{place, 1}] = {};
   for (std::uint32_t place = 0; place < stages_; ++place)
     processes_[{place, 1}] = std::make_unique<process>(start(place, 1, mix({stage_of(place)})));
 }
@@ -71,6 +78,8 @@ void replay_company::plan_run() {
     if (options_.evaluate_every > 0 && number % options_.evaluate_every == 0)
       for (int i = 0; i < steps_of_evaluation; ++i) add(number + 1, false);
   }
+  whole_sequence_ = sequence_;
+  for (const auto& each : sequence_) first_keys_[each.key] = each.key;
 }
 
 // Time and chance.
@@ -91,12 +100,13 @@ std::string replay_company::run() {
   for (auto& [who, each] : processes_) make_version(*each, 0);
   while (!agenda_.empty()) go_on();  // a run begins once all first versions are kept
   announce();
-  while (!agenda_.empty() && fault_.empty() && fell_back_.empty()) {
+  while (!agenda_.empty() && fault_.empty() && fell_back_.empty() && !has_given_up_) {
     go_on();
+    if (events_ > most_events) fault("the run does not end");
     if (const auto loss = options_.losses.find(++events_); loss != options_.losses.end())
       lose(loss->second);
   }
-  if (fault_.empty() && fell_back_.empty()) check_end();
+  if (fault_.empty() && fell_back_.empty() && !has_given_up_) check_end();
   return fault_;
 }
 
@@ -151,15 +161,18 @@ replay_company::process replay_company::start(std::uint32_t stage, std::uint32_t
   made.stores = actors::stores_core(2, versions_kept);
   made.weights = weights;
   made.known = starts_;
+  made.keepers = keeper_starts_;
   made.sums.resize(layout_.chunks);
   return made;
 }
 
 void replay_company::lose(std::uint32_t stage) {
+  if (options_.returns) return lose_any(stage);
   if (lost_ || is_replacing_) return fall_back("another stage is lost meanwhile");
   if (at(now_of(stage)) == nullptr) return;
   last_weights_[stage] = at(now_of(stage))->weights;
   processes_.erase(now_of(stage));
+  keepers_.erase({stage, keeper_starts_[stage]});
   lost_ = stage;
   after(a_delay(), [this, stage] { notice(stage); });
 }
@@ -177,8 +190,8 @@ void replay_company::post(const process_id& from, const process_id& to,
 void replay_company::tell_trainer(const process_id& from, std::function<void()> what) {
   auto& until = told_trainer_[from];
   until = std::max(until + 1, now_ + a_delay());
-  agenda_.emplace(until, [this, from, what = std::move(what)] {
-    if (cut_off_.contains(from)) return;
+  agenda_.emplace(until, [this, from, era = era_, what = std::move(what)] {
+    if (cut_off_.contains(from) || era != era_) return;
     if (at(from) == nullptr && below(2) == 0)
       cut_off_.insert(from);
     else
@@ -206,7 +219,10 @@ bool replay_company::admits(process& at, const process_id& from) {
 // The trainer. Two steps are under way at most, and of one kind.
 
 void replay_company::announce() {
-  while (announced_ < sequence_.size() && announced_ < finished_ + 2 && !is_replacing_) {
+  while (announced_ < sequence_.size() && announced_ < finished_ + 2 && !is_replacing_ &&
+         !is_returning_) {
+    if (wanted_ && record_.under_way()) return;
+    if (wanted_) begin_checkpoint(*std::exchange(wanted_, std::nullopt));
     const auto what = sequence_[announced_];
     if (announced_ > finished_ && sequence_[announced_ - 1].trains != what.trains) return;
     const auto over = announced_ > finished_ ? done_before() : what.key;
@@ -225,6 +241,7 @@ void replay_company::announce() {
         feed(replica, edge::input, feeders_[replica][0].offer({what.key, {i}}, true));
         feed(replica, edge::target, feeders_[replica][1].offer({what.key, {i}}, true));
       }
+    if (what.trains) want_checkpoint(what.number);
   }
 }
 
@@ -288,7 +305,8 @@ void replay_company::feed(std::uint32_t replica, edge on, const std::vector<edge
     const tensor_key key{what.key, chunk, what.microbatch};
     count_sent(feeder, now_of(stage), on, key);
     post(feeder, now_of(stage), [this, feeder, replica, on, key](process& there) {
-      arrive(there, feeder, on, key, sample_of(std::get<0>(key), replica, std::get<2>(key), on));
+      const auto first = first_keys_.at(std::get<0>(key));
+      arrive(there, feeder, on, key, sample_of(first, replica, std::get<2>(key), on));
     });
   }
 }
@@ -304,7 +322,8 @@ void replay_company::credit_feeder(const process_id& from, edge on, const edge_p
 void replay_company::answered(const process_id& from, const step_key& key, std::uint64_t loss) {
   if (from != now_of(from.stage)) return;
   if (slice_beside(from.stage, layout_.virtual_stages() - 1).stage == from.stage) {
-    const auto [told, fresh] = losses_.emplace(std::pair(key, replica_of(from.stage)), loss);
+    const auto [told, fresh] =
+        losses_.emplace(std::pair(first_keys_.at(key), replica_of(from.stage)), loss);
     if (!fresh && told->second != loss) fault(to_string(key) + " has another loss than before");
   }
   answers_[key].emplace(from.stage, loss);
@@ -315,7 +334,11 @@ void replay_company::finish_steps() {
   if (is_replacing_) return;
   while (finished_ < announced_ && answers_[sequence_[finished_].key].size() == stages_) {
     const auto& over = sequence_[finished_++];
-    if (!over.trains) continue;
+    if (!over.trains) {
+      note_evaluated(finished_ - 1);
+      continue;
+    }
+    told_ = std::max(told_, over.number);
     const auto first = window_.decided(over.number);
     if (!first) continue;
     orders_.erase(orders_.begin(), orders_.lower_bound(*first));
@@ -326,6 +349,8 @@ void replay_company::finish_steps() {
 }
 
 void replay_company::fall_back(const std::string& why) {
+  if (is_returning_) return;
+  if (options_.returns) return begin_return();
   if (fell_back_.empty()) fell_back_ = why;
 }
 
@@ -338,8 +363,12 @@ void replay_company::notice(std::uint32_t stage) {
 }
 
 void replay_company::replace(std::uint32_t stage) {
-  const auto second = now_of((stage + 1) % stages_);
-  const auto& versions = stages_ == 1 ? keeps_here_[stage] : at(second)->keeps[stage];
+  if (is_any_unnoticed()) return;  // that will be noticed, and all go back
+  const auto second = (stage + 1) % stages_;
+  const auto& versions =
+      stages_ == 1 ? keeps_here_[stage] : keepers_.at({second, keeper_starts_[second]})[stage];
+  const auto id = process_id{stage, ++starts_[stage]};
+  open_keeper(stage);
   auto due = trained_;
   for (auto i = announced_; i > finished_; --i) {
     const auto& each = sequence_[i - 1];
@@ -354,7 +383,6 @@ void replay_company::replace(std::uint32_t stage) {
   if (newer == versions.begin()) return fall_back("no version");
   const auto [version, weights] = *std::prev(newer);
   if (!order_of(version + 1)) return fall_back("the order is forgotten");
-  const auto id = process_id{stage, ++starts_[stage]};
   lost_.reset();
   processes_[id] = std::make_unique<process>(start(stage, id.start, weights));
   auto& made = *processes_[id];
@@ -375,13 +403,13 @@ void replay_company::tell_others(std::uint32_t stage, const step_key& from) {
       post_in_order(other, [this, stage, from, over, missing](process& there) {
         forget_evaluations(there, over);
         replace_at(there, stage, from);
-        if (--*missing == 0) after(a_delay(), [this, stage, from] { resume_others(stage, from); });
+        if (--*missing == 0)
+          after(a_delay(), in_this_era([this, stage, from] { resume_others(stage, from); }));
       });
 }
 
 void replay_company::replace_at(process& at, std::uint32_t stage, const step_key& from) {
   if (!at.window.reaches(from)) return fall_back("what was sent is forgotten");
-  at.known[stage] = starts_[stage];
   shared_edges which;
   for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
     const auto here = layout_.virtual_stage_of({stage_of(at.self.stage), chunk});
@@ -394,6 +422,8 @@ void replay_company::replace_at(process& at, std::uint32_t stage, const step_key
   const bool is_replica = stage_of(at.self.stage) == stage_of(stage);
   const bool is_near = !which.before.empty() || !which.after.empty() || is_tied || is_replica;
   if (is_near && at.end.waits_before(from)) return fall_back("a neighbour is still replayed");
+  at.known[stage] = starts_[stage];
+  at.keepers[stage] = keeper_starts_[stage];
   at.core.start_over(which, from);
   if (is_tied) {
     at.end.start_over({tied}, from);
@@ -407,6 +437,7 @@ void replay_company::replace_at(process& at, std::uint32_t stage, const step_key
 void replay_company::resume_others(std::uint32_t stage, const step_key& from) {
   ++replays_;
   is_replacing_ = false;
+  return_.replayed();
   for (std::uint32_t other = 0; other < stages_; ++other)
     if (other != stage)
       post_in_order(other, [this](process& there) { perform(there, there.core.resume()); });

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "actors/recovery/stores_core.hpp"
+#include "cluster/recovery/checkpoint_record_core.hpp"
+#include "cluster/recovery/return_core.hpp"
 #include "engine/collective/all_gather_core.hpp"
 #include "engine/collective/all_reduce_core.hpp"
 #include "engine/schedule/plan.hpp"
@@ -39,6 +41,10 @@ struct replay_options {
   bool ties = false;                 ///< The first and the last stage share a weight.
   std::uint32_t left_out_of_8 = 0;   ///< How many gradients of eight are not finite.
   bool repeats = false;              ///< Some messages arrive twice.
+  /// Where no replay is possible all stages go back; else the simulation ends there.
+  bool returns = false;
+  std::uint32_t checkpoint_every = 0;  ///< Training steps; 0: there are none. Of runs that return.
+  std::uint32_t spoilt_of_8 = 0;       ///< How many checkpoints of eight cannot be read later.
   /// After so many events: the process of which stage, among those of all replicas.
   std::map<std::uint64_t, std::uint32_t> losses = {};
 };
@@ -63,7 +69,14 @@ class replay_company {
   [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
   [[nodiscard]] std::uint64_t replays() const noexcept { return replays_; }
   [[nodiscard]] std::uint64_t replays_in_evaluations() const noexcept { return in_evaluations_; }
-  /// Why all stages had to go back, which is not simulated; empty: they had not.
+  /// How often all stages went back.
+  struct return_counts {
+    std::uint64_t versions = 0, checkpoints = 0, beginnings = 0, passed_over = 0, interrupted = 0;
+  };
+  [[nodiscard]] const return_counts& returns() const noexcept { return counts_; }
+  /// Whether the run has ended because it was lost too often in vain.
+  [[nodiscard]] bool has_given_up() const noexcept { return has_given_up_; }
+  /// Why all stages had to go back, without `returns`; empty: they had not.
   [[nodiscard]] const std::string& fell_back() const noexcept { return fell_back_; }
   /// The stages' weights at the end, and each step's loss.
   [[nodiscard]] std::vector<std::uint64_t> outcome() const;
@@ -71,6 +84,7 @@ class replay_company {
  private:
   static constexpr std::size_t versions_kept = 2;
   static constexpr auto tied = "tied";  // the weight
+  static constexpr std::size_t checkpoints_kept = 2;
 
   using tensor_key = std::tuple<engine::step_key, std::uint32_t, microbatch_id>;
   using edge_key = std::pair<engine::edge, std::uint32_t>;  // with its sender's chunk
@@ -133,8 +147,18 @@ class replay_company {
     std::map<bucket_key, std::uint64_t> values;    // of others
     std::map<std::uint64_t, std::uint64_t> kept;   // versions
     std::vector<std::function<void()>> when_stored;
-    std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> keeps;  // of stages: versions
+    std::vector<std::uint32_t> keepers;  // by stage: the start of its process that has the keeper
+    std::uint64_t last_done = 0;         // training step
+    std::map<std::uint64_t, std::uint64_t> writes;  // of steps: the attempt at their checkpoint
     std::map<engine::step_key, std::vector<engine::action>> log;
+  };
+
+  /// What a process keeps of stages: by stage, their versions.
+  using kept_of_stages = std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>>;
+
+  struct saved_run {
+    std::vector<std::uint64_t> weights;  // by stage
+    bool is_spoilt = false, is_own = false;
   };
 
   // Time and chance.
@@ -172,6 +196,33 @@ class replay_company {
   void resume_others(std::uint32_t stage, const engine::step_key& from);
   void replace_at(process& at, std::uint32_t stage, const engine::step_key& from);
   void fall_back(const std::string& why);
+
+  // The trainer: all stages go back, and their checkpoints.
+  [[nodiscard]] std::function<void()> in_this_era(std::function<void()> what);
+  void lose_any(std::uint32_t place);
+  void noticed(std::uint32_t place);
+  void open_keeper(std::uint32_t place);
+  void begin_return();
+  void perform(const cluster::return_core::effect& what);
+  void drop_all();
+  [[nodiscard]] bool is_any_unnoticed() const;
+  [[nodiscard]] std::vector<std::vector<std::uint64_t>> versions_there() const;
+  [[nodiscard]] std::optional<std::uint64_t> version_of(std::uint32_t place, std::uint64_t step);
+  void read(std::uint64_t step);
+  void start_all(const cluster::return_core::go_on& from);
+  [[nodiscard]] std::optional<std::vector<std::uint64_t>> weights_at(
+      const cluster::return_core::go_on& from);
+  [[nodiscard]] std::optional<std::uint64_t> newest_of_all() const;
+  void check_source(const cluster::return_core::go_on& from);
+  void plan_rest(std::uint64_t done);
+  void resume_run();
+  void note_evaluated(std::size_t place);
+  void want_checkpoint(std::uint64_t number);
+  void begin_checkpoint(std::uint64_t number);
+  void write_slice(process& at, std::uint64_t number, std::uint64_t attempt);
+  void slice_written(std::uint32_t place, std::uint64_t attempt, std::uint64_t weights);
+  void complete_checkpoint();
+  void settle_checkpoint();
 
   // A stage.
   void perform(process& at, const result<engine::stage_effects>& effects);
@@ -231,13 +282,16 @@ class replay_company {
   std::vector<order> sequence_;                                // of all steps
   std::mt19937_64 random_;
   std::map<process_id, std::unique_ptr<process>> processes_;
-  std::vector<std::uint32_t> starts_;                    // by stage: its current process
-  std::vector<std::uint64_t> told_until_;                // by stage: when its last order arrives
-  std::map<process_id, std::uint64_t> told_trainer_;     // when the last that it said arrives
+  std::vector<std::uint32_t> starts_;                 // by stage: its current process
+  std::vector<std::uint64_t> told_until_;             // by stage: when its last order arrives
+  std::map<process_id, std::uint64_t> told_trainer_;  // when the last that it said arrives
+  std::map<std::pair<process_id, process_id>, std::uint64_t> told_keepers_;
   std::set<process_id> cut_off_;                         // lost, and nothing more comes from there
   std::map<std::uint32_t, std::uint64_t> last_weights_;  // of lost stages
-  std::vector<std::array<engine::credited_queue, 2>> feeders_;                  // by replica
-  std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> keeps_here_;  // of one stage
+  std::vector<std::array<engine::credited_queue, 2>> feeders_;  // by replica
+  kept_of_stages keeps_here_;                                   // of one stage
+  std::map<process_id, kept_of_stages> keepers_;                // by process
+  std::vector<std::uint32_t> keeper_starts_;                    // by stage: whose process has it
   engine::step_coordinator_core coordinator_;
   std::map<engine::step_key, std::vector<process_id>> voters_;
   std::map<engine::step_key, order> orders_;
@@ -256,6 +310,20 @@ class replay_company {
       std::tuple<process_id, engine::step_key, engine::action_kind, std::uint32_t, microbatch_id>>
       begun_;
   std::string fault_, fell_back_;
+  // All stages go back.
+  cluster::return_core return_{true};
+  cluster::checkpoint_record_core record_;
+  std::vector<order> whole_sequence_;
+  std::map<engine::step_key, engine::step_key> first_keys_;  // of steps, before any return
+  std::set<std::uint32_t> dead_, known_dead_;                // stages without a process
+  std::set<std::uint64_t> evaluated_;                        // behind which steps, told
+  std::map<std::uint64_t, saved_run> disk_;                  // checkpoints by step
+  std::map<std::uint32_t, std::uint64_t> slices_;  // of the checkpoint under way, by stage
+  std::optional<std::uint64_t> common_;            // version, when it was looked for
+  std::optional<std::uint64_t> wanted_;            // a checkpoint, when the one under way is done
+  std::uint64_t era_ = 0, attempt_ = 0, told_ = 0;
+  bool is_returning_ = false, is_starting_ = false, has_given_up_ = false;
+  return_counts counts_;
 };
 
 }  // namespace troupe::tests

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <utility>
 #include <variant>
@@ -60,8 +61,8 @@ void replay_company::compute(process& at, const start_action& what) {
   const bool is_last = slice + 1 == layout_.virtual_stages();
   if (act.kind == action_kind::forward) {
     const auto label = is_last ? at.labels.extract(where).mapped() : 0;
-    const auto output =
-        mix({at.weights, at.inputs.extract(where).mapped(), label, number_of(act), key.step.value});
+    const auto output = mix({at.weights, at.inputs.extract(where).mapped(), label, number_of(act),
+                             first_keys_.at(key).step.value});
     if (at.numbers.contains(key)) at.contexts[where] = output;
     if (is_last)
       at.losses[key] = mix({at.losses[key], output});
@@ -202,6 +203,8 @@ void replay_company::end_one(process& at, const step_end_effect& effect) {
   } else if (const auto* over = std::get_if<finish_step>(&effect)) {
     const auto number = at.numbers.at(over->key);
     if (at.end.is_between_updates()) make_version(at, number);
+    at.last_done = number;
+    if (const auto write = at.writes.extract(number)) write_slice(at, number, write.mapped());
     tell_trainer(at.self, [this, from = at.self, key = over->key, loss = at.losses[over->key]] {
       answered(from, key, loss);
     });
@@ -288,11 +291,18 @@ void replay_company::store(process& at, const actors::stores_core::effects& what
         if (auto* const there = this->at(who)) stored(*there, to);
       });
     };
-    if (stages_ == 1 && !is_own)
-      after(a_delay(), [this, put] { put(keeps_here_); });
-    else
-      post(at.self, is_own ? at.self : process_id{other, at.known[other]},
-           [put](process& there) { put(there.keeps); });
+    const auto keeper = is_own ? stage : other;
+    const process_id from{stage, keeper_starts_[stage]}, there{keeper, at.keepers[keeper]};
+    // Between two processes everything keeps its order, whichever actors it is from. Of a lost one
+    // the last of it may come, but not once another one is in its place.
+    auto& until = told_keepers_[{from, there}];
+    until = std::max(until + 1, now_ + a_delay());
+    agenda_.emplace(until, [this, put, from, there, is_here = stages_ == 1 && !is_own] {
+      if (from.start != keeper_starts_[from.stage]) return;
+      if (dead_.contains(from.stage) && below(2) == 0) return;
+      if (is_here) return put(keeps_here_);
+      if (const auto found = keepers_.find(there); found != keepers_.end()) put(found->second);
+    });
   }
 }
 
@@ -300,6 +310,7 @@ void replay_company::stored(process& at, const actors::stores_core::addressee& b
   store(at, at.stores.stored(by));
   if (!at.stores.is_stored()) return;
   for (const auto& each : std::exchange(at.when_stored, {})) each();
+  if (is_starting_) resume_run();
 }
 
 }  // namespace troupe::tests

@@ -53,8 +53,30 @@ replay_options with_shared_state(std::mt19937_64& random) {
   return options;
 }
 
+/// The same, whose stages all go back where there is no replay; with checkpoints, some of which
+/// cannot be read later.
+replay_options with_returns(std::mt19937_64& random) {
+  auto options = random() % 2 == 0 ? anything(random) : with_replicas(random);
+  options.shares_state = options.replicas > 1 && random() % 2 == 0;
+  options.returns = true;
+  options.checkpoint_every = static_cast<std::uint32_t>(random() % 4);
+  options.spoilt_of_8 = random() % 2 == 0 ? 3 : 0;
+  options.steps += 3;
+  return options;
+}
+
 struct tally {
   std::uint64_t losses = 0, replays = 0, in_evaluations = 0, returns = 0;
+  std::uint64_t given_up = 0;
+  replay_company::return_counts back = {};
+
+  void add(const replay_company::return_counts& more) {
+    back.versions += more.versions;
+    back.checkpoints += more.checkpoints;
+    back.beginnings += more.beginnings;
+    back.passed_over += more.passed_over;
+    back.interrupted += more.interrupted;
+  }
 };
 
 /// One run with losses against the same without, under another timing.
@@ -68,6 +90,11 @@ std::string compare(const replay_options& options, std::uint64_t seed, tally& of
   of.losses += options.losses.size();
   of.replays += stormy.replays();
   of.in_evaluations += stormy.replays_in_evaluations();
+  of.add(stormy.returns());
+  if (stormy.has_given_up()) {
+    ++of.given_up;
+    return "";
+  }
   if (!stormy.fell_back().empty()) {
     ++of.returns;
     return options.losses.size() > 1 ? "" : "all stages went back: " + stormy.fell_back();
@@ -82,7 +109,8 @@ std::string with_plan(const std::string& fault, const replay_options& options) {
     losses += " stage " + std::to_string(stage) + " after event " + std::to_string(event);
   return fault + "\nlost:" + losses + "; replicas " + std::to_string(options.replicas) +
          "; credits " + std::to_string(options.credits) + ", an update every " +
-         std::to_string(options.accumulate) + " steps\n" + to_text(options.training);
+         std::to_string(options.accumulate) + " steps, a checkpoint every " +
+         std::to_string(options.checkpoint_every) + "\n" + to_text(options.training);
 }
 
 std::uint64_t events_of(const replay_options& options, std::uint64_t seed) {
@@ -186,4 +214,66 @@ TEST_CASE("each stage of a small pipeline is lost at each event of a run") {
     }
     CHECK(of.replays > of.losses / 2);
   }
+}
+
+// All stages go back.
+
+TEST_CASE("a run that loses a stage goes on, and never has to go back to a checkpoint") {
+  const auto of = after_losses(1000, 1, 0, with_returns);
+  CHECK(of.replays > of.losses * 2 / 3);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
+TEST_CASE(
+    "a run that loses stages with their keepers goes back to its newest readable checkpoint") {
+  tally of;
+  tests::for_each_seed(2000, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto options = with_returns(random);
+    const auto places = options.training.stages.size() * options.replicas;
+    const auto events = events_of(options, seed);
+    for (std::uint64_t pairs = random() % 2 + 1; pairs > 0; --pairs) {
+      const auto event = random() % events + 1;
+      const auto place = static_cast<std::uint32_t>(random() % places);
+      options.losses[event] = place;
+      options.losses[event + random() % 30 + 1] = static_cast<std::uint32_t>((place + 1) % places);
+    }
+    return with_plan(compare(options, seed, of), options);
+  });
+  CHECK(of.back.versions > of.losses / 20);
+  CHECK(of.back.checkpoints > of.losses / 20);
+  CHECK(of.back.beginnings > of.losses / 20);
+  CHECK(of.back.passed_over > of.losses / 50);
+  CHECK(of.back.interrupted > of.losses / 10);
+  CHECK(of.given_up < of.losses / 10);
+}
+
+TEST_CASE("runs that are lost again and again go on to the same numbers, or give up in vain") {
+  const auto of = after_losses(500, 8, 8, with_returns);
+  CHECK(of.back.versions > of.losses / 50);
+  CHECK(of.back.checkpoints > 0);
+}
+
+TEST_CASE("another stage is lost at each event of a return to a checkpoint") {
+  replay_options options{.training = plan_step({"1f1b"}, 3, 2).value(),
+                         .steps = 5,
+                         .evaluate_every = 2,
+                         .ties = true,
+                         .returns = true,
+                         .checkpoint_every = 1,
+                         .spoilt_of_8 = 2};
+  tally of;
+  for (std::uint64_t seed = 1; seed <= (tests::is_long() ? 50U : 2U); ++seed) {
+    const auto events = events_of(options, seed);
+    for (std::uint64_t event = events / 2 + 2; event <= events; ++event)
+      for (std::uint32_t place = 0; place < 3; ++place) {
+        options.losses = {{events / 2, 0}, {events / 2 + 1, 1}, {event, place}};
+        const auto fault = with_plan(compare(options, seed, of), options);
+        if (!fault.empty()) FAIL("seed " << seed << ": " << fault);
+      }
+    options.losses.clear();
+  }
+  CHECK(of.back.checkpoints > of.losses / 4);
+  CHECK(of.back.interrupted > 0);
+  CHECK(of.given_up == 0);
 }

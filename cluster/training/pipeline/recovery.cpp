@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/futures/combine.hpp"
@@ -29,16 +30,18 @@ constexpr std::chrono::milliseconds look_every{10};
 
 }  // namespace
 
-stage_recovery::stage_recovery(node_group& group)
+stage_recovery::stage_recovery(node_group& group, bool may_begin_anew)
     : group_(group),
-      ask_(group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); }) {}
+      ask_(group.system(), [&group](const caf::node_id& id) { return group.node().name_of(id); }),
+      core_(may_begin_anew) {}
 
 stage_recovery::~stage_recovery() {
   if (here_) caf::anon_send_exit(here_, caf::exit_reason::user_shutdown);
 }
 
-result<std::unique_ptr<stage_recovery>> stage_recovery::open(node_group& group) {
-  std::unique_ptr<stage_recovery> made(new stage_recovery(group));
+result<std::unique_ptr<stage_recovery>> stage_recovery::open(node_group& group,
+                                                             bool may_begin_anew) {
+  std::unique_ptr<stage_recovery> made(new stage_recovery(group, may_begin_anew));
   made->keepers_.resize(group.hosts().size());
   if (group.hosts().size() == 1) made->here_ = actors::spawn_keeper(group.system());
   for (std::size_t place = 0; place < group.hosts().size(); ++place)
@@ -74,7 +77,7 @@ std::vector<std::vector<strong_actor_ptr>> stage_recovery::keepers() const {
   return all;
 }
 
-result<std::map<std::uint64_t, strong_actor_ptr>> stage_recovery::versions_of(std::size_t stage) {
+result<stage_recovery::versions> stage_recovery::versions_of(std::size_t stage) {
   const auto keepers = keepers_from(stage);
   std::vector<actors::future<actors::versions_kept>> answers;
   for (const auto& keeper : keepers)
@@ -83,25 +86,31 @@ result<std::map<std::uint64_t, strong_actor_ptr>> stage_recovery::versions_of(st
         actors::list_versions{static_cast<std::uint32_t>(stage)}, waits.join));
   const auto kept = actors::all(std::move(answers)).get();
   if (!kept) return tl::unexpected(kept.error());
-  std::map<std::uint64_t, strong_actor_ptr> found;
+  versions found;
   for (std::size_t i = 0; i < kept->size(); ++i)
     for (const auto step : kept->at(i).steps) found.emplace(step, keepers[i]);
   return found;
 }
 
-result<std::optional<stage_recovery::point>> stage_recovery::newest() {
-  std::map<std::uint64_t, std::vector<actors::version_place>> found;  // by step, of stages in turn
+result<return_core::effect> stage_recovery::list_versions() {
+  listed_.clear();
+  std::vector<std::vector<std::uint64_t>> steps;
   for (std::size_t stage = 0; stage < keepers_.size(); ++stage) {
-    const auto here = versions_of(stage);
+    auto here = versions_of(stage);
     if (!here) return tl::unexpected(here.error());
-    for (const auto& [step, keeper] : *here) {
-      auto& places = found[step];
-      if (places.size() == stage) places.push_back({keeper, step});
-    }
+    steps.emplace_back();
+    for (const auto& [step, keeper] : *here) steps.back().push_back(step);
+    listed_.push_back(std::move(*here));
   }
-  for (auto each = found.rbegin(); each != found.rend(); ++each)
-    if (each->second.size() == keepers_.size()) return point{each->first, std::move(each->second)};
-  return std::nullopt;
+  return core_.listed(steps);
+}
+
+result<void> stage_recovery::replace(const std::vector<std::size_t>& places) {
+  if (auto replaced = group_.replace(places); !replaced) return replaced;
+  for (std::size_t place = 0; place < keepers_.size(); ++place)
+    if (!keepers_[place])
+      if (auto opened = open_keeper(place); !opened) return opened;
+  return {};
 }
 
 result<void> stage_recovery::drop_stages() {
@@ -114,76 +123,98 @@ result<void> stage_recovery::drop_stages() {
   return actors::all(std::move(answers)).get().map([](const auto&) {});
 }
 
-void stage_recovery::note_progress(std::uint64_t reached) {
-  if (std::exchange(reached_, reached) < reached) in_vain_ = 0;
-}
-
-void stage_recovery::say(const error& told) const {
-  log::warning(told.text + (lost_.size() == 1
-                                ? "; it is replaced"
-                                : "; " + std::to_string(lost_.size()) + " stages are replaced"));
+void stage_recovery::say(const error& told, std::size_t count) {
+  log::warning(told.text + (count == 1 ? "; it is replaced"
+                                       : "; " + std::to_string(count) + " stages are replaced"));
 }
 
 result<std::optional<stage_recovery::lone_loss>> stage_recovery::replace_one(
     const error& why, std::uint64_t reached) {
-  note_progress(reached);
-  lost_ = group_.lost(until_known);
-  if (lost_.size() != 1 || in_vain_ == most_in_vain) return std::nullopt;
-  say(group_.explain(why, until_explained));
-  lone_loss loss{.place = lost_.front()};
+  core_.reached(reached);
+  const auto lost = group_.lost(until_known);
+  if (!core_.begin_replay(lost)) return std::nullopt;
+  say(group_.explain(why, until_explained), lost.size());
+  lone_loss loss{.place = lost.front()};
   loss.lost_keeper = std::exchange(keepers_.at(loss.place), nullptr);
-  is_replaced_ = true;
   auto versions = versions_of(loss.place);
   if (!versions) return tl::unexpected(versions.error());
   loss.versions = std::move(*versions);
-  ++in_vain_;
-  if (auto replaced = group_.replace(std::exchange(lost_, {})); !replaced)
-    return tl::unexpected(replaced.error());
-  if (auto opened = open_keeper(loss.place); !opened) return tl::unexpected(opened.error());
+  if (auto replaced = replace(lost); !replaced) return tl::unexpected(replaced.error());
   loss.keeper = keepers_.at(loss.place);
   return loss;
 }
 
-result<stage_recovery::point> stage_recovery::recover(const error& why, std::uint64_t without,
-                                                      std::uint64_t reached) {
-  note_progress(reached);
-  auto from = try_once(why, without);
-  while (!from && from.error().code == errc::peer_lost && is_another_lost())
-    from = try_once(from.error(), without);
-  if (from) is_replaced_ = false;
-  return from;
+result<stage_recovery::point> stage_recovery::recover(const error& why, std::uint64_t reached,
+                                                      const return_sources& sources) {
+  core_.reached(reached);
+  auto cause = why;
+  auto next = begin_return(cause);
+  for (;;) {
+    if (const auto* const end = std::get_if<return_core::end_run>(&next))
+      return tl::unexpected(end_of(end->why, cause, sources));
+    if (const auto* const at = std::get_if<return_core::go_on>(&next)) {
+      point found{*at};
+      if (at->from == return_core::source::versions)
+        for (const auto& each : listed_) found.versions.push_back({each.at(at->step), at->step});
+      return found;
+    }
+    auto done = perform(next, sources);
+    if (done) {
+      next = std::move(*done);
+      continue;
+    }
+    if (done.error().code != errc::peer_lost || !is_another_lost())
+      return tl::unexpected(done.error());
+    cause = done.error();
+    next = begin_return(cause);
+  }
+}
+
+return_core::effect stage_recovery::begin_return(const error& why) {
+  const auto places = group_.lost(core_.is_half_mended() ? std::chrono::seconds{} : until_known);
+  auto next = core_.lost(places);
+  if (!std::holds_alternative<return_core::drop_stages>(next) || places.empty()) return next;
+  say(group_.explain(why, until_explained), places.size());
+  for (const auto place : places) keepers_.at(place) = nullptr;
+  return next;
+}
+
+result<return_core::effect> stage_recovery::perform(const return_core::effect& what,
+                                                    const return_sources& sources) {
+  const auto read = [this](const result<bool>& is_well) {
+    return is_well.map([this](bool well) { return core_.was_read(well); });
+  };
+  if (std::holds_alternative<return_core::drop_stages>(what))
+    return drop_stages().map([this] { return core_.dropped(); });
+  if (std::holds_alternative<return_core::list_versions>(what)) return list_versions();
+  if (const auto* const lost = std::get_if<return_core::replace_lost>(&what))
+    return replace(lost->places).and_then(sources.nodes_replaced).map([this] {
+      return core_.replaced();
+    });
+  if (std::holds_alternative<return_core::list_checkpoints>(what))
+    return core_.own_checkpoints(sources.own_checkpoints());
+  if (const auto* const checkpoint = std::get_if<return_core::read_checkpoint>(&what))
+    return read(sources.read_checkpoint(checkpoint->step));
+  return read(sources.read_beginning());
+}
+
+error stage_recovery::end_of(return_core::reason reason, const error& why,
+                             const return_sources& sources) {
+  if (reason == return_core::reason::nobody_lost) return why;
+  if (reason == return_core::reason::no_beginning)
+    return {errc::handler_failed, sources.why_no_beginning()};
+  return {errc::handler_failed, group_.explain(why, until_explained).text + "; the run was lost " +
+                                    std::to_string(core_.in_vain() + 1) + " times behind step " +
+                                    std::to_string(core_.last_reached())};
 }
 
 bool stage_recovery::is_another_lost() {
   const auto end = std::chrono::steady_clock::now() + until_known;
-  while (group_.lost({}) == lost_) {
+  while (group_.lost({}) == core_.without_node()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(look_every);
   }
   return true;
-}
-
-result<stage_recovery::point> stage_recovery::try_once(const error& why, std::uint64_t without) {
-  lost_ = group_.lost(is_replaced_ ? std::chrono::seconds{} : until_known);
-  if (lost_.empty() && !is_replaced_) return tl::unexpected(why);
-  const auto told = group_.explain(why, until_explained);
-  if (in_vain_ == most_in_vain && !lost_.empty())
-    return fail(errc::handler_failed, told.text + "; the run was lost " +
-                                          std::to_string(in_vain_ + 1) + " times behind step " +
-                                          std::to_string(reached_));
-  if (!lost_.empty()) say(told);
-  for (const auto place : lost_) keepers_.at(place) = nullptr;
-  if (auto dropped = drop_stages(); !dropped) return tl::unexpected(dropped.error());
-  auto found = newest();
-  if (!found) return tl::unexpected(found.error());
-  const auto from = found->value_or(point{without});
-  if (!lost_.empty()) ++in_vain_;  // not before: others are often found to be lost one by one
-  if (auto replaced = group_.replace(std::exchange(lost_, {})); !replaced)
-    return tl::unexpected(replaced.error());
-  for (std::size_t place = 0; place < keepers_.size(); ++place)
-    if (!keepers_[place])
-      if (auto opened = open_keeper(place); !opened) return tl::unexpected(opened.error());
-  return from;
 }
 
 }  // namespace troupe::cluster

@@ -3,6 +3,7 @@
 #include <caf/actor_control_block.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,20 +13,34 @@
 #include "actors/interfaces.hpp"
 #include "actors/pipeline/pipeline.hpp"
 #include "cluster/membership/node_group.hpp"
+#include "cluster/recovery/return_core.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
 
+/// What a run can go back to where no version is left of some stage.
+struct return_sources {
+  /// Once lost nodes have been replaced, before anything is read. Errors: peer_lost, and others
+  /// that end the run, as for all of these.
+  std::function<result<void>()> nodes_replaced;
+  std::function<std::vector<std::uint64_t>()> own_checkpoints;
+  std::function<result<bool>(std::uint64_t step)> read_checkpoint;  ///< Whether it can be read.
+  std::function<result<bool>()> read_beginning;
+  std::function<std::string()> why_no_beginning;  ///< What was wrong with it.
+};
+
 /// Lets a run go on when it loses stages: their nodes are replaced. Where one stage alone is lost
-/// the others may go on; else all stages go back to the newest version that is kept of every one of
-/// them. The versions of a stage are kept on its own
+/// the others may go on; else all stages go back, as return_core decides. The versions of a stage
+/// are kept on its own
 /// node and on another one, on another host where there is one (see second_keepers), or where there
 /// is no other node in this process; so a stage is lost for good only with both (docs/recovery.md).
 /// Used by one thread.
 class stage_recovery {
  public:
-  /// `group` outlives it. Errors: those of the nodes.
-  [[nodiscard]] static result<std::unique_ptr<stage_recovery>> open(node_group& group);
+  /// `group` outlives it. `may_begin_anew`: where what the run began from is gone. Errors: those of
+  /// the nodes.
+  [[nodiscard]] static result<std::unique_ptr<stage_recovery>> open(node_group& group,
+                                                                    bool may_begin_anew);
   stage_recovery(const stage_recovery&) = delete;
   stage_recovery& operator=(const stage_recovery&) = delete;
   ~stage_recovery();
@@ -33,9 +48,9 @@ class stage_recovery {
   /// Of each stage, for pipeline_options.
   [[nodiscard]] std::vector<std::vector<caf::strong_actor_ptr>> keepers() const;
 
-  /// A step, and where each stage's version of it is; nowhere: no version is kept of all stages.
+  /// Where the run goes on from, and where each stage's version is, if from versions.
   struct point {
-    std::uint64_t step = 0;
+    return_core::go_on at;
     std::vector<actors::version_place> versions = {};
   };
 
@@ -52,30 +67,34 @@ class stage_recovery {
   /// `recover`.
   [[nodiscard]] result<std::optional<lone_loss>> replace_one(const error& why,
                                                              std::uint64_t reached);
-  void replayed() { is_replaced_ = false; }
+  void replayed() { core_.replayed(); }
 
-  /// After `why`: replaces what was lost, and says where the run can go on from; where no version
-  /// is kept of all stages, that is `without`: a step that the run can go back to by itself. The
+  /// After `why`: replaces what was lost, also meanwhile, and finds where the run goes on from. The
   /// stages of before have been told to end on all nodes. `reached`: the last step that was ever
   /// done. Errors: `why`, where no node was lost; those of replacing a node; handler_failed when
-  /// nodes were replaced `most_in_vain` times and `reached` has stayed the same.
-  [[nodiscard]] result<point> recover(const error& why, std::uint64_t without,
-                                      std::uint64_t reached);
-  static constexpr int most_in_vain = 3;
+  /// nodes were replaced `return_core::most_in_vain` times and `reached` has stayed the same, and
+  /// where nothing is left to go back to.
+  [[nodiscard]] result<point> recover(const error& why, std::uint64_t reached,
+                                      const return_sources& sources);
 
  private:
-  explicit stage_recovery(node_group& group);
+  stage_recovery(node_group& group, bool may_begin_anew);
   [[nodiscard]] result<void> open_keeper(std::size_t place);
-  [[nodiscard]] result<point> try_once(const error& why, std::uint64_t without);
-  /// Waits until others are lost than those that the last try could not replace.
+  [[nodiscard]] return_core::effect begin_return(const error& why);
+  /// Errors: peer_lost, and others that end the run.
+  [[nodiscard]] result<return_core::effect> perform(const return_core::effect& what,
+                                                    const return_sources& sources);
+  [[nodiscard]] error end_of(return_core::reason reason, const error& why,
+                             const return_sources& sources);
+  /// Waits until others are lost than those that could not be replaced yet.
   [[nodiscard]] bool is_another_lost();
-  void note_progress(std::uint64_t reached);
-  void say(const error& told) const;
+  static void say(const error& told, std::size_t count);
   /// By step, who keeps those of a stage.
-  [[nodiscard]] result<std::map<std::uint64_t, caf::strong_actor_ptr>> versions_of(
-      std::size_t stage);
-  /// Nothing: no version is kept of all stages.
-  [[nodiscard]] result<std::optional<point>> newest();
+  using versions = std::map<std::uint64_t, caf::strong_actor_ptr>;
+  [[nodiscard]] result<versions> versions_of(std::size_t stage);
+  [[nodiscard]] result<return_core::effect> list_versions();
+  /// Other nodes for these places, and a keeper for each that has none.
+  [[nodiscard]] result<void> replace(const std::vector<std::size_t>& places);
   [[nodiscard]] result<void> drop_stages();
   /// All keepers that are there, a stage's own first.
   [[nodiscard]] std::vector<caf::strong_actor_ptr> keepers_from(std::size_t stage) const;
@@ -84,10 +103,8 @@ class stage_recovery {
   actors::requester ask_;
   std::vector<caf::strong_actor_ptr> keepers_;  // by node; null: it was lost
   actors::keeper_actor here_;                   // where there is one node; else null
-  std::vector<std::size_t> lost_;               // places that are still to be replaced
-  bool is_replaced_ = false;                    // what was lost, though not all stages are well yet
-  std::uint64_t reached_ = 0;
-  int in_vain_ = 0;
+  return_core core_;
+  std::vector<versions> listed_;  // by stage, as far as it was known last
 };
 
 }  // namespace troupe::cluster

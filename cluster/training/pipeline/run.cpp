@@ -41,9 +41,6 @@ constexpr std::uint64_t bytes_at_once = std::uint64_t{8} << 20;
 /// step could end.
 constexpr std::chrono::seconds until_checkpoint{10};
 
-/// From a loss that a request failed of to the system's word on it.
-constexpr std::chrono::seconds until_loss_is_known{5};
-
 /// What the user has been told of a run. Steps that are computed again are not told again.
 struct told_progress {
   std::map<std::uint64_t, double> losses;  // of the last steps
@@ -210,6 +207,7 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
         parts.told.evaluated = outcome.steps;
         parts.report->evaluation(of);
         if (parts.program.describe) parts.report->print(parts.program.describe(of));
+        if (outcome.steps == run.steps) parts.checkpoints.evaluated(outcome.steps);
       },
       [&] { return parts.control.stop.wanted(); },
       [&](std::uint64_t steps) -> result<void> {
@@ -297,46 +295,40 @@ void tell_end(run_parts& parts) {
 
 /// Replaces what was lost, and finds where the run goes on. `stages`: as they were; none where they
 /// had not been composed.
-result<start_point> recover_once(run_parts& parts, const error& why,
-                                 std::optional<actors::pipeline>& stages,
-                                 const start_point& before) {
+result<start_point> recover(run_parts& parts, const error& why,
+                            std::optional<actors::pipeline>& stages, const start_point& before) {
   const auto print = [&](const std::string& line) { parts.report->print(line); };
   const auto begin = std::chrono::steady_clock::now();
-  auto found = parts.recovery->recover(why, parts.checkpoints.last_step(until_checkpoint, print),
-                                       parts.told.steps);
+  way_back back(parts.run, parts.config, parts.checkpoints, parts.beginning,
+                [&](const whole_checkpoint& of) { return find_on_hosts(parts.hosts, of); });
+  const return_sources sources{[&] { return open_again(parts.disks, parts.hosts); },
+                               [&] { return parts.checkpoints.own_steps(); },
+                               [&](std::uint64_t step) { return back.read_checkpoint(step); },
+                               [&] { return back.read_beginning(); },
+                               [&] { return back.why_no_beginning(); }};
+  static_cast<void>(parts.checkpoints.last_step(until_checkpoint, print));
+  auto found = parts.recovery->recover(why, parts.told.steps, sources);
   if (!found) return tl::unexpected(found.error());
   ++parts.recovered.returns;
   auto from = before;
-  if (auto opened = open_again(parts.disks, parts.hosts); !opened)
-    return tl::unexpected(opened.error());
-  if (found->versions.empty()) {
-    auto back = go_back(parts.run, parts.config, parts.checkpoints, parts.beginning,
-                        [&](const whole_checkpoint& of) { return find_on_hosts(parts.hosts, of); });
-    if (!back) return back;
-    from = std::move(*back);
+  if (found->at.from != return_core::source::versions) {
+    auto read = back.take(found->at.from);
+    if (!read) return read;
+    from = std::move(*read);
     parts.checkpoints.went_back(from.steps_before);
   } else if (stages) {
-    const auto scaler = stages->scaler_after(found->step);
+    const auto scaler = stages->scaler_after(found->at.step);
     if (!scaler) return tl::unexpected(scaler.error());
-    from = {.steps_before = found->step, .scaler = *scaler, .versions = std::move(found->versions)};
+    from = {
+        .steps_before = found->at.step, .scaler = *scaler, .versions = std::move(found->versions)};
   } else {
-    from.steps_before = found->step;
+    from.steps_before = found->at.step;
     from.versions = std::move(found->versions);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   print("the run goes on behind step " + std::to_string(from.steps_before) + ", " +
         format("%.1f s", took.count()) + " after the loss was known");
   return from;
-}
-
-/// The same; once more where another one is lost while the run looks for where to go on.
-result<start_point> recover(run_parts& parts, const error& why,
-                            std::optional<actors::pipeline>& stages, const start_point& before) {
-  auto found = recover_once(parts, why, stages, before);
-  while (!found && found.error().code == errc::peer_lost &&
-         !parts.group.lost(until_loss_is_known).empty())
-    found = recover_once(parts, found.error(), stages, before);
-  return found;
 }
 
 /// Composes the stages and trains with them, from `from` on; and again, from where it could go on,
@@ -386,6 +378,12 @@ result<void> train_to_end(run_parts& parts, start_point from) {
   }
 }
 
+/// A run that goes on behind its last step has its last evaluation to do.
+std::uint64_t evaluated_before(const prepared_run& run) {
+  const bool only_evaluates = run.steps_before > 0 && run.steps_before == run.steps;
+  return only_evaluates ? run.steps - 1 : run.steps_before;
+}
+
 }  // namespace
 
 result<void> drive(node_group& group, const application& program, const trainer_config& config,
@@ -419,7 +417,8 @@ result<void> drive(node_group& group, const application& program, const trainer_
   auto disks = open_disks_of(hosts);
   if (!disks) return tl::unexpected(disks.error());
   auto recovery = result<std::unique_ptr<stage_recovery>>(nullptr);
-  if (config.train.on_fault == fault_policy::recover) recovery = stage_recovery::open(group);
+  if (config.train.on_fault == fault_policy::recover)
+    recovery = stage_recovery::open(group, way_back::may_begin_anew(config));
   if (!recovery) return tl::unexpected(recovery.error());
   run_parts parts{group,
                   program,
@@ -435,7 +434,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   beginning_of(run, std::move(*on_hosts)),
                   hosts,
                   std::move(*disks),
-                  {.losses = {}, .steps = run.steps_before, .evaluated = run.steps_before}};
+                  {.losses = {}, .steps = run.steps_before, .evaluated = evaluated_before(run)}};
   return train_to_end(parts, parts.beginning);
 }
 

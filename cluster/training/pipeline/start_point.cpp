@@ -33,43 +33,6 @@ result<start_point> at_checkpoint(const prepared_run& run, const whole_checkpoin
   return from;
 }
 
-/// The newest checkpoint of the run itself that it can go back to. Warns of newer ones. None: there
-/// is none. Errors: peer_lost.
-result<std::optional<start_point>> at_own_checkpoint(const prepared_run& run,
-                                                     const checkpoint_keeper& checkpoints,
-                                                     const slice_finder& find) {
-  for (const auto each : checkpoints.own_steps()) {
-    log::debug("the run looks for its checkpoint of step " + std::to_string(each));
-    auto from = checkpoints.of_step(each).and_then(
-        [&](const whole_checkpoint& whole) { return at_checkpoint(run, whole, find); });
-    if (from) return std::optional(std::move(*from));
-    if (from.error().code == errc::peer_lost) return tl::unexpected(from.error());
-    log::warning("the run cannot go back to its checkpoint of step " + std::to_string(each) + ": " +
-                 from.error().text);
-  }
-  return std::nullopt;
-}
-
-/// Where the run began. Where its hosts have pruned that meanwhile, a run that --resume auto may
-/// begin anew does so.
-result<start_point> at_beginning(prepared_run& run, const trainer_config& config,
-                                 const start_point& beginning, const slice_finder& find) {
-  auto from = beginning;
-  if (!from.on_hosts) return from;
-  auto found = find(from.on_hosts->what);  // by processes that may be other ones
-  if (found) {
-    from.on_hosts = std::move(*found);
-    return from;
-  }
-  const auto& why = found.error();
-  if (why.code == errc::peer_lost) return tl::unexpected(why);
-  const auto text = "the checkpoint that the run began from is gone: " + why.text;
-  if (config.checkpoint.resume != "auto")
-    return fail(errc::handler_failed, text + "; --resume auto begins such a run anew");
-  log::warning(text + "; the run begins anew");
-  return begin_anew(run, config).map([&] { return beginning_of(run, std::nullopt); });
-}
-
 }  // namespace
 
 start_point beginning_of(const prepared_run& run, std::optional<found_slices> on_hosts) {
@@ -79,21 +42,46 @@ start_point beginning_of(const prepared_run& run, std::optional<found_slices> on
           .on_hosts = std::move(on_hosts)};
 }
 
-result<start_point> go_back(prepared_run& run, const trainer_config& config,
-                            const checkpoint_keeper& checkpoints, const start_point& beginning,
-                            const slice_finder& find) {
-  auto own = at_own_checkpoint(run, checkpoints, find);
-  if (!own) return tl::unexpected(own.error());
-  if (*own) {
+result<bool> way_back::read_checkpoint(std::uint64_t step) {
+  log::debug("the run looks for its checkpoint of step " + std::to_string(step));
+  auto from = checkpoints_.of_step(step).and_then(
+      [&](const whole_checkpoint& whole) { return at_checkpoint(run_, whole, find_); });
+  if (from) {
+    read_ = std::move(*from);
     log::warning(std::string(no_version) + ": the run goes back to its checkpoint of step " +
-                 std::to_string((*own)->steps_before));
-    return std::move(**own);
+                 std::to_string(step));
+    return true;
   }
-  const auto* const advice = checkpoints.are_kept()
+  if (from.error().code == errc::peer_lost) return tl::unexpected(from.error());
+  log::warning("the run cannot go back to its checkpoint of step " + std::to_string(step) + ": " +
+               from.error().text);
+  return false;
+}
+
+result<bool> way_back::read_beginning() {
+  const auto* const advice = checkpoints_.are_kept()
                                  ? ""
                                  : "; checkpoints ([checkpoint] dir) would have kept what was done";
   log::warning(std::string(no_version) + ": the run goes back to where it began" + advice);
-  return at_beginning(run, config, beginning, find);
+  read_ = beginning_;
+  if (!read_.on_hosts) return true;
+  auto found = find_(read_.on_hosts->what);  // by processes that may be other ones
+  if (found) {
+    read_.on_hosts = std::move(*found);
+    return true;
+  }
+  if (found.error().code == errc::peer_lost) return tl::unexpected(found.error());
+  why_ = "the checkpoint that the run began from is gone: " + found.error().text;
+  if (may_begin_anew(config_))
+    log::warning(why_ + "; the run begins anew");
+  else
+    why_ += "; --resume auto begins such a run anew";
+  return false;
+}
+
+result<start_point> way_back::take(return_core::source from) {
+  if (from != return_core::source::anew) return std::move(read_);
+  return begin_anew(run_, config_).map([&] { return beginning_of(run_, std::nullopt); });
 }
 
 result<void> load(actors::pipeline& stages, const prepared_run& run, actors::requester& ask,

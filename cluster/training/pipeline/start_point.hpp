@@ -3,10 +3,13 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/futures/requester.hpp"
 #include "actors/pipeline/pipeline.hpp"
+#include "cluster/recovery/return_core.hpp"
 #include "cluster/training/prepared_run.hpp"
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/slice_disks.hpp"
@@ -31,14 +34,44 @@ struct start_point {
 /// Looks for the files of a checkpoint on the hosts' disks.
 using slice_finder = std::function<result<found_slices>(const whole_checkpoint&)>;
 
-/// Where a run goes back to that has no version left of some stage: to the newest checkpoint that
-/// it has written and can read, or where there is none to where it began. Says so as a warning.
-/// `beginning`: of a run that began from a checkpoint whose files its hosts no longer have nothing
-/// is left, and with --resume auto `run` is made to begin anew. Errors: peer_lost, and
-/// handler_failed for files that the run began with.
-[[nodiscard]] result<start_point> go_back(prepared_run& run, const trainer_config& config,
-                                          const checkpoint_keeper& checkpoints,
-                                          const start_point& beginning, const slice_finder& find);
+/// What a run reads that has no version left of some stage, in the order that return_core gives:
+/// its own checkpoints, and what it began from. Says as a warning what it passes over, and where
+/// the run goes back to. Used by one thread.
+class way_back {
+ public:
+  /// All outlive it. `beginning`: of a run that began from a checkpoint whose files its hosts no
+  /// longer have nothing is left, and with --resume auto `run` is made to begin anew.
+  way_back(prepared_run& run, const trainer_config& config, const checkpoint_keeper& checkpoints,
+           const start_point& beginning, slice_finder find)
+      : run_(run),
+        config_(config),
+        checkpoints_(checkpoints),
+        beginning_(beginning),
+        find_(std::move(find)) {}
+
+  [[nodiscard]] static bool may_begin_anew(const trainer_config& config) {
+    return config.checkpoint.resume == "auto";
+  }
+
+  /// Whether it can be read. Errors: peer_lost.
+  [[nodiscard]] result<bool> read_checkpoint(std::uint64_t step);
+  [[nodiscard]] result<bool> read_beginning();
+  /// What was wrong with the beginning.
+  [[nodiscard]] const std::string& why_no_beginning() const { return why_; }
+
+  /// What was read last; of source::anew what the run has without it. Errors: those of files that
+  /// the run begins with.
+  [[nodiscard]] result<start_point> take(return_core::source from);
+
+ private:
+  prepared_run& run_;
+  const trainer_config& config_;
+  const checkpoint_keeper& checkpoints_;
+  const start_point& beginning_;
+  slice_finder find_;
+  start_point read_;
+  std::string why_;
+};
 
 /// Gives the stages what they begin with. Errors: bad_data, io_failed, stale, peer_lost.
 [[nodiscard]] result<void> load(actors::pipeline& stages, const prepared_run& run,

@@ -42,7 +42,7 @@ result<void> check_complete(const trainer_config& config, std::uint64_t steps,
 
 result<run_beginning> find_beginning(const trainer_config& config,
                                      const std::map<std::string, double>& model_options,
-                                     std::uint64_t steps) {
+                                     std::uint64_t steps, bool evaluates) {
   auto resumed = find_resumed(config, model_options);
   if (!resumed && resumed.error().code == errc::bad_data && lacks_manifests(config)) {
     log::warning(resumed.error().text + "; the hosts may have a copy of the manifest");
@@ -58,6 +58,12 @@ result<run_beginning> find_beginning(const trainer_config& config,
   }
   const auto& [folder, manifest] = **resumed;
   if (manifest.step < steps) return run_beginning{std::move(*resumed)};
+  const bool is_told = checkpoint_folder(config.checkpoint.dir).is_evaluated(steps);
+  if (config.checkpoint.resume == "auto" && evaluates && manifest.step == steps && !is_told) {
+    log::info(folder.string() + " has all " + std::to_string(steps) +
+              " steps of this run: its last evaluation is left to do");
+    return run_beginning{std::move(*resumed)};
+  }
   if (auto fine = check_complete(config, steps, folder); !fine) return tl::unexpected(fine.error());
   return run_beginning{std::move(*resumed), true};
 }

@@ -30,12 +30,14 @@ struct run_beginning {
 [[nodiscard]] result<void> check_complete(const trainer_config& config, std::uint64_t steps,
                                           const std::filesystem::path& folder);
 
-/// Finds it for a run of so many steps, and says so where there is none. Where the newest manifest
+/// Finds it for a run of so many steps, and says so where there is none. One that has all steps is
+/// gone on from where `evaluates`, the run may be started again by itself and was ended before its
+/// last evaluation was told. Where the newest manifest
 /// cannot be read and the hosts may have it, that is left to settle_beginning. Errors: those of
 /// find_resumed; bad_config where the checkpoint has all steps and that is an error (see
 /// docs/checkpoints.md).
 [[nodiscard]] result<run_beginning> find_beginning(
     const trainer_config& config, const std::map<std::string, double>& model_options,
-    std::uint64_t steps);
+    std::uint64_t steps, bool evaluates);
 
 }  // namespace troupe::cluster

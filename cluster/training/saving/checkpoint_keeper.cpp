@@ -220,7 +220,7 @@ checkpoint_keeper::checkpoint_keeper(const trainer_config& config,
       settings_(settings_of_steps(config, model_options)),
       folder_(config.checkpoint.dir),
       period_(period_of(config.checkpoint).value_or(checkpoint_period())),
-      last_step_(steps),
+      record_(static_cast<std::uint32_t>(config.train.accumulate), steps),
       last_time_(now) {}
 
 result<checkpoint_keeper> checkpoint_keeper::open(
@@ -245,11 +245,11 @@ void checkpoint_keeper::warn_of_little_room(std::uint64_t weight_bytes) const {
 }
 
 bool checkpoint_keeper::is_due(std::uint64_t step, clock::time_point now, bool is_asked) const {
-  if (config_->checkpoint.dir.empty() || step % config_->train.accumulate != 0) return false;
-  if (step <= last_step_ || (under_way_ && step <= under_way_->step)) return false;
-  if (is_asked || (owed_ && !under_way_)) return true;
-  if (period_.steps > 0) return step % period_.steps == 0;
-  return period_.time.count() > 0 && now - last_time_ >= period_.time;
+  if (config_->checkpoint.dir.empty()) return false;
+  const bool is_time = period_.steps > 0
+                           ? step % period_.steps == 0
+                           : period_.time.count() > 0 && now - last_time_ >= period_.time;
+  return record_.is_due(step, is_time, is_asked);
 }
 
 void checkpoint_keeper::warn(std::uint64_t step, const error& why, const printer& print) const {
@@ -260,14 +260,14 @@ void checkpoint_keeper::warn(std::uint64_t step, const error& why, const printer
   print("warning: no checkpoint of step " + std::to_string(step) + ": " + why.text + sequel);
 }
 
-// The first of several attempts that are cut off is warned of.
-void checkpoint_keeper::note_failure(const under_way& of, const error& why, const printer& print) {
-  if (!was_cut_off(why)) {
-    owed_.reset();
-    return warn(of.step, why, print);
-  }
-  if (!owed_) warn(of.step, why, print);
-  owed_ = {of.is_asked};
+// Of several attempts that are cut off the first is warned of.
+void checkpoint_keeper::note_failure(const error& why, const printer& print) {
+  const auto step = record_.under_way()->step;
+  if (!was_cut_off(why))
+    record_.fail();
+  else if (!record_.cut_off())
+    return;
+  warn(step, why, print);
 }
 
 result<void> checkpoint_keeper::wait(const printer& print) {
@@ -275,15 +275,14 @@ result<void> checkpoint_keeper::wait(const printer& print) {
   auto ended = std::exchange(under_way_, std::nullopt);
   auto done = ended->done.get();
   if (!done) {
-    note_failure(*ended, done.error(), print);
+    note_failure(done.error(), print);
     return done;
   }
-  owed_.reset();
-  last_step_ = ended->step;
-  written_.insert(last_step_);
-  if (ended->is_asked)
-    print("the checkpoint of step " + std::to_string(ended->step) + " is in " +
-          folder_.path_of(ended->step).string());
+  const auto what = *record_.under_way();
+  record_.complete();
+  if (what.is_asked)
+    print("the checkpoint of step " + std::to_string(what.step) + " is in " +
+          folder_.path_of(what.step).string());
   return {};
 }
 
@@ -296,23 +295,26 @@ std::uint64_t checkpoint_keeper::last_step(std::chrono::seconds patience, const 
   if (under_way_ && under_way_->done.wait_for(patience) == std::future_status::timeout)
     for (const auto& each : under_way_->slices.slices) each.written.cancel();
   static_cast<void>(wait(print));
-  return last_step_;
+  return record_.last_step();
 }
 
 std::vector<std::uint64_t> checkpoint_keeper::own_steps() const {
-  if (written_.empty()) return {};
+  if (!are_kept()) return {};
   auto all = folder_.steps();
   if (!all) {
     log::warning(all.error().text);
     return {};
   }
-  std::erase_if(*all, [&](std::uint64_t step) { return !written_.contains(step); });
-  return std::move(*all);
+  return record_.own(std::move(*all));
+}
+
+void checkpoint_keeper::evaluated(std::uint64_t step) const {
+  if (!are_kept() || step == 0 || step != record_.last_step()) return;
+  if (auto noted = folder_.note_evaluated(step); !noted) log::warning(noted.error().text);
 }
 
 void checkpoint_keeper::went_back(std::uint64_t step) {
-  last_step_ = step;
-  written_.erase(written_.upper_bound(step), written_.end());
+  record_.went_back(step);
 }
 
 result<actors::slices_under_way> checkpoint_keeper::ask_stages(
@@ -329,15 +331,15 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
                               const printer& print) {
   const auto begun = clock::now();
   static_cast<void>(wait(print));
-  if (step == last_step_) return;
+  if (step == record_.last_step()) return;
   last_time_ = begun;
-  is_asked = is_asked || (owed_ && owed_->is_asked);
+  record_.begin(step, is_asked);
   auto files = folder_.begin(step);
-  if (!files) return note_failure({.step = step, .is_asked = is_asked}, files.error(), print);
+  if (!files) return note_failure(files.error(), print);
   const auto slices = ask_stages(*files, parts);
   if (!slices) {
     checkpoint_folder::drop(*files);
-    return note_failure({.step = step, .is_asked = is_asked}, slices.error(), print);
+    return note_failure(slices.error(), print);
   }
   const checkpoint_manifest manifest{
       .step = step,
@@ -355,10 +357,9 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
                                  parts.disks != nullptr ? std::optional(*parts.disks)
                                                         : std::nullopt}] { return finished(of); };
   try {
-    under_way_.emplace(under_way{step, is_asked, *slices, std::async(std::launch::async, finish)});
+    under_way_.emplace(under_way{*slices, std::async(std::launch::async, finish)});
   } catch (const std::system_error&) {  // no thread is left: then the steps wait
-    under_way_.emplace(
-        under_way{step, is_asked, *slices, std::async(std::launch::deferred, finish)});
+    under_way_.emplace(under_way{*slices, std::async(std::launch::deferred, finish)});
     static_cast<void>(wait(print));
   }
 }
@@ -367,17 +368,17 @@ result<void> checkpoint_keeper::write_last(std::uint64_t steps, const checkpoint
                                            const printer& print) {
   if (config_->checkpoint.dir.empty()) return {};
   static_cast<void>(wait(print));
-  if (steps == last_step_) return {};
+  if (steps == record_.last_step()) return {};
   if (steps % config_->train.accumulate != 0) {
     print("no checkpoint of step " + std::to_string(steps) +
           ", in the middle of an update (--accumulate); the last one is of step " +
-          std::to_string(last_step_));
+          std::to_string(record_.last_step()));
     return {};
   }
   write(steps, false, parts, print);
   const auto done = wait(print);
   if (!done && done.error().code != errc::io_failed) return done;
-  if (last_step_ == steps)
+  if (record_.last_step() == steps)
     print("the checkpoint of step " + std::to_string(steps) + " is in " +
           folder_.path_of(steps).string() + "; --resume latest goes on from there");
   return {};

@@ -6,7 +6,6 @@
 #include <future>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "actors/pipeline/pipeline.hpp"
 #include "cluster/checkpoints/checkpoint_folder.hpp"
 #include "cluster/config/trainer_config.hpp"
+#include "cluster/recovery/checkpoint_record_core.hpp"
 #include "cluster/training/saving/slice_disks.hpp"
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
@@ -95,6 +95,10 @@ class checkpoint_keeper {
   /// The run goes on behind this step, for later ones could not be read: they are written again.
   void went_back(std::uint64_t step);
 
+  /// The evaluation after this step was told: a run that is started again need not repeat it, if
+  /// the last checkpoint is of that step.
+  void evaluated(std::uint64_t step) const;
+
   /// Errors: bad_data, io_failed.
   [[nodiscard]] result<whole_checkpoint> of_step(std::uint64_t step) const {
     return folder_.of_step(step);
@@ -112,14 +116,8 @@ class checkpoint_keeper {
 
   /// What another thread makes a checkpoint of.
   struct under_way {
-    std::uint64_t step = 0;
-    bool is_asked = false;
     actors::slices_under_way slices = {};
     std::future<result<void>> done = {};  // the error; a future of std::async waits for it
-  };
-  /// A checkpoint instead of one that was cut off.
-  struct owed {
-    bool is_asked = false;
   };
   /// Errors: why there is none.
   result<void> wait(const printer& print);
@@ -127,18 +125,16 @@ class checkpoint_keeper {
   [[nodiscard]] result<actors::slices_under_way> ask_stages(const checkpoint_folder::begun& files,
                                                             const checkpoint_parts& parts) const;
   void warn(std::uint64_t step, const error& why, const printer& print) const;
-  void note_failure(const under_way& of, const error& why, const printer& print);
+  void note_failure(const error& why, const printer& print);
 
   const trainer_config* config_;
   std::map<std::string, std::string> settings_;
   checkpoint_folder folder_;
   descriptor taken_;  // nobody else writes there
   checkpoint_period period_;
-  std::uint64_t last_step_;
-  std::set<std::uint64_t> written_;  // of this run
+  checkpoint_record_core record_;
   clock::time_point last_time_;
-  std::optional<under_way> under_way_;
-  std::optional<owed> owed_;
+  std::optional<under_way> under_way_;  // as in record_
 };
 
 }  // namespace troupe::cluster

@@ -119,6 +119,28 @@ TEST_CASE("A job that is started again goes on by itself from the newest whole c
   CHECK(run_program(job).code == 0);
 }
 
+TEST_CASE("A run that was ended in its last evaluation does that when it is started again") {
+  const scratch_folder folder;
+  auto job = two_stages({"--checkpoint-dir", folder / "checkpoints", "--resume", "auto", "--save",
+                         folder / "weights"});
+  std::ranges::replace(job, "--no-eval", "--eval");
+  std::ranges::replace(job, "synthetic:3x32x32:10:48", "synthetic:3x32x32:10:480");  // some time
+  const auto kill = [](pid_t trainer) { ::kill(trainer, SIGKILL); };
+  const auto first = run_program(job, at_line("the checkpoint of step 12 is in ", kill));
+  INFO(first.err);
+  REQUIRE(first.signal == SIGKILL);
+  const std::string evaluated = "evaluation after step 12: ";
+  REQUIRE_THAT(first.err, !ContainsSubstring(evaluated));
+  const auto second = run_program(job);
+  INFO(second.err);
+  REQUIRE(second.code == 0);
+  CHECK_THAT(second.err, ContainsSubstring("its last evaluation is left to do"));
+  CHECK_THAT(second.err, ContainsSubstring(evaluated));
+  const auto third = run_program(job);
+  CHECK(third.code == 0);
+  CHECK_THAT(third.err, ContainsSubstring("has all 12 steps of this run: nothing is left to do"));
+}
+
 TEST_CASE("A run with torn checkpoints alone begins anew where nobody watches, and says so") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";

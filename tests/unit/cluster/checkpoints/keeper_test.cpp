@@ -204,6 +204,22 @@ TEST_CASE("A run knows which checkpoints it has written and kept, the newest fir
   CHECK(run.keeper.own_steps() == steps{12, 8});
 }
 
+TEST_CASE("That the last checkpoint was evaluated is noted beside it, and goes with it") {
+  const tests::scratch_folder folder;
+  auto config = config_for(folder, "4");
+  kept_run run(config);
+  const cluster::checkpoint_folder kept(config.checkpoint.dir);
+  run.keeper.evaluated(0);
+  CHECK(run.write(4) == 4);
+  run.keeper.evaluated(3);
+  CHECK_FALSE(kept.is_evaluated(4));
+  run.keeper.evaluated(4);
+  CHECK(kept.is_evaluated(4));
+  run.keeper.went_back(0);
+  CHECK(run.write(4) == 4);
+  CHECK_FALSE(kept.is_evaluated(4));
+}
+
 TEST_CASE("Checkpoints behind the step that a run goes back to are written again") {
   const tests::scratch_folder folder;
   auto config = config_for(folder, "4");
