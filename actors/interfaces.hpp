@@ -186,8 +186,10 @@ using host_actor = caf::typed_actor<
     // From the trainer, of a run with checkpoints on the hosts' own disks: one store for a folder.
     // Errors: io_failed naming the folder.
     caf::replies_to<struct open_slices>::with<struct slices_opened>,
-    // From the trainer, before there are stages: which nodes this one does not reach.
+    // From the trainer, before there are stages: which nodes this one does not reach, and what
+    // memory it has left.
     caf::replies_to<struct reach_nodes>::with<struct nodes_reached>,
+    caf::replies_to<struct ask_memory>::with<struct memory_told>,
     // From the trainer: the process's actors end and its main function returns.
     caf::reacts_to<struct shut_down>>;
 

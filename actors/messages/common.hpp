@@ -51,6 +51,28 @@ struct nodes_reached {
   static void fields(auto& self, auto& f) { f(self.but); }
 };
 
-using common_messages = message_list<acknowledged, shut_down, reach_nodes, nodes_reached>;
+/// What memory there is for more on the node.
+struct ask_memory {
+  static constexpr auto declared = travels("ask_memory");
+
+  static void fields(auto&, auto&) {}
+};
+
+/// As of engine::free_memory.
+struct memory_told {
+  static constexpr auto declared = travels("memory_told");
+
+  std::string host;  // its name for itself
+  std::uint64_t bytes = 0;
+  std::uint64_t swap_bytes = 0;
+  std::uint64_t group_limit_bytes = 0;
+
+  static void fields(auto& self, auto& f) {
+    f(self.host, self.bytes, self.swap_bytes, self.group_limit_bytes);
+  }
+};
+
+using common_messages =
+    message_list<acknowledged, shut_down, reach_nodes, nodes_reached, ask_memory, memory_told>;
 
 }  // namespace troupe::actors

@@ -34,6 +34,7 @@
 #include "engine/model/model.hpp"
 #include "engine/model/recompute.hpp"
 #include "engine/stage/stage_module.hpp"
+#include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/door/reach.hpp"
 
@@ -246,6 +247,10 @@ host_actor::behavior_type host_behavior(host_pointer self,
       },
       [self](const reach_nodes& order) {
         return self->delegate(self->spawn<caf::detached>(scout_behavior), order);
+      },
+      [](const ask_memory&) {
+        const auto free = engine::read_free_memory();
+        return memory_told{host_name(), free.bytes, free.swap_bytes, free.group_limit_bytes};
       },
       [self](const shut_down&) { on_shut_down(self); },
   };

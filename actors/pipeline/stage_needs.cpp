@@ -8,7 +8,6 @@
 #include "engine/collective/buckets.hpp"
 #include "engine/model/model.hpp"
 #include "messages/base/format.hpp"
-#include "messages/base/host_name.hpp"
 
 namespace troupe::actors {
 
@@ -60,13 +59,13 @@ std::uint64_t least_training_bytes(const engine::model& described,
 }
 
 result<void> check_room(const std::string& what, double needed_bytes,
-                        const engine::free_memory& room) {
+                        const engine::free_memory& room, const std::string& host) {
   const auto free = static_cast<double>(room.bytes) + static_cast<double>(room.swap_bytes);
   if (needed_bytes <= free) return {};
   const auto limit = static_cast<double>(room.group_limit_bytes);
   return fail(errc::bad_config,
-              what + " " + in_mebi(needed_bytes) + ", but host " + host_name() + " has " +
-                  in_mebi(free) + " free" +
+              what + " " + in_mebi(needed_bytes) + ", but host " + host + " has " + in_mebi(free) +
+                  " free" +
                   (limit > 0 ? " within the limit of the control group, " + in_mebi(limit) : "") +
                   "; cut the model into more stages, put fewer on this host, take an optimizer "
                   "with less state" +

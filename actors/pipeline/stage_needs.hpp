@@ -9,6 +9,7 @@
 #include "engine/model/layer.hpp"
 #include "engine/model/layer_range.hpp"
 #include "messages/base/error.hpp"
+#include "messages/base/host_name.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::actors {
@@ -36,8 +37,9 @@ namespace troupe::actors {
                                                  std::uint64_t kept, std::uint32_t shares = 1);
 
 /// Whether what takes so many bytes fits into what a process may have. `what`: "its weights take".
-/// Errors: bad_config naming it, this host, both amounts, the limit and what to do.
+/// Errors: bad_config naming it, the host, both amounts, the limit and what to do.
 [[nodiscard]] result<void> check_room(const std::string& what, double needed_bytes,
-                                      const engine::free_memory& room);
+                                      const engine::free_memory& room,
+                                      const std::string& host = host_name());
 
 }  // namespace troupe::actors

@@ -62,6 +62,7 @@ node_visit::node_visit(std::shared_ptr<mailbox> box, std::unique_ptr<node_launch
     : box_(std::move(box)), launcher_(std::move(launcher)) {}
 
 node_visit::~node_visit() {
+  launcher_->expect_ends();
   launcher_->join(false);
 }
 

@@ -453,7 +453,6 @@ void agent_launcher::expect_ends() {
 void agent_launcher::join(bool in_order) {
   std::unique_lock lock(mutex_);
   const bool patient = in_order && losses_.empty();
-  expected_ = true;
   const auto idle = [this] {
     return std::ranges::all_of(sessions_,
                                [](const auto& each) { return each->core.processes().empty(); });

@@ -51,8 +51,8 @@ class node_launcher {
   /// The nodes are about to be told to end: from here on an end is none of `ends`.
   virtual void expect_ends() = 0;
 
-  /// Waits for nodes that were told to end, and ends those that take too long; at once, when not
-  /// all of them can end in order.
+  /// After expect_ends: waits for nodes that were told to end, and ends those that take too long;
+  /// at once, when not all of them can end in order.
   virtual void join(bool in_order) = 0;
 
   /// Ends node processes at once, all or the one of this name. From any thread.

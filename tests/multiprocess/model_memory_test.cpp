@@ -273,6 +273,17 @@ void fits_on_four_nodes_and_not_on_one(const confined_launch& what) {
 
   const auto limit = " MiB free within the limit of the control group, " +
                      std::to_string(what.limit >> 20) + " MiB; cut the model into more stages";
+  // Each of two would fit, but not both.
+  const auto both = launch(confined_nodes(folder, groups, 1), "2", {});
+  INFO(both.err);
+  CHECK(both.code == 2);
+  CHECK_THAT(
+      both.last_line(),
+      ContainsSubstring("node n1-0: the weights, gradients and optimizer state of its stages "
+                        "(stage-0, stage-1) take "));
+  CHECK_THAT(both.last_line(), ContainsSubstring(limit));
+  CHECK(groups.most() < 0.6 * static_cast<double>(what.limit));
+
   const auto refused = launch(confined_nodes(folder, groups, 1), "1", {});
   INFO(refused.err);
   CHECK(refused.code == 2);

@@ -22,6 +22,7 @@
 #include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/saving/saving.hpp"
 #include "cluster/training/saving/streams.hpp"
+#include "cluster/training/stages/node_memory.hpp"
 #include "cluster/training/stages/stage_orders.hpp"
 #include "cluster/training/stages/stage_places.hpp"
 #include "cluster/training/stages/stage_reach.hpp"
@@ -401,6 +402,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
                         [&group](const caf::node_id& id) { return group.node().name_of(id); });
   const bool wraps = orders->front().slices.size() > 1;
   if (auto reached = check_reach(group, ask, config, wraps); !reached) return reached;
+  if (auto room = check_memory(group, ask, program, config, run, *orders); !room) return room;
   const disk_access hosts{group, ask, config, word_of_run()};
   auto on_hosts = settle_beginning(run, hosts);
   if (!on_hosts || run.is_complete) return on_hosts.map([](const auto&) {});
