@@ -39,6 +39,7 @@ class reach_check {
       : group_(group),
         ask_(ask),
         nodes_(config.cluster.nodes),
+        are_joined_(config.cluster.launch == launch_way::none),
         names_(stage_names_of(config.pipeline)),
         places_(std::move(places)) {
     for (const auto& host : group.hosts())
@@ -106,11 +107,12 @@ class reach_check {
     return ways;
   }
 
+  /// Without nodes, which stages that others start need not have, a stage is one itself.
   [[nodiscard]] const std::string& node(std::size_t stage) const {
-    return nodes_[places_[stage]].name;
+    return nodes_.empty() ? names_.at(stage) : nodes_[places_[stage]].name;
   }
   [[nodiscard]] std::string on_node(std::size_t stage) const {
-    return names_.at(stage) + " on node " + node(stage);
+    return names_.at(stage) + (nodes_.empty() ? "" : " on node " + node(stage));
   }
   [[nodiscard]] std::string with_address(std::size_t stage) const {
     return on_node(stage) + " at " + doors_[stage].outside;
@@ -124,13 +126,17 @@ class reach_check {
     const auto back = "; the other way, " + to + " to " + from +
                       ", is open, but either may be the first to connect";
     return (is_open_back ? back : "") + "; let TCP from " + from + " in on " + to +
-           " (routes, firewalls of both), or name an address or network of node " + to +
-           " that the other nodes reach (address, network in [[node]])";
+           " (routes, firewalls of both), or " +
+           (are_joined_ ? "have " + names_.at(closed.to) +
+                              " listen where the other stages reach it (troupe join --listen)"
+                        : "name an address or network of node " + to +
+                              " that the other nodes reach (address, network in [[node]])");
   }
 
   node_group& group_;
   actors::requester& ask_;
   const std::vector<node_entry>& nodes_;
+  const bool are_joined_;  // others start the stages
   const std::vector<std::string> names_;
   const std::vector<std::size_t> places_;  // the node of each stage
   std::vector<messages::meeting_place> doors_;
@@ -140,9 +146,16 @@ class reach_check {
 
 result<void> check_reach(node_group& group, actors::requester& ask, const trainer_config& config,
                          bool wraps) {
-  auto places = node_of_stages(config, std::thread::hardware_concurrency());
-  if (!places || !is_over_hosts(config.cluster.launch)) return {};
-  return reach_check(group, ask, config, std::move(*places)).run(config.pipeline.stages, wraps);
+  const auto& how = config.cluster;
+  if (how.launch == launch_way::local) return {};  // all are on this machine
+  std::vector<std::size_t> places(group.hosts().size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  if (!how.nodes.empty()) {
+    auto known = node_of_stages(config, std::thread::hardware_concurrency());
+    if (!known) return tl::unexpected(known.error());
+    places = std::move(*known);
+  }
+  return reach_check(group, ask, config, std::move(places)).run(config.pipeline.stages, wraps);
 }
 
 }  // namespace troupe::cluster

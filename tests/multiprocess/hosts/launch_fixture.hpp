@@ -74,6 +74,12 @@ inline void on_host(const test_host& host, const std::string& line) {
   REQUIRE(done.code == 0);
 }
 
+/// What comes to a host is dropped, or whatever else is said of it.
+inline std::string turned_away(const std::string& from, const std::string& how) {
+  return "ip rule add pref 10 lookup local && ip rule del pref 0 && ip rule add pref 5 iif eth0 " +
+         from + " " + how;
+}
+
 /// Where the libraries of LibTorch lie that the program has loaded.
 inline std::filesystem::path libtorch_folder() {
   const auto told =

@@ -38,12 +38,6 @@ struct mistake {
 
 const std::string fixed_port = "address = \"10.77.0.3:45678\"\n";
 
-/// What comes to a host is dropped, or whatever else is said of it.
-std::string turned_away(const std::string& from, const std::string& how) {
-  return "ip rule add pref 10 lookup local && ip rule del pref 0 && ip rule add pref 5 iif eth0 " +
-         from + " " + how;
-}
-
 /// What comes to beta's port of the stages is dropped.
 std::string dropped(const std::string& from) {
   return turned_away(from, "ipproto tcp dport 45678 blackhole");

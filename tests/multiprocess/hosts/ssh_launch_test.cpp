@@ -214,37 +214,63 @@ TEST_CASE("A host that the launcher does not reach any more ends its processes b
   CHECK(told(hosts.at(1).processes_with(TROUPE_PROGRAM)) == "");
 }
 
+/// A launch whose stages others start, one on each of two hosts, as soon as it says that they may
+/// join.
+struct joined_launch {
+  joined_launch(const test_hosts& hosts, const std::string& run) {
+    const auto secret = hosts / "secret";
+    write_config(secret, "known-to-all-of-them");
+    std::filesystem::permissions(secret, std::filesystem::perms(0600));
+    const auto file = write_config(hosts / "run.toml",
+                                   "[cluster]\nlaunch = \"none\"\nprogram = \"" TROUPE_PROGRAM
+                                   "\"\n[link]\nlisten = \"10.77.0.1:4711\"\nsecret_file = \"" +
+                                       secret.string() + "\"\n" + run);
+    trainer = hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        const auto name = "stage-" + std::to_string(i);
+        if (line.find(name + " may join now: troupe join 10.77.0.1:4711 --name " + name) ==
+            std::string_view::npos)
+          continue;
+        const std::vector<std::string> words{TROUPE_COMMAND,  "join",     "10.77.0.1:4711",
+                                             "--name",        name,       "--secret-file",
+                                             secret.string(), "--config", file};
+        stages.push_back(std::make_unique<running_program>(hosts.at(i), words));
+      }
+    });
+  }
+
+  program_outcome trainer;
+  std::vector<std::unique_ptr<running_program>> stages;
+};
+
 TEST_CASE("Stages that others start with troupe join train to the same bits") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
-  const auto secret = hosts / "secret";
-  write_config(secret, "known-to-all-of-them");
-  std::filesystem::permissions(secret, std::filesystem::perms(0600));
   write_config(hosts / "plain.toml", small_run(hosts / "plain.safetensors"));
   REQUIRE(run_program({"--config", hosts / "plain.toml"}).code == 0);
-  const auto file = write_config(
-      hosts / "run.toml", "[cluster]\nlaunch = \"none\"\nprogram = \"" TROUPE_PROGRAM
-                          "\"\n[link]\nlisten = \"10.77.0.1:4711\"\nsecret_file = \"" +
-                              secret.string() + "\"\n" + small_run(hosts / "launched.safetensors"));
-  std::vector<std::unique_ptr<running_program>> stages;
-  const auto outcome =
-      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
-        for (std::size_t i = 0; i < 2; ++i) {
-          const auto name = "stage-" + std::to_string(i);
-          if (line.find(name + " may join now: troupe join 10.77.0.1:4711 --name " + name) ==
-              std::string_view::npos)
-            continue;
-          const std::vector<std::string> words{TROUPE_COMMAND,  "join",     "10.77.0.1:4711",
-                                               "--name",        name,       "--secret-file",
-                                               secret.string(), "--config", file};
-          stages.push_back(std::make_unique<running_program>(hosts.at(i), words));
-        }
-      });
-  INFO(outcome.err);
-  CHECK(outcome.code == 0);
-  REQUIRE(stages.size() == 2);
-  for (const auto& each : stages) CHECK(each->end().code == 0);
+  const joined_launch launch(hosts, small_run(hosts / "launched.safetensors"));
+  INFO(launch.trainer.err);
+  CHECK(launch.trainer.code == 0);
+  REQUIRE(launch.stages.size() == 2);
+  for (const auto& each : launch.stages) CHECK(each->end().code == 0);
   CHECK_FALSE(bytes_of(hosts / "plain.safetensors").empty());
   CHECK(bytes_of(hosts / "plain.safetensors") == bytes_of(hosts / "launched.safetensors"));
+  check_nothing_left(hosts);
+}
+
+TEST_CASE("Stages that others start and that do not reach each other are told where to listen") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  on_host(hosts.at(1), turned_away("from " + hosts.at(0).address(), "blackhole"));
+  const joined_launch launch(hosts, small_run(hosts / "launched.safetensors"));
+  INFO(launch.trainer.err);
+  CHECK(launch.trainer.code == 2);
+  CHECK_THAT(launch.trainer.last_line(),
+             ContainsSubstring("stage-0 cannot reach stage-1 at 10.77.0.3:") &&
+                 ContainsSubstring(": no answer within 2.5 s") &&
+                 ContainsSubstring("have stage-1 listen where the other stages reach it (troupe "
+                                   "join --listen)"));
+  REQUIRE(launch.stages.size() == 2);
+  for (const auto& each : launch.stages) each->end();
   check_nothing_left(hosts);
 }

@@ -81,8 +81,9 @@ std::vector<std::string> test_host::entered(const std::vector<std::string>& comm
 }
 
 program_outcome test_host::run(const std::vector<std::string>& command,
-                               const std::function<void(pid_t, std::string_view)>& on_line) const {
-  return run_other(nsenter, entered(command), on_line);
+                               const std::function<void(pid_t, std::string_view)>& on_line,
+                               std::chrono::minutes limit) const {
+  return run_other(nsenter, entered(command), on_line, limit);
 }
 
 struct running_program::state {

@@ -30,7 +30,8 @@ class test_host {
   [[nodiscard]] std::vector<std::string> entered(const std::vector<std::string>& command) const;
   /// Runs something there to its end.
   program_outcome run(const std::vector<std::string>& command,
-                      const std::function<void(pid_t, std::string_view)>& on_line = {}) const;
+                      const std::function<void(pid_t, std::string_view)>& on_line = {},
+                      std::chrono::minutes limit = std::chrono::minutes(2)) const;
   /// What runs there beside its first process.
   [[nodiscard]] std::vector<host_process> processes() const;
   /// Those whose command holds a word.

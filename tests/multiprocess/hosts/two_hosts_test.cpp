@@ -3,6 +3,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -43,16 +44,19 @@ TEST_CASE("ResNet-50 learns Fashion-MNIST over two hosts to the bits of ./dev tr
   const auto saved = [&](const char* name) { return (hosts / name).string(); };
   // Of one thread each, as on this machine with two cores; which numbers a convolution gives
   // depends on that.
-  const auto alone =
-      run_program({"--config", settings, "--steps", steps, "--no-eval", "--threads-per-stage", "1",
-                   "--save", saved("plain.safetensors")});
+  constexpr std::chrono::minutes limit{20};
+  const auto alone = run_other(TROUPE_PROGRAM,
+                               {"--config", settings, "--steps", steps, "--no-eval",
+                                "--threads-per-stage", "1", "--save", saved("plain.safetensors")},
+                               {}, limit);
   INFO(alone.err);
   REQUIRE(alone.code == 0);
   const auto cluster =
       write_config(hosts / "cluster.toml", ssh_cluster(hosts) + node_tables(hosts));
-  const auto launched = hosts.home().run({TROUPE_COMMAND, "launch", settings, cluster, "--",
-                                          "--steps", steps, "--no-eval", "--threads-per-stage", "1",
-                                          "--save", saved("launched.safetensors")});
+  const auto launched = hosts.home().run(
+      {TROUPE_COMMAND, "launch", settings, cluster, "--", "--steps", steps, "--no-eval",
+       "--threads-per-stage", "1", "--save", saved("launched.safetensors")},
+      {}, limit);
   INFO(launched.err);
   REQUIRE(launched.code == 0);
   CHECK_THAT(launched.err, ContainsSubstring("stage-0 (alpha, 10.77.0.2"));
