@@ -56,11 +56,14 @@ places_or_fault place_by_cores(std::vector<std::size_t> places,
     if (node != nowhere) ++counts[node];
   auto free = static_cast<std::size_t>(std::ranges::count(places, nowhere));
   std::vector<std::size_t> seats(nodes.size(), 0);  // of stages that no node names
-  for (; free > 0; --free) {
-    const auto node = roomiest(nodes, counts);
+  const auto seat = [&](std::size_t node) {
     ++counts[node];
     ++seats[node];
-  }
+    --free;
+  };
+  for (std::size_t i = 0; i < nodes.size() && free > 0; ++i)
+    if (counts[i] == 0) seat(i);  // a node that is named is to be used
+  while (free > 0) seat(roomiest(nodes, counts));
   std::size_t node = 0;
   for (auto& place : places) {
     if (place != nowhere) continue;

@@ -156,7 +156,8 @@ class awaited_nodes final : public node_launcher {
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
   result<void> start(const std::string& name, const std::string& trainer) override {
     log::info(name + " may join now: troupe join " +
-              messages::meeting_place::parse(trainer).outside + " --name " + name);
+              messages::meeting_place::parse(trainer).outside + " --name " + name +
+              " --secret-file FILE --config FILE, which are the run's own");
     return {};
   }
   result<void> start_on(const std::string&, const std::string& name,

@@ -28,18 +28,17 @@ constexpr milliseconds until_suspects_end{1500};
 
 }  // namespace
 
-result<std::unique_ptr<node_group>> node_group::start(std::shared_ptr<node_launcher> where,
-                                                      const std::vector<std::string>& names,
-                                                      const std::string& listen,
-                                                      actors::progress_settings progress,
-                                                      milliseconds patience,
-                                                      std::size_t understudies) try {
+result<std::unique_ptr<node_group>> node_group::start(
+    std::shared_ptr<node_launcher> where, const std::vector<std::string>& names,
+    const std::string& listen, actors::progress_settings progress, milliseconds patience,
+    std::size_t understudies, std::function<bool()> is_stopped) try {
   if (auto enough = actors::check_threads(); !enough) return tl::unexpected(enough.error());
   std::unique_ptr<node_group> group(
       new node_group(std::move(where), std::move(progress), understudies));
   group->first_names_ = group->names_ = names;
   group->starts_.assign(names.size(), 1);
   group->patience_ = patience;
+  group->is_stopped_ = std::move(is_stopped);
   if (auto opened = group->open(listen); !opened) return tl::unexpected(opened.error());
   return group;
 } catch (const std::exception& problem) {
@@ -78,6 +77,7 @@ result<void> node_group::open(const std::string& listen) {
     if (!host) return tl::unexpected(explain(host.error()));
     hosts_.push_back(*host);
   }
+  is_stopped_ = {};
   return {};
 }
 
@@ -100,6 +100,8 @@ result<void> node_group::await(const std::vector<std::string>& names) {
     while (!missing.empty() && node_->wait_for(missing.front(), look_every))
       missing.erase(missing.begin());
     if (missing.empty()) return {};
+    if (is_stopped_ && is_stopped_())
+      return fail(errc::cancelled, "was stopped before all nodes had joined");
     for (const auto& nodes : {names, this->names()})
       if (auto ended = end_of(nodes)) return fail(errc::peer_lost, *ended);
     const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - begin);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,13 +38,14 @@ class node_group {
   /// node. `progress`: what counts as slow work, which is said in the log, and as
   /// hung: such a node is lost. `patience`: for all to join; who is missing is said meanwhile.
   /// `understudies`: how many more nodes join, to take the places of lost ones.
+  /// `is_stopped`: whether a user wants no run any more, which ends the wait.
   /// Errors: those of the link; io_failed when a node cannot be
-  /// started; peer_lost when one ends before it has joined, with its reason; timed_out.
+  /// started; peer_lost when one ends before it has joined, with its reason; timed_out; cancelled.
   [[nodiscard]] static result<std::unique_ptr<node_group>> start(
       std::shared_ptr<node_launcher> where, const std::vector<std::string>& names,
       const std::string& listen, actors::progress_settings progress = {},
       std::chrono::milliseconds patience = actors::usual_deadlines.join,
-      std::size_t understudies = 0);
+      std::size_t understudies = 0, std::function<bool()> is_stopped = {});
   node_group(const node_group&) = delete;
   node_group& operator=(const node_group&) = delete;
   /// Ends the nodes in order and waits for them.
@@ -108,6 +110,7 @@ class node_group {
   understudies understudies_;
   actors::progress_core progress_;  // the link's thread's
   std::chrono::milliseconds patience_{0};
+  std::function<bool()> is_stopped_;  // asked until all have joined; may be empty
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::set<std::string> lost_;  // nodes, not replaced: not all will end in order; guarded

@@ -1,6 +1,7 @@
 #include "cluster/training/node_run.hpp"
 
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "cluster/config/checks/checks.hpp"
@@ -28,9 +29,15 @@ result<run_end> run_nodes(node_run run, const trainer_config& config, run_contro
   auto guard = guard_run(control.stop, all, *checkpoint_signal);
   if (!guard) return tl::unexpected(guard.error());
   const std::chrono::duration<double> patience(config.cluster.join_timeout);
+  // Stages that others start may be long in coming; what is started here joins or ends by itself.
+  std::function<bool()> is_stopped;
+  if (config.cluster.launch == launch_way::none)
+    is_stopped = [&control] { return control.stop.wanted(); };
   auto group = node_group::start(all, run.names, run.listen, std::move(run.progress),
                                  std::chrono::duration_cast<std::chrono::milliseconds>(patience),
-                                 run.understudies);
+                                 run.understudies, std::move(is_stopped));
+  if (!group && group.error().code == errc::cancelled && control.stop.wanted())
+    return control.saver.end();  // there is nothing to save
   if (!group) return tl::unexpected(group.error());
   if (auto driven = run.drive(**group); !driven)
     return tl::unexpected((*group)->explain(driven.error()));

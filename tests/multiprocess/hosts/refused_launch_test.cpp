@@ -3,6 +3,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <csignal>
 #include <optional>
 #include <string>
 #include <vector>
@@ -116,6 +117,29 @@ TEST_CASE("A stage that never joins is named, with a countdown") {
              ContainsSubstring("stage-0, stage-1 have not joined the run within 7 s"));
   CHECK(refused.code != 0);
   CHECK_THAT(refused.last_line(), ContainsSubstring("secret"));
+}
+
+TEST_CASE("A run is stopped while it waits for stages that others start") {
+  const scratch_folder folder;
+  const auto secret = folder / "secret";
+  write_config(secret, "known-to-all-of-them");
+  std::filesystem::permissions(secret, std::filesystem::perms(0600));
+  const auto file = write_config(folder / "run.toml",
+                                 "[cluster]\nlaunch = \"none\"\n[link]\nlisten = \"127.0.0.1:0\"\n"
+                                 "secret_file = \"" +
+                                     secret.string() + "\"\n" + endless_run(folder / "steps"));
+  for (const int signal : {SIGINT, SIGTERM}) {
+    bool sent = false;
+    const auto outcome = run_program({"--config", file}, [&](pid_t program, std::string_view line) {
+      if (sent || line.find("stage-1 may join now") == std::string_view::npos) return;
+      sent = true;
+      ::kill(program, signal);
+    });
+    INFO(outcome.err);
+    CHECK(sent);
+    CHECK(outcome.code == 128 + signal);
+    CHECK(outcome.seconds < 10s);  // by itself it would wait for half a minute
+  }
 }
 
 TEST_CASE("A name that is taken or not the run's, and a port in use, are refused in one line") {

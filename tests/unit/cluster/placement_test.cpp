@@ -44,6 +44,7 @@ TEST_CASE("stages go to nodes in proportion to their cores, neighbours together"
   CHECK(placed(4, {{"a", 2, {}}, {"b", 2, {}}}) == places{0, 0, 1, 1});
   CHECK(placed(4, {{"a", 1, {}}, {"b", 3, {}}}) == places{0, 1, 1, 1});
   CHECK(placed(3, {{"a", 8, {}}, {"b", 8, {}}}) == places{0, 0, 1});
+  CHECK(placed(3, {{"a", 8, {}}, {"b", 1, {}}}) == places{0, 0, 1});  // no node goes without
   CHECK(placed(1, {{"a", 4, {}}}) == places{0});
 }
 
