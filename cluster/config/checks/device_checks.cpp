@@ -32,18 +32,19 @@ bool has_automatic_stages(const trainer_config& config) {
                              [](const auto& node) { return node.device == "auto"; });
 }
 
-// Whether some stage is on a CPU, as far as that can be told before stages have places.
-bool has_cpu_stages(const trainer_config& config) {
+// Whether some stage's device is such a one, as far as that can be told before stages have places.
+template <class Predicate>
+bool has_stages_on(const trainer_config& config, const Predicate& is_such) {
   const auto& nodes = config.cluster.nodes;
-  if (nodes.empty()) return is_cpu(config.pipeline.device);
+  if (nodes.empty()) return is_such(config.pipeline.device);
   return std::ranges::any_of(nodes, [&](const auto& node) {
-    return is_cpu(node.device.empty() ? config.pipeline.device : node.device);
+    return is_such(node.device.empty() ? config.pipeline.device : node.device);
   });
 }
 
 // Why the sum over replicas cannot be NCCL's own; empty: it can.
 std::string fault_of_fast(const trainer_config& config) {
-  if (has_cpu_stages(config))
+  if (has_stages_on(config, is_cpu))
     return "\"fast\" is NCCL's own order of additions, and NCCL sums on GPUs, but stages compute "
            "on the CPU; leave it out, or name GPUs (--device cuda:0)";
   if (config.pipeline.zero > 0)
@@ -57,33 +58,13 @@ constexpr double least_tf32_tolerance = 1e-3;
 
 // Why TF32 cannot be allowed; empty: it can.
 std::string fault_of_tf32(const trainer_config& config) {
-  const auto& nodes = config.cluster.nodes;
-  const auto may_be_gpu = [](const std::string& device) { return !is_cpu(device); };
-  const bool any = nodes.empty() ? may_be_gpu(config.pipeline.device)
-                                 : std::ranges::any_of(nodes, [&](const auto& node) {
-                                     return may_be_gpu(node.device.empty() ? config.pipeline.device
-                                                                           : node.device);
-                                   });
-  if (!any)
+  if (!has_stages_on(config, [](const std::string& device) { return !is_cpu(device); }))
     return "is for GPUs, but stages compute on the CPU; leave it out, or name GPUs (--device "
            "cuda:0)";
   if (config.train.verify && config.train.verify_tolerance < least_tf32_tolerance)
     return "rounds factors to 10 bits of fraction, so that a step cannot be verified to less than "
            "0.001; allow that (--verify-tolerance 0.001), or leave --verify or TF32 out";
   return {};
-}
-
-// Whether some stage may be on a GPU.
-bool has_device_stages(const trainer_config& config) {
-  const auto& nodes = config.cluster.nodes;
-  const auto is_other = [](const std::string& device) {
-    const auto choice = engine::parse_device(device);
-    return choice && choice->what == kind::cuda;
-  };
-  if (nodes.empty()) return is_other(config.pipeline.device);
-  return std::ranges::any_of(nodes, [&](const auto& node) {
-    return is_other(node.device.empty() ? config.pipeline.device : node.device);
-  });
 }
 
 }  // namespace
@@ -117,7 +98,7 @@ std::vector<error> check_devices(draft& whole, const registries&) {
     if (const auto why = fault_of_fast(config); !why.empty()) refuse("pipeline.reduce", why);
   if (config.model.tf32)
     if (const auto why = fault_of_tf32(config); !why.empty()) refuse("model.tf32", why);
-  if (is_norm_synced(config) && has_device_stages(config))
+  if (is_norm_synced(config) && has_stages_on(config, is_gpu))
     refuse(
         "train.batch_norm",
         "\"sync\" sums over replicas within each forward and backward, on CPUs alone, but stages "

@@ -32,7 +32,8 @@ result<void> check_shares(const server_application& program, const trainer_confi
 
 /// Opens the checkpoint that the run goes on from, or else what --init names.
 result<void> read_beginning(prepared_server& run, const trainer_config& config) {
-  const auto begins = find_beginning(config, server_settings_of_steps(config), run.plan.steps, false);
+  const auto begins =
+      find_beginning(config, server_settings_of_steps(config), run.plan.steps, false);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
   if (begins->from && begins->from->manifest.is_on_hosts())

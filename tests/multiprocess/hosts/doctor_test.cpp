@@ -146,10 +146,10 @@ TEST_CASE("A secret that others may read, as Kubernetes mounts it, is said with 
   const auto secret = folder / "secret";
   write_config(secret, "known-to-all-of-them");
   std::filesystem::permissions(secret, std::filesystem::perms(0644));
-  const auto file = write_config(folder / "run.toml",
-                                 "[cluster]\nlaunch = \"none\"\nprogram = \"" TROUPE_PROGRAM
-                                 "\"\n[link]\nlisten = \"127.0.0.1:0\"\nsecret_file = \"" +
-                                     secret.string() + "\"\n" + small_run(folder / "weights"));
+  const auto file =
+      write_config(folder / "run.toml",
+                   awaited_cluster("127.0.0.1:0", secret, "program = \"" TROUPE_PROGRAM "\"\n") +
+                       small_run(folder / "weights"));
   const auto open = run_other(TROUPE_COMMAND, {"doctor", file});
   INFO(open.out);
   CHECK(open.code == 2);

@@ -62,6 +62,21 @@ inline std::string write_config(const std::filesystem::path& file, const std::st
   return file;
 }
 
+/// A cluster's secret, in a file that only its user may read.
+inline std::filesystem::path write_secret(const std::filesystem::path& file,
+                                          const std::string& word = "known-to-all-of-them") {
+  write_config(file, word);
+  std::filesystem::permissions(file, std::filesystem::perms(0600));
+  return file;
+}
+
+/// The beginning of a run whose stages others start. `more`: of [cluster].
+inline std::string awaited_cluster(const std::string& listen, const std::filesystem::path& secret,
+                                   const std::string& more = "") {
+  return "[cluster]\nlaunch = \"none\"\n" + more + "[link]\nlisten = \"" + listen +
+         "\"\nsecret_file = \"" + secret.string() + "\"\n";
+}
+
 inline std::string bytes_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};

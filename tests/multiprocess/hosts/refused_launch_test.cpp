@@ -88,16 +88,11 @@ TEST_CASE("A login shell that prints is told apart from the agent, and said") {
 TEST_CASE("A stage that never joins is named, with a countdown") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha"});
-  const auto secret = hosts / "secret";
-  write_config(secret, "known-to-all-of-them");
-  const auto other = hosts / "other_secret";
-  write_config(other, "known-to-nobody-else");
-  for (const auto& each : {secret, other})
-    std::filesystem::permissions(each, std::filesystem::perms(0600));
+  const auto secret = write_secret(hosts / "secret");
+  const auto other = write_secret(hosts / "other_secret", "known-to-nobody-else");
   const auto file = write_config(hosts / "run.toml",
-                                 "[cluster]\nlaunch = \"none\"\njoin_timeout = 7\n[link]\nlisten = "
-                                 "\"10.77.0.1:4711\"\nsecret_file = \"" +
-                                     secret.string() + "\"\n" + endless_run(hosts / "steps"));
+                                 awaited_cluster("10.77.0.1:4711", secret, "join_timeout = 7\n") +
+                                     endless_run(hosts / "steps"));
   std::optional<running_program> stranger;
   const auto outcome =
       hosts.home().run({TROUPE_PROGRAM, "--config", file}, [&](pid_t, std::string_view line) {
@@ -121,13 +116,9 @@ TEST_CASE("A stage that never joins is named, with a countdown") {
 
 TEST_CASE("A run is stopped while it waits for stages that others start") {
   const scratch_folder folder;
-  const auto secret = folder / "secret";
-  write_config(secret, "known-to-all-of-them");
-  std::filesystem::permissions(secret, std::filesystem::perms(0600));
   const auto file = write_config(folder / "run.toml",
-                                 "[cluster]\nlaunch = \"none\"\n[link]\nlisten = \"127.0.0.1:0\"\n"
-                                 "secret_file = \"" +
-                                     secret.string() + "\"\n" + endless_run(folder / "steps"));
+                                 awaited_cluster("127.0.0.1:0", write_secret(folder / "secret")) +
+                                     endless_run(folder / "steps"));
   for (const int signal : {SIGINT, SIGTERM}) {
     bool sent = false;
     const auto outcome = run_program({"--config", file}, [&](pid_t program, std::string_view line) {
@@ -145,14 +136,10 @@ TEST_CASE("A run is stopped while it waits for stages that others start") {
 TEST_CASE("A name that is taken or not the run's, and a port in use, are refused in one line") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({"alpha"});
-  const auto secret = hosts / "secret";
-  write_config(secret, "known-to-all-of-them");
-  std::filesystem::permissions(secret, std::filesystem::perms(0600));
-  const auto file =
-      write_config(hosts / "run.toml",
-                   "[cluster]\nlaunch = \"none\"\njoin_timeout = 60\n[link]\nlisten = "
-                   "\"10.77.0.1:4711\"\nsecret_file = \"" +
-                       secret.string() + "\"\n" + small_run(hosts / "weights.safetensors"));
+  const auto secret = write_secret(hosts / "secret");
+  const auto file = write_config(hosts / "run.toml",
+                                 awaited_cluster("10.77.0.1:4711", secret, "join_timeout = 60\n") +
+                                     small_run(hosts / "weights.safetensors"));
   const auto joining = [&](const std::string& name) {
     return std::vector<std::string>{TROUPE_COMMAND,  "join", "10.77.0.1:4711", "--name",      name,
                                     "--secret-file", secret, "--program",      TROUPE_PROGRAM};

@@ -82,11 +82,10 @@ TEST_CASE("A secret does not pass srun's stream in the clear") {
   const allocation_hosts both;
   const auto& hosts = both.hosts;
   const std::string word = "known-to-all-of-them";
-  write_config(hosts / "secret", word);
-  std::filesystem::permissions(hosts / "secret", std::filesystem::perms(0600));
-  const auto file = write_config(
-      hosts / "run.toml", slurm_table() + small_run(hosts / "launched.safetensors") +
-                              "[link]\nsecret_file = \"" + (hosts / "secret").string() + "\"\n");
+  const auto secret = write_secret(hosts / "secret", word);
+  const auto file =
+      write_config(hosts / "run.toml", slurm_table() + small_run(hosts / "launched.safetensors") +
+                                           "[link]\nsecret_file = \"" + secret.string() + "\"\n");
   const auto seen = hosts / "seen";
   {
     const running_program recorder(

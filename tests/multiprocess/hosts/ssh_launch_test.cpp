@@ -110,10 +110,8 @@ TEST_CASE("Replicas on two hosts train to the bits of replicas on one machine") 
 TEST_CASE("The secret of a launch is in no argument and no environment of any host") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});
-  const auto secret = hosts / "secret";
   const std::string word = "known-to-all-of-them";
-  write_config(secret, word);
-  std::filesystem::permissions(secret, std::filesystem::perms(0600));
+  const auto secret = write_secret(hosts / "secret", word);
   const auto file = write_config(
       hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) + endless_run(hosts / "steps") +
                               "[link]\nsecret_file = \"" + secret.string() + "\"\n");
@@ -218,13 +216,10 @@ TEST_CASE("A host that the launcher does not reach any more ends its processes b
 /// join.
 struct joined_launch {
   joined_launch(const test_hosts& hosts, const std::string& run) {
-    const auto secret = hosts / "secret";
-    write_config(secret, "known-to-all-of-them");
-    std::filesystem::permissions(secret, std::filesystem::perms(0600));
-    const auto file = write_config(hosts / "run.toml",
-                                   "[cluster]\nlaunch = \"none\"\nprogram = \"" TROUPE_PROGRAM
-                                   "\"\n[link]\nlisten = \"10.77.0.1:4711\"\nsecret_file = \"" +
-                                       secret.string() + "\"\n" + run);
+    const auto secret = write_secret(hosts / "secret");
+    const auto file = write_config(
+        hosts / "run.toml",
+        awaited_cluster("10.77.0.1:4711", secret, "program = \"" TROUPE_PROGRAM "\"\n") + run);
     trainer = hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
       for (std::size_t i = 0; i < 2; ++i) {
         const auto name = "stage-" + std::to_string(i);
