@@ -29,11 +29,19 @@ class run_state {
         test_size_(data.test_size),
         run_(settings),
         events_(events),
+        begun_(settings.steps_before),
         finished_(settings.steps_before) {}
   run_state(const run_state&) = delete;
   run_state& operator=(const run_state&) = delete;
 
   result<std::uint64_t> train() {
+    auto steps = train_and_evaluate();
+    if (!steps) tell_complete();
+    return steps;
+  }
+
+ private:
+  result<std::uint64_t> train_and_evaluate() {
     if (auto done = train_steps(); !done) return tl::unexpected(done.error());
     if (events_.on_trained) {
       if (auto done = events_.on_trained(finished_); !done) return tl::unexpected(done.error());
@@ -47,7 +55,6 @@ class run_state {
     return finished_;
   }
 
- private:
   result<void> train_steps() {
     const auto before = run_.steps_before;
     if (before < run_.steps && evaluation_due(before)) {
@@ -81,8 +88,10 @@ class run_state {
       order_epoch_ = epoch;
     }
     const auto index = static_cast<std::int64_t>((step - 1) % per_epoch);
-    return order_step(engine::batch_of(order_, run_.batch_size, index), false,
-                      run_.learning_rate(step));
+    auto begun = order_step(engine::batch_of(order_, run_.batch_size, index), false,
+                            run_.learning_rate(step));
+    if (begun) begun_ = step;
+    return begun;
   }
 
   /// Has a batch read and its step begun, unless it is one of an evaluation that is abandoned
@@ -121,6 +130,16 @@ class run_state {
     if (!outcome) return tl::unexpected(outcome.error());
     events_.on_step(++finished_, *outcome);
     return {};
+  }
+
+  /// Where the steps end with an error: whoever goes on behind steps that all stages have done does
+  /// not do them again.
+  void tell_complete() {
+    while (finished_ < begun_ && stages_.under_way() > 0 && stages_.wait({})) {
+      const auto outcome = stages_.finish();
+      if (!outcome) return;
+      events_.on_step(++finished_, *outcome);
+    }
   }
 
   result<void> drain() {
@@ -194,6 +213,7 @@ class run_state {
   const training_events& events_;
   std::vector<std::int64_t> order_;  // of the current pass over the data
   std::uint64_t order_epoch_ = 0;
+  std::uint64_t begun_;  // training steps, as below
   std::uint64_t finished_;
   bool abandoned_ = false;  // an evaluation, whose steps may be under way
   evaluation_totals totals_;

@@ -8,14 +8,14 @@
 
 namespace troupe::cluster {
 
-/// Which checkpoints a run has written, which one is under way, and when another is due: a pure
-/// state machine. One is under way at most.
+/// Which checkpoints a run has written, which one is under way, when that may be whole, and when
+/// another is due: a pure state machine. One is under way at most.
 class checkpoint_record_core {
  public:
   /// `accumulate`: steps of an update, which a checkpoint does not cut. `last_step`: that are in
   /// what the run begins with.
   explicit checkpoint_record_core(std::uint32_t accumulate = 1, std::uint64_t last_step = 0)
-      : accumulate_(accumulate), last_step_(last_step) {}
+      : accumulate_(accumulate), last_step_(last_step), told_(last_step) {}
 
   /// Whether one is to be written of this step, which has begun, and has not been. `is_time`: by
   /// the run's period. `is_asked`: by a signal. After one that was cut off, because a stage was
@@ -39,6 +39,12 @@ class checkpoint_record_core {
     bool operator==(const attempt&) const = default;
   };
   [[nodiscard]] const std::optional<attempt>& under_way() const { return under_way_; }
+
+  /// This step has been reported, and so have those before it.
+  void told(std::uint64_t step) { told_ = std::max(told_, step); }
+  /// Whether the one under way may be whole. A run that goes on from it reports only later steps,
+  /// so this one's step has been reported.
+  [[nodiscard]] bool may_complete() const { return under_way_ && under_way_->step <= told_; }
 
   /// The one under way is whole.
   void complete() {
@@ -80,6 +86,7 @@ class checkpoint_record_core {
  private:
   std::uint32_t accumulate_;
   std::uint64_t last_step_;
+  std::uint64_t told_;
   std::set<std::uint64_t> written_;  // of this run
   std::optional<attempt> under_way_, owed_;
 };

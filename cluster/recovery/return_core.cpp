@@ -5,11 +5,12 @@
 
 namespace troupe::cluster {
 
-std::optional<std::uint64_t> newest_common(
-    const std::vector<std::vector<std::uint64_t>>& of_stages) {
+std::optional<std::uint64_t> newest_common(const std::vector<std::vector<std::uint64_t>>& of_stages,
+                                           std::uint64_t last) {
   if (of_stages.empty()) return std::nullopt;
   std::optional<std::uint64_t> newest;
   for (const auto step : of_stages.front()) {
+    if (step > last) continue;
     const bool is_common = std::ranges::all_of(of_stages, [step](const auto& steps) {
       return std::ranges::find(steps, step) != steps.end();
     });
@@ -39,7 +40,7 @@ return_core::effect return_core::lost(std::vector<std::size_t> places) {
 }
 
 return_core::effect return_core::listed(const std::vector<std::vector<std::uint64_t>>& of_stages) {
-  version_ = newest_common(of_stages);
+  version_ = newest_common(of_stages, reached_);
   if (!lost_.empty()) ++in_vain_;  // not before: others are often found to be lost one by one
   return replace_lost{std::exchange(lost_, {})};
 }

@@ -9,8 +9,9 @@
 namespace troupe::cluster {
 
 /// What a run does that has lost stages, until all of them go on from one state: the newest version
-/// that is kept of every stage, or else the newest checkpoint of the run itself that can be read,
-/// or else where the run began (docs/recovery.md). A pure state machine.
+/// that is kept of every stage and whose step was reported, or else the newest checkpoint of the
+/// run itself that can be read, or else where the run began (docs/recovery.md). A pure state
+/// machine.
 ///
 /// There is one effect at a time, which is answered with the event that it names. Where another
 /// stage is lost meanwhile, `lost` takes the place of the answer.
@@ -73,7 +74,8 @@ class return_core {
   /// `may_begin_anew`: where what the run began from is gone.
   explicit return_core(bool may_begin_anew) : may_begin_anew_(may_begin_anew) {}
 
-  /// The last step that was ever done.
+  /// The last step that was ever done and reported. A later one is done again, or nobody would
+  /// report it.
   void reached(std::uint64_t step);
 
   /// These places have no node. None: only where a replay has failed whose stage has another node.
@@ -111,8 +113,8 @@ class return_core {
   std::optional<std::uint64_t> read_;       // that is being read; none: the beginning
 };
 
-/// The newest step that is among those of each stage.
+/// The newest step, up to `last`, that is among those of each stage.
 [[nodiscard]] std::optional<std::uint64_t> newest_common(
-    const std::vector<std::vector<std::uint64_t>>& of_stages);
+    const std::vector<std::vector<std::uint64_t>>& of_stages, std::uint64_t last);
 
 }  // namespace troupe::cluster

@@ -332,20 +332,31 @@ void replay_company::answered(const process_id& from, const step_key& key, std::
 
 void replay_company::finish_steps() {
   if (is_replacing_) return;
-  while (finished_ < announced_ && answers_[sequence_[finished_].key].size() == stages_) {
+  while (is_next_done()) {
     const auto& over = sequence_[finished_++];
-    if (!over.trains) {
+    if (over.trains)
+      tell(over.number);
+    else
       note_evaluated(finished_ - 1);
-      continue;
-    }
-    told_ = std::max(told_, over.number);
-    const auto first = window_.decided(over.number);
-    if (!first) continue;
+  }
+  announce();
+}
+
+bool replay_company::is_next_done() {
+  return finished_ < announced_ && answers_[sequence_[finished_].key].size() == stages_;
+}
+
+/// Who has started the run hears of a training step, unless it is done again.
+void replay_company::tell(std::uint64_t number) {
+  if (number > told_ + 1) fault("step " + std::to_string(told_ + 1) + " is never reported");
+  told_ = std::max(told_, number);
+  record_.told(number);
+  if (const auto first = window_.decided(number)) {
     orders_.erase(orders_.begin(), orders_.lower_bound(*first));
     for (auto& of : feeders_)
       for (auto& each : of) each.forget_before(*first);
   }
-  announce();
+  complete_if_whole(attempt_);
 }
 
 void replay_company::fall_back(const std::string& why) {
@@ -460,6 +471,7 @@ void replay_company::resume_others(std::uint32_t stage, const step_key& from) {
 // What must hold at the end.
 
 void replay_company::check_end() {
+  if (told_ != options_.steps) fault("the last steps are never reported");
   if (finished_ != sequence_.size())
     fault("only " + std::to_string(finished_) + " steps were done; stage 0: " +
           (at(now_of(0)) ? at(now_of(0))->core.waiting_for() : "is lost"));

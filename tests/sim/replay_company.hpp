@@ -190,6 +190,8 @@ class replay_company {
   void credit_feeder(const process_id& from, engine::edge on, const engine::edge_place& what);
   void answered(const process_id& from, const engine::step_key& key, std::uint64_t loss);
   void finish_steps();
+  [[nodiscard]] bool is_next_done();
+  void tell(std::uint64_t number);
   void notice(std::uint32_t stage);
   void replace(std::uint32_t stage);
   void tell_others(std::uint32_t stage, const engine::step_key& from);
@@ -221,6 +223,7 @@ class replay_company {
   void begin_checkpoint(std::uint64_t number);
   void write_slice(process& at, std::uint64_t number, std::uint64_t attempt);
   void slice_written(std::uint32_t place, std::uint64_t attempt, std::uint64_t weights);
+  void complete_if_whole(std::uint64_t attempt);
   void complete_checkpoint();
   void settle_checkpoint();
 
@@ -318,10 +321,10 @@ class replay_company {
   std::set<std::uint32_t> dead_, known_dead_;                // stages without a process
   std::set<std::uint64_t> evaluated_;                        // behind which steps, told
   std::map<std::uint64_t, saved_run> disk_;                  // checkpoints by step
-  std::map<std::uint32_t, std::uint64_t> slices_;  // of the checkpoint under way, by stage
-  std::optional<std::uint64_t> common_;            // version, when it was looked for
-  std::optional<std::uint64_t> wanted_;            // a checkpoint, when the one under way is done
-  std::uint64_t era_ = 0, attempt_ = 0, told_ = 0;
+  std::map<std::uint32_t, std::uint64_t> slices_;   // of the checkpoint under way, by stage
+  std::optional<std::uint64_t> common_;             // version, when it was looked for
+  std::optional<std::uint64_t> wanted_;             // a checkpoint, when the one under way is done
+  std::uint64_t era_ = 0, attempt_ = 0, told_ = 0;  // training steps
   bool is_returning_ = false, is_starting_ = false, has_given_up_ = false;
   return_counts counts_;
 };

@@ -62,6 +62,7 @@ bool replay_company::is_any_unnoticed() const {
 void replay_company::begin_return() {
   ++era_;
   is_returning_ = true;
+  while (is_next_done() && sequence_[finished_].trains) tell(sequence_[finished_++].number);
   is_starting_ = is_replacing_ = false;
   settle_checkpoint();
   return_.reached(told_);
@@ -160,13 +161,14 @@ void replay_company::read(std::uint64_t step) {
   perform(return_.was_read(!of.is_spoilt));
 }
 
+/// Of reported steps: behind another one nobody would report it.
 std::optional<std::uint64_t> replay_company::newest_of_all() const {
   std::map<std::uint64_t, std::uint32_t> stages_with;
   for (const auto& each : versions_there())
     for (const auto step : each) ++stages_with[step];
   std::optional<std::uint64_t> newest;
   for (const auto& [step, count] : stages_with)
-    if (count == stages_) newest = step;
+    if (count == stages_ && step <= told_) newest = step;
   return newest;
 }
 
@@ -301,14 +303,17 @@ void replay_company::slice_written(std::uint32_t place, std::uint64_t attempt,
                                    std::uint64_t weights) {
   if (attempt != attempt_ || !record_.under_way()) return;
   slices_[place] = weights;
-  if (slices_.size() < stages_) return;
-  after(a_delay(), [this, attempt] {
-    if (attempt == attempt_ && record_.under_way()) complete_checkpoint();
-  });
+  if (slices_.size() == stages_) after(a_delay(), [this, attempt] { complete_if_whole(attempt); });
+}
+
+void replay_company::complete_if_whole(std::uint64_t attempt) {
+  if (attempt == attempt_ && slices_.size() == stages_ && record_.may_complete())
+    complete_checkpoint();
 }
 
 void replay_company::complete_checkpoint() {
   const auto step = record_.under_way()->step;
+  if (step > told_) fault("a checkpoint is whole whose step was not reported");
   saved_run made{.weights = {}, .is_spoilt = below(8) < options_.spoilt_of_8, .is_own = true};
   for (const auto& [place, weights] : slices_) made.weights.push_back(weights);
   disk_[step] = std::move(made);
@@ -322,11 +327,8 @@ void replay_company::complete_checkpoint() {
 /// Before all stages go back: what all have written is made a checkpoint, anything else is dropped.
 void replay_company::settle_checkpoint() {
   wanted_.reset();
-  if (!record_.under_way()) return;
-  if (slices_.size() == stages_)
-    complete_checkpoint();
-  else
-    static_cast<void>(record_.cut_off());
+  complete_if_whole(attempt_);
+  if (record_.under_way()) static_cast<void>(record_.cut_off());
 }
 
 }  // namespace troupe::tests

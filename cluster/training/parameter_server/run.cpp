@@ -194,13 +194,16 @@ class attempt {
     parts_.report->step(step);
   }
 
+  /// Nothing is under way: all steps are told, but for shares that were lost.
   [[nodiscard]] result<void> write(std::uint64_t step) {
+    parts_.checkpoints.told(step);
     parts_.checkpoints.write(step, parts_.control.stop.checkpoint.exchange(false),
                              parts_of_checkpoints(parts_, server_, drives_), printer());
     return {};
   }
 
   [[nodiscard]] result<void> write_last(std::uint64_t steps) {
+    parts_.checkpoints.told(steps);
     return parts_.checkpoints.write_last(steps, parts_of_checkpoints(parts_, server_, drives_),
                                          printer());
   }

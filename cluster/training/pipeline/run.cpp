@@ -148,6 +148,7 @@ void tell_step(run_parts& parts, std::uint64_t step, const actors::step_outcome&
   told.losses[step] = outcome.loss;
   if (told.losses.size() > remembered) told.losses.erase(told.losses.begin());
   parts.report->step(step, outcome);
+  parts.checkpoints.told(step);
   // Not before: who has just lost a stage needs the cores.
   if (parts.recovery) parts.group.fill_understudies();
 }

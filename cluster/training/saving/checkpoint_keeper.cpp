@@ -63,6 +63,7 @@ struct unfinished {
   checkpoint_folder::begun files;
   checkpoint_manifest manifest;  // without files and scaler
   actors::slices_under_way slices;
+  actors::future<void> told;  // that its step is
   actors::requester& ask;
   std::size_t keep = 1;
   timing when;
@@ -112,7 +113,8 @@ result<void> copy_to_next(unfinished& of, const std::map<std::string, std::size_
   return {};
 }
 
-/// Waits for what the stages write, and writes what they could not.
+/// Waits for what the stages write, and writes what they could not. Then waits until the step has
+/// been reported.
 result<void> collect(unfinished& of) {
   using contents = checkpoint_manifest::contents;
   std::vector<actors::future<actors::slice_written>> answers;
@@ -138,7 +140,10 @@ result<void> collect(unfinished& of) {
   const auto scaler = of.slices.scaler.get();
   if (!scaler) return tl::unexpected(scaler.error());
   if (*scaler) of.manifest.scaler = {(*scaler)->scale, (*scaler)->applied};
-  return {};
+  if (!of.told.ready())
+    log::debug("the checkpoint of step " + std::to_string(of.files.step) +
+               " waits until the step is reported");
+  return of.told.get();
 }
 
 /// Removes slices of no checkpoint that is left, with what came of one that was given up.
@@ -273,6 +278,8 @@ void checkpoint_keeper::note_failure(const error& why, const printer& print) {
 result<void> checkpoint_keeper::wait(const printer& print) {
   if (!under_way_) return {};
   auto ended = std::exchange(under_way_, std::nullopt);
+  if (!record_.may_complete())
+    ended->told.set_error({errc::cancelled, "the run has lost it before it was reported"});
   auto done = ended->done.get();
   if (!done) {
     note_failure(done.error(), print);
@@ -286,13 +293,21 @@ result<void> checkpoint_keeper::wait(const printer& print) {
   return {};
 }
 
+void checkpoint_keeper::told(std::uint64_t step) {
+  record_.told(step);
+  if (under_way_ && record_.may_complete()) under_way_->told.set({});
+}
+
 void checkpoint_keeper::report(const printer& print) {
-  if (under_way_ && under_way_->done.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
-    static_cast<void>(wait(print));
+  if (!under_way_) return;
+  const auto status = under_way_->done.wait_for(std::chrono::seconds(0));
+  const bool is_now = status == std::future_status::deferred && record_.may_complete();
+  if (is_now || status == std::future_status::ready) static_cast<void>(wait(print));
 }
 
 std::uint64_t checkpoint_keeper::last_step(std::chrono::seconds patience, const printer& print) {
-  if (under_way_ && under_way_->done.wait_for(patience) == std::future_status::timeout)
+  if (under_way_ && (!record_.may_complete() ||
+                     under_way_->done.wait_for(patience) == std::future_status::timeout))
     for (const auto& each : under_way_->slices.slices) each.written.cancel();
   static_cast<void>(wait(print));
   return record_.last_step();
@@ -347,21 +362,25 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
       .files = {},
       .weights = parts.weights,
       .slices = parts.disks != nullptr ? folder_.slices_of(*files) : ""};
+  actors::promise<void> told;
   auto finish = [of = unfinished{folder_,
                                  std::move(*files),
                                  manifest,
                                  *slices,
+                                 told.future(),
                                  parts.ask,
                                  static_cast<std::size_t>(config_->checkpoint.keep),
                                  {begun, clock::now()},
                                  parts.disks != nullptr ? std::optional(*parts.disks)
                                                         : std::nullopt}] { return finished(of); };
+  if (record_.may_complete()) told.set({});
+  std::future<result<void>> done;
   try {
-    under_way_.emplace(under_way{*slices, std::async(std::launch::async, finish)});
+    done = std::async(std::launch::async, finish);
   } catch (const std::system_error&) {  // no thread is left: then the steps wait
-    under_way_.emplace(under_way{*slices, std::async(std::launch::deferred, finish)});
-    static_cast<void>(wait(print));
+    done = std::async(std::launch::deferred, finish);
   }
+  under_way_.emplace(under_way{*slices, std::move(done), std::move(told)});
 }
 
 result<void> checkpoint_keeper::write_last(std::uint64_t steps, const checkpoint_parts& parts,

@@ -75,9 +75,14 @@ class checkpoint_keeper {
 
   using printer = std::function<void(const std::string& line)>;
 
+  /// This step has been reported, and so have those before it. A checkpoint of a later one is not
+  /// made whole before: a run that went on from it would never report its step.
+  void told(std::uint64_t step);
+
   /// Begins one of a step, the last that was begun, unless it has been written: the stages write
-  /// their files, and another thread waits for those, writes the manifest and removes old ones, so
-  /// that further steps may begin at once. One is under way at most, so one before is waited for.
+  /// their files, and another thread waits for those and until the step is told, writes the
+  /// manifest and removes old ones, so that further steps may begin at once. One is under way at
+  /// most, so one before is waited for; its step has been told.
   /// `is_asked`: by a signal, which is answered with the place. That it cannot be written is
   /// printed, here or by `report`.
   void write(std::uint64_t step, bool is_asked, const checkpoint_parts& parts,
@@ -87,7 +92,8 @@ class checkpoint_keeper {
   void report(const printer& print);
 
   /// The steps in the last one that is whole, or in what the run began with. Waits for the one
-  /// under way, of a run whose steps may never end: so long, and then gives it up.
+  /// under way, of a run whose steps may never end: so long, and then gives it up. One whose step
+  /// was not told is given up at once.
   [[nodiscard]] std::uint64_t last_step(std::chrono::seconds patience, const printer& print);
 
   /// The steps of checkpoints that this run has written and not removed; the newest first.
@@ -118,8 +124,10 @@ class checkpoint_keeper {
   struct under_way {
     actors::slices_under_way slices = {};
     std::future<result<void>> done = {};  // the error; a future of std::async waits for it
+    actors::promise<void> told = {};      // that the step is; before `done`, which waits for it
   };
-  /// Errors: why there is none.
+  /// One whose step was not told is given up: nobody would tell it meanwhile. Errors: why there is
+  /// none.
   result<void> wait(const printer& print);
   /// Has the stages write their files. Errors: io_failed.
   [[nodiscard]] result<actors::slices_under_way> ask_stages(const checkpoint_folder::begun& files,

@@ -232,8 +232,7 @@ class host_storm {
     const auto wrong = differences({.told = told_,
                                     .launches = tries_,
                                     .weights = hosts_ / "weights",
-                                    .kept = disks_ ? gathered() : kept_,
-                                    .resumed_at = resumed_at_},
+                                    .kept = disks_ ? gathered() : kept_},
                                    calm_);
     result_.differs = !wrong.empty();
     for (const auto& each : wrong) complain(each);
@@ -259,7 +258,6 @@ class host_storm {
   storm_outcome result_;
   std::size_t next_ = 0, tries_ = 0;
   std::vector<std::string> told_;
-  std::set<std::string> resumed_at_;  // steps
 };
 
 /// Of the hosts that are left.
@@ -297,8 +295,6 @@ bool host_storm::launch() {
   result_.took += ended.took;
   result_.log += ended.text();
   for (const auto& each : run.told()) told_.push_back(each.text);
-  for (const auto& each : ended.log)
-    if (auto step = step_resumed_at(each.text); !step.empty()) resumed_at_.insert(std::move(step));
   for (const auto& line : ended.log)
     if (is_about_other_bits(line.text) || is_about_survivors_work(line.text)) complain(line.text);
   const bool in_order = ended.code == 0 && ended.signal == 0 && !ended.is_late;

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -104,13 +103,7 @@ struct storm_end {
   std::size_t launches = 1;
   std::filesystem::path weights;  ///< With the optimizer's state beside it.
   std::filesystem::path kept;     ///< Checkpoints.
-  /// Of the checkpoints that it went on from. One may be complete a moment before its step is told:
-  /// a run that ends just then never tells it.
-  std::set<std::string> resumed_at = {};
 };
-
-/// The step of such a checkpoint, where a line says that a run goes on from one; else "".
-[[nodiscard]] std::string step_resumed_at(const std::string& line);
 
 /// In what it differs from a calm run; nothing: in no bit.
 [[nodiscard]] std::vector<std::string> differences(const storm_end& end, const calm_run& calm);

@@ -71,12 +71,9 @@ class storm {
   storm_outcome blow() {
     for (std::size_t i = 0; i < most_launches && launch(); ++i) {
     }
-    const auto wrong = differences({.told = told_,
-                                    .launches = tries_,
-                                    .weights = folder_ / "weights",
-                                    .kept = places_.kept(),
-                                    .resumed_at = resumed_at_},
-                                   calm_);
+    const auto wrong = differences(
+        {.told = told_, .launches = tries_, .weights = folder_ / "weights", .kept = places_.kept()},
+        calm_);
     result_.differs = !wrong.empty();
     result_.complaints.insert(result_.complaints.end(), wrong.begin(), wrong.end());
     return std::move(result_);
@@ -105,7 +102,6 @@ class storm {
   bool may_end_ = false;   // the last fault ends the run
   std::set<std::string> hit_;
   std::vector<std::string> told_;
-  std::set<std::string> resumed_at_;  // steps
   std::map<pid_t, std::vector<std::map<std::string, std::size_t>>> files_;
 };
 
@@ -129,8 +125,6 @@ bool storm::launch() {
   result_.took += ended.took;
   result_.log += ended.text();
   for (const auto& each : run.told()) told_.push_back(each.text);
-  for (const auto& each : ended.log)
-    if (auto step = step_resumed_at(each.text); !step.empty()) resumed_at_.insert(std::move(step));
   check_end(ended, own);
   const bool in_order = ended.code == 0 && ended.signal == 0 && !ended.is_late;
   return !in_order && may_end_;

@@ -2,7 +2,10 @@
 // nothing happened to; and what is wrong with a checkpoint is said.
 
 #include <ATen/ops/equal.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -14,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "messages/descriptor.hpp"
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
 
 namespace {
@@ -69,6 +73,39 @@ TEST_CASE("An interrupted run leaves a checkpoint, from which it goes on to the 
   const auto nothing_left = run_program(two_stages(kept, 12, 1));
   CHECK(nothing_left.code == 2);
   CHECK_THAT(nothing_left.last_line(), ContainsSubstring("has all 12 steps of this run"));
+}
+
+TEST_CASE("A run that is killed before a step was reported goes on from no checkpoint of it") {
+  const scratch_folder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  const words kept{"--checkpoint-dir", checkpoints, "--checkpoint-every", "1"};
+  // The first line waits until somebody reads, and nobody does.
+  const auto pipe = folder / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const descriptor full(::open(pipe.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  const std::string page(4096, '.');
+  while (::write(full.get(), page.data(), page.size()) > 0) {
+  }
+  const auto kill_at_files = [](pid_t program, std::string_view line) {
+    const bool are_there = line.find(" waits until the step is reported") != std::string::npos ||
+                           line.find("step-000001 in ") != std::string::npos;
+    if (are_there) ::kill(program, SIGKILL);
+  };
+  const auto killed =
+      run_program(two_stages(with(kept, {"--json", pipe.string()}), 4, 1), kill_at_files);
+  INFO(killed.err);
+  CHECK(killed.signal == SIGKILL);
+  CHECK_FALSE(names_in(checkpoints).contains("step-000001"));
+  const auto resumed =
+      run_program(two_stages(with(kept, {"--resume", "auto", "--json", folder / "lines"}), 4, 1));
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  std::ifstream lines(folder / "lines");
+  std::string line;
+  for (const char* begin : {"{\"step\":1,", "{\"step\":2,", "{\"step\":3,", "{\"step\":4,"}) {
+    std::getline(lines, line);
+    CHECK(line.starts_with(begin));
+  }
 }
 
 TEST_CASE("A loss scale, dropout and a sequence of tokens go on where they were", "[untimed]") {

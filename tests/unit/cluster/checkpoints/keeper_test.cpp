@@ -31,6 +31,8 @@ cluster::trainer_config config_for(const tests::scratch_folder& folder, std::str
   return config;
 }
 
+constexpr std::chrono::seconds patience{60};
+
 /// A keeper whose stages write nothing, and fail where the test says so.
 struct kept_run {
   explicit kept_run(cluster::trainer_config of)
@@ -41,9 +43,16 @@ struct kept_run {
     return keeper.is_due(step, checkpoint_keeper::clock::now(), is_asked);
   }
 
-  /// Begins one, and waits for what becomes of it: the steps in the last one that is whole.
+  /// Begins one of a step that is over, and waits for what becomes of it: the steps in the last one
+  /// that is whole.
   std::uint64_t write(std::uint64_t step, std::optional<error> failure = {},
                       bool is_asked = false) {
+    keeper.told(step);
+    begin(step, failure, is_asked);
+    return keeper.last_step(patience, print);
+  }
+
+  void begin(std::uint64_t step, std::optional<error> failure = {}, bool is_asked = false) {
     const actors::slice_written nothing;
     const auto written = actors::settled_future<actors::slice_written>(
         failure ? result<actors::slice_written>(tl::unexpected(*failure)) : nothing);
@@ -56,7 +65,6 @@ struct kept_run {
         {},
         ask};
     keeper.write(step, is_asked, parts, print);
-    return keeper.last_step(std::chrono::seconds(60), print);
   }
 
   actors::system_config settings;
@@ -134,8 +142,38 @@ TEST_CASE("A checkpoint that was cut off waits for the next update, and for the 
   CHECK_FALSE(run.is_due(10));
   CHECK(run.is_due(12));
   later.set(actors::slice_written{});
-  CHECK(run.keeper.last_step(std::chrono::seconds(60), run.print) == 6);
+  run.keeper.told(6);
+  CHECK(run.keeper.last_step(patience, run.print) == 6);
   CHECK_FALSE(run.is_due(10));
+}
+
+TEST_CASE("A checkpoint is not whole before its step has been reported") {
+  const tests::scratch_folder folder;
+  kept_run run(config_for(folder, "4"));
+  const cluster::checkpoint_folder kept(run.config.checkpoint.dir);
+  run.keeper.told(3);
+  run.begin(4);
+  CHECK(run.keeper.last_step(patience, run.print) == 0);
+  CHECK(kept.steps().value().empty());
+  REQUIRE(run.told.size() == 1);
+  CHECK(run.told.front() ==
+        "warning: no checkpoint of step 4: the run has lost it before it was reported; one is "
+        "written when the run goes on");
+  CHECK(run.is_due(4));
+  run.begin(4);
+  run.keeper.told(4);
+  CHECK(run.keeper.last_step(patience, run.print) == 4);
+  CHECK(kept.steps().value() == std::vector<std::uint64_t>{4});
+}
+
+TEST_CASE("A run that ends while a step of a checkpoint is under way waits for nobody") {
+  const tests::scratch_folder folder;
+  const auto config = config_for(folder, "4");
+  {
+    kept_run run(config);
+    run.begin(4);
+  }
+  CHECK(cluster::checkpoint_folder(config.checkpoint.dir).steps().value().empty());
 }
 
 TEST_CASE("A checkpoint that was asked for and cut off is answered when it is there") {

@@ -300,6 +300,7 @@ TEST_CASE("A copy that a disk spoils is one copy less, and a file that was alter
               actors::settled_future<std::optional<engine::loss_scaler>>(std::nullopt)};
         },
         &disks};
+    keeper.told(step);
     keeper.write(step, false, parts, print);
     return keeper.last_step(std::chrono::seconds(60), print);
   };

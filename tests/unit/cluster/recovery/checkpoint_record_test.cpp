@@ -32,6 +32,33 @@ TEST_CASE("a checkpoint is due at its time or when it is asked for, of whole upd
   CHECK_FALSE(run.is_due(6, true, true));
 }
 
+TEST_CASE("one may be whole once its step has been reported") {
+  record run(1, 4);
+  CHECK_FALSE(run.may_complete());
+  run.told(5);
+  CHECK_FALSE(run.may_complete());
+  run.begin(6, false);
+  CHECK_FALSE(run.may_complete());
+  run.told(6);
+  CHECK(run.may_complete());
+  run.told(5);
+  CHECK(run.may_complete());
+  run.complete();
+  run.begin(7, false);
+  CHECK_FALSE(run.may_complete());
+  run.told(9);
+  CHECK(run.may_complete());
+  CHECK(run.cut_off());
+  CHECK_FALSE(run.may_complete());
+  // What was told stays told when the steps are done again.
+  run.went_back(4);
+  run.begin(9, false);
+  CHECK(run.may_complete());
+  record resumed(1, 4);
+  resumed.begin(4, false);
+  CHECK(resumed.may_complete());
+}
+
 TEST_CASE("one that was cut off is due again at the next update, for who asked for it") {
   record run(2);
   run.begin(2, true);

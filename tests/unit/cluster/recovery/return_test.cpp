@@ -16,9 +16,10 @@ using effect = core::effect;
 using places = std::vector<std::size_t>;
 using steps = std::vector<std::uint64_t>;
 
-/// A core that has lost these places, and is to list what its stages have.
+/// A core behind step 5 that has lost these places, and is to list what its stages have.
 core listing(places lost, bool may_begin_anew = false) {
   core made(may_begin_anew);
+  made.reached(5);
   CHECK(made.lost(std::move(lost)) == effect(core::drop_stages{}));
   CHECK(made.dropped() == effect(core::list_versions{}));
   return made;
@@ -34,15 +35,18 @@ core without_versions(bool may_begin_anew = false) {
 
 }  // namespace
 
-TEST_CASE("the newest version is one that all stages have") {
+TEST_CASE("the newest version is one that all stages have, of a step that was reported") {
   using cluster::newest_common;
-  CHECK(newest_common({}) == std::nullopt);
-  CHECK(newest_common({{4, 5}}) == 5);
-  CHECK(newest_common({{4, 5}, {5, 6}, {5}}) == 5);
-  CHECK(newest_common({{4, 5}, {4, 5}, {4, 6}}) == 4);
-  CHECK(newest_common({{5, 4}, {4, 5}}) == 5);
-  CHECK(newest_common({{4, 5}, {6}}) == std::nullopt);
-  CHECK(newest_common({{4}, {}}) == std::nullopt);
+  CHECK(newest_common({}, 9) == std::nullopt);
+  CHECK(newest_common({{4, 5}}, 9) == 5);
+  CHECK(newest_common({{4, 5}, {5, 6}, {5}}, 9) == 5);
+  CHECK(newest_common({{4, 5}, {4, 5}, {4, 6}}, 9) == 4);
+  CHECK(newest_common({{5, 4}, {4, 5}}, 9) == 5);
+  CHECK(newest_common({{4, 5}, {6}}, 9) == std::nullopt);
+  CHECK(newest_common({{4}, {}}, 9) == std::nullopt);
+  CHECK(newest_common({{4, 5}, {4, 5}}, 5) == 5);
+  CHECK(newest_common({{4, 5}, {4, 5}}, 4) == 4);
+  CHECK(newest_common({{4, 5}, {4, 5}}, 3) == std::nullopt);
 }
 
 TEST_CASE("all stages go back to the newest version of all, on nodes that are replaced before") {
@@ -51,6 +55,12 @@ TEST_CASE("all stages go back to the newest version of all, on nodes that are re
   CHECK(run.listed({{4, 5}, {3, 4}, {4}}) == effect(core::replace_lost{{2, 0}}));
   CHECK(run.without_node().empty());
   CHECK(run.replaced() == effect(core::go_on{core::source::versions, 4}));
+}
+
+TEST_CASE("a version is passed over whose step was done by all and never reported") {
+  auto run = listing({1});
+  CHECK(run.listed({{5, 6}, {5, 6}, {5, 6}}) == effect(core::replace_lost{{1}}));
+  CHECK(run.replaced() == effect(core::go_on{core::source::versions, 5}));
 }
 
 TEST_CASE("without a version of some stage the newest own checkpoint that can be read is next") {
@@ -95,6 +105,7 @@ TEST_CASE("a loss during a return begins it again, and forgets what was found") 
 
 TEST_CASE("what fails without a loss ends the run, unless a replay has come half-way") {
   core run(false);
+  run.reached(5);
   CHECK(run.lost({}) == effect(core::end_run{core::reason::nobody_lost}));
   CHECK_FALSE(run.begin_replay({}));
   CHECK_FALSE(run.begin_replay({0, 1}));
