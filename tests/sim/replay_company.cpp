@@ -45,6 +45,7 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
       feeders_(options_.replicas,
                {credited_queue(options_.credits), credited_queue(options_.credits)}),
       keeper_starts_(stages_, 1),
+      hosts_(stages_, "0"),
       coordinator_({.stages = stages_,
                     .skip = true,
                     .clip_norm = 500,
@@ -57,6 +58,10 @@ replay_company::replay_company(replay_options options, std::uint64_t seed)
                                         step_kind::training)
                          .value());
   plan_run();
+  for (std::size_t place = 0; place < options_.hosts.size(); ++place)
+    hosts_[place] = std::to_string(options_.hosts[place]);
+  hosts_left_ = {hosts_.begin(), hosts_.end()};
+  second_ = cluster::second_keepers(hosts_);
   // Of former runs: some with steps that this one will come to, one with more.
   for (const std::uint64_t step : {std::uint64_t{1}, std::uint64_t{2}, options_.steps + 5})
     disk_[step] = {std::vector<std::uint64_t>(stages_, step)};
@@ -105,6 +110,8 @@ std::string replay_company::run() {
     if (events_ > most_events) fault("the run does not end");
     if (const auto loss = options_.losses.find(++events_); loss != options_.losses.end())
       lose(loss->second);
+    if (const auto loss = options_.host_losses.find(events_); loss != options_.host_losses.end())
+      lose_host(loss->second);
   }
   if (fault_.empty() && fell_back_.empty() && !has_given_up_) check_end();
   return fault_;
@@ -363,109 +370,6 @@ void replay_company::fall_back(const std::string& why) {
   if (is_returning_) return;
   if (options_.returns) return begin_return();
   if (fell_back_.empty()) fell_back_ = why;
-}
-
-/// The loss is known, also where the steps under way have its answers: there is one, or there is
-/// nothing to do.
-void replay_company::notice(std::uint32_t stage) {
-  if (finished_ == sequence_.size()) return static_cast<void>(lost_.reset());
-  is_replacing_ = true;
-  after(a_delay(), [this, stage] { replace(stage); });
-}
-
-void replay_company::replace(std::uint32_t stage) {
-  if (is_any_unnoticed()) return;  // that will be noticed, and all go back
-  const auto second = (stage + 1) % stages_;
-  const auto& versions =
-      stages_ == 1 ? keeps_here_[stage] : keepers_.at({second, keeper_starts_[second]})[stage];
-  const auto id = process_id{stage, ++starts_[stage]};
-  open_keeper(stage);
-  auto due = trained_;
-  for (auto i = announced_; i > finished_; --i) {
-    const auto& each = sequence_[i - 1];
-    for (std::uint32_t place = 0; place < stages_; ++place) {
-      const bool counts =
-          place == stage || (options_.shares_state && stage_of(place) == stage_of(stage));
-      if (counts && !answers_[each.key].contains(place)) due = std::min(each.number, trained_);
-    }
-    if (!each.trains) answers_[each.key].erase(stage);
-  }
-  const auto newer = versions.lower_bound(due);
-  if (newer == versions.begin()) return fall_back("no version");
-  const auto [version, weights] = *std::prev(newer);
-  if (!order_of(version + 1)) return fall_back("the order is forgotten");
-  lost_.reset();
-  processes_[id] = std::make_unique<process>(start(stage, id.start, weights));
-  auto& made = *processes_[id];
-  make_version(made, version);
-  forget_evaluations(done_before());
-  if (!sequence_[finished_].trains) ++in_evaluations_;
-  for (const auto& [key, what] : orders_)
-    if (what.number > version) begin(made, what, {});
-  tell_others(stage, order_of(version + 1)->key);
-}
-
-void replay_company::tell_others(std::uint32_t stage, const step_key& from) {
-  const auto over = done_before();
-  const auto missing = std::make_shared<std::uint32_t>(stages_ - 1);
-  if (*missing == 0) return resume_others(stage, from);
-  for (std::uint32_t other = 0; other < stages_; ++other)
-    if (other != stage)
-      post_in_order(other, [this, stage, from, over, missing](process& there) {
-        forget_evaluations(there, over);
-        replace_at(there, stage, from);
-        if (--*missing == 0)
-          after(a_delay(), in_this_era([this, stage, from] { resume_others(stage, from); }));
-      });
-}
-
-void replay_company::replace_at(process& at, std::uint32_t stage, const step_key& from) {
-  if (!at.window.reaches(from)) return fall_back("what was sent is forgotten");
-  shared_edges which;
-  for (std::uint32_t chunk = 0; chunk < layout_.chunks; ++chunk) {
-    const auto here = layout_.virtual_stage_of({stage_of(at.self.stage), chunk});
-    if (here > 0 && slice_beside(at.self.stage, here - 1).stage == stage)
-      which.before.push_back(chunk);
-    if (here + 1 < layout_.virtual_stages() && slice_beside(at.self.stage, here + 1).stage == stage)
-      which.after.push_back(chunk);
-  }
-  const bool is_tied = shares_tie(at.self.stage) && other_end(at.self.stage) == stage;
-  const bool is_replica = stage_of(at.self.stage) == stage_of(stage);
-  const bool is_near = !which.before.empty() || !which.after.empty() || is_tied || is_replica;
-  if (is_near && at.end.waits_before(from)) return fall_back("a neighbour is still replayed");
-  at.known[stage] = starts_[stage];
-  at.keepers[stage] = keeper_starts_[stage];
-  at.core.start_over(which, from);
-  if (is_tied) {
-    at.end.start_over({tied}, from);
-    for (const auto& each : at.sent_ties)
-      if (each.key >= from) send_tie(at, each);
-  }
-  if (is_replica) replace_replica(at, stage, from);
-  if (stage == (at.self.stage + 1) % stages_) store(at, at.stores.replaced(1));
-}
-
-void replay_company::resume_others(std::uint32_t stage, const step_key& from) {
-  ++replays_;
-  is_replacing_ = false;
-  return_.replayed();
-  for (std::uint32_t other = 0; other < stages_; ++other)
-    if (other != stage)
-      post_in_order(other, [this](process& there) { perform(there, there.core.resume()); });
-  const auto ends_in = [&](std::uint32_t slice) {
-    return slice_beside(stage, slice).stage == stage;
-  };
-  const auto replica = replica_of(stage);
-  auto& [inputs, labels] = feeders_[replica];
-  if (ends_in(0)) {
-    inputs.start_over(from);
-    feed(replica, edge::input, inputs.resume());
-  }
-  if (ends_in(layout_.virtual_stages() - 1)) {
-    labels.start_over(from);
-    feed(replica, edge::target, labels.resume());
-  }
-  finish_steps();
 }
 
 // What must hold at the end.

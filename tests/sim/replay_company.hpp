@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "actors/recovery/stores_core.hpp"
+#include "cluster/hosts/keepers_core.hpp"
 #include "cluster/recovery/checkpoint_record_core.hpp"
 #include "cluster/recovery/return_core.hpp"
 #include "engine/collective/all_gather_core.hpp"
@@ -47,6 +48,10 @@ struct replay_options {
   std::uint32_t spoilt_of_8 = 0;       ///< How many checkpoints of eight cannot be read later.
   /// After so many events: the process of which stage, among those of all replicas.
   std::map<std::uint64_t, std::uint32_t> losses = {};
+  /// Where each of those processes is; empty: all are on one host.
+  std::vector<std::uint32_t> hosts = {};
+  /// After so many events: which host, with all processes that are there, unless it is the last.
+  std::map<std::uint64_t, std::uint32_t> host_losses = {};
 };
 
 /// A number that all of these determine, each in its place.
@@ -72,6 +77,7 @@ class replay_company {
   /// How often all stages went back.
   struct return_counts {
     std::uint64_t versions = 0, checkpoints = 0, beginnings = 0, passed_over = 0, interrupted = 0;
+    std::uint64_t hosts = 0;  ///< That were lost.
   };
   [[nodiscard]] const return_counts& returns() const noexcept { return counts_; }
   /// Whether the run has ended because it was lost too often in vain.
@@ -202,6 +208,8 @@ class replay_company {
   // The trainer: all stages go back, and their checkpoints.
   [[nodiscard]] std::function<void()> in_this_era(std::function<void()> what);
   void lose_any(std::uint32_t place);
+  void lose_host(std::uint32_t host);
+  void leave_lost_host(std::uint32_t place);
   void noticed(std::uint32_t place);
   void open_keeper(std::uint32_t place);
   void begin_return();
@@ -295,6 +303,9 @@ class replay_company {
   kept_of_stages keeps_here_;                                   // of one stage
   std::map<process_id, kept_of_stages> keepers_;                // by process
   std::vector<std::uint32_t> keeper_starts_;                    // by stage: whose process has it
+  std::vector<std::string> hosts_;                              // by stage
+  std::set<std::string> hosts_left_;
+  std::vector<std::size_t> second_;  // by stage: whose process has its second keeper
   engine::step_coordinator_core coordinator_;
   std::map<engine::step_key, std::vector<process_id>> voters_;
   std::map<engine::step_key, order> orders_;

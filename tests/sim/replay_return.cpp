@@ -31,6 +31,21 @@ void replay_company::lose_any(std::uint32_t place) {
   after(a_delay(), [this, place] { noticed(place); });
 }
 
+/// What is lost with a host is not noticed at once.
+void replay_company::lose_host(std::uint32_t host) {
+  if (hosts_left_.size() == 1 || hosts_left_.erase(std::to_string(host)) == 0) return;
+  ++counts_.hosts;
+  for (std::uint32_t place = 0; place < stages_; ++place)
+    if (hosts_[place] == std::to_string(host)) lose_any(place);
+}
+
+/// For the host that has the fewest.
+void replay_company::leave_lost_host(std::uint32_t place) {
+  if (hosts_left_.contains(hosts_[place])) return;
+  hosts_[place] = *std::ranges::min_element(
+      hosts_left_, {}, [this](const auto& host) { return std::ranges::count(hosts_, host); });
+}
+
 void replay_company::noticed(std::uint32_t place) {
   known_dead_.insert(place);
   if (is_returning_ || is_replacing_) {
@@ -46,6 +61,7 @@ void replay_company::noticed(std::uint32_t place) {
 }
 
 void replay_company::open_keeper(std::uint32_t place) {
+  leave_lost_host(place);
   keeper_starts_[place] = starts_[place];
   keepers_[{place, starts_[place]}] = {};
   dead_.erase(place);
@@ -104,7 +120,9 @@ void replay_company::perform(const return_core::effect& what) {
   } else {
     has_given_up_ = std::get<return_core::end_run>(what).why == return_core::reason::in_vain;
     if (!has_given_up_) fault("the run ends that could go on");
-    if (options_.losses.size() <= return_core::most_in_vain) fault("the run gives up too early");
+    // A host is lost twice at most: its first process may be replaced before all are missed.
+    const auto most = options_.losses.size() + 2 * options_.host_losses.size();
+    if (most <= return_core::most_in_vain) fault("the run gives up too early");
   }
 }
 
@@ -224,6 +242,7 @@ void replay_company::start_all(const return_core::go_on& from) {
   window_ = replay_window(options_.accumulate);
   feeders_.assign(options_.replicas,
                   {credited_queue(options_.credits), credited_queue(options_.credits)});
+  second_ = cluster::second_keepers(hosts_);
   plan_rest(from.step);
   for (auto& each : starts_) ++each;
   for (std::uint32_t place = 0; place < stages_; ++place)

@@ -280,7 +280,7 @@ void replay_company::store(process& at, const actors::stores_core::effects& what
   for (const auto& [to, step] : what) {
     const auto stage = at.self.stage;
     const bool is_own = to.place == 0;
-    const auto other = (stage + 1) % stages_;
+    const auto other = static_cast<std::uint32_t>(second_[stage]);
     const auto put = [this, stage, step = step, value = at.kept.at(step), to = to,
                       who = at.self](auto& keeps) {
       auto& versions = keeps[stage];

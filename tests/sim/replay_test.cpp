@@ -1,6 +1,7 @@
 // A stage that is lost alone, at whatever moment: the others compute nothing again, and the run
 // ends with the numbers of one that nothing happened to.
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdint>
 #include <random>
@@ -65,6 +66,24 @@ replay_options with_returns(std::mt19937_64& random) {
   return options;
 }
 
+/// The same on two to four hosts, each with at least one stage's process.
+replay_options on_hosts(std::mt19937_64& random) {
+  for (;;) {
+    auto options = with_returns(random);
+    const auto places = options.training.stages.size() * options.replicas;
+    if (places < 2) continue;
+    const auto hosts = random() % std::min<std::size_t>(places - 1, 3) + 2;
+    for (std::size_t place = 0; place < places; ++place)
+      options.hosts.push_back(static_cast<std::uint32_t>(place < hosts ? place : random() % hosts));
+    std::ranges::shuffle(options.hosts, random);
+    return options;
+  }
+}
+
+std::uint32_t some_host(const replay_options& options, std::mt19937_64& random) {
+  return options.hosts[random() % options.hosts.size()];
+}
+
 struct tally {
   std::uint64_t losses = 0, replays = 0, in_evaluations = 0, returns = 0;
   std::uint64_t given_up = 0;
@@ -76,6 +95,7 @@ struct tally {
     back.beginnings += more.beginnings;
     back.passed_over += more.passed_over;
     back.interrupted += more.interrupted;
+    back.hosts += more.hosts;
   }
 };
 
@@ -83,6 +103,7 @@ struct tally {
 std::string compare(const replay_options& options, std::uint64_t seed, tally& of) {
   auto calm_options = options;
   calm_options.losses.clear();
+  calm_options.host_losses.clear();
   replay_company calm(calm_options, seed + 1);
   if (auto fault = calm.run(); !fault.empty()) return "without a loss: " + fault;
   replay_company stormy(options, seed);
@@ -107,6 +128,9 @@ std::string with_plan(const std::string& fault, const replay_options& options) {
   std::string losses;
   for (const auto& [event, stage] : options.losses)
     losses += " stage " + std::to_string(stage) + " after event " + std::to_string(event);
+  for (const auto& [event, host] : options.host_losses)
+    losses += " host " + std::to_string(host) + " after event " + std::to_string(event);
+  for (const auto host : options.hosts) losses += "; a stage on host " + std::to_string(host);
   return fault + "\nlost:" + losses + "; replicas " + std::to_string(options.replicas) +
          "; credits " + std::to_string(options.credits) + ", an update every " +
          std::to_string(options.accumulate) + " steps, a checkpoint every " +
@@ -217,6 +241,39 @@ TEST_CASE("each stage of a small pipeline is lost at each event of a run") {
 }
 
 // All stages go back.
+
+TEST_CASE(
+    "a run goes on that loses a host with all stages and keepers there, and to no checkpoint") {
+  tally of;
+  tests::for_each_seed(1000, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto options = on_hosts(random);
+    const auto events = events_of(options, seed);
+    options.host_losses[random() % events + 1] = some_host(options, random);
+    return with_plan(compare(options, seed, of), options);
+  });
+  CHECK(of.back.hosts > 800);
+  CHECK(of.back.versions > of.back.hosts / 4);
+  CHECK(of.back.checkpoints + of.back.beginnings == 0);
+}
+
+TEST_CASE("a run goes on that loses hosts and stages one after the other") {
+  tally of;
+  tests::for_each_seed(1000, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto options = on_hosts(random);
+    const auto events = events_of(options, seed);
+    const auto first = random() % events + 1;
+    options.host_losses[first] = some_host(options, random);
+    options.host_losses[first + random() % (events / 2 + 1) + 1] = some_host(options, random);
+    options.losses[random() % events + 1] =
+        static_cast<std::uint32_t>(random() % options.hosts.size());
+    return with_plan(compare(options, seed, of), options);
+  });
+  CHECK(of.back.hosts > 1200);
+  CHECK(of.back.versions > of.back.hosts / 4);
+  CHECK(of.back.checkpoints > 0);
+}
 
 TEST_CASE("a run that loses a stage goes on, and never has to go back to a checkpoint") {
   const auto of = after_losses(1000, 1, 0, with_returns);
