@@ -20,7 +20,9 @@ struct acknowledged {
 struct shut_down {
   static constexpr auto declared = travels("shut_down");
 
-  static void fields(auto&, auto&) {}
+  std::string failure = {};  // of the run; empty: it has none
+
+  static void fields(auto& self, auto& f) { f(self.failure); }
 };
 
 /// Has a node's host try to connect to where other nodes listen.

@@ -92,9 +92,9 @@ void end_built(server_host_pointer self) {
   self->state.values.clear();
 }
 
-void on_shut_down(server_host_pointer self) {
+void on_shut_down(server_host_pointer self, const std::string& failure) {
   end_built(self);
-  if (self->state.parts.on_shut_down) self->state.parts.on_shut_down();
+  if (self->state.parts.on_shut_down) self->state.parts.on_shut_down(failure);
   self->quit(caf::exit_reason::user_shutdown);
 }
 
@@ -103,7 +103,7 @@ server_host_actor::behavior_type server_host_behavior(
   self->state.parts = std::move(*given);
   end_when_thrown(*self, "the host of a parameter server's actors");
   self->state.ask = std::make_shared<requester>(self->system());
-  self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self); });
+  self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self, {}); });
   return {
       [self](const shard_values& values) {
         return answering(values.name, [&] { return on_values(self, values); });
@@ -123,7 +123,7 @@ server_host_actor::behavior_type server_host_behavior(
         end_built(self);
         return acknowledged{};
       },
-      [self](const shut_down&) { on_shut_down(self); },
+      [self](const shut_down& order) { on_shut_down(self, order.failure); },
   };
 }
 

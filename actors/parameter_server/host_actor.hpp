@@ -19,7 +19,7 @@ struct server_host_parts {
   optimizers::registry optimizers;
   std::shared_ptr<messages::shared_memory> memory;  ///< The node's, of tensors that are sent.
   /// Called once, on a scheduler thread, at `shut_down`; the actors have been told to end by then.
-  std::function<void()> on_shut_down;
+  std::function<void(const std::string& failure)> on_shut_down;
   /// Told of the shards' and workers' threads; null: nobody is.
   std::shared_ptr<progress_board> progress = {};
   engine::loss_registry losses = engine::built_in_losses();

@@ -217,7 +217,7 @@ void end_stages(host_state& state) {
     caf::anon_send_exit(stage, caf::exit_reason::user_shutdown);
 }
 
-void on_shut_down(host_pointer self) {
+void on_shut_down(host_pointer self, const std::string& failure) {
   if (self->state.data) caf::anon_send_exit(self->state.data, caf::exit_reason::user_shutdown);
   if (self->state.keeper) caf::anon_send_exit(self->state.keeper, caf::exit_reason::user_shutdown);
   for (const auto& [folder, opened] : self->state.slices)
@@ -225,7 +225,7 @@ void on_shut_down(host_pointer self) {
       caf::anon_send_exit(caf::actor_cast<caf::actor>(opened.store),
                           caf::exit_reason::user_shutdown);
   end_stages(self->state);
-  if (self->state.parts.on_shut_down) self->state.parts.on_shut_down();
+  if (self->state.parts.on_shut_down) self->state.parts.on_shut_down(failure);
   self->quit(caf::exit_reason::user_shutdown);
 }
 
@@ -233,7 +233,7 @@ host_actor::behavior_type host_behavior(host_pointer self,
                                         const std::shared_ptr<host_parts>& given) {
   self->state.parts = std::move(*given);
   end_when_thrown(*self, "the host of stages");
-  self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self); });
+  self->set_exit_handler([self](const caf::exit_msg&) { on_shut_down(self, {}); });
   return {
       [self](const build_stage& order) { return on_build(self, order); },
       [self](const open_data& order) { return on_open(self, order); },
@@ -252,7 +252,7 @@ host_actor::behavior_type host_behavior(host_pointer self,
         const auto free = engine::read_free_memory();
         return memory_told{host_name(), free.bytes, free.swap_bytes, free.group_limit_bytes};
       },
-      [self](const shut_down&) { on_shut_down(self); },
+      [self](const shut_down& order) { on_shut_down(self, order.failure); },
   };
 }
 

@@ -26,7 +26,7 @@ struct host_parts {
   optimizers::registry optimizers;
   /// Called once, on a scheduler thread, when the trainer says `shut_down`; the stages have been
   /// told to end by then.
-  std::function<void()> on_shut_down;
+  std::function<void(const std::string& failure)> on_shut_down;
   /// Told of the stages' threads; null: nobody is.
   std::shared_ptr<progress_board> progress = {};
   engine::loss_registry losses = engine::built_in_losses();

@@ -91,6 +91,7 @@ messages::link_events node::link_events() {
       .on_peer_up = [this](peer_id peer) { step([&](auto& core) { return core.peer_up(peer); }); },
       .on_frame = [this](peer_id peer, frame in) { arrived(peer, std::move(in)); },
       .on_peer_down = [this](peer_id peer, const error& why) { peer_left(peer, why); },
+      .on_refused = settings_.on_refused,
   };
 }
 

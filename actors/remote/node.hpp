@@ -43,6 +43,8 @@ struct node_settings {
   /// Whether a node of this name may join; empty: every name may. Two nodes of one name may not. On
   /// the link's thread; it may not wait. Errors: bad_config, which that node is told.
   std::function<result<void>(const std::string& node)> admit = {};
+  /// A connection was not admitted; `why` says whose. On the link's thread; it may not wait.
+  std::function<void(const error& why)> on_refused = {};
   /// How soon a node that hangs or cannot be reached any more counts as lost.
   liveness_settings liveness = {};
   /// What this node's heartbeats tell beside that it is alive, and what those of others tell. On

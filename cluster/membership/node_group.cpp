@@ -4,13 +4,13 @@
 #include <caf/actor.hpp>
 #include <caf/send.hpp>
 #include <exception>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "actors/futures/combine.hpp"
 #include "actors/futures/requester.hpp"
 #include "actors/messages/common.hpp"
-#include "cluster/membership/countdown_core.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
 
@@ -39,7 +39,10 @@ result<std::unique_ptr<node_group>> node_group::start(
   group->starts_.assign(names.size(), 1);
   group->patience_ = patience;
   group->is_stopped_ = std::move(is_stopped);
-  if (auto opened = group->open(listen); !opened) return tl::unexpected(opened.error());
+  if (auto opened = group->open(listen); !opened) {
+    if (opened.error().code != errc::cancelled) group->note_failure(opened.error());
+    return tl::unexpected(opened.error());
+  }
   return group;
 } catch (const std::exception& problem) {
   return fail(errc::io_failed, "the run's own node cannot start: " + engine::reason_of(problem));
@@ -55,16 +58,7 @@ node_group::node_group(std::shared_ptr<node_launcher> where, actors::progress_se
 }
 
 result<void> node_group::open(const std::string& listen) {
-  auto node = actors::node::start(
-      system_, types_,
-      {.name = "trainer",
-       .listen = listen,
-       .on_node_down = [this](const auto& name, const auto& why) { on_node_down(name, why); },
-       .admit = [this](const auto& name) { return admit(name); },
-       .on_told = [this](const auto& name, const auto& told) { on_told(name, told); }},
-      launcher_->trainer_link());
-  if (!node) return tl::unexpected(node.error());
-  node_ = std::move(*node);
+  if (auto listening = open_node(listen); !listening) return listening;
   for (const auto& name : names_) {
     if (auto started = launcher_->start(name, node_->address()); !started) return started;
   }
@@ -81,6 +75,21 @@ result<void> node_group::open(const std::string& listen) {
   return {};
 }
 
+result<void> node_group::open_node(const std::string& listen) {
+  auto node = actors::node::start(
+      system_, types_,
+      {.name = "trainer",
+       .listen = listen,
+       .on_node_down = [this](const auto& name, const auto& why) { on_node_down(name, why); },
+       .admit = [this](const auto& name) { return admit(name); },
+       .on_refused = [this](const auto& why) { on_refused(why); },
+       .on_told = [this](const auto& name, const auto& told) { on_told(name, told); }},
+      launcher_->trainer_link());
+  if (!node) return tl::unexpected(node.error());
+  node_ = std::move(*node);
+  return {};
+}
+
 /// A name of the run's, or that of a successor ("stage-1.2") or an understudy. On the link's
 /// thread.
 result<void> node_group::admit(const std::string& name) const {
@@ -94,7 +103,10 @@ result<void> node_group::admit(const std::string& name) const {
 
 result<void> node_group::await(const std::vector<std::string>& names) {
   const auto begin = steady_clock::now();
-  countdown_core countdown(patience_);
+  {
+    const std::scoped_lock lock(mutex_);
+    countdown_.emplace(patience_);
+  }
   auto missing = names;
   for (;;) {
     while (!missing.empty() && node_->wait_for(missing.front(), look_every))
@@ -102,15 +114,19 @@ result<void> node_group::await(const std::vector<std::string>& names) {
     if (missing.empty()) return {};
     if (is_stopped_ && is_stopped_())
       return fail(errc::cancelled, "was stopped before all nodes had joined");
-    for (const auto& nodes : {names, this->names()})
+    for (const auto& nodes : {names, this->names()}) {
       if (auto ended = end_of(nodes)) return fail(errc::peer_lost, *ended);
+      if (const auto lost = loss_of(nodes)) return tl::unexpected(explain(*lost));
+    }
     const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - begin);
     if (waited > patience_) {
       std::erase_if(missing, [&](const auto& name) { return node_->wait_for(name, {}); });
       if (missing.empty()) return {};
-      return fail(errc::timed_out, countdown.failure(missing));
+      const std::scoped_lock lock(mutex_);
+      return fail(errc::timed_out, countdown_->failure(missing));
     }
-    if (const auto line = countdown.tick(waited, missing)) log::info(*line);
+    const std::scoped_lock lock(mutex_);
+    if (const auto line = countdown_->tick(waited, missing)) log::info(*line);
   }
 }
 
@@ -187,7 +203,8 @@ void node_group::perform(const actors::progress_core::effects& what) {
 std::vector<std::size_t> node_group::lost(milliseconds patience) const {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, patience, [this] { return !lost_.empty(); });
-  auto gone = lost_;
+  std::set<std::string> gone;
+  for (const auto& [name, why] : lost_) gone.insert(name);
   for (auto& each : launcher_->ends()) gone.insert(std::move(each.node));
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < names_.size(); ++i)
@@ -237,7 +254,7 @@ result<void> node_group::replace(const std::vector<std::size_t>& places) {
   }
   if (auto here = await(fresh); !here) {
     const std::scoped_lock lock(mutex_);
-    lost_.insert(fresh.begin(), fresh.end());
+    for (const auto& each : fresh) lost_.emplace(each, here.error());
     // Also where one is only late: another may not be.
     return fail(errc::peer_lost, here.error().text);
   }
@@ -262,8 +279,14 @@ void node_group::on_node_down(const std::string& name, const error& why) {
     return launcher_->kill(name);
   }
   const std::scoped_lock lock(mutex_);
-  lost_.insert(name);
+  lost_.emplace(name, why);
   changed_.notify_all();
+}
+
+/// On the link's thread.
+void node_group::on_refused(const error& why) {
+  const std::scoped_lock lock(mutex_);
+  if (countdown_) countdown_->refused(why.text);
 }
 
 std::vector<std::string> node_group::names() const {
@@ -274,6 +297,14 @@ std::vector<std::string> node_group::names() const {
 std::optional<std::string> node_group::end_of(const std::vector<std::string>& nodes) const {
   for (auto& [node, how] : launcher_->ends())
     if (node.empty() || std::ranges::find(nodes, node) != nodes.end()) return std::move(how);
+  return std::nullopt;
+}
+
+/// Of the first of these that had joined.
+std::optional<error> node_group::loss_of(const std::vector<std::string>& nodes) const {
+  const std::scoped_lock lock(mutex_);
+  for (const auto& each : nodes)
+    if (const auto found = lost_.find(each); found != lost_.end()) return found->second;
   return std::nullopt;
 }
 
@@ -292,8 +323,17 @@ error node_group::explain(const error& why, milliseconds patience) const {
   }
 }
 
+/// Where not all have joined: who has is told the end like the others.
+void node_group::find_hosts_of_joined() {
+  for (const auto& name : names_) {
+    if (!node_ || !node_->wait_for(name, {}) || loss_of({name})) continue;
+    if (const auto host = node_->find(name, "host", waits.end)) hosts_.push_back(*host);
+  }
+}
+
 node_group::~node_group() {
   bool all_here = hosts_.size() == names_.size();
+  if (!all_here) find_hosts_of_joined();
   for (const auto& name : understudies_.names()) {
     const auto host = all_here && node_->wait_for(name, waits.end)
                           ? node_->find(name, "host", waits.join)
@@ -304,7 +344,7 @@ node_group::~node_group() {
   // The first may have ended before the last is told to.
   launcher_->expect_ends();
   for (const auto& host : std::exchange(hosts_, {}))
-    caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{});
+    caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{failure_});
   system_.await_all_actors_done();
   // The trainer leaves last. But a node whose host was never found ends when it hears us leave.
   if (!all_here) node_.reset();

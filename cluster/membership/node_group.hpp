@@ -5,10 +5,10 @@
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +20,7 @@
 #include "actors/remote/node.hpp"
 #include "actors/remote/progress_core.hpp"
 #include "actors/system.hpp"
+#include "cluster/membership/countdown_core.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "cluster/membership/suspicions_core.hpp"
 #include "cluster/membership/understudies.hpp"
@@ -81,6 +82,9 @@ class node_group {
   /// cannot be started is warned of.
   void fill_understudies();
 
+  /// The run has failed: nodes are told so when they are ended.
+  void note_failure(const error& why) { failure_ = why.text; }
+
   /// `why`, or where it is peer_lost what a node hangs in, or the system's word on the node
   /// that ended: "stage-1 was killed by signal 9 (SIGKILL)". Waits up to `patience` for that word,
   /// which never comes of a node that is stopped or cut off. Where this process itself has stood
@@ -92,12 +96,16 @@ class node_group {
   node_group(std::shared_ptr<node_launcher> where, actors::progress_settings progress,
              std::size_t understudies);
   [[nodiscard]] result<void> open(const std::string& listen);
+  [[nodiscard]] result<void> open_node(const std::string& listen);
   [[nodiscard]] result<void> admit(const std::string& name) const;
   [[nodiscard]] result<void> await(const std::vector<std::string>& names);
   [[nodiscard]] result<void> put_another(std::size_t place);
   /// How the first of these nodes ended that did so by itself.
   [[nodiscard]] std::optional<std::string> end_of(const std::vector<std::string>& nodes) const;
+  [[nodiscard]] std::optional<error> loss_of(const std::vector<std::string>& nodes) const;
   [[nodiscard]] std::vector<std::string> names() const;
+  void find_hosts_of_joined();
+  void on_refused(const error& why);
   void on_node_down(const std::string& name, const error& why);
   void on_told(const std::string& name, const std::vector<messages::element>& told);
   void perform(const actors::progress_core::effects& what);
@@ -113,7 +121,9 @@ class node_group {
   std::function<bool()> is_stopped_;  // asked until all have joined; may be empty
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::set<std::string> lost_;  // nodes, not replaced: not all will end in order; guarded
+  /// Nodes that are not replaced, and why they are lost: not all will end in order. Guarded.
+  std::map<std::string, error> lost_;
+  std::optional<countdown_core> countdown_;  // while nodes are waited for; guarded
   std::optional<error> hung_;   // the first node that was, or was out of sight; guarded
   suspicions_core suspicions_;  // guarded
   std::unique_ptr<actors::node> node_;
@@ -121,6 +131,7 @@ class node_group {
   std::vector<std::string> names_;        // by place; changed under the lock
   std::vector<std::size_t> starts_;       // of each place
   std::vector<caf::strong_actor_ptr> hosts_;
+  std::string failure_;  // of the run; empty: it has none
 };
 
 }  // namespace troupe::cluster

@@ -44,13 +44,16 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
   actors::system_config config;
   caf::actor_system system(config);
   auto end = std::make_shared<ending>();
+  const auto host = std::make_shared<caf::actor>();  // set before the trainer can be down
 
   const auto progress =
       std::make_shared<actors::progress_board>(actors::liveness_settings().interval);
-  const auto on_node_down = [end, progress](const std::string& other, const error& why) {
+  const auto on_node_down = [end, host, progress](const std::string& other, const error& why) {
     const bool in_order = why.code == errc::cancelled;
-    if (other == "trainer")
-      end->decide(in_order ? result<void>() : tl::unexpected(why));
+    if (other == "trainer" && in_order)  // the host may still have its last word to read
+      caf::anon_send(*host, actors::shut_down{"the trainer has left before the run was over"});
+    else if (other == "trainer")
+      end->decide(tl::unexpected(why));
     else if (!in_order)
       progress->note_lost(other);
   };
@@ -62,14 +65,18 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
        .tell = [progress] { return progress->tell(std::chrono::steady_clock::now()); }},
       settings.make_link);
   if (!node) return tl::unexpected(node.error());
-  const auto host = spawn(system, {**node, progress}, [end] { end->decide({}); });
-  (*node)->publish("host", host);
+  const auto spawned = spawn(system, {**node, progress}, [&settings, end](const auto& failure) {
+    if (failure.empty()) return end->decide({});
+    end->decide(fail(errc::cancelled, settings.name + ": the run has failed: " + failure));
+  });
+  *host = caf::actor_cast<caf::actor>(spawned);
+  (*node)->publish("host", spawned);
   const auto joined = (*node)->join(settings.trainer, actors::usual_deadlines.greet);
   if (joined)
     log::debug(settings.name + ": process " + std::to_string(getpid()) + " has joined " +
                settings.trainer);
   auto outcome = joined ? end->wait() : result<void>(tl::unexpected(joined.error()));
-  caf::anon_send(caf::actor_cast<caf::actor>(host), actors::shut_down{});
+  caf::anon_send(*host, actors::shut_down{});
   system.await_all_actors_done();
   return outcome;
 } catch (const std::exception& problem) {
@@ -78,7 +85,7 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
 
 host_spawner stage_host(registries known) {
   return [known = std::move(known)](caf::actor_system& system, const joined_node& here,
-                                    std::function<void()> on_shut_down) {
+                                    shut_down_handler on_shut_down) {
     return caf::actor_cast<caf::strong_actor_ptr>(
         actors::spawn_host(system, {.models = known.models,
                                     .optimizers = known.optimizers,

@@ -28,14 +28,18 @@ struct joined_node {
   std::shared_ptr<actors::progress_board> progress;
 };
 
+/// `failure`: see actors::shut_down.
+using shut_down_handler = std::function<void(const std::string& failure)>;
+
 /// Spawns a node's first actor, which calls `on_shut_down` once when it has been told `shut_down`.
 using host_spawner = std::function<caf::strong_actor_ptr(caf::actor_system&, const joined_node&,
-                                                         std::function<void()> on_shut_down)>;
+                                                         shut_down_handler on_shut_down)>;
 
 /// Joins the trainer, publishes the host that `spawn` makes, and returns when it is told to shut
 /// down. Errors: those of the link; address_unavailable or timed_out when the trainer cannot be
 /// joined; peer_lost when it is gone before it said goodbye; io_failed where threads or memory for
-/// the node are refused.
+/// the node are refused; cancelled when the run has failed elsewhere, with the trainer's word on
+/// it.
 [[nodiscard]] result<void> run_node(const joined_node_settings& settings,
                                     const host_spawner& spawn);
 

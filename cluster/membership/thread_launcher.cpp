@@ -27,7 +27,8 @@ class thread_launcher final : public node_launcher {
                    .name = name, .trainer = trainer, .make_link = trainer_link()}] {
           const auto ended = run_node(settings, spawn_);
           const std::scoped_lock lock(mutex_);
-          if (!ended) ends_.push_back({settings.name, settings.name + ": " + ended.error().text});
+          if (!ended && ended.error().code != errc::cancelled)
+            ends_.push_back({settings.name, settings.name + ": " + ended.error().text});
         });
     return {};
   } catch (const std::system_error& refused) {

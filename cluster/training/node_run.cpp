@@ -39,8 +39,11 @@ result<run_end> run_nodes(node_run run, const trainer_config& config, run_contro
   if (!group && group.error().code == errc::cancelled && control.stop.wanted())
     return control.saver.end();  // there is nothing to save
   if (!group) return tl::unexpected(group.error());
-  if (auto driven = run.drive(**group); !driven)
-    return tl::unexpected((*group)->explain(driven.error()));
+  if (auto driven = run.drive(**group); !driven) {
+    auto why = (*group)->explain(driven.error());
+    (*group)->note_failure(why);
+    return tl::unexpected(std::move(why));
+  }
   return control.saver.end();
 }
 

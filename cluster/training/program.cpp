@@ -58,7 +58,10 @@ struct performer {
     log::set_verbose(options.verbose);
     if (options.secret_descriptor >= 0) leave_signals_to_parent();
     const auto ended = actions.serve(options);
-    return ended ? 0 : report(name, ended.error());
+    // Why the run has failed is said by who has started this process, if that is the run.
+    const bool is_said = options.secret_descriptor >= 0;
+    if (ended || (is_said && ended.error().code == errc::cancelled)) return 0;
+    return report(name, ended.error());
   }
 
   int operator()(const message_text& message) const {

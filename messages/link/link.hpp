@@ -26,6 +26,9 @@ struct link_events {
   std::function<void(peer_id, frame)> on_frame;
   /// The connection is gone; `error` says why. Sends still in flight have completed with it.
   std::function<void(peer_id, error)> on_peer_down;
+  /// A connection that came in was not admitted; `error` says whose and why. At most as many as the
+  /// link hears: see docs/security.md. May be empty.
+  std::function<void(error)> on_refused = {};
 };
 
 struct link_stats {

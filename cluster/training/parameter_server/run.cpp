@@ -317,7 +317,7 @@ result<run_end> run_server_trainer(const server_application& program,
 
 result<void> run_server_node(const server_application& program, const node_options& options) {
   return serve_as_node(options, [&program](caf::actor_system& system, const joined_node& here,
-                                           std::function<void()> on_shut_down) {
+                                           shut_down_handler on_shut_down) {
     return caf::actor_cast<caf::strong_actor_ptr>(
         actors::spawn_server_host(system, {.make_learner = program.make_learner,
                                            .optimizers = program.info.known.optimizers,

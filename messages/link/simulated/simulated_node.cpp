@@ -47,6 +47,7 @@ link_events simulated_node::guarded(link_events events) {
   events.on_peer_up = guarded(std::move(events.on_peer_up));
   events.on_frame = guarded(std::move(events.on_frame));
   events.on_peer_down = guarded(std::move(events.on_peer_down));
+  events.on_refused = guarded(std::move(events.on_refused));
   return events;
 }
 

@@ -117,6 +117,7 @@ void connection::settle(clock::time_point now) {
     if (!dial_later(now)) return end(broken_->why);
   } else if (violation_) {
     ++*violation_->counter;
+    if (violation_->refused && role_ == role::accepts) shared_.events.refused(violation_->why);
     if (violation_->refused == refusal::by_peer || !violation_->is_told) {
       return lose(violation_->why);
     }
@@ -194,7 +195,9 @@ void connection::expire(clock::time_point now) {
   }
   if (state_ == state::meeting) {
     ++shared_.counters.refused(refusal::too_slow);
-    return lose({errc::timed_out, fmt::format("{} {}", name_, describe(refusal::too_slow))});
+    const error why{errc::timed_out, fmt::format("{} {}", name_, describe(refusal::too_slow))};
+    shared_.events.refused(why);
+    return lose(why);
   }
   leave({errc::peer_lost, fmt::format("peer {} left before its frames were whole", name_)}, true,
         now);

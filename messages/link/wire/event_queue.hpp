@@ -53,6 +53,7 @@ class event_queue {
     waiting_.emplace_back(frame_event{peer, std::move(message)});
   }
   void down(peer_id peer, error why) { waiting_.emplace_back(down_event{peer, std::move(why)}); }
+  void refused(error why) { waiting_.emplace_back(refused_event{std::move(why)}); }
   void completed(link::completion done, result<void> how) {
     if (done) waiting_.emplace_back(completed_event{std::move(done), std::move(how)});
   }
@@ -82,6 +83,9 @@ class event_queue {
     peer_id peer;
     error why;
   };
+  struct refused_event {
+    error why;
+  };
   struct completed_event {
     link::completion done;
     result<void> how;
@@ -100,11 +104,15 @@ class event_queue {
   void tell_one(down_event& event) const {
     if (events_.on_peer_down) events_.on_peer_down(event.peer, std::move(event.why));
   }
+  void tell_one(refused_event& event) const {
+    if (events_.on_refused) events_.on_refused(std::move(event.why));
+  }
   void tell_one(completed_event& event) const { event.done(std::move(event.how)); }
   void tell_one(connected_event& event) const { event.done(std::move(event.how)); }
 
   link_events events_;
-  std::deque<std::variant<up_event, frame_event, down_event, completed_event, connected_event>>
+  std::deque<std::variant<up_event, frame_event, down_event, refused_event, completed_event,
+                          connected_event>>
       waiting_;
 };
 

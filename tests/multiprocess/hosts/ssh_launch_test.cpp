@@ -266,6 +266,12 @@ TEST_CASE("Stages that others start and that do not reach each other are told wh
                  ContainsSubstring("have stage-1 listen where the other stages reach it (troupe "
                                    "join --listen)"));
   REQUIRE(launch.stages.size() == 2);
-  for (const auto& each : launch.stages) each->end();
+  for (const auto& each : launch.stages) {
+    const auto stage = each->end();
+    INFO(stage.err);
+    CHECK(stage.code == 1);
+    CHECK_THAT(stage.last_line(),
+               ContainsSubstring(": the run has failed: stage-0 cannot reach stage-1"));
+  }
   check_nothing_left(hosts);
 }

@@ -21,3 +21,16 @@ TEST_CASE("a countdown that has run out names who is missing, of many the first"
   CHECK(countdown.failure({"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}) ==
         "a, b, c, d, e, f, g, h and 2 more have not joined the run within 30 s");
 }
+
+TEST_CASE("a countdown says at once that a connection was refused, and at the end too") {
+  countdown_core countdown(30s);
+  countdown.refused("10.0.0.2:17 does not prove that it has the cluster's secret");
+  CHECK(countdown.tick(1s, {"stage-0"}) ==
+        "waiting for stage-0: 29 s left; a connection was refused: 10.0.0.2:17 does not prove that "
+        "it has the cluster's secret");
+  countdown.refused("10.0.0.3:18 did not finish its handshake in time");
+  CHECK_FALSE(countdown.tick(2s, {"stage-0"}));  // a crowd of strangers is no flood of lines
+  CHECK(countdown.failure({"stage-0"}) ==
+        "stage-0 has not joined the run within 30 s; 2 connections were refused, the last one: "
+        "10.0.0.3:18 did not finish its handshake in time");
+}
