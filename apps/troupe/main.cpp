@@ -7,19 +7,38 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/troupe/checkpoint_command.hpp"
 #include "apps/troupe/devices_command.hpp"
 #include "apps/troupe/launch_command.hpp"
 #include "apps/troupe/plan_command.hpp"
+#include "cluster/doctor/report.hpp"
+#include "messages/base/answer.hpp"
+#include "messages/base/printable.hpp"
 
 namespace {
 
 using namespace troupe;
 
 constexpr int exit_refused = 2;  // what the user gave cannot work
+
+/// Says on standard error, in one line, why a command cannot be obeyed. `verb`: empty where none is
+/// known.
+int refuse(const std::string& verb, const error& why) {
+  std::fprintf(stderr, "troupe%s: %s\n", (verb.empty() ? verb : " " + verb).c_str(),
+               printable(why.text).c_str());
+  return exit_refused;
+}
+
+/// Writes what a command found to standard output. Returns the exit code.
+int answer(const std::string& verb, std::string_view text) {
+  const auto written = write_answer(text);
+  return written ? 0 : refuse(verb, written.error());
+}
 
 std::size_t terminal_columns(std::size_t otherwise) {
   winsize size{};
@@ -130,9 +149,7 @@ int run_plan(apps::plan_request request, const std::vector<double>& costs) {
   request.colour = isatty(STDOUT_FILENO) == 1;
   request.columns = terminal_columns(request.columns);
   const auto text = apps::run_plan_command(request);
-  if (text) return std::fputs(text->c_str(), stdout) < 0 ? 1 : 0;
-  std::fprintf(stderr, "troupe plan: %s\n", text.error().text.c_str());
-  return exit_refused;
+  return text ? answer("plan", *text) : refuse("plan", text.error());
 }
 
 CLI::App* add_devices(CLI::App& app, apps::devices_request& request) {
@@ -180,18 +197,11 @@ CLI::App* add_checkpoint(CLI::App& app, apps::checkpoint_request& request) {
 }
 
 int run_checkpoint(const apps::checkpoint_request& request) {
-  const auto answer = apps::run_checkpoint_command(request, std::time(nullptr));
-  if (answer && std::fputs(answer->text.c_str(), stdout) < 0) return 1;
-  std::fflush(stdout);
-  const auto& complaint = answer ? answer->complaint : answer.error().text;
-  if (complaint.empty()) return 0;
-  std::fprintf(stderr, "troupe checkpoint: %s\n", complaint.c_str());
-  return exit_refused;
-}
-
-int run_launch(const char* name, const apps::launch_request& request) {
-  std::fprintf(stderr, "troupe %s: %s\n", name, apps::become_program(request).text.c_str());
-  return exit_refused;
+  const auto found = apps::run_checkpoint_command(request, std::time(nullptr));
+  if (!found) return refuse("checkpoint", found.error());
+  const int written = answer("checkpoint", found->text);
+  if (found->complaint.empty()) return written;
+  return refuse("checkpoint", {errc::bad_data, found->complaint});
 }
 
 /// What `troupe join` is told.
@@ -262,27 +272,38 @@ words words_of(const push_flags& push) {
   return push.some ? words{"--push", "program"} : words();
 }
 
-/// Becomes the program of the files. `first`: what it is to do with them.
-int run_files(const char* name, words first, apps::launch_request request) {
+/// Becomes the program of the files, or says why it cannot. `first`: what it is to do with them.
+error become_program_of_files(words first, apps::launch_request request) {
   request.before = std::move(first);
   for (const auto& file : request.files)
     request.before.insert(request.before.end(), {"--config", file.string()});
   for (const auto& text : request.sets)
     request.before.insert(request.before.end(), {"--set", text});
-  return run_launch(name, request);
+  return apps::become_program(request);
+}
+
+/// Where no program is known to say what is wrong, it is said here in the same form.
+int run_doctor(bool as_json, apps::launch_request request) {
+  using namespace cluster;
+  if (!as_json)
+    return refuse("doctor", become_program_of_files({doctor::doctor_word}, std::move(request)));
+  const auto why =
+      become_program_of_files({doctor::doctor_word, doctor::json_word}, std::move(request));
+  const auto wrong = doctor::of_settings({why.text});
+  const int written = answer("doctor", doctor::report_json(wrong));
+  return written == 0 ? doctor::exit_code(wrong) : written;
 }
 
 int run_join(const join_request& join, apps::launch_request request) {
   if (request.program.empty() && request.files.empty()) {
-    std::fputs("troupe join: name the run's program with --program, or its file with --config\n",
-               stderr);
-    return exit_refused;
+    return refuse("join", {errc::bad_config,
+                           "name the run's program with --program, or its file with --config"});
   }
   request.before = {"--join", join.address, "--node-name", join.name,       "--link",
                     "tcp",    "--network",  join.network,  "--secret-file", join.secret_file};
   if (!join.listen.empty())
     request.before.insert(request.before.end(), {"--node-listen", join.listen});
-  return run_launch("join", request);
+  return refuse("join", apps::become_program(request));
 }
 
 }  // namespace
@@ -320,17 +341,18 @@ int main(int argc, char** argv) {
   try {
     app.parse(static_cast<int>(split - argv), argv);
   } catch (const CLI::ParseError& wrong) {
-    if (wrong.get_exit_code() == 0) return app.exit(wrong);
-    std::fprintf(stderr, "troupe: %s\n", wrong.what());
-    return exit_refused;
+    if (wrong.get_exit_code() != 0) return refuse("", {errc::bad_config, wrong.what()});
+    std::ostringstream help;
+    app.exit(wrong, help, help);
+    return answer("", help.str());
   }
   if (checkpoint->parsed()) return run_checkpoint(kept);
   if (plan->parsed()) return run_plan(std::move(request), costs);
-  if (devices->parsed())
-    return std::fputs(apps::run_devices_command(looked).c_str(), stdout) < 0 ? 1 : 0;
+  if (devices->parsed()) return answer("devices", apps::run_devices_command(looked));
   if (join->parsed()) return run_join(joined, std::move(launched));
-  if (check->parsed()) return run_files("check", {"--check"}, std::move(launched));
-  if (launch->parsed()) return run_files("launch", words_of(push), std::move(launched));
-  return run_files("doctor", as_json ? words{"--doctor", "--json"} : words{"--doctor"},
-                   std::move(launched));
+  if (check->parsed())
+    return refuse("check", become_program_of_files({"--check"}, std::move(launched)));
+  if (launch->parsed())
+    return refuse("launch", become_program_of_files(words_of(push), std::move(launched)));
+  return run_doctor(as_json, std::move(launched));
 }

@@ -11,9 +11,6 @@
 
 namespace troupe::cluster::doctor {
 
-/// The word with which a program is started to examine what a run of it would find.
-inline constexpr const char* doctor_word = "--doctor";
-
 /// What a run takes, as far as it is known before it starts.
 struct run_needs {
   std::vector<std::uint64_t> stage_bytes;  ///< Memory of each stage on a CPU, at least.

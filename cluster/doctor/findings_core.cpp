@@ -194,6 +194,14 @@ findings host_findings(const patient& node, bool is_sealed) {
   return out;
 }
 
+examination of_settings(const std::vector<std::string>& errors) {
+  examination out;
+  for (const auto& each : errors)
+    out.others.push_back({severity::error, "settings", "", each,
+                          "correct the setting that is named; troupe check shows them all"});
+  return out;
+}
+
 findings findings_of(const examination& all) {
   findings out = all.others;
   const auto append = [&out](findings more) { std::ranges::move(more, std::back_inserter(out)); };

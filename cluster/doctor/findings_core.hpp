@@ -54,6 +54,9 @@ struct examination {
   std::vector<finding> others;  ///< Of the settings and the model.
 };
 
+/// Of settings that are wrong, without which no node is known.
+[[nodiscard]] examination of_settings(const std::vector<std::string>& errors);
+
 /// Every finding, the nodes' first; each topic that is well has one too.
 [[nodiscard]] std::vector<finding> findings_of(const examination& all);
 

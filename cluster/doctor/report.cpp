@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cluster/doctor/facts/facts_text.hpp"
+#include "messages/base/printable.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
@@ -40,12 +41,12 @@ std::string report_text(const examination& all) {
   }
   std::string text;
   for (const auto& each : found) {
-    const auto begin = padded(name_of(each.level), 7) + padded(each.where, where) +
-                       padded(each.topic, topic);
+    const auto begin =
+        padded(name_of(each.level), 7) + padded(each.where, where) + padded(each.topic, topic);
     text += begin + each.text + "\n";
     if (!each.remedy.empty()) text += std::string(begin.size(), ' ') + "-> " + each.remedy + "\n";
   }
-  return text + summary(found) + "\n";
+  return printable_lines(text) + summary(found) + "\n";
 }
 
 std::string report_json(const examination& all) {

@@ -6,6 +6,11 @@
 
 namespace troupe::cluster::doctor {
 
+/// The word with which a program is started to examine what a run of it would find, and the one
+/// behind it that has it answer with `report_json`.
+inline constexpr const char* doctor_word = "--doctor";
+inline constexpr const char* json_word = "--json";
+
 /// A line for each finding, its remedy below it, and how many there are.
 [[nodiscard]] std::string report_text(const examination& all);
 

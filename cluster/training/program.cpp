@@ -12,12 +12,14 @@
 #include <variant>
 
 #include "cluster/doctor/examiner.hpp"
+#include "cluster/doctor/report.hpp"
 #include "cluster/launch/agents/agent.hpp"
 #include "cluster/launch/start/process_start.hpp"
 #include "cluster/launch/start/zygote.hpp"
 #include "cluster/training/doctor_command.hpp"
 #include "cluster/training/restarts.hpp"
 #include "engine/base/torch_error.hpp"
+#include "messages/base/answer.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -65,8 +67,8 @@ struct performer {
   }
 
   int operator()(const message_text& message) const {
-    std::fputs(message.text.c_str(), stdout);
-    return 0;
+    const auto written = write_answer(message.text);
+    return written ? 0 : report(name, written.error());
   }
 };
 
@@ -75,7 +77,7 @@ int run_check(const program_info& info, const program_actions& actions,
               std::span<const char* const> arguments) {
   const char* const name = info.name.c_str();
   const auto errors = every_error(info, arguments);
-  for (const auto& each : errors) std::fprintf(stderr, "%s: %s\n", name, each.c_str());
+  for (const auto& each : errors) report(name, {errc::bad_config, each});
   if (!errors.empty()) return exit_refused;
   const auto asked = read_command_line(info, arguments);
   if (!asked) return report(name, asked.error());
@@ -83,9 +85,9 @@ int run_check(const program_info& info, const program_actions& actions,
   if (config == nullptr || !actions.check) return std::visit(performer{name, actions}, *asked);
   const auto checked = actions.check(*config);
   if (!checked) return report(name, checked.error());
-  std::fputs(checked->table.c_str(), stdout);
-  std::fflush(stdout);
-  return checked->refused ? report(name, *checked->refused) : 0;
+  const auto written = write_answer(checked->table);
+  if (checked->refused) return report(name, *checked->refused);
+  return written ? 0 : report(name, written.error());
 }
 
 /// Whether a program with these words may start other processes that are the program itself.

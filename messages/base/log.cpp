@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "messages/base/printable.hpp"
+
 namespace troupe::log {
 namespace {
 
@@ -25,16 +27,16 @@ void set_verbose(bool on) {
 }
 
 void debug(std::string_view line) {
-  logger().debug("{}", line);
+  if (logger().should_log(spdlog::level::debug)) logger().debug("{}", printable(line));
 }
 void info(std::string_view line) {
-  logger().info("{}", line);
+  logger().info("{}", printable(line));
 }
 void warning(std::string_view line) {
-  logger().warn("{}", line);
+  logger().warn("{}", printable(line));
 }
 void error(std::string_view line) {
-  logger().error("{}", line);
+  logger().error("{}", printable(line));
 }
 
 }  // namespace troupe::log

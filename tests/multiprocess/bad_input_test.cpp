@@ -172,3 +172,47 @@ TEST_CASE("Addresses that cannot be bound are refused by name") {
   refuses({"--listen", "192.0.2.1:0"}, {"192.0.2.1", "--secret-file"});
   refuses({"--listen", taken.address(), "--link", "tcp"}, {taken.address()});
 }
+
+TEST_CASE("An answer that standard output does not take ends a command with one line and a code") {
+  const scratch_folder folder;
+  const auto file = (folder / "run.toml").string();
+  write(file, "[cluster]\nprogram = \"" TROUPE_PROGRAM
+              "\"\n[model]\nname = \"resnet18\"\n[data]\nsource = \"synthetic:3x32x32:10:8\"\n"
+              "[train]\nbatch_size = 8\nsteps = 1\n");
+  const std::string program = TROUPE_PROGRAM;
+  const std::string command = TROUPE_COMMAND;
+  for (const auto& line :
+       {program + " --help", program + " --version", program + " --config-reference",
+        command + " --help", command + " check " + file, command + " doctor " + file,
+        command + " doctor --json " + file, command + " doctor --json " + file + "none",
+        command + " plan", command + " devices", command + " devices --json"}) {
+    const auto outcome = tests::run_other("/bin/sh", {"-c", "exec " + line + " >/dev/full"});
+    INFO(line << ": " << outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.err, ContainsSubstring("standard output took less than all of the answer: "
+                                              "No space left on device; make room"));
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  }
+}
+
+TEST_CASE("Names with control characters reach no terminal as such") {
+  const scratch_folder folder;
+  const auto file = (folder / "run.toml").string();
+  write(file, "[cluster]\nprogram = \"" TROUPE_PROGRAM
+              "\"\n[[node]]\nname = \"al\\npha\\u001B[31m\\u009B\"\n");
+  for (const std::string verb : {"check", "launch", "doctor"}) {
+    const auto outcome = tests::run_other(TROUPE_COMMAND, {verb, file});
+    const auto all = outcome.out + outcome.err;
+    INFO(verb << ": " << all);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(all, ContainsSubstring("run.toml:4:8: node.name: \"al\\npha\\x1b[31m\\xc2\\x9b\" is "
+                                      "no name of a node; use letters, digits"));
+    CHECK(all.find('\x1b') == std::string::npos);
+    CHECK(all.find('\x9b') == std::string::npos);
+  }
+  const auto missing =
+      tests::run_other(TROUPE_COMMAND, {"check", folder / "no\x1b[1mthing\n.toml"});
+  CHECK(missing.code == 2);
+  CHECK_THAT(missing.err, ContainsSubstring("no\\x1b[1mthing\\n.toml cannot be read"));
+  CHECK(missing.err.find('\x1b') == std::string::npos);
+}

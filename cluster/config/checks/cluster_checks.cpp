@@ -1,5 +1,6 @@
 #include "cluster/config/checks/cluster_checks.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <thread>
@@ -28,6 +29,13 @@ bool is_plain_name(const std::string& name) {
                               "XYZ0123456789._-") == std::string::npos;
 }
 
+// Whether a host's name is one word that no carrier takes for a flag; one that is left out is too.
+bool is_host_word(const std::string& host) {
+  return !host.starts_with('-') && std::ranges::none_of(host, [](unsigned char each) {
+    return each <= ' ' || each == 0x7F || each == '"' || each == '\'';
+  });
+}
+
 // Why a network cannot be one; empty: it can, or is left out.
 std::string wrong_network(const std::string& text) {
   if (text.empty() || (text.find('/') != std::string::npos && network_range::parse(text)))
@@ -51,7 +59,7 @@ std::optional<std::pair<std::string, std::string>> fault_of(const node_entry& no
   if (is_over_hosts(launch) && launch != launch_way::ssh &&
       node.host.find('@') != std::string::npos)
     return fault("host", '"' + node.host + "\" names a user, which only ssh takes; write HOST");
-  if (node.host.starts_with('-') || node.host.find_first_of(" \t\"'") != std::string::npos)
+  if (!is_host_word(node.host))
     return fault("host", '"' + node.host + "\" is no host; write HOST or USER@HOST");
   if (!node.address.empty() && !node.network.empty())
     return fault("network", "says where its processes listen, and so does address; leave one out");

@@ -17,6 +17,7 @@
 #include "cluster/config/sources/toml_file.hpp"
 #include "cluster/config/words.hpp"
 #include "messages/base/near_miss.hpp"
+#include "messages/base/printable.hpp"
 #include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
@@ -367,7 +368,7 @@ std::vector<std::string> every_error(const program_info& program,
   auto all = read_sources(program, flags, table);
   check_whole(program, all);
   std::vector<std::string> lines;
-  for (auto& each : all.wrong) lines.push_back(std::move(each.text));
+  for (const auto& each : all.wrong) lines.push_back(printable(each.text));
   return lines;
 }
 
@@ -376,7 +377,10 @@ result<command> read_command_line(const program_info& program,
   const bool is_node = std::any_of(arguments.begin(), arguments.end(), [](std::string_view word) {
     return word == "--join" || word.starts_with("--join=");
   });
-  return is_node ? read_node(arguments) : read_trainer(program, arguments);
+  auto read = is_node ? read_node(arguments) : read_trainer(program, arguments);
+  return std::move(read).map_error([](const error& why) {
+    return error{why.code, printable(why.text)};
+  });
 }
 
 }  // namespace troupe::cluster

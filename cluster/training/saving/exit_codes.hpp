@@ -4,6 +4,7 @@
 #include <string>
 
 #include "messages/base/error.hpp"
+#include "messages/base/printable.hpp"
 
 namespace troupe::cluster {
 
@@ -38,15 +39,16 @@ struct run_end {
   return how.signal == 0 ? 0 : exit_by_signal + how.signal;
 }
 
-/// Says on stderr why a program ends, and returns its exit code.
+/// Says on stderr why a program ends, in one line, and returns its exit code.
 inline int report(const char* program, const error& why) {
-  std::fprintf(stderr, "%s: %s\n", program, why.text.c_str());
+  std::fprintf(stderr, "%s: %s\n", program, printable(why.text).c_str());
   return exit_code(why.code);
 }
 
 /// The same for a run that has ended well.
 inline int report(const char* program, const run_end& how) {
-  if (how.not_saved != 0) std::fprintf(stderr, "%s: %s\n", program, how.why_not_saved.c_str());
+  if (how.not_saved != 0)
+    std::fprintf(stderr, "%s: %s\n", program, printable(how.why_not_saved).c_str());
   return exit_code(how);
 }
 

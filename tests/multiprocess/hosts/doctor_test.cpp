@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -139,6 +140,34 @@ TEST_CASE("troupe doctor examines a run of one machine, and says what is wrong w
   expect_line(without, {"error", "trainer", "data", (folder / "none").string()});
   CHECK_THAT(without.out, ContainsSubstring("-> put the data there on this machine"));
   expect_line(without, {"ok", "trainer -> trainer", "edge"});  // all else is examined anyway
+}
+
+TEST_CASE("troupe doctor --json answers with an object where the file itself is wrong") {
+  const scratch_folder folder;
+  const std::string program = "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n";
+  const auto file = write_config(folder / "run.toml", program + "[train\n");
+  const auto check = [](const program_outcome& outcome, const std::string& text) {
+    INFO(outcome.err);
+    INFO(outcome.out);
+    CHECK(outcome.code == 2);
+    const auto found = nlohmann::json::parse(outcome.out, nullptr, false);
+    REQUIRE(found.is_object());
+    CHECK(found.at("severity") == "error");
+    REQUIRE(found.at("findings").size() == 1);
+    const auto& wrong = found.at("findings").front();
+    CHECK(wrong.at("severity") == "error");
+    CHECK(wrong.at("topic") == "settings");
+    CHECK_THAT(wrong.at("text").get<std::string>(), ContainsSubstring(text));
+    CHECK_FALSE(wrong.at("remedy").get<std::string>().empty());
+  };
+  check(run_other(TROUPE_COMMAND, {"doctor", "--json", file}), file + ":3:7: not valid TOML: ");
+  check(run_other(TROUPE_COMMAND, {"doctor", "--json", folder / "none.toml"}),
+        "none.toml cannot be read: No such file or directory");
+  write_config(file, program + "[train]\nbatch_size = \"many\"\n");
+  check(run_other(TROUPE_COMMAND, {"doctor", "--json", file}), file + ":4:14: train.batch_size: ");
+  write_config(file, "[cluster]\nprogram = \"nothing/there\"\n");
+  check(run_other(TROUPE_COMMAND, {"doctor", "--json", file}),
+        file + ":2:11: cluster.program: there is no program \"nothing/there\"");
 }
 
 TEST_CASE("A secret that others may read, as Kubernetes mounts it, is said with what to do") {

@@ -217,6 +217,13 @@ TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, k
        "run.toml:10:8: node.name: two nodes are named \"alpha\""},
       {two_nodes + "[[node]]\nname = \"a b\"\nhost = \"x\"\n",
        "run.toml:10:8: node.name: \"a b\" is no name of a node"},
+      {two_nodes + "[[node]]\nname = \"a\\nb\\u001B[1m\"\nhost = \"x\"\n",
+       "run.toml:10:8: node.name: \"a\\nb\\x1b[1m\" is no name of a node; use letters, digits, "
+       "'.', '_' and '-'"},
+      {two_nodes + "[[node]]\nname = \"gamma\"\nhost = \"x\\ty\"\n",
+       "run.toml:11:8: node.host: \"x\\ty\" is no host"},
+      {two_nodes + "[[node]]\nname = \"gamma\"\nhost = \"x\\n\"\n",
+       "run.toml:11:8: node.host: \"x\\n\" is no host"},
       {two_nodes + "[[node]]\nhost = \"x\"\n", "[[node]] 3: node.name: \"\" is no name of a node"},
       {two_nodes + "[[node]]\nname = \"gamma\"\n", "run.toml:10:8: node.host: is left out"},
       {two_nodes + "[[node]]\nname = \"gamma\"\nhost = \"-oProxyCommand=x\"\n",

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+/// A text that was given from outside, as one line that no terminal takes for commands: control
+/// characters, also those that UTF-8 writes in two bytes, are escaped ("\n", "\x1b"). What else
+/// there is stays as it is.
+[[nodiscard]] std::string printable(std::string_view text);
+
+/// The same for a text of several lines or columns: newlines and tabs stay.
+[[nodiscard]] std::string printable_lines(std::string_view text);
+
+}  // namespace troupe
