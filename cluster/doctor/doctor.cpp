@@ -147,8 +147,11 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
   trainer.folders = trainer_folders(config, needs);
   trainer.listen = {all.transport, all.plan.listen, ""};
   all.nodes.push_back(std::move(trainer));
-  for (const auto& host : all.plan.agents.hosts) {
+  for (std::size_t i = 0; i < all.plan.agents.hosts.size(); ++i) {
+    const auto& host = all.plan.agents.hosts[i];
     visited node;
+    if (const auto why = all.plan.unreached.find(i); why != all.plan.unreached.end())
+      node.who.lost = why->second.text;
     node.who.name = host.name;
     node.host = host;
     if (!host.working_folder.empty())
@@ -179,9 +182,10 @@ void for_each_at_once(std::vector<visited>& nodes, const Action& action) {
 
 /// Reaches a node, has its facts, and has it listen.
 void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) {
+  if (!node.who.lost.empty()) return;
   auto opened = node_visit::open(plan, node.host, examiners);
   if (!opened) {
-    node.who.lost = opened.error().text;
+    node.who.lost = with_remedy_of_start(opened.error().text, node.host.working_folder.string());
     return;
   }
   node.visit = std::move(*opened);
@@ -190,7 +194,7 @@ void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) 
   const auto said = node.visit->ask(requests::facts{node.folders}, facts_patience);
   auto facts = said.error.empty() ? decode_host(said.lines) : fail(errc::io_failed, said.error);
   if (!facts) {
-    node.who.lost = facts.error().text;
+    node.who.lost = with_remedy_of_start(facts.error().text, node.host.working_folder.string());
     return;
   }
   facts->asked_ns = asked_at;
@@ -278,6 +282,12 @@ std::vector<edge_facts> probe_edges(tour& all) {
   return known;
 }
 
+/// `otherwise`: what to do where the error does not say it.
+finding of_plan(const char* topic, const error& why, const char* otherwise) {
+  const auto [what, remedy] = split_remedy(why.text);
+  return {severity::error, topic, "", what, remedy.empty() ? otherwise : remedy};
+}
+
 finding of_preparing(const error& why, const trainer_config& config) {
   const auto trainer = trainer_name(config.cluster);
   if (why.code == errc::bad_data && !config.data.node.empty())
@@ -288,7 +298,7 @@ finding of_preparing(const error& why, const trainer_config& config) {
   if (why.code == errc::bad_data)
     return {severity::error, "data", trainer, why.text,
             "put the data there on this machine, or name where they are ([data] source)"};
-  return {severity::error, "settings", "", why.text, "change the settings that are named"};
+  return of_plan("settings", why, "change the settings that are named");
 }
 
 }  // namespace
@@ -299,8 +309,7 @@ examination examine(const trainer_config& config, const needs_of& needs_of_run) 
   if (!needs) out.others.push_back(of_preparing(needs.error(), config));
   auto plan = plan_of(config);
   if (!plan) {
-    out.others.push_back({severity::error, "node", "", plan.error().text,
-                          "change the address that is named, or the names that hosts know"});
+    out.others.push_back(of_plan("settings", plan.error(), "change the settings that are named"));
     return out;
   }
   if (config.cluster.launch == launch_way::none)

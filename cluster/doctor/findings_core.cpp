@@ -166,13 +166,12 @@ std::string bytes_text(std::uint64_t bytes) {
 findings host_findings(const patient& node, bool is_sealed) {
   findings out;
   for (const auto& text : node.warnings) {
-    const auto end = std::min(text.rfind("; "), text.size());
-    out.push_back({severity::warning, "node", node.name, text.substr(0, end),
-                   text.substr(std::min(end + 2, text.size()))});
+    auto [what, remedy] = split_remedy(text);
+    out.push_back({severity::warning, "node", node.name, std::move(what), std::move(remedy)});
   }
   if (!node.facts) {
-    out.push_back({severity::error, "node", node.name, node.lost,
-                   "see what `troupe launch` would do there: nothing runs on this node"});
+    auto [what, remedy] = split_remedy(node.lost);
+    out.push_back({severity::error, "node", node.name, std::move(what), std::move(remedy)});
     return out;
   }
   const auto& host = *node.facts;
@@ -191,6 +190,36 @@ findings host_findings(const patient& node, bool is_sealed) {
   std::ranges::move(folder_findings(node), std::back_inserter(out));
   data_findings(node, out);
   fabric_findings(node, is_sealed, out);
+  return out;
+}
+
+said_failure split_remedy(const std::string& text) {
+  int depth = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '(') ++depth;
+    if (text[i] == ')' && depth > 0) --depth;
+    if (depth == 0 && text.compare(i, 2, "; ") == 0) return {text.substr(0, i), text.substr(i + 2)};
+  }
+  const auto end = text.rfind("; ");  // what it quotes leaves a parenthesis open
+  if (end == std::string::npos) return {text, ""};
+  return {text.substr(0, end), text.substr(end + 2)};
+}
+
+std::string with_remedy_of_start(const std::string& why, const std::string& working_folder) {
+  if (!split_remedy(why).remedy.empty()) return why;
+  if (!working_folder.empty() && why.find(" in " + working_folder + ")") != std::string::npos)
+    return why + "; make that folder there, or name another one (working_folder of its [[node]])";
+  if (why.find("error while loading shared libraries") != std::string::npos)
+    return why + "; see `environment` of its [[node]], with which the program finds its libraries";
+  return why +
+         "; see `environment` and `working_folder` of its [[node]], with which the program is "
+         "started there, and what it writes if it is started so by hand";
+}
+
+std::vector<std::string> unexamined_nodes(const examination& all) {
+  std::vector<std::string> out;
+  for (const auto& node : all.nodes)
+    if (!node.facts) out.push_back(node.name);
   return out;
 }
 

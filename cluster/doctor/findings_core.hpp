@@ -34,7 +34,7 @@ struct finding {
 /// A node of the run and what runs there.
 struct patient {
   std::string name;
-  std::string lost;                   ///< Why nothing is known of it; empty: facts are there.
+  std::string lost;  ///< "WHY nothing is known of it; WHAT TO DO"; empty: facts are there.
   std::vector<std::string> warnings;  ///< "WHAT; WHAT TO DO", of what was met on the way there.
   std::optional<host_facts> facts;
   std::string listening_error;  ///< Why it cannot listen; empty: it can, or need not.
@@ -53,6 +53,23 @@ struct examination {
   bool is_sealed = false;       ///< Edges between hosts are sealed tcp.
   std::vector<finding> others;  ///< Of the settings and the model.
 };
+
+/// What a launch says of a failure, "WHAT (AS QUOTED; WORD BY WORD); WHAT TO DO", in two parts.
+struct said_failure {
+  std::string what;
+  std::string remedy;  ///< Empty: it says none.
+
+  bool operator==(const said_failure&) const = default;
+};
+[[nodiscard]] said_failure split_remedy(const std::string& text);
+
+/// The same for a process that could not be started, or ended, on a node: with what to do.
+/// `working_folder`: of the node; empty: it names none.
+[[nodiscard]] std::string with_remedy_of_start(const std::string& why,
+                                               const std::string& working_folder);
+
+/// Names of the nodes of which nothing could be learned.
+[[nodiscard]] std::vector<std::string> unexamined_nodes(const examination& all);
 
 /// Of settings that are wrong, without which no node is known.
 [[nodiscard]] examination of_settings(const std::vector<std::string>& errors);

@@ -19,6 +19,12 @@ std::string count_text(std::size_t count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
+std::string unexamined(const std::vector<std::string>& nodes) {
+  std::string text;
+  for (const auto& each : nodes) text += (text.empty() ? "; not examined: " : ", ") + each;
+  return text;
+}
+
 std::string summary(const std::vector<finding>& all) {
   const auto count = [&all](severity level) {
     return static_cast<std::size_t>(std::ranges::count(all, level, &finding::level));
@@ -46,7 +52,7 @@ std::string report_text(const examination& all) {
     text += begin + each.text + "\n";
     if (!each.remedy.empty()) text += std::string(begin.size(), ' ') + "-> " + each.remedy + "\n";
   }
-  return printable_lines(text) + summary(found) + "\n";
+  return printable_lines(text) + summary(found) + unexamined(unexamined_nodes(all)) + "\n";
 }
 
 std::string report_json(const examination& all) {
@@ -54,6 +60,7 @@ std::string report_json(const examination& all) {
   json out{{"severity", name_of(worst_of(found))},
            {"findings", json::array()},
            {"nodes", json::object()},
+           {"unexamined", unexamined_nodes(all)},
            {"edges", json::array()}};
   for (const auto& each : found)
     out["findings"].push_back({{"severity", name_of(each.level)},

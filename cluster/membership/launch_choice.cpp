@@ -1,6 +1,7 @@
 #include "cluster/membership/launch_choice.hpp"
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -48,28 +49,37 @@ result<std::optional<std::string>> address_towards(const node_entry& node,
   return std::optional(std::move(*own));
 }
 
-/// Where all nodes reach the trainer.
-result<std::string> trainer_address(const trainer_config& config) {
+/// Where nodes reach the trainer, and those that do not.
+struct trainer_place {
+  std::string listen;
+  std::map<std::size_t, error> unreached;
+};
+
+trainer_place trainer_place_of(const trainer_config& config) {
   const auto& wanted = config.link.listen.empty() ? config.cluster.network : config.link.listen;
+  const auto& nodes = config.cluster.nodes;
+  std::map<std::size_t, error> unreached;
   std::optional<std::string> chosen;
   const node_entry* first = nullptr;
-  for (const auto& node : config.cluster.nodes) {
-    const auto own = address_towards(node, wanted, config.cluster.launch);
-    if (!own && !config.link.listen.empty() && !address_of_host(host_of_user(node.host)))
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto own = address_towards(nodes[i], wanted, config.cluster.launch);
+    if (!own && !config.link.listen.empty() && !address_of_host(host_of_user(nodes[i].host)))
       continue;  // only ssh knows the name, and the address is given
-    if (!own) return tl::unexpected(own.error());
-    if (!*own) continue;
-    if (chosen && *chosen != **own)
-      return fail(errc::address_unavailable,
-                  at(node) + "is reached from " + **own + ", but node " + first->name + " from " +
-                      *chosen +
-                      "; name the address that all of them reach with --listen ([link] "
-                      "listen), or its network ([cluster] network)");
-    chosen = **own;
-    first = &node;
+    if (!own) {
+      unreached[i] = own.error();
+    } else if (*own && chosen && *chosen != **own) {
+      unreached[i] = {errc::address_unavailable,
+                      at(nodes[i]) + "is reached from " + **own + ", but node " + first->name +
+                          " from " + *chosen +
+                          "; name the address that all of them reach with --listen ([link] "
+                          "listen), or its network ([cluster] network)"};
+    } else if (*own && !chosen) {
+      chosen = **own;
+      first = &nodes[i];
+    }
   }
-  if (chosen) return *chosen;
-  return config.link.listen.empty() ? "127.0.0.1:0" : config.link.listen;
+  const std::string without = config.link.listen.empty() ? "127.0.0.1:0" : config.link.listen;
+  return {chosen.value_or(without), std::move(unreached)};
 }
 
 agent_host host_of_node(const cluster_config& cluster, const node_entry& node) {
@@ -143,6 +153,7 @@ result<launch_choice> launch_by_agents(const trainer_config& config,
   tell_limits(config.cluster);
   auto plan = plan_agents(config, names);
   if (!plan) return tl::unexpected(plan.error());
+  if (!plan->unreached.empty()) return tl::unexpected(plan->unreached.begin()->second);
   return make_agent_launcher(std::move(plan->link), std::move(plan->agents)).map([&](auto where) {
     return launch_choice{std::move(where), std::move(plan->listen)};
   });
@@ -191,17 +202,16 @@ result<agent_plan> plan_agents(const trainer_config& config,
                                const std::vector<std::string>& names) {
   auto link = process_link_of(config.link);
   if (!link) return tl::unexpected(link.error());
-  std::string listen = config.link.listen;
+  trainer_place place{config.link.listen, {}};
   if (is_over_hosts(config.cluster.launch)) {
-    auto address = trainer_address(config);
-    if (!address) return tl::unexpected(address.error());
-    listen = std::move(*address);
+    place = trainer_place_of(config);
     if (link->transport != transport::tcp) link->transport = transport::mixed;
-    link->beyond_loopback = !is_loopback(listen);
+    link->beyond_loopback = !is_loopback(place.listen);
   }
   auto settings = agent_settings_of(config, names);
   if (!settings) return tl::unexpected(settings.error());
-  return agent_plan{std::move(*link), std::move(listen), std::move(*settings)};
+  return agent_plan{std::move(*link), std::move(place.listen), std::move(*settings),
+                    std::move(place.unreached)};
 }
 
 result<launch_choice> choose_launcher(const trainer_config& config,

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,10 +24,12 @@ struct agent_plan {
   process_link link;
   std::string listen;  ///< As of node_settings::listen.
   agent_settings agents;
+  /// Why a node cannot be reached, or does not reach us where the others do, by its place.
+  std::map<std::size_t, error> unreached = {};
 };
 
 /// For stages that are called `names`; the config has nodes. Starts nothing. Errors: as of
-/// choose_launcher.
+/// choose_launcher, but for those of single nodes.
 [[nodiscard]] result<agent_plan> plan_agents(const trainer_config& config,
                                              const std::vector<std::string>& names);
 

@@ -52,8 +52,8 @@ std::string explain_scheduler(const agent_place& place, const std::deque<std::st
     if (line == errors.end()) continue;
     const std::string program = "the program " + place.program + " ";
     const auto& first = known.carrier == "mpirun" ? errors.front() : *line;
-    return (known.meaning == no_program ? program : "") + std::string(known.meaning) + " (" +
-           (first.starts_with("---") ? *line : first) + ")";
+    return with_quote((known.meaning == no_program ? program : "") + std::string(known.meaning),
+                      first.starts_with("---") ? *line : first);
   }
   return "";
 }

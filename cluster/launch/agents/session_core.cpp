@@ -27,6 +27,7 @@ std::string agent_place::text() const {
 }
 
 std::string agent_place::trial() const {
+  if (host.empty()) return program + " --help";
   if (carrier == "srun") return "srun --overlap --nodelist=" + host + " true";
   if (carrier == "mpirun") return "mpirun --host " + host + " true";
   return "ssh " + host + " true";

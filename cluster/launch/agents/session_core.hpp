@@ -22,7 +22,7 @@ struct agent_place {
 
   /// "node beta (10.0.0.2)"
   [[nodiscard]] std::string text() const;
-  /// What a user types to try the carrier: "ssh 10.0.0.2 true"
+  /// What a user types to try the carrier: "ssh 10.0.0.2 true"; without one, to try the program.
   [[nodiscard]] std::string trial() const;
 };
 
@@ -149,6 +149,10 @@ class session_core {
 /// of it is known.
 [[nodiscard]] std::string explain_scheduler(const agent_place& place,
                                             const std::deque<std::string>& errors);
+
+/// What is known of a failure, "WHAT; WHAT TO DO", with the line that shows it: "WHAT (LINE); WHAT
+/// TO DO".
+[[nodiscard]] std::string with_quote(std::string known, const std::string& line);
 
 /// Why an agent has ended before it said who it is, in one line: what its ssh and shell wrote on
 /// standard error, turned into what is wrong and what to do. `shell_out`: what they wrote on

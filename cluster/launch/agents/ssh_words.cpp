@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "cluster/launch/agents/session_core.hpp"
@@ -48,14 +49,14 @@ std::string with_host(std::string_view text, const std::string& host) {
 }
 
 /// The line with what went wrong: what the agent wrote itself, else the last one that is no rule of
-/// mpirun's.
-std::string quoted(const std::deque<std::string>& lines) {
-  const std::string* chosen = nullptr;
+/// mpirun's; empty: there is none.
+std::string line_to_quote(const std::deque<std::string>& lines) {
+  std::string chosen;
   for (const auto& line : lines) {
-    if (line.starts_with("troupe agent: ")) return " (" + line + ")";
-    if (!line.starts_with("---")) chosen = &line;
+    if (line.starts_with("troupe agent: ")) return line;
+    if (!line.starts_with("---")) chosen = line;
   }
-  return chosen == nullptr ? "" : " (" + *chosen + ")";
+  return chosen;
 }
 
 const ssh_failure* find_failure(const std::deque<std::string>& errors) {
@@ -70,7 +71,7 @@ std::string explain_loader(const agent_place& place, const std::deque<std::strin
   for (const auto& line : errors) {
     if (line.find("error while loading shared libraries") != std::string::npos)
       return "a library that the program " + place.program + " needs is not there (" + line +
-             "); ssh passes no LD_LIBRARY_PATH, so install its package on that host, or have the "
+             "), and ssh passes no LD_LIBRARY_PATH; install its package on that host, or have the "
              "launch copy the libraries that belong to no package, LibTorch among them (troupe "
              "launch --push-all)";
     if (line.find("version `GLIBC") != std::string::npos)
@@ -111,17 +112,26 @@ std::string explain_start(const agent_place& place, const child_exit& how,
   if (const auto known = explain_loader(place, errors); !known.empty()) return begin + known;
   if (const auto known = explain_scheduler(place, errors); !known.empty()) return begin + known;
   if (how.code == shell_cannot_find || how.code == shell_cannot_execute)
-    return begin + "the program " + place.program + " cannot be started there" + quoted(errors) +
-           "; copy it to that host, or name its path with `program` in its [[node]]";
+    return begin + with_quote("the program " + place.program +
+                                  " cannot be started there; copy it to that host, or name its "
+                                  "path with `program` in its [[node]]",
+                              line_to_quote(errors));
   constexpr int ssh_failed = 255;
   const auto* known =
       how.code == ssh_failed && !place.host.empty() ? find_failure(errors) : nullptr;
-  if (known != nullptr) return begin + with_host(known->meaning, place.host) + quoted(errors);
+  if (known != nullptr)
+    return begin + with_quote(with_host(known->meaning, place.host), line_to_quote(errors));
   child_exit named = how;
   named.name = place.host.empty() ? "its agent" : place.carrier + ", or what it ran there,";
   const auto& last = errors.empty() ? shell_out : errors;
-  return begin + describe(named) + " before the agent answered" + quoted(last) +
-         (place.host.empty() ? "" : "; see what `" + place.trial() + "` does");
+  return begin + with_quote(describe(named) + " before the agent answered; see what `" +
+                                place.trial() + "` does",
+                            line_to_quote(last));
+}
+
+std::string with_quote(std::string known, const std::string& line) {
+  if (line.empty()) return known;
+  return known.insert(std::min(known.find("; "), known.size()), " (" + line + ")");
 }
 
 }  // namespace troupe::cluster

@@ -298,6 +298,47 @@ TEST_CASE("A host that cannot be reached, and one that cannot listen, do not hid
   expect_nothing_left(hosts);
 }
 
+TEST_CASE("Each node that cannot be examined is said with its cause, and all others are examined") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  const auto libraries = hosts / "libraries";
+  std::filesystem::create_directory(libraries);
+  write_config(libraries / "libc10.so", "no library");
+  const auto beta = hosts.at(1).address();
+  const auto file = write_config(
+      hosts / "run.toml",
+      ssh_cluster(hosts) + node_table("nameless", "nowhere.invalid") +
+          node_table("alpha", hosts.at(0).address()) + node_table("routeless", "192.0.2.1") +
+          node_table("bare", beta, "program = \"/nowhere/trainer\"\n") +
+          node_table("other", beta, "program = \"" TROUPE_OTHER "\"\n") +
+          node_table("homeless", beta, "working_folder = \"/nowhere\"\n") +
+          node_table("broken", beta,
+                     "environment = [\"LD_LIBRARY_PATH=" + libraries.string() + "\"]\n") +
+          node_table("beta", beta) + small_run(hosts / "weights.safetensors"));
+  const auto outcome = hosts.home().run({TROUPE_COMMAND, "doctor", file, "--", "--stages", "8"});
+  INFO(outcome.err);
+  INFO(outcome.out);
+  CHECK(outcome.code == 2);
+  const std::vector<std::vector<std::string>> said{
+      {"nameless", "stands for no address here", "if only ssh knows the name, name our own"},
+      {"routeless", "there is no way from here", "see the routes of this machine"},
+      {"bare", "the program /nowhere/trainer cannot be started there", "copy it to that host"},
+      {"other", "another build", "copy the one that runs here to that host"},
+      {"homeless", "in /nowhere", "make that folder there, or name another one"},
+      {"broken", "libc10.so", "see `environment` of its [[node]]"}};
+  for (const auto& each : said) {
+    expect_line(outcome, {"error", each[0], "node", each[1]});
+    expect_line(outcome, {"-> ", each[2]});
+  }
+  for (const auto* edge : {"alpha -> trainer", "beta -> trainer"})
+    expect_line(outcome, {"ok", edge, "sealed tcp, "});
+  CHECK_THAT(outcome.out,
+             ContainsSubstring("6 errors, ") &&
+                 ContainsSubstring(
+                     "; not examined: nameless, routeless, bare, other, homeless, broken\n"));
+  expect_nothing_left(hosts);
+}
+
 TEST_CASE("What containers lack is found: shared memory, reading memory, a name of the user") {
   if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
   const test_hosts hosts({});

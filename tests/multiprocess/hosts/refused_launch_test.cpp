@@ -5,6 +5,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <csignal>
 #include <optional>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,13 @@ void refuses(const test_hosts& hosts, const std::string& beta,
   CHECK(outcome.code == code);
   CHECK(outcome.seconds < 20s);
   for (const auto& word : words) CHECK_THAT(outcome.last_line(), ContainsSubstring(word));
+  if (code == 2) {  // what keeps a node from being reached keeps doctor, too
+    const auto examined = hosts.home().run({TROUPE_COMMAND, "doctor", file});
+    INFO(examined.out);
+    CHECK(examined.code == 2);
+    for (const auto& word : words) CHECK_THAT(examined.out, ContainsSubstring(word));
+    CHECK(std::regex_search(examined.out, std::regex("\n.*; not examined: .*beta\n$")));
+  }
   CHECK(hosts.home().left_after(2s).empty());
   CHECK(hosts.at(0).left_after(2s).empty());
   CHECK(hosts.at(1).left_after(2s).empty());

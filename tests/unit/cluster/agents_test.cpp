@@ -365,7 +365,7 @@ TEST_CASE("what ssh says is told with host, meaning and remedy") {
     INFO(text);
     CHECK(text.starts_with("node beta (10.0.0.2): "));
     CHECK_THAT(text, ContainsSubstring(meaning));
-    CHECK_THAT(text, ContainsSubstring(line));
+    CHECK_THAT(text, ContainsSubstring(" (" + line + "); "));  // the cause, before what to do
     CHECK(text.find('\n') == std::string::npos);
   }
   CHECK_THAT(explained(127, "sh: 1: exec: /opt/trainer: not found"),
@@ -384,9 +384,9 @@ TEST_CASE("what srun and mpirun say is told with host, meaning and remedy") {
   };
   CHECK(explained("srun", {"slurmstepd-beta: error: execve(): /opt/trainer: No such file",
                            "srun: error: beta: task 0: Exited with exit code 2"}) ==
-        "node beta (10.0.0.2): the program /opt/trainer cannot be started there; copy it to that "
-        "host, or name its path with `program` in its [[node]] (slurmstepd-beta: error: execve(): "
-        "/opt/trainer: No such file)");
+        "node beta (10.0.0.2): the program /opt/trainer cannot be started there (slurmstepd-beta: "
+        "error: execve(): /opt/trainer: No such file); copy it to that host, or name its path with "
+        "`program` in its [[node]]");
   CHECK_THAT(explained("srun", {"srun: error: Unable to confirm allocation for job 7: Invalid job "
                                 "id specified"}),
              ContainsSubstring("the allocation has ended"));

@@ -9,6 +9,7 @@
 #include "cluster/doctor/host/examine_host.hpp"
 #include "cluster/doctor/report.hpp"
 #include "cluster/doctor/slice_needs_core.hpp"
+#include "cluster/launch/agents/session_core.hpp"
 #include "tests/unit/scratch_folder.hpp"
 
 namespace {
@@ -101,10 +102,56 @@ TEST_CASE("A node on which all is well has no finding with a remedy") {
 TEST_CASE("A node that is not reached is an error, and nothing else is said of it") {
   patient lost;
   lost.name = "beta";
-  lost.lost = "node beta (10.0.0.2): there is no route to it";
+  lost.lost =
+      "node beta (10.0.0.2): there is no route to it (ssh: no route; none); see its address";
   const auto found = host_findings(lost, true);
   CHECK(found.size() == 1);
-  expect(only(found), severity::error, "node", "no route");
+  expect(only(found), severity::error, "node", "no route to it (ssh: no route; none)");
+  CHECK(found.front().remedy == "see its address");
+  const examination all{.nodes = {healthy(), lost}, .edges = {}, .others = {}};
+  CHECK(unexamined_nodes(all) == std::vector<std::string>{"beta"});
+  CHECK_THAT(report_text(all), ContainsSubstring("1 error, 0 warnings; not examined: beta\n"));
+  CHECK_THAT(report_json(all), ContainsSubstring("\"unexamined\": [\n    \"beta\"\n  ]"));
+}
+
+TEST_CASE("What a launch says of a failure is split into what is wrong and what to do") {
+  CHECK(split_remedy("it is gone; start it") == said_failure{"it is gone", "start it"});
+  CHECK(split_remedy("gone (x; (y; z)); start it; or not") ==
+        said_failure{"gone (x; (y; z))", "start it; or not"});
+  CHECK(split_remedy("gone (:(); start it") == said_failure{"gone (:()", "start it"});
+  CHECK(split_remedy("it is gone") == said_failure{"it is gone", ""});
+  using cluster::agent_place;
+  using cluster::explain_start;
+  const agent_place beta{"beta", "10.0.0.2", "b1", "/opt/trainer"};
+  const auto remedy = [&](int code, const std::string& line) {
+    const auto [what, what_to_do] =
+        split_remedy(explain_start(beta, {"beta", 1, code, 0}, {"Warning; a", line}, {}));
+    CHECK_THAT(what, ContainsSubstring(line));
+    return what_to_do;
+  };
+  CHECK_THAT(remedy(255, "Host key verification failed."),
+             ContainsSubstring("connect once by hand"));
+  CHECK_THAT(remedy(255, "Permission denied (publickey)."), ContainsSubstring("authorized_keys"));
+  CHECK_THAT(remedy(255, "Could not resolve hostname beta"), ContainsSubstring("/etc/hosts"));
+  CHECK_THAT(remedy(255, "Connection refused"), ContainsSubstring("start it (sshd)"));
+  CHECK_THAT(remedy(127, "sh: /opt/trainer: not found"), ContainsSubstring("copy it to that host"));
+  CHECK_THAT(remedy(1, "what nobody knows"),
+             ContainsSubstring("see what `ssh 10.0.0.2 true` does"));
+  CHECK_THAT(remedy(127, "x: error while loading shared libraries: libc10.so"),
+             ContainsSubstring("install its package"));
+}
+
+TEST_CASE("A process that cannot be started on a node is said with what to change there") {
+  const auto remedy = [](const std::string& why, const std::string& folder = "/data") {
+    return split_remedy(with_remedy_of_start(why, folder)).remedy;
+  };
+  CHECK(remedy("it is gone; start it") == "start it");
+  CHECK_THAT(remedy("x cannot be started (/bin/x in /data): No such file or directory"),
+             ContainsSubstring("make that folder there, or name another one (working_folder"));
+  CHECK_THAT(remedy("x: error while loading shared libraries: libc10.so"),
+             ContainsSubstring("see `environment` of its [[node]]"));
+  CHECK_THAT(remedy("x exited with code 1", ""),
+             ContainsSubstring("`environment` and `working_folder`"));
 }
 
 TEST_CASE("What is met on the way to a node is a warning with its remedy") {
