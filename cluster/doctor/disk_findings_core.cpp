@@ -37,6 +37,11 @@ finding finding_of(const folder_facts& folder, const std::string& node) {
   const std::string has =
       what + ": " + bytes_text(folder.free_bytes) + " free" + speed_text(folder);
   const auto needs = needs_text(folder);
+  if (folder.purpose == sockets_purpose && !folder.error.empty())
+    return {severity::error, "disk", node,
+            "no process can listen in " + folder.path + ": " + folder.error,
+            "let this user make that folder and write there, or name a folder of this user's alone "
+            "as XDG_RUNTIME_DIR (environment of its [[node]])"};
   const bool is_certain = folder.needed_bytes > 0 || folder.may_be_made;
   const auto of = [&](severity level, const std::string& text, const char* remedy) {
     return finding{level, "disk", node, text, remedy};
@@ -45,6 +50,7 @@ finding finding_of(const folder_facts& folder, const std::string& node) {
     return of(is_certain ? severity::error : severity::warning,
               "nothing can be written in " + what + ": " + folder.error,
               "make the folder, permit this user to write there, or name another one");
+  if (folder.takes_little) return of(severity::ok, has, "");
   if (folder.free_bytes < (folder.needed_bytes > 0 ? folder.needed_bytes : least_free_bytes))
     return of(folder.needed_bytes > 0 ? severity::error : severity::warning,
               has + (folder.needed_bytes > 0 ? needs : "; it is full"),

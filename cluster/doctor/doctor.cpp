@@ -14,6 +14,7 @@
 #include "cluster/doctor/edges/words.hpp"
 #include "cluster/doctor/node_visit.hpp"
 #include "cluster/hosts/host_addresses.hpp"
+#include "cluster/launch/open_files.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
@@ -24,12 +25,13 @@ constexpr auto facts_patience = 30s;
 constexpr auto listen_patience = 10s;
 constexpr auto probe_patience = 30s;
 constexpr auto until_silent = 300ms;  // an edge that works answers sooner
+constexpr std::uint64_t files_a_visit = 16;
 
 /// A node, its agent and what its listener said.
 struct visited {
   patient who;
   agent_host host;
-  std::vector<folder_facts> folders;
+  requests::facts asked;
   requests::listen listen;
   std::unique_ptr<node_visit> visit;  // null: it was not reached
   edge_facts listener;                // with an address where it listens
@@ -84,6 +86,11 @@ std::vector<folder_facts> trainer_folders(const trainer_config& config, const ru
   };
   add(config.train.save, "what is saved at the end (train.save)", needs.saved_bytes);
   add(config.observe.json, "a line for each step (observe.json)", 0);
+  if (!config.cluster.logs.empty())
+    out.push_back({.path = std::filesystem::absolute(config.cluster.logs).string(),
+                   .purpose = "the lines of each node (cluster.logs)",
+                   .may_be_made = true,
+                   .takes_little = true});
   if (config.checkpoint.dir.empty()) return out;
   const bool has_all = config.checkpoint.storage == checkpoint_storage::shared;
   std::uint64_t bytes = 0;  // of one
@@ -110,12 +117,46 @@ void add_slice_folders(tour& all, const trainer_config& config, const run_needs&
     const bool has_own = node != nodes.end() && !node->checkpoint_dir.empty();
     const auto folder =
         has_own ? std::filesystem::path(node->checkpoint_dir) : std::filesystem::absolute(kept.dir);
-    all.nodes[i].folders.push_back({.path = (folder / slices_folder).string(),
-                                    .purpose = slices_purpose,
-                                    .needed_bytes = bytes[i],
-                                    .kept_at_once = kept_at_once(kept),
-                                    .may_be_made = true});
+    all.nodes[i].asked.folders.push_back({.path = (folder / slices_folder).string(),
+                                          .purpose = slices_purpose,
+                                          .needed_bytes = bytes[i],
+                                          .kept_at_once = kept_at_once(kept),
+                                          .may_be_made = true});
   }
+}
+
+/// Where all hosts share the folder of checkpoints, each of them writes there.
+void add_shared_folder(tour& all, const trainer_config& config) {
+  const auto& kept = config.checkpoint;
+  if (kept.storage != checkpoint_storage::shared || kept.dir.empty()) return;
+  if (!is_over_hosts(config.cluster.launch)) return;
+  for (auto& node : all.nodes)
+    if (!node.who.stages.empty())
+      node.asked.folders.push_back({.path = std::filesystem::absolute(kept.dir).string(),
+                                    .purpose = "what its stages write of checkpoints "
+                                               "(checkpoint.dir)",
+                                    .may_be_made = true,
+                                    .takes_little = true});
+}
+
+/// Open files, sockets and shared memory of the run's processes.
+void note_what_links_take(tour& all, const trainer_config& config) {
+  const std::uint64_t processes = std::uint64_t{config.pipeline.stages} * config.pipeline.replicas;
+  const bool is_inside = !opens_port(all.plan.link.transport);
+  const bool has_inside_door = all.plan.link.transport == transport::mixed;
+  for (auto& node : all.nodes) {
+    node.who.needed_files = own_files + files_a_process * (processes + 1);
+    node.asked.has_sockets = is_inside || has_inside_door;
+    if (is_inside) node.who.shared_memory_processes = static_cast<int>(all.places.size()) + 1;
+    if (has_inside_door)
+      node.who.shared_memory_processes = std::max(1, static_cast<int>(node.who.stages.size()));
+  }
+  auto& trainer = all.nodes.front().who;
+  const auto agents = all.plan.agents.hosts.size();
+  const bool has_children = agents == 0 && config.cluster.launch != launch_way::none;
+  trainer.raises_limits = true;
+  trainer.needed_files = own_files + files_an_agent * agents +
+                         (has_children ? files_a_child : files_a_process) * processes;
 }
 
 void place_stages_in(tour& all, const trainer_config& config, const run_needs& needs) {
@@ -144,7 +185,7 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
   trainer.who.name = trainer_name(config.cluster);
   trainer.who.starts_others_by_ssh = config.cluster.launch == launch_way::ssh;
   trainer.host.name = trainer.who.name;
-  trainer.folders = trainer_folders(config, needs);
+  trainer.asked.folders = trainer_folders(config, needs);
   trainer.listen = {all.transport, all.plan.listen, ""};
   all.nodes.push_back(std::move(trainer));
   for (std::size_t i = 0; i < all.plan.agents.hosts.size(); ++i) {
@@ -155,7 +196,7 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
     node.who.name = host.name;
     node.host = host;
     if (!host.working_folder.empty())
-      node.folders.push_back(
+      node.asked.folders.push_back(
           {.path = host.working_folder.string(), .purpose = "its working folder"});
     node.listen = {all.transport, "", ""};
     // As a node does: see serve_as_node.
@@ -165,10 +206,8 @@ tour prepare_tour(const trainer_config& config, agent_plan plan, const run_needs
   }
   place_stages_in(all, config, needs);
   add_slice_folders(all, config, needs);
-  if (all.transport == name_of(messages::link_transport::shm) &&
-      config.pipeline.stages_in == placement::processes)
-    for (auto& node : all.nodes)
-      node.who.shared_memory_processes = static_cast<int>(all.places.size()) + 1;
+  add_shared_folder(all, config);
+  if (config.pipeline.stages_in == placement::processes) note_what_links_take(all, config);
   return all;
 }
 
@@ -178,6 +217,14 @@ void for_each_at_once(std::vector<visited>& nodes, const Action& action) {
   for (auto& node : nodes)
     under_way.push_back(std::async(std::launch::async, [&node, &action] { action(node); }));
   for (auto& each : under_way) each.get();
+}
+
+/// Whether what a node lacks, which is a finding of its own, keeps its processes from listening.
+bool lacks_listening(const host_facts& facts, const agent_plan& plan) {
+  const bool has_no_socket = std::ranges::any_of(facts.folders, [](const folder_facts& each) {
+    return each.purpose == sockets_purpose && !each.error.empty();
+  });
+  return !opens_port(plan.link.transport) && (has_no_socket || !facts.shared_error.empty());
 }
 
 /// Reaches a node, has its facts, and has it listen.
@@ -191,7 +238,7 @@ void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) 
   node.visit = std::move(*opened);
   node.who.warnings = node.visit->warnings();
   const auto asked_at = wall_clock_ns();
-  const auto said = node.visit->ask(requests::facts{node.folders}, facts_patience);
+  const auto said = node.visit->ask(node.asked, facts_patience);
   auto facts = said.error.empty() ? decode_host(said.lines) : fail(errc::io_failed, said.error);
   if (!facts) {
     node.who.lost = with_remedy_of_start(facts.error().text, node.host.working_folder.string());
@@ -200,6 +247,7 @@ void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) 
   facts->asked_ns = asked_at;
   facts->answered_ns = wall_clock_ns();
   node.who.facts = std::move(*facts);
+  if (lacks_listening(*node.who.facts, plan)) return;
   const auto listens = node.visit->begin(node.listen, listen_patience);
   const auto where =
       listens.error.empty() ? decode_edge(listens.lines) : fail(errc::io_failed, listens.error);
@@ -288,6 +336,14 @@ finding of_plan(const char* topic, const error& why, const char* otherwise) {
   return {severity::error, topic, "", what, remedy.empty() ? otherwise : remedy};
 }
 
+/// Visits all nodes, and tries and measures the edges between them.
+std::vector<edge_facts> visit_all(tour& all) {
+  for_each_at_once(all.nodes, [&all](visited& node) {
+    examine_node(node, all.plan, std::max<std::size_t>(all.edges.size(), 1));
+  });
+  return probe_edges(all);
+}
+
 finding of_preparing(const error& why, const trainer_config& config) {
   const auto trainer = trainer_name(config.cluster);
   if (why.code == errc::bad_data && !config.data.node.empty())
@@ -315,7 +371,8 @@ examination examine(const trainer_config& config, const needs_of& needs_of_run) 
   if (config.cluster.launch == launch_way::none)
     out.others.push_back({severity::ok, "node", "",
                           "others start the stages (launch = \"none\"): their machines are not "
-                          "examined",
+                          "examined, nor is it known before they join whether they have the same "
+                          "secret",
                           ""});
   const auto known = needs.value_or(run_needs{});
   auto placed = config;
@@ -323,10 +380,13 @@ examination examine(const trainer_config& config, const needs_of& needs_of_run) 
   auto all = prepare_tour(placed, std::move(*plan), known);
   if (config.pipeline.stages_in == placement::processes)
     all.edges = edges_to_probe(all.nodes.size(), all.places, config.pipeline.stages, known.wraps);
-  for_each_at_once(all.nodes, [&all](visited& node) {
-    examine_node(node, all.plan, std::max<std::size_t>(all.edges.size(), 1));
-  });
-  out.edges = probe_edges(all);
+  const auto room = allow_open_files(own_files + files_a_visit * all.nodes.size());
+  if (room) out.edges = visit_all(all);
+  if (!room) {
+    const auto [what, remedy] = split_remedy(room.error().text);
+    out.others.push_back(
+        {severity::error, "open files", trainer_name(config.cluster), what, remedy});
+  }
   out.is_sealed = all.transport == name_of(messages::link_transport::tcp);
   if (needs && all.nodes.front().who.facts)
     all.nodes.front().who.facts->data_source = config.data.source;

@@ -5,11 +5,14 @@
 #include <cstdio>
 #include <iterator>
 
+#include "cluster/launch/open_files.hpp"
+
 namespace troupe::cluster::doctor {
 namespace {
 
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 constexpr std::uint64_t shared_bytes_a_process = 4 * mebibyte;  // UCX's segments, a peer
+constexpr std::uint64_t any_number = std::uint64_t{1} << 40;
 constexpr double tight_memory = 1.25;  // of what is needed at least: activations come on top
 
 using findings = std::vector<finding>;
@@ -100,7 +103,7 @@ void shared_memory_findings(const patient& node, findings& out) {
   else
     out.push_back({severity::ok, "shared memory", node.name,
                    has + "; its processes take " + bytes_text(need), ""});
-  if (!host.reading_error.empty())
+  if (!host.reading_error.empty() && node.shared_memory_processes > 1)
     out.push_back(
         {severity::warning, "shared memory", node.name,
          "processes here cannot read each other's memory (process_vm_readv: " + host.reading_error +
@@ -108,6 +111,23 @@ void shared_memory_findings(const patient& node, findings& out) {
          "allow it: --cap-add SYS_PTRACE or a seccomp profile with process_vm_readv (Docker, "
          "Podman), securityContext.capabilities.add: [SYS_PTRACE] (Kubernetes), "
          "kernel.yama.ptrace_scope below 2"});
+}
+
+void open_file_findings(const patient& node, findings& out) {
+  const auto& host = *node.facts;
+  const auto limit = node.raises_limits ? host.most_open_files : host.open_files;
+  if (node.needed_files == 0 || limit == 0) return;
+  const auto need = std::to_string(node.needed_files);
+  if (limit < node.needed_files)
+    out.push_back({severity::error, "open files", node.name,
+                   "a process may have " + std::to_string(limit) +
+                       " open files there, but one of the run needs about " + need,
+                   cluster::raise_open_files(node.needed_files)});
+  else
+    out.push_back({severity::ok, "open files", node.name,
+                   (limit > any_number ? "any number" : std::to_string(limit)) +
+                       " for a process; needs about " + need,
+                   ""});
 }
 
 void user_findings(const patient& node, findings& out) {
@@ -169,6 +189,7 @@ findings host_findings(const patient& node, bool is_sealed) {
     auto [what, remedy] = split_remedy(text);
     out.push_back({severity::warning, "node", node.name, std::move(what), std::move(remedy)});
   }
+  if (!node.facts && node.lost.empty()) return out;  // what kept us from it is said elsewhere
   if (!node.facts) {
     auto [what, remedy] = split_remedy(node.lost);
     out.push_back({severity::error, "node", node.name, std::move(what), std::move(remedy)});
@@ -186,6 +207,7 @@ findings host_findings(const patient& node, bool is_sealed) {
   core_findings(node, out);
   memory_findings(node, out);
   shared_memory_findings(node, out);
+  open_file_findings(node, out);
   user_findings(node, out);
   std::ranges::move(folder_findings(node), std::back_inserter(out));
   data_findings(node, out);

@@ -43,6 +43,8 @@ struct patient {
   std::uint64_t needed_bytes = 0;   ///< Of its stages' memory, at least; 0: not predicted.
   std::string what_is_needed;       ///< "weights, gradients and optimizer state"
   int shared_memory_processes = 0;  ///< That talk over shared memory there.
+  std::uint64_t needed_files = 0;   ///< Open files that one of its processes has; 0: not known.
+  bool raises_limits = false;       ///< That process raises its own limit as far as it may.
   bool starts_others_by_ssh = false;
 };
 

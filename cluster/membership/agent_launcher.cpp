@@ -40,8 +40,6 @@ using clock = std::chrono::steady_clock;
 constexpr auto grace = 1s;           // for processes that are to end, before they are killed
 constexpr auto agents_end = 1500ms;  // for agents to end once they have been told to
 constexpr auto tick_every = 100ms;
-constexpr std::uint64_t files_an_agent = 6;   // more for each agent: pipes
-constexpr std::uint64_t files_a_process = 4;  // more for each node process: connections
 
 /// One agent. Guarded by the launcher's mutex.
 struct session {

@@ -28,9 +28,6 @@
 namespace troupe::cluster {
 namespace {
 
-constexpr std::uint64_t files_a_node =
-    12;  // more descriptors for each: pipes, connections, segments
-
 /// What the children's ends were, shared with the process group's thread.
 class child_ends {
  public:
@@ -88,7 +85,7 @@ class process_launcher final : public node_launcher {
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
 
   result<void> start(const std::string& name, const std::string& trainer) override {
-    if (auto room = allow_open_files(own_files + ++there_ * files_a_node); !room) return room;
+    if (auto room = allow_open_files(own_files + ++there_ * files_a_child); !room) return room;
     const auto secret = secret_pipe(link_.secret);
     if (!secret) return tl::unexpected(secret.error());
     child_spec child{
@@ -183,7 +180,7 @@ result<std::unique_ptr<node_launcher>> make_process_launcher(process_link link, 
                 "this process was started as a node, with --join, and would start nodes of its "
                 "own without end: where read_command_line gives node_options, main must serve with "
                 "them (run_node, as troupe::main does) before it starts any");
-  if (auto room = allow_open_files(own_files + files_a_node); !room)
+  if (auto room = allow_open_files(own_files + files_a_child); !room)
     return tl::unexpected(room.error());
   auto ended = std::make_shared<child_ends>();
   auto group = process_group::create(

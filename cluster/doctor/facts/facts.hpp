@@ -14,6 +14,9 @@
 
 namespace troupe::cluster::doctor {
 
+/// What the folder of this user's sockets is for, which each host chooses itself.
+inline constexpr const char* sockets_purpose = "sockets of this user's processes";
+
 /// A folder in which a run writes.
 struct folder_facts {
   std::string path = {};
@@ -25,6 +28,7 @@ struct folder_facts {
   std::string place = {};           ///< The same for all paths of the folder on this machine.
   std::string disk = {};            ///< The same for all folders of a file system of this machine.
   std::uint64_t free_bytes = 0;     ///< For this user.
+  bool takes_little = false;        ///< Names or a few lines: room and speed do not count.
   double bytes_per_second = 0;      ///< Written and synced; 0: not measured.
   std::string error = {};           ///< Why nothing can be written there; empty: it can.
 
@@ -61,6 +65,8 @@ struct host_facts {
   std::string shared_error = {};  ///< Why it cannot be used; empty: it can.
   std::string reading_error =
       {};  ///< Why processes cannot read each other's memory; empty: they can.
+  std::uint64_t open_files = 0;       ///< That a process may have; 0: the system does not say.
+  std::uint64_t most_open_files = 0;  ///< The same if it raises that itself.
   std::vector<fabric_facts> fabrics = {};
   std::vector<folder_facts> folders = {};
   std::string data_source = {};  ///< Opened there; empty: none.
@@ -104,6 +110,7 @@ namespace requests {
 /// The node's own facts.
 struct facts {
   std::vector<folder_facts> folders = {};  ///< With path, purpose and needed bytes.
+  bool has_sockets = false;                ///< Processes there listen at sockets in a folder.
   bool operator==(const facts&) const = default;
 };
 

@@ -13,20 +13,22 @@ constexpr std::size_t most_entries_a_line = 32;  // so that a line stays within 
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(folder_facts, path, purpose, needed_bytes,
                                                 kept_at_once, may_be_made, present_bytes, place,
-                                                disk, free_bytes, bytes_per_second, error)
+                                                disk, free_bytes, takes_little, bytes_per_second,
+                                                error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(fabric_facts, device, state, kind, rate)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(host_facts, host, machine, processor, container,
                                                 uid, user, versions, libraries, cores, quota_cores,
                                                 memory_bytes, is_memory_limited, shared_bytes,
                                                 shared_free_bytes, shared_error, reading_error,
-                                                fabrics, folders, data_source, data_error, clock_ns,
-                                                asked_ns, answered_ns)
+                                                open_files, most_open_files, fabrics, folders,
+                                                data_source, data_error, clock_ns, asked_ns,
+                                                answered_ns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(flow_facts, by, round_trip_us, megabytes_per_second,
                                                 error)
 
 namespace requests {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(facts, folders)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(facts, folders, has_sockets)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(listen, transport, wanted, peer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(probe, transport, address, only_tries)
 

@@ -15,6 +15,7 @@
 
 #include "messages/base/host_name.hpp"
 #include "messages/descriptor.hpp"
+#include "messages/link/private_folder.hpp"
 
 namespace troupe::cluster::doctor {
 namespace {
@@ -149,6 +150,7 @@ folder_facts examine_folder(folder_facts asked) {
     return asked;
   }
   // A full disk is said by the room that there is, not by what we could not write.
+  if (asked.takes_little) return asked;
   const auto bytes = std::min(most_written_bytes, asked.free_bytes / 4);
   const auto speed = bytes == 0 ? result<double>(0.0) : write_speed(file, bytes);
   if (speed) {
@@ -156,6 +158,21 @@ folder_facts examine_folder(folder_facts asked) {
   } else {
     asked.error = speed.error().text;
   }
+  return asked;
+}
+
+folder_facts examine_socket_folder() {
+  const fs::path folder = messages::socket_folder();
+  folder_facts asked{.path = folder.string(), .purpose = sockets_purpose, .takes_little = true};
+  struct stat about {};
+  const bool is_there = ::lstat(folder.c_str(), &about) == 0;
+  if (is_there && !messages::is_private_folder(folder.string())) {
+    asked.error = "it is no folder of this user's that nobody else enters";
+    return asked;
+  }
+  if (!is_there) asked.path = folder.parent_path().string();  // in which it is made
+  asked = examine_folder(std::move(asked));
+  asked.path = folder.string();
   return asked;
 }
 
@@ -170,6 +187,7 @@ host_facts examine_host(const requests::facts& asked) {
   examine_versions(out);
   examine_shared_memory(out);
   out.fabrics = find_fabrics();
+  if (asked.has_sockets) out.folders.push_back(examine_socket_folder());
   for (const auto& folder : asked.folders) out.folders.push_back(examine_folder(folder));
   return out;
 }

@@ -13,7 +13,7 @@ namespace troupe::cluster::doctor {
 /// All facts but those of the data and of the clock.
 [[nodiscard]] host_facts examine_host(const requests::facts& asked);
 
-/// Cores, memory and control group.
+/// Cores, memory, control group and the limit on open files.
 void examine_room(host_facts& out);
 /// Versions and build ids of what this process has loaded, and of the kernel.
 void examine_versions(host_facts& out);
@@ -25,6 +25,9 @@ void examine_shared_memory(host_facts& out);
 /// Room in a folder, or where it would be made, and how fast it takes a file of at most 64 MiB that
 /// is removed again.
 [[nodiscard]] folder_facts examine_folder(folder_facts asked);
+
+/// Whether this user's sockets can be made where they are.
+[[nodiscard]] folder_facts examine_socket_folder();
 
 /// What a file holds up to its first newline; empty where it cannot be read.
 [[nodiscard]] std::string first_line(const std::filesystem::path& file);

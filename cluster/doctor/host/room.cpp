@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cluster/doctor/host/examine_host.hpp"
+#include "cluster/launch/open_files.hpp"
 #include "engine/base/free_memory.hpp"
 
 namespace troupe::cluster::doctor {
@@ -56,6 +57,10 @@ void examine_room(host_facts& out) {
   const auto memory = engine::read_free_memory();
   out.memory_bytes = memory.bytes;
   out.is_memory_limited = memory.group_limit_bytes > 0;
+  if (const auto files = limit_on_open_files()) {
+    out.open_files = files->now;
+    out.most_open_files = files->most;
+  }
 }
 
 }  // namespace troupe::cluster::doctor

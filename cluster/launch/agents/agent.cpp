@@ -21,6 +21,7 @@
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/agents/stream_seal.hpp"
 #include "cluster/launch/line_splitter.hpp"
+#include "cluster/launch/open_files.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "messages/base/host_name.hpp"
 
@@ -298,6 +299,7 @@ int run_agent(std::string_view way) {
   } else if (!way.empty()) {
     return refuse("\"" + std::string(way) + "\" is no way to carry its stream");
   }
+  if (auto room = allow_open_files(own_files); !room) return refuse(room.error().text);
   descriptor signals = signals_to_read();
   descriptor wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!signals || !wake) return refuse("no descriptor is left");

@@ -81,6 +81,15 @@ std::string explain_loader(const agent_place& place, const std::deque<std::strin
   return "";
 }
 
+/// What an agent says itself of why it ends, with what to do; empty: it has said no such thing.
+std::string own_words(const std::deque<std::string>& errors) {
+  constexpr std::string_view mark = "troupe agent: ";
+  for (const auto& line : errors)
+    if (line.starts_with(mark) && line.find("; ") != std::string::npos)
+      return line.substr(mark.size());
+  return "";
+}
+
 std::string in_quotes(const std::string& word) {
   std::string out = "'";
   for (const char each : word) out += each == '\'' ? std::string("'\\''") : std::string(1, each);
@@ -109,6 +118,7 @@ std::string explain_start(const agent_place& place, const child_exit& how,
                           const std::deque<std::string>& errors,
                           const std::deque<std::string>& shell_out) {
   const std::string begin = place.text() + ": ";
+  if (const auto said = own_words(errors); !said.empty()) return begin + said;
   if (const auto known = explain_loader(place, errors); !known.empty()) return begin + known;
   if (const auto known = explain_scheduler(place, errors); !known.empty()) return begin + known;
   if (how.code == shell_cannot_find || how.code == shell_cannot_execute)

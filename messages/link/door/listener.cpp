@@ -38,11 +38,7 @@ descriptor open_socket(int family) {
 
 /// Where this user's sockets are. Errors: address_unavailable.
 result<std::string> private_folder() {
-  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
-  // Names of sockets are short: a long folder is left for the usual one.
-  const bool fits = runtime != nullptr && *runtime == '/' && std::strlen(runtime) < 48;
-  const std::string base = fits && is_private_folder(runtime) ? runtime : "/tmp";
-  const std::string folder = fmt::format("{}/troupe-{}", base, ::geteuid());
+  const std::string folder = socket_folder();
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return fail(errc::address_unavailable,
                 fmt::format("cannot make the folder {}: {}", folder, std::strerror(errno)));

@@ -170,6 +170,24 @@ TEST_CASE("troupe doctor --json answers with an object where the file itself is 
         file + ":2:11: cluster.program: there is no program \"nothing/there\"");
 }
 
+TEST_CASE("Too few open files for doctor are the trainer's, and no node is blamed for them") {
+  const scratch_folder folder;
+  const auto file = write_config(folder / "run.toml",
+                                 local_cluster + node_table("alpha", "") + node_table("beta", "") +
+                                     small_run(folder / "weights.safetensors"));
+  const auto outcome =
+      run_other("/bin/sh", {"-c", "ulimit -n 24; exec " TROUPE_COMMAND " doctor " + file});
+  INFO(outcome.err);
+  INFO(outcome.out);
+  CHECK(outcome.code == 2);
+  expect_line(outcome, {"error", "trainer", "open files",
+                        "this run needs about 96 open files, but a "
+                        "process may have 24"});
+  expect_line(outcome, {"-> raise the limit on open files (ulimit -n 96; LimitNOFILE=96"});
+  CHECK_THAT(outcome.out, ContainsSubstring("1 error, 0 warnings; not examined: trainer, alpha, "
+                                            "beta\n"));
+}
+
 TEST_CASE("A secret that others may read, as Kubernetes mounts it, is said with what to do") {
   const scratch_folder folder;
   const auto secret = folder / "secret";

@@ -26,6 +26,14 @@ std::string ssh_run(const test_hosts& hosts, const std::string& of_alpha,
          node_table("beta", hosts.at(1).address(), of_beta) + endless_run(hosts / "steps");
 }
 
+/// `program` of a node where a line of shell comes before the program.
+std::string limited_program(const test_hosts& hosts, const std::string& line) {
+  const auto script =
+      write_config(hosts / "limited", "#!/bin/sh\n" + line + "\nexec " TROUPE_PROGRAM " \"$@\"\n");
+  std::filesystem::permissions(script, std::filesystem::perms(0755));
+  return "program = \"" + script + "\"\n";
+}
+
 struct mistake {
   std::string name;
   std::string command;  ///< "launch" or "doctor"
@@ -98,6 +106,14 @@ std::vector<mistake> launch_mistakes() {
        },
        {"node beta (10.77.0.3): the program there", "another build"},
        "copy the one that runs here to that host"},
+      {"too few open files for an agent",
+       "launch",
+       2,
+       [](const test_hosts& hosts) {
+         return ssh_run(hosts, "", limited_program(hosts, "ulimit -n 24"));
+       },
+       {"node beta (10.77.0.3): ", "about 48 open files, but a process may have 24"},
+       "ulimit -n 48; LimitNOFILE=48"},
       {"no route",
        "launch",
        2,
@@ -197,6 +213,32 @@ std::vector<mistake> doctor_mistakes() {
        },
        {"warning", "beta", "disk", "it is full"},
        "make room there"},
+      {"a /tmp that is read-only",
+       "doctor",
+       2,
+       [](const test_hosts& hosts) {
+         on_host(hosts.at(1), "mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp");
+         return ssh_run(hosts, "", "");
+       },
+       {"error", "beta", "disk", "no process can listen in /tmp/troupe-0: Read-only file system"},
+       "XDG_RUNTIME_DIR"},
+      {"shared memory that is read-only",
+       "doctor",
+       2,
+       [](const test_hosts& hosts) {
+         on_host(hosts.at(1), "mount -o remount,ro /dev/shm");
+         return ssh_run(hosts, "", "");
+       },
+       {"error", "beta", "shared memory", "/dev/shm cannot be used: Read-only file system"},
+       "give the container more"},
+      {"few open files",
+       "doctor",
+       2,
+       [](const test_hosts& hosts) {
+         return ssh_run(hosts, "", limited_program(hosts, "ulimit -n 52"));
+       },
+       {"error", "beta", "open files", "a process may have 52 open files there", "about 60"},
+       "ulimit -n 60; LimitNOFILE=60"},
       {"a shell that prints",
        "doctor",
        1,

@@ -1,7 +1,12 @@
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "cluster/doctor/edge_plan_core.hpp"
 #include "cluster/doctor/facts/facts_text.hpp"
@@ -211,6 +216,67 @@ TEST_CASE("Memory of other processes that cannot be read is a warning where they
   apart.shared_memory_processes = 0;
   apart.facts->reading_error = "Operation not permitted";
   CHECK(worst_of(host_findings(apart, true)) == severity::ok);
+}
+
+TEST_CASE(
+    "A limit on open files that is too low is the node's own, with the count and what to do") {
+  const auto with = [](std::uint64_t now, std::uint64_t most, bool raises) {
+    auto node = healthy();
+    node.needed_files = 56;
+    node.raises_limits = raises;
+    node.facts->open_files = now;
+    node.facts->most_open_files = most;
+    return host_findings(node, true);
+  };
+  const auto low = only(with(24, 1024, false));
+  expect(low, severity::error, "open files",
+         "a process may have 24 open files there, but one of the run needs about 56");
+  CHECK(low.where == "alpha");
+  CHECK_THAT(low.remedy, ContainsSubstring("ulimit -n 56; LimitNOFILE=56"));
+  CHECK(worst_of(with(24, 1024, true)) == severity::ok);  // it raises its own
+  CHECK(worst_of(with(56, 56, false)) == severity::ok);
+  CHECK(worst_of(with(0, 0, false)) == severity::ok);  // unknown
+  expect(only(with(24, 24, true)), severity::error, "open files", "may have 24 open files");
+}
+
+TEST_CASE("A folder in which no socket can be made is an error with its cause and what to do") {
+  const auto closed = found_of([](patient&, host_facts& host) {
+    host.folders = {{.path = "/tmp/troupe-0",
+                     .purpose = sockets_purpose,
+                     .takes_little = true,
+                     .error = "Read-only file system"}};
+  });
+  expect(closed, severity::error, "disk",
+         "no process can listen in /tmp/troupe-0: Read-only file system");
+  CHECK_THAT(closed.remedy, ContainsSubstring("XDG_RUNTIME_DIR"));
+  auto full = healthy();
+  full.facts->folders = {
+      {.path = "/tmp/troupe-0", .purpose = sockets_purpose, .free_bytes = 0, .takes_little = true}};
+  CHECK(worst_of(host_findings(full, true)) == severity::ok);  // a name needs no room
+}
+
+TEST_CASE("The folder of a user's sockets is examined where it is, or would be made") {
+  const troupe::testing::scratch_folder scratch;
+  const std::filesystem::path runtime = scratch / "runtime";
+  std::filesystem::create_directory(runtime);
+  std::filesystem::permissions(runtime, std::filesystem::perms(0700));
+  ::setenv("XDG_RUNTIME_DIR", runtime.c_str(), 1);
+  const auto folder = runtime / ("troupe-" + std::to_string(::geteuid()));
+  auto found = examine_socket_folder();
+  CHECK(found.path == folder.string());
+  CHECK(found.error == "");
+  CHECK(found.free_bytes > 0);
+  CHECK(std::filesystem::is_empty(runtime));
+  std::ofstream(folder) << "no folder";
+  CHECK_THAT(examine_socket_folder().error, ContainsSubstring("no folder of this user's"));
+  std::filesystem::remove(folder);
+  std::filesystem::create_directory(folder);
+  std::filesystem::permissions(folder, std::filesystem::perms(0755));
+  CHECK_THAT(examine_socket_folder().error, ContainsSubstring("nobody else enters"));
+  std::filesystem::permissions(folder, std::filesystem::perms(0700));
+  CHECK(examine_socket_folder().error == "");
+  CHECK(std::filesystem::is_empty(folder));
+  ::unsetenv("XDG_RUNTIME_DIR");
 }
 
 TEST_CASE("A uid without a name is an error where ssh has to start other nodes") {
