@@ -74,7 +74,8 @@ bool is_within(const fs::path& path, const fs::path& folder) {
   return !way.empty() && *way.begin() != "..";
 }
 
-/// Whether the host's own packages are to have it: the C library's parts, and whatever else is there.
+/// Whether the host's own packages are to have it: the C library's parts, and whatever else is
+/// there.
 bool is_of_system(const fs::path& library) {
   std::error_code error;
   const auto real = fs::weakly_canonical(library, error);
@@ -93,8 +94,7 @@ struct ended_run {
 result<ended_run> run_there(const agent_place& place, const std::vector<std::string>& options,
                             const std::string& line, int input, std::chrono::milliseconds limit) {
   const auto ssh = find_program("ssh");
-  if (!ssh)
-    return fail(errc::io_failed, "there is no ssh in PATH; install it (openssh-client)");
+  if (!ssh) return fail(errc::io_failed, "there is no ssh in PATH; install it (openssh-client)");
   std::vector<std::string> own{"-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"};
   own.insert(own.end(), options.begin(), options.end());
   ended_run run;  // written on the group's thread, which has ended when it is read
@@ -160,13 +160,12 @@ result<pushed_place> push_to(const agent_place& place, const std::vector<std::st
   const auto asked = run_there(place, options, question_line(files), -1, answer_limit);
   if (!asked) return tl::unexpected(name_place(asked.error()));
   if (!asked->how.ok())
-    return fail(errc::address_unavailable,
-                explain_start(place, asked->how, asked->errors,
-                              {asked->out.begin(), asked->out.end()}));
+    return fail(errc::address_unavailable, explain_start(place, asked->how, asked->errors,
+                                                         {asked->out.begin(), asked->out.end()}));
   const auto answer = read_answer(asked->out);
   if (!answer) return tl::unexpected(name_place(answer.error()));
-  const auto uploads = uploads_of(*answer, files, own_machine(),
-                                  std::string("glibc ") + ::gnu_get_libc_version());
+  const auto uploads =
+      uploads_of(*answer, files, own_machine(), std::string("glibc ") + ::gnu_get_libc_version());
   if (!uploads) return tl::unexpected(name_place(uploads.error()));
   for (const auto& part : *uploads) {
     auto sent = send_file(place, options, files[part.file], part, answer->folder);
@@ -185,8 +184,8 @@ result<std::vector<pushed_file>> files_to_push(push_extent which) {
   out.push_back(std::move(*described));
   const auto here = program.parent_path();
   for (const auto& library : loaded_libraries()) {
-    const bool is_beside = library.parent_path() == here ||
-                           library.parent_path() == here.parent_path() / "lib";
+    const bool is_beside =
+        library.parent_path() == here || library.parent_path() == here.parent_path() / "lib";
     if (is_of_system(library) || (which != push_extent::all && !is_beside)) continue;
     described = describe_file(library, library);
     if (!described) return tl::unexpected(described.error());

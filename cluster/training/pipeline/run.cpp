@@ -398,11 +398,11 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   ? "threads of this process"
                   : "link " + std::string(name_of(transport_of(config.link))));
   if (auto apart = check_listening(group, config); !apart) return apart;
-  tell_edges(group, config);
   actors::requester ask(group.system(),
                         [&group](const caf::node_id& id) { return group.node().name_of(id); });
   const bool wraps = orders->front().slices.size() > 1;
   if (auto reached = check_reach(group, ask, config, wraps); !reached) return reached;
+  tell_edges(group, config);
   if (auto room = check_memory(group, ask, program, config, run, *orders); !room) return room;
   const disk_access hosts{group, ask, config, word_of_run()};
   auto on_hosts = settle_beginning(run, hosts);

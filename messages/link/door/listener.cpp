@@ -18,6 +18,7 @@
 #include <fstream>
 #include <memory>
 
+#include "messages/base/host_name.hpp"
 #include "messages/link/cluster_secret.hpp"
 #include "messages/link/private_folder.hpp"
 #include "messages/link/seal/format.hpp"
@@ -30,6 +31,20 @@ constexpr int backlog = 4096;  // the system bounds it
 tl::unexpected<error> unavailable(const std::string& text, int problem) {
   return fail(errc::address_unavailable,
               fmt::format("cannot listen at {}: {}", text, std::strerror(problem)));
+}
+
+/// Why no connection over a network came about. Where this host did not even send, the system's
+/// words alone do not say so: a route that leads nowhere is an "Invalid argument".
+std::string words_of(int problem) {
+  const char* const said = std::strerror(problem);
+  if (problem == EINVAL || problem == ENETUNREACH)
+    return fmt::format("no route leads there from {}: {}", host_name(), said);
+  if (problem == EHOSTUNREACH)
+    return fmt::format("no host answers there, or no route leads there from {}: {}", host_name(),
+                       said);
+  if (problem == EACCES || problem == EPERM)
+    return fmt::format("{}'s own routes or firewall forbid it: {}", host_name(), said);
+  return said;
 }
 
 descriptor open_socket(int family) {
@@ -200,7 +215,7 @@ result<descriptor> dial(const address& where) {
   if (!out) return fail(errc::io_failed, fmt::format("no socket: {}", std::strerror(errno)));
   if (::connect(out.get(), where.get(), where.length) == 0 || errno == EINPROGRESS) return out;
   const errc code = errno == EAGAIN ? errc::timed_out : errc::address_unavailable;
-  return fail(code, std::strerror(errno));
+  return fail(code, where.is_unix() ? std::strerror(errno) : words_of(errno));
 }
 
 result<void> check_dialled(int socket) {
@@ -208,7 +223,7 @@ result<void> check_dialled(int socket) {
   socklen_t length = sizeof(problem);
   if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &problem, &length) != 0) problem = errno;
   if (problem == 0) return {};
-  return fail(errc::address_unavailable, std::strerror(problem));
+  return fail(errc::address_unavailable, words_of(problem));
 }
 
 neighbour identify(int unix_socket) {
