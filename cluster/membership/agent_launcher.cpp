@@ -292,6 +292,8 @@ void agent_launcher::perform(session& at, session_core::effects what) {
         settings_.watch.on_warning(harmless->text);
       else
         log::warning(harmless->text);
+    } else if (const auto* waits = std::get_if<session_core::wait>(&effect)) {
+      log::info(waits->text);
     } else if (const auto* end = std::get_if<session_core::process_ended>(&effect)) {
       note_end(at, end->how);
     } else if (std::holds_alternative<session_core::asked_to_end>(effect)) {

@@ -33,6 +33,12 @@ std::string agent_place::trial() const {
   return "ssh " + host + " true";
 }
 
+std::string agent_place::waiting(std::chrono::seconds time, const std::string& what) const {
+  const std::string reached = host.empty() ? "it to " : carrier + " to reach it and to ";
+  return text() + ": no answer for " + std::to_string(time.count()) + " s; waiting for " + reached +
+         what;
+}
+
 session_core::session_core(agent_place place, milliseconds silence, milliseconds patience,
                            time_point now)
     : place_(std::move(place)),
@@ -144,19 +150,23 @@ session_core::effects session_core::tick(time_point now) {
   // Where we ourselves stood still, what the agent said meanwhile is yet to be read.
   if (now - std::exchange(last_tick_, now) > silence_ / 2) last_heard_ = now;
   const auto quiet = std::chrono::duration_cast<milliseconds>(now - last_heard_);
-  if (state_ != state::ready) {
-    if (quiet <= patience_) return {};
-    return lose(errc::address_unavailable,
-                place_.text() + ": no agent has answered within " + seconds_of(patience_) +
-                    (errors_.empty() ? "" : " (" + errors_.back() + ")") + "; see whether `" +
-                    place_.trial() + "` ends there");
-  }
+  if (state_ != state::ready) return tick_before(quiet);
   if (quiet > silence_)
     return lose(errc::peer_lost, place_.text() + ": its agent has been silent for " +
                                      seconds_of(quiet) + "; its processes end by themselves");
   if (now - last_told_ < interval_of_words(silence_)) return {};
   last_told_ = now;
   return {send{orders::alive{}}};
+}
+
+session_core::effects session_core::tick_before(milliseconds quiet) {
+  if (quiet > patience_)
+    return lose(errc::address_unavailable,
+                place_.text() + ": no agent has answered within " + seconds_of(patience_) +
+                    (errors_.empty() ? "" : " (" + errors_.back() + ")") + "; see whether `" +
+                    place_.trial() + "` ends there");
+  if (quiet < usual_start || std::exchange(told_wait_, true)) return {};
+  return {wait{place_.waiting(usual_start, "start " + place_.program)}};
 }
 
 session_core::effects session_core::start(orders::start what) {

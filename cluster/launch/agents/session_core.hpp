@@ -24,6 +24,8 @@ struct agent_place {
   [[nodiscard]] std::string text() const;
   /// What a user types to try the carrier: "ssh 10.0.0.2 true"; without one, to try the program.
   [[nodiscard]] std::string trial() const;
+  /// "node beta (10.0.0.2): no answer for 2 s; waiting for ssh to reach it and to WHAT"
+  [[nodiscard]] std::string waiting(std::chrono::seconds time, const std::string& what) const;
 };
 
 /// A launcher's view of one agent: from the first bytes of its shell to the end of its processes. A
@@ -54,6 +56,11 @@ class session_core {
     std::string text;
     bool operator==(const warn&) const = default;
   };
+  /// No agent has answered yet, which may be in order. Once, for the user, who waits meanwhile.
+  struct wait {
+    std::string text;
+    bool operator==(const wait&) const = default;
+  };
   /// A process has ended.
   struct process_ended {
     child_exit how;
@@ -74,8 +81,11 @@ class session_core {
     bool operator==(const signalled&) const = default;
   };
   using effect =
-      std::variant<send, ready, show, warn, process_ended, lost, asked_to_end, signalled>;
+      std::variant<send, ready, show, warn, wait, process_ended, lost, asked_to_end, signalled>;
   using effects = std::vector<effect>;
+
+  /// An agent that is well has answered by then.
+  static constexpr std::chrono::seconds usual_start{2};
 
   session_core(agent_place place, std::chrono::milliseconds silence,
                std::chrono::milliseconds patience, time_point now);
@@ -108,6 +118,7 @@ class session_core {
   [[nodiscard]] effects heard_event(std::string_view line);
   [[nodiscard]] effects heard_first(const agent_event& first);
   [[nodiscard]] effects heard_before(output_stream stream, std::string_view line);
+  [[nodiscard]] effects tick_before(std::chrono::milliseconds quiet);
   [[nodiscard]] effects lose(errc code, std::string why);
 
   const agent_place place_;
@@ -115,6 +126,7 @@ class session_core {
   const std::chrono::milliseconds patience_;
   state state_ = state::silent;
   bool ending_ = false;
+  bool told_wait_ = false;
   time_point last_heard_;
   time_point last_told_;
   time_point last_tick_;
@@ -123,7 +135,8 @@ class session_core {
   std::set<std::string> processes_;
 };
 
-/// The words with which ssh is started to run an agent: `options` go before the host. The program's
+/// The words with which ssh is started to run an agent: `options` go before the host, and win over
+/// our own but for those that keep ssh from asking somebody. The program's
 /// path may hold any character. `library_path`: LD_LIBRARY_PATH of the agent and its processes;
 /// empty: the host's.
 [[nodiscard]] std::vector<std::string> ssh_words(const std::string& host,

@@ -8,6 +8,9 @@ namespace {
 
 constexpr int shell_cannot_execute = 126;
 constexpr int shell_cannot_find = 127;
+/// In seconds. A first packet that is lost is sent again after 1 s and 3 s, and a round trip may
+/// take some hundred milliseconds.
+constexpr std::string_view connect_timeout = "ConnectTimeout=4";
 
 /// What ssh writes, what that means and what to do about it. HOST stands for the host.
 struct ssh_failure {
@@ -36,7 +39,9 @@ constexpr std::array ssh_failures = std::to_array<ssh_failure>({
     {"No route to host", "there is no route to it; see its address, its network and firewalls"},
     {"Network is unreachable", "there is no route to it; see this machine's network"},
     {"timed out",
-     "it does not answer; see whether it is up, its address, and firewalls in between"},
+     "it does not answer; see whether it is up, its address, and firewalls in between; if it only "
+     "takes longer, give ssh more seconds: ssh_options = [\"-o\", \"ConnectTimeout=30\"] in "
+     "[cluster]"},
     {"Connection reset", "it closed the connection; see its sshd's log"},
     {"Connection closed", "it closed the connection; see its sshd's log"},
 });
@@ -101,9 +106,10 @@ std::string in_quotes(const std::string& word) {
 std::vector<std::string> ssh_words_of_line(const std::string& host,
                                            const std::vector<std::string>& options,
                                            const std::string& line) {
-  std::vector<std::string> words{"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"};
+  std::vector<std::string> words{"-T", "-o", "BatchMode=yes"};
   words.insert(words.end(), options.begin(), options.end());
-  words.insert(words.end(), {"--", host, line});
+  // Of one option ssh takes the first that it gets.
+  words.insert(words.end(), {"-o", std::string(connect_timeout), "--", host, line});
   return words;
 }
 

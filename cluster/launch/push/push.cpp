@@ -28,6 +28,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
+constexpr auto usual_answer = 2s;    // a host that is well has answered by then
 constexpr auto answer_limit = 2min;  // a host hashes what it has before it answers
 constexpr auto upload_limit = 24h;   // ssh itself notices a network that is gone
 
@@ -90,9 +91,11 @@ struct ended_run {
   std::deque<std::string> errors;
 };
 
-/// Runs a line in the shell of a host. `input`: a descriptor, or -1.
+/// Runs a line in the shell of a host. `input`: a descriptor, or -1. `what`: that it is to do
+/// there, for whoever has to wait; empty: they have been told.
 result<ended_run> run_there(const agent_place& place, const std::vector<std::string>& options,
-                            const std::string& line, int input, std::chrono::milliseconds limit) {
+                            const std::string& line, int input, std::chrono::milliseconds limit,
+                            const std::string& what = "") {
   const auto ssh = find_program("ssh");
   if (!ssh) return fail(errc::io_failed, "there is no ssh in PATH; install it (openssh-client)");
   std::vector<std::string> own{"-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"};
@@ -115,6 +118,7 @@ result<ended_run> run_there(const agent_place& place, const std::vector<std::str
                                  .program = *ssh,
                                  .standard_input = input});
     if (!started) return tl::unexpected(started.error());
+    if (!what.empty() && !group->wait(usual_answer)) log::info(place.waiting(usual_answer, what));
     if (!group->wait(limit))
       return fail(errc::address_unavailable, "it has not answered within " +
                                                  std::to_string(limit / 1s) + " s; see what `" +
@@ -157,7 +161,8 @@ result<pushed_place> push_to(const agent_place& place, const std::vector<std::st
     if (!why.text.starts_with(place.text())) why.text.insert(0, place.text() + ": ");
     return why;
   };
-  const auto asked = run_there(place, options, question_line(files), -1, answer_limit);
+  const auto asked = run_there(place, options, question_line(files), -1, answer_limit,
+                               "tell which files it lacks");
   if (!asked) return tl::unexpected(name_place(asked.error()));
   if (!asked->how.ok())
     return fail(errc::address_unavailable, explain_start(place, asked->how, asked->errors,

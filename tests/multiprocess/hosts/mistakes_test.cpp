@@ -42,6 +42,7 @@ struct mistake {
   std::function<std::string(const test_hosts&)> make;
   std::vector<std::string> words;  ///< In one line: the last one, or one of the doctor's.
   std::string remedy;
+  std::string before = {};  ///< Of a line that comes earlier.
 };
 
 const std::string fixed_port = "address = \"10.77.0.3:45678\"\n";
@@ -123,6 +124,17 @@ std::vector<mistake> launch_mistakes() {
        },
        {"node beta (192.0.2.1): there is no way from here"},
        "see the routes of this machine"},
+      {"no answer",
+       "launch",
+       2,
+       [](const test_hosts& hosts) {
+         on_host(hosts.at(1),
+                 turned_away("from " + hosts.home().address(), "ipproto tcp dport 22 blackhole"));
+         return ssh_run(hosts, "", "");
+       },
+       {"node beta (10.77.0.3): it does not answer"},
+       "ssh_options = [\"-o\", \"ConnectTimeout=30\"]",
+       "node beta (10.77.0.3): no answer for 2 s; waiting for ssh to reach it and to start"},
   };
 }
 
@@ -140,6 +152,16 @@ std::vector<mistake> unreached_mistakes() {
        },
        {"stage-0 on node alpha cannot reach stage-1 on node beta at 10.99.0.3:", "unreachable"},
        "name an address or network of node beta that the other nodes reach"},
+      {"a route that leads nowhere",
+       "launch",
+       2,
+       [](const test_hosts& hosts) {
+         on_host(hosts.at(0), "ip route add blackhole " + hosts.at(1).address());
+         return ssh_run(hosts, "", "");
+       },
+       {"stage-0 on node alpha cannot reach stage-1 on node beta at 10.77.0.3:",
+        ": no route leads there from alpha: Invalid argument"},
+       "let TCP from alpha in on beta (routes, firewalls of both)"},
       {"no way between two nodes",
        "launch",
        2,
@@ -282,6 +304,7 @@ TEST_CASE("Each of the classic mistakes is said with cause and remedy, within 5 
       if (each.command == "launch") {
         CHECK(has_all(outcome.last_line(), each.words));
         CHECK_THAT(outcome.last_line(), ContainsSubstring(each.remedy));
+        CHECK_THAT(outcome.err, !ContainsSubstring(" -> stage-"));  // as if stages could meet
       } else {
         std::istringstream lines(outcome.out);
         bool said = false;
@@ -289,6 +312,7 @@ TEST_CASE("Each of the classic mistakes is said with cause and remedy, within 5 
         CHECK(said);
         CHECK_THAT(outcome.out, ContainsSubstring(each.remedy));
       }
+      CHECK_THAT(outcome.err, ContainsSubstring(each.before));
       CHECK(programs_left(hosts, 2s) == "");
     }
   }

@@ -338,6 +338,25 @@ TEST_CASE("a session loses an agent that is silent, but not for standing still i
   CHECK_THAT(why, ContainsSubstring("no agent has answered within 5 s"));
 }
 
+TEST_CASE("a session says once, and soon, that it waits for an agent, and for what") {
+  auto mute = new_session();
+  auto now = begin_of_time;
+  const auto waits = [&](session_core& of) {
+    std::vector<std::string> told;
+    for (int i = 0; i < 8; ++i) {
+      const auto effects = of.tick(now += 400ms);
+      if (const auto* said = find<session_core::wait>(effects)) told.push_back(said->text);
+    }
+    return told;
+  };
+  CHECK(waits(mute) == std::vector<std::string>{"node beta (10.0.0.2): no answer for 2 s; waiting "
+                                                "for ssh to reach it and to start /opt/trainer"});
+  CHECK(waits(mute).empty());
+  auto ready = ready_session();
+  now = begin_of_time;
+  CHECK(waits(ready).empty());
+}
+
 TEST_CASE("a session gives up an agent that does not end what it is to end") {
   auto session = ready_session();
   CHECK(session.start(start_of("stage-1")).size() == 1);
@@ -359,7 +378,8 @@ TEST_CASE("what ssh says is told with host, meaning and remedy") {
       {"ssh: Could not resolve hostname beta: Name or service not known", "nobody knows this name"},
       {"ssh: connect to host 10.0.0.2 port 22: Connection refused", "no ssh server listens there"},
       {"ssh: connect to host 10.0.0.2 port 22: No route to host", "there is no route to it"},
-      {"ssh: connect to host 10.0.0.2 port 22: Connection timed out", "it does not answer"}};
+      {"ssh: connect to host 10.0.0.2 port 22: Connection timed out", "it does not answer"},
+      {"Connection timed out during banner exchange", "ConnectTimeout=30\"] in [cluster]"}};
   for (const auto& [line, meaning] : cases) {
     const auto text = explained(255, line);
     INFO(text);
@@ -407,8 +427,11 @@ TEST_CASE("ssh gets the user's options before the host, and the path as one word
   REQUIRE(words.size() >= 5);
   CHECK(words[words.size() - 2] == "me@beta");
   CHECK(words[words.size() - 3] == "--");
-  CHECK(words[words.size() - 4] == "2222");
   CHECK(words.back() == "exec '/opt/it'\\''s here/trainer' --agent");
+  const auto place = [&words](const std::string& word) { return std::ranges::find(words, word); };
+  CHECK(place("BatchMode=yes") < place("-p"));
+  CHECK(place("2222") < place("ConnectTimeout=4"));  // ssh takes the first of a kind
+  CHECK(place("ConnectTimeout=4") < place("--"));
 }
 
 TEST_CASE("a secret passes an order, and nothing else is taken for one") {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "messages/base/host_name.hpp"
 #include "messages/descriptor.hpp"
 #include "messages/link/door/reach.hpp"
 
@@ -58,6 +59,15 @@ TEST_CASE("who listens is reached at once, and who does not is named with the sy
   REQUIRE_FALSE(found[2]);
   CHECK(found[2].error().code == errc::address_unavailable);
   CHECK(door::reach({}, 60s).empty());
+}
+
+TEST_CASE("a way that this host has no route for is named in words, with the host") {
+  const auto found = door::reach({"224.0.0.1:9"}, 60s);  // a group: no connection leads there
+  REQUIRE(found.size() == 1);
+  REQUIRE_FALSE(found[0]);
+  CHECK(found[0].error().code == errc::address_unavailable);
+  CHECK(found[0].error().text ==
+        "no route leads there from " + host_name() + ": Network is unreachable");
 }
 
 TEST_CASE("who does not answer is silent when the patience has passed, and holds up nobody") {
