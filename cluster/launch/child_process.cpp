@@ -123,21 +123,24 @@ void keep_exit_codes() {
   ::sigaction(SIGCHLD, &now, nullptr);
 }
 
-// Waits until the child has become its program: 0, or why it could not.
-int reason_of_failure(int fd) {
-  int reason = 0;
+// Waits until the child has become its program: nothing, or why it could not.
+std::optional<start_failure> failure_of_start(int fd) {
+  start_failure why;
   ssize_t count = 0;
   do {
-    count = ::read(fd, &reason, sizeof reason);
+    count = ::read(fd, &why, sizeof why);
   } while (count < 0 && errno == EINTR);
-  return count == sizeof reason ? reason : 0;
+  return count == sizeof why ? std::optional(why) : std::nullopt;
 }
 
-tl::unexpected<error> cannot_start(const child_spec& spec, int reason) {
-  const std::string where =
-      spec.working_folder.empty() ? "" : " in " + spec.working_folder.string();
-  return fail(errc::io_failed, spec.name + " cannot be started (" + spec.program.string() + where +
-                                   "): " + std::strerror(reason));
+tl::unexpected<error> cannot_start(const child_spec& spec, const start_failure& why) {
+  const std::string reason = std::strerror(why.reason);
+  return fail(errc::io_failed,
+              spec.name + " cannot be started " +
+                  (why.is_of_folder
+                       ? "in its working folder " + spec.working_folder.string() + ": " + reason +
+                             "; make that folder, or name another one (working_folder in [[node]])"
+                       : "(" + executable(spec.program) + "): " + reason));
 }
 
 }  // namespace
@@ -157,7 +160,7 @@ result<child_process> child_process::start(const child_spec& spec) {
   if (!pipes) return tl::unexpected(pipes.error());
   auto& [out, err, failure] = *pipes;
   const descriptor in(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!in) return cannot_start(spec, errno);
+  if (!in) return cannot_start(spec, {errno});
   const std::string program = executable(spec.program);
   std::vector<std::string> arguments = arguments_of(spec, program);
   std::vector<std::string> environment = environment_of(spec);
@@ -180,12 +183,12 @@ result<child_process> child_process::start(const child_spec& spec) {
   child.name_ = spec.name;
   pid_t pid = is_this_program(spec) ? copy_of_zygote(how) : 0;
   if (pid == 0) pid = fork_and_become(how);
-  if (pid < 0) return cannot_start(spec, errno);
+  if (pid < 0) return cannot_start(spec, {errno});
   child.pid_ = pid;  // from here on it is killed and reaped if anything fails
   failure.write.reset();
-  if (const int reason = reason_of_failure(failure.read.get())) return cannot_start(spec, reason);
+  if (const auto why = failure_of_start(failure.read.get())) return cannot_start(spec, *why);
   child.pidfd_ = descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!child.pidfd_) return cannot_start(spec, errno);
+  if (!child.pidfd_) return cannot_start(spec, {errno});
   child.output_ = {std::move(out.read), std::move(err.read)};
   return child;
 }

@@ -216,19 +216,20 @@ result<void> agent_launcher::start_agent(const agent_host& host, const std::stri
   child.standard_input = read.get();
   {
     const std::lock_guard lock(mutex_);
-    sessions_.push_back(std::make_unique<session>(session{
-        host,
-        session_core(
-            {host.name, host.host, build, program_on(host), carrier_of(settings_.carrier).name},
-            settings_.silence, settings_.patience, clock::now()),
-        std::move(*seal),
-        std::move(write),
-        {},
-        {},
-        0}));
+    sessions_.push_back(std::make_unique<session>(
+        session{host,
+                session_core({host.name, host.host, build, program_on(host),
+                              carrier_of(settings_.carrier).name, own_program().string()},
+                             settings_.silence, settings_.patience, clock::now()),
+                std::move(*seal),
+                std::move(write),
+                {},
+                {},
+                0}));
   }
   return group_->start(child).map_error([&](error why) {
     why.text.insert(0, agent_place{host.name, host.host, "", "", ""}.text() + ": ");
+    if (host.host.empty() && !host.program.empty()) why.text += "; see `program` in its [[node]]";
     return why;
   });
 }

@@ -1,6 +1,9 @@
 #include "cluster/config/checks/cluster_checks.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <thread>
@@ -13,6 +16,8 @@
 
 namespace troupe::cluster {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Where something about a node stands: "run.toml:12: node.host", or the node where it is left out.
 std::string at_node(const draft& whole, std::size_t node, const std::string& key) {
@@ -45,6 +50,11 @@ std::string wrong_network(const std::string& text) {
          "as 10.0.0.0/8 or fd00::/64";
 }
 
+bool is_executable(const fs::path& file) {
+  std::error_code unknown;
+  return fs::is_regular_file(file, unknown) && ::access(file.c_str(), X_OK) == 0;
+}
+
 // What is wrong with one node, by itself: a key and why; nothing: it is fine.
 std::optional<std::pair<std::string, std::string>> fault_of(const node_entry& node,
                                                             launch_way launch) {
@@ -64,6 +74,18 @@ std::optional<std::pair<std::string, std::string>> fault_of(const node_entry& no
   if (!node.address.empty() && !node.network.empty())
     return fault("network", "says where its processes listen, and so does address; leave one out");
   if (const auto why = wrong_network(node.network); !why.empty()) return fault("network", why);
+  if (launch == launch_way::local) {
+    std::error_code unknown;
+    if (!node.working_folder.empty() && !fs::is_directory(node.working_folder, unknown))
+      return fault("working_folder", node.working_folder.string() +
+                                         " is no folder of this machine, where its stages run; "
+                                         "make it, or name another one");
+    if (!node.program.empty() && !is_executable(node.program))
+      return fault("program",
+                   node.program.string() +
+                       " is no program that may be executed on this machine, where its "
+                       "stages run; leave it out, or name the path of the run's program");
+  }
   for (const auto& entry : node.environment)
     if (entry.find('=') == std::string::npos || entry.starts_with('='))
       return fault("environment", '"' + entry + "\" is not NAME=VALUE");

@@ -89,7 +89,9 @@ session_core::effects session_core::heard_event(std::string_view line) {
     return {show{text->name, text->stream, text->text}};
   if (const auto* no = std::get_if<events::refused>(&*event)) {
     processes_.erase(no->name);
-    return lose(errc::io_failed, place_.text() + ": " + no->name + " was not started: " + no->why);
+    const bool names_it = no->why.starts_with(no->name + " ");
+    return lose(errc::io_failed,
+                place_.text() + ": " + (names_it ? "" : no->name + " was not started: ") + no->why);
   }
   if (std::holds_alternative<events::asked_to_end>(*event))
     return {send{orders::alive{}}, asked_to_end{}};
@@ -114,10 +116,12 @@ session_core::effects session_core::heard_first(const agent_event& first) {
   const auto* who = std::get_if<events::hello>(&first);
   if (who == nullptr)
     return lose(errc::bad_frame, place_.text() + ": its agent did not say who it is");
+  const std::string ours = ", as here (" + place_.own_program + ")";
   const auto refuse = [&](const std::string& what) {
     return lose(errc::bad_config, place_.text() + ": the program there (" + place_.program +
-                                      ") is " + what +
-                                      "; copy the one that runs here to that host");
+                                      ") is " + what + ours +
+                                      "; copy the one that runs here to that host, or name its "
+                                      "path with `program` in its [[node]]");
   };
   if (who->protocol != agent_protocol_version)
     return refuse("another version, with protocol " + std::to_string(who->protocol) +

@@ -18,7 +18,8 @@ struct agent_place {
   std::string host;   ///< What its carrier is told; empty: a child process on this machine.
   std::string build;  ///< Of our own program, which the agent's must equal.
   std::string program;
-  std::string carrier = "ssh";  ///< Or "srun", "mpirun": what starts it on the host.
+  std::string carrier = "ssh";   ///< Or "srun", "mpirun": what starts it on the host.
+  std::string own_program = {};  ///< The path of our own.
 
   /// "node beta (10.0.0.2)"
   [[nodiscard]] std::string text() const;

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int shell_cannot_execute = 126;
 constexpr int shell_cannot_find = 127;
+constexpr int ssh_failed = 255;
 /// In seconds. A first packet that is lost is sent again after 1 s and 3 s, and a round trip may
 /// take some hundred milliseconds.
 constexpr std::string_view connect_timeout = "ConnectTimeout=4";
@@ -95,6 +96,16 @@ std::string own_words(const std::deque<std::string>& errors) {
   return "";
 }
 
+/// Whether something other than an agent of ours ran there and ended: ssh has a code of its own for
+/// where it could run nothing.
+bool has_run_another(const agent_place& place, const child_exit& how,
+                     const std::deque<std::string>& errors) {
+  const bool is_known = place.host.empty() || (place.carrier == "ssh" && how.code != ssh_failed);
+  return is_known && how.signal == 0 && !place.program.empty() &&
+         std::ranges::none_of(errors,
+                              [](const auto& line) { return line.starts_with("troupe agent: "); });
+}
+
 std::string in_quotes(const std::string& word) {
   std::string out = "'";
   for (const char each : word) out += each == '\'' ? std::string("'\\''") : std::string(1, each);
@@ -132,14 +143,23 @@ std::string explain_start(const agent_place& place, const child_exit& how,
                                   " cannot be started there; copy it to that host, or name its "
                                   "path with `program` in its [[node]]",
                               line_to_quote(errors));
-  constexpr int ssh_failed = 255;
   const auto* known =
       how.code == ssh_failed && !place.host.empty() ? find_failure(errors) : nullptr;
   if (known != nullptr)
     return begin + with_quote(with_host(known->meaning, place.host), line_to_quote(errors));
   child_exit named = how;
-  named.name = place.host.empty() ? "its agent" : place.carrier + ", or what it ran there,";
   const auto& last = errors.empty() ? shell_out : errors;
+  if (has_run_another(place, how, errors)) {
+    named.name = "the program " + place.program;
+    return begin +
+           with_quote(describe(named) +
+                          " without having answered as an agent; name the path of the one "
+                          "that runs here, " +
+                          place.own_program + ", with `program` in its [[node]], or see what `" +
+                          place.trial() + "` does",
+                      line_to_quote(last));
+  }
+  named.name = place.host.empty() ? "its agent" : place.carrier + ", or what it ran there,";
   return begin + with_quote(describe(named) + " before the agent answered; see what `" +
                                 place.trial() + "` does",
                             line_to_quote(last));

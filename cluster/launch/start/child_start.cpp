@@ -9,9 +9,9 @@
 
 namespace troupe::cluster {
 
-void give_up(int failure) noexcept {
-  const int reason = errno;
-  [[maybe_unused]] const auto sent = ::write(failure, &reason, sizeof reason);
+void give_up(int failure, bool is_of_folder) noexcept {
+  const start_failure why{errno, is_of_folder};
+  [[maybe_unused]] const auto sent = ::write(failure, &why, sizeof why);
   ::_exit(127);
 }
 
@@ -19,7 +19,7 @@ void take_place(child_start& how) noexcept {
   ::setpgid(0, 0);
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(how.failure);
   if (::getppid() != how.parent) ::_exit(127);  // it died before the line above took effect
-  if (how.working_folder != nullptr && ::chdir(how.working_folder) != 0) give_up(how.failure);
+  if (how.working_folder != nullptr && ::chdir(how.working_folder) != 0) give_up(how.failure, true);
   // Out of the way of what goes below it.
   const int failure = ::fcntl(how.failure, F_DUPFD_CLOEXEC, handed_over_as + 2);
   if (failure < 0) give_up(how.failure);

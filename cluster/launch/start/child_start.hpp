@@ -18,13 +18,19 @@ struct child_start {
   char* const* environment = nullptr;
   const char* working_folder = nullptr;  ///< Null: the parent's.
   int in = -1, out = -1, err = -1;
-  int failure = -1;      ///< Where it writes the errno if it cannot start.
+  int failure = -1;      ///< Where it writes a start_failure if it cannot start.
   int handed_over = -1;  ///< -1: nothing is.
   pid_t parent = 0;
 };
 
-/// Writes errno to `failure` and ends the process.
-[[noreturn]] void give_up(int failure) noexcept;
+/// Why a child could not start.
+struct start_failure {
+  int reason = 0;             ///< An errno.
+  bool is_of_folder = false;  ///< Its working folder cannot be entered.
+};
+
+/// Writes that with errno to `failure` and ends the process.
+[[noreturn]] void give_up(int failure, bool is_of_folder = false) noexcept;
 
 /// Of a new process, before its program runs: gives it a process group of its own, its parent's
 /// death, its folder and its descriptors. Afterwards `failure` is the first one that its program

@@ -66,7 +66,13 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
   refuses(hosts, node_table("beta", address, "program = \"" TROUPE_OTHER "\"\n"),
           {node + "the program there", "another build", "copy the one that runs here"});
   refuses(hosts, node_table("beta", address, "working_folder = \"/nowhere\"\n"),
-          {node + "stage-1 was not started", "in /nowhere"}, 1);
+          {node + "stage-1 cannot be started in its working folder /nowhere: No such file",
+           "make that folder, or name another one (working_folder in [[node]])"},
+          1);
+  refuses(hosts, node_table("beta", address, "program = \"/bin/true\"\n"),
+          {node + "the program /bin/true exited with code 0 without having answered as an agent",
+           "name the path of the one that runs here, " TROUPE_PROGRAM
+           ", with `program` in its [[node]]"});
   refuses(hosts, node_table("beta", address, "network = \"10.99.0.0/16\"\n"),
           {"stage-1 on " + node.substr(0, node.size() - 2),
            "no interface here has an address in the network 10.99.0.0/16; there is 10.77.0.3"},

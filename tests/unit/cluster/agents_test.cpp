@@ -51,7 +51,7 @@ const Effect* find(const Effects& all) {
   return nullptr;
 }
 
-const agent_place beta{"beta", "10.0.0.2", "b1", "/opt/trainer"};
+const agent_place beta{"beta", "10.0.0.2", "b1", "/opt/trainer", "ssh", "/opt/own"};
 
 session_core new_session() {
   return {beta, 1000ms, 5000ms, begin_of_time};
@@ -276,6 +276,16 @@ TEST_CASE("a session forwards lines, notes ends and loses its agent once") {
   CHECK(event(events::ended{"stage-1", 7, 1, 0}) ==
         session_core::effects{session_core::process_ended{{"stage-1", 7, 1, 0}}});
   CHECK(session.processes().empty());
+  const auto refused = [&](const std::string& why) {
+    auto of = ready_session();
+    return reason(of.heard(output_stream::out, encode(agent_event(events::refused{"stage-1", why})),
+                           begin_of_time));
+  };
+  CHECK(refused("stage-1 cannot be started in its working folder /x: No such file or directory") ==
+        "node beta (10.0.0.2): stage-1 cannot be started in its working folder /x: No such file or "
+        "directory");
+  CHECK(refused("it runs already") ==
+        "node beta (10.0.0.2): stage-1 was not started: it runs already");
   CHECK_THAT(reason(session.ended({"beta", 4, 255, 0})),
              ContainsSubstring("node beta (10.0.0.2): its agent, or the ssh to it, exited"));
   CHECK(session.ended({"beta", 4, 255, 0}).empty());
@@ -320,7 +330,8 @@ TEST_CASE("a session refuses an agent of another build or protocol") {
         reason(session.heard(output_stream::out, encode(agent_event(other)), begin_of_time));
     CHECK_THAT(why, ContainsSubstring("node beta (10.0.0.2): the program there (/opt/trainer) is"));
     CHECK_THAT(why, ContainsSubstring(other_build ? "another build, b2" : "another version"));
-    CHECK_THAT(why, ContainsSubstring("copy the one that runs here"));
+    CHECK_THAT(why, ContainsSubstring(", as here (/opt/own); copy the one that runs here to that "
+                                      "host, or name its path with `program` in its [[node]]"));
   }
 }
 
@@ -394,6 +405,21 @@ TEST_CASE("what ssh says is told with host, meaning and remedy") {
              ContainsSubstring("exited with code 255 before the agent answered (some words"));
   CHECK_THAT(explain_start(beta, {"beta", 1, 0, 0}, {}, {"This account is not available."}),
              ContainsSubstring("This account is not available."));
+  CHECK_THAT(explained(1, "troupe agent: no descriptor is left"),
+             ContainsSubstring("exited with code 1 before the agent answered (troupe agent: no"));
+}
+
+TEST_CASE("another program than the run's is told apart from a failure of ssh") {
+  for (const std::string& host : {std::string("10.0.0.2"), std::string()}) {
+    auto place = beta;
+    place.host = host;
+    place.own_program = "/opt/resnet_pipeline";
+    const auto text = explain_start(place, {"beta", 1, 0, 0}, {}, {});
+    CHECK(text.starts_with(place.text() + ": the program /opt/trainer exited with code 0 "));
+    CHECK_THAT(text, ContainsSubstring("; name the path of the one that runs here, "
+                                       "/opt/resnet_pipeline, with `program` in its [[node]]"));
+    CHECK(text.find("ssh,") == std::string::npos);
+  }
 }
 
 TEST_CASE("what srun and mpirun say is told with host, meaning and remedy") {

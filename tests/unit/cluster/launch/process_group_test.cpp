@@ -251,6 +251,15 @@ TEST_CASE_METHOD(watched_group,
   CHECK(started.error() == error{errc::io_failed,
                                  "stage-1 cannot be started (/nowhere/at/all): No "
                                  "such file or directory"});
+  spec = shell("stage-1", "");
+  spec.working_folder = "/nowhere";
+  const auto elsewhere = group.start(spec);
+  REQUIRE_FALSE(elsewhere);
+  CHECK(
+      elsewhere.error() ==
+      error{errc::io_failed,
+            "stage-1 cannot be started in its working folder /nowhere: No such file or directory; "
+            "make that folder, or name another one (working_folder in [[node]])"});
   CHECK(group.running() == 0);
   CHECK(reports.all().empty());
   CHECK(no_child_is_left());
