@@ -247,9 +247,11 @@ result<Enumeration> enumerator(const std::string& flag, const std::string& word,
 
 result<void> check_node(const node_options& node) {
   const auto outside = messages::meeting_place::parse(node.join).outside;
-  if (!is_address(outside) && !is_unix_socket(outside))
-    return fail(errc::bad_config,
-                "--join: \"" + node.join + "\" is not an address; allowed: HOST:PORT, unix:PATH");
+  const bool may_be_joined = is_address(outside) && !outside.ends_with(":0");
+  if (!may_be_joined && !is_unix_socket(outside))
+    return fail(errc::bad_config, "--join: \"" + node.join +
+                                      "\" is not an address at which a trainer listens; allowed: "
+                                      "HOST:PORT with a port from 1 to 65535, unix:PATH");
   if (!is_loopback(outside) && node.secret_file.empty() && node.secret_descriptor < 0)
     return fail(errc::bad_config, "--join: " + node.join +
                                       " is on another machine: name the file of the cluster's "

@@ -373,8 +373,11 @@ TEST_CASE("a child reads back what its parent meant") {
 }
 
 TEST_CASE("a child's wrong flags are refused") {
-  CHECK(error_of({"--join", "here", "--node-name", "a"}) ==
-        "--join: \"here\" is not an address; allowed: HOST:PORT, unix:PATH");
+  for (const std::string wrong : {"here", "10.0.0.1", "10.0.0.1:99999", "10.0.0.1:0", "10.0.0.1:x"})
+    CHECK(error_of({"--join", wrong, "--node-name", "a"}) ==
+          "--join: \"" + wrong +
+              "\" is not an address at which a trainer listens; allowed: HOST:PORT with a port "
+              "from 1 to 65535, unix:PATH");
   CHECK(error_of({"--join", "[::1]:1", "--node-name", ""}) == "--node-name: is empty");
   CHECK(error_of({"--join", "[::1]:1", "--node-name", "a", "--link", "loopback"}) ==
         "--link: unknown value \"loopback\"; allowed: auto, tcp, shm, mixed");
