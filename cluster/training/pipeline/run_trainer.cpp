@@ -14,6 +14,7 @@
 #include "cluster/training/node_run.hpp"
 #include "cluster/training/pipeline/run.hpp"
 #include "cluster/training/prepared_run.hpp"
+#include "cluster/training/saving/checkpoint_keeper.hpp"
 #include "cluster/training/stages/stage_orders.hpp"
 #include "engine/collective/nccl/api.hpp"
 #include "engine/partition/prediction.hpp"
@@ -48,6 +49,8 @@ using driver = std::function<result<void>(node_group&)>;
 result<run_end> drive_nodes(const application& program, const trainer_config& config,
                             actors::progress_settings progress, driver drive,
                             run_control& control) {
+  if (auto takes = checkpoint_keeper::try_folder(config.checkpoint); !takes)
+    return tl::unexpected(takes.error());
   auto placed = place_nodes(program, config);
   if (!placed) return tl::unexpected(placed.error());
   return run_nodes({.where = std::move(placed->where),

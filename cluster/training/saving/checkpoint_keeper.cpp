@@ -228,6 +228,13 @@ checkpoint_keeper::checkpoint_keeper(const trainer_config& config,
       record_(static_cast<std::uint32_t>(config.train.accumulate), steps),
       last_time_(now) {}
 
+result<void> checkpoint_keeper::try_folder(const checkpoint_config& config) {
+  if (config.dir.empty()) return {};
+  const auto taken = checkpoint_folder(config.dir).prepare();
+  if (!taken) return fail(taken.error().code, "checkpoint.dir: " + taken.error().text);
+  return {};
+}
+
 result<checkpoint_keeper> checkpoint_keeper::open(
     const trainer_config& config, const std::map<std::string, double>& model_options,
     std::uint64_t steps, clock::time_point now) {

@@ -19,9 +19,10 @@ using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
 /// Launches over alpha and what `beta` says of the second node, and expects a refusal: before any
-/// stage is started (code 2), or by one (code 1).
+/// stage is started (code 2), or by one (code 1). `doctor_too`: a refusal by code 2 is of beta.
 void refuses(const test_hosts& hosts, const std::string& beta,
-             const std::vector<std::string>& words, int code = 2, const std::string& more = "") {
+             const std::vector<std::string>& words, int code = 2, const std::string& more = "",
+             bool doctor_too = true) {
   const auto file = write_config(
       hosts / "run.toml", ssh_cluster(hosts, more) + node_table("alpha", hosts.at(0).address()) +
                               beta + endless_run(hosts / "steps"));
@@ -30,7 +31,7 @@ void refuses(const test_hosts& hosts, const std::string& beta,
   CHECK(outcome.code == code);
   CHECK(outcome.seconds < 20s);
   for (const auto& word : words) CHECK_THAT(outcome.last_line(), ContainsSubstring(word));
-  if (code == 2) {  // what keeps a node from being reached keeps doctor, too
+  if (code == 2 && doctor_too) {  // what keeps a node from being reached keeps doctor, too
     const auto examined = hosts.home().run({TROUPE_COMMAND, "doctor", file});
     INFO(examined.out);
     CHECK(examined.code == 2);
@@ -55,6 +56,9 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
   refuses(hosts, beta, {"its host key is unknown to ssh", "connect once by hand"});
   hosts.write_ssh_config(false, true);
   refuses(hosts, beta, {"it refuses our key", "authorized_keys"});
+  // What can be told here is told before any host is asked.
+  refuses(hosts, beta + "[checkpoint]\ndir = \"/proc/nowhere\"\n",
+          {"checkpoint.dir: /proc/nowhere: no folder can be made there"}, 2, "", false);
   hosts.write_ssh_config();
 
   refuses(hosts, node_table("beta", "10.77.0.99"),
