@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "cluster/hosts/network_range.hpp"
+#include "messages/base/host_name.hpp"
 #include "messages/descriptor.hpp"
 
 namespace troupe::cluster {
@@ -85,8 +86,10 @@ result<std::string> address_in(const network_range& range, const std::string& te
     if (range.contains(own)) return own;
     if (!is_loopback_address(own)) others += (others.empty() ? "" : ", ") + own;
   }
-  return fail(errc::address_unavailable, "no interface here has an address in the network " + text +
-                                             "; there is " + (others.empty() ? "none" : others));
+  return fail(errc::address_unavailable,
+              "no interface of " + host_name() + " has an address in the network " + text +
+                  " (it has " + (others.empty() ? "none" : others) +
+                  "); name a network with an address of that host, or the address");
 }
 
 /// Whether a text ends in a port, and is no bare address of IP version 6.

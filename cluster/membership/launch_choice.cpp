@@ -3,6 +3,7 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -12,10 +13,13 @@
 #include "cluster/hosts/network_range.hpp"
 #include "messages/base/host_name.hpp"
 #include "messages/base/log.hpp"
+#include "messages/link/door/listener.hpp"
 #include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
 namespace {
+
+constexpr std::string_view listen_key = "--listen ([link] listen) ";
 
 std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
@@ -30,14 +34,22 @@ bool means_this_machine(const std::string& host) {
   return host == "localhost" || host == host_name() || is_loopback_address(host);
 }
 
+/// How an error about the trainer's address begins, by the setting that names it; empty: none does.
+std::string own_listening(const trainer_config& config) {
+  if (!config.link.listen.empty()) return std::string(listen_key) + config.link.listen + ": ";
+  return config.cluster.network.empty() ? "" : "[cluster] network: ";
+}
+
 /// Our address on the way to a node; nothing where the node is this machine.
 result<std::optional<std::string>> address_towards(const node_entry& node,
-                                                   const std::string& wanted, launch_way way) {
+                                                   const trainer_config& config) {
+  const auto& wanted = config.link.listen.empty() ? config.cluster.network : config.link.listen;
   const auto host = host_of_user(node.host);
   const auto there = address_of_host(host);
   if (!there)
     return fail(errc::address_unavailable,
-                at(node) + there.error().text + "; if only " + std::string(word_of(way)) +
+                at(node) + there.error().text + "; if only " +
+                    std::string(word_of(config.cluster.launch)) +
                     " knows the name, name our own address with --listen ([link] listen)");
   if (is_loopback_address(*there)) {
     if (means_this_machine(host)) return std::nullopt;
@@ -45,8 +57,10 @@ result<std::optional<std::string>> address_towards(const node_entry& node,
                                                " here, which is this machine; see /etc/hosts");
   }
   auto own = listen_address(wanted, *there);
-  if (!own) return fail(own.error().code, at(node) + own.error().text);
-  return std::optional(std::move(*own));
+  if (own) return std::optional(std::move(*own));
+  const auto setting = own_listening(config);
+  return fail(own.error().code,
+              (setting.empty() ? at(node) : setting + "the trainer: ") + own.error().text);
 }
 
 /// Where nodes reach the trainer, and those that do not.
@@ -56,13 +70,12 @@ struct trainer_place {
 };
 
 trainer_place trainer_place_of(const trainer_config& config) {
-  const auto& wanted = config.link.listen.empty() ? config.cluster.network : config.link.listen;
   const auto& nodes = config.cluster.nodes;
   std::map<std::size_t, error> unreached;
   std::optional<std::string> chosen;
   const node_entry* first = nullptr;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const auto own = address_towards(nodes[i], wanted, config.cluster.launch);
+    const auto own = address_towards(nodes[i], config);
     if (!own && !config.link.listen.empty() && !address_of_host(host_of_user(nodes[i].host)))
       continue;  // only ssh knows the name, and the address is given
     if (!own) {
@@ -154,6 +167,8 @@ result<launch_choice> launch_by_agents(const trainer_config& config,
   auto plan = plan_agents(config, names);
   if (!plan) return tl::unexpected(plan.error());
   if (!plan->unreached.empty()) return tl::unexpected(plan->unreached.begin()->second);
+  if (auto listens = check_trainer_listens(plan->listen); !listens)
+    return tl::unexpected(listens.error());
   return make_agent_launcher(std::move(plan->link), std::move(plan->agents)).map([&](auto where) {
     return launch_choice{std::move(where), std::move(plan->listen)};
   });
@@ -194,6 +209,14 @@ std::string host_of_user(const std::string& text) {
   return text.substr(text.rfind('@') + 1);
 }
 
+result<void> check_trainer_listens(const std::string& listen) {
+  if (listen.empty()) return {};
+  return messages::door::check_free(listen).map_error([&](error why) {
+    why.text.insert(0, std::string(listen_key) + listen + ": the trainer ");
+    return why;
+  });
+}
+
 std::unique_ptr<node_launcher> make_awaited_nodes(process_link link) {
   return std::make_unique<awaited_nodes>(std::move(link));
 }
@@ -219,6 +242,8 @@ result<launch_choice> choose_launcher(const trainer_config& config,
   if (!config.cluster.nodes.empty()) return launch_by_agents(config, names);
   auto link = process_link_of(config.link);
   if (!link) return tl::unexpected(link.error());
+  if (auto listens = check_trainer_listens(config.link.listen); !listens)
+    return tl::unexpected(listens.error());
   if (config.cluster.launch == launch_way::none)
     return launch_choice{make_awaited_nodes(std::move(*link)), config.link.listen};
   return make_process_launcher(std::move(*link), config.observe.verbose).map([&](auto where) {

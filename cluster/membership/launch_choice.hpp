@@ -43,6 +43,10 @@ struct agent_plan {
 /// Nodes that somebody else starts; each one's name and where it is to join are logged.
 [[nodiscard]] std::unique_ptr<node_launcher> make_awaited_nodes(process_link link);
 
+/// Whether the trainer can listen there now, before others are asked to join it; empty: where no
+/// other machine comes. Errors: address_unavailable naming the setting, the host and what to do.
+[[nodiscard]] result<void> check_trainer_listens(const std::string& listen);
+
 /// The host of what ssh is told: "USER@HOST" has one, and so has "HOST".
 [[nodiscard]] std::string host_of_user(const std::string& text);
 

@@ -6,14 +6,32 @@
 
 #include "cluster/config/checks/checks.hpp"
 #include "cluster/hosts/host_addresses.hpp"
+#include "cluster/membership/launch_choice.hpp"
 #include "cluster/membership/run_guard.hpp"
+#include "messages/link/door/listener.hpp"
 #include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
+namespace {
+
+/// How an error about a stage's address begins, by the setting that names it; empty: none does.
+std::string listening_setting(const node_options& options) {
+  if (options.listen.empty()) return "";
+  const bool is_joined = options.secret_descriptor < 0;
+  const bool is_network = options.listen.find('/') != std::string::npos;
+  return std::string(is_joined    ? "--listen "
+                     : is_network ? "network (in [[node]], or [cluster]) "
+                                  : "address (in [[node]]) ") +
+         options.listen + ": ";
+}
+
+}  // namespace
 
 result<std::unique_ptr<node_launcher>> process_launcher_of(const trainer_config& config) {
   auto link = process_link_of(config.link);
   if (!link) return tl::unexpected(link.error());
+  if (auto listens = check_trainer_listens(config.link.listen); !listens)
+    return tl::unexpected(listens.error());
   return make_process_launcher(std::move(*link), config.observe.verbose);
 }
 
@@ -56,7 +74,11 @@ result<void> serve_as_node(const node_options& options, const host_spawner& spaw
   const auto trainer = messages::meeting_place::parse(options.join).outside;
   if (opens_port(link->transport) && !is_loopback(trainer)) {
     auto listen = listen_address(options.listen, host_of(trainer));
-    if (!listen) return fail(listen.error().code, options.name + ": " + listen.error().text);
+    const auto listens =
+        listen.and_then([](const auto& at) { return messages::door::check_free(at); });
+    if (!listens)
+      return fail(listens.error().code,
+                  options.name + ": " + listening_setting(options) + listens.error().text);
     settings.listen = std::move(*listen);
   }
   return run_node(settings, spawn);

@@ -28,9 +28,25 @@ namespace {
 
 constexpr int backlog = 4096;  // the system bounds it
 
+/// What to do where nobody can listen.
+std::string remedy_of(int problem) {
+  if (problem == EADDRINUSE)
+    return fmt::format(
+        " on {}; end the process that listens there (ss -ltnp shows it), or name another port, or "
+        "0 "
+        "for any free one",
+        host_name());
+  if (problem == EADDRNOTAVAIL)
+    return fmt::format("; no interface of {} has this address (ip address shows which it has)",
+                       host_name());
+  if (problem == EACCES)
+    return fmt::format(" on {}; name a port above 1023, which need not be root's", host_name());
+  return "";
+}
+
 tl::unexpected<error> unavailable(const std::string& text, int problem) {
-  return fail(errc::address_unavailable,
-              fmt::format("cannot listen at {}: {}", text, std::strerror(problem)));
+  return fail(errc::address_unavailable, fmt::format("cannot listen at {}: {}{}", text,
+                                                     std::strerror(problem), remedy_of(problem)));
 }
 
 /// Why no connection over a network came about. Where this host did not even send, the system's
@@ -49,6 +65,16 @@ std::string words_of(int problem) {
 
 descriptor open_socket(int family) {
   return descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+result<descriptor> bound_socket(const address& where, const std::string& text) {
+  descriptor out = open_socket(where.storage.ss_family);
+  if (!out)
+    return fail(errc::io_failed, fmt::format("cannot open a socket: {}", std::strerror(errno)));
+  const int on = 1;
+  if (!where.is_unix()) ::setsockopt(out.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (::bind(out.get(), where.get(), where.length) != 0) return unavailable(text, errno);
+  return out;
 }
 
 /// Where this user's sockets are. Errors: address_unavailable.
@@ -118,15 +144,18 @@ uid_t overflow_user() {
 
 }  // namespace
 
+result<void> check_free(const std::string& text) {
+  const auto where = resolve(text, true);
+  if (!where) return tl::unexpected(where.error());
+  if (where->is_unix()) return {};
+  return bound_socket(*where, text).map([](const descriptor&) {});
+}
+
 result<listener> listener::open(const address& where, const std::string& text) {
+  auto socket = bound_socket(where, text);
+  if (!socket) return tl::unexpected(socket.error());
   listener out;
-  out.socket_ = open_socket(where.storage.ss_family);
-  if (!out.socket_) {
-    return fail(errc::io_failed, fmt::format("cannot open a socket: {}", std::strerror(errno)));
-  }
-  const int on = 1;
-  if (!where.is_unix()) ::setsockopt(out.socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(out.socket_.get(), where.get(), where.length) != 0) return unavailable(text, errno);
+  out.socket_ = std::move(*socket);
   if (where.is_unix()) out.path_ = where.text().substr(5);
   if (::listen(out.socket_.get(), backlog) != 0) return unavailable(text, errno);
   address bound;

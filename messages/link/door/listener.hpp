@@ -55,8 +55,13 @@ class listener {
   bool has_screened_ = false;
 };
 
-/// Starts to connect. Errors: address_unavailable, with the system's words alone; `io_failed`
-/// without descriptors; `timed_out` when the other side's queue is full just now.
+/// Whether somebody could listen there now, over TCP; nobody can connect meanwhile. Errors: as of
+/// listener::open.
+[[nodiscard]] result<void> check_free(const std::string& text);
+
+/// Starts to connect. Errors: address_unavailable, with the system's words, and with this host
+/// where it is its own routes; `io_failed` without descriptors; `timed_out` when the other side's
+/// queue is full just now.
 [[nodiscard]] result<descriptor> dial(const address& where);
 
 /// Whether a connection that was dialled stands. Errors: address_unavailable.

@@ -309,7 +309,7 @@ TEST_CASE("A host that cannot be reached, and one that cannot listen, do not hid
   INFO(outcome.out);
   CHECK(outcome.code == 2);
   expect_line(outcome, {"error", "alpha", "port",
-                        "no interface here has an address in the network 10.99.0.0/16"});
+                        "no interface of alpha has an address in the network 10.99.0.0/16"});
   expect_line(outcome, {"error", "beta", "node", "(10.77.0.99)", "no route"});
   expect_line(outcome, {"ok", "gamma -> trainer", "sealed tcp"});
   expect_line(outcome, {"ok", "alpha -> trainer", "sealed tcp"});

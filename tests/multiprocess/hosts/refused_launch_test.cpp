@@ -77,12 +77,28 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
           {node + "the program /bin/true exited with code 0 without having answered as an agent",
            "name the path of the one that runs here, " TROUPE_PROGRAM
            ", with `program` in its [[node]]"});
-  refuses(hosts, node_table("beta", address, "network = \"10.99.0.0/16\"\n"),
-          {"stage-1 on " + node.substr(0, node.size() - 2),
-           "no interface here has an address in the network 10.99.0.0/16; there is 10.77.0.3"},
-          1);
-  refuses(hosts, beta, {"no interface here has an address in the network 10.99.0.0/16"}, 2,
-          "network = \"10.99.0.0/16\"\n");
+  refuses(
+      hosts, node_table("beta", address, "network = \"10.99.0.0/16\"\n"),
+      {"stage-1 on " + node.substr(0, node.size() - 2),
+       "network (in [[node]], or [cluster]) 10.99.0.0/16: no interface of beta has an address in "
+       "the network 10.99.0.0/16 (it has 10.77.0.3",
+       "); name a network with an address of that host"},
+      1);
+  refuses(hosts, beta,
+          {"[cluster] network: the trainer: no interface of home has an address in the network "
+           "10.99.0.0/16 (it has 10.77.0.1",
+           "name a network with an address of that host"},
+          2, "network = \"10.99.0.0/16\"\n");
+  refuses(
+      hosts, node_table("beta", address, "address = \"10.77.0.99\"\n"),
+      {"stage-1 on " + node.substr(0, node.size() - 2),
+       "address (in [[node]]) 10.77.0.99: cannot listen at 10.77.0.99:0: Cannot assign requested "
+       "address; no interface of beta has this address"},
+      1);
+  refuses(hosts, beta + "[link]\nlisten = \"10.77.0.99:0\"\n",
+          {"--listen ([link] listen) 10.77.0.99:0: the trainer cannot listen at 10.77.0.99:0: ",
+           "no interface of home has this address"},
+          2, "", false);
 
   // Debian's installer writes the host's own name so.
   hosts.write_names("beta", "127.0.0.1 localhost\n127.0.1.1 beta\n");
@@ -223,7 +239,8 @@ TEST_CASE("A name that is taken or not the run's, and a port in use, are refused
       {"a port in use",
        hosts.home(),
        {TROUPE_PROGRAM, "--config", file},
-       "cannot listen at 10.77.0.1:4711: Address already in use"}};
+       "--listen ([link] listen) 10.77.0.1:4711: the trainer cannot listen at 10.77.0.1:4711: "
+       "Address already in use on home; end the process that listens there"}};
   for (const auto& each : attempts) {
     INFO(each.what);
     const auto outcome = each.where.run(each.command);

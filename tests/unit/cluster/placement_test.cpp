@@ -122,8 +122,7 @@ TEST_CASE("a name that stands for this machine alone is refused where the peer i
   CHECK(listen_address("localhost", "127.0.0.1"));
   const auto none = listen_address("203.0.113.0/24", "10.0.0.1");
   REQUIRE_FALSE(none);
-  CHECK_THAT(none.error().text,
-             ContainsSubstring("no interface here has an address in the network"));
+  CHECK_THAT(none.error().text, ContainsSubstring("has an address in the network"));
   CHECK_FALSE(listen_address("no-such-host.invalid", "10.0.0.1"));
 }
 
