@@ -368,12 +368,15 @@ examination examine(const trainer_config& config, const needs_of& needs_of_run) 
     out.others.push_back(of_plan("settings", plan.error(), "change the settings that are named"));
     return out;
   }
-  if (config.cluster.launch == launch_way::none)
+  if (config.cluster.launch == launch_way::none) {
     out.others.push_back({severity::ok, "node", "",
                           "others start the stages (launch = \"none\"): their machines are not "
                           "examined, nor is it known before they join whether they have the same "
                           "secret",
                           ""});
+    if (const auto who = who_may_join(config.link.listen); !who.empty())
+      out.others.push_back({severity::ok, "node", "", who, ""});
+  }
   const auto known = needs.value_or(run_needs{});
   auto placed = config;
   placed.cluster.stage_needs = known.predicted;

@@ -181,8 +181,10 @@ class awaited_nodes final : public node_launcher {
 
   actors::link_factory trainer_link() override { return process_link_factory(link_); }
   result<void> start(const std::string& name, const std::string& trainer) override {
-    log::info(name + " may join now: troupe join " +
-              messages::meeting_place::parse(trainer).outside + " --name " + name +
+    const auto at = messages::meeting_place::parse(trainer).outside;
+    if (!std::exchange(told_who_, true))
+      if (const auto who = who_may_join(at); !who.empty()) log::info(who);
+    log::info(name + " may join now: troupe join " + at + " --name " + name +
               " --secret-file FILE --config FILE, which are the run's own");
     return {};
   }
@@ -201,12 +203,20 @@ class awaited_nodes final : public node_launcher {
 
  private:
   const process_link link_;
+  bool told_who_ = false;
 };
 
 }  // namespace
 
 std::string host_of_user(const std::string& text) {
   return text.substr(text.rfind('@') + 1);
+}
+
+std::string who_may_join(const std::string& listen) {
+  if (!is_loopback(listen)) return "";
+  return "only processes of this machine can join at " + listen +
+         "; for stages on other machines, name an address of this one that they reach with "
+         "--listen ([link] listen)";
 }
 
 result<void> check_trainer_listens(const std::string& listen) {

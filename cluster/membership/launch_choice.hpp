@@ -47,6 +47,10 @@ struct agent_plan {
 /// other machine comes. Errors: address_unavailable naming the setting, the host and what to do.
 [[nodiscard]] result<void> check_trainer_listens(const std::string& listen);
 
+/// What whoever starts stages has to know of where the trainer listens: that only processes of its
+/// machine reach it; empty: others do too.
+[[nodiscard]] std::string who_may_join(const std::string& listen);
+
 /// The host of what ssh is told: "USER@HOST" has one, and so has "HOST".
 [[nodiscard]] std::string host_of_user(const std::string& text);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
+#include "cluster/membership/launch_choice.hpp"
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/needs/card_room_core.hpp"
 #include "cluster/training/needs/memory_places.hpp"
@@ -276,6 +277,8 @@ result<checked_run> placement_table(const application& program, const trainer_co
     out +=
         "matrix products and convolutions of f32 on GPUs may use TF32, whose bits are not those of "
         "f32\n";
+  if (config.cluster.launch == launch_way::none)
+    if (const auto who = who_may_join(config.link.listen); !who.empty()) out += who + "\n";
   if (!config.data.node.empty()) out += "node " + config.data.node + " reads the data\n";
   checked_run checked{.table = std::move(out), .refused = refused};
   if (auto fits = check_memory_here(config, where.memory, on); !fits && !refused)

@@ -207,6 +207,7 @@ TEST_CASE("A secret that others may read, as Kubernetes mounts it, is said with 
   INFO(closed.out);
   expect_no_error(closed);
   expect_line(closed, {"ok", "node", "others start the stages"});
+  expect_line(closed, {"ok", "node", "only processes of this machine can join at 127.0.0.1:0"});
 }
 
 TEST_CASE("troupe doctor examines two hosts over ssh") {

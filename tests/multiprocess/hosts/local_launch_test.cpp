@@ -144,6 +144,25 @@ TEST_CASE("troupe check shows which stage would run where") {
   CHECK_FALSE(std::filesystem::exists(folder / "weights.safetensors"));
 }
 
+TEST_CASE("troupe check says that a run on loopback is joined from this machine alone") {
+  const scratch_folder folder;
+  const auto secret = write_secret(folder / "secret");
+  const std::string word = "only processes of this machine can join at 127.0.0.1:4711";
+  const auto checked = [&](const std::string& cluster) {
+    const auto file =
+        write_config(folder / "run.toml", cluster + small_run(folder / "weights.safetensors"));
+    const auto outcome =
+        run_other(TROUPE_COMMAND, {"check", file, "--set", "cluster.program=" TROUPE_PROGRAM});
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    return outcome.out;
+  };
+  CHECK_THAT(checked(awaited_cluster("127.0.0.1:4711", secret)),
+             ContainsSubstring(word) && ContainsSubstring("--listen ([link] listen)"));
+  CHECK_THAT(checked(awaited_cluster("10.77.0.1:4711", secret)), !ContainsSubstring(word));
+  CHECK_THAT(checked(local_cluster), !ContainsSubstring("can join"));
+}
+
 TEST_CASE("stages go where their predicted memory fits, and one that fits nowhere is refused") {
   const scratch_folder folder;
   const auto written = [&](const std::string& alpha, const std::string& beta) {

@@ -141,6 +141,7 @@ TEST_CASE("A stage that never joins is named, with a countdown") {
   const auto refused = stranger->end();
   INFO(refused.err);
   CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.err, !ContainsSubstring("only processes of this machine"));
   CHECK_THAT(outcome.err, ContainsSubstring("waiting for stage-0, stage-1: "));
   CHECK_THAT(outcome.err, ContainsSubstring(" s left; a connection was refused: ") &&
                               ContainsSubstring("10.77.0.2"));
@@ -200,6 +201,9 @@ TEST_CASE("A run is stopped while it waits for stages that others start") {
     });
     INFO(outcome.err);
     CHECK(sent);
+    CHECK_THAT(outcome.err,
+               ContainsSubstring("only processes of this machine can join at 127.0.0.1:"));
+    CHECK_THAT(outcome.err, ContainsSubstring("with --listen ([link] listen)"));
     CHECK(outcome.code == 128 + signal);
     CHECK(outcome.seconds < 10s);  // by itself it would wait for half a minute
   }
