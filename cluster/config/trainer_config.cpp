@@ -175,6 +175,26 @@ std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores)
   return threads;
 }
 
+std::vector<thread_load> thread_loads_of(const trainer_config& config, unsigned cores) {
+  const auto threads = threads_of_stages(config, cores);
+  const auto& nodes = config.cluster.nodes;
+  const auto places = node_of_stages(config, cores);  // an error: there are no nodes
+  const std::string of_pipeline = "threads_per_stage in [pipeline] (--threads-per-stage)";
+  const bool is_given = config.pipeline.threads_per_stage > 0;
+  std::vector<thread_load> loads(std::max<std::size_t>(1, nodes.size()));
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    loads[i].setting = nodes[i].threads > 0 ? "threads in its [[node]]"
+                       : is_given           ? of_pipeline
+                                            : "cores in its [[node]], from which they follow";
+  if (nodes.empty()) loads.front().setting = of_pipeline;
+  for (std::size_t stage = 0; stage < threads.size(); ++stage) {
+    auto& load = loads[places ? places->at(stage) : 0];
+    load.all += threads[stage];
+    load.most = std::max(load.most, threads[stage]);
+  }
+  return loads;
+}
+
 std::vector<device_seat> seats_of_stages(const trainer_config& config, unsigned cores) {
   const auto& nodes = config.cluster.nodes;
   const auto places = nodes.empty() ? result<std::vector<std::size_t>>(std::vector<std::size_t>())

@@ -269,6 +269,11 @@ struct trainer_config {
 /// there are nodes what each stage's says, or an equal share of its cores. The config is checked.
 [[nodiscard]] std::vector<int> threads_of_stages(const trainer_config& config, unsigned cores);
 
+/// The threads of each node's stages, or where there are no nodes of those of this machine. The
+/// config is checked.
+[[nodiscard]] std::vector<thread_load> thread_loads_of(const trainer_config& config,
+                                                       unsigned cores);
+
 /// What a stage computes on, as the config says. Where that is "auto", `seat` is its number among
 /// the `seats` stages of its machine for which it is (see engine::assign_device).
 struct device_seat {

@@ -72,7 +72,7 @@ result<std::unique_ptr<node_visit>> node_visit::open(const agent_plan& plan, age
   agent_settings settings = plan.agents;
   host.processes = {listener};
   for (std::size_t i = 0; i < examiners; ++i) host.processes.push_back(name_of_examiner(i));
-  host.cores = 0;         // what it lacks is a finding
+  host.threads = {};      // what it lacks is a finding
   settings.logs.clear();  // of runs
   settings.hosts = {std::move(host)};
   settings.watch = {.arguments =

@@ -80,6 +80,10 @@ places_or_fault place_by_cores(std::vector<std::size_t> places,
   return places;
 }
 
+std::string cores_text(unsigned cores) {
+  return std::to_string(cores) + (cores == 1 ? " core" : " cores");
+}
+
 }  // namespace
 
 places_or_fault place_stages(std::uint32_t stages, const std::vector<node_room>& nodes,
@@ -131,6 +135,20 @@ places_or_fault place_replicas(std::uint32_t stages, std::uint32_t replicas,
 int threads_on(std::uint32_t cores, std::size_t stages, int wanted) noexcept {
   if (wanted > 0) return wanted;
   return std::max(1, static_cast<int>(cores / std::max<std::size_t>(1, stages)));
+}
+
+std::string words_on_absurd_threads(int threads, unsigned cores) {
+  return std::to_string(threads) + " threads of one process are too many for " + cores_text(cores) +
+         ", where more than " + std::to_string(most_threads_a_core) +
+         " for each only take turns; allowed there: up to " +
+         std::to_string(std::int64_t{cores} * most_threads_a_core);
+}
+
+std::string words_on_threads(const thread_load& load, unsigned cores) {
+  if (load.most <= 1 || static_cast<unsigned>(load.all) <= cores) return "";
+  return "its stages have " + std::to_string(load.all) + " threads together, on " +
+         cores_text(cores) + ": threads that wait for a core slow all of them down; lower " +
+         load.setting;
 }
 
 }  // namespace troupe::cluster

@@ -59,4 +59,31 @@ struct placement_fault {
 /// `wanted` (0: an equal share of the cores); at least 1.
 [[nodiscard]] int threads_on(std::uint32_t cores, std::size_t stages, int wanted) noexcept;
 
+/// Of one stage: threads take turns at the cores, and wait for each other at the end of each
+/// operation, so that a step takes the longer the more there are. A run may be repeated with the
+/// threads of a larger machine, whose bits it then has; beyond this it only seems to stand still
+/// (on two cores a step takes four times as long with 32 threads, and 18 times with 128).
+inline constexpr int most_threads_a_core = 32;
+
+/// Whether a stage with so many threads is a mistake on that many cores, at least 1.
+[[nodiscard]] constexpr bool has_absurd_threads(int threads, unsigned cores) noexcept {
+  return threads > static_cast<std::int64_t>(cores) * most_threads_a_core;
+}
+
+/// "4096 threads of a stage are too many for 2 cores, ..."
+[[nodiscard]] std::string words_on_absurd_threads(int threads, unsigned cores);
+
+/// Threads of the stages of one node or machine.
+struct thread_load {
+  int all = 0;          ///< Of its stages together.
+  int most = 0;         ///< Of one of them.
+  std::string setting;  ///< That decides it: "threads in its [[node]]".
+
+  bool operator==(const thread_load&) const = default;
+};
+
+/// That these are more threads than there are cores, and what to change; empty: they are not, or
+/// there is one for each stage, and no less.
+[[nodiscard]] std::string words_on_threads(const thread_load& load, unsigned cores);
+
 }  // namespace troupe::cluster

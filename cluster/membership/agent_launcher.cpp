@@ -312,13 +312,15 @@ void agent_launcher::perform(session& at, session_core::effects what) {
 }
 
 void agent_launcher::note_ready(session& at, const events::hello& who) {
-  at.cores = who.cores;
   log::debug(at.core.place().text() + ": " + who.host + ", " + std::to_string(who.cores) +
              " cores, " + std::to_string(who.memory_bytes >> 20) + " MiB of memory");
-  if (at.what.cores > who.cores)
-    log::warning(at.core.place().text() + ": its stages count on " + std::to_string(at.what.cores) +
-                 " cores, but it has " + std::to_string(who.cores) +
-                 "; say so in its [[node]] (cores)");
+  const auto& threads = at.what.threads;
+  if (has_absurd_threads(threads.most, who.cores))
+    return perform(at, at.core.refuse(threads.setting + ": " +
+                                      words_on_absurd_threads(threads.most, who.cores)));
+  if (const auto words = words_on_threads(threads, who.cores); !words.empty())
+    log::warning(at.core.place().text() + ": " + words);
+  at.cores = who.cores;  // it has begun
   changed_.notify_all();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cluster/hosts/cluster_config.hpp"
+#include "cluster/hosts/placement_core.hpp"
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/node_launcher.hpp"
 #include "messages/base/error.hpp"
@@ -25,7 +26,7 @@ struct agent_host {
       {};  ///< LD_LIBRARY_PATH of the agent and its processes; empty: theirs.
   std::filesystem::path working_folder;
   std::map<std::string, std::string> environment;
-  std::uint32_t cores = 0;             ///< That its processes count on.
+  thread_load threads = {};            ///< Of its processes, for which it should have cores.
   std::vector<std::string> processes;  ///< Names of the nodes that run there: "stage-1".
 };
 

@@ -104,7 +104,7 @@ agent_host host_of_node(const cluster_config& cluster, const node_entry& node) {
                  .program = node.program,
                  .working_folder = node.working_folder,
                  .environment = {},
-                 .cores = 0,
+                 .threads = {},
                  .processes = {}};
   for (const auto& entry : node.environment) {
     const auto equals = entry.find('=');
@@ -152,11 +152,11 @@ result<agent_settings> agent_settings_of(const trainer_config& config,
                      .logs = config.cluster.logs,
                      .push = config.cluster.push};
   for (const auto& node : cluster.nodes) out.hosts.push_back(host_of_node(cluster, node));
-  const auto threads = threads_of_stages(config, cores);
+  const auto loads = thread_loads_of(config, cores);
+  for (std::size_t i = 0; i < loads.size(); ++i) out.hosts[i].threads = loads[i];
   for (std::size_t stage = 0; stage < names.size(); ++stage) {
     auto& host = out.hosts[(*places)[stage]];
     host.processes.push_back(names[stage]);
-    host.cores += static_cast<std::uint32_t>(threads[stage]);
   }
   return out;
 }

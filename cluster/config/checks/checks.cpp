@@ -16,6 +16,7 @@
 #include "cluster/config/checks/cluster_checks.hpp"
 #include "cluster/config/checks/device_checks.hpp"
 #include "cluster/config/checks/outputs.hpp"
+#include "cluster/config/checks/thread_checks.hpp"
 #include "cluster/config/files/secret_file.hpp"
 #include "cluster/config/words.hpp"
 #include "engine/collective/tree.hpp"
@@ -409,6 +410,7 @@ std::vector<check_of_tables> all_checks() {
           {one(check_cluster), {"cluster", "link", "node", "pipeline"}},
           {check_nodes, {"cluster", "node"}},
           {check_places, {"cluster", "node", "pipeline"}},
+          {check_threads, {"cluster", "data", "node", "pipeline"}},
           {check_devices, {"cluster", "model", "node", "pipeline", "train"}},
           {one(check_data_node), {"cluster", "data", "node", "pipeline"}},
           {one(check_texts), {"data", "link", "model", "observe", "train"}},

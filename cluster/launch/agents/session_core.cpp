@@ -107,6 +107,10 @@ session_core::effects session_core::garbled(const std::string& why) {
   return lose(errc::bad_frame, place_.text() + ": its agent's stream has " + why);
 }
 
+session_core::effects session_core::refuse(const std::string& why) {
+  return lose(errc::bad_config, place_.text() + ": " + why);
+}
+
 session_core::effects session_core::has_not_ended(const std::string& process, milliseconds time) {
   return lose(errc::peer_lost, place_.text() + ": its agent has not ended " + process + " within " +
                                    seconds_of(time) + "; all processes there are given up");

@@ -95,6 +95,8 @@ class session_core {
   [[nodiscard]] effects heard(output_stream stream, std::string_view line, time_point now);
   /// What came is nothing that the agent can have said.
   [[nodiscard]] effects garbled(const std::string& why);
+  /// The agent's host cannot do what is wanted of it.
+  [[nodiscard]] effects refuse(const std::string& why);
   /// A process that the agent was to end has not ended for so long.
   [[nodiscard]] effects has_not_ended(const std::string& process, std::chrono::milliseconds time);
   /// The agent has ended, or the ssh that reached it.

@@ -213,6 +213,25 @@ std::string words_on_nodes(const trainer_config& config, const predicted_memory&
   return out;
 }
 
+/// Of which nodes, or of this machine, it is known that stages have more threads than cores; empty:
+/// of none.
+std::string words_on_thread_loads(const trainer_config& config) {
+  const auto& nodes = config.cluster.nodes;
+  const auto here = std::thread::hardware_concurrency();
+  const bool runs_here = config.cluster.launch == launch_way::local;
+  const auto loads = thread_loads_of(config, here);
+  std::string out;
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const bool is_node = i < nodes.size();
+    const auto cores = is_node && nodes[i].cores > 0 ? nodes[i].cores : runs_here ? here : 0;
+    const auto words = cores > 0 ? words_on_threads(loads[i], cores) : "";
+    if (!words.empty())
+      out +=
+          (is_node ? "node " + nodes[i].name : std::string("this machine")) + ": " + words + "\n";
+  }
+  return out;
+}
+
 /// What replicas do with these stages; empty: there is one replica, logical ones counted.
 std::string words_on_replicas(const trainer_config& config) {
   const auto logical = logical_replicas_of(config);
@@ -272,7 +291,8 @@ result<checked_run> placement_table(const application& program, const trainer_co
   auto out = in_columns(rows_of(where.config, *run, *layout, where.memory, on)) +
              explanation(program_bytes) +
              (std::ranges::any_of(on, &stage_place::on_gpu) ? explanation_of_devices : "") +
-             words_on_nodes(where.config, where.memory) + words_on_replicas(config) + devices;
+             words_on_nodes(where.config, where.memory) + words_on_thread_loads(where.config) +
+             words_on_replicas(config) + devices;
   if (config.model.tf32)
     out +=
         "matrix products and convolutions of f32 on GPUs may use TF32, whose bits are not those of "

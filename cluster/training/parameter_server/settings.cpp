@@ -4,9 +4,11 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "cluster/config/checks/thread_checks.hpp"
 #include "cluster/config/option_fields.hpp"
 
 namespace troupe::cluster {
@@ -61,6 +63,12 @@ result<void> check_server(const draft& whole) {
     return fail(errc::bad_config, staleness->where() + ": is of asynchronous workers only" +
                                       source(whole, "server.mode", "synchronous") +
                                       "; leave it out, or set --mode asynchronous");
+  const auto cores = std::thread::hardware_concurrency();
+  for (const auto& [setting, threads] :
+       {std::pair{"server.threads_per_worker", server.threads_per_worker},
+        std::pair{"server.threads_per_shard", server.threads_per_shard}})
+    if (auto few = check_threads_of(whole, setting, static_cast<int>(threads), cores); !few)
+      return few;
   if (config.train.batch_size % server.workers == 0) return {};
   const auto workers = std::to_string(server.workers);
   const auto samples = std::to_string(config.train.batch_size);

@@ -44,6 +44,16 @@ void tell_prediction(const prepared_run& run) {
   for (const auto& line : engine::to_lines(*run.predicted, run.layer_names)) log::info(line);
 }
 
+/// Where the stages run in processes or threads of this machine that no agent starts: agents know
+/// the cores of theirs.
+void warn_of_threads(const trainer_config& config) {
+  if (config.cluster.launch != launch_way::local || !config.cluster.nodes.empty()) return;
+  const auto cores = std::thread::hardware_concurrency();
+  if (const auto words = words_on_threads(thread_loads_of(config, cores).front(), cores);
+      !words.empty())
+    log::warning("this machine: " + words);
+}
+
 using driver = std::function<result<void>(node_group&)>;
 
 result<run_end> drive_nodes(const application& program, const trainer_config& config,
@@ -51,6 +61,7 @@ result<run_end> drive_nodes(const application& program, const trainer_config& co
                             run_control& control) {
   if (auto takes = checkpoint_keeper::try_folder(config.checkpoint); !takes)
     return tl::unexpected(takes.error());
+  warn_of_threads(config);
   auto placed = place_nodes(program, config);
   if (!placed) return tl::unexpected(placed.error());
   return run_nodes({.where = std::move(placed->where),

@@ -273,14 +273,14 @@ TEST_CASE("What is wrong with one host is found while all else is examined") {
                     "/sys/class/infiniband/mlx5_0/ports/1 && echo '4: ACTIVE' > state && echo "
                     "InfiniBand > link_layer && echo '100 Gb/sec (4X EDR)' > rate"})
               .code == 0);
-  const auto file = write_config(
-      hosts / "run.toml", ssh_cluster(hosts) +
-                              node_table("alpha", hosts.at(0).address(), "threads = 1000\n") +
-                              node_table("beta", hosts.at(1).address(),
-                                         "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK
-                                         "\"]\nworking_folder = \"" +
-                                             worked.string() + "\"\n") +
-                              small_run(saved / "weights.safetensors"));
+  const auto file = write_config(hosts / "run.toml",
+                                 ssh_cluster(hosts) +
+                                     node_table("alpha", hosts.at(0).address(), "threads = 30\n") +
+                                     node_table("beta", hosts.at(1).address(),
+                                                "environment = [\"LD_PRELOAD=" TROUPE_SHIFTED_CLOCK
+                                                "\"]\nworking_folder = \"" +
+                                                    worked.string() + "\"\n") +
+                                     small_run(saved / "weights.safetensors"));
   const auto outcome = doctor(hosts.home(), file);
   INFO(outcome.err);
   INFO(outcome.out);
@@ -290,7 +290,7 @@ TEST_CASE("What is wrong with one host is found while all else is examined") {
   expect_line(outcome, {"warning", "beta", "fabric", "InfiniBand mlx5_0:1 (100 Gb/sec (4X EDR))",
                         "is left unused: the network is sealed"});
   expect_line(outcome, {"warning", "beta", "clock", "24.0 hours ahead of the trainer's (within "});
-  expect_line(outcome, {"warning", "alpha", "cores", "1000 threads together"});
+  expect_line(outcome, {"warning", "alpha", "cores", "30 threads together"});
   expect_line(outcome, {"ok", "alpha -> beta", "sealed tcp"});
   CHECK_THAT(outcome.out, ContainsSubstring("1 error, "));
   expect_nothing_left(hosts);

@@ -7,6 +7,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <regex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
@@ -45,13 +46,16 @@ TEST_CASE("a node's environment, working folder and threads reach its stages") {
   const auto there = folder / "there";
   std::filesystem::create_directory(there);
   const auto steps = folder / "steps";
-  const auto file = write_config(folder / "run.toml",
-                                 local_cluster +
-                                     node_table("alpha", "",
-                                                "environment = [\"TROUPE_TEST_WORD=of alpha\"]\n"
-                                                "working_folder = \"" +
-                                                    there.string() + "\"\n") +
-                                     node_table("beta", "", "threads = 2\n") + endless_run(steps));
+  const auto cores = std::thread::hardware_concurrency();
+  const auto threads = std::to_string(cores + 1);
+  const auto file =
+      write_config(folder / "run.toml",
+                   local_cluster +
+                       node_table("alpha", "",
+                                  "environment = [\"TROUPE_TEST_WORD=of alpha\"]\n"
+                                  "working_folder = \"" +
+                                      there.string() + "\"\n") +
+                       node_table("beta", "", "threads = " + threads + "\n") + endless_run(steps));
   bool looked = false;
   const auto outcome = run_other(
       TROUPE_COMMAND, {"launch", file, "--", "--verbose"},
@@ -79,7 +83,11 @@ TEST_CASE("a node's environment, working folder and threads reach its stages") {
   CHECK(outcome.code == 130);
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1: layers"));
   CHECK_THAT(outcome.err, ContainsSubstring("intra-op threads: 1"));
-  CHECK_THAT(outcome.err, ContainsSubstring("intra-op threads: 2"));
+  CHECK_THAT(outcome.err, ContainsSubstring("intra-op threads: " + threads));
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("node beta: its stages have " + threads + " threads together, on " +
+                               std::to_string(cores) + " core") &&
+                 ContainsSubstring("lower threads in its [[node]]"));
 }
 
 TEST_CASE("a launcher or an agent that is killed takes everything with it") {
@@ -142,6 +150,12 @@ TEST_CASE("troupe check shows which stage would run where") {
   CHECK_THAT(outcome.out, ContainsSubstring(" MiB\n1 "));
   CHECK_THAT(outcome.out, ContainsSubstring("\ntrainer  -"));
   CHECK_FALSE(std::filesystem::exists(folder / "weights.safetensors"));
+  const auto crowded = run_other(TROUPE_COMMAND, {"check", file, "--set", "node[1].threads=3"});
+  CHECK(crowded.code == 0);
+  CHECK_THAT(crowded.out,
+             ContainsSubstring("node beta: its stages have 3 threads together, on 1 core: threads "
+                               "that wait for a core slow all of them down; lower threads in its "
+                               "[[node]]"));
 }
 
 TEST_CASE("troupe check says that a run on loopback is joined from this machine alone") {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <regex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
@@ -99,6 +100,14 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
           {"--listen ([link] listen) 10.77.0.99:0: the trainer cannot listen at 10.77.0.99:0: ",
            "no interface of home has this address"},
           2, "", false);
+
+  // How many cores it has is known when its agent answers.
+  const std::string many =
+      "[[node]]\nname = \"beta\"\nhost = \"" + address + "\"\nthreads = 4096\n";
+  if (std::thread::hardware_concurrency() < 4096 / 32)
+    refuses(hosts, many,
+            {node + "threads in its [[node]]: 4096 threads of one process are too many for "}, 2,
+            "", false);
 
   // Debian's installer writes the host's own name so.
   hosts.write_names("beta", "127.0.0.1 localhost\n127.0.1.1 beta\n");

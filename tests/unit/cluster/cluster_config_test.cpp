@@ -5,6 +5,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/unit/cluster/config_fixture.hpp"
@@ -173,6 +174,27 @@ TEST_CASE("threads of stages without nodes are shares of this machine's cores") 
         std::vector<int>{3, 3});
 }
 
+TEST_CASE("as many threads as take turns are accepted, and more where the cores are not known") {
+  const folder here;
+  const auto text = two_nodes + "cores = 2\nthreads = 64\n[pipeline]\nthreads_per_stage = 4000\n";
+  const auto c =
+      config_of({"--config", here.write("run.toml", text)});  // of alpha's nothing is said
+  CHECK(thread_loads_of(c, 2) ==
+        std::vector<thread_load>{
+            {4000, 4000, "threads_per_stage in [pipeline] (--threads-per-stage)"},
+            {64, 64, "threads in its [[node]]"}});
+  CHECK(words_on_threads(thread_loads_of(c, 2)[1], 2) ==
+        "its stages have 64 threads together, on 2 cores: threads that wait for a core slow all of "
+        "them down; lower threads in its [[node]]");
+  CHECK(words_on_threads({.all = 64, .most = 64, .setting = ""}, 64).empty());
+  CHECK(
+      words_on_threads({.all = 3, .most = 1, .setting = ""}, 1).empty());  // no fewer are possible
+  if (std::thread::hardware_concurrency() >= 4096 / most_threads_a_core) return;
+  for (const std::string flag : {"--threads-per-stage", "--data-threads"})
+    CHECK(error_of({flag, "4096"})
+              .starts_with(flag + ": 4096 threads of one process are too many for "));
+}
+
 TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, key and remedy") {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"[cluster]\nlaunch = \"rsh\"\n", "run.toml:2:10: cluster.launch: unknown value \"rsh\""},
@@ -213,6 +235,12 @@ TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, k
        "run.toml:3:18: node.working_folder: /nowhere is no folder of this machine"},
       {"[[node]]\nname = \"alpha\"\nprogram = \"/nowhere\"\n",
        "run.toml:3:11: node.program: /nowhere is no program that may be executed on this machine"},
+      {two_nodes + "cores = 2\nthreads = 65\n",
+       "run.toml:10:11: node.threads: 65 threads of one process are too many for 2 cores, where "
+       "more "
+       "than 32 for each only take turns; allowed there: up to 64"},
+      {two_nodes + "cores = 2\n[pipeline]\nthreads_per_stage = 65\n",
+       "run.toml:11:21: pipeline.threads_per_stage: 65 threads of one process are too many for 2"},
       {two_nodes + "network = \"here\"\n",
        "run.toml:9:11: node.network: \"here\" is not a network"},
       {two_nodes + "address = \"10.0.0.2\"\nnetwork = \"10.0.0.0/8\"\n",
