@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "cluster/config/checks/checks.hpp"
 #include "cluster/config/words.hpp"
 #include "cluster/hosts/network_range.hpp"
 #include "cluster/hosts/placement_core.hpp"
@@ -92,6 +93,22 @@ std::optional<std::pair<std::string, std::string>> fault_of(const node_entry& no
   return std::nullopt;
 }
 
+// A port is for one process.
+std::vector<error> check_ports(const draft& whole, const std::vector<std::size_t>& places) {
+  std::vector<error> found;
+  const auto& nodes = whole.config.cluster.nodes;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto& address = nodes[i].address;
+    const auto stages = std::ranges::count(places, i);
+    if (!is_address(address) || address.ends_with(":0") || stages < 2) continue;
+    found.push_back({errc::bad_config, at_node(whole, i, "address") + '"' + address +
+                                           "\" has one port, but " + std::to_string(stages) +
+                                           " stages are to listen there; leave the port out, and "
+                                           "each takes a free one"});
+  }
+  return found;
+}
+
 }  // namespace
 
 std::vector<error> check_nodes(draft& whole, const registries&) {
@@ -117,7 +134,7 @@ std::vector<error> check_places(draft& whole, const registries&) {
   const auto rooms = rooms_of(whole.config, std::thread::hardware_concurrency());
   const auto& pipeline = whole.config.pipeline;
   const auto places = place_replicas(pipeline.stages, pipeline.replicas, rooms);
-  if (places) return {};
+  if (places) return check_ports(whole, *places);
   const auto& [node, text, key] = places.error();
   return {{errc::bad_config, (node ? at_node(whole, *node, key) : "") + text}};
 }

@@ -241,6 +241,9 @@ TEST_CASE("a wrong key or value of [cluster] or [[node]] is refused with line, k
        "than 32 for each only take turns; allowed there: up to 64"},
       {two_nodes + "cores = 2\n[pipeline]\nthreads_per_stage = 65\n",
        "run.toml:11:21: pipeline.threads_per_stage: 65 threads of one process are too many for 2"},
+      {two_nodes + "stages = [1, 2]\naddress = \"10.0.0.2:4000\"\n[pipeline]\nstages = 3\n",
+       "run.toml:10:11: node.address: \"10.0.0.2:4000\" has one port, but 2 stages are to listen "
+       "there; leave the port out"},
       {two_nodes + "network = \"here\"\n",
        "run.toml:9:11: node.network: \"here\" is not a network"},
       {two_nodes + "address = \"10.0.0.2\"\nnetwork = \"10.0.0.0/8\"\n",
