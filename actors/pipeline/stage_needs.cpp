@@ -10,6 +10,15 @@
 #include "messages/base/format.hpp"
 
 namespace troupe::actors {
+namespace {
+
+std::string free_text(const engine::free_memory& room, const std::string& host) {
+  const auto limit = static_cast<double>(room.group_limit_bytes);
+  return "host " + host + " has " + in_mebi(free_bytes(room)) + " free" +
+         (limit > 0 ? " within the limit of the control group, " + in_mebi(limit) : "");
+}
+
+}  // namespace
 
 std::uint64_t bytes_of(const std::vector<engine::named_tensor>& tensors) {
   std::uint64_t sum = 0;
@@ -60,16 +69,25 @@ std::uint64_t least_training_bytes(const engine::model& described,
 
 result<void> check_room(const std::string& what, double needed_bytes,
                         const engine::free_memory& room, const std::string& host) {
-  const auto free = static_cast<double>(room.bytes) + static_cast<double>(room.swap_bytes);
-  if (needed_bytes <= free) return {};
-  const auto limit = static_cast<double>(room.group_limit_bytes);
+  if (needed_bytes <= free_bytes(room)) return {};
   return fail(errc::bad_config,
-              what + " " + in_mebi(needed_bytes) + ", but host " + host + " has " + in_mebi(free) +
-                  " free" +
-                  (limit > 0 ? " within the limit of the control group, " + in_mebi(limit) : "") +
+              what + " " + in_mebi(needed_bytes) + ", but " + free_text(room, host) +
                   "; cut the model into more stages, put fewer on this host, take an optimizer "
                   "with less state" +
-                  (limit > 0 ? ", or raise the limit" : ""));
+                  (room.group_limit_bytes > 0 ? ", or raise the limit" : ""));
+}
+
+std::string predicted_lack(const std::string& what, double predicted_bytes,
+                           const engine::free_memory& room, const std::string& host) {
+  if (predicted_bytes <= free_bytes(room)) return "";
+  return what + " " + in_mebi(predicted_bytes) + " with activations, but " + free_text(room, host) +
+         "; take smaller micro-batches (more of them: --micro-batches), recompute activations "
+         "(--recompute), or put fewer stages there" +
+         (room.group_limit_bytes > 0 ? ", or raise the limit" : "");
+}
+
+double free_bytes(const engine::free_memory& room) noexcept {
+  return static_cast<double>(room.bytes) + static_cast<double>(room.swap_bytes);
 }
 
 }  // namespace troupe::actors

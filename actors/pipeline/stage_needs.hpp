@@ -42,4 +42,12 @@ namespace troupe::actors {
                                       const engine::free_memory& room,
                                       const std::string& host = host_name());
 
+/// The same for a prediction with activations, which is an estimate: what to warn of; empty: it
+/// fits.
+[[nodiscard]] std::string predicted_lack(const std::string& what, double predicted_bytes,
+                                         const engine::free_memory& room, const std::string& host);
+
+/// What a process may have, on disk too.
+[[nodiscard]] double free_bytes(const engine::free_memory& room) noexcept;
+
 }  // namespace troupe::actors

@@ -254,11 +254,27 @@ void fits_on_four_nodes_and_not_on_one(const confined_launch& what) {
   const auto text = text_in(folder);
   const std::string saved = folder / "w";
   memory_groups groups(what.limit);
-  const words model{"--layers",  what.layers, "--width",      what.width, "--optimizer",
-                    "adamw",     "--heads",   "1",            "--context", "16",
-                    "--steps",   "1",         "--batch-size", "2",         "--micro-batches",
-                    "2",         "--data",    "text:" + text.string(),
-                    "--no-eval", "--sample-bytes", "2"};
+  const words model{"--layers",
+                    what.layers,
+                    "--width",
+                    what.width,
+                    "--optimizer",
+                    "adamw",
+                    "--heads",
+                    "1",
+                    "--context",
+                    "16",
+                    "--steps",
+                    "1",
+                    "--batch-size",
+                    "2",
+                    "--micro-batches",
+                    "2",
+                    "--data",
+                    "text:" + text.string(),
+                    "--no-eval",
+                    "--sample-bytes",
+                    "2"};
   const auto launch = [&](const std::string& file, const char* stages, const words& more) {
     return tests::run_other(TROUPE_COMMAND,
                             words{"launch", file, "--", "--stages", stages} + model + more, {},
@@ -304,6 +320,34 @@ void fits_on_four_nodes_and_not_on_one(const confined_launch& what) {
   CHECK_THAT(checked.out, ContainsSubstring("embed .. head"));
   CHECK_THAT(checked.last_line(), ContainsSubstring("stage-0 is predicted to take "));
   CHECK_THAT(checked.last_line(), ContainsSubstring(limit));
+}
+
+TEST_CASE("A node whose memory is predicted to be too little for activations is warned of") {
+  if (!memory_groups::work()) SKIP("no memory groups (cgroup v1) can be made here");
+  const scratch_folder folder;
+  const auto text = text_in(folder);
+  memory_groups groups(std::uint64_t{600} << 20);
+  const auto nodes = confined_nodes(folder, groups, 2);
+  // A few MiB of weights; the logits and attention of a micro-batch of many samples take much more.
+  const auto launch = [&](const char* samples) {
+    return tests::run_other(
+        TROUPE_COMMAND,
+        words{"launch", nodes, "--", "--stages", "2"} +
+            words{"--layers", "4", "--width", "256", "--heads", "4", "--context", "128", "--data",
+                  "text:" + text.string(), "--steps", "1", "--no-eval", "--sample-bytes", "2",
+                  "--micro-batches", "2", "--batch-size", samples});
+  };
+  const auto small = launch("2");
+  INFO(small.err);
+  CHECK(small.code == 0);
+  CHECK_THAT(small.err, !ContainsSubstring("predicted to take"));
+  const auto large = launch("128");  // how it ends is the system's decision
+  INFO(large.err);
+  CHECK_THAT(large.err,
+             ContainsSubstring("warning: node n2-0: its stages (stage-0) are predicted to take "));
+  CHECK_THAT(large.err,
+             ContainsSubstring(" MiB free within the limit of the control group, 600 MiB; "
+                               "take smaller micro-batches (more of them: --micro-batches)"));
 }
 
 TEST_CASE("The largest of four stages takes less than 45 % of what one stage takes") {

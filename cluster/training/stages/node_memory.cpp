@@ -1,5 +1,6 @@
 #include "cluster/training/stages/node_memory.hpp"
 
+#include <algorithm>
 #include <caf/actor_cast.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -7,27 +8,28 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "actors/base/deadlines.hpp"
 #include "actors/interfaces.hpp"
 #include "actors/messages/common.hpp"
 #include "actors/pipeline/stage_needs.hpp"
+#include "cluster/training/needs/predicted_memory.hpp"
 #include "messages/base/log.hpp"
 #include "optimizers/optimizer.hpp"
 
 namespace troupe::cluster {
 namespace {
 
-constexpr double tight = 1.25;  // of what is needed at least: activations come on top
-
 /// What a node's stages take together.
 struct node_needs {
-  std::vector<std::string> stages;
-  std::size_t first = 0;  // of the stages: its host answers
-  std::uint64_t bytes = 0;
+  std::vector<std::size_t> stages;  // the host of the first one answers
+  std::vector<std::string> names;
+  std::uint64_t least_bytes = 0;  // without activations, of those on the CPU ..
+  std::size_t on_cpu = 0;         // .. and how many they are
 };
 
-/// Of those nodes that have several stages whose memory is the machine's, by their numbers.
+/// Of those nodes whose memory some stage computes in, by their numbers.
 result<std::map<std::size_t, node_needs>> needs_of_nodes(
     const application& program, const trainer_config& config, const prepared_run& run,
     const std::vector<actors::build_stage>& orders, const std::vector<std::size_t>& places) {
@@ -40,14 +42,15 @@ result<std::map<std::size_t, node_needs>> needs_of_nodes(
   const auto names = stage_names_of(config.pipeline);
   std::map<std::size_t, node_needs> out;
   for (std::size_t i = 0; i < orders.size(); ++i) {
-    if (orders[i].device != "cpu") continue;
     auto& node = out[places.at(i)];
-    if (node.stages.empty()) node.first = i;
-    node.stages.push_back(names.at(i));
-    node.bytes += actors::least_training_bytes(run.layers, orders[i].slices, *kept,
-                                               orders[i].rules.state_shares);
+    node.stages.push_back(i);
+    node.names.push_back(names.at(i));
+    if (orders[i].device != "cpu") continue;
+    ++node.on_cpu;
+    node.least_bytes += actors::least_training_bytes(run.layers, orders[i].slices, *kept,
+                                                     orders[i].rules.state_shares);
   }
-  std::erase_if(out, [](const auto& each) { return each.second.stages.size() < 2; });
+  std::erase_if(out, [](const auto& each) { return each.second.on_cpu == 0; });
   return out;
 }
 
@@ -57,22 +60,65 @@ std::string listed(const std::vector<std::string>& names) {
   return all;
 }
 
-result<void> check_node(const std::string& name, const node_needs& needs,
-                        const actors::memory_told& told) {
-  const engine::free_memory room{.bytes = told.bytes,
-                                 .swap_bytes = told.swap_bytes,
-                                 .group_limit_bytes = told.group_limit_bytes};
-  const auto least = static_cast<double>(needs.bytes);
-  const auto what = "node " + name +
-                    ": the weights, gradients and optimizer state of its stages (" +
-                    listed(needs.stages) + ") take";
-  auto fits = actors::check_room(what, least, room, told.host);
-  if (!fits) return fits;
-  if (auto easily = actors::check_room(what + ", with a quarter more for activations,",
-                                       least * tight, room, told.host);
-      !easily)
-    log::warning(easily.error().text);
+/// A node, what its stages take, and what it says of its memory.
+struct asked_node {
+  std::string name;
+  node_needs needs;
+  std::string host;
+  engine::free_memory room;
+};
+
+std::vector<asked_node> ask_nodes(node_group& group, actors::requester& ask,
+                                  const trainer_config& config,
+                                  const std::map<std::size_t, node_needs>& needs) {
+  std::map<std::size_t, actors::future<actors::memory_told>> answers;
+  for (const auto& [node, each] : needs)
+    answers.emplace(node,
+                    ask.request<actors::memory_told>(
+                        caf::actor_cast<actors::host_actor>(group.hosts().at(each.stages.front())),
+                        actors::ask_memory{}, actors::usual_deadlines.greet));
+  std::vector<asked_node> out;
+  for (const auto& [node, answer] : answers) {
+    const auto told = answer.get();
+    if (!told) continue;  // a node that is lost meanwhile: whoever needs it next tells
+    out.push_back({config.cluster.nodes.at(node).name,
+                   needs.at(node),
+                   told->host,
+                   {.bytes = told->bytes,
+                    .swap_bytes = told->swap_bytes,
+                    .group_limit_bytes = told->group_limit_bytes}});
+  }
+  return out;
+}
+
+result<void> check_least(const asked_node& node) {
+  if (node.needs.on_cpu < 2) return {};
+  return actors::check_room("node " + node.name +
+                                ": the weights, gradients and optimizer state of its stages (" +
+                                listed(node.needs.names) + ") take",
+                            static_cast<double>(node.needs.least_bytes), node.room, node.host);
+}
+
+/// Of each stage of a replica; none where it cannot be predicted, which keeps no run from starting.
+std::vector<engine::stage_memory> predict(const application& program, const trainer_config& config,
+                                          const prepared_run& run) {
+  if (!config.cluster.stage_needs.empty()) return config.cluster.stage_needs;
+  if (run.reader) return {};  // the data are elsewhere
+  auto memory = predict_memory(program, config, run);
+  if (memory) return std::move(memory->stages);
+  log::debug("what the stages take with activations is not predicted: " + memory.error().text);
   return {};
+}
+
+void warn_of_prediction(const asked_node& node, const std::vector<engine::stage_memory>& predicted,
+                        const std::vector<actors::build_stage>& orders) {
+  double bytes = 0;
+  for (const auto stage : node.needs.stages)
+    bytes += predicted.at(stage % predicted.size()).on_host(orders.at(stage).device != "cpu");
+  const auto lack = actors::predicted_lack(
+      "node " + node.name + ": its stages (" + listed(node.needs.names) + ") are predicted to take",
+      bytes, node.room, node.host);
+  if (!lack.empty()) log::warning(lack);
 }
 
 }  // namespace
@@ -84,17 +130,12 @@ result<void> check_memory(node_group& group, actors::requester& ask, const appli
   if (!places) return {};  // there are no nodes
   const auto needs = needs_of_nodes(program, config, run, orders, *places);
   if (!needs) return tl::unexpected(needs.error());
-  std::map<std::size_t, actors::future<actors::memory_told>> answers;
-  for (const auto& [node, each] : *needs)
-    answers.emplace(node, ask.request<actors::memory_told>(
-                              caf::actor_cast<actors::host_actor>(group.hosts().at(each.first)),
-                              actors::ask_memory{}, actors::usual_deadlines.greet));
-  for (const auto& [node, answer] : answers) {
-    const auto told = answer.get();
-    if (!told) continue;  // a node that is lost meanwhile: whoever needs it next tells
-    if (auto fits = check_node(config.cluster.nodes.at(node).name, needs->at(node), *told); !fits)
-      return fits;
-  }
+  const auto nodes = ask_nodes(group, ask, config, *needs);
+  for (const auto& node : nodes)
+    if (auto fits = check_least(node); !fits) return fits;
+  const auto predicted = predict(program, config, run);
+  for (const auto& node : nodes)
+    if (!predicted.empty()) warn_of_prediction(node, predicted, orders);
   return {};
 }
 

@@ -13,9 +13,10 @@ namespace troupe::cluster {
 
 /// Before the stages are built: whether the stages of each node together fit into the memory that
 /// it has left, within its control group. They take their weights, gradients and optimizer state at
-/// least; warns of a node with so little more that activations may not fit. A node with one stage
-/// is that stage's to check. `orders`: of each stage. Errors: bad_config naming the node, its
-/// stages, both amounts, the limit and what to do.
+/// least, which a node with one stage leaves to that stage to check. What they take with
+/// activations is predicted as `troupe check` does (see predict_memory), which runs each layer
+/// forward once here; a node that has less is warned of. `orders`: of each stage. Errors:
+/// bad_config naming the node, its stages, both amounts, the limit and what to do.
 [[nodiscard]] result<void> check_memory(node_group& group, actors::requester& ask,
                                         const application& program, const trainer_config& config,
                                         const prepared_run& run,

@@ -65,6 +65,17 @@ TEST_CASE("What does not fit is refused with both amounts, the limit and what to
   CHECK_THAT(more.error().text, !ContainsSubstring("limit"));
 }
 
+TEST_CASE("A prediction that exceeds what a process may have is told with what to lower") {
+  const engine::free_memory group{100 * mebi, 0, 128 * mebi};
+  CHECK(actors::predicted_lack("they take", 100.0 * mebi, group, "beta") == "");
+  CHECK(actors::predicted_lack("they take", 101.0 * mebi, group, "beta") ==
+        "they take 101 MiB with activations, but host beta has 100 MiB free within the limit of "
+        "the control group, 128 MiB; take smaller micro-batches (more of them: --micro-batches), "
+        "recompute activations (--recompute), or put fewer stages there, or raise the limit");
+  CHECK(actors::predicted_lack("they take", 150.0 * mebi, {100 * mebi, 50 * mebi, 0}, "beta") ==
+        "");
+}
+
 TEST_CASE("What this process may have is known, and never more than its groups' limits") {
   const auto room = engine::read_free_memory();
   CHECK(room.bytes > 0);
