@@ -232,7 +232,7 @@ void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) 
   if (!node.who.lost.empty()) return;
   auto opened = node_visit::open(plan, node.host, examiners);
   if (!opened) {
-    node.who.lost = with_remedy_of_start(opened.error().text, node.host.working_folder.string());
+    node.who.lost = with_remedy_of_start(opened.error().text);
     return;
   }
   node.visit = std::move(*opened);
@@ -241,7 +241,7 @@ void examine_node(visited& node, const agent_plan& plan, std::size_t examiners) 
   const auto said = node.visit->ask(node.asked, facts_patience);
   auto facts = said.error.empty() ? decode_host(said.lines) : fail(errc::io_failed, said.error);
   if (!facts) {
-    node.who.lost = with_remedy_of_start(facts.error().text, node.host.working_folder.string());
+    node.who.lost = with_remedy_of_start(facts.error().text);
     return;
   }
   facts->asked_ns = asked_at;

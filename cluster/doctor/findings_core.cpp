@@ -227,10 +227,8 @@ said_failure split_remedy(const std::string& text) {
   return {text.substr(0, end), text.substr(end + 2)};
 }
 
-std::string with_remedy_of_start(const std::string& why, const std::string& working_folder) {
+std::string with_remedy_of_start(const std::string& why) {
   if (!split_remedy(why).remedy.empty()) return why;
-  if (!working_folder.empty() && why.find(" in " + working_folder + ")") != std::string::npos)
-    return why + "; make that folder there, or name another one (working_folder of its [[node]])";
   if (why.find("error while loading shared libraries") != std::string::npos)
     return why + "; see `environment` of its [[node]], with which the program finds its libraries";
   return why +

@@ -66,9 +66,7 @@ struct said_failure {
 [[nodiscard]] said_failure split_remedy(const std::string& text);
 
 /// The same for a process that could not be started, or ended, on a node: with what to do.
-/// `working_folder`: of the node; empty: it names none.
-[[nodiscard]] std::string with_remedy_of_start(const std::string& why,
-                                               const std::string& working_folder);
+[[nodiscard]] std::string with_remedy_of_start(const std::string& why);
 
 /// Names of the nodes of which nothing could be learned.
 [[nodiscard]] std::vector<std::string> unexamined_nodes(const examination& all);

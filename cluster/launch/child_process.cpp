@@ -139,7 +139,8 @@ tl::unexpected<error> cannot_start(const child_spec& spec, const start_failure& 
               spec.name + " cannot be started " +
                   (why.is_of_folder
                        ? "in its working folder " + spec.working_folder.string() + ": " + reason +
-                             "; make that folder, or name another one (working_folder in [[node]])"
+                             "; make that folder there, or name another one (working_folder of its "
+                             "[[node]])"
                        : "(" + executable(spec.program) + "): " + reason));
 }
 

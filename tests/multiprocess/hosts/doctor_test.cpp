@@ -343,7 +343,7 @@ TEST_CASE("Each node that cannot be examined is said with its cause, and all oth
       {"routeless", "there is no way from here", "see the routes of this machine"},
       {"bare", "the program /nowhere/trainer cannot be started there", "copy it to that host"},
       {"other", "another build", "copy the one that runs here to that host"},
-      {"homeless", "in /nowhere", "make that folder there, or name another one"},
+      {"homeless", "in its working folder /nowhere", "make that folder there, or name another one"},
       {"broken", "libc10.so", "see `environment` of its [[node]]"}};
   for (const auto& each : said) {
     expect_line(outcome, {"error", each[0], "node", each[1]});

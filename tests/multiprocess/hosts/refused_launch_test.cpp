@@ -72,7 +72,7 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
           {node + "the program there", "another build", "copy the one that runs here"});
   refuses(hosts, node_table("beta", address, "working_folder = \"/nowhere\"\n"),
           {node + "stage-1 cannot be started in its working folder /nowhere: No such file",
-           "make that folder, or name another one (working_folder in [[node]])"},
+           "make that folder there, or name another one (working_folder of its [[node]])"},
           1);
   refuses(hosts, node_table("beta", address, "program = \"/bin/true\"\n"),
           {node + "the program /bin/true exited with code 0 without having answered as an agent",

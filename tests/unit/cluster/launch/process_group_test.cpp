@@ -259,7 +259,7 @@ TEST_CASE_METHOD(watched_group,
       elsewhere.error() ==
       error{errc::io_failed,
             "stage-1 cannot be started in its working folder /nowhere: No such file or directory; "
-            "make that folder, or name another one (working_folder in [[node]])"});
+            "make that folder there, or name another one (working_folder of its [[node]])"});
   CHECK(group.running() == 0);
   CHECK(reports.all().empty());
   CHECK(no_child_is_left());
