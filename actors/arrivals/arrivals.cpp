@@ -15,9 +15,8 @@
 namespace troupe::actors {
 namespace {
 
-constexpr std::size_t messages_at_once = 16;  // then the link has its turn
-constexpr std::chrono::microseconds pause{5};
-constexpr int flood = 16;  // messages without a pause
+constexpr std::size_t messages_at_once = 16;  // then the clock is read
+constexpr std::chrono::milliseconds turn{1};  // then the link has its own
 constexpr int most_slow = 3;
 constexpr int prompt_enough = 1'000;
 
@@ -32,17 +31,11 @@ caf::scheduled_actor* actor_in(caf::resumable& what) {
 
 arrivals::arrivals(caf::actor_system& system) : caf::execution_unit(&system) {}
 
-void arrivals::deliver(const caf::strong_actor_ptr& to, caf::strong_actor_ptr from,
+bool arrivals::deliver(const caf::strong_actor_ptr& to, caf::strong_actor_ptr from,
                        caf::message_id number, caf::message what) {
-  const bool here = is_cheap(*to->get()) && !is_flooded(clock::now());
+  const bool here = is_cheap(*to->get());
   to->get()->enqueue(std::move(from), number, std::move(what), here ? this : nullptr);
-  if (here) run_all();
-}
-
-bool arrivals::is_flooded(clock::time_point now) {
-  without_pause_ = now - last_ < pause ? without_pause_ + 1 : 0;
-  last_ = now;
-  return without_pause_ >= flood;
+  return !ready_.empty() && !std::exchange(is_due_, true);
 }
 
 void arrivals::exec_later(caf::resumable* what) {
@@ -60,28 +53,32 @@ std::optional<arrivals::holder> arrivals::held(clock::time_point now) const {
   return holder{actor, now - since};
 }
 
-void arrivals::run_all() {
-  if (std::exchange(running_, true)) return;  // whoever does is to go on with what is new
+void arrivals::run_ready() {
+  clock::duration spent{0};
   while (!ready_.empty()) {
     auto* const next = ready_.front();
     ready_.pop_front();
-    run(*next);
+    spent += run(*next, spent < turn);
   }
-  running_ = false;
+  is_due_ = false;
 }
 
-void arrivals::run(caf::resumable& what) {
+arrivals::clock::duration arrivals::run(caf::resumable& what, bool may_go_on) {
   auto* const actor = actor_in(what);
   const auto begun = clock::now();
   since_.store(begun.time_since_epoch().count(), std::memory_order_relaxed);
   holder_.store(actor->id(), std::memory_order_release);
   const auto how = what.resume(this, messages_at_once);
   holder_.store(0, std::memory_order_release);
-  judge(*actor, clock::now() - begun);
-  if (how == caf::resumable::resume_later)
-    system().scheduler().enqueue(&what);
-  else
+  const auto took = clock::now() - begun;
+  judge(*actor, took);
+  if (how != caf::resumable::resume_later)
     caf::intrusive_ptr_release(&what);
+  else if (may_go_on && is_cheap(*actor))
+    ready_.push_back(&what);
+  else
+    system().scheduler().enqueue(&what);
+  return took;
 }
 
 void arrivals::judge(caf::abstract_actor& actor, clock::duration took) {

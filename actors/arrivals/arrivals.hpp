@@ -13,11 +13,10 @@
 namespace troupe::actors {
 
 /// Hands actors what comes from other processes, and runs those that are declared cheap (see
-/// `declare_cheap`) at once, in the thread of the link; the scheduler runs all others. Where
-/// messages come without a pause the scheduler runs the cheap ones too: it works beside the link
-/// then. An actor that has held the thread for longer than `patience` three times, with fewer than
-/// 1,000 runs since the time before, is said and becomes one of the others. One thread, except
-/// `held`.
+/// `declare_cheap`) in the thread of the link, for all that has come together at once; the
+/// scheduler runs all others. An actor that has held the thread for longer than `patience` three
+/// times, with fewer than 1,000 runs since the time before, is said and becomes one of the others.
+/// One thread, except `held`.
 class arrivals final : public caf::execution_unit {
  public:
   using clock = std::chrono::steady_clock;
@@ -28,8 +27,10 @@ class arrivals final : public caf::execution_unit {
 
   explicit arrivals(caf::actor_system& system);
 
-  void deliver(const caf::strong_actor_ptr& to, caf::strong_actor_ptr from, caf::message_id number,
-               caf::message what);
+  /// Returns whether `run_ready` is to be called soon, and none is due already.
+  [[nodiscard]] bool deliver(const caf::strong_actor_ptr& to, caf::strong_actor_ptr from,
+                             caf::message_id number, caf::message what);
+  void run_ready();
 
   /// Of actors that a cheap one has sent something.
   void exec_later(caf::resumable* what) override;
@@ -47,16 +48,12 @@ class arrivals final : public caf::execution_unit {
     int prompt = 0;  // since the last time that it was slow
   };
 
-  /// Whether so many messages have just come without a pause that two threads get on faster.
-  [[nodiscard]] bool is_flooded(clock::time_point now);
-  void run_all();
-  void run(caf::resumable& what);
+  /// Returns how long it took.
+  clock::duration run(caf::resumable& what, bool may_go_on);
   void judge(caf::abstract_actor& actor, clock::duration took);
 
-  std::deque<caf::resumable*> ready_;  // each with a reference
-  bool running_ = false;
-  clock::time_point last_;  // when the last message came
-  int without_pause_ = 0;
+  std::deque<caf::resumable*> ready_;                // each with a reference
+  bool is_due_ = false;                              // `run_ready` is
   std::unordered_map<caf::actor_id, conduct> slow_;  // only who has been slow once
   std::atomic<caf::actor_id> holder_ = 0;
   std::atomic<clock::rep> since_ = 0;

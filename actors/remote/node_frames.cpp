@@ -125,9 +125,10 @@ void node::deliver(correspondent& from, const frame& in) {
   auto content = types_.decode(in, *this);
   if (!content) return refuse(from.name, in, content.error());
   const bool answered = in.kind == frame_kind::request;
-  arrivals_->deliver(target, handle_of(from, in.sender),
-                     answered ? caf::message_id{in.request_id} : caf::make_message_id(),
-                     std::move(*content));
+  if (arrivals_->deliver(target, handle_of(from, in.sender),
+                         answered ? caf::message_id{in.request_id} : caf::make_message_id(),
+                         std::move(*content)))
+    link_->post([this] { arrivals_->run_ready(); });  // after all that has come with it
 }
 
 void node::deliver_response(correspondent& from, const frame& in) {

@@ -245,8 +245,9 @@ TEST_CASE("Who holds the link's thread is known to others while it does") {
   actors::arrivals here(system);
   CHECK_FALSE(here.held(actors::arrivals::clock::now()));
   const auto delivered = std::async(std::launch::async, [&] {
-    here.deliver(caf::actor_cast<caf::strong_actor_ptr>(holder), nullptr, caf::make_message_id(),
-                 caf::make_message(1));
+    if (here.deliver(caf::actor_cast<caf::strong_actor_ptr>(holder), nullptr,
+                     caf::make_message_id(), caf::make_message(1)))
+      here.run_ready();
   });
   REQUIRE(entered.get_future().wait_for(patience) == std::future_status::ready);
   const auto found = here.held(actors::arrivals::clock::now() + 1s);
