@@ -22,7 +22,7 @@ struct measured_model {
                                                ///< after the first.
   std::vector<std::string> recompute;          ///< Layers, or groups of them.
   std::uint64_t memory_mib = 0;                ///< Cap of a stage for "auto"; 0: none.
-  std::uint64_t device_memory_mib = 0;            ///< The same of what it has on a GPU.
+  std::uint64_t device_memory_mib = 0;         ///< The same of what it has on a GPU.
   std::optional<std::int64_t> batch_size;
   std::optional<std::uint32_t> cores;  ///< That all stages share.
   std::optional<double> link_gbytes;   ///< 1e9 bytes a second at which a stage sends; 0: by

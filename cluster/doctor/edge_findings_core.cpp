@@ -48,9 +48,8 @@ finding unconnected(const std::vector<edge_facts>& edges, const edge_facts& edge
   const auto* const back = opposite(edges, edge);
   if (back != nullptr && host_part(back->address) == host_part(edge.address))
     return {severity::error, "edge", where,
-            edge.from + " and " + edge.to + " both listen at " + host_part(edge.address) +
-                ", so " + edge.from + " cannot connect to " + edge.to + " there (" +
-                edge.ours.error + ")",
+            edge.from + " and " + edge.to + " both listen at " + host_part(edge.address) + ", so " +
+                edge.from + " cannot connect to " + edge.to + " there (" + edge.ours.error + ")",
             "both hosts have an interface with that address, as bridges of containers do: name an "
             "address or network that differs (address, network in [[node]])"};
   std::string text = edge.from + " cannot connect to " + edge.to + " at " + edge.address + " (" +
@@ -175,8 +174,7 @@ findings version_findings(const std::vector<patient>& nodes) {
     }
     constexpr std::size_t most_named = 4;
     auto text = differences(node.facts->versions, first->facts->versions, most_named);
-    const auto libraries =
-        differences(node.facts->libraries, first->facts->libraries, most_named);
+    const auto libraries = differences(node.facts->libraries, first->facts->libraries, most_named);
     if (!libraries.empty()) text += (text.empty() ? "builds of " : "; builds of ") + libraries;
     if (text.empty())
       out.push_back({severity::ok, "versions", node.name, "as on " + first->name, ""});

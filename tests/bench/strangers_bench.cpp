@@ -1,8 +1,8 @@
 // Measures what strangers cost a training run: the CPU seconds of a step of two stage processes and
 // their trainer over sealed tcp, in turn left alone, while strangers connect to other ports of the
-// machine, and while they connect to the run's. The second is what it costs that they are there: they
-// use the same cores and caches. The third less the second is what it costs that they come here, and
-// by how much the run's links use more is what the run does about them.
+// machine, and while they connect to the run's. The second is what it costs that they are there:
+// they use the same cores and caches. The third less the second is what it costs that they come
+// here, and by how much the run's links use more is what the run does about them.
 //
 //   strangers_bench [--rate N] [--says silent,garbage,..] [--rounds R] [--steps S] [--json]
 #include <poll.h>
@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

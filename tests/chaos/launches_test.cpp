@@ -34,17 +34,15 @@ struct fault {
 };
 
 const std::vector<fault>& faults() {
-  static const std::vector<fault> all{{"launcher", SIGKILL}, {"launcher", SIGINT},
-                                      {"launcher", SIGTERM}, {"ssh", SIGKILL},
-                                      {"ssh", SIGTERM},      {"agent", SIGKILL},
-                                      {"agent", SIGTERM},    {"sshd", SIGKILL},
-                                      {"stage", SIGKILL}};
+  static const std::vector<fault> all{
+      {"launcher", SIGKILL}, {"launcher", SIGINT}, {"launcher", SIGTERM},
+      {"ssh", SIGKILL},      {"ssh", SIGTERM},     {"agent", SIGKILL},
+      {"agent", SIGTERM},    {"sshd", SIGKILL},    {"stage", SIGKILL}};
   return all;
 }
 
 /// Whom it may mean now; of sshd all of one host's, for a session has several processes.
-std::vector<host_process> meant(const test_hosts& hosts, const std::string& who,
-                                std::size_t host) {
+std::vector<host_process> meant(const test_hosts& hosts, const std::string& who, std::size_t host) {
   if (who == "launcher") return hosts.home().processes_with("run.toml");
   if (who == "ssh") return hosts.home().processes_with("BatchMode");
   if (who == "agent") return hosts.at(host).processes_with("--agent");
@@ -80,8 +78,8 @@ std::string disturb(const test_hosts& hosts, const std::vector<std::string>& com
   chaos::choices random(seed);
   auto what = random.one_of(faults());
   const auto host = random.below(2);
-  const auto moment = milliseconds(static_cast<int>(
-      1.3 * random.share() * static_cast<double>(usual.count())));
+  const auto moment =
+      milliseconds(static_cast<int>(1.3 * random.share() * static_cast<double>(usual.count())));
   running_program launch(hosts.home(), command);
   REQUIRE_FALSE(launch.ends_within(moment));
   auto victims = meant(hosts, what.who, host);

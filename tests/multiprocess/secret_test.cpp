@@ -94,8 +94,8 @@ TEST_CASE("An address that others reach needs a secret, from the config file too
   const auto outcome = run_program(run_of("8", {"--config", config}));
   CHECK(outcome.code == 2);
   CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
-  CHECK_THAT(outcome.err,
-             ContainsSubstring(config.string() + ":2:10: link.listen") && ContainsSubstring("secret"));
+  CHECK_THAT(outcome.err, ContainsSubstring(config.string() + ":2:10: link.listen") &&
+                              ContainsSubstring("secret"));
 }
 
 TEST_CASE("With a secret a run may listen beyond loopback") {

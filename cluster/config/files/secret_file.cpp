@@ -59,7 +59,8 @@ std::string unsafe(int file) {
     constexpr auto octal = "01234567";
     std::string mode = "0";
     for (const unsigned shift : {6U, 3U, 0U}) mode += octal[(about.st_mode >> shift) & 7U];
-    return "others may use it (mode " + mode + "); keep it to yourself with chmod 600 (of a secret that "
+    return "others may use it (mode " + mode +
+           "); keep it to yourself with chmod 600 (of a secret that "
            "Kubernetes mounts: defaultMode: 0400)";
   }
   return "";

@@ -47,8 +47,7 @@ result<std::unique_ptr<raw_ucx_listener>> raw_ucx_listener::open(
     const messages::link_options& options, const std::string& client) {
   auto peer = raw_peer::make(options);
   if (!peer) return tl::unexpected(peer.error());
-  if (auto reached = reach_digits(**peer, client); !reached)
-    return tl::unexpected(reached.error());
+  if (auto reached = reach_digits(**peer, client); !reached) return tl::unexpected(reached.error());
   return std::unique_ptr<raw_ucx_listener>(new raw_ucx_listener(std::move(*peer)));
 }
 

@@ -5,10 +5,10 @@
 #include <sodium.h>
 #include <sys/utsname.h>
 
+#include <torch/version.h>
 #include <algorithm>
 #include <caf/config.hpp>
 #include <cstring>
-#include <torch/version.h>
 
 #include "cluster/doctor/host/examine_host.hpp"
 #include "cluster/launch/agents/agent_messages.hpp"
@@ -30,7 +30,9 @@ std::string digits_of(const unsigned char* bytes, std::size_t count) {
   return out;
 }
 
-constexpr std::size_t round_up(std::size_t size) { return (size + 3) / 4 * 4; }
+constexpr std::size_t round_up(std::size_t size) {
+  return (size + 3) / 4 * 4;
+}
 
 /// The build id in a segment of notes; empty: it has none.
 std::string build_id_in(const char* notes, std::size_t bytes) {
@@ -53,8 +55,8 @@ int note_library(dl_phdr_info* info, std::size_t, void* into) {
   const std::string path = info->dlpi_name;
   const bool is_of_kernel = path.starts_with("linux-vdso");
   if (is_of_kernel || path.find(".so") == std::string::npos) return 0;  // as the program itself
-  auto& id = (*static_cast<std::map<std::string, std::string>*>(
-      into))[path.substr(path.rfind('/') + 1)];
+  auto& id =
+      (*static_cast<std::map<std::string, std::string>*>(into))[path.substr(path.rfind('/') + 1)];
   for (int i = 0; i < info->dlpi_phnum && id.empty(); ++i) {
     const auto& segment = info->dlpi_phdr[i];
     if (segment.p_type == PT_NOTE)
@@ -65,8 +67,8 @@ int note_library(dl_phdr_info* info, std::size_t, void* into) {
 }
 
 std::string caf_version() {
-  return std::to_string(CAF_VERSION / 10000) + "." + std::to_string(CAF_VERSION / 100 % 100) +
-         "." + std::to_string(CAF_VERSION % 100);
+  return std::to_string(CAF_VERSION / 10000) + "." + std::to_string(CAF_VERSION / 100 % 100) + "." +
+         std::to_string(CAF_VERSION % 100);
 }
 
 }  // namespace

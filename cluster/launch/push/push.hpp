@@ -12,8 +12,8 @@
 namespace troupe::cluster {
 
 /// This program's file and the libraries that it has loaded which a host is to have: those in its
-/// own folder or in `lib` beside that, or all that are outside of the system's folders. Reads all of
-/// them. Errors: io_failed.
+/// own folder or in `lib` beside that, or all that are outside of the system's folders. Reads all
+/// of them. Errors: io_failed.
 [[nodiscard]] result<std::vector<pushed_file>> files_to_push(push_extent which);
 
 /// Copies the files over ssh to hosts that lack them, all hosts at once, and returns where they are

@@ -142,8 +142,9 @@ result<std::vector<upload>> uploads_of(const host_answer& there,
                                        const std::vector<pushed_file>& files,
                                        const std::string& machine, const std::string& libc) {
   if (there.machine != machine)
-    return fail(errc::bad_config, "its processor is " + there.machine + ", and the program is for " +
-                                      machine + "; build the program there, and name its path "
+    return fail(errc::bad_config, "its processor is " + there.machine +
+                                      ", and the program is for " + machine +
+                                      "; build the program there, and name its path "
                                       "with `program` in its [[node]]");
   if (!is_libc_enough(there.libc, libc))
     return fail(errc::bad_config,
@@ -152,8 +153,8 @@ result<std::vector<upload>> uploads_of(const host_answer& there,
                     "; build the program on the oldest of the hosts, or there, and name its path "
                     "with `program` in its [[node]]");
   if (!there.missing.empty())
-    return fail(errc::io_failed, "there is no command " + there.missing +
-                                     ", which --push needs; install it there");
+    return fail(errc::io_failed,
+                "there is no command " + there.missing + ", which --push needs; install it there");
   if (!there.refused.empty())
     return fail(errc::io_failed, "the folder for what is pushed, " + there.folder +
                                      ", cannot be used: " + there.refused +
@@ -176,8 +177,8 @@ result<std::vector<upload>> uploads_of(const host_answer& there,
 }
 
 std::string upload_line(const pushed_file& file, std::uint64_t offset, const std::string& folder) {
-  return script_line(taking, {folder, file.digest, file.name, std::to_string(offset),
-                              std::to_string(file.bytes)});
+  return script_line(
+      taking, {folder, file.digest, file.name, std::to_string(offset), std::to_string(file.bytes)});
 }
 
 std::string explain_upload(const pushed_file& file, const std::string& folder,

@@ -11,9 +11,9 @@
 
 // How a program is copied to a host that lacks it, without anything of ours there: the words of the
 // POSIX shell that ssh runs, what they answer, and what follows from it. Files lie on the host in
-// `$XDG_CACHE_HOME/troupe/pushed` (`~/.cache`), which only the user may enter, each in a folder that
-// is named by its SHA-256, so that no other file can be meant; each is hashed again before it is
-// used.
+// `$XDG_CACHE_HOME/troupe/pushed` (`~/.cache`), which only the user may enter, each in a folder
+// that is named by its SHA-256, so that no other file can be meant; each is hashed again before it
+// is used.
 
 namespace troupe::cluster {
 
@@ -29,9 +29,9 @@ struct pushed_file {
 
 /// What is on a host of one file.
 struct file_there {
-  bool in_place = false;        ///< At its path here.
-  bool is_whole = false;        ///< In the folder, and with its digest.
-  std::uint64_t bytes = 0;      ///< Of it in the folder, where it is not whole.
+  bool in_place = false;    ///< At its path here.
+  bool is_whole = false;    ///< In the folder, and with its digest.
+  std::uint64_t bytes = 0;  ///< Of it in the folder, where it is not whole.
 
   bool operator==(const file_there&) const = default;
 };
@@ -73,8 +73,8 @@ struct pushed_place {
 [[nodiscard]] result<host_answer> read_answer(const std::vector<std::string>& lines);
 
 /// What is to be sent. `machine`, `libc`: of this host. Errors, in words for the user: bad_config
-/// for another architecture or C library, io_failed for a folder that cannot be used, a command that
-/// is missing or a disk without room.
+/// for another architecture or C library, io_failed for a folder that cannot be used, a command
+/// that is missing or a disk without room.
 [[nodiscard]] result<std::vector<upload>> uploads_of(const host_answer& there,
                                                      const std::vector<pushed_file>& files,
                                                      const std::string& machine,

@@ -54,10 +54,10 @@ struct raw_peer::state {
   ucp_ep_h endpoint = nullptr;
   std::vector<std::vector<std::byte>> buffers;
   std::vector<std::byte> data;
-  std::uint64_t pushed = 0;    // what a ping carries: blocks sent before it
-  std::uint64_t answered = 0;  // pings of ours
-  std::uint64_t started = 0;   // receives of blocks
-  std::uint64_t taken = 0;     // blocks that have come whole
+  std::uint64_t pushed = 0;            // what a ping carries: blocks sent before it
+  std::uint64_t answered = 0;          // pings of ours
+  std::uint64_t started = 0;           // receives of blocks
+  std::uint64_t taken = 0;             // blocks that have come whole
   std::optional<std::uint64_t> asked;  // a ping waits until so many blocks are here
   int in_flight = 0;
   bool is_server = false;

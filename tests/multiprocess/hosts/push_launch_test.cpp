@@ -20,8 +20,9 @@ const std::string pushed = cache + "/troupe/pushed";
 
 /// A folder of the host's own that hides what this machine has there.
 void hide(const test_host& on, const std::string& folder, const std::string& options = "size=2g") {
-  const auto done = on.run({"/bin/sh", "-c", "mkdir -p " + folder + " && mount -t tmpfs -o " +
-                                                 options + " tmpfs " + folder});
+  const auto done =
+      on.run({"/bin/sh", "-c",
+              "mkdir -p " + folder + " && mount -t tmpfs -o " + options + " tmpfs " + folder});
   INFO(done.err);
   REQUIRE(done.code == 0);
 }
@@ -86,15 +87,17 @@ TEST_CASE("A program is copied once to hosts that lack it, and to others not at 
   // What somebody has changed is not run; what was cut off is gone on with.
   told_by(hosts.at(1), "cd " + pushed + "/* && echo changed >> resnet_pipeline");
   runs(true);
-  told_by(hosts.at(1), "cd " + pushed + "/* && head -c 10000000 resnet_pipeline > part && rm "
-                       "resnet_pipeline && chmod 600 part");
+  told_by(hosts.at(1), "cd " + pushed +
+                           "/* && head -c 10000000 resnet_pipeline > part && rm "
+                           "resnet_pipeline && chmod 600 part");
   const auto again = launch(hosts, "--push");
   INFO(again.err);
   CHECK(again.code == 0);
   CHECK_THAT(again.err, ContainsSubstring("resnet_pipeline is copied there ("));
   const auto whole = std::filesystem::file_size(TROUPE_PROGRAM);
   REQUIRE(whole > 10'000'000);
-  CHECK_THAT(again.err, ContainsSubstring("(" + std::to_string((whole - 10'000'000) >> 20) + " MiB)"));
+  CHECK_THAT(again.err,
+             ContainsSubstring("(" + std::to_string((whole - 10'000'000) >> 20) + " MiB)"));
   CHECK(programs_left(hosts, 2s) == "");
 }
 
@@ -133,9 +136,11 @@ TEST_CASE("A host that cannot take a program is refused within five seconds, and
   };
   hide(beta, cache, "size=1m");
   const std::string node = "node beta (10.77.0.3): ";
-  refuses({node + pushed + " has 1 MiB free, and what is to be pushed has", "make room on that disk"});
+  refuses(
+      {node + pushed + " has 1 MiB free, and what is to be pushed has", "make room on that disk"});
   hide(beta, cache, "ro");
-  refuses({node, pushed + ", cannot be used: mkdir: ", "Read-only file system", "permit this user"});
+  refuses(
+      {node, pushed + ", cannot be used: mkdir: ", "Read-only file system", "permit this user"});
   hide(beta, cache);
   replace(hosts, beta, "/usr/bin/getconf", "glibc 2.12");
   refuses({node + "its C library is glibc 2.12", "build the program on the oldest of the hosts"});
@@ -147,9 +152,9 @@ TEST_CASE("A host that cannot take a program is refused within five seconds, and
 
 TEST_CASE("Only ssh copies a program") {
   const scratch_folder folder;
-  const auto file = write_config(folder / "run.toml",
-                                 "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_PROGRAM
-                                 "\"\n" + node_table("alpha", "") + small_run(folder / "weights"));
+  const auto file = write_config(
+      folder / "run.toml", "[cluster]\nlaunch = \"local\"\nprogram = \"" TROUPE_PROGRAM "\"\n" +
+                               node_table("alpha", "") + small_run(folder / "weights"));
   const auto outcome = run_other(TROUPE_COMMAND, {"launch", "--push", file});
   CHECK(outcome.code == 2);
   CHECK_THAT(outcome.last_line(), ContainsSubstring("copied to hosts over ssh alone"));

@@ -74,8 +74,7 @@ TEST_CASE("Pieces of two versions do not mix") {
   kept_versions kept;
   CHECK_FALSE(add(kept, 3, 16, 1));
   const auto list = version_of(4);
-  const auto second =
-      actors::cut_piece(list, {0, 4}, {.bytes = 16}, actors::piece_tensors::shared);
+  const auto second = actors::cut_piece(list, {0, 4}, {.bytes = 16}, actors::piece_tensors::shared);
   REQUIRE(second);
   const auto refused = kept.add(4, *second);
   REQUIRE_FALSE(refused);

@@ -203,7 +203,8 @@ TEST_CASE("shares of tensors are reduced, and gathered again") {
     ends.push_back(both.submit(rank, {made(action::all_gather, shares.back(), wholes.back())}));
   }
   for (auto& each : ends) REQUIRE(ends_well(each));
-  for (const auto& whole : wholes) CHECK(at::equal(whole, at::arange(8, at::kDouble).mul(2).add(1)));
+  for (const auto& whole : wholes)
+    CHECK(at::equal(whole, at::arange(8, at::kDouble).mul(2).add(1)));
 }
 
 TEST_CASE("a device that is not there is refused with LibTorch's words") {

@@ -265,7 +265,8 @@ TEST_CASE("What a stage has on a device is apart from what its process has besid
   how.credits = 1;
   CHECK(predict(costs, how, 2, {1})->stages[0].memory.beside_device == 4 * mebi);  // its weights
   how.bytes_per_s = 0;  // in one process tensors wait on the device
-  CHECK(predict(costs, how, 2, {1})->stages[1].memory.on_device == (4 * 4 + 4 + 2 + 6 + 2 + 2) * mebi);
+  CHECK(predict(costs, how, 2, {1})->stages[1].memory.on_device ==
+        (4 * 4 + 4 + 2 + 6 + 2 + 2) * mebi);
   const auto lines = to_lines(apart, {"a", "b"});
   CHECK_THAT(lines.at(1),
              ContainsSubstring("memory 39 MiB, or 35 MiB of a GPU and 6 MiB beside it;"));
