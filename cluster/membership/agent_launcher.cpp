@@ -16,8 +16,6 @@
 #include "actors/base/deadlines.hpp"
 #include "actors/remote/ticker.hpp"
 #include "cluster/config/sources/command_line.hpp"
-#include "cluster/launch/agents/agent.hpp"
-#include "cluster/launch/agents/munge.hpp"
 #include "cluster/launch/agents/program_build.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/agents/session_core.hpp"
@@ -27,7 +25,7 @@
 #include "cluster/launch/interrupt.hpp"
 #include "cluster/launch/node_logs.hpp"
 #include "cluster/launch/open_files.hpp"
-#include "cluster/launch/push/push.hpp"
+#include "cluster/membership/agent_start.hpp"
 #include "cluster/membership/log_end.hpp"
 #include "messages/base/log.hpp"
 
@@ -57,22 +55,6 @@ void print_line(const std::string& who, output_stream stream, const std::string&
   std::FILE* const to = stream == output_stream::out ? stdout : stderr;
   std::fwrite(text.data(), 1, text.size(), to);
   std::fflush(to);
-}
-
-/// What starts an agent on another host.
-struct carrier {
-  std::string name;     ///< Of its program.
-  std::string package;  ///< That has it.
-  /// Of a scheduler; null: ssh_words.
-  std::vector<std::string> (*words)(const std::string& host,
-                                    const std::vector<std::string>& options,
-                                    const std::vector<std::string>& command);
-};
-
-carrier carrier_of(launch_way way) {
-  if (way == launch_way::slurm) return {"srun", "slurm-client", srun_words};
-  if (way == launch_way::mpi) return {"mpirun", "openmpi-bin", mpirun_words};
-  return {"ssh", "openssh-client", nullptr};
 }
 
 class agent_launcher final : public node_launcher {
@@ -105,8 +87,6 @@ class agent_launcher final : public node_launcher {
 
  private:
   result<void> start_agent(const agent_host& host, const std::string& build);
-  [[nodiscard]] result<child_spec> child_of(const agent_host& host) const;
-  [[nodiscard]] result<std::unique_ptr<stream_seal>> seal_of(const agent_host& host) const;
   [[nodiscard]] std::vector<std::string> arguments_of(const session& at, const std::string& name,
                                                       const std::string& trainer) const;
   void heard(std::string_view agent, output_stream stream, std::string_view line);
@@ -168,44 +148,11 @@ result<void> agent_launcher::open() {
   return losses_.empty() ? result<void>() : tl::unexpected(losses_.front().why);
 }
 
-/// The path of the program on a host.
-std::string program_on(const agent_host& host) {
-  return host.program.empty() ? own_program().string() : host.program.string();
-}
-
-result<child_spec> agent_launcher::child_of(const agent_host& host) const {
-  child_spec child{.name = host.name, .arguments = {agent_word}, .environment = {}};
-  if (host.host.empty()) {
-    if (!host.program.empty()) child.program = host.program;
-    return child;
-  }
-  const auto by = carrier_of(settings_.carrier);
-  const auto found = find_program(by.name);
-  if (!found)
-    return fail(errc::io_failed,
-                "there is no " + by.name + " in PATH; install it (" + by.package + ")");
-  child.program = *found;
-  const auto& options = settings_.carrier_options;
-  child.arguments =
-      by.words == nullptr
-          ? ssh_words(host.host, options, program_on(host), host.library_path)
-          : by.words(host.host, options,
-                     {program_on(host), agent_word, settings_.munge ? munge_word : sealed_word});
-  return child;
-}
-
-result<std::unique_ptr<stream_seal>> agent_launcher::seal_of(const agent_host& host) const {
-  if (host.host.empty() || settings_.carrier == launch_way::ssh) return nullptr;
-  auto witness = settings_.munge ? munge_witness() : stream_witness{};
-  if (!witness) return tl::unexpected(witness.error());
-  return std::make_unique<stream_seal>(stream_seal::end::launcher, std::move(*witness));
-}
-
 result<void> agent_launcher::start_agent(const agent_host& host, const std::string& build) {
-  auto made = child_of(host);
+  auto made = agent_child(settings_, host);
   if (!made) return tl::unexpected(made.error());
   child_spec child = std::move(*made);
-  auto seal = seal_of(host);
+  auto seal = agent_seal(settings_, host);
   if (!seal) return tl::unexpected(seal.error());
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
@@ -219,7 +166,7 @@ result<void> agent_launcher::start_agent(const agent_host& host, const std::stri
     sessions_.push_back(std::make_unique<session>(
         session{host,
                 session_core({host.name, host.host, build, program_on(host),
-                              carrier_of(settings_.carrier).name, own_program().string()},
+                              carrier_name(settings_.carrier), own_program().string()},
                              settings_.silence, settings_.patience, clock::now()),
                 std::move(*seal),
                 std::move(write),
@@ -470,26 +417,6 @@ void agent_launcher::join(bool in_order) {
 void agent_launcher::kill(const std::string& name) {
   const std::lock_guard lock(mutex_);
   if (auto* at = host_of_process(name)) perform(*at, {session_core::send{orders::kill{name}}});
-}
-
-/// Copies this program to the hosts that are to have it, and notes where it is there.
-result<void> push_program(agent_settings& settings) {
-  std::vector<agent_place> places;
-  for (const auto& host : settings.hosts)
-    if (!host.host.empty() && host.program.empty())
-      places.push_back({host.name, host.host, "", "", "ssh"});
-  if (settings.push == push_extent::nothing || places.empty()) return {};
-  const auto files = files_to_push(settings.push);
-  if (!files) return tl::unexpected(files.error());
-  const auto pushed = push_files(*files, places, settings.carrier_options);
-  if (!pushed) return tl::unexpected(pushed.error());
-  for (auto& host : settings.hosts) {
-    const auto found = pushed->find(host.host);
-    if (found == pushed->end() || !host.program.empty()) continue;
-    host.program = found->second.program;
-    host.library_path = found->second.library_path;
-  }
-  return {};
 }
 
 void agent_launcher::suspend() {

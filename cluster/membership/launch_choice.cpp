@@ -174,6 +174,13 @@ result<launch_choice> launch_by_agents(const trainer_config& config,
   });
 }
 
+/// As others are to name it: a trainer that listens at all addresses is found by its host's name.
+std::string for_others(const std::string& listening) {
+  const auto host = host_of(listening);
+  if (host != "0.0.0.0" && host != "::") return listening;
+  return host_name() + listening.substr(listening.rfind(':'));
+}
+
 /// Starts nothing, and so has nothing to end: who loses the trainer ends by itself.
 class awaited_nodes final : public node_launcher {
  public:
@@ -184,7 +191,7 @@ class awaited_nodes final : public node_launcher {
     const auto at = messages::meeting_place::parse(trainer).outside;
     if (!std::exchange(told_who_, true))
       if (const auto who = who_may_join(at); !who.empty()) log::info(who);
-    log::info(name + " may join now: troupe join " + at + " --name " + name +
+    log::info(name + " may join now: troupe join " + for_others(at) + " --name " + name +
               " --secret-file FILE --config FILE, which are the run's own");
     return {};
   }

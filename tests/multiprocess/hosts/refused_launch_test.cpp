@@ -4,12 +4,14 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <csignal>
+#include <memory>
 #include <optional>
 #include <regex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "messages/base/host_name.hpp"
 #include "tests/multiprocess/hosts/launch_fixture.hpp"
 
 namespace {
@@ -216,6 +218,19 @@ TEST_CASE("A run is stopped while it waits for stages that others start") {
     CHECK(outcome.code == 128 + signal);
     CHECK(outcome.seconds < 10s);  // by itself it would wait for half a minute
   }
+}
+
+TEST_CASE("A trainer that listens at all addresses is joined by its host's name") {
+  const scratch_folder folder;
+  const auto file = write_config(folder / "run.toml",
+                                 awaited_cluster("0.0.0.0:0", write_secret(folder / "secret")) +
+                                     endless_run(folder / "steps"));
+  const auto outcome = run_program({"--config", file}, [&](pid_t program, std::string_view line) {
+    if (line.find("stage-1 may join now") != std::string_view::npos) ::kill(program, SIGINT);
+  });
+  INFO(outcome.err);
+  CHECK(outcome.code == 128 + SIGINT);
+  CHECK_THAT(outcome.err, ContainsSubstring("troupe join " + host_name() + ":"));
 }
 
 TEST_CASE("A name that is taken or not the run's, and a port in use, are refused in one line") {
