@@ -172,7 +172,8 @@ class weight_source {
   }
 
   [[nodiscard]] at::Tensor input_gradient(const at::Tensor& gradient) const {
-    if (!packed_) return backward_of(gradient_of::input, gradient, input_, cast(), how_);
+    if (!packed_ || !takes_packed_gradient(input_, how_))
+      return backward_of(gradient_of::input, gradient, input_, cast(), how_);
     return packed_input_gradient(gradient,
                                  copy_in(weight_form::input_gradient,
                                          [&] {

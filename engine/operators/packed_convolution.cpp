@@ -48,6 +48,14 @@ bool has_bf16() {
   return has;
 }
 
+bool has_amx() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("amx-bf16");
+#else
+  return false;
+#endif
+}
+
 IValue list_of(const std::array<std::int64_t, 2>& of) {
   return at::IntArrayRef(of);
 }
@@ -79,6 +87,12 @@ bool takes_packed(const at::Tensor& input, const convolution_sides& how) {
          input.is_contiguous(at::MemoryFormat::ChannelsLast) && at::Context::hasMKLDNN() &&
          at::globalContext().userEnabledMkldnn() && all().complete() &&
          (type == at::kFloat || has_bf16());
+}
+
+bool takes_packed_gradient(const at::Tensor& input, const convolution_sides& how) {
+  const bool has_strides = how.stride[0] > 1 || how.stride[1] > 1;
+  const bool adds_otherwise = has_strides && input.scalar_type() == at::kBFloat16 && has_amx();
+  return !adds_otherwise && takes_packed(input, how);
 }
 
 at::Tensor pack_for_forward(const at::Tensor& weight, at::IntArrayRef input_shape,

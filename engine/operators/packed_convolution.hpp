@@ -31,6 +31,10 @@ struct convolution_sides {
 /// several groups: transposed, oneDNN adds its products up in another order.
 [[nodiscard]] bool takes_packed(const at::Tensor& input, const convolution_sides& how);
 
+/// The same of the operators for the input's gradient. None of bf16 with strides where a CPU has
+/// AMX: its transposed convolution adds products up in another order there.
+[[nodiscard]] bool takes_packed_gradient(const at::Tensor& input, const convolution_sides& how);
+
 /// An opaque tensor.
 [[nodiscard]] at::Tensor pack_for_forward(const at::Tensor& weight, at::IntArrayRef input_shape,
                                           const convolution_sides& how);
