@@ -28,6 +28,15 @@ if(TROUPE_FUZZ)
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
 endif()
 
+# Without collecting garbage between functions the compiler takes a tenth less time and half as much
+# memory again.
+cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
+cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+math(EXPR memory_mib_per_core "${memory_mib} / ${cores}")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND memory_mib_per_core GREATER_EQUAL 6144)
+  string(APPEND CMAKE_CXX_FLAGS " --param=ggc-min-expand=1000 --param=ggc-min-heapsize=4194304")
+endif()
+
 find_program(TROUPE_CCACHE ccache)
 if(TROUPE_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${TROUPE_CCACHE})
