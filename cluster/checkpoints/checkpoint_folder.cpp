@@ -18,6 +18,7 @@
 
 #include "cluster/checkpoints/checkpoint_check.hpp"
 #include "engine/checksums/file_digest.hpp"
+#include "engine/slices/slice_folder.hpp"
 #include "engine/state/atomic_file.hpp"
 
 namespace troupe::cluster {
@@ -52,10 +53,11 @@ std::optional<std::uint64_t> half_written_step_in(std::string_view name) {
   return step_in(name.substr(0, name.find('-', prefix.size())));
 }
 
-/// So that names in a folder outlive a loss of power.
+/// So that names in a folder outlive a loss of power. Some file systems cannot do that.
 result<void> sync_folder(const fs::path& folder) {
   const descriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (open.get() < 0 || ::fsync(open.get()) != 0) return failed(folder, "cannot be synced");
+  const bool synced = open && (::fsync(open.get()) == 0 || errno == EINVAL || errno == ENOTSUP);
+  if (!synced) return failed(folder, "cannot be synced");
   return {};
 }
 
@@ -67,14 +69,12 @@ result<void> write_manifest(const fs::path& file, const checkpoint_manifest& man
   return (*out)->commit();
 }
 
-/// Takes its name, instead of what has it.
+/// Takes its name; what has it gets the other one's.
 result<void> take_name(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return {};
   if (errno != ENOTEMPTY && errno != EEXIST) return failed(to, "cannot be written");
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
     return failed(to, "cannot be replaced");
-  std::error_code why;
-  fs::remove_all(from, why);  // what it replaces
   return {};
 }
 
@@ -120,14 +120,33 @@ std::string unused_name(std::uint64_t step) {
   return name.data();
 }
 
-/// Writes the manifest of files that are there.
+/// Writes the manifest of files that are there, and syncs it and its name.
 result<void> complete(const fs::path& folder, const checkpoint_manifest& manifest) {
   const auto faults = manifest.is_on_hosts() ? std::vector<checkpoint_fault>()
                                              : find_faults(folder, manifest, check_depth::lengths);
   if (!faults.empty()) return fail(errc::io_failed, faults.front().text());
-  if (auto done = write_manifest(folder / checkpoint_folder::manifest_name, manifest); !done)
-    return done;
-  return sync_folder(folder);
+  return write_manifest(folder / checkpoint_folder::manifest_name, manifest);
+}
+
+/// Where it has one.
+result<void> remove_manifest(const fs::path& folder) {
+  std::error_code why;
+  fs::remove(folder / checkpoint_folder::manifest_name, why);
+  if (why) return failed(folder, "an old checkpoint cannot be removed", why);
+  return {};
+}
+
+result<void> remove_folder(const fs::path& folder) {
+  std::error_code why;
+  fs::remove_all(folder, why);
+  if (why) return failed(folder, "an old checkpoint cannot be removed", why);
+  return {};
+}
+
+result<void> for_each(const std::vector<fs::path>& folders, result<void> (*act)(const fs::path&)) {
+  for (const auto& each : folders)
+    if (auto done = act(each); !done) return done;
+  return {};
 }
 
 }  // namespace
@@ -150,10 +169,18 @@ bool checkpoint_folder::is_evaluated(std::uint64_t step) const {
   return fs::exists(path_of(step) / evaluated_name, why);
 }
 
-result<descriptor> checkpoint_folder::prepare() const {
+result<void> checkpoint_folder::sync_all() const {
   std::error_code why;
-  fs::create_directories(folder_, why);
-  if (why) return failed(folder_, "no folder can be made there", why);
+  auto synced = sync_folder(folder_);
+  const auto all = entries();
+  if (!all) return tl::unexpected(all.error());
+  for (const auto& each : *all)
+    if (synced && fs::is_directory(each.folder, why)) synced = sync_folder(each.folder);
+  return synced;
+}
+
+result<descriptor> checkpoint_folder::prepare() const {
+  if (auto made = engine::make_synced_folder(folder_); !made) return tl::unexpected(made.error());
   descriptor taken(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // A system that knows no such locks refuses none.
   if (taken && ::flock(taken.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
@@ -162,6 +189,7 @@ result<descriptor> checkpoint_folder::prepare() const {
                                      "that one, or name another folder");
   if (const auto names = names_in(folder_); !names)
     return fail(errc::io_failed, names.error().text);
+  if (auto synced = sync_all(); !synced) return tl::unexpected(synced.error());
   remove_half_written(folder_);
   if (auto fine = try_to_write(folder_); !fine) return tl::unexpected(fine.error());
   return taken;
@@ -181,37 +209,59 @@ result<checkpoint_folder::begun> checkpoint_folder::begin(std::uint64_t step) co
   return made;
 }
 
-result<fs::path> checkpoint_folder::finish(const begun& what,
-                                           const checkpoint_manifest& manifest) const {
-  const auto name = path_of(what.step);
-  auto done = complete(what.folder, manifest);
-  if (done) done = take_name(what.folder, name);
-  if (!done) {
-    drop(what);
-    return tl::unexpected(done.error());
+result<void> checkpoint_folder::perform(checkpoint_write_core::effect next, begun& what,
+                                        const checkpoint_manifest& manifest,
+                                        std::size_t keep) const {
+  using effect = checkpoint_write_core::effect;
+  switch (next) {
+    case effect::write_manifest:
+      return complete(what.folder, manifest);
+    case effect::take_name:
+      return take_name(what.folder, path_of(what.step));
+    case effect::sync_names:
+      return sync_folder(folder_);
+    case effect::remove_replaced:
+    case effect::drop:
+      return remove_folder(what.folder);
+    case effect::unlist_old:
+      return old(what.step, keep).and_then([&](std::vector<fs::path> folders) {
+        what.old = std::move(folders);
+        return for_each(what.old, remove_manifest);
+      });
+    case effect::sync_old:
+      return for_each(what.old, sync_folder);
+    case effect::remove_old:
+      return for_each(what.old, remove_folder);
+    default:  // is not done here
+      return {};
   }
-  if (auto synced = sync_folder(folder_); !synced) return tl::unexpected(synced.error());
-  return name;
+}
+
+result<fs::path> checkpoint_folder::finish(begun what, const checkpoint_manifest& manifest) const {
+  constexpr auto all = std::numeric_limits<std::size_t>::max();
+  checkpoint_write_core order(false);
+  order.did(true);  // the files are there
+  result<void> done;
+  while (order.next() != checkpoint_write_core::effect::end) {
+    auto acted = perform(order.next(), what, manifest, all);
+    order.did(acted.has_value());
+    if (!acted && done) done = std::move(acted);
+  }
+  if (!order.is_whole()) return tl::unexpected(done.error());
+  return path_of(what.step);
 }
 
 void checkpoint_folder::drop(const begun& what) {
-  std::error_code why;
-  fs::remove_all(what.folder, why);
+  static_cast<void>(remove_folder(what.folder));
 }
 
-result<void> checkpoint_folder::prune(std::uint64_t newest, std::size_t keep) const {
+result<std::vector<fs::path>> checkpoint_folder::old(std::uint64_t newest, std::size_t keep) const {
   auto all = steps();
   if (!all) return tl::unexpected(all.error());
   std::erase_if(*all, [newest](std::uint64_t step) { return step > newest; });
-  for (std::size_t i = keep; i < all->size(); ++i) {
-    // Without its manifest it is none, should we be killed half-way.
-    const auto old = path_of((*all)[i]);
-    std::error_code why;
-    fs::remove(old / manifest_name, why);
-    if (!why) fs::remove_all(old, why);
-    if (why) return failed(old, "an old checkpoint cannot be removed", why);
-  }
-  return {};
+  std::vector<fs::path> folders;
+  for (std::size_t i = keep; i < all->size(); ++i) folders.push_back(path_of((*all)[i]));
+  return folders;
 }
 
 result<std::vector<std::string>> checkpoint_folder::slices() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cluster/checkpoints/checkpoint_manifest.hpp"
+#include "cluster/recovery/checkpoint_write_core.hpp"
 #include "messages/base/error.hpp"
 #include "messages/descriptor.hpp"
 
@@ -33,8 +34,9 @@ class checkpoint_folder {
   explicit checkpoint_folder(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   /// Makes the folder where there is none, writes some bytes there and takes them away, and removes
-  /// half-written checkpoints. No other process can do so while the descriptor lives that it gives.
-  /// Errors: io_failed with the system's reason, or where another process has the folder.
+  /// half-written checkpoints. What is there is synced: a run may have ended before that. No
+  /// other process can do so while the descriptor lives that it gives. Errors: io_failed with the
+  /// system's reason, or where another process has the folder.
   [[nodiscard]] result<descriptor> prepare() const;
 
   /// Room that is left on its disk; none: the system does not say.
@@ -45,6 +47,7 @@ class checkpoint_folder {
   struct begun {
     std::filesystem::path folder;
     std::uint64_t step = 0;
+    std::vector<std::filesystem::path> old = {};  ///< Others that it makes superfluous.
   };
   /// Makes the folder for the files, and removes others that are half written. Errors: io_failed.
   [[nodiscard]] result<begun> begin(std::uint64_t step) const;
@@ -52,16 +55,17 @@ class checkpoint_folder {
   /// same step is replaced. May be called in another thread. Errors: io_failed, upon which nothing
   /// is left of it; so also where a file is not there, or has another length than the manifest
   /// says.
-  [[nodiscard]] result<std::filesystem::path> finish(const begun& what,
+  [[nodiscard]] result<std::filesystem::path> finish(begun what,
                                                      const checkpoint_manifest& manifest) const;
-  /// Removes it, as far as nobody writes there any more; the rest goes with the next `begin`. May
-  /// be called in another thread.
-  static void drop(const begun& what);
-
-  /// Removes all but the newest `keep` of the steps up to `newest`. Later ones are of a run that
-  /// went further before this one began from an older checkpoint; they stay. Errors: io_failed,
+  /// Does what the order asks for in this folder. Of the steps up to that of `what` the newest
+  /// `keep` stay. Later ones are of a run that went further before this one began from an older
+  /// checkpoint; they stay too. What is dropped is removed as far as nobody writes there any more;
+  /// the rest goes with the next `begin`. May be called in another thread. Errors: io_failed,
   /// bad_data.
-  [[nodiscard]] result<void> prune(std::uint64_t newest, std::size_t keep) const;
+  [[nodiscard]] result<void> perform(checkpoint_write_core::effect next, begun& what,
+                                     const checkpoint_manifest& manifest, std::size_t keep) const;
+  /// Removes it, as far as nobody writes there any more.
+  static void drop(const begun& what);
 
   /// The folders of those whose files hosts keep on disks of their own. Errors: bad_data for a
   /// manifest that cannot be read.
@@ -106,6 +110,13 @@ class checkpoint_folder {
   [[nodiscard]] bool is_evaluated(std::uint64_t step) const;
 
  private:
+  /// So that what can be seen now can be seen after a loss of power too. Errors: io_failed,
+  /// bad_data.
+  [[nodiscard]] result<void> sync_all() const;
+  /// The folders of those that do not stay, see `perform`.
+  [[nodiscard]] result<std::vector<std::filesystem::path>> old(std::uint64_t newest,
+                                                               std::size_t keep) const;
+
   std::filesystem::path folder_;
 };
 

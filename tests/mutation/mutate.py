@@ -27,6 +27,7 @@ CORES = {
     "cluster/recovery/return_core.cpp": (("unit_recovery", ()), ("sim_replay", ("a run that*",))),
     "cluster/recovery/checkpoint_record_core.hpp": (("unit_recovery", ()),
                                                     ("sim_replay", ("a run that*",))),
+    "cluster/recovery/checkpoint_write_core.hpp": (("unit_recovery", ()), ("sim_checkpoints", ())),
     "actors/recovery/stores_core.hpp": (("unit_stage_core", ()), ("sim_replay", ())),
     "engine/step/replay_window.cpp": (("unit_stage_core", ()), ("sim_replay", ())),
     "engine/step/replay_window.hpp": (("unit_stage_core", ()), ("sim_replay", ())),

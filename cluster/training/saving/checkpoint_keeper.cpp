@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "actors/futures/combine.hpp"
+#include "cluster/recovery/checkpoint_write_core.hpp"
 #include "cluster/training/saving/distant_slices.hpp"
 #include "messages/base/format.hpp"
 #include "messages/base/log.hpp"
@@ -68,6 +69,7 @@ struct unfinished {
   std::size_t keep = 1;
   timing when;
   std::optional<slice_disks> disks;  // nothing: all files are in the trainer's folder
+  std::map<std::string, std::size_t> written = {};  // by which of those disks' hosts
 };
 
 /// When a file could not be written: nobody is to write there any more when the folder goes. In a
@@ -94,10 +96,11 @@ result<void> check_written(unfinished& of, const slice_copy_order& order, const 
 
 /// Has each host copy what the one before it has written, and notes who has what. Where a disk is
 /// full or fails there is one copy less, and a warning.
-result<void> copy_to_next(unfinished& of, const std::map<std::string, std::size_t>& written) {
+result<void> copy_to_next(unfinished& of) {
   const auto& disks = of.disks->disks;
-  for (const auto& [name, disk] : written) of.manifest.files.at(name).hosts = {disks.at(disk).host};
-  const auto orders = second_copies(written, disks.size());
+  for (const auto& [name, disk] : of.written)
+    of.manifest.files.at(name).hosts = {disks.at(disk).host};
+  const auto orders = second_copies(of.written, disks.size());
   const auto copied = copy_slices(of.ask, *of.disks, of.manifest, orders);
   for (std::size_t i = 0; i < orders.size(); ++i) {
     const auto& host = disks.at(orders[i].to).host;
@@ -124,7 +127,6 @@ result<void> collect(unfinished& of) {
     wait_for_others(of.slices, written.error());
     return tl::unexpected(written.error());
   }
-  std::map<std::string, std::size_t> disks;  // of the files
   for (std::size_t i = 0; i < written->size(); ++i) {
     const auto& what = of.slices.slices[i].what;
     const auto& [own, keeper] = written->at(i);
@@ -132,11 +134,9 @@ result<void> collect(unfinished& of) {
     if (!files) return tl::unexpected(files.error());
     for (auto& [name, sums] : *files) {
       of.manifest.files[name] = {name == what.state ? contents::state : contents::weights, sums};
-      if (of.disks) disks[name] = of.disks->places.at(of.slices.slices[i].place).disk.value();
+      if (of.disks) of.written[name] = of.disks->places.at(of.slices.slices[i].place).disk.value();
     }
   }
-  if (of.disks)
-    if (auto copied = copy_to_next(of, disks); !copied) return copied;
   const auto scaler = of.slices.scaler.get();
   if (!scaler) return tl::unexpected(scaler.error());
   if (*scaler) of.manifest.scaler = {(*scaler)->scale, (*scaler)->applied};
@@ -146,31 +146,50 @@ result<void> collect(unfinished& of) {
   return of.told.get();
 }
 
-/// Removes slices of no checkpoint that is left, with what came of one that was given up.
-result<void> prune_disks(const unfinished& of) {
-  return of.disks ? prune_slices(of.ask, *of.disks, of.folder, of.files.step) : result<void>();
-}
-
-/// Makes a checkpoint of what stages write, in a thread of its own.
-result<void> finished(unfinished of) {
-  if (auto done = collect(of); !done) {
-    checkpoint_folder::drop(of.files);
-    static_cast<void>(prune_disks(of));  // the next one tries again
-    return done;
-  }
-  const auto name = of.folder.finish(of.files, of.manifest);
-  if (!name) return tl::unexpected(name.error());
-  auto tidied = of.disks ? keep_manifest_of(of.ask, *of.disks, of.manifest) : result<void>();
+/// When it is whole; old ones are still there.
+void tell_times(const unfinished& of) {
   const auto ms = [&of](checkpoint_keeper::clock::time_point end) {
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(end - of.when.begun);
     return std::to_string(took.count()) + " ms";
   };
-  log::debug("checkpoint " + name->string() + " in " + ms(checkpoint_keeper::clock::now()) +
-             "; steps waited " + ms(of.when.waited));
-  if (auto pruned = of.folder.prune(of.files.step, of.keep); !pruned) tidied = pruned;
-  if (auto pruned = prune_disks(of); !pruned) tidied = pruned;
-  if (!tidied) log::warning(tidied.error().text);
-  return {};
+  log::debug("checkpoint " + of.folder.path_of(of.files.step).string() + " in " +
+             ms(checkpoint_keeper::clock::now()) + "; steps waited " + ms(of.when.waited));
+}
+
+result<void> perform(unfinished& of, checkpoint_write_core::effect next) {
+  using effect = checkpoint_write_core::effect;
+  switch (next) {
+    case effect::collect:
+      return collect(of);
+    case effect::copy:
+      return copy_to_next(of);
+    case effect::keep_manifest:
+      return keep_manifest_of(of.ask, *of.disks, of.manifest);
+    case effect::remove_slices:
+      return prune_slices(of.ask, *of.disks, of.folder, of.files.step);
+    case effect::unlist_old:
+      tell_times(of);
+      [[fallthrough]];
+    default:
+      return of.folder.perform(next, of.files, of.manifest, of.keep);
+  }
+}
+
+/// Makes a checkpoint of what stages write, in a thread of its own. What cannot be tidied up is
+/// left to the next one.
+result<void> finished(unfinished of) {
+  checkpoint_write_core order(of.disks.has_value());
+  result<void> done;
+  while (order.next() != checkpoint_write_core::effect::end) {
+    auto acted = perform(of, order.next());
+    order.did(acted.has_value());
+    if (acted) continue;
+    if (order.is_whole())
+      log::warning(acted.error().text);
+    else if (done)
+      done = std::move(acted);
+  }
+  return order.is_whole() ? result<void>() : done;
 }
 
 }  // namespace

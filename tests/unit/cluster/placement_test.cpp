@@ -179,6 +179,7 @@ TEST_CASE("Versions are kept by the next stage, and by one on another host where
   CHECK(second_keepers({"a", "a", "b", "b"}) == places{2, 3, 0, 1});
   CHECK(second_keepers({"a", "b", "a", "b"}) == places{1, 2, 3, 0});
   CHECK(second_keepers({"a", "a", "a", "b"}) == places{3, 3, 3, 0});
+  CHECK(second_keepers({"a", "a", "a", "a", "b", "b"}) == places{4, 5, 4, 5, 0, 1});
 }
 
 TEST_CASE("No stage's versions are kept on its own host alone, and no stage keeps many more") {

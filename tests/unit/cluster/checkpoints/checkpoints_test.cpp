@@ -444,9 +444,16 @@ TEST_CASE("old checkpoints are removed, and those of later steps are not counted
   const scratch_folder folder;
   const checkpoint_folder all(folder.path());
   for (const std::uint64_t step : {2, 4, 6, 8, 10}) write(folder.path(), step);
-  REQUIRE(all.prune(6, 2));  // a run that went back to 4 has written 6
+  using effect = cluster::checkpoint_write_core::effect;
+  const auto remove_old = [&](std::uint64_t step) {
+    checkpoint_folder::begun what{{}, step};
+    for (const auto each : {effect::unlist_old, effect::sync_old, effect::remove_old})
+      REQUIRE(all.perform(each, what, {}, 2));
+  };
+  remove_old(6);  // a run that went back to 4 has written 6
   CHECK(all.steps().value() == std::vector<std::uint64_t>{10, 8, 6, 4});
-  REQUIRE(all.prune(10, 2));
+  CHECK(all.entries().value().size() == 4);  // nothing of the others
+  remove_old(10);
   CHECK(all.steps().value() == std::vector<std::uint64_t>{10, 8});
 }
 

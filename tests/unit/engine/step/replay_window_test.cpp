@@ -23,6 +23,7 @@ replay_window window_of(std::uint32_t accumulate) {
 
 TEST_CASE("the decision on a step says that the version before it is everywhere") {
   auto window = window_of(1);
+  CHECK_FALSE(window.decided(10));  // which the version has
   CHECK(window.reaches(step_at(21)));
   CHECK(window.decided(11) == step_at(21));
   CHECK(window.decided(12) == step_at(22));
