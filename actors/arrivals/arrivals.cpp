@@ -31,6 +31,10 @@ caf::scheduled_actor* actor_in(caf::resumable& what) {
 
 arrivals::arrivals(caf::actor_system& system) : caf::execution_unit(&system) {}
 
+arrivals::~arrivals() {
+  for (auto* const each : ready_) system().scheduler().enqueue(each);
+}
+
 bool arrivals::deliver(const caf::strong_actor_ptr& to, caf::strong_actor_ptr from,
                        caf::message_id number, caf::message what) {
   const bool here = is_cheap(*to->get());

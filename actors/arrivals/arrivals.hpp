@@ -26,6 +26,10 @@ class arrivals final : public caf::execution_unit {
   static constexpr std::chrono::milliseconds patience{5};
 
   explicit arrivals(caf::actor_system& system);
+  arrivals(const arrivals&) = delete;
+  arrivals& operator=(const arrivals&) = delete;
+  /// The scheduler runs who is ready still.
+  ~arrivals() override;
 
   /// Returns whether `run_ready` is to be called soon, and none is due already.
   [[nodiscard]] bool deliver(const caf::strong_actor_ptr& to, caf::strong_actor_ptr from,

@@ -53,11 +53,9 @@ std::optional<std::uint64_t> half_written_step_in(std::string_view name) {
   return step_in(name.substr(0, name.find('-', prefix.size())));
 }
 
-/// So that names in a folder outlive a loss of power. Some file systems cannot do that.
-result<void> sync_folder(const fs::path& folder) {
-  const descriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const bool synced = open && (::fsync(open.get()) == 0 || errno == EINVAL || errno == ENOTSUP);
-  if (!synced) return failed(folder, "cannot be synced");
+/// So that names in a folder outlive a loss of power.
+result<void> sync_names(const fs::path& folder) {
+  if (!engine::sync_folder(folder)) return failed(folder, "cannot be synced");
   return {};
 }
 
@@ -161,7 +159,7 @@ result<void> checkpoint_folder::note_evaluated(std::uint64_t step) const {
   const auto note = path_of(step) / evaluated_name;
   const descriptor made(::open(note.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!made) return failed(note, "cannot be written");
-  return sync_folder(note.parent_path());
+  return sync_names(note.parent_path());
 }
 
 bool checkpoint_folder::is_evaluated(std::uint64_t step) const {
@@ -171,11 +169,11 @@ bool checkpoint_folder::is_evaluated(std::uint64_t step) const {
 
 result<void> checkpoint_folder::sync_all() const {
   std::error_code why;
-  auto synced = sync_folder(folder_);
+  auto synced = sync_names(folder_);
   const auto all = entries();
   if (!all) return tl::unexpected(all.error());
   for (const auto& each : *all)
-    if (synced && fs::is_directory(each.folder, why)) synced = sync_folder(each.folder);
+    if (synced && fs::is_directory(each.folder, why)) synced = sync_names(each.folder);
   return synced;
 }
 
@@ -219,7 +217,7 @@ result<void> checkpoint_folder::perform(checkpoint_write_core::effect next, begu
     case effect::take_name:
       return take_name(what.folder, path_of(what.step));
     case effect::sync_names:
-      return sync_folder(folder_);
+      return sync_names(folder_);
     case effect::remove_replaced:
     case effect::drop:
       return remove_folder(what.folder);
@@ -229,7 +227,7 @@ result<void> checkpoint_folder::perform(checkpoint_write_core::effect next, begu
         return for_each(what.old, remove_manifest);
       });
     case effect::sync_old:
-      return for_each(what.old, sync_folder);
+      return for_each(what.old, sync_names);
     case effect::remove_old:
       return for_each(what.old, remove_folder);
     default:  // is not done here

@@ -70,7 +70,7 @@ inline constexpr int most_threads_a_core = 32;
   return threads > static_cast<std::int64_t>(cores) * most_threads_a_core;
 }
 
-/// "4096 threads of a stage are too many for 2 cores, ..."
+/// "4096 threads of one process are too many for 2 cores, ..."
 [[nodiscard]] std::string words_on_absurd_threads(int threads, unsigned cores);
 
 /// Threads of the stages of one node or machine.

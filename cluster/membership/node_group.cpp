@@ -102,11 +102,18 @@ result<void> node_group::admit(const std::string& name) const {
 }
 
 result<void> node_group::await(const std::vector<std::string>& names) {
-  const auto begin = steady_clock::now();
   {
     const std::scoped_lock lock(mutex_);
     countdown_.emplace(patience_);
   }
+  auto all_here = await_counted(names);
+  const std::scoped_lock lock(mutex_);
+  countdown_.reset();
+  return all_here;
+}
+
+result<void> node_group::await_counted(const std::vector<std::string>& names) {
+  const auto begin = steady_clock::now();
   auto missing = names;
   for (;;) {
     while (!missing.empty() && node_->wait_for(missing.front(), look_every))

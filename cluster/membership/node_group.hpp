@@ -99,6 +99,7 @@ class node_group {
   [[nodiscard]] result<void> open_node(const std::string& listen);
   [[nodiscard]] result<void> admit(const std::string& name) const;
   [[nodiscard]] result<void> await(const std::vector<std::string>& names);
+  [[nodiscard]] result<void> await_counted(const std::vector<std::string>& names);
   [[nodiscard]] result<void> put_another(std::size_t place);
   /// How the first of these nodes ended that did so by itself.
   [[nodiscard]] std::optional<std::string> end_of(const std::vector<std::string>& nodes) const;

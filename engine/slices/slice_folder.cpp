@@ -109,12 +109,6 @@ result<bool> is_alone(const fs::path& folder, const std::string& own) {
   return true;
 }
 
-/// Whether the names in a folder outlive a loss of power now.
-bool sync_names(const fs::path& folder) {
-  const descriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return open && (::fsync(open.get()) == 0 || errno == EINVAL || errno == ENOTSUP);
-}
-
 std::optional<std::uint64_t> step_in(std::string_view name) {
   if (!name.starts_with(step_prefix)) return std::nullopt;
   std::uint64_t step = 0;
@@ -140,7 +134,7 @@ result<void> make_synced_folder(const fs::path& folder) {
     return fail(errc::io_failed,
                 folder.string() + ": no folder can be made there: " + why.message());
   for (const auto& each : above)
-    if (!sync_names(each.empty() ? fs::path(".") : each)) return failed(each, "cannot be synced");
+    if (!sync_folder(each.empty() ? fs::path(".") : each)) return failed(each, "cannot be synced");
   return {};
 }
 

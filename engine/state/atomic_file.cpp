@@ -11,21 +11,10 @@
 #include <utility>
 
 #include "engine/state/output_file.hpp"
+#include "messages/descriptor.hpp"
 
 namespace troupe::engine {
 namespace {
-
-// Some file systems (network, FUSE) cannot sync a folder, and one that we may not read cannot be
-// opened: nothing more can be done there.
-bool sync_folder(const std::filesystem::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return errno == EACCES;
-  const bool synced = ::fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP;
-  const int reason = errno;
-  ::close(descriptor);
-  errno = reason;
-  return synced;
-}
 
 // Gives the new file the owner, group and mode of the old one. Where the system refuses an owner or
 // a group, nobody may read the new file who could not read the old one.
@@ -55,6 +44,11 @@ atomic_file::~atomic_file() {
 
 tl::unexpected<error> atomic_file::failed(const std::string& what) const {
   return fail(errc::io_failed, "cannot write " + file_.string() + ": " + what);
+}
+
+bool sync_folder(const std::filesystem::path& folder) {
+  const descriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return open && (::fsync(open.get()) == 0 || errno == EINVAL || errno == ENOTSUP);
 }
 
 result<std::unique_ptr<atomic_file>> atomic_file::create(std::filesystem::path file) {
@@ -114,7 +108,8 @@ result<void> atomic_file::commit(durability how) {
   if (::rename(temporary_.c_str(), target_.c_str()) != 0)
     return failed("cannot rename over it: " + reason_now());
   temporary_.clear();
-  if (synced && !sync_folder(folder_of(target_)))
+  // A folder that may not be read cannot be opened.
+  if (synced && !sync_folder(folder_of(target_)) && errno != EACCES)
     return failed("its folder was not synced: " + reason_now());
   return {};
 }

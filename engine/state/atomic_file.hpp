@@ -15,6 +15,11 @@ namespace troupe::engine {
 /// caller.
 enum class durability : std::uint8_t { synced, later };
 
+/// Syncs the names in a folder, so that they outlive a loss of power. Some file systems (network,
+/// FUSE) cannot: nothing more can be done there, which is no failure. False with errno where it
+/// fails, or cannot be opened.
+[[nodiscard]] bool sync_folder(const std::filesystem::path& folder);
+
 /// A file that appears under its name whole or not at all: it is written under a temporary name in
 /// the same folder, synced, and renamed by `commit`. Destroyed without a commit it leaves no trace.
 /// Only a regular file is replaced; where the name is a symbolic link, the link stays and what it

@@ -3,9 +3,8 @@
 #include <string_view>
 
 /// The process's log: stderr, one line a call, in which control characters are escaped; safe from
-/// any thread. A room of its own so that no
-/// other header brings the formatting library along (LibTorch's headers ship another version of
-/// it).
+/// any thread. A room of its own so that no other header brings the formatting library along
+/// (LibTorch's headers ship another version of it).
 namespace troupe::log {
 
 /// Whether `debug` lines are written; off at first.

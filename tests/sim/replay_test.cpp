@@ -143,21 +143,32 @@ std::uint64_t events_of(const replay_options& options, std::uint64_t seed) {
   return calm.events();
 }
 
-/// Runs of `make`, each with so many losses at any events, and with `steps` steps if that is not 0.
-template <class Make>
-tally after_losses(std::uint64_t runs, int losses, std::uint32_t steps, Make make) {
+/// Runs of `make`, each with the losses that `lose` adds, which is told how many events there are.
+template <class Make, class Lose>
+tally after(std::uint64_t runs, Make make, Lose lose) {
   tally of;
   tests::for_each_seed(runs, [&](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     replay_options options = make(random);
-    if (steps > 0) options.steps = steps;
-    const auto places = options.training.stages.size() * options.replicas;
-    const auto events = events_of(options, seed);
-    for (int i = 0; i < losses; ++i)
-      options.losses[random() % events + 1] = static_cast<std::uint32_t>(random() % places);
+    lose(options, events_of(options, seed), random);
     return with_plan(compare(options, seed, of), options);
   });
   return of;
+}
+
+/// The same with so many losses at any events, and with `steps` steps if that is not 0.
+template <class Make>
+tally after_losses(std::uint64_t runs, int losses, std::uint32_t steps, Make make) {
+  const auto with_steps = [&](std::mt19937_64& random) {
+    replay_options options = make(random);
+    if (steps > 0) options.steps = steps;
+    return options;
+  };
+  return after(runs, with_steps, [losses](auto& options, std::uint64_t events, auto& random) {
+    const auto places = options.training.stages.size() * options.replicas;
+    for (int i = 0; i < losses; ++i)
+      options.losses[random() % events + 1] = static_cast<std::uint32_t>(random() % places);
+  });
 }
 
 }  // namespace
@@ -244,13 +255,8 @@ TEST_CASE("each stage of a small pipeline is lost at each event of a run") {
 
 TEST_CASE(
     "a run goes on that loses a host with all stages and keepers there, and to no checkpoint") {
-  tally of;
-  tests::for_each_seed(1000, [&](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    auto options = on_hosts(random);
-    const auto events = events_of(options, seed);
+  const auto of = after(1000, on_hosts, [](auto& options, std::uint64_t events, auto& random) {
     options.host_losses[random() % events + 1] = some_host(options, random);
-    return with_plan(compare(options, seed, of), options);
   });
   CHECK(of.back.hosts > 800);
   CHECK(of.back.versions > of.back.hosts / 4);
@@ -258,17 +264,12 @@ TEST_CASE(
 }
 
 TEST_CASE("a run goes on that loses hosts and stages one after the other") {
-  tally of;
-  tests::for_each_seed(1000, [&](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    auto options = on_hosts(random);
-    const auto events = events_of(options, seed);
+  const auto of = after(1000, on_hosts, [](auto& options, std::uint64_t events, auto& random) {
     const auto first = random() % events + 1;
     options.host_losses[first] = some_host(options, random);
     options.host_losses[first + random() % (events / 2 + 1) + 1] = some_host(options, random);
     options.losses[random() % events + 1] =
         static_cast<std::uint32_t>(random() % options.hosts.size());
-    return with_plan(compare(options, seed, of), options);
   });
   CHECK(of.back.hosts > 1200);
   CHECK(of.back.versions > of.back.hosts / 4);
@@ -283,19 +284,14 @@ TEST_CASE("a run that loses a stage goes on, and never has to go back to a check
 
 TEST_CASE(
     "a run that loses stages with their keepers goes back to its newest readable checkpoint") {
-  tally of;
-  tests::for_each_seed(2000, [&](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    auto options = with_returns(random);
+  const auto of = after(2000, with_returns, [](auto& options, std::uint64_t events, auto& random) {
     const auto places = options.training.stages.size() * options.replicas;
-    const auto events = events_of(options, seed);
     for (std::uint64_t pairs = random() % 2 + 1; pairs > 0; --pairs) {
       const auto event = random() % events + 1;
       const auto place = static_cast<std::uint32_t>(random() % places);
       options.losses[event] = place;
       options.losses[event + random() % 30 + 1] = static_cast<std::uint32_t>((place + 1) % places);
     }
-    return with_plan(compare(options, seed, of), options);
   });
   CHECK(of.back.versions > of.losses / 20);
   CHECK(of.back.checkpoints > of.losses / 20);

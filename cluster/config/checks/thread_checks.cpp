@@ -9,24 +9,23 @@
 namespace troupe::cluster {
 namespace {
 
-// Of a node that says them, or is on this machine; 0: not known.
-unsigned cores_of(const node_entry& node, launch_way launch, unsigned here) {
-  if (node.cores > 0) return node.cores;
-  return launch == launch_way::local ? here : 0;
-}
-
 // The fewest that a stage has whose node says no threads of its own; 0: not known.
 unsigned least_cores(const cluster_config& cluster, unsigned here) {
   if (cluster.nodes.empty()) return cluster.launch == launch_way::local ? here : 0;
   unsigned least = 0;
   for (const auto& node : cluster.nodes) {
-    const auto cores = cores_of(node, cluster.launch, here);
+    const auto cores = known_cores(node, cluster.launch, here);
     if (node.threads == 0 && cores > 0) least = least == 0 ? cores : std::min(least, cores);
   }
   return least;
 }
 
 }  // namespace
+
+unsigned known_cores(const node_entry& node, launch_way launch, unsigned here) noexcept {
+  if (node.cores > 0) return node.cores;
+  return launch == launch_way::local ? here : 0;
+}
 
 result<void> check_threads_of(const draft& whole, const std::string& setting, int threads,
                               unsigned cores) {
@@ -49,7 +48,7 @@ std::vector<error> check_threads(draft& whole, const registries&) {
         least_cores(config.cluster, here));
   for (std::size_t i = 0; i < nodes.size(); ++i)
     check("node[" + std::to_string(i) + "].threads", nodes[i].threads,
-          cores_of(nodes[i], config.cluster.launch, here));
+          known_cores(nodes[i], config.cluster.launch, here));
   check("data.threads", config.data.threads, config.data.node.empty() ? here : 0);
   return found;
 }

@@ -5,6 +5,7 @@
 
 #include "cluster/config/option.hpp"
 #include "cluster/config/registries.hpp"
+#include "cluster/hosts/cluster_config.hpp"
 #include "messages/base/error.hpp"
 
 namespace troupe::cluster {
@@ -17,5 +18,9 @@ namespace troupe::cluster {
 /// The same of one setting and the cores of its processes; 0: not known.
 [[nodiscard]] result<void> check_threads_of(const draft& whole, const std::string& setting,
                                             int threads, unsigned cores);
+
+/// The cores of a node that says them, or is on this machine, which has `here`; 0: not known.
+[[nodiscard]] unsigned known_cores(const node_entry& node, launch_way launch,
+                                   unsigned here) noexcept;
 
 }  // namespace troupe::cluster

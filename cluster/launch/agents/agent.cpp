@@ -100,8 +100,13 @@ events::hello about_us(std::string build) {
           .memory_bytes = pages * page_bytes};
 }
 
+/// Why the agent ends, on standard error.
+void say(const std::string& why) {
+  std::fprintf(stderr, "%s%s\n", agent_mark.data(), why.c_str());
+}
+
 int refuse(const std::string& why) {
-  std::fprintf(stderr, "troupe agent: %s\n", why.c_str());
+  say(why);
   return 1;
 }
 
@@ -212,7 +217,7 @@ class agent {
       } else if (const auto* leave = std::get_if<agent_core::leave>(&effect)) {
         left_ = true;
         code_ = leave->why.empty() ? 0 : 1;
-        if (!leave->why.empty()) std::fprintf(stderr, "troupe agent: %s\n", leave->why.c_str());
+        if (!leave->why.empty()) say(leave->why);
       }
     }
   }

@@ -11,6 +11,9 @@ inline constexpr const char* agent_word = "--agent";
 inline constexpr const char* sealed_word = "sealed";
 inline constexpr const char* munge_word = "munge";
 
+/// How a line begins in which an agent says on standard error why it ends.
+inline constexpr std::string_view agent_mark = "troupe agent: ";
+
 /// Serves a launcher on standard input and output, as agent_messages.hpp says: starts processes of
 /// this very program and ends them with the launcher, whatever ended that. Returns the exit code
 /// when no process is left. Belongs at the very beginning of `main`: it blocks SIGTERM, SIGHUP and

@@ -139,9 +139,8 @@ class session_core {
 };
 
 /// The words with which ssh is started to run an agent: `options` go before the host, and win over
-/// our own but for those that keep ssh from asking somebody. The program's
-/// path may hold any character. `library_path`: LD_LIBRARY_PATH of the agent and its processes;
-/// empty: the host's.
+/// our own but for those that keep ssh from asking somebody. The program's path may hold any
+/// character. `library_path`: LD_LIBRARY_PATH of the agent and its processes; empty: the host's.
 [[nodiscard]] std::vector<std::string> ssh_words(const std::string& host,
                                                  const std::vector<std::string>& options,
                                                  const std::string& program,

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cluster/launch/agents/agent.hpp"
 #include "cluster/launch/agents/session_core.hpp"
 
 namespace troupe::cluster {
@@ -59,7 +60,7 @@ std::string with_host(std::string_view text, const std::string& host) {
 std::string line_to_quote(const std::deque<std::string>& lines) {
   std::string chosen;
   for (const auto& line : lines) {
-    if (line.starts_with("troupe agent: ")) return line;
+    if (line.starts_with(agent_mark)) return line;
     if (!line.starts_with("---")) chosen = line;
   }
   return chosen;
@@ -89,10 +90,9 @@ std::string explain_loader(const agent_place& place, const std::deque<std::strin
 
 /// What an agent says itself of why it ends, with what to do; empty: it has said no such thing.
 std::string own_words(const std::deque<std::string>& errors) {
-  constexpr std::string_view mark = "troupe agent: ";
   for (const auto& line : errors)
-    if (line.starts_with(mark) && line.find("; ") != std::string::npos)
-      return line.substr(mark.size());
+    if (line.starts_with(agent_mark) && line.find("; ") != std::string::npos)
+      return line.substr(agent_mark.size());
   return "";
 }
 
@@ -103,7 +103,7 @@ bool has_run_another(const agent_place& place, const child_exit& how,
   const bool is_known = place.host.empty() || (place.carrier == "ssh" && how.code != ssh_failed);
   return is_known && how.signal == 0 && !place.program.empty() &&
          std::ranges::none_of(errors,
-                              [](const auto& line) { return line.starts_with("troupe agent: "); });
+                              [](const auto& line) { return line.starts_with(agent_mark); });
 }
 
 std::string in_quotes(const std::string& word) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/pipeline/stage_needs.hpp"
+#include "cluster/config/checks/thread_checks.hpp"
 #include "cluster/membership/launch_choice.hpp"
 #include "cluster/training/data_source.hpp"
 #include "cluster/training/needs/card_room_core.hpp"
@@ -218,12 +219,12 @@ std::string words_on_nodes(const trainer_config& config, const predicted_memory&
 std::string words_on_thread_loads(const trainer_config& config) {
   const auto& nodes = config.cluster.nodes;
   const auto here = std::thread::hardware_concurrency();
-  const bool runs_here = config.cluster.launch == launch_way::local;
+  const auto launch = config.cluster.launch;
   const auto loads = thread_loads_of(config, here);
   std::string out;
   for (std::size_t i = 0; i < loads.size(); ++i) {
     const bool is_node = i < nodes.size();
-    const auto cores = is_node && nodes[i].cores > 0 ? nodes[i].cores : runs_here ? here : 0;
+    const auto cores = known_cores(is_node ? nodes[i] : node_entry{}, launch, here);
     const auto words = cores > 0 ? words_on_threads(loads[i], cores) : "";
     if (!words.empty())
       out +=

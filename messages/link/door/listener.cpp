@@ -33,8 +33,7 @@ std::string remedy_of(int problem) {
   if (problem == EADDRINUSE)
     return fmt::format(
         " on {}; end the process that listens there (ss -ltnp shows it), or name another port, or "
-        "0 "
-        "for any free one",
+        "0 for any free one",
         host_name());
   if (problem == EADDRNOTAVAIL)
     return fmt::format("; no interface of {} has this address (ip address shows which it has)",

@@ -278,3 +278,20 @@ TEST_CASE("A cheap actor that has ended is cheap no longer, and requests to it f
   while (cheap(actor) && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   CHECK_FALSE(cheap(actor));
 }
+
+TEST_CASE(
+    "A cheap actor with a message that the link's thread has not run yet is run all the same") {
+  actors::system_config config;
+  caf::actor_system system(config);
+  std::promise<void> told;
+  const auto last =
+      system.spawn<caf::lazy_init>([&] { return caf::behavior{[&](int) { told.set_value(); }}; });
+  declare(last);
+  {
+    actors::arrivals here(system);
+    CHECK(here.deliver(caf::actor_cast<caf::strong_actor_ptr>(last), nullptr,
+                       caf::make_message_id(), caf::make_message(1)));
+  }  // a node that ends before the turn of its cheap actors
+  CHECK(told.get_future().wait_for(patience) == std::future_status::ready);
+  caf::anon_send_exit(last, caf::exit_reason::user_shutdown);
+}

@@ -85,4 +85,11 @@ finding found_of(const Change& change, bool is_sealed = true) {
   return only(host_findings(node, is_sealed));
 }
 
+/// The same where it has one folder, which is well but for one thing.
+template <class Change>
+finding found_of_folder(folder_facts folder, const Change& change) {
+  change(folder);
+  return found_of([&folder](patient&, host_facts& host) { host.folders = {folder}; });
+}
+
 }  // namespace troupe::tests

@@ -218,13 +218,7 @@ TEST_CASE("A full, closed or slow folder is said with its purpose") {
                           .free_bytes = gibibyte,
                           .bytes_per_second = 200e6,
                           .error = ""};
-  const auto with = [&fine](const auto& change) {
-    return found_of([&](patient&, host_facts& host) {
-      auto folder = fine;
-      change(folder);
-      host.folders = {folder};
-    });
-  };
+  const auto with = [&fine](const auto& change) { return found_of_folder(fine, change); };
   expect(with([](folder_facts& folder) { folder.free_bytes = 50 * mebibyte; }), severity::error,
          "disk", "/out, for what is saved: 50 MiB free, written at 191 MiB/s; needs 100 MiB");
   expect(with([](folder_facts& folder) { folder.error = "Read-only file system"; }),
@@ -249,13 +243,7 @@ TEST_CASE("A folder for slices is to take each checkpoint, and all that are kept
                       .may_be_made = true,
                       .free_bytes = gibibyte,
                       .bytes_per_second = 200e6};
-  const auto with = [&slices](const auto& change) {
-    return found_of([&](patient&, host_facts& host) {
-      auto folder = slices;
-      change(folder);
-      host.folders = {folder};
-    });
-  };
+  const auto with = [&slices](const auto& change) { return found_of_folder(slices, change); };
   expect(with([](folder_facts& folder) { folder.free_bytes = 50 * mebibyte; }), severity::error,
          "disk",
          "50 MiB free, written at 191 MiB/s; needs 100 MiB for each of 4 checkpoints at once");
