@@ -92,23 +92,23 @@ result<std::string> address_in(const network_range& range, const std::string& te
                   "); name a network with an address of that host, or the address");
 }
 
-/// Whether a text ends in a port, and is no bare address of IP version 6.
-bool has_port(const std::string& text) {
-  const auto colon = text.rfind(':');
-  return colon != std::string::npos && (text.find(':') == colon || text[colon - 1] == ']');
+/// Why others cannot reach what is to be listened at.
+std::string words_on_loopback(const std::string& host, const std::string& own,
+                              const std::string& peer) {
+  const std::string what =
+      kind_of(host) == address_kind::name
+          ? "stands for " + own + " here, which no other host reaches (see /etc/hosts), but "
+          : "is an address that only its own host reaches, but ";
+  return "\"" + host + "\" " + what + peer + " is another one; name an address of the network";
 }
 
 result<std::string> named_address(const std::string& wanted, const std::string& peer) {
-  const std::string host = has_port(wanted) ? host_of(wanted) : without_brackets(wanted);
+  const std::string host = host_of_wanted(wanted);
   const auto own = address_of_host(host);
   if (!own) return own;
   const auto other = address_of_host(peer);
   if (other && is_loopback_address(*own) && !is_loopback_address(*other))
-    return fail(errc::address_unavailable, "\"" + host + "\" stands for " + *own +
-                                               " here, which no other host reaches (see "
-                                               "/etc/hosts), but " +
-                                               peer +
-                                               " is another one; name an address of the network");
+    return fail(errc::address_unavailable, words_on_loopback(host, *own, peer));
   if (has_port(wanted))
     return (own->find(':') == std::string::npos ? *own : "[" + *own + "]") +
            wanted.substr(wanted.rfind(':'));
@@ -116,6 +116,24 @@ result<std::string> named_address(const std::string& wanted, const std::string& 
 }
 
 }  // namespace
+
+std::string host_of_user(const std::string& text) {
+  return text.substr(text.rfind('@') + 1);
+}
+
+bool means_this_machine(const std::string& host) {
+  return host == "localhost" || host == host_name() || is_loopback_address(host);
+}
+
+bool has_port(const std::string& text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string::npos) return false;
+  return text.find(':') == colon || text[colon - 1] == ']';
+}
+
+std::string host_of_wanted(const std::string& wanted) {
+  return has_port(wanted) ? host_of(wanted) : without_brackets(wanted);
+}
 
 std::string host_of(const std::string& address) {
   return without_brackets(address.substr(0, address.rfind(':')));

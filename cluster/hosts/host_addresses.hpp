@@ -18,6 +18,18 @@ namespace troupe::cluster {
 [[nodiscard]] result<std::string> listen_address(const std::string& wanted,
                                                  const std::string& peer);
 
+/// The host of what ssh is told: "USER@HOST" has one, and so has "HOST".
+[[nodiscard]] std::string host_of_user(const std::string& text);
+
+/// Whether a host is this machine because somebody said so, and not by a slip in /etc/hosts.
+[[nodiscard]] bool means_this_machine(const std::string& host);
+
+/// Whether a text ends in a port, and is no bare address of IP version 6.
+[[nodiscard]] bool has_port(const std::string& text);
+
+/// "HOST" of "HOST" or "HOST:PORT", without brackets.
+[[nodiscard]] std::string host_of_wanted(const std::string& wanted);
+
 /// "HOST" of "HOST:PORT", without brackets.
 [[nodiscard]] std::string host_of(const std::string& address);
 

@@ -2,7 +2,9 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstring>
 
 namespace troupe::cluster {
 namespace {
@@ -56,12 +58,25 @@ bool network_range::contains(const std::string& address) const {
 }
 
 bool is_loopback_address(const std::string& address) {
-  const auto read = read_address(address);
-  if (!read) return false;
-  if (!read->is_version_6) return read->bytes[0] == 127;
-  for (std::size_t i = 0; i < 15; ++i)
-    if (read->bytes[i] != 0) return false;
-  return read->bytes[15] == 1;
+  return kind_of(address) == address_kind::loopback;
+}
+
+address_kind kind_of(const std::string& host) {
+  const bool in_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const auto bare = in_brackets ? host.substr(1, host.size() - 2) : host;
+  auto read = read_address(bare.substr(0, bare.find('%')));
+  if (in_addr four{}; !read && ::inet_aton(bare.c_str(), &four) != 0) {  // "0", "127.1"
+    read.emplace();
+    std::memcpy(read->bytes.data(), &four, sizeof four);
+  }
+  if (!read) return address_kind::name;
+  const auto& bytes = read->bytes;
+  const auto is_zero = [](std::uint8_t each) { return each == 0; };
+  if (std::ranges::all_of(bytes, is_zero)) return address_kind::any;
+  if (!read->is_version_6) return bytes[0] == 127 ? address_kind::loopback : address_kind::usual;
+  if (bytes[0] == 0xFE && (bytes[1] & 0xC0) == 0x80) return address_kind::link_local;
+  const bool is_one = std::all_of(bytes.begin(), bytes.end() - 1, is_zero) && bytes[15] == 1;
+  return is_one ? address_kind::loopback : address_kind::usual;
 }
 
 std::string with_port(const std::string& host, unsigned port) {

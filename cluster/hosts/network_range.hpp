@@ -26,6 +26,18 @@ class network_range {
 /// Whether a numeric address, without port or brackets, is one that only its own machine reaches.
 [[nodiscard]] bool is_loopback_address(const std::string& address);
 
+/// What an address in digits stands for.
+enum class address_kind : std::uint8_t {
+  name,        ///< It is none in digits.
+  any,         ///< All addresses of a host: 0.0.0.0, ::
+  loopback,    ///< One that only its own machine reaches.
+  link_local,  ///< One of fe80::/10, which means nothing without an interface.
+  usual,
+};
+
+/// `host`: without port, in brackets or not, with a zone ("%eth0") or without.
+[[nodiscard]] address_kind kind_of(const std::string& host);
+
 /// "HOST:PORT", with brackets around an address of IP version 6.
 [[nodiscard]] std::string with_port(const std::string& host, unsigned port);
 

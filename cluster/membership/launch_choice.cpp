@@ -29,11 +29,6 @@ std::string at(const node_entry& node) {
   return "node " + node.name + " (" + node.host + "): ";
 }
 
-/// Whether a host is this machine because somebody said so, and not by a slip in /etc/hosts.
-bool means_this_machine(const std::string& host) {
-  return host == "localhost" || host == host_name() || is_loopback_address(host);
-}
-
 /// How an error about the trainer's address begins, by the setting that names it; empty: none does.
 std::string own_listening(const trainer_config& config) {
   if (!config.link.listen.empty()) return std::string(listen_key) + config.link.listen + ": ";
@@ -214,10 +209,6 @@ class awaited_nodes final : public node_launcher {
 };
 
 }  // namespace
-
-std::string host_of_user(const std::string& text) {
-  return text.substr(text.rfind('@') + 1);
-}
 
 std::string who_may_join(const std::string& listen) {
   if (!is_loopback(listen)) return "";

@@ -51,7 +51,4 @@ struct agent_plan {
 /// machine reach it; empty: others do too.
 [[nodiscard]] std::string who_may_join(const std::string& listen);
 
-/// The host of what ssh is told: "USER@HOST" has one, and so has "HOST".
-[[nodiscard]] std::string host_of_user(const std::string& text);
-
 }  // namespace troupe::cluster

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "cluster/config/checks/checks.hpp"
+#include "cluster/config/checks/host_checks.hpp"
 #include "cluster/config/words.hpp"
-#include "cluster/hosts/network_range.hpp"
 #include "cluster/hosts/placement_core.hpp"
 #include "cluster/hosts/scheduler_nodes.hpp"
 
@@ -35,22 +35,6 @@ bool is_plain_name(const std::string& name) {
                               "XYZ0123456789._-") == std::string::npos;
 }
 
-// Whether a host's name is one word that no carrier takes for a flag; one that is left out is too.
-bool is_host_word(const std::string& host) {
-  return !host.starts_with('-') && std::ranges::none_of(host, [](unsigned char each) {
-    return each <= ' ' || each == 0x7F || each == '"' || each == '\'';
-  });
-}
-
-// Why a network cannot be one; empty: it can, or is left out.
-std::string wrong_network(const std::string& text) {
-  if (text.empty() || (text.find('/') != std::string::npos && network_range::parse(text)))
-    return "";
-  return '"' + text +
-         "\" is not a network; write an address whose host bits are 0 and its prefix, "
-         "as 10.0.0.0/8 or fd00::/64";
-}
-
 bool is_executable(const fs::path& file) {
   std::error_code unknown;
   return fs::is_regular_file(file, unknown) && ::access(file.c_str(), X_OK) == 0;
@@ -58,7 +42,10 @@ bool is_executable(const fs::path& file) {
 
 // What is wrong with one node, by itself: a key and why; nothing: it is fine.
 std::optional<std::pair<std::string, std::string>> fault_of(const node_entry& node,
-                                                            launch_way launch) {
+                                                            const trainer_config& config) {
+  const auto& cluster = config.cluster;
+  const auto launch = cluster.launch;
+  const bool trainer_is_named = !config.link.listen.empty() || !cluster.network.empty();
   using fault = std::pair<std::string, std::string>;
   if (!is_plain_name(node.name))
     return fault("name", '"' + node.name +
@@ -67,11 +54,10 @@ std::optional<std::pair<std::string, std::string>> fault_of(const node_entry& no
   if (is_over_hosts(launch) && node.host.empty())
     return fault("host",
                  "is left out; name what " + std::string(word_of(launch)) + " is to be told");
-  if (is_over_hosts(launch) && launch != launch_way::ssh &&
-      node.host.find('@') != std::string::npos)
-    return fault("host", '"' + node.host + "\" names a user, which only ssh takes; write HOST");
-  if (!is_host_word(node.host))
-    return fault("host", '"' + node.host + "\" is no host; write HOST or USER@HOST");
+  if (const auto why = wrong_host(node.host, launch, trainer_is_named); !why.empty())
+    return fault("host", why);
+  if (const auto why = wrong_address(node.address, cluster); !why.empty())
+    return fault("address", why);
   if (!node.address.empty() && !node.network.empty())
     return fault("network", "says where its processes listen, and so does address; leave one out");
   if (const auto why = wrong_network(node.network); !why.empty()) return fault("network", why);
@@ -119,7 +105,7 @@ std::vector<error> check_nodes(draft& whole, const registries&) {
   };
   for (std::size_t i = 0; i < config.nodes.size(); ++i) {
     const auto& node = config.nodes[i];
-    if (const auto wrong = fault_of(node, config.launch)) refuse(i, wrong->first, wrong->second);
+    if (const auto wrong = fault_of(node, whole.config)) refuse(i, wrong->first, wrong->second);
     for (std::size_t j = 0; j < i; ++j) {
       if (config.nodes[j].name != node.name || node.name.empty()) continue;
       refuse(i, "name", "two nodes are named \"" + node.name + "\"; give each its own name");
@@ -171,6 +157,8 @@ result<void> check_cluster(draft& whole, const registries&) {
   const std::string way(word_of(config.launch));
   if (const auto why = wrong_network(config.network); !why.empty())
     return refuse("cluster.network", "cluster.network", why);
+  if (const auto why = wrong_trainer_address(link.listen, config.launch); !why.empty())
+    return refuse("link.listen", "link.listen", why);
   const bool by_others = config.launch != launch_way::local || !config.nodes.empty();
   if (by_others && whole.config.pipeline.stages_in == placement::threads)
     return refuse("pipeline.stages_in", "cluster.launch",

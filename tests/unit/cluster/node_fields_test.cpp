@@ -18,6 +18,7 @@ using namespace troupe;
 using namespace troupe::cluster;
 using namespace troupe::cluster::testing;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::StartsWith;
 
 /// A TOML value of another kind than the field's, and how an error calls it.
 std::pair<std::string, std::string> wrong_kind_for(const option& entry) {
@@ -125,6 +126,77 @@ TEST_CASE("every field of a node that takes any text refuses those that it canno
   };
   for (const auto& [text, expected] : rows) {
     INFO(text);
-    CHECK_THAT(error_in(text), Catch::Matchers::StartsWith(expected));
+    CHECK_THAT(error_in(text), StartsWith(expected));
   }
+}
+
+namespace {
+
+/// The first error of a launch over ssh whose second node has more lines, which begin at line 8.
+std::string error_of_second(const std::string& more, const std::string& host = "10.0.0.3") {
+  return error_in(
+      "[cluster]\nlaunch = \"ssh\"\n"
+      "[[node]]\nname = \"alpha\"\nhost = \"10.0.0.2\"\n"
+      "[[node]]\nname = \"beta\"\n" +
+      (host.empty() ? "" : "host = \"" + host + "\"\n") + more);
+}
+
+}  // namespace
+
+TEST_CASE("a host that names a port is refused with where a port goes") {
+  const std::string port =
+      " names a port, which is no part of a host; write HOST, and the port in ";
+  for (const std::string host : {"root@10.0.0.3:22", "10.0.0.3:22", "[fd00::3]:22", "alpha:22"})
+    CHECK_THAT(error_of_second("", host),
+               StartsWith("run.toml:8:8: node.host: \"" + host + "\"" + port) &&
+                   ContainsSubstring("ssh_options = [\"-p\", \"22\"]"));
+  CHECK_THAT(error_of_second("", "ssh://root@10.0.0.3:22"), ContainsSubstring("is a URI; write"));
+  for (const std::string host : {"[fd00::3]", "a:b:c", "10.0.0.3:22:33"})
+    CHECK_THAT(error_of_second("", host), ContainsSubstring("\" is no host; write HOST or USER"));
+  for (const std::string host : {"fd00::3", "root@fd00::3", "root@10.0.0.3", "user@alpha"})
+    CHECK(error_of_second("", host) == "accepted");
+}
+
+TEST_CASE("an address at which no other host can reach a node is refused before anything starts") {
+  const std::string at = "run.toml:9:11: node.address: ";
+  for (const std::string any : {"0.0.0.0", "::", "[::]:0", "0.0.0.0:4711", "0"})
+    CHECK_THAT(error_of_second("address = \"" + any + "\"\n"),
+               StartsWith(at) && ContainsSubstring("stands for all addresses of a host") &&
+                   ContainsSubstring("or its network (network = \"10.0.0.0/8\")"));
+  for (const std::string local : {"fe80::1", "[fe80::1]:4711", "fe80::1%eth0"})
+    CHECK_THAT(error_of_second("address = \"" + local + "\"\n"),
+               StartsWith(at) && ContainsSubstring("is a link-local address") &&
+                   ContainsSubstring("(a zone, as %eth0); name another address"));
+  for (const std::string own : {"127.0.0.1", "[::1]:0", "127.1"})
+    CHECK_THAT(
+        error_of_second("address = \"" + own + "\"\n"),
+        StartsWith(at) && ContainsSubstring("is an address that only its own host reaches") &&
+            ContainsSubstring("as 10.0.0.2; name the address") && !ContainsSubstring("/etc/hosts"));
+  for (const std::string port : {"10.0.0.3:99999", "10.0.0.3:http", ":4711"})
+    CHECK_THAT(error_of_second("address = \"" + port + "\"\n"),
+               StartsWith(at) && ContainsSubstring("with a port from 0 to 65535"));
+  for (const std::string good : {"10.0.0.3", "10.0.0.3:4711", "fd00::3", "[fd00::3]:0", "beta"})
+    CHECK(error_of_second("address = \"" + good + "\"\n") == "accepted");
+}
+
+TEST_CASE("a launch of one machine over ssh may listen at its loopback address") {
+  CHECK(error_in("[pipeline]\nstages = 1\n[cluster]\nlaunch = \"ssh\"\n[[node]]\nname = "
+                 "\"alpha\"\nhost = \"root@localhost\"\naddress = \"127.0.0.1\"\n") == "accepted");
+}
+
+TEST_CASE("link-local addresses are refused wherever somebody is to listen at them") {
+  CHECK_THAT(error_of_second("network = \"fe80::/10\"\n"),
+             StartsWith("run.toml:9:11: node.network: \"fe80::/10\" is a link-local address"));
+  CHECK_THAT(error_in("[link]\nlisten = \"[fe80::1]:0\"\n"),
+             StartsWith("run.toml:2:10: link.listen: \"fe80::1\" is a link-local address"));
+  CHECK_THAT(error_of_second("", "fe80::3%eth0"),
+             StartsWith("run.toml:8:8: node.host: \"fe80::3%eth0\" is a link-local address") &&
+                 ContainsSubstring("--listen ([link] listen)"));
+  CHECK(error_of_second("[link]\nlisten = \"10.0.0.1:0\"\n", "fe80::3%eth0") == "accepted");
+}
+
+TEST_CASE("a trainer over hosts names the address that they are to connect to") {
+  CHECK_THAT(error_of_second("[link]\nlisten = \"0.0.0.0:0\"\n"),
+             StartsWith("run.toml:10:10: link.listen: \"0.0.0.0\" stands for all addresses") &&
+                 ContainsSubstring("name the address that all of them reach"));
 }
