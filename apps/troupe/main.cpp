@@ -16,15 +16,15 @@
 #include "apps/troupe/devices_command.hpp"
 #include "apps/troupe/launch_command.hpp"
 #include "apps/troupe/plan_command.hpp"
+#include "cluster/config/sources/set_flag.hpp"
 #include "cluster/doctor/report.hpp"
 #include "messages/base/answer.hpp"
+#include "messages/base/exit_code.hpp"
 #include "messages/base/printable.hpp"
 
 namespace {
 
 using namespace troupe;
-
-constexpr int exit_refused = 2;  // what the user gave cannot work
 
 /// Says on standard error, in one line, why a command cannot be obeyed. `verb`: empty where none is
 /// known.
@@ -213,8 +213,8 @@ struct join_request {
   std::string listen;
 };
 
-void add_sets(CLI::App& command, apps::launch_request& request) {
-  command
+CLI::Option* add_sets(CLI::App& command, apps::launch_request& request) {
+  return command
       .add_option("--set", request.sets,
                   "TABLE.KEY=VALUE, such as optimizer.lr=0.1; wins over the files")
       ->allow_extra_args(false);
@@ -245,9 +245,15 @@ CLI::App* add_join(CLI::App& app, join_request& join, apps::launch_request& requ
                       "Where to listen for other stages: HOST, HOST:PORT or a network such as "
                       "10.0.0.0/8; left out: the address from which it reaches the trainer");
   auto* const program = command->add_option("--program", request.program, "The run's program");
-  command->add_option("--config", request.files, "The file whose [cluster] names the program")
-      ->expected(1)
-      ->excludes(program);
+  auto* const files =
+      command
+          ->add_option("--config", request.files,
+                       "The run's TOML file, whose [cluster] names the program; may be given "
+                       "several times, and a later one wins, key by key")
+          ->allow_extra_args(false)
+          ->excludes(program);
+  add_sets(*command, request)->needs(files);
+  command->footer("Of the files and of --set only the program counts here.");
   return command;
 }
 
@@ -297,8 +303,11 @@ int run_doctor(bool as_json, apps::launch_request request) {
 int run_join(const join_request& join, apps::launch_request request) {
   if (request.program.empty() && request.files.empty()) {
     return refuse("join", {errc::bad_config,
-                           "name the run's program with --program, or its file with --config"});
+                           "name the run's program with --program, or its files with --config"});
   }
+  for (const auto& text : request.sets)
+    if (!cluster::split_set(text))
+      return refuse("join", {errc::bad_config, "--set " + text + ": is not TABLE.KEY=VALUE"});
   request.before = {"--join", join.address, "--node-name", join.name,       "--link",
                     "tcp",    "--network",  join.network,  "--secret-file", join.secret_file};
   if (!join.listen.empty())

@@ -4,28 +4,14 @@
 #include <string>
 
 #include "messages/base/error.hpp"
+#include "messages/base/exit_code.hpp"
 #include "messages/base/printable.hpp"
 
 namespace troupe::cluster {
 
-inline constexpr int exit_failed = 1;           // something went wrong while it ran
-inline constexpr int exit_refused = 2;          // what the user gave cannot work
 inline constexpr int exit_saved_elsewhere = 3;  // what is saved is not where --save says
 inline constexpr int exit_not_saved = 4;        // the weights or the state are nowhere
 inline constexpr int exit_by_signal = 128;      // and the signal's number, as a shell reports it
-
-[[nodiscard]] inline int exit_code(errc code) {
-  switch (code) {
-    case errc::bad_config:
-    case errc::bad_data:
-    case errc::address_unavailable:
-    case errc::transport_missing:
-    case errc::io_failed:
-      return exit_refused;
-    default:
-      return exit_failed;
-  }
-}
 
 /// How a run ended that went well, but perhaps for the saving of its weights.
 struct run_end {
