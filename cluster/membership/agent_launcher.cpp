@@ -27,6 +27,7 @@
 #include "cluster/launch/open_files.hpp"
 #include "cluster/membership/agent_start.hpp"
 #include "cluster/membership/log_end.hpp"
+#include "cluster/membership/understudies.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -43,9 +44,10 @@ constexpr auto tick_every = 100ms;
 struct session {
   agent_host what;
   session_core core;
-  std::unique_ptr<stream_seal> seal;              // where a scheduler carries the stream
-  descriptor input;                               // of the agent; non-blocking
-  std::string unsent;                             // to it
+  std::unique_ptr<stream_seal> seal;  // where a scheduler carries the stream
+  descriptor input;                   // of the agent; non-blocking
+  std::string unsent;                 // to it
+  last_words words;
   std::map<std::string, std::string> last_error;  // of each process: its last line on stderr
   std::uint32_t cores = 0;
 };
@@ -78,6 +80,7 @@ class agent_launcher final : public node_launcher {
   result<void> give_up(const std::string& name) override;
   std::vector<node_end> ends() const override;
   std::string host_of(const std::string& name) const override;
+  std::string place_of(const std::string& name) const override;
   void expect_ends() override;
   void join(bool in_order) override;
   void kill() override { group_->kill(); }  // agents end with their streams
@@ -111,7 +114,9 @@ class agent_launcher final : public node_launcher {
   void flush(session& to) const;
   void note_ready(session& at, const events::hello& who);
   void show_line(session& at, const session_core::show& what);
+  static void show_word(const session& at, const std::string& process, const std::string& word);
   void note_end(session& at, const child_exit& how);
+  [[nodiscard]] bool is_reason(const std::string& process) const;
 
   const process_link link_;
   const agent_settings settings_;
@@ -170,6 +175,7 @@ result<void> agent_launcher::start_agent(const agent_host& host, const std::stri
                              settings_.silence, settings_.patience, clock::now()),
                 std::move(*seal),
                 std::move(write),
+                {},
                 {},
                 {},
                 0}));
@@ -274,29 +280,48 @@ void agent_launcher::note_ready(session& at, const events::hello& who) {
 void agent_launcher::show_line(session& at, const session_core::show& what) {
   if (settings_.watch.arguments && !what.process.empty())
     return settings_.watch.on_line(what.process, what.stream, what.text);
+  const auto word =
+      what.process.empty() ? std::nullopt : at.words.heard(what.process, what.stream, what.text);
+  logs_.write(at.what.name, what.process, word ? *word : what.text);
+  if (word) return;
   if (what.stream == output_stream::err) at.last_error[what.process] = what.text;
-  logs_.write(at.what.name, what.process, what.text);
   print_line(what.process.empty() ? at.what.name : what.process + " on " + at.what.name,
              what.stream, what.text);
+}
+
+/// Of what a process has said last, where no loss says it.
+void agent_launcher::show_word(const session& at, const std::string& process,
+                               const std::string& word) {
+  if (!word.empty()) print_line(process + " on " + at.what.name, output_stream::err, word);
 }
 
 void agent_launcher::note_end(session& at, const child_exit& how) {
   if (settings_.watch.arguments) return settings_.watch.on_end(how);
   child_exit named = how;
   named.name += " on " + at.core.place().text();
-  const std::string text = describe(named);
   log_end(named, expected_);
   logs_.write(at.what.name, {}, describe(how));
+  auto word = at.words.take(how.name);
+  if (!is_reason(how.name)) show_word(at, how.name, std::exchange(word, {}));
   if (!expected_) {
     const auto said = at.last_error.find(how.name);
-    const bool explains = how.signal == 0 && how.code != 0 && said != at.last_error.end();
-    losses_.push_back({how.name, {errc::peer_lost, explains ? text + ": " + said->second : text}});
+    const bool explains = word.empty() && how.signal == 0 && how.code != 0;
+    if (explains && said != at.last_error.end()) word = said->second;
+    losses_.push_back({how.name, loss_of(named, word)});
   }
   changed_.notify_all();
 }
 
+/// Whether the loss of a process that ends now is what the run will say.
+bool agent_launcher::is_reason(const std::string& process) const {
+  return !expected_ && !understudies::is_one(process) &&
+         std::ranges::all_of(losses_,
+                             [](const auto& each) { return understudies::is_one(each.process); });
+}
+
 /// Of an agent, and so of its processes.
 void agent_launcher::note_loss(session& at, const error& why) {
+  for (const auto& process : at.what.processes) show_word(at, process, at.words.take(process));
   if (expected_) return;
   if (at.cores == 0 && losses_.empty())
     losses_.push_back({{}, why});  // it has not begun
@@ -385,7 +410,7 @@ result<void> agent_launcher::start_on(const std::string& host, const std::string
 std::vector<node_end> agent_launcher::ends() const {
   const std::lock_guard lock(mutex_);
   std::vector<node_end> all;
-  for (const auto& each : losses_) all.push_back({each.process, each.why.text});
+  for (const auto& each : losses_) all.push_back({each.process, each.why});
   return all;
 }
 
@@ -393,6 +418,12 @@ std::string agent_launcher::host_of(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   const auto* const at = host_of_process(name);
   return at == nullptr ? std::string() : at->what.name;
+}
+
+std::string agent_launcher::place_of(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto* const at = host_of_process(name);
+  return at == nullptr ? name : name + " on " + at->core.place().text();
 }
 
 void agent_launcher::expect_ends() {

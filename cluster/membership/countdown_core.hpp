@@ -36,7 +36,9 @@ class countdown_core {
   /// Why the wait has ended in vain.
   [[nodiscard]] std::string failure(const std::vector<std::string>& missing) const {
     return names_of(missing) + (missing.size() == 1 ? " has" : " have") +
-           " not joined the run within " + seconds_of(total_) + told_of_refusals();
+           " not joined the run within " + seconds_of(total_) + told_of_refusals() +
+           "; where a stage only takes longer to come, give it more with --join-timeout ([cluster] "
+           "join_timeout)";
   }
 
  private:

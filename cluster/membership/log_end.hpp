@@ -2,7 +2,17 @@
 
 #include <signal.h>
 
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
 #include "cluster/launch/child_process.hpp"
+#include "cluster/launch/last_word.hpp"
+#include "cluster/launch/process_group.hpp"
+#include "messages/base/error.hpp"
+#include "messages/base/exit_code.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -16,5 +26,37 @@ inline void log_end(const child_exit& how, bool expected) {
   else
     log::debug(describe(how));
 }
+
+/// The loss of a node whose process has ended; `why`: what it said of that itself, if anything.
+inline error loss_of(const child_exit& how, const std::string& why) {
+  const bool is_refusal = how.signal == 0 && how.code == exit_refused;
+  return {is_refusal ? errc::bad_config : errc::peer_lost,
+          why.empty() ? describe(how) : describe(how) + ": " + why};
+}
+
+/// What processes have said last, of why they end, until somebody says it for them: see
+/// last_word_mark.
+class last_words {
+ public:
+  /// What a line says if it is a process's last word; nothing: it is any other line.
+  std::optional<std::string> heard(std::string_view process, output_stream stream,
+                                   std::string_view line) {
+    if (stream != output_stream::err || !line.starts_with(last_word_mark)) return std::nullopt;
+    line.remove_prefix(last_word_mark.size());
+    return said_[std::string(process)] = line;
+  }
+
+  /// Empty: it has said none that was not taken.
+  std::string take(const std::string& process) {
+    const auto found = said_.find(process);
+    if (found == said_.end()) return "";
+    auto word = std::move(found->second);
+    said_.erase(found);
+    return word;
+  }
+
+ private:
+  std::map<std::string, std::string> said_;
+};
 
 }  // namespace troupe::cluster

@@ -13,6 +13,7 @@
 #include "actors/messages/common.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/log.hpp"
+#include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -122,7 +123,7 @@ result<void> node_group::await_counted(const std::vector<std::string>& names) {
     if (is_stopped_ && is_stopped_())
       return fail(errc::cancelled, "was stopped before all nodes had joined");
     for (const auto& nodes : {names, this->names()}) {
-      if (auto ended = end_of(nodes)) return fail(errc::peer_lost, *ended);
+      if (auto ended = end_of(nodes)) return tl::unexpected(*ended);
       if (const auto lost = loss_of(nodes)) return tl::unexpected(explain(*lost));
     }
     const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - begin);
@@ -243,7 +244,7 @@ result<void> node_group::put_another(std::size_t place) {
     if (auto begun = launcher_->start_on(host, by, node_->address()); !begun)
       return fail(begun.error().code,
                   begun.error().code == errc::peer_lost
-                      ? end.value_or(old + " is lost") + ", and " + begun.error().text
+                      ? (end ? end->text : old + " is lost") + ", and " + begun.error().text
                       : begun.error().text);
   const auto there = launcher_->host_of(by);
   if (there != host)
@@ -301,7 +302,7 @@ std::vector<std::string> node_group::names() const {
   return names_;
 }
 
-std::optional<std::string> node_group::end_of(const std::vector<std::string>& nodes) const {
+std::optional<error> node_group::end_of(const std::vector<std::string>& nodes) const {
   for (auto& [node, how] : launcher_->ends())
     if (node.empty() || std::ranges::find(nodes, node) != nodes.end()) return std::move(how);
   return std::nullopt;
@@ -315,6 +316,31 @@ std::optional<error> node_group::loss_of(const std::vector<std::string>& nodes) 
   return std::nullopt;
 }
 
+/// What was asked of a node that is lost says less than which node that is, where it ran and why
+/// it is lost.
+error node_group::with_place(const error& why) const {
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [name, lost] : lost_) {
+    const std::string told = "node '" + name + "' is gone";
+    const auto at = lost.text.find(told);
+    if (at == std::string::npos || why.text.find(told) == std::string::npos) continue;
+    auto place = launcher_->place_of(name);
+    const auto index = static_cast<std::size_t>(std::ranges::find(names_, name) - names_.begin());
+    if (place == name && index < hosts_.size()) {
+      const auto where = node_->address_of(hosts_[index]).address;
+      const auto door = messages::meeting_place::parse(where).outside;
+      if (!door.starts_with("unix:")) place += " (" + door + ")";
+    }
+    auto reason = lost.text.substr(at + told.size());
+    constexpr std::string_view of_connection = " is gone: ";  // whose number says nothing
+    if (const auto inner = reason.find(of_connection);
+        reason.starts_with(": peer ") && inner != std::string::npos)
+      reason.erase(2, inner + of_connection.size() - 2);
+    return {why.code, place + " is gone" + reason};
+  }
+  return why;
+}
+
 error node_group::explain(const error& why, milliseconds patience) const {
   if (why.code != errc::peer_lost) return why;
   {
@@ -324,8 +350,8 @@ error node_group::explain(const error& why, milliseconds patience) const {
   // Looks are counted, not time: on a busy machine this thread may sleep through all of the latter.
   for (auto left = patience / look_for_word_every;; --left) {
     if (auto ended = end_of(names()))
-      return {errc::peer_lost, node_->stood_still() ? *ended + ": " + why.text : *ended};
-    if (left <= 0) return why;
+      return {errc::peer_lost, node_->stood_still() ? ended->text + ": " + why.text : ended->text};
+    if (left <= 0) return with_place(why);
     std::this_thread::sleep_for(look_for_word_every);
   }
 }
@@ -338,7 +364,20 @@ void node_group::find_hosts_of_joined() {
   }
 }
 
+/// A run fails for one reason, and what else has ended by then is not to be kept from the user.
+void node_group::tell_other_ends() const {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (failure_.empty() || hung_) return;  // what hung was killed by us
+  }
+  std::set<std::string> told;
+  for (const auto& [node, how] : launcher_->ends())
+    if (failure_.find(how.text) == std::string::npos && told.insert(how.text).second)
+      log::warning(how.text);
+}
+
 node_group::~node_group() {
+  tell_other_ends();
   bool all_here = hosts_.size() == names_.size();
   if (!all_here) find_hosts_of_joined();
   for (const auto& name : understudies_.names()) {

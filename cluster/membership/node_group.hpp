@@ -102,9 +102,11 @@ class node_group {
   [[nodiscard]] result<void> await_counted(const std::vector<std::string>& names);
   [[nodiscard]] result<void> put_another(std::size_t place);
   /// How the first of these nodes ended that did so by itself.
-  [[nodiscard]] std::optional<std::string> end_of(const std::vector<std::string>& nodes) const;
+  [[nodiscard]] std::optional<error> end_of(const std::vector<std::string>& nodes) const;
+  void tell_other_ends() const;
   [[nodiscard]] std::optional<error> loss_of(const std::vector<std::string>& nodes) const;
   [[nodiscard]] std::vector<std::string> names() const;
+  [[nodiscard]] error with_place(const error& why) const;
   void find_hosts_of_joined();
   void on_refused(const error& why);
   void on_node_down(const std::string& name, const error& why);

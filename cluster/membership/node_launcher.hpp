@@ -16,7 +16,7 @@ namespace troupe::cluster {
 /// That a node has ended, and how: "stage-1 was killed by signal 9 (SIGKILL)".
 struct node_end {
   std::string node;  ///< Empty: where its agent never began.
-  std::string how;
+  error how;         ///< peer_lost; another code where what was asked of it cannot work there.
 };
 
 /// Where nodes run: the port behind a node_group, with one implementation for processes and one
@@ -47,6 +47,9 @@ class node_launcher {
 
   /// What is lost as one with a node: the name of its host. Empty: all nodes are on one.
   [[nodiscard]] virtual std::string host_of(const std::string& /*name*/) const { return {}; }
+
+  /// A node and where it runs: "stage-1 on node beta (10.0.0.2)".
+  [[nodiscard]] virtual std::string place_of(const std::string& name) const { return name; }
 
   /// The nodes are about to be told to end: from here on an end is none of `ends`.
   virtual void expect_ends() = 0;

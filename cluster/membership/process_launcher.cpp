@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -28,6 +29,13 @@
 namespace troupe::cluster {
 namespace {
 
+void show(std::string_view name, output_stream stream, std::string_view line) {
+  std::FILE* const to = stream == output_stream::out ? stdout : stderr;
+  const std::string text = "[" + std::string(name) + "] " + std::string(line) + "\n";
+  std::fwrite(text.data(), 1, text.size(), to);
+  std::fflush(to);
+}
+
 /// What the children's ends were, shared with the process group's thread.
 class child_ends {
  public:
@@ -35,8 +43,17 @@ class child_ends {
     const std::scoped_lock lock(mutex_);
     log_end(ended, expected_);
     over_.insert(ended.name);
-    if (!expected_) failures_.push_back({ended.name, describe(ended)});
+    const auto word = words_.take(ended.name);
+    const bool is_told = !expected_ && (failures_.empty() || word.empty());
+    if (!is_told && !word.empty()) show(ended.name, output_stream::err, word);
+    if (!expected_) failures_.push_back({ended.name, loss_of(ended, is_told ? word : "")});
     changed_.notify_all();
+  }
+
+  /// A line that a child has written.
+  void heard(std::string_view name, output_stream stream, std::string_view line) {
+    const std::scoped_lock lock(mutex_);
+    if (!words_.heard(name, stream, line)) show(name, stream, line);
   }
 
   /// All were told to end: what comes now is no failure.
@@ -64,6 +81,7 @@ class child_ends {
   bool expected_ = false;
   std::set<std::string> over_;
   std::vector<node_end> failures_;
+  last_words words_;
 };
 
 /// Whether this process is a node that another process of the program started. What a node
@@ -184,7 +202,9 @@ result<std::unique_ptr<node_launcher>> make_process_launcher(process_link link, 
     return tl::unexpected(room.error());
   auto ended = std::make_shared<child_ends>();
   auto group = process_group::create(
-      {.on_exit = [ended](const child_exit& child) { ended->note(child); }, .on_line = {}});
+      {.on_exit = [ended](const child_exit& child) { ended->note(child); },
+       .on_line = [ended](std::string_view name, output_stream stream,
+                          std::string_view line) { ended->heard(name, stream, line); }});
   if (!group) return tl::unexpected(group.error());
   return std::make_unique<process_launcher>(std::move(link), verbose, std::move(ended),
                                             std::move(*group));

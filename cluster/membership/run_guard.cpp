@@ -1,5 +1,6 @@
 #include "cluster/membership/run_guard.hpp"
 
+#include <string>
 #include <utility>
 
 #include "messages/base/log.hpp"
@@ -10,7 +11,9 @@ result<interrupt_guard> guard_run(interruption& stop, const std::shared_ptr<node
                                   int checkpoint_signal) {
   const auto on_stop = [&stop](int number) {
     stop.signal = number;
-    log::info("stopping after the steps under way; interrupt again to end at once");
+    log::info(std::string(stop.in_steps ? "stopping after the steps under way"
+                                        : "stopping before the first step") +
+              "; interrupt again to end at once");
   };
   const auto puts_off_abort = [&stop, warned = std::make_shared<bool>(false)](int) {
     if (!stop.saving || std::exchange(*warned, true)) return false;
@@ -19,7 +22,8 @@ result<interrupt_guard> guard_run(interruption& stop, const std::shared_ptr<node
   };
   const auto on_checkpoint = [&stop](int) {
     stop.checkpoint = true;
-    log::info("a signal asks for a checkpoint: it is written after the steps under way");
+    log::info(std::string("a signal asks for a checkpoint: it is written after the ") +
+              (stop.in_steps ? "steps under way" : "first step"));
   };
   return interrupt_guard::install({.on_stop = on_stop,
                                    .on_abort = [all](int) { all->kill(); },

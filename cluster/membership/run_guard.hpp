@@ -10,8 +10,9 @@ namespace troupe::cluster {
 
 /// How far a user's signals have stopped a run. Shared between threads.
 struct interruption {
-  std::atomic<int> signal = 0;       ///< The first that asked for an end; 0: none did.
-  std::atomic<bool> saving = false;  ///< Weights are on their way to the disk.
+  std::atomic<int> signal = 0;         ///< The first that asked for an end; 0: none did.
+  std::atomic<bool> in_steps = false;  ///< The first step may have begun; the trainer sets it.
+  std::atomic<bool> saving = false;    ///< Weights are on their way to the disk.
   std::atomic<bool> checkpoint =
       false;  ///< A signal asked for a checkpoint; the trainer resets it.
 

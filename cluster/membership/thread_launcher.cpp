@@ -28,7 +28,8 @@ class thread_launcher final : public node_launcher {
           const auto ended = run_node(settings, spawn_);
           const std::scoped_lock lock(mutex_);
           if (!ended && ended.error().code != errc::cancelled)
-            ends_.push_back({settings.name, settings.name + ": " + ended.error().text});
+            ends_.push_back(
+                {settings.name, {errc::peer_lost, settings.name + ": " + ended.error().text}});
         });
     return {};
   } catch (const std::system_error& refused) {

@@ -14,13 +14,16 @@
 #include "cluster/doctor/examiner.hpp"
 #include "cluster/doctor/report.hpp"
 #include "cluster/launch/agents/agent.hpp"
+#include "cluster/launch/last_word.hpp"
 #include "cluster/launch/start/process_start.hpp"
 #include "cluster/launch/start/zygote.hpp"
 #include "cluster/training/doctor_command.hpp"
 #include "cluster/training/restarts.hpp"
 #include "engine/base/torch_error.hpp"
 #include "messages/base/answer.hpp"
+#include "messages/base/exit_code.hpp"
 #include "messages/base/log.hpp"
+#include "messages/base/printable.hpp"
 
 namespace troupe::cluster {
 
@@ -33,6 +36,12 @@ namespace {
 void keep_zygote_of_program() noexcept {
   if (const auto copy = keep_zygote())
     std::exit(main_of_program(copy->count, const_cast<char**>(copy->words), environ));
+}
+
+/// As report does, for who has started this process and says it.
+int leave_word(const error& why) {
+  std::fprintf(stderr, "%s%s\n", last_word_mark.data(), printable(why.text).c_str());
+  return exit_code(why.code);
 }
 
 /// Acts as a command says; one overload each.
@@ -63,7 +72,7 @@ struct performer {
     // Why the run has failed is said by who has started this process, if that is the run.
     const bool is_said = options.secret_descriptor >= 0;
     if (ended || (is_said && ended.error().code == errc::cancelled)) return 0;
-    return report(name, ended.error());
+    return is_said ? leave_word(ended.error()) : report(name, ended.error());
   }
 
   int operator()(const message_text& message) const {

@@ -143,8 +143,10 @@ session_core::effects session_core::ended(const child_exit& how) {
     state_ = state::over;
     return {};
   }
-  if (state_ != state::ready)
-    return lose(errc::address_unavailable, explain_start(place_, how, errors_, shell_out_));
+  if (state_ != state::ready) {
+    auto why = explain_start(place_, how, errors_, shell_out_);
+    return lose(why.code, std::move(why.text));
+  }
   const std::string carrier =
       place_.host.empty() ? "its agent" : "its agent, or the " + place_.carrier + " to it,";
   child_exit named = how;
@@ -169,10 +171,10 @@ session_core::effects session_core::tick(time_point now) {
 
 session_core::effects session_core::tick_before(milliseconds quiet) {
   if (quiet > patience_)
-    return lose(errc::address_unavailable,
-                place_.text() + ": no agent has answered within " + seconds_of(patience_) +
-                    (errors_.empty() ? "" : " (" + errors_.back() + ")") + "; see whether `" +
-                    place_.trial() + "` ends there");
+    return lose(errc::timed_out, place_.text() + ": no agent has answered within " +
+                                     seconds_of(patience_) +
+                                     (errors_.empty() ? "" : " (" + errors_.back() + ")") +
+                                     "; see whether `" + place_.trial() + "` ends there");
   if (quiet < usual_start || std::exchange(told_wait_, true)) return {};
   return {wait{place_.waiting(usual_start, "start " + place_.program)}};
 }

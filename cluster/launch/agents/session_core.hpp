@@ -171,9 +171,10 @@ class session_core {
 
 /// Why an agent has ended before it said who it is, in one line: what its ssh and shell wrote on
 /// standard error, turned into what is wrong and what to do. `shell_out`: what they wrote on
-/// standard output.
-[[nodiscard]] std::string explain_start(const agent_place& place, const child_exit& how,
-                                        const std::deque<std::string>& errors,
-                                        const std::deque<std::string>& shell_out);
+/// standard output. Its code is address_unavailable where the user has something to change, and
+/// peer_lost where what was to answer has ended on the way.
+[[nodiscard]] error explain_start(const agent_place& place, const child_exit& how,
+                                  const std::deque<std::string>& errors,
+                                  const std::deque<std::string>& shell_out);
 
 }  // namespace troupe::cluster

@@ -18,6 +18,7 @@ constexpr std::string_view connect_timeout = "ConnectTimeout=4";
 struct ssh_failure {
   std::string_view written;
   std::string_view meaning;
+  bool is_users = true;  ///< Something in what the user gave is to change.
 };
 
 constexpr std::array ssh_failures = std::to_array<ssh_failure>({
@@ -44,8 +45,9 @@ constexpr std::array ssh_failures = std::to_array<ssh_failure>({
      "it does not answer; see whether it is up, its address, and firewalls in between; if it only "
      "takes longer, give ssh more seconds: ssh_options = [\"-o\", \"ConnectTimeout=30\"] in "
      "[cluster]"},
-    {"Connection reset", "it closed the connection; see its sshd's log"},
-    {"Connection closed", "it closed the connection; see its sshd's log"},
+    {"Connection reset", "it closed the connection; see its sshd's log", false},
+    {"Connection closed", "it closed the connection; see its sshd's log", false},
+    {"closed by remote host", "it closed the connection; see its sshd's log", false},
 });
 
 std::string with_host(std::string_view text, const std::string& host) {
@@ -131,38 +133,45 @@ std::vector<std::string> ssh_words(const std::string& host, const std::vector<st
   return ssh_words_of_line(host, options, first + in_quotes(program) + " --agent");
 }
 
-std::string explain_start(const agent_place& place, const child_exit& how,
-                          const std::deque<std::string>& errors,
-                          const std::deque<std::string>& shell_out) {
-  const std::string begin = place.text() + ": ";
-  if (const auto said = own_words(errors); !said.empty()) return begin + said;
-  if (const auto known = explain_loader(place, errors); !known.empty()) return begin + known;
-  if (const auto known = explain_scheduler(place, errors); !known.empty()) return begin + known;
+error explain_start(const agent_place& place, const child_exit& how,
+                    const std::deque<std::string>& errors,
+                    const std::deque<std::string>& shell_out) {
+  const auto refused = [&place](const std::string& why) {
+    return error{errc::address_unavailable, place.text() + ": " + why};
+  };
+  const auto lost = [&place](const std::string& why) {
+    return error{errc::peer_lost, place.text() + ": " + why};
+  };
+  if (const auto said = own_words(errors); !said.empty()) return refused(said);
+  if (const auto known = explain_loader(place, errors); !known.empty()) return refused(known);
+  if (const auto known = explain_scheduler(place, errors); !known.empty()) return refused(known);
   if (how.code == shell_cannot_find || how.code == shell_cannot_execute)
-    return begin + with_quote("the program " + place.program +
+    return refused(with_quote("the program " + place.program +
                                   " cannot be started there; copy it to that host, or name its "
                                   "path with `program` in its [[node]]",
-                              line_to_quote(errors));
+                              line_to_quote(errors)));
   const auto* known =
       how.code == ssh_failed && !place.host.empty() ? find_failure(errors) : nullptr;
-  if (known != nullptr)
-    return begin + with_quote(with_host(known->meaning, place.host), line_to_quote(errors));
+  if (known != nullptr) {
+    const auto why = with_quote(with_host(known->meaning, place.host), line_to_quote(errors));
+    return known->is_users ? refused(why) : lost(why);
+  }
   child_exit named = how;
   const auto& last = errors.empty() ? shell_out : errors;
   if (has_run_another(place, how, errors)) {
     named.name = "the program " + place.program;
-    return begin +
-           with_quote(describe(named) +
-                          " without having answered as an agent; name the path of the one "
-                          "that runs here, " +
-                          place.own_program + ", with `program` in its [[node]], or see what `" +
-                          place.trial() + "` does",
-                      line_to_quote(last));
+    return refused(with_quote(describe(named) +
+                                  " without having answered as an agent; name the path of the one "
+                                  "that runs here, " +
+                                  place.own_program +
+                                  ", with `program` in its [[node]], or see what `" +
+                                  place.trial() + "` does",
+                              line_to_quote(last)));
   }
   named.name = place.host.empty() ? "its agent" : place.carrier + ", or what it ran there,";
-  return begin + with_quote(describe(named) + " before the agent answered; see what `" +
-                                place.trial() + "` does",
-                            line_to_quote(last));
+  return lost(with_quote(
+      describe(named) + " before the agent answered; see what `" + place.trial() + "` does",
+      line_to_quote(last)));
 }
 
 std::string with_quote(std::string known, const std::string& line) {

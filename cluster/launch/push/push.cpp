@@ -120,9 +120,8 @@ result<ended_run> run_there(const agent_place& place, const std::vector<std::str
     if (!started) return tl::unexpected(started.error());
     if (!what.empty() && !group->wait(usual_answer)) log::info(place.waiting(usual_answer, what));
     if (!group->wait(limit))
-      return fail(errc::address_unavailable, "it has not answered within " +
-                                                 std::to_string(limit / 1s) + " s; see what `" +
-                                                 place.trial() + "` does");
+      return fail(errc::timed_out, "it has not answered within " + std::to_string(limit / 1s) +
+                                       " s; see what `" + place.trial() + "` does");
   }
   return run;
 }
@@ -165,8 +164,8 @@ result<pushed_place> push_to(const agent_place& place, const std::vector<std::st
                                "tell which files it lacks");
   if (!asked) return tl::unexpected(name_place(asked.error()));
   if (!asked->how.ok())
-    return fail(errc::address_unavailable, explain_start(place, asked->how, asked->errors,
-                                                         {asked->out.begin(), asked->out.end()}));
+    return tl::unexpected(
+        explain_start(place, asked->how, asked->errors, {asked->out.begin(), asked->out.end()}));
   const auto answer = read_answer(asked->out);
   if (!answer) return tl::unexpected(name_place(answer.error()));
   const auto uploads =

@@ -147,6 +147,7 @@ class attempt {
 
   result<void> run() {
     const saved_parts saved{.weights = [this] { return weights_of(drives_); }};
+    parts_.control.stop.in_steps = true;
     auto done = drives_.train();
     // The coordinator decides about the pushes of lost workers; the weights are read after that.
     const auto accounts = done ? drives_.close_accounts() : result<void>();

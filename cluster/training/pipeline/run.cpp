@@ -231,6 +231,7 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
       },
       [&](const error& why) { return replay(parts, stages, why); }};
   const auto terms = training_of(parts.config, run, from, parts.told);
+  parts.control.stop.in_steps = true;
   const auto trained =
       run.reader
           ? actors::train(system, stages,

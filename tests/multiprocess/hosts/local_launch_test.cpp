@@ -81,6 +81,7 @@ TEST_CASE("a node's environment, working folder and threads reach its stages") {
   INFO(outcome.err);
   CHECK(looked);
   CHECK(outcome.code == 130);
+  CHECK_THAT(outcome.err, ContainsSubstring("stopping after the steps under way"));
   CHECK_THAT(outcome.err, ContainsSubstring("stage-1: layers"));
   CHECK_THAT(outcome.err, ContainsSubstring("intra-op threads: 1"));
   CHECK_THAT(outcome.err, ContainsSubstring("intra-op threads: " + threads));

@@ -67,7 +67,7 @@ std::vector<mistake> launch_mistakes() {
   return {
       {"127.0.1.1 in /etc/hosts",
        "launch",
-       1,
+       2,
        [](const test_hosts& hosts) {
          hosts.write_names("beta", "127.0.0.1 localhost\n127.0.1.1 beta\n");
          return ssh_run(hosts, "", "address = \"beta\"\n");

@@ -21,20 +21,21 @@ using namespace troupe::tests;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
-/// Launches over alpha and what `beta` says of the second node, and expects a refusal: before any
-/// stage is started (code 2), or by one (code 1). `doctor_too`: a refusal by code 2 is of beta.
+/// Launches over alpha and what `beta` says of the second node, and expects a refusal, said once:
+/// before any stage is started, or by one. `doctor_too`: it is of beta before a stage is there.
 void refuses(const test_hosts& hosts, const std::string& beta,
-             const std::vector<std::string>& words, int code = 2, const std::string& more = "",
+             const std::vector<std::string>& words, const std::string& more = "",
              bool doctor_too = true) {
   const auto file = write_config(
       hosts / "run.toml", ssh_cluster(hosts, more) + node_table("alpha", hosts.at(0).address()) +
                               beta + endless_run(hosts / "steps"));
   const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
   INFO(outcome.err);
-  CHECK(outcome.code == code);
+  CHECK(outcome.code == 2);
   CHECK(outcome.seconds < 20s);
   for (const auto& word : words) CHECK_THAT(outcome.last_line(), ContainsSubstring(word));
-  if (code == 2 && doctor_too) {  // what keeps a node from being reached keeps doctor, too
+  CHECK(outcome.err.find(words.back()) == outcome.err.rfind(words.back()));  // once is enough
+  if (doctor_too) {  // what keeps a node from being reached keeps doctor, too
     const auto examined = hosts.home().run({TROUPE_COMMAND, "doctor", file});
     INFO(examined.out);
     CHECK(examined.code == 2);
@@ -61,7 +62,7 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
   refuses(hosts, beta, {"it refuses our key", "authorized_keys"});
   // What can be told here is told before any host is asked.
   refuses(hosts, beta + "[checkpoint]\ndir = \"/proc/nowhere\"\n",
-          {"checkpoint.dir: /proc/nowhere: no folder can be made there"}, 2, "", false);
+          {"checkpoint.dir: /proc/nowhere: no folder can be made there"}, "", false);
   hosts.write_ssh_config();
 
   refuses(hosts, node_table("beta", "10.77.0.99"),
@@ -75,7 +76,7 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
   refuses(hosts, node_table("beta", address, "working_folder = \"/nowhere\"\n"),
           {node + "stage-1 cannot be started in its working folder /nowhere: No such file",
            "make that folder there, or name another one (working_folder of its [[node]])"},
-          1);
+          "", false);
   refuses(hosts, node_table("beta", address, "program = \"/bin/true\"\n"),
           {node + "the program /bin/true exited with code 0 without having answered as an agent",
            "name the path of the one that runs here, " TROUPE_PROGRAM
@@ -86,35 +87,36 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
        "network (in [[node]], or [cluster]) 10.99.0.0/16: no interface of beta has an address in "
        "the network 10.99.0.0/16 (it has 10.77.0.3",
        "); name a network with an address of that host"},
-      1);
+      "", false);
   refuses(hosts, beta,
           {"[cluster] network: the trainer: no interface of home has an address in the network "
            "10.99.0.0/16 (it has 10.77.0.1",
            "name a network with an address of that host"},
-          2, "network = \"10.99.0.0/16\"\n");
+          "network = \"10.99.0.0/16\"\n");
   refuses(
       hosts, node_table("beta", address, "address = \"10.77.0.99\"\n"),
       {"stage-1 on " + node.substr(0, node.size() - 2),
        "address (in [[node]]) 10.77.0.99: cannot listen at 10.77.0.99:0: Cannot assign requested "
        "address; no interface of beta has this address"},
-      1);
+      "", false);
   refuses(hosts, beta + "[link]\nlisten = \"10.77.0.99:0\"\n",
           {"--listen ([link] listen) 10.77.0.99:0: the trainer cannot listen at 10.77.0.99:0: ",
            "no interface of home has this address"},
-          2, "", false);
+          "", false);
 
   // How many cores it has is known when its agent answers.
   const std::string many =
       "[[node]]\nname = \"beta\"\nhost = \"" + address + "\"\nthreads = 4096\n";
   if (std::thread::hardware_concurrency() < 4096 / 32)
     refuses(hosts, many,
-            {node + "threads in its [[node]]: 4096 threads of one process are too many for "}, 2,
-            "", false);
+            {node + "threads in its [[node]]: 4096 threads of one process are too many for "}, "",
+            false);
 
   // Debian's installer writes the host's own name so.
   hosts.write_names("beta", "127.0.0.1 localhost\n127.0.1.1 beta\n");
   refuses(hosts, node_table("beta", address, "address = \"beta\"\n"),
-          {"\"beta\" stands for 127.0.1.1 here, which no other host reaches (see /etc/hosts)"}, 1);
+          {"\"beta\" stands for 127.0.1.1 here, which no other host reaches (see /etc/hosts)"}, "",
+          false);
 }
 
 TEST_CASE("A login shell that prints is told apart from the agent, and said") {
@@ -159,7 +161,8 @@ TEST_CASE("A stage that never joins is named, with a countdown") {
   CHECK_THAT(outcome.last_line(),
              ContainsSubstring("stage-0, stage-1 have not joined the run within 7 s; a connection "
                                "was refused: ") &&
-                 ContainsSubstring("does not prove that it has the cluster's secret"));
+                 ContainsSubstring("does not prove that it has the cluster's secret") &&
+                 ContainsSubstring("--join-timeout ([cluster] join_timeout)"));
   CHECK(refused.code != 0);
   CHECK_THAT(refused.last_line(), ContainsSubstring("secret"));
 }
@@ -189,13 +192,13 @@ TEST_CASE("A stage that has joined and ends ends the run, and whoever else has j
   INFO(outcome.err);
   CHECK(outcome.code == 1);
   CHECK(outcome.seconds < 20s);  // by itself it would wait for a minute
-  CHECK_THAT(outcome.last_line(), ContainsSubstring("node 'stage-0' is gone"));
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("stage-0 is gone: it has ended the connection"));
   REQUIRE(stages.size() == 2);
   const auto other = stages[1]->end();
   INFO(other.err);
   CHECK(other.code == 1);
-  CHECK_THAT(other.last_line(),
-             ContainsSubstring("stage-1: the run has failed: node 'stage-0' is gone"));
+  CHECK_THAT(other.last_line(), ContainsSubstring("stage-1: the run has failed: stage-0 is gone"));
 }
 
 TEST_CASE("A run is stopped while it waits for stages that others start") {
@@ -215,6 +218,7 @@ TEST_CASE("A run is stopped while it waits for stages that others start") {
     CHECK_THAT(outcome.err,
                ContainsSubstring("only processes of this machine can join at 127.0.0.1:"));
     CHECK_THAT(outcome.err, ContainsSubstring("with --listen ([link] listen)"));
+    CHECK_THAT(outcome.err, ContainsSubstring("stopping before the first step; interrupt again"));
     CHECK(outcome.code == 128 + signal);
     CHECK(outcome.seconds < 10s);  // by itself it would wait for half a minute
   }
@@ -231,6 +235,37 @@ TEST_CASE("A trainer that listens at all addresses is joined by its host's name"
   INFO(outcome.err);
   CHECK(outcome.code == 128 + SIGINT);
   CHECK_THAT(outcome.err, ContainsSubstring("troupe join " + host_name() + ":"));
+}
+
+TEST_CASE("A stage joins with the files and settings that its run is launched with") {
+  const scratch_folder folder;
+  const auto secret = write_secret(folder / "secret");
+  const auto model = write_config(folder / "model.toml", "[cluster]\nprogram = \"nowhere\"\n");
+  const auto cluster =
+      write_config(folder / "cluster.toml", "[cluster]\nprogram = \"" TROUPE_PROGRAM "\"\n");
+  const auto joins = [&](std::vector<std::string> more) {
+    std::vector<std::string> words{"join", "--secret-file", secret, "--name", "stage-0"};
+    words.insert(words.end(), more.begin(), more.end());
+    words.emplace_back("unix:/nowhere/door");  // behind the files, and none of them
+    return run_other(TROUPE_COMMAND, words);
+  };
+  for (const auto& more : std::vector<std::vector<std::string>>{
+           {"--config", model, "--config", cluster},
+           {"--config", model, "--set", "cluster.program=" TROUPE_PROGRAM}}) {
+    const auto joined = joins(more);
+    INFO(joined.err);
+    CHECK_THAT(joined.last_line(),
+               ContainsSubstring("resnet_pipeline: ") && ContainsSubstring("/nowhere/door"));
+  }
+  const auto last_wins = joins({"--config", cluster, "--config", model});
+  CHECK(last_wins.code == 2);
+  CHECK_THAT(
+      last_wins.last_line(),
+      ContainsSubstring("model.toml:2:11: cluster.program: there is no program \"nowhere\""));
+  const auto unfinished = joins({"--config", cluster, "--set", "train.steps"});
+  CHECK(unfinished.code == 2);
+  CHECK_THAT(unfinished.last_line(),
+             ContainsSubstring("troupe join: --set train.steps: is not TABLE.KEY=VALUE"));
 }
 
 TEST_CASE("A name that is taken or not the run's, and a port in use, are refused in one line") {

@@ -184,6 +184,28 @@ TEST_CASE("Whatever is killed of a launch over ssh, nothing is left on any host 
                ContainsSubstring("stage-1 on node beta (10.77.0.3) was killed by signal 9"));
 }
 
+TEST_CASE("A stage that falls silent while it is built is said with its node and host") {
+  skip_without_hosts();
+  const test_hosts hosts({"alpha", "beta"});
+  const auto file = write_config(
+      hosts / "run.toml", ssh_cluster(hosts) + node_tables(hosts) + endless_run(hosts / "steps"));
+  bool stopped = false;
+  const auto outcome =
+      hosts.home().run({TROUPE_COMMAND, "launch", file}, [&](pid_t, std::string_view line) {
+        if (stopped || line.find("-> stage-1") == std::string_view::npos) return;
+        for (const auto& each : hosts.at(1).processes_with("stage-1")) {
+          stopped = true;
+          ::kill(each.pid, SIGSTOP);
+        }
+      });
+  INFO(outcome.err);
+  CHECK(stopped);
+  CHECK(outcome.code == 1);
+  CHECK_THAT(outcome.last_line(),
+             ContainsSubstring("stage-1 on node beta (10.77.0.3) is gone: it was silent for "));
+  CHECK(programs_left(hosts, 2s) == "");
+}
+
 TEST_CASE("A host that the launcher does not reach any more ends its processes by itself") {
   skip_without_hosts();
   const test_hosts hosts({"alpha", "beta"});

@@ -1,5 +1,7 @@
 // A launcher and its agents, as state machines: what each says, starts and ends, and when.
 
+#include <signal.h>
+
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -11,6 +13,7 @@
 #include "cluster/launch/agents/agent_core.hpp"
 #include "cluster/launch/agents/secret_pipe.hpp"
 #include "cluster/launch/agents/session_core.hpp"
+#include "cluster/membership/log_end.hpp"
 
 namespace {
 
@@ -381,7 +384,7 @@ TEST_CASE("a session gives up an agent that does not end what it is to end") {
 
 TEST_CASE("what ssh says is told with host, meaning and remedy") {
   const auto explained = [](int code, const std::string& line) {
-    return explain_start(beta, {"beta", 1, code, 0}, {"Warning: something else", line}, {});
+    return explain_start(beta, {"beta", 1, code, 0}, {"Warning: something else", line}, {}).text;
   };
   const std::vector<std::pair<std::string, std::string>> cases{
       {"Host key verification failed.", "host key is unknown to ssh"},
@@ -403,10 +406,49 @@ TEST_CASE("what ssh says is told with host, meaning and remedy") {
              ContainsSubstring("the program /opt/trainer cannot be started there"));
   CHECK_THAT(explained(255, "some words of tomorrow's ssh"),
              ContainsSubstring("exited with code 255 before the agent answered (some words"));
-  CHECK_THAT(explain_start(beta, {"beta", 1, 0, 0}, {}, {"This account is not available."}),
+  CHECK_THAT(explain_start(beta, {"beta", 1, 0, 0}, {}, {"This account is not available."}).text,
              ContainsSubstring("This account is not available."));
   CHECK_THAT(explained(1, "troupe agent: no descriptor is left"),
              ContainsSubstring("exited with code 1 before the agent answered (troupe agent: no"));
+}
+
+TEST_CASE(
+    "what the user can change ends a launch with code 2, and a fault on the way with code 1") {
+  const auto code = [](const child_exit& how, const std::string& line) {
+    return exit_code(explain_start(beta, how, {line}, {}).code);
+  };
+  CHECK(code({"beta", 1, 255, 0}, "Host key verification failed.") == exit_refused);
+  CHECK(code({"beta", 1, 255, 0}, "ssh: connect to host x: Connection refused") == exit_refused);
+  CHECK(code({"beta", 1, 127, 0}, "sh: 1: exec: /opt/trainer: not found") == exit_refused);
+  CHECK(code({"beta", 1, 0, 0}, "") == exit_refused);  // another program
+  CHECK(code({"beta", 1, 0, SIGKILL}, "") == exit_failed);
+  CHECK(code({"beta", 1, 255, 0}, "") == exit_failed);  // the agent was killed
+  CHECK(code({"beta", 1, 255, 0}, "Connection to beta closed by remote host.") == exit_failed);
+  CHECK(code({"beta", 1, 255, 0}, "Connection reset by 10.0.0.2 port 22") == exit_failed);
+  auto mute = new_session();
+  session_core::effects late;
+  auto now = begin_of_time;
+  for (int i = 0; i < 13; ++i) late = mute.tick(now += 400ms);
+  REQUIRE(find<session_core::lost>(late) != nullptr);
+  CHECK(exit_code(find<session_core::lost>(late)->why.code) == exit_failed);
+}
+
+TEST_CASE("a process that refuses what it is told is a loss of another kind than one that fails") {
+  CHECK(loss_of({"stage-1", 1, exit_refused, 0}, "no such address") ==
+        error{errc::bad_config, "stage-1 exited with code 2: no such address"});
+  CHECK(loss_of({"stage-1", 1, exit_failed, 0}, "").code == errc::peer_lost);
+  CHECK(loss_of({"stage-1", 1, 0, SIGKILL}, "").code == errc::peer_lost);
+}
+
+TEST_CASE("a process's last word is kept for who says how it ended, and taken once") {
+  last_words words;
+  CHECK_FALSE(words.heard("stage-1", output_stream::err, "warning: it is slow"));
+  CHECK_FALSE(words.heard("stage-1", output_stream::out, "troupe ends: no"));
+  CHECK(words.heard("stage-1", output_stream::err, "troupe ends: no such address") ==
+        "no such address");
+  CHECK(words.take("stage-0").empty());
+  CHECK(words.take("stage-1") == "no such address");
+  CHECK(words.take("stage-1").empty());
 }
 
 TEST_CASE("another program than the run's is told apart from a failure of ssh") {
@@ -414,7 +456,7 @@ TEST_CASE("another program than the run's is told apart from a failure of ssh") 
     auto place = beta;
     place.host = host;
     place.own_program = "/opt/resnet_pipeline";
-    const auto text = explain_start(place, {"beta", 1, 0, 0}, {}, {});
+    const auto text = explain_start(place, {"beta", 1, 0, 0}, {}, {}).text;
     CHECK(text.starts_with(place.text() + ": the program /opt/trainer exited with code 0 "));
     CHECK_THAT(text, ContainsSubstring("; name the path of the one that runs here, "
                                        "/opt/resnet_pipeline, with `program` in its [[node]]"));
@@ -426,7 +468,7 @@ TEST_CASE("what srun and mpirun say is told with host, meaning and remedy") {
   const auto explained = [](const std::string& carrier, const std::deque<std::string>& lines) {
     auto place = beta;
     place.carrier = carrier;
-    return explain_start(place, {"beta", 1, 1, 0}, lines, {});
+    return explain_start(place, {"beta", 1, 1, 0}, lines, {}).text;
   };
   CHECK(explained("srun", {"slurmstepd-beta: error: execve(): /opt/trainer: No such file",
                            "srun: error: beta: task 0: Exited with exit code 2"}) ==

@@ -5,6 +5,14 @@
 using namespace std::chrono_literals;
 using troupe::cluster::countdown_core;
 
+namespace {
+
+const std::string remedy =
+    "; where a stage only takes longer to come, give it more with --join-timeout ([cluster] "
+    "join_timeout)";
+
+}  // namespace
+
 TEST_CASE("a countdown says every five seconds who is missing, and nothing before") {
   countdown_core countdown(30s);
   CHECK_FALSE(countdown.tick(4999ms, {"stage-0"}));
@@ -16,10 +24,10 @@ TEST_CASE("a countdown says every five seconds who is missing, and nothing befor
 
 TEST_CASE("a countdown that has run out names who is missing, of many the first") {
   const countdown_core countdown(30s);
-  CHECK(countdown.failure({"stage-1"}) == "stage-1 has not joined the run within 30 s");
-  CHECK(countdown.failure({"a", "b"}) == "a, b have not joined the run within 30 s");
+  CHECK(countdown.failure({"stage-1"}) == "stage-1 has not joined the run within 30 s" + remedy);
+  CHECK(countdown.failure({"a", "b"}) == "a, b have not joined the run within 30 s" + remedy);
   CHECK(countdown.failure({"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}) ==
-        "a, b, c, d, e, f, g, h and 2 more have not joined the run within 30 s");
+        "a, b, c, d, e, f, g, h and 2 more have not joined the run within 30 s" + remedy);
 }
 
 TEST_CASE("a countdown says at once that a connection was refused, and at the end too") {
@@ -32,5 +40,6 @@ TEST_CASE("a countdown says at once that a connection was refused, and at the en
   CHECK_FALSE(countdown.tick(2s, {"stage-0"}));  // a crowd of strangers is no flood of lines
   CHECK(countdown.failure({"stage-0"}) ==
         "stage-0 has not joined the run within 30 s; 2 connections were refused, the last one: "
-        "10.0.0.3:18 did not finish its handshake in time");
+        "10.0.0.3:18 did not finish its handshake in time" +
+            remedy);
 }

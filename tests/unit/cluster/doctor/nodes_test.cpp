@@ -54,7 +54,7 @@ TEST_CASE("What a launch says of a failure is split into what is wrong and what 
   const agent_place beta{"beta", "10.0.0.2", "b1", "/opt/trainer"};
   const auto remedy = [&](int code, const std::string& line) {
     const auto [what, what_to_do] =
-        split_remedy(explain_start(beta, {"beta", 1, code, 0}, {"Warning; a", line}, {}));
+        split_remedy(explain_start(beta, {"beta", 1, code, 0}, {"Warning; a", line}, {}).text);
     CHECK_THAT(what, ContainsSubstring(line));
     return what_to_do;
   };

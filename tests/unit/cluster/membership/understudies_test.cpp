@@ -76,8 +76,8 @@ TEST_CASE("an understudy that has ended, or is lost, is not taken, and another i
   noted_launcher launcher;
   understudies those(launcher, 3);
   REQUIRE(those.fill({""}, "here"));
-  launcher.ended.push_back({"understudy-1", "it was killed"});
-  launcher.ended.push_back({"stage-1", "it was killed"});
+  launcher.ended.push_back({"understudy-1", {errc::peer_lost, "it was killed"}});
+  launcher.ended.push_back({"stage-1", {errc::peer_lost, "it was killed"}});
   CHECK(those.lost("understudy-2"));
   CHECK_FALSE(those.lost("stage-1"));
   CHECK_FALSE(those.lost("understudy-2"));
