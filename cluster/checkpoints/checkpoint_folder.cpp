@@ -118,11 +118,21 @@ std::string unused_name(std::uint64_t step) {
   return name.data();
 }
 
+result<void> write_note(const fs::path& folder) {
+  const auto note = folder / checkpoint_folder::evaluated_name;
+  const descriptor made(::open(note.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!made) return failed(note, "cannot be written");
+  return sync_names(folder);
+}
+
 /// Writes the manifest of files that are there, and syncs it and its name.
-result<void> complete(const fs::path& folder, const checkpoint_manifest& manifest) {
+result<void> complete(const checkpoint_folder::begun& what, const checkpoint_manifest& manifest) {
+  const auto& folder = what.folder;
   const auto faults = manifest.is_on_hosts() ? std::vector<checkpoint_fault>()
                                              : find_faults(folder, manifest, check_depth::lengths);
   if (!faults.empty()) return fail(errc::io_failed, faults.front().text());
+  if (what.is_evaluated)
+    if (auto noted = write_note(folder); !noted) return noted;
   return write_manifest(folder / checkpoint_folder::manifest_name, manifest);
 }
 
@@ -156,15 +166,14 @@ fs::path checkpoint_folder::path_of(std::uint64_t step) const {
 }
 
 result<void> checkpoint_folder::note_evaluated(std::uint64_t step) const {
-  const auto note = path_of(step) / evaluated_name;
-  const descriptor made(::open(note.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-  if (!made) return failed(note, "cannot be written");
-  return sync_names(note.parent_path());
+  std::error_code why;
+  return fs::exists(path_of(step) / manifest_name, why) ? write_note(path_of(step))
+                                                        : result<void>();
 }
 
-bool checkpoint_folder::is_evaluated(std::uint64_t step) const {
+bool whole_checkpoint::is_evaluated() const {
   std::error_code why;
-  return fs::exists(path_of(step) / evaluated_name, why);
+  return fs::exists(folder / checkpoint_folder::evaluated_name, why);
 }
 
 result<void> checkpoint_folder::sync_all() const {
@@ -213,7 +222,7 @@ result<void> checkpoint_folder::perform(checkpoint_write_core::effect next, begu
   using effect = checkpoint_write_core::effect;
   switch (next) {
     case effect::write_manifest:
-      return complete(what.folder, manifest);
+      return complete(what, manifest);
     case effect::take_name:
       return take_name(what.folder, path_of(what.step));
     case effect::sync_names:

@@ -18,6 +18,9 @@ namespace troupe::cluster {
 struct whole_checkpoint {
   std::filesystem::path folder;
   checkpoint_manifest manifest;
+
+  /// Whether a run has told the evaluation of these weights.
+  [[nodiscard]] bool is_evaluated() const;
 };
 
 /// The checkpoints of a run: FOLDER/step-000040/ with a file of weights and one of state a stage,
@@ -47,6 +50,7 @@ class checkpoint_folder {
   struct begun {
     std::filesystem::path folder;
     std::uint64_t step = 0;
+    bool is_evaluated = false;  ///< It gets that note at once, see `note_evaluated`.
     std::vector<std::filesystem::path> old = {};  ///< Others that it makes superfluous.
   };
   /// Makes the folder for the files, and removes others that are half written. Errors: io_failed.
@@ -104,10 +108,9 @@ class checkpoint_folder {
 
   [[nodiscard]] std::filesystem::path path_of(std::uint64_t step) const;
 
-  /// Notes beside a checkpoint that its weights were evaluated, and the result told. Errors:
-  /// io_failed.
+  /// Notes in a checkpoint, if it is there, that its weights were evaluated, and the result told.
+  /// Errors: io_failed.
   [[nodiscard]] result<void> note_evaluated(std::uint64_t step) const;
-  [[nodiscard]] bool is_evaluated(std::uint64_t step) const;
 
  private:
   /// So that what can be seen now can be seen after a loss of power too. Errors: io_failed,

@@ -42,6 +42,10 @@ class checkpoint_record_core {
 
   /// This step has been reported, and so have those before it.
   void told(std::uint64_t step) { told_ = std::max(told_, step); }
+  /// The evaluation after this step has been reported.
+  void evaluated(std::uint64_t step) { evaluated_.insert(step); }
+  /// A run that goes on from a checkpoint of this step has no evaluation of it left to report.
+  [[nodiscard]] bool is_evaluated(std::uint64_t step) const { return evaluated_.contains(step); }
   /// Whether the one under way may be whole. A run that goes on from it reports only later steps,
   /// so this one's step has been reported.
   [[nodiscard]] bool may_complete() const { return under_way_ && under_way_->step <= told_; }
@@ -87,7 +91,8 @@ class checkpoint_record_core {
   std::uint32_t accumulate_;
   std::uint64_t last_step_;
   std::uint64_t told_;
-  std::set<std::uint64_t> written_;  // of this run
+  std::set<std::uint64_t> written_;    // of this run
+  std::set<std::uint64_t> evaluated_;  // in this run
   std::optional<attempt> under_way_, owed_;
 };
 

@@ -217,6 +217,7 @@ result<void> begin_from(prepared_run& run, whole_checkpoint from) {
   run.init.reset();
   run.on_hosts.reset();
   run.steps_before = from.manifest.step;
+  run.evaluated = evaluated_before(from);
   if (!from.manifest.is_on_hosts()) return take_beginning(run, read_checkpoint(from), {});
   if (auto fits = check_names(run, from); !fits) return fits;
   auto scaler = scaler_in(run, from);
@@ -230,6 +231,7 @@ result<void> begin_anew(prepared_run& run, const trainer_config& config) {
   run.init.reset();
   run.on_hosts.reset();
   run.steps_before = 0;
+  run.evaluated = 0;
   run.scaler = first_scaler(config);
   if (config.model.init.empty()) return {};
   return take_beginning(run, read_checkpoint(config.model.init), config.model.init_skip);

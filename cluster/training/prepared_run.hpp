@@ -28,6 +28,7 @@ struct prepared_run {
   std::optional<checkpoint> init;               // what it begins from; none: weights of the seed
   std::optional<whole_checkpoint> on_hosts;     // or this, of files that hosts keep on their disks
   std::uint64_t steps_before = 0;               // of the checkpoint that it goes on from
+  std::uint64_t evaluated = 0;                  // see evaluated_before
   std::optional<engine::loss_scaler> scaler;    // where the loss scale is dynamic
   std::uint64_t steps = 0;                      // several may make one update (--accumulate)
   bool is_complete = false;  // a checkpoint has all of them, and nothing is left to do

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -179,12 +180,14 @@ result<void> driver::step_together(std::uint64_t step) {
 }
 
 result<void> driver::run_synchronously() {
+  // Whoever ended the run before may have done so in this evaluation.
+  if (auto done = evaluate_if_due(begun_); !done || abandoned_) return done;
   while (begun_ < plan_.steps && !events_.should_stop()) {
     if (auto done = step_together(begun_ + 1); !done) return done;
-    if (begun_ == plan_.steps) break;
-    checkpoint_is_due_ = wants_checkpoint(begun_);
-    if (auto done = write_checkpoint(); !done) return done;
+    // Before the checkpoint: a run that goes on from that does not come to the evaluation again.
     if (auto done = evaluate_if_due(begun_); !done || abandoned_) return done;
+    checkpoint_is_due_ = begun_ < plan_.steps && wants_checkpoint(begun_);
+    if (auto done = write_checkpoint(); !done) return done;
   }
   return {};
 }
@@ -272,7 +275,8 @@ result<void> driver::close_accounts() {
 
 result<void> driver::evaluate_if_due(std::uint64_t step) {
   const auto period = plan_.evaluate_every > 0 ? plan_.evaluate_every : steps_per_epoch_;
-  if (!plan_.evaluate || step % period != 0 || step <= plan_.evaluated) return {};
+  const bool is_last = step == plan_.steps;  // which `finish` evaluates
+  if (!plan_.evaluate || is_last || step % period != 0 || step <= plan_.evaluated) return {};
   if (plan_.keep_weights) {
     // A worker that evaluates would answer only when it is done with its share.
     auto weights = read_weights();
@@ -292,43 +296,57 @@ bool driver::await_arrival() {
   return true;
 }
 
-result<void> driver::evaluate(std::uint64_t step) {
+driver::test_shares driver::cut_test_data(std::uint64_t step) const {
   const auto all = data_.size(engine::split::test);
-  const auto share_of_all =
+  const auto most =
       std::max<std::int64_t>(1, plan_.batch_size / static_cast<std::int64_t>(workers_.size()));
-  totals sum;
-  std::int64_t begun = 0;
-  std::vector<share> again;  // of lost workers
+  test_shares shares;
+  for (std::int64_t begin = 0; begin < all; begin += most) {
+    const auto turn = static_cast<std::size_t>(begin / most) % workers_.size();
+    shares[workers_[turn].number].push_back({step, true, begin, std::min(all, begin + most)});
+  }
+  return shares;
+}
+
+result<void> driver::evaluate(std::uint64_t step) {
+  auto left = cut_test_data(step);
+  std::deque<share> again;  // of lost workers
   const auto feed = [&](const place& worker) {
-    if (!is_idle(worker)) return;
-    if (!again.empty()) {
-      start(worker, again.back());
-      again.pop_back();
-    } else if (begun < all) {
-      const auto end = std::min(all, begun + share_of_all);
-      start(worker, {step, true, begun, end});
-      begun = end;
-    }
+    auto& from = left[worker.number].empty() ? again : left[worker.number];
+    if (!is_idle(worker) || from.empty()) return;
+    start(worker, from.front());
+    from.pop_front();
   };
+  std::map<std::int64_t, actors::share_done> over_by_begin;
   for (const auto& each : std::vector(workers_)) feed(each);
   while (!open_.empty()) {
     if (leaves() || !await_arrival()) return {};
-    const auto over = next();
+    auto over = next();
     if (!over) return tl::unexpected(over.error());
-    if (const auto& done = over->report) {
-      sum.samples += done->samples;
-      sum.correct += done->correct;
-      sum.loss += done->loss * static_cast<double>(done->samples);
+    if (over->report) {
+      over_by_begin.emplace(over->what.begin, std::move(*over->report));
     } else {
       again.push_back(over->what);
+      std::ranges::move(left.extract(over->worker).mapped(), std::back_inserter(again));
     }
     for (const auto& each : std::vector(workers_)) feed(each);
   }
   last_report_ = clock::now();
-  if (sum.samples == 0) return {};
+  tell_evaluation(step, over_by_begin);
+  return {};
+}
+
+void driver::tell_evaluation(std::uint64_t step,
+                             const std::map<std::int64_t, actors::share_done>& over) {
+  totals sum;
+  for (const auto& [begin, done] : over) {
+    sum.samples += done.samples;
+    sum.correct += done.correct;
+    sum.loss += done.loss * static_cast<double>(done.samples);
+  }
+  if (sum.samples == 0) return;
   const auto count = static_cast<double>(sum.samples);
   events_.on_evaluation({step, static_cast<double>(sum.correct) / count, sum.loss / count});
-  return {};
 }
 
 void driver::report(std::uint64_t step, const std::vector<ended_share>& shares) {

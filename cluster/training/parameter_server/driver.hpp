@@ -131,7 +131,14 @@ class driver {
   [[nodiscard]] result<void> write_checkpoint();
   [[nodiscard]] result<actors::coordinator_report> ask_coordinator();
   [[nodiscard]] result<void> evaluate_if_due(std::uint64_t step);
+  /// Shares of the test data, by worker. Each worker has its turns, whoever is done first, and
+  /// what comes of them is added in the order of samples: with running statistics that are each
+  /// worker's own an evaluation has the same bits each time, as long as no worker is lost.
+  using test_shares = std::map<std::size_t, std::deque<share>>;
+  [[nodiscard]] test_shares cut_test_data(std::uint64_t step) const;
   [[nodiscard]] result<void> evaluate(std::uint64_t step);
+  /// `over`: what came of the shares, by their first sample.
+  void tell_evaluation(std::uint64_t step, const std::map<std::int64_t, actors::share_done>& over);
   /// Whether something came in before the evaluation was abandoned.
   [[nodiscard]] bool await_arrival();
   void report(std::uint64_t step, const std::vector<ended_share>& shares);

@@ -32,8 +32,9 @@ result<void> check_shares(const server_application& program, const trainer_confi
 
 /// Opens the checkpoint that the run goes on from, or else what --init names.
 result<void> read_beginning(prepared_server& run, const trainer_config& config) {
+  const bool evaluates = config.train.eval && run.data->size(engine::split::test) > 0;
   const auto begins =
-      find_beginning(config, server_settings_of_steps(config), run.plan.steps, false);
+      find_beginning(config, server_settings_of_steps(config), run.plan.steps, evaluates);
   if (!begins) return tl::unexpected(begins.error());
   run.is_complete = begins->is_complete;
   if (begins->from && begins->from->manifest.is_on_hosts())
@@ -47,6 +48,7 @@ result<void> read_beginning(prepared_server& run, const trainer_config& config) 
                     : check_start(run.layers, read_checkpoint(init), config.model.init_skip);
   if (!opened) return tl::unexpected(opened.error());
   run.begin = {begins->from ? begins->from->manifest.step : 0, std::move(*opened)};
+  if (begins->from) run.plan.evaluated = evaluated_before(*begins->from);
   return {};
 }
 

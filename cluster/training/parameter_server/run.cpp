@@ -177,6 +177,7 @@ class attempt {
                 [this](const auto& outcome) {
                   parts_.told_evaluation = outcome.eval_step;
                   parts_.report->evaluation(outcome);
+                  parts_.checkpoints.evaluated(outcome.eval_step);
                 },
             .on_note = printer(),
             .should_stop = [this] { return parts_.control.stop.wanted(); },
@@ -287,7 +288,7 @@ result<void> drive(node_group& group, const trainer_config& config, const prepar
                   std::move(*report),
                   std::move(*checkpoints),
                   run.begin.steps,
-                  run.begin.steps};
+                  run.plan.evaluated};
   const auto done = run_to_end(parts);
   parts.report->finish();
   return done;

@@ -209,7 +209,7 @@ result<void> train(run_parts& parts, actors::pipeline& stages, const start_point
         parts.told.evaluated = outcome.steps;
         parts.report->evaluation(of);
         if (parts.program.describe) parts.report->print(parts.program.describe(of));
-        if (outcome.steps == run.steps) parts.checkpoints.evaluated(outcome.steps);
+        parts.checkpoints.evaluated(outcome.steps);
       },
       [&] { return parts.control.stop.wanted(); },
       [&](std::uint64_t steps) -> result<void> {
@@ -381,12 +381,6 @@ result<void> train_to_end(run_parts& parts, start_point from) {
   }
 }
 
-/// A run that goes on behind its last step has its last evaluation to do.
-std::uint64_t evaluated_before(const prepared_run& run) {
-  const bool only_evaluates = run.steps_before > 0 && run.steps_before == run.steps;
-  return only_evaluates ? run.steps - 1 : run.steps_before;
-}
-
 }  // namespace
 
 result<void> drive(node_group& group, const application& program, const trainer_config& config,
@@ -438,7 +432,7 @@ result<void> drive(node_group& group, const application& program, const trainer_
                   beginning_of(run, std::move(*on_hosts)),
                   hosts,
                   std::move(*disks),
-                  {.losses = {}, .steps = run.steps_before, .evaluated = evaluated_before(run)}};
+                  {.losses = {}, .steps = run.steps_before, .evaluated = run.evaluated}};
   return train_to_end(parts, parts.beginning);
 }
 

@@ -58,14 +58,19 @@ result<run_beginning> find_beginning(const trainer_config& config,
   }
   const auto& [folder, manifest] = **resumed;
   if (manifest.step < steps) return run_beginning{std::move(*resumed)};
-  const bool is_told = checkpoint_folder(config.checkpoint.dir).is_evaluated(steps);
-  if (config.checkpoint.resume == "auto" && evaluates && manifest.step == steps && !is_told) {
+  const bool is_left = evaluates && manifest.step == steps && !(*resumed)->is_evaluated();
+  if (config.checkpoint.resume == "auto" && is_left) {
     log::info(folder.string() + " has all " + std::to_string(steps) +
               " steps of this run: its last evaluation is left to do");
     return run_beginning{std::move(*resumed)};
   }
   if (auto fine = check_complete(config, steps, folder); !fine) return tl::unexpected(fine.error());
   return run_beginning{std::move(*resumed), true};
+}
+
+std::uint64_t evaluated_before(const whole_checkpoint& from) {
+  const auto step = from.manifest.step;
+  return step > 0 && !from.is_evaluated() ? step - 1 : step;
 }
 
 }  // namespace troupe::cluster

@@ -40,4 +40,9 @@ struct run_beginning {
     const trainer_config& config, const std::map<std::string, double>& model_options,
     std::uint64_t steps, bool evaluates);
 
+/// Up to which step a run that goes on from a checkpoint has no evaluation left to tell: one that
+/// was ended before it told the evaluation of the checkpoint's own step, as an interrupted run is,
+/// does that first.
+[[nodiscard]] std::uint64_t evaluated_before(const whole_checkpoint& from);
+
 }  // namespace troupe::cluster

@@ -349,7 +349,8 @@ std::vector<std::uint64_t> checkpoint_keeper::own_steps() const {
   return record_.own(std::move(*all));
 }
 
-void checkpoint_keeper::evaluated(std::uint64_t step) const {
+void checkpoint_keeper::evaluated(std::uint64_t step) {
+  record_.evaluated(step);
   if (!are_kept() || step == 0 || step != record_.last_step()) return;
   if (auto noted = folder_.note_evaluated(step); !noted) log::warning(noted.error().text);
 }
@@ -377,6 +378,7 @@ void checkpoint_keeper::write(std::uint64_t step, bool is_asked, const checkpoin
   record_.begin(step, is_asked);
   auto files = folder_.begin(step);
   if (!files) return note_failure(files.error(), print);
+  files->is_evaluated = record_.is_evaluated(step);
   const auto slices = ask_stages(*files, parts);
   if (!slices) {
     checkpoint_folder::drop(*files);

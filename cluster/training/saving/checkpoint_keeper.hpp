@@ -105,9 +105,9 @@ class checkpoint_keeper {
   /// The run goes on behind this step, for later ones could not be read: they are written again.
   void went_back(std::uint64_t step);
 
-  /// The evaluation after this step was told: a run that is started again need not repeat it, if
-  /// the last checkpoint is of that step.
-  void evaluated(std::uint64_t step) const;
+  /// The evaluation after this step was told: a run that goes on from a checkpoint of that step
+  /// need not repeat it, be it there or still to be written.
+  void evaluated(std::uint64_t step);
 
   /// Errors: bad_data, io_failed.
   [[nodiscard]] result<whole_checkpoint> of_step(std::uint64_t step) const {

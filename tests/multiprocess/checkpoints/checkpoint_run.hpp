@@ -62,6 +62,15 @@ inline std::function<void(pid_t, std::string_view)> at_checkpoint(const std::str
   };
 }
 
+/// The evaluations that a run's JSON lines tell.
+inline std::set<std::string> evaluations_in(const std::filesystem::path& json) {
+  std::set<std::string> told;
+  std::ifstream in(json);
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("{\"eval_step\":")) told.insert(line);
+  return told;
+}
+
 inline std::set<std::string> names_in(const std::filesystem::path& folder) {
   std::set<std::string> names;
   for (const auto& each : std::filesystem::directory_iterator(folder))

@@ -141,6 +141,35 @@ TEST_CASE("A run that was ended in its last evaluation does that when it is star
   CHECK_THAT(third.err, ContainsSubstring("has all 12 steps of this run: nothing is left to do"));
 }
 
+TEST_CASE("A run that was interrupted in an evaluation does that first when it goes on") {
+  const scratch_folder folder;
+  auto job = two_stages({"--eval-every", "4"}, 8, 1);
+  std::ranges::replace(job, "--no-eval", "--eval");
+  std::ranges::replace(job, "synthetic:3x32x32:10:48", "synthetic:3x32x32:10:480");  // some time
+  REQUIRE(run_program(with(job, {"--json", folder / "whole"})).code == 0);
+  const auto whole = evaluations_in(folder / "whole");
+  REQUIRE(whole.size() == 2);
+  job = with(job, {"--checkpoint-dir", folder / "kept", "--resume", "auto"});
+  const auto first =
+      run_program(with(job, {"--json", folder / "first"}),
+                  at_line("step 4/", [](pid_t trainer) { ::kill(trainer, SIGTERM); }));
+  INFO(first.err);
+  REQUIRE(first.code == 143);
+  auto told = evaluations_in(folder / "first");
+  REQUIRE(names_in(folder / "kept") == std::set<std::string>{"step-000004"});
+  // What was told is told once.
+  for (const std::string json : {"second", "third"}) {
+    const auto next = run_program(with(job, {"--json", folder / json}));
+    INFO(next.err);
+    REQUIRE(next.code == 0);
+    if (json == "second")
+      for (const auto& each : evaluations_in(folder / json)) CHECK(told.insert(each).second);
+    else
+      CHECK_FALSE(fs::exists(folder / json));
+  }
+  CHECK(told == whole);
+}
+
 TEST_CASE("A run with torn checkpoints alone begins anew where nobody watches, and says so") {
   const scratch_folder folder;
   const fs::path checkpoints = folder / "checkpoints";

@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/state/safetensors.hpp"
 #include "tests/multiprocess/parameter_server/server_run.hpp"
@@ -75,6 +77,40 @@ TEST_CASE("An interrupted run of a parameter server leaves a checkpoint and goes
     CHECK(steps.back() == 600);
     CHECK(steps.size() == static_cast<std::size_t>(601 - first));
     CHECK(run_program(run).code == 0);  // nothing is left to do
+  }
+}
+
+TEST_CASE("A run that ends in an evaluation of a parameter server tells that when it goes on",
+          "[untimed]") {
+  const scratch_folder folder;
+  const auto run = evaluated_run(6);
+  REQUIRE(run_program(with(run, {"--json", folder / "whole"})).code == 0);
+  const auto whole = evaluations_in(folder / "whole");
+  REQUIRE(whole.size() == 3);
+  const std::vector<std::pair<std::string, int>> moments{
+      {"step 4/", SIGTERM}, {"step-000004 in ", SIGKILL}, {"the checkpoint of step 6 is", SIGKILL}};
+  for (const auto& [line, signal] : moments) {
+    INFO(line);
+    const std::string kept = folder / "kept";
+    fs::remove_all(kept);
+    const auto keeping = with(
+        run, {"--checkpoint-dir", kept, "--checkpoint-every", "2", "--resume", "auto", "--json"});
+    const auto ended =
+        run_program(with(keeping, {folder / "ended"}),
+                    at_line(line, [signal = signal](pid_t program) { ::kill(program, signal); }));
+    INFO(ended.err);
+    REQUIRE(ended.code + ended.signal != 0);
+    const auto newest = *names_in(kept).rbegin();
+    const auto resumed = run_program(with(keeping, {folder / "resumed"}));
+    INFO(resumed.err);
+    REQUIRE(resumed.code == 0);
+    CHECK_THAT(resumed.err, ContainsSubstring("from the checkpoint of step " +
+                                              std::to_string(std::stoi(newest.substr(5)))));
+    auto told = evaluations_in(folder / "ended");
+    told.merge(evaluations_in(folder / "resumed"));
+    CHECK(told == whole);
+    CHECK_THAT(run_program(with(keeping, {folder / "again"})).err,
+               ContainsSubstring("has all 6 steps of this run: nothing is left to do"));
   }
 }
 

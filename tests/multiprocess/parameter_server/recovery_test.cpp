@@ -79,6 +79,28 @@ TEST_CASE("Running statistics and Adam's state go on where a lost shard left the
   check_steps(folder, 7);
 }
 
+TEST_CASE("An evaluation in which a shard is lost is told once, as each other one", "[untimed]") {
+  const scratch_folder folder;
+  const auto run = evaluated_run(6);
+  REQUIRE(run_program(with(run, {"--json", folder / "whole"})).code == 0);
+  const auto whole = evaluations_in(folder / "whole");
+  const auto check_told = [&](const std::string& json) {
+    CHECK(steps_in(folder / json) == std::vector<int>{1, 2, 0, 3, 4, 0, 5, 6, 0});
+    CHECK(evaluations_in(folder / json) == whole);
+  };
+  const auto kept = keeping(run, folder, "2");
+  // While steps 4 and 6 are evaluated, and as soon as there is a checkpoint of step 4.
+  INFO(run_with(kept, folder, {{5, {"shard-1"}}, {8, {"shard-0"}}}).err);
+  check_told("steps");
+  const auto kill = [](pid_t program) { ::kill(process_of(program, "shard-1"), SIGKILL); };
+  const auto outcome =
+      run_program(with(kept, {"--on-fault", "recover", "--json", folder / "again"}),
+                  at_line("step-000004 in ", kill));
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  check_told("again");
+}
+
 TEST_CASE("A shard that is stopped is replaced, and without checkpoints the run begins again",
           "[untimed]") {
   const scratch_folder folder;

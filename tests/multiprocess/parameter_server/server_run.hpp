@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "tests/multiprocess/checkpoints/checkpoint_run.hpp"
@@ -20,6 +21,14 @@ inline words residual_run(int steps) {
   return with({"--model", "resnet18", "--data", "synthetic:3x32x32:10:48", "--batch-size", "8"},
               {"--optimizer", "adam", "--lr", "0.01", "--no-eval", "--threads-per-worker", "1",
                "--verbose", "--steps", std::to_string(steps)});
+}
+
+/// The same with evaluations after every second step, each of which takes some time.
+inline words evaluated_run(int steps) {
+  auto run = with(residual_run(steps), {"--eval-every", "2"});
+  std::ranges::replace(run, "--no-eval", "--eval");
+  std::ranges::replace(run, "synthetic:3x32x32:10:48", "synthetic:3x32x32:10:480");
+  return run;
 }
 
 }  // namespace troupe::tests

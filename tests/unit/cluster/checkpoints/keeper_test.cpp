@@ -242,20 +242,37 @@ TEST_CASE("A run knows which checkpoints it has written and kept, the newest fir
   CHECK(run.keeper.own_steps() == steps{12, 8});
 }
 
-TEST_CASE("That the last checkpoint was evaluated is noted beside it, and goes with it") {
+TEST_CASE("A checkpoint has a note that its step was evaluated, before it or after it") {
   const tests::scratch_folder folder;
   auto config = config_for(folder, "4");
   kept_run run(config);
-  const cluster::checkpoint_folder kept(config.checkpoint.dir);
+  const auto is_evaluated = [&](std::uint64_t step) {
+    const cluster::checkpoint_folder kept(config.checkpoint.dir);
+    return cluster::whole_checkpoint{kept.path_of(step), {}}.is_evaluated();
+  };
   run.keeper.evaluated(0);
   CHECK(run.write(4) == 4);
   run.keeper.evaluated(3);
-  CHECK_FALSE(kept.is_evaluated(4));
+  CHECK_FALSE(is_evaluated(4));
   run.keeper.evaluated(4);
-  CHECK(kept.is_evaluated(4));
-  run.keeper.went_back(0);
-  CHECK(run.write(4) == 4);
-  CHECK_FALSE(kept.is_evaluated(4));
+  CHECK(is_evaluated(4));
+  run.keeper.evaluated(8);
+  CHECK(run.write(8) == 8);
+  CHECK(is_evaluated(8));
+  CHECK(run.write(12) == 12);
+  CHECK_FALSE(is_evaluated(12));
+  // What was told once is not told again, when the run has gone back.
+  run.keeper.went_back(4);
+  CHECK(run.write(8) == 8);
+  CHECK(is_evaluated(8));
+}
+
+TEST_CASE("A run that goes on from a checkpoint elsewhere notes nothing there") {
+  const tests::scratch_folder folder;
+  const auto config = config_for(folder, "4");
+  auto keeper = checkpoint_keeper::open(config, {}, 4, {}).value();
+  keeper.evaluated(4);
+  CHECK(cluster::checkpoint_folder(folder / "kept").entries().value().empty());
 }
 
 TEST_CASE("Checkpoints behind the step that a run goes back to are written again") {

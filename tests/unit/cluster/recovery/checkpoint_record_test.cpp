@@ -111,3 +111,14 @@ TEST_CASE("only what the run has written is its own, until it goes back behind i
   CHECK(run.own({9, 8, 6, 4, 3}).empty());
   CHECK(run.is_due(4, true, false));
 }
+
+TEST_CASE("an evaluation that was reported stays so when the steps are done again") {
+  record run(1, 4);
+  CHECK_FALSE(run.is_evaluated(4));
+  run.evaluated(6);
+  run.evaluated(8);
+  run.went_back(4);
+  CHECK(run.is_evaluated(6));
+  CHECK_FALSE(run.is_evaluated(7));
+  CHECK(run.is_evaluated(8));
+}
