@@ -155,7 +155,9 @@ neighbourhood::effects neighbourhood::peer_down(peer_id peer, const error& why) 
       std::ranges::any_of(names_, [&](const auto& open) { return open.second == name; }))
     return {};
   if (node->second.leaving) return gone(name, {errc::cancelled, "node '" + name + "' has left"});
-  auto out = gone(name, {errc::peer_lost, "node '" + name + "' is gone: " + why.text});
+  // Whoever does not admit us says so with that code, and may have greeted us before.
+  const auto code = why.code == errc::bad_config ? errc::bad_config : errc::peer_lost;
+  auto out = gone(name, {code, "node '" + name + "' is gone: " + why.text});
   if (left_) return out;  // who leaves is closing all of them in order
   close_all(name, {errc::peer_lost, "another connection of node '" + name + "' was lost"}, out);
   return out;

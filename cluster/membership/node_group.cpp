@@ -333,9 +333,14 @@ error node_group::with_place(const error& why) const {
     }
     auto reason = lost.text.substr(at + told.size());
     constexpr std::string_view of_connection = " is gone: ";  // whose number says nothing
+    constexpr std::string_view peer = ": peer ";
     if (const auto inner = reason.find(of_connection);
-        reason.starts_with(": peer ") && inner != std::string::npos)
+        reason.starts_with(peer) && inner != std::string::npos) {
+      const auto number = reason.substr(peer.size(), inner - peer.size());
+      if (place == name && number.find(':') != std::string::npos)  // all that is known of it
+        place += " (" + number.substr(0, number.rfind(':')) + ")";
       reason.erase(2, inner + of_connection.size() - 2);
+    }
     return {why.code, place + " is gone" + reason};
   }
   return why;

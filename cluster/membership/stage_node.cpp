@@ -34,6 +34,22 @@ class ending {
   std::promise<result<void>> decided_;
 };
 
+/// Why a node cannot join, with what whoever typed that can change.
+error join_failure(const joined_node_settings& settings, const error& why) {
+  if (!settings.by_hand) return why;
+  error told{why.code, settings.name + ": " + why.text};
+  if (why.code == errc::address_unavailable || why.code == errc::timed_out) {
+    told.text +=
+        "; see whether the run's trainer has started, and join at the address that it prints";
+  } else if (why.code == errc::not_admitted || why.code == errc::version_mismatch) {
+    told.code = errc::bad_config;
+    told.text +=
+        "; the address, the secret (--secret-file), the network (--network) and the program must "
+        "be those of the run";
+  }
+  return told;
+}
+
 }  // namespace
 
 result<void> run_node(const joined_node_settings& settings, const host_spawner& spawn) try {
@@ -48,12 +64,14 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
 
   const auto progress =
       std::make_shared<actors::progress_board>(actors::liveness_settings().interval);
-  const auto on_node_down = [end, host, progress](const std::string& other, const error& why) {
+  const auto named = settings.name + ": ";
+  const auto on_node_down = [end, host, progress, named, by_hand = settings.by_hand](
+                                const std::string& other, const error& why) {
     const bool in_order = why.code == errc::cancelled;
     if (other == "trainer" && in_order)  // the host may still have its last word to read
       caf::anon_send(*host, actors::shut_down{"the trainer has left before the run was over"});
     else if (other == "trainer")
-      end->decide(tl::unexpected(why));
+      end->decide(fail(why.code, by_hand ? named + why.text : why.text));
     else if (!in_order)
       progress->note_lost(other);
   };
@@ -75,7 +93,8 @@ result<void> run_node(const joined_node_settings& settings, const host_spawner& 
   if (joined)
     log::debug(settings.name + ": process " + std::to_string(getpid()) + " has joined " +
                settings.trainer);
-  auto outcome = joined ? end->wait() : result<void>(tl::unexpected(joined.error()));
+  auto outcome =
+      joined ? end->wait() : result<void>(tl::unexpected(join_failure(settings, joined.error())));
   caf::anon_send(*host, actors::shut_down{});
   system.await_all_actors_done();
   return outcome;

@@ -20,6 +20,7 @@ struct joined_node_settings {
   std::string trainer;      ///< Where the trainer's node listens, "host:port".
   std::string listen = "";  ///< Empty: whatever suits the link.
   actors::link_factory make_link;
+  bool by_hand = false;  ///< Somebody has typed where and as what it joins.
 };
 
 /// The node that has joined, and where its threads say what they are at.

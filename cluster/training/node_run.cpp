@@ -68,8 +68,10 @@ result<run_end> run_nodes(node_run run, const trainer_config& config, run_contro
 result<void> serve_as_node(const node_options& options, const host_spawner& spawn) {
   const auto link = process_link_of(options);
   if (!link) return tl::unexpected(link.error());
-  joined_node_settings settings{
-      .name = options.name, .trainer = options.join, .make_link = process_link_factory(*link)};
+  joined_node_settings settings{.name = options.name,
+                                .trainer = options.join,
+                                .make_link = process_link_factory(*link),
+                                .by_hand = options.secret_descriptor < 0};
   // Other nodes reach this one where it listens, which may be another host than theirs.
   const auto trainer = messages::meeting_place::parse(options.join).outside;
   if (opens_port(link->transport) && !is_loopback(trainer)) {

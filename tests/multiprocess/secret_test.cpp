@@ -127,7 +127,8 @@ TEST_CASE("A process that does not know the run's secret cannot join it") {
          {std::vector<std::string>{}, std::vector<std::string>{"--secret-file", file}}) {
       const auto stranger = run_program(stranger_with(knows));
       INFO(stranger.err);
-      CHECK(stranger.code == 1);
+      CHECK(stranger.code == 2);
+      CHECK_THAT(stranger.err, ContainsSubstring("must be those of the run"));
       CHECK_THAT(stranger.err, ContainsSubstring("secret") && !ContainsSubstring("horse"));
     }
     kill(program, SIGINT);

@@ -16,6 +16,8 @@
 #include "cluster/config/sources/set_flag.hpp"
 #include "cluster/config/sources/toml_file.hpp"
 #include "cluster/config/words.hpp"
+#include "cluster/hosts/host_addresses.hpp"
+#include "cluster/hosts/network_range.hpp"
 #include "messages/base/near_miss.hpp"
 #include "messages/base/printable.hpp"
 #include "messages/link/meeting_place.hpp"
@@ -249,14 +251,22 @@ result<void> check_node(const node_options& node) {
   const auto outside = messages::meeting_place::parse(node.join).outside;
   const bool may_be_joined = is_address(outside) && !outside.ends_with(":0");
   if (!may_be_joined && !is_unix_socket(outside))
-    return fail(errc::bad_config, "--join: \"" + node.join +
-                                      "\" is not an address at which a trainer listens; allowed: "
-                                      "HOST:PORT with a port from 1 to 65535, unix:PATH");
+    return fail(errc::bad_config,
+                "--join (ADDRESS of troupe join): \"" + node.join +
+                    "\" is not an address at which a trainer listens; allowed: HOST:PORT with a "
+                    "port from 1 to 65535, unix:PATH");
+  if (kind_of(host_of(outside)) == address_kind::link_local)
+    return fail(errc::bad_config,
+                "--join (ADDRESS of troupe join): \"" + node.join +
+                    "\" is a link-local address, which means nothing without an interface; have "
+                    "the trainer listen at another one");
   if (!is_loopback(outside) && node.secret_file.empty() && node.secret_descriptor < 0)
     return fail(errc::bad_config, "--join: " + node.join +
                                       " is on another machine: name the file of the cluster's "
                                       "secret with --secret-file");
-  if (node.name.empty()) return fail(errc::bad_config, "--node-name: is empty");
+  if (node.name.empty())
+    return fail(errc::bad_config,
+                "--node-name (--name of troupe join): is empty; name a stage, as stage-0");
   return {};
 }
 

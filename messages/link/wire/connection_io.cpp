@@ -369,9 +369,10 @@ void connection::take_farewell(const arrived_message& what) {
   if (!theirs) return;
   const std::string reason(reinterpret_cast<const char*>(what.data.data()),
                            std::min(what.data.size(), wire::farewell_text_bytes));
-  const bool mismatch = theirs->code == static_cast<std::uint8_t>(errc::version_mismatch);
-  farewell_ = error{mismatch ? errc::version_mismatch : errc::peer_lost,
-                    fmt::format("peer {} closed the link: {}", name_, reason)};
+  auto code = errc::peer_lost;
+  for (const auto kept : {errc::version_mismatch, errc::bad_config})
+    if (theirs->code == static_cast<std::uint8_t>(kept)) code = kept;
+  farewell_ = error{code, fmt::format("peer {} closed the link: {}", name_, reason)};
   farewell_frames_ = {theirs->frames[0], theirs->frames[1]};
   answered_ = answered_ || theirs->answer != 0;
   want_attention();

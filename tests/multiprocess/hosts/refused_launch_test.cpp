@@ -163,8 +163,10 @@ TEST_CASE("A stage that never joins is named, with a countdown") {
                                "was refused: ") &&
                  ContainsSubstring("does not prove that it has the cluster's secret") &&
                  ContainsSubstring("--join-timeout ([cluster] join_timeout)"));
-  CHECK(refused.code != 0);
-  CHECK_THAT(refused.last_line(), ContainsSubstring("secret"));
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.last_line(),
+             ContainsSubstring("does not prove that it has the cluster's secret; "
+                               "the address, the secret (--secret-file)"));
 }
 
 TEST_CASE("A stage that has joined and ends ends the run, and whoever else has joined says why") {
@@ -193,12 +195,13 @@ TEST_CASE("A stage that has joined and ends ends the run, and whoever else has j
   CHECK(outcome.code == 1);
   CHECK(outcome.seconds < 20s);  // by itself it would wait for a minute
   CHECK_THAT(outcome.last_line(),
-             ContainsSubstring("stage-0 is gone: it has ended the connection"));
+             ContainsSubstring("stage-0 (10.77.0.2) is gone: it has ended the connection"));
   REQUIRE(stages.size() == 2);
   const auto other = stages[1]->end();
   INFO(other.err);
   CHECK(other.code == 1);
-  CHECK_THAT(other.last_line(), ContainsSubstring("stage-1: the run has failed: stage-0 is gone"));
+  CHECK_THAT(other.last_line(),
+             ContainsSubstring("stage-1: the run has failed: stage-0 (10.77.0.2) is gone"));
 }
 
 TEST_CASE("A run is stopped while it waits for stages that others start") {
@@ -275,9 +278,9 @@ TEST_CASE("A name that is taken or not the run's, and a port in use, are refused
   const auto file = write_config(hosts / "run.toml",
                                  awaited_cluster("10.77.0.1:4711", secret, "join_timeout = 60\n") +
                                      small_run(hosts / "weights.safetensors"));
-  const auto joining = [&](const std::string& name) {
-    return std::vector<std::string>{TROUPE_COMMAND,  "join", "10.77.0.1:4711", "--name",      name,
-                                    "--secret-file", secret, "--program",      TROUPE_PROGRAM};
+  const auto joining = [&](const std::string& name, const std::string& at = "10.77.0.1:4711") {
+    return std::vector<std::string>{TROUPE_COMMAND,  "join", at,          "--name",      name,
+                                    "--secret-file", secret, "--program", TROUPE_PROGRAM};
   };
   running_program trainer(hosts.home(), {TROUPE_PROGRAM, "--config", file});
   std::optional<running_program> first;
@@ -299,6 +302,15 @@ TEST_CASE("A name that is taken or not the run's, and a port in use, are refused
       {"a name that is not in the config", hosts.at(0), joining("stage-7"),
        "this run has no node 'stage-7'; it has stage-0, stage-1"},
       {"the trainer's name", hosts.at(0), joining("trainer"), "two nodes are named 'trainer'"},
+      {"an address where nobody listens", hosts.at(0), joining("stage-1", "10.77.0.1:4712"),
+       "stage-1: cannot connect to 10.77.0.1:4712: Connection refused; see whether the run's "
+       "trainer has started, and join at the address that it prints"},
+      {"an address where an ssh server listens", hosts.home(), joining("stage-1", "10.77.0.2:22"),
+       "stage-1: 10.77.0.2:22 does not speak Troupe's protocol; the address, the secret"},
+      {"a port that is none", hosts.home(), joining("stage-1", "10.77.0.1:99999"),
+       "--join (ADDRESS of troupe join): \"10.77.0.1:99999\" is not an address"},
+      {"a link-local address", hosts.home(), joining("stage-1", "[fe80::1]:4711"),
+       "\"[fe80::1]:4711\" is a link-local address"},
       {"a port in use",
        hosts.home(),
        {TROUPE_PROGRAM, "--config", file},
@@ -308,7 +320,7 @@ TEST_CASE("A name that is taken or not the run's, and a port in use, are refused
     INFO(each.what);
     const auto outcome = each.where.run(each.command);
     INFO(outcome.err);
-    CHECK(outcome.code != 0);
+    CHECK(outcome.code == 2);
     CHECK(outcome.seconds < 5s);
     CHECK_THAT(outcome.last_line(), ContainsSubstring(each.reason));
   }

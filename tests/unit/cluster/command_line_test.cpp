@@ -375,10 +375,13 @@ TEST_CASE("a child reads back what its parent meant") {
 TEST_CASE("a child's wrong flags are refused") {
   for (const std::string wrong : {"here", "10.0.0.1", "10.0.0.1:99999", "10.0.0.1:0", "10.0.0.1:x"})
     CHECK(error_of({"--join", wrong, "--node-name", "a"}) ==
-          "--join: \"" + wrong +
+          "--join (ADDRESS of troupe join): \"" + wrong +
               "\" is not an address at which a trainer listens; allowed: HOST:PORT with a port "
               "from 1 to 65535, unix:PATH");
-  CHECK(error_of({"--join", "[::1]:1", "--node-name", ""}) == "--node-name: is empty");
+  CHECK(error_of({"--join", "[::1]:1", "--node-name", ""}) ==
+        "--node-name (--name of troupe join): is empty; name a stage, as stage-0");
+  CHECK_THAT(error_of({"--join", "[fe80::1]:4711", "--node-name", "a"}),
+             Catch::Matchers::ContainsSubstring("\"[fe80::1]:4711\" is a link-local address"));
   CHECK(error_of({"--join", "[::1]:1", "--node-name", "a", "--link", "loopback"}) ==
         "--link: unknown value \"loopback\"; allowed: auto, tcp, shm, mixed");
   for (const auto& words :
