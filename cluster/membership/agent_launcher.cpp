@@ -101,6 +101,7 @@ class agent_launcher final : public node_launcher {
   struct loss {
     std::string process;
     error why;
+    bool is_told = false;
   };
 
   // Under the lock:
@@ -302,21 +303,24 @@ void agent_launcher::note_end(session& at, const child_exit& how) {
   log_end(named, expected_);
   logs_.write(at.what.name, {}, describe(how));
   auto word = at.words.take(how.name);
-  if (!is_reason(how.name)) show_word(at, how.name, std::exchange(word, {}));
-  if (!expected_) {
+  if (expected_) {
+    show_word(at, how.name, word);
+  } else {
+    const bool is_told = !word.empty() && !is_reason(how.name);
     const auto said = at.last_error.find(how.name);
     const bool explains = word.empty() && how.signal == 0 && how.code != 0;
     if (explains && said != at.last_error.end()) word = said->second;
-    losses_.push_back({how.name, loss_of(named, word)});
+    losses_.push_back({how.name, loss_of(named, word), is_told});
+    if (is_told) log::warning(losses_.back().why.text);
   }
   changed_.notify_all();
 }
 
 /// Whether the loss of a process that ends now is what the run will say.
 bool agent_launcher::is_reason(const std::string& process) const {
-  return !expected_ && !understudies::is_one(process) &&
-         std::ranges::all_of(losses_,
-                             [](const auto& each) { return understudies::is_one(each.process); });
+  return !understudies::is_one(process) && std::ranges::all_of(losses_, [](const auto& each) {
+    return understudies::is_one(each.process);
+  });
 }
 
 /// Of an agent, and so of its processes.
@@ -410,7 +414,7 @@ result<void> agent_launcher::start_on(const std::string& host, const std::string
 std::vector<node_end> agent_launcher::ends() const {
   const std::lock_guard lock(mutex_);
   std::vector<node_end> all;
-  for (const auto& each : losses_) all.push_back({each.process, each.why});
+  for (const auto& each : losses_) all.push_back({each.process, each.why, each.is_told});
   return all;
 }
 

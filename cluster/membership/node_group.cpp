@@ -303,8 +303,9 @@ std::vector<std::string> node_group::names() const {
 }
 
 std::optional<error> node_group::end_of(const std::vector<std::string>& nodes) const {
-  for (auto& [node, how] : launcher_->ends())
-    if (node.empty() || std::ranges::find(nodes, node) != nodes.end()) return std::move(how);
+  for (auto& each : launcher_->ends())
+    if (each.node.empty() || std::ranges::find(nodes, each.node) != nodes.end())
+      return std::move(each.how);
   return std::nullopt;
 }
 
@@ -376,9 +377,10 @@ void node_group::tell_other_ends() const {
     if (failure_.empty() || hung_) return;  // what hung was killed by us
   }
   std::set<std::string> told;
-  for (const auto& [node, how] : launcher_->ends())
-    if (failure_.find(how.text) == std::string::npos && told.insert(how.text).second)
-      log::warning(how.text);
+  for (const auto& each : launcher_->ends())
+    if (!each.is_told && failure_.find(each.how.text) == std::string::npos &&
+        told.insert(each.how.text).second)
+      log::warning(each.how.text);
 }
 
 node_group::~node_group() {

@@ -15,8 +15,9 @@ namespace troupe::cluster {
 
 /// That a node has ended, and how: "stage-1 was killed by signal 9 (SIGKILL)".
 struct node_end {
-  std::string node;  ///< Empty: where its agent never began.
-  error how;         ///< peer_lost; another code where what was asked of it cannot work there.
+  std::string node;      ///< Empty: where its agent never began.
+  error how;             ///< peer_lost; another code where what was asked of it cannot work there.
+  bool is_told = false;  ///< The user has been told.
 };
 
 /// Where nodes run: the port behind a node_group, with one implementation for processes and one

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -22,6 +23,7 @@
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/log_end.hpp"
 #include "cluster/membership/node_launcher.hpp"
+#include "cluster/membership/understudies.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/link_options.hpp"
 #include "messages/link/meeting_place.hpp"
@@ -44,9 +46,13 @@ class child_ends {
     log_end(ended, expected_);
     over_.insert(ended.name);
     const auto word = words_.take(ended.name);
-    const bool is_told = !expected_ && (failures_.empty() || word.empty());
-    if (!is_told && !word.empty()) show(ended.name, output_stream::err, word);
-    if (!expected_) failures_.push_back({ended.name, loss_of(ended, is_told ? word : "")});
+    if (expected_) {
+      if (!word.empty()) show(ended.name, output_stream::err, word);
+    } else {
+      const bool is_told = !word.empty() && (understudies::is_one(ended.name) || has_reason());
+      failures_.push_back({ended.name, loss_of(ended, word), is_told});
+      if (is_told) log::warning(failures_.back().how.text);
+    }
     changed_.notify_all();
   }
 
@@ -68,6 +74,12 @@ class child_ends {
     const bool ended = changed_.wait_for(lock, patience, [&] { return over_.contains(name); });
     std::erase_if(failures_, [&](const auto& each) { return each.node == name; });
     return ended;
+  }
+
+  /// Under the lock: whether a loss is there that the run will say.
+  [[nodiscard]] bool has_reason() const {
+    return std::ranges::any_of(failures_,
+                               [](const auto& each) { return !understudies::is_one(each.node); });
   }
 
   std::vector<node_end> failures() {

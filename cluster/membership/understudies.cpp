@@ -44,7 +44,7 @@ std::vector<std::string> understudies::names() const {
 }
 
 std::optional<std::string> understudies::take(const std::string& host) {
-  for (const auto& [name, how] : launcher_.ends()) lost(name);
+  for (const auto& each : launcher_.ends()) lost(each.node);
   const std::scoped_lock lock(mutex_);
   if (waiting_.empty()) return std::nullopt;
   auto chosen = std::ranges::find_if(
@@ -65,7 +65,7 @@ bool understudies::lost(const std::string& name) {
 }
 
 result<void> understudies::bury() {
-  for (const auto& [name, how] : launcher_.ends()) lost(name);
+  for (const auto& each : launcher_.ends()) lost(each.node);
   std::vector<std::string> dead;
   {
     const std::scoped_lock lock(mutex_);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cluster/config/checks/checks.hpp"
+#include "cluster/config/checks/host_checks.hpp"
 #include "cluster/config/option.hpp"
 #include "cluster/config/reference.hpp"
 #include "cluster/config/sources/set_flag.hpp"
@@ -264,6 +265,10 @@ result<void> check_node(const node_options& node) {
     return fail(errc::bad_config, "--join: " + node.join +
                                       " is on another machine: name the file of the cluster's "
                                       "secret with --secret-file");
+  const auto wrong = node.listen.find('/') == std::string::npos ? wrong_address(node.listen, {})
+                                                                : wrong_network(node.listen);
+  if (!wrong.empty())
+    return fail(errc::bad_config, "--node-listen (--listen of troupe join): " + wrong);
   if (node.name.empty())
     return fail(errc::bad_config,
                 "--node-name (--name of troupe join): is empty; name a stage, as stage-0");

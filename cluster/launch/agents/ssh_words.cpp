@@ -21,6 +21,9 @@ struct ssh_failure {
   bool is_users = true;  ///< Something in what the user gave is to change.
 };
 
+constexpr std::string_view ssh_options_refused =
+    "ssh cannot use what it is given; see ssh_options in [cluster], and ssh's config";
+
 constexpr std::array ssh_failures = std::to_array<ssh_failure>({
     {"REMOTE HOST IDENTIFICATION HAS CHANGED",
      "its host key is another one than ssh knows; if that is right, take the old one out "
@@ -45,6 +48,11 @@ constexpr std::array ssh_failures = std::to_array<ssh_failure>({
      "it does not answer; see whether it is up, its address, and firewalls in between; if it only "
      "takes longer, give ssh more seconds: ssh_options = [\"-o\", \"ConnectTimeout=30\"] in "
      "[cluster]"},
+    {"Can't open user config file", ssh_options_refused},
+    {"Bad configuration option", ssh_options_refused},
+    {"bad configuration options", ssh_options_refused},
+    {"unknown option -- ", ssh_options_refused},
+    {"Bad port", ssh_options_refused},
     {"Connection reset", "it closed the connection; see its sshd's log", false},
     {"Connection closed", "it closed the connection; see its sshd's log", false},
     {"closed by remote host", "it closed the connection; see its sshd's log", false},

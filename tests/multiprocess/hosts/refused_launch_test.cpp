@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <csignal>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <regex>
@@ -117,6 +118,30 @@ TEST_CASE("A host that cannot be launched on is refused by name, with cause and 
   refuses(hosts, node_table("beta", address, "address = \"beta\"\n"),
           {"\"beta\" stands for 127.0.1.1 here, which no other host reaches (see /etc/hosts)"}, "",
           false);
+}
+
+TEST_CASE("Of two stages that refuse what they are told each is said once, the first one last") {
+  if (const auto why = test_hosts::unavailable(); !why.empty()) SKIP(why);
+  const test_hosts hosts({"alpha", "beta"});
+  const std::string nowhere = "network = \"10.99.0.0/16\"\n";
+  const auto file = write_config(
+      hosts / "run.toml", ssh_cluster(hosts) + node_table("alpha", hosts.at(0).address(), nowhere) +
+                              node_table("beta", hosts.at(1).address(), nowhere) +
+                              endless_run(hosts / "steps"));
+  const auto outcome = hosts.home().run({TROUPE_COMMAND, "launch", file});
+  INFO(outcome.err);
+  CHECK(outcome.code == 2);
+  CHECK_THAT(outcome.last_line(), ContainsSubstring("exited with code 2: stage-"));
+  for (const std::string name : {"alpha", "beta"}) {
+    const auto told = "no interface of " + name;
+    CHECK(outcome.err.find(told) == outcome.err.rfind(told));
+    const std::regex line("stage-[01] on node " + name + " [^\n]* exited with code 2([^\n]*)");
+    const auto begin = std::sregex_iterator(outcome.err.begin(), outcome.err.end(), line);
+    // The other one may not have come so far before all are ended.
+    for (auto each = begin; each != std::sregex_iterator(); ++each)
+      CHECK_THAT(each->str(1), ContainsSubstring(told));
+    CHECK(std::distance(begin, std::sregex_iterator()) <= 1);
+  }
 }
 
 TEST_CASE("A login shell that prints is told apart from the agent, and said") {

@@ -419,6 +419,9 @@ TEST_CASE(
   };
   CHECK(code({"beta", 1, 255, 0}, "Host key verification failed.") == exit_refused);
   CHECK(code({"beta", 1, 255, 0}, "ssh: connect to host x: Connection refused") == exit_refused);
+  CHECK(code({"beta", 1, 255, 0}, "Can't open user config file /x: No such file") == exit_refused);
+  CHECK(code({"beta", 1, 255, 0}, "command-line: line 0: Bad configuration option: x") ==
+        exit_refused);
   CHECK(code({"beta", 1, 127, 0}, "sh: 1: exec: /opt/trainer: not found") == exit_refused);
   CHECK(code({"beta", 1, 0, 0}, "") == exit_refused);  // another program
   CHECK(code({"beta", 1, 0, SIGKILL}, "") == exit_failed);

@@ -382,6 +382,9 @@ TEST_CASE("a child's wrong flags are refused") {
         "--node-name (--name of troupe join): is empty; name a stage, as stage-0");
   CHECK_THAT(error_of({"--join", "[fe80::1]:4711", "--node-name", "a"}),
              Catch::Matchers::ContainsSubstring("\"[fe80::1]:4711\" is a link-local address"));
+  for (const std::string listen : {"0.0.0.0", "[::]:0", "fe80::1", "10.0.0.1/8", "10.0.0.1:x"})
+    CHECK_THAT(error_of({"--join", "[::1]:1", "--node-name", "a", "--node-listen", listen}),
+               Catch::Matchers::StartsWith("--node-listen (--listen of troupe join): \""));
   CHECK(error_of({"--join", "[::1]:1", "--node-name", "a", "--link", "loopback"}) ==
         "--link: unknown value \"loopback\"; allowed: auto, tcp, shm, mixed");
   for (const auto& words :
