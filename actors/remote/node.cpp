@@ -184,6 +184,10 @@ void node::perform(remote_core::effect& effect) {
       static_cast<void>(resolve({link->node, "", link->between.there}));
   } else if (const auto* ended = std::get_if<remote_core::actor_ended>(&effect)) {
     actor_ended(*ended);
+  } else if (const auto* no_entry = std::get_if<remote_core::close>(&effect)) {
+    // Nothing but a name that may not join is closed with that code.
+    if (no_entry->why.code == errc::bad_config && settings_.on_refused)
+      settings_.on_refused(no_entry->why);
   } else if (const auto* down = std::get_if<remote_core::node_down>(&effect)) {
     node_down(*down);
   }

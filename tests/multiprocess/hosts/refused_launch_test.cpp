@@ -353,6 +353,8 @@ TEST_CASE("A name that is taken or not the run's, and a port in use, are refused
   const auto trained = trainer.end();  // none of them has disturbed the run
   INFO(trained.err);
   CHECK(trained.code == 0);
+  CHECK_THAT(trained.err,
+             ContainsSubstring("left; a connection was refused: the name 'stage-0' is taken"));
   CHECK(first->end().code == 0);
   CHECK(second.end().code == 0);
 }
