@@ -35,6 +35,10 @@ CORES = {
     "actors/recovery/kept_versions.cpp": (("unit_transfer", ()),),
     "engine/step/step_end_core.cpp": (("unit_stage_core", ()), ("sim_step_end", ()),
                                       ("sim_replay", ())),
+    "engine/step/credits.cpp": (("unit_stage_core", ()), ("sim_replay", ())),
+    "engine/step/step_coordinator_core.cpp": (("unit_stage_core", ()), ("sim_step_end", ()),
+                                              ("sim_replay", ())),
+    "cluster/training/parameter_server/attempts_core.cpp": (("unit_server_recovery", ()),),
 }
 
 # What is looked for in a line, and what stands there in its mutant.

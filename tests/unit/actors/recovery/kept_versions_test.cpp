@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <cstdint>
 #include <vector>
 
@@ -11,6 +12,7 @@ namespace {
 
 using namespace troupe;
 using actors::kept_versions;
+using Catch::Matchers::ContainsSubstring;
 
 using steps = std::vector<std::uint64_t>;
 
@@ -79,4 +81,16 @@ TEST_CASE("Pieces of two versions do not mix") {
   const auto refused = kept.add(4, *second);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::bad_frame);
+}
+
+TEST_CASE("After its last piece a version has no further ones") {
+  kept_versions kept;
+  REQUIRE(add(kept, 4, 16));
+  const auto list = version_of(4);
+  const auto second = actors::cut_piece(list, {0, 4}, {.bytes = 16}, actors::piece_tensors::shared);
+  REQUIRE(second);
+  const auto refused = kept.add(4, *second);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::bad_frame);
+  CHECK_THAT(refused.error().text, ContainsSubstring("of step 4, which has not begun"));
 }

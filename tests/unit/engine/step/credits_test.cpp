@@ -64,12 +64,23 @@ TEST_CASE("what was logged is sent again to whoever takes a lost receiver's plac
   CHECK(queue.credited(place_at(1, 2)).value() == places{place_at(1, 3)});
 }
 
+TEST_CASE("an epoch that begins while a queue waits to resume sends its own alone, and at once") {
+  credited_queue queue(2);
+  static_cast<void>(queue.offer(place_at(0), true));
+  queue.start_over({{}, {1}});
+  queue.start_epoch({1});
+  CHECK(queue.open());
+  CHECK(queue.offer(place_at(0, 1, 1), true) == places{place_at(0, 1, 1)});
+  queue.start_over({{}, {1}});
+  CHECK(queue.resume() == places{place_at(0, 1, 1)});
+}
+
 TEST_CASE("what was forgotten, or never logged, is not sent again") {
   credited_queue queue(4);
   static_cast<void>(queue.offer(place_at(0, 1), true));
   static_cast<void>(queue.offer(place_at(0, 2)));
   static_cast<void>(queue.offer(place_at(0, 3), true));
-  queue.forget_before({{}, {2}});
+  queue.forget_before({{}, {3}});
   queue.start_over({{}, {1}});
   CHECK(queue.resume() == places{place_at(0, 3)});
 }

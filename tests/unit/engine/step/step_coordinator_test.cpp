@@ -92,6 +92,11 @@ TEST_CASE("the norm has the same bits whichever replica tells a parameter's squa
   CHECK(one < 1);
   CHECK(scale_of({{huge, 0, tenth}, {0}, {0, third, 0}, {third}}) == one);
   CHECK(scale_of({{0, 0, 0}, {third}, {huge, third, tenth}, {0}}) == one);
+  // Each 1 is lost behind the first parameter's squares, and all would not be before them.
+  std::vector<double> ones(64, 1), first(64, 0);
+  ones.front() = 0;
+  first.front() = 1e16;
+  CHECK(scale_of({ones, {}, first, {}}) == 1 / std::sqrt(1e16));
 }
 
 TEST_CASE("a coordinator refuses who is no stage, and keeps few steps open") {
@@ -173,6 +178,26 @@ TEST_CASE("a scale that gradients overflowed with falls, and rises again") {
             .hear(vote(1, 0, "the loss", true))
             .value()
             ->ends_run);
+}
+
+TEST_CASE("a loss that is not finite on one stage is no overflow, whatever others found") {
+  step_coordinator_core core({.stages = 2, .scaler = loss_scaler{}});
+  CHECK_FALSE(core.hear(vote(1, 0, "infinite")).value());
+  const auto decided = core.hear(vote(1, 1, "the loss is NaN", true)).value();
+  REQUIRE(decided);
+  CHECK(decided->ends_run);
+  CHECK(core.scaler() == loss_scaler{});
+}
+
+TEST_CASE("a coordinator knows the scales of so many steps") {
+  step_coordinator_core core({.scaler = loss_scaler{}});
+  constexpr auto most = step_coordinator_core::max_scalers;
+  for (std::uint64_t step = 1; step <= most; ++step)
+    static_cast<void>(core.hear(vote(step, 0)).value());
+  CHECK(core.scaler_after(1));
+  static_cast<void>(core.hear(vote(most + 1, 0)).value());
+  CHECK_FALSE(core.scaler_after(1));
+  CHECK(core.scaler_after(2));
 }
 
 TEST_CASE("a loss scale falls when a step overflows and rises after many that did not") {

@@ -314,6 +314,19 @@ TEST_CASE("a tied gradient that comes once more from a new neighbour is known, o
   core.start_over({"head"}, key(3));
   CHECK_FALSE(core.take_repeat(key(2), "head"));
   CHECK(core.take_repeat(key(3), "head"));
+  // What is not here comes for the first time.
+  core.start_over({"own"}, key(2));
+  CHECK(core.take_repeat(key(2), "own"));
+  CHECK_FALSE(core.take_repeat(key(4), "own"));
+  CHECK_FALSE(core.take_repeat(key(5), "own"));
+  // The next replacement does fewer steps again, and the one before sends nothing more.
+  core.start_over({"head"}, key(2));
+  core.start_over({"head"}, key(4));
+  CHECK_FALSE(core.take_repeat(key(2), "head"));
+  CHECK(core.take_repeat(key(4), "head"));
+  core.start_over({"head"}, key(5));
+  CHECK_FALSE(core.take_repeat(key(4), "head"));
+  CHECK(core.take_repeat(key(5), "head"));
 }
 
 TEST_CASE("a step that is not complete may need what other stages send") {
