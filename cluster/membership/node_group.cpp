@@ -401,11 +401,7 @@ node_group::~node_group() {
   system_.await_all_actors_done();
   // The trainer leaves last. But a node whose host was never found ends when it hears us leave.
   if (!all_here) node_.reset();
-  bool in_order = false;
-  {
-    const std::scoped_lock lock(mutex_);
-    in_order = lost_.empty();
-  }
+  const bool in_order = !loss_of(names_) && !end_of(names_);
   if (auto buried = understudies_.bury(); !buried) log::warning(buried.error().text);
   launcher_->join(in_order);
 }

@@ -149,8 +149,7 @@ class process_launcher final : public node_launcher {
   void expect_ends() override { ends_->expect(); }
 
   void join(bool in_order) override {
-    const auto patience = in_order && ends_->failures().empty() ? actors::usual_deadlines.end
-                                                                : std::chrono::seconds{0};
+    const auto patience = in_order ? actors::usual_deadlines.end : std::chrono::seconds{0};
     if (!group_.wait(patience)) group_.terminate_all(actors::usual_deadlines.terminate);
   }
 

@@ -88,6 +88,7 @@ struct strike {
   moment met = moment::step;
   std::vector<std::string> hit;     ///< Processes that are lost by it, or may be.
   std::vector<std::string> others;  ///< That may end for it: stages of a trainer that is stopped.
+  bool ends_understudies = false;   ///< That wait for a trainer that is stopped.
 };
 
 /// Whether a run has gone on after a fault, so far that the next may come.

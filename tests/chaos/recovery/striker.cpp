@@ -201,6 +201,7 @@ void striker::act(const fault& what, const std::vector<std::string>& on, strike&
   if (what.whom == target::trainer) {
     processes = {run_.program()};
     for (const auto& each : stages_) made.others.push_back(run_.name_now(each));
+    made.ends_understudies = true;
   }
   for (const auto each : processes)
     if (each != 0) ::kill(each, signal_of(what.how));
