@@ -85,7 +85,19 @@ accepted<std::vector<std::string>> split(const std::string& text) {
   return words;
 }
 
-accepted<option_value> check_list(const std::vector<std::string>& words) {
+// A file says its integers as such; a flag and a text with variables are digits.
+bool is_short_integer(const std::string& word) {
+  return !word.empty() && word.size() <= 6 &&
+         std::ranges::all_of(word, [](char each) { return '0' <= each && each <= '9'; });
+}
+
+accepted<option_value> check_list(const option& entry, const std::vector<std::string>& words) {
+  if (std::get<list_field>(entry.field).numbers) {
+    const auto wrong = std::ranges::find_if_not(words, is_short_integer);
+    if (wrong != words.end())
+      return refuse("expected " + std::string(kind_name(entry)) + ", got " + in_quotes(*wrong) +
+                    " in it; allowed: 0 to 999999");
+  }
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i].empty()) return refuse("name " + std::to_string(i + 1) + " of the list is empty");
     for (std::size_t j = 0; j < i; ++j)
@@ -199,10 +211,11 @@ accepted<option_value> check_value(const option& entry, const option_value& give
             return check_text(field, value);
           },
           [&](const list_field&, const std::string& value) {
-            return split(value).and_then(check_list);
+            return split(value).and_then(
+                [&](const auto& words) { return check_list(entry, words); });
           },
           [&](const list_field&, const std::vector<std::string>& value) {
-            return check_list(value);
+            return check_list(entry, value);
           },
           [&](const auto&, const auto&) { return accepted<option_value>(wrong()); },
       },

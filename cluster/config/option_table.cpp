@@ -391,7 +391,7 @@ std::vector<option> cluster_options() {
       {"cluster", "understudies", "--understudies", "", "N",
        "Spare processes that have joined and wait to take the place of a lost stage (--on-fault "
        "recover); one that was used is replaced",
-       number(&cluster_config::understudies, 0, 64)},
+       integer(&cluster_config::understudies, 0, 64)},
   };
 }
 

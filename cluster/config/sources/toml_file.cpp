@@ -1,5 +1,7 @@
 #include "cluster/config/sources/toml_file.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -118,7 +120,39 @@ class reader {
   std::multimap<position, complaint> complaints_;
 };
 
+constexpr std::size_t most_bytes = std::size_t{16} << 20;
+constexpr int most_parts = 256;  // the parser recurses over the parts of a dotted name
+
+/// Whether opening a file waits for somebody who writes into it.
+bool is_named_pipe(const std::filesystem::path& file) {
+  struct stat found {};
+  const auto text = file.string();
+  const bool is_ours = text.starts_with("/dev/fd/") || text.starts_with("/proc/self/fd/") ||
+                       text == "/dev/stdin";  // from the shell, which writes into it
+  return !is_ours && ::stat(file.c_str(), &found) == 0 && S_ISFIFO(found.st_mode);
+}
+
+/// The first line with a dotted name of more parts than that, from 1; 0: none.
+int line_of_deep_name(std::string_view text) {
+  int line = 1;
+  int parts = 1;
+  char quote = 0;
+  for (const char each : text) {
+    if (each == '\n') {
+      ++line;
+      quote = 0;
+    }
+    if (each == '\n' || each == '=' || each == ',') parts = 1;
+    if (each == '"' || each == '\'') quote = quote == 0 ? each : quote == each ? 0 : quote;
+    if (each == '.' && quote == 0 && ++parts > most_parts) return line;
+  }
+  return 0;
+}
+
 result<std::string> read_text(const std::filesystem::path& file) {
+  if (is_named_pipe(file))
+    return fail(errc::bad_config,
+                file.string() + " is a named pipe; write the settings to a file and give that");
   const auto refuse = [&file] {
     return fail(errc::bad_config, file.string() + " cannot be read: " + std::strerror(errno));
   };
@@ -127,13 +161,21 @@ result<std::string> read_text(const std::filesystem::path& file) {
   if (!in) return refuse();
   std::string text;
   char chunk[4096];
-  while (const std::size_t count = std::fread(chunk, 1, sizeof chunk, in.get()))
-    text.append(chunk, count);
+  while (const std::size_t count = std::fread(chunk, 1, sizeof chunk, in.get())) {
+    if (text.append(chunk, count); text.size() > most_bytes)
+      return fail(errc::bad_config, file.string() + " has more than " +
+                                        std::to_string(most_bytes >> 20) +
+                                        " MiB, which no configuration has; see which file it is");
+  }
   if (std::ferror(in.get()) != 0) return refuse();
   return text;
 }
 
 result<toml::table> parse(std::string_view text, std::string_view name) try {
+  if (const int line = line_of_deep_name(text); line > 0)
+    return fail(errc::bad_config, std::string(name) + ":" + std::to_string(line) +
+                                      ": not valid TOML: a name of more than " +
+                                      std::to_string(most_parts) + " dotted parts");
   return toml::parse(text, name);
 } catch (const toml::parse_error& wrong) {
   return fail(errc::bad_config,

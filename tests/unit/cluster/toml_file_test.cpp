@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <regex>
@@ -201,6 +203,30 @@ TEST_CASE("text that is not TOML is refused with its line") {
   CHECK(toml_error("[train]\nseed = \n").starts_with("run.toml:2:8: not valid TOML: "));
   CHECK(toml_error("[train]\nseed = 1\nseed = 2\n").starts_with("run.toml:3:8: not valid TOML: "));
   CHECK(toml_error("\x01\xff").starts_with("run.toml:1:1: not valid TOML: "));
+}
+
+TEST_CASE("a name of very many dotted parts is refused with its line") {
+  std::string parts = "a";
+  for (int i = 0; i < 50'000; ++i) parts += ".a";
+  const std::string why = ": not valid TOML: a name of more than 256 dotted parts";
+  CHECK(toml_error("[train]\n[" + parts + "]\n") == "run.toml:2" + why);
+  CHECK(toml_error("[train]\n\n" + parts + " = 1\n") == "run.toml:3" + why);
+  CHECK(toml_error("[train]\nseed = {" + parts + " = 1}\n") == "run.toml:2" + why);
+  CHECK(toml_error("[data]\nsource = \"" + std::string(300, '.') + "\"\n") == "accepted");
+}
+
+TEST_CASE("what has no end is no configuration") {
+  const folder here;
+  const auto table = option_table(trainer);
+  const auto error_of = [&](const std::string& file) {
+    const auto read = read_toml(file, table, variables_of_process());
+    return read.complaints.empty() ? "accepted" : read.complaints.front().text;
+  };
+  CHECK(error_of("/dev/zero").starts_with("--config: /dev/zero has more than 16 MiB"));
+  const std::string pipe = here.file("pipe");
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(error_of(pipe) ==
+        "--config: " + pipe + " is a named pipe; write the settings to a file and give that");
 }
 
 TEST_CASE("two rivals in one file are refused") {
