@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr int newest_format = 3;  // of hosts that keep the files; else 2 is written
 constexpr int format_beside = 2;
 constexpr int format_of_two_files = 1;
-constexpr std::uint64_t most_manifest_bytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t most_manifest_bytes = std::uint64_t{256} << 20;
 constexpr const char* format_name = "troupe_checkpoint";
 constexpr const char* checksum_name = "checksum";
 constexpr const char* holds_weights = "weights";
@@ -136,6 +136,10 @@ std::string to_text(const checkpoint_manifest& manifest) {
 }
 
 result<checkpoint_manifest> parse_manifest(std::string_view text) try {
+  if (text.empty()) return bad("is no manifest: it is empty");
+  // The library takes it for the end of the text.
+  if (text.find('\0') != text.npos)
+    return bad("is no manifest: it holds bytes of value 0, as a loss of power leaves them");
   const auto parsed = json::parse(text);
   const auto format = parsed.at(format_name).get<int>();
   if (format < format_of_two_files || format > newest_format)
@@ -170,8 +174,11 @@ result<checkpoint_manifest> parse_manifest(std::string_view text) try {
 result<checkpoint_manifest> read_manifest(const std::filesystem::path& file) {
   const auto opened = engine::open_to_read(file);
   if (!opened) return tl::unexpected(opened.error());
-  const auto bytes = engine::read_front(file, *opened, most_manifest_bytes);
+  const auto bytes = engine::read_front(file, *opened, most_manifest_bytes + 1);
   if (!bytes) return tl::unexpected(bytes.error());
+  if (bytes->size() > most_manifest_bytes)
+    return fail(errc::bad_data, file.string() + " is no manifest: it has more than " +
+                                    std::to_string(most_manifest_bytes >> 20) + " MiB");
   return parse_manifest({reinterpret_cast<const char*>(bytes->data()), bytes->size()})
       .map_error([&](error why) {
         why.text.insert(0, file.string() + ' ');

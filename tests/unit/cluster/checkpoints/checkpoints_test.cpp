@@ -191,6 +191,9 @@ TEST_CASE("a manifest with another step, setting or file than it was written wit
   differs([](auto& all) { all["files"]["w"]["tensors"]["a"] = "02"; });
   differs([](auto& all) { all["loss_scale"]["scale"] = 4; });
   differs([](auto& all) { all["checksum"] = 7; });
+  CHECK_THAT(parse_manifest(text + std::string(9, '\0')).error().text,
+             StartsWith("is no manifest: it holds bytes of value 0"));
+  CHECK(parse_manifest("").error().text == "is no manifest: it is empty");
   CHECK(parse_manifest(nlohmann::json::parse(text).dump()));  // written with other spaces
 }
 
