@@ -353,8 +353,11 @@ error node_group::explain(const error& why, milliseconds patience) const {
     const std::scoped_lock lock(mutex_);
     if (hung_) return *hung_;
   }
+  // The system's word on a process that has ended comes for sure, once all of its memory is freed.
+  const bool comes = why.text.find(" has ended, and was silent ") != std::string::npos;
   // Looks are counted, not time: on a busy machine this thread may sleep through all of the latter.
-  for (auto left = patience / look_for_word_every;; --left) {
+  for (auto left = (comes ? actors::usual_deadlines.end : patience) / look_for_word_every;;
+       --left) {
     if (auto ended = end_of(names()))
       return {errc::peer_lost, node_->stood_still() ? ended->text + ": " + why.text : ended->text};
     if (left <= 0) return with_place(why);
