@@ -18,14 +18,12 @@
 #include "actors/futures/fork.hpp"
 #include "apps/lstm_ensemble/ensemble.hpp"
 #include "apps/lstm_ensemble/trace.hpp"
+#include "messages/base/exit_code.hpp"
 
 namespace {
 
 using namespace troupe;
 using namespace troupe::apps;
-
-constexpr int exit_failed = 1;   // something went wrong while it ran
-constexpr int exit_refused = 2;  // what the user gave cannot work
 
 const std::map<std::string, ensemble_form> forms{{"serial", ensemble_form::serial},
                                                  {"directions", ensemble_form::directions},

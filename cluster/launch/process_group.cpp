@@ -29,6 +29,8 @@ using namespace std::chrono_literals;
 constexpr auto longest_grace = std::chrono::hours(24);
 constexpr std::size_t last_words_bytes = 1 << 20;  // read from a child that has ended
 
+}  // namespace
+
 void print_line(std::string_view name, output_stream stream, std::string_view line) {
   std::string text;
   text.reserve(name.size() + line.size() + 4);
@@ -37,8 +39,6 @@ void print_line(std::string_view name, output_stream stream, std::string_view li
   std::fwrite(text.data(), 1, text.size(), to);
   std::fflush(to);
 }
-
-}  // namespace
 
 // Owns the thread. The thread alone touches `children_`; what is asked of it goes through the
 // members under `mutex_`.

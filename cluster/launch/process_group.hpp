@@ -15,14 +15,16 @@ namespace troupe::cluster {
 /// Where a line came from.
 enum class output_stream : std::uint8_t { out, err };
 
+/// "[name] line", whole, to our own standard output or error.
+void print_line(std::string_view name, output_stream stream, std::string_view line);
+
 /// What a group tells its owner, on the group's own thread, one call at a time. A handler may call
 /// `stop`, `kill` and `running`, but nothing that waits for this thread (`start`, `suspend`,
 /// `resume`, `wait`, `terminate_all`, the destructor).
 struct group_events {
   /// A child has ended, by itself or because it was told to: once a child, after its last line.
   std::function<void(const child_exit&)> on_exit;
-  /// A child wrote a line (without its newline). Empty: "[name] line" goes to our own standard
-  /// output or error.
+  /// A child wrote a line (without its newline). Empty: `print_line`.
   std::function<void(std::string_view name, output_stream stream, std::string_view line)> on_line;
 };
 

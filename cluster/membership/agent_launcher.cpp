@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -27,7 +26,6 @@
 #include "cluster/launch/open_files.hpp"
 #include "cluster/membership/agent_start.hpp"
 #include "cluster/membership/log_end.hpp"
-#include "cluster/membership/understudies.hpp"
 #include "messages/base/log.hpp"
 
 namespace troupe::cluster {
@@ -51,13 +49,6 @@ struct session {
   std::map<std::string, std::string> last_error;  // of each process: its last line on stderr
   std::uint32_t cores = 0;
 };
-
-void print_line(const std::string& who, output_stream stream, const std::string& line) {
-  const std::string text = "[" + who + "] " + line + "\n";
-  std::FILE* const to = stream == output_stream::out ? stdout : stderr;
-  std::fwrite(text.data(), 1, text.size(), to);
-  std::fflush(to);
-}
 
 class agent_launcher final : public node_launcher {
  public:
@@ -98,12 +89,6 @@ class agent_launcher final : public node_launcher {
 
   /// A process that has ended, or whose agent is lost, and why; without a name: an agent that has
   /// not begun.
-  struct loss {
-    std::string process;
-    error why;
-    bool is_told = false;
-  };
-
   // Under the lock:
   [[nodiscard]] session* find(std::string_view agent);
   [[nodiscard]] session* host_of_process(const std::string& name) const;
@@ -117,7 +102,6 @@ class agent_launcher final : public node_launcher {
   void show_line(session& at, const session_core::show& what);
   static void show_word(const session& at, const std::string& process, const std::string& word);
   void note_end(session& at, const child_exit& how);
-  [[nodiscard]] bool is_reason(const std::string& process) const;
 
   const process_link link_;
   const agent_settings settings_;
@@ -125,8 +109,8 @@ class agent_launcher final : public node_launcher {
   std::condition_variable changed_;
   std::vector<std::unique_ptr<session>> sessions_;
   node_logs logs_;
-  std::vector<loss> losses_;  // of what was not replaced, in their order
-  bool expected_ = false;     // told to end: what comes now is no failure
+  std::vector<node_end> losses_;  // of what was not replaced, in their order
+  bool expected_ = false;         // told to end: what comes now is no failure
   std::optional<process_group> group_;
   std::unique_ptr<actors::ticker> ticker_;
 };
@@ -151,7 +135,7 @@ result<void> agent_launcher::open() {
     return !losses_.empty() ||
            std::ranges::all_of(sessions_, [](const auto& each) { return each->core.is_ready(); });
   });
-  return losses_.empty() ? result<void>() : tl::unexpected(losses_.front().why);
+  return losses_.empty() ? result<void>() : tl::unexpected(losses_.front().how);
 }
 
 result<void> agent_launcher::start_agent(const agent_host& host, const std::string& build) {
@@ -306,21 +290,14 @@ void agent_launcher::note_end(session& at, const child_exit& how) {
   if (expected_) {
     show_word(at, how.name, word);
   } else {
-    const bool is_told = !word.empty() && !is_reason(how.name);
+    const bool is_told = !word.empty() && !is_reason(how.name, losses_);
     const auto said = at.last_error.find(how.name);
     const bool explains = word.empty() && how.signal == 0 && how.code != 0;
     if (explains && said != at.last_error.end()) word = said->second;
     losses_.push_back({how.name, loss_of(named, word), is_told});
-    if (is_told) log::warning(losses_.back().why.text);
+    if (is_told) log::warning(losses_.back().how.text);
   }
   changed_.notify_all();
-}
-
-/// Whether the loss of a process that ends now is what the run will say.
-bool agent_launcher::is_reason(const std::string& process) const {
-  return !understudies::is_one(process) && std::ranges::all_of(losses_, [](const auto& each) {
-    return understudies::is_one(each.process);
-  });
 }
 
 /// Of an agent, and so of its processes.
@@ -332,7 +309,7 @@ void agent_launcher::note_loss(session& at, const error& why) {
   else if (at.what.processes.empty())
     log::warning(why.text);  // all have been replaced
   for (const auto& process : at.what.processes)
-    if (std::ranges::find(losses_, process, &loss::process) == losses_.end())
+    if (std::ranges::find(losses_, process, &node_end::node) == losses_.end())
       losses_.push_back({process, why});
 }
 
@@ -360,7 +337,7 @@ std::vector<std::string> agent_launcher::arguments_of(const session& at, const s
 
 result<void> agent_launcher::start(const std::string& name, const std::string& trainer) {
   const std::lock_guard lock(mutex_);
-  if (!losses_.empty()) return tl::unexpected(losses_.front().why);
+  if (!losses_.empty()) return tl::unexpected(losses_.front().how);
   auto* const at = host_of_process(name);
   if (at == nullptr) return fail(errc::bad_config, name + " is on none of the nodes");
   start_on(*at, name, trainer);
@@ -395,7 +372,7 @@ result<void> agent_launcher::give_up(const std::string& name) {
   if (!changed_.wait_for(lock, settings_.silence,
                          [&] { return !at->core.processes().contains(name); }))
     perform(*at, at->core.has_not_ended(name, settings_.silence));
-  std::erase_if(losses_, [&](const auto& each) { return each.process == name; });
+  std::erase_if(losses_, [&](const auto& each) { return each.node == name; });
   std::erase(at->what.processes, name);
   return {};
 }
@@ -413,9 +390,7 @@ result<void> agent_launcher::start_on(const std::string& host, const std::string
 
 std::vector<node_end> agent_launcher::ends() const {
   const std::lock_guard lock(mutex_);
-  std::vector<node_end> all;
-  for (const auto& each : losses_) all.push_back({each.process, each.why, each.is_told});
-  return all;
+  return losses_;
 }
 
 std::string agent_launcher::host_of(const std::string& name) const {

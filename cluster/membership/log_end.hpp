@@ -2,15 +2,19 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "cluster/launch/child_process.hpp"
 #include "cluster/launch/last_word.hpp"
 #include "cluster/launch/process_group.hpp"
+#include "cluster/membership/node_launcher.hpp"
+#include "cluster/membership/understudies.hpp"
 #include "messages/base/error.hpp"
 #include "messages/base/exit_code.hpp"
 #include "messages/base/log.hpp"
@@ -32,6 +36,14 @@ inline error loss_of(const child_exit& how, const std::string& why) {
   const bool is_refusal = how.signal == 0 && how.code == exit_refused;
   return {is_refusal ? errc::bad_config : errc::peer_lost,
           why.empty() ? describe(how) : describe(how) + ": " + why};
+}
+
+/// Whether the run will say of this process why it has ended, after these losses: it is the first
+/// that is no understudy's.
+inline bool is_reason(const std::string& process, const std::vector<node_end>& before) {
+  return !understudies::is_one(process) && std::ranges::all_of(before, [](const auto& each) {
+    return understudies::is_one(each.node);
+  });
 }
 
 /// What processes have said last, of why they end, until somebody says it for them: see

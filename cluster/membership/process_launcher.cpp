@@ -2,10 +2,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -23,20 +21,12 @@
 #include "cluster/launch/process_group.hpp"
 #include "cluster/membership/log_end.hpp"
 #include "cluster/membership/node_launcher.hpp"
-#include "cluster/membership/understudies.hpp"
 #include "messages/base/log.hpp"
 #include "messages/link/link_options.hpp"
 #include "messages/link/meeting_place.hpp"
 
 namespace troupe::cluster {
 namespace {
-
-void show(std::string_view name, output_stream stream, std::string_view line) {
-  std::FILE* const to = stream == output_stream::out ? stdout : stderr;
-  const std::string text = "[" + std::string(name) + "] " + std::string(line) + "\n";
-  std::fwrite(text.data(), 1, text.size(), to);
-  std::fflush(to);
-}
 
 /// What the children's ends were, shared with the process group's thread.
 class child_ends {
@@ -47,9 +37,9 @@ class child_ends {
     over_.insert(ended.name);
     const auto word = words_.take(ended.name);
     if (expected_) {
-      if (!word.empty()) show(ended.name, output_stream::err, word);
+      if (!word.empty()) print_line(ended.name, output_stream::err, word);
     } else {
-      const bool is_told = !word.empty() && (understudies::is_one(ended.name) || has_reason());
+      const bool is_told = !word.empty() && !is_reason(ended.name, failures_);
       failures_.push_back({ended.name, loss_of(ended, word), is_told});
       if (is_told) log::warning(failures_.back().how.text);
     }
@@ -59,7 +49,7 @@ class child_ends {
   /// A line that a child has written.
   void heard(std::string_view name, output_stream stream, std::string_view line) {
     const std::scoped_lock lock(mutex_);
-    if (!words_.heard(name, stream, line)) show(name, stream, line);
+    if (!words_.heard(name, stream, line)) print_line(name, stream, line);
   }
 
   /// All were told to end: what comes now is no failure.
@@ -74,12 +64,6 @@ class child_ends {
     const bool ended = changed_.wait_for(lock, patience, [&] { return over_.contains(name); });
     std::erase_if(failures_, [&](const auto& each) { return each.node == name; });
     return ended;
-  }
-
-  /// Under the lock: whether a loss is there that the run will say.
-  [[nodiscard]] bool has_reason() const {
-    return std::ranges::any_of(failures_,
-                               [](const auto& each) { return !understudies::is_one(each.node); });
   }
 
   std::vector<node_end> failures() {

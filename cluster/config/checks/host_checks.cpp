@@ -45,7 +45,7 @@ std::string wrong_host(const std::string& text, launch_way launch, bool trainer_
     return quoted(text) + " names a user, which only ssh takes; write HOST";
   if (!is_host_word(text) || text.ends_with('@'))
     return quoted(text) + " is no host; write HOST or USER@HOST";
-  const auto host = at == std::string::npos ? text : text.substr(at + 1);
+  const auto host = host_of_user(text);
   const auto kind = kind_of(host);
   if (kind == address_kind::link_local && !trainer_is_named && is_over_hosts(launch))
     return quoted(host) +

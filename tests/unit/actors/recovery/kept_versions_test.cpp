@@ -36,6 +36,14 @@ bool add(kept_versions& to, std::uint64_t step, std::uint64_t bytes = 1 << 20, i
   return false;
 }
 
+/// The second piece of a version, as if the first had just come.
+result<void> add_second(kept_versions& to, std::uint64_t step) {
+  const auto piece =
+      actors::cut_piece(version_of(step), {0, 4}, {.bytes = 16}, actors::piece_tensors::shared);
+  REQUIRE(piece);
+  return to.add(step, *piece);
+}
+
 }  // namespace
 
 TEST_CASE("A keeper has the newest two versions, whole") {
@@ -75,10 +83,7 @@ TEST_CASE("A run that goes back forgets what it had made behind") {
 TEST_CASE("Pieces of two versions do not mix") {
   kept_versions kept;
   CHECK_FALSE(add(kept, 3, 16, 1));
-  const auto list = version_of(4);
-  const auto second = actors::cut_piece(list, {0, 4}, {.bytes = 16}, actors::piece_tensors::shared);
-  REQUIRE(second);
-  const auto refused = kept.add(4, *second);
+  const auto refused = add_second(kept, 4);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::bad_frame);
 }
@@ -86,10 +91,7 @@ TEST_CASE("Pieces of two versions do not mix") {
 TEST_CASE("After its last piece a version has no further ones") {
   kept_versions kept;
   REQUIRE(add(kept, 4, 16));
-  const auto list = version_of(4);
-  const auto second = actors::cut_piece(list, {0, 4}, {.bytes = 16}, actors::piece_tensors::shared);
-  REQUIRE(second);
-  const auto refused = kept.add(4, *second);
+  const auto refused = add_second(kept, 4);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == errc::bad_frame);
   CHECK_THAT(refused.error().text, ContainsSubstring("of step 4, which has not begun"));
